@@ -1,0 +1,58 @@
+"""Find the kit's own Python before anything else is imported.
+
+Standard library only, in a syntax that old Pythons can read: this module runs
+under whatever ``python`` the person typed.
+"""
+
+import importlib.util
+import os
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+KIT_PYTHON = os.path.join(ROOT, ".venv", "bin", "python")  # noqa: PTH118
+NEEDED = ("h5py", "google.protobuf", "matplotlib", "psutil", "pydantic", "rich", "tritonclient")
+_MARK = "NUMLKIT_BOOTSTRAPPED"
+
+
+def _missing() -> "str | None":
+    """Return the name of the first dependency that this Python lacks, or None."""
+    for name in NEEDED:
+        try:
+            if importlib.util.find_spec(name) is None:
+                return name
+        except ImportError:
+            return name
+    return None
+
+
+def ensure_kit() -> None:
+    """Continue in a Python that has the kit's dependencies, or say how to get one.
+
+    A script's own folder comes first on Python's path; it is replaced by the
+    checkout, so that ``import deploy`` works and nothing in the folder hides a
+    library. If this Python lacks a dependency and the checkout has the virtual
+    environment that ``scripts/quickstart`` makes, the same command is run there.
+
+    Raises:
+        SystemExit: With status 2 and one line on standard error.
+    """
+    sys.path[0] = ROOT
+    problem = None
+    if sys.version_info < (3, 11):  # noqa: UP036
+        problem = "numlkit needs Python 3.11 or later; this is %d.%d" % sys.version_info[:2]  # noqa: UP031
+    else:
+        missing = _missing()
+        if missing is not None:
+            problem = "numlkit's dependencies are not installed in %s (no %s)" % (  # noqa: UP031
+                sys.executable,
+                missing,
+            )
+    if problem is None:
+        return
+    # The scripts directory says where quickstart put them; the mark stops a loop.
+    complete = os.path.exists(os.path.join(ROOT, ".venv", ".numlkit-complete"))  # noqa: PTH110, PTH118
+    if complete and os.environ.get(_MARK) != KIT_PYTHON:
+        os.environ[_MARK] = KIT_PYTHON
+        os.execv(KIT_PYTHON, [KIT_PYTHON, *sys.argv])
+    sys.stderr.write("error: %s: run scripts/quickstart, which sets them up\n" % problem)  # noqa: UP031
+    raise SystemExit(2)

@@ -1,0 +1,132 @@
+"""What is to be deployed: a frozen, typed description, from a TOML file and flags."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from deploy.errors import DeploymentError
+
+NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,39}$"
+MODEL_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+DEFAULT_MODELS = ("nugraph2", "nugraph2_cpu", "nugraph3")
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class Ports(BaseModel):
+    """The three ports of a Triton server."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    http: Port = 8000
+    grpc: Port = 8001
+    metrics: Port = 8002
+
+    @model_validator(mode="after")
+    def _different(self) -> Ports:
+        if len({self.http, self.grpc, self.metrics}) != 3:
+            raise ValueError("the three ports must differ")
+        return self
+
+
+class Deployment(BaseModel):
+    """A server to be started.
+
+    Attributes:
+        name: Names the deployment among others on this host.
+        engine: What starts the server.
+        flavour: ``cpu`` or ``gpu``.
+        triton: NVIDIA release of Triton, as in ``24.10``.
+        models: The models to serve, by their names in the model repository.
+        checkpoints: Own weights by model: a Lightning checkpoint, or a folder
+            with ``weights.safetensors`` and ``model.json``.
+        norms: Feature normalisation by model, for checkpoints that carry none.
+        listen: The address the server listens on.
+        ports: The ports, or None: the first free three from 8000 on.
+        instances: Instances of each model; None: one per core this process may use.
+        threads: Torch threads per instance.
+        heal: Whether a dead stub or server is replaced.
+        timeout: Seconds until a start that is not ready counts as failed.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)] = "numl"
+    engine: Literal["auto", "local"] = "auto"
+    flavour: Literal["cpu"] = "cpu"
+    triton: str = "24.10"
+    models: tuple[str, ...] = DEFAULT_MODELS
+    checkpoints: dict[str, Path] = Field(default_factory=dict)
+    norms: dict[str, Path] = Field(default_factory=dict)
+    listen: str = "127.0.0.1"
+    ports: Ports | None = None
+    instances: Annotated[int, Field(ge=1, le=256)] | None = None
+    threads: Annotated[int, Field(ge=1, le=256)] = 1
+    heal: bool = True
+    timeout: Annotated[float, Field(gt=0, le=3600)] = 120.0
+
+    @field_validator("models")
+    @classmethod
+    def _model_names(cls, models: tuple[str, ...]) -> tuple[str, ...]:
+        if not models:
+            raise ValueError("name at least one model")
+        for model in models:
+            if not MODEL_PATTERN.match(model):
+                raise ValueError(f"{model!r} is not a model name")
+        if len(set(models)) != len(models):
+            raise ValueError("a model is named twice")
+        return models
+
+    @model_validator(mode="after")
+    def _own_weights_are_served(self) -> Deployment:
+        for option, given in (("checkpoint", self.checkpoints), ("norm", self.norms)):
+            for model in given:
+                if model not in self.models:
+                    raise ValueError(f"{option} given for {model}, which is not among the models")
+        return self
+
+    def instance_count(self) -> int:
+        """Return the instances of each model: as asked, else one per usable core."""
+        return self.instances or len(os.sched_getaffinity(0))
+
+
+def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployment:
+    """Read a deployment file and lay flags over it.
+
+    Args:
+        file: A TOML file whose keys are :class:`Deployment`'s fields, or None. Paths
+            in it are relative to the file.
+        overrides: Values from flags; None means "not given".
+
+    Raises:
+        DeploymentError: Naming the file or flag and what is wrong with it.
+    """
+    values: dict[str, Any] = {}
+    if file is not None:
+        try:
+            values = tomllib.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise DeploymentError(f"deployment file {file}: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise DeploymentError(f"deployment file {file}: not TOML: {error}") from None
+        for table in ("checkpoints", "norms"):
+            if isinstance(values.get(table), dict):
+                values[table] = {
+                    model: file.parent / str(path) for model, path in values[table].items()
+                }
+    values.update({key: value for key, value in overrides.items() if value is not None})
+    try:
+        return Deployment.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "deployment"
+        text = first["msg"].removeprefix("Value error, ")
+        origin = f" (in {file})" if file is not None else ""
+        raise DeploymentError(f"{where}: {text}{origin}") from None

@@ -1,0 +1,244 @@
+"""The engine without a container: Triton from a wheel, started on the host itself."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from deploy.console import Say
+from deploy.deployment import Deployment
+from deploy.engines.base import Engine
+from deploy.environment.check import check_models_answer, check_stub_fits
+from deploy.environment.checkpoints import ensure_imported, imported_folder
+from deploy.environment.install import Environment, ensure_environment, plan_environment
+from deploy.environment.interpreter import Interpreter, find_interpreter
+from deploy.environment.lock import Lock, read_lock
+from deploy.errors import KitError, LaunchError
+from deploy.files import digest_of
+from deploy.paths import CHECKOUT, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
+from deploy.repository.config import LaunchSettings
+from deploy.repository.stage import MODEL_FILES, VERSION, plan_models, stage
+from deploy.server.command import server_arguments, server_environment
+from deploy.server.distribution import (
+    TritonDistribution,
+    distribution_folder,
+    ensure_distribution,
+)
+from deploy.server.ports import choose_ports
+from deploy.server.release import find_release
+from deploy.state import DeploymentFolder, DeploymentState, LaunchPlan
+from deploy.supervisor.leftovers import SHARED_MEMORY, shm_prefix, sweep
+from deploy.supervisor.stubs import living_stubs
+
+_MB = 1_000_000
+# The environment takes 1.3 GB, and pip as much again while it unpacks; Triton 0.2 GB.
+_ENVIRONMENT_BYTES = 3_000 * _MB
+_LAUNCH_BYTES = 100 * _MB
+_SHM_BYTES_PER_INSTANCE = 2 * _MB
+_STOP_TIMEOUT_S = 30.0
+
+
+class LocalEngine(Engine):
+    """Runs tritonserver as a process of the calling user."""
+
+    name = "local"
+
+    def plan(self, *, deployment: Deployment) -> LaunchPlan:
+        """Return what a launch would do."""
+        environment = self._environment(deployment)[2]
+        distribution = self._distribution(deployment, environment)
+        folder = DeploymentFolder(deployment.name)
+        ports = choose_ports(deployment.listen, deployment.ports)
+        prefix = shm_prefix(deployment.name)
+        return LaunchPlan(
+            deployment=deployment,
+            ports=ports,
+            arguments=server_arguments(
+                distribution=distribution,
+                repository=folder.repository,
+                listen=deployment.listen,
+                ports=ports,
+                shm_prefix=prefix,
+            ),
+            variables=server_environment(
+                distribution=distribution,
+                environment=environment.folder,
+                threads=deployment.threads,
+                inherited=os.environ,
+            ),
+            repository=folder.repository,
+            instances=deployment.instance_count(),
+            shm_prefix=prefix,
+            artefact=self._artefact(deployment, environment),
+            log=folder.log,
+        )
+
+    def prepare(self, *, deployment: Deployment, say: Say) -> None:
+        """Make Triton, environment and weights where they lack, and check them."""
+        cache = cache_folder()
+        lock, interpreter, environment = self._environment(deployment)
+        if not environment.folder.exists():
+            _require_space(cache, _ENVIRONMENT_BYTES, "the execution environment")
+        _require_space(DeploymentFolder(deployment.name).path, _LAUNCH_BYTES, "the deployment")
+        processes = len(deployment.models) * deployment.instance_count()
+        _require_space(SHARED_MEMORY, processes * _SHM_BYTES_PER_INSTANCE, "the model instances")
+        distribution = ensure_distribution(cache, find_release(deployment.triton), lock.python, say)
+        ensure_environment(cache, lock, interpreter, ENVIRONMENT_SOURCE, say)
+        check_stub_fits(environment, distribution)
+        weights = {
+            model: ensure_imported(
+                cache, environment, model, checkpoint, deployment.norms.get(model), say
+            )
+            for model, checkpoint in deployment.checkpoints.items()
+        }
+        folders = [
+            weights.get(model, MODEL_REPOSITORY / model / VERSION) for model in deployment.models
+        ]
+        # Reads every configuration: a broken one is to be found before the checks cost time.
+        plan_models(
+            MODEL_REPOSITORY, deployment.models, _settings(deployment, environment), weights
+        )
+        say("checking that every model gives its golden answer")
+        check_models_answer(
+            environment, folders, stamps=cache / "checked", threads=deployment.threads
+        )
+
+    def launch(self, *, plan: LaunchPlan, say: Say) -> DeploymentState:
+        """Start supervisor and server, and wait until every model answers rightly."""
+        deployment = plan.deployment
+        folder = DeploymentFolder(deployment.name)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        environment = self._environment(deployment)[2]
+        weights = {
+            model: imported_folder(cache_folder(), checkpoint, deployment.norms.get(model))
+            for model, checkpoint in deployment.checkpoints.items()
+        }
+        models = plan_models(
+            MODEL_REPOSITORY, deployment.models, _settings(deployment, environment), weights
+        )
+        stage(models, plan.repository)
+        folder.state_file.unlink(missing_ok=True)
+        folder.log.write_bytes(b"")
+        folder.write_plan(plan)
+        say(f"starting {len(models)} models with {plan.instances} instances each")
+        with folder.supervisor_log.open("wb") as log:
+            supervisor = subprocess.Popen(
+                [sys.executable, "-m", "deploy.supervisor", str(folder.path)],
+                cwd="/",
+                env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            return _await_ready(folder, supervisor, deployment.timeout)
+        except BaseException:
+            supervisor.terminate()
+            supervisor.wait(_STOP_TIMEOUT_S)
+            _forget(folder)
+            raise
+
+    def stop(self, *, folder: DeploymentFolder, state: DeploymentState) -> None:
+        """Let the supervisor stop the server; do its work if it is gone."""
+        supervisor = state.supervisor.process()
+        if supervisor is not None:
+            supervisor.terminate()
+            supervisor.wait(_STOP_TIMEOUT_S)
+        server = state.server.process() if state.server is not None else None
+        stubs = living_stubs(server) if server is not None else ()
+        if server is not None:
+            server.terminate()
+            try:
+                server.wait(_STOP_TIMEOUT_S / 3)
+            except Exception:  # whatever psutil says: the next call ends it
+                server.kill()
+                server.wait(_STOP_TIMEOUT_S / 3)
+        sweep(
+            prefix=shm_prefix(folder.name),
+            scratch=state.scratch,
+            processes=[stub.process for stub in stubs],
+        )
+        _forget(folder)
+
+    def _environment(self, deployment: Deployment) -> tuple[Lock, Interpreter, Environment]:
+        lock = read_lock(ENVIRONMENT_SOURCE / "locks", deployment.flavour)
+        interpreter = find_interpreter(lock.python)
+        _, environment = plan_environment(cache_folder(), lock, interpreter, ENVIRONMENT_SOURCE)
+        return lock, interpreter, environment
+
+    def _distribution(self, deployment: Deployment, environment: Environment) -> TritonDistribution:
+        python = ".".join(environment.python_version.split(".")[:2])
+        root = distribution_folder(cache_folder(), find_release(deployment.triton), python)
+        return TritonDistribution(root=root, stub_python=python)
+
+    def _artefact(self, deployment: Deployment, environment: Environment) -> str:
+        total = hashlib.sha256(environment.digest.encode())
+        for model in deployment.models:
+            checkpoint = deployment.checkpoints.get(model)
+            folder = MODEL_REPOSITORY / model
+            if checkpoint is not None:
+                norm = deployment.norms.get(model)
+                total.update(imported_folder(cache_folder(), checkpoint, norm).name.encode())
+            elif folder.is_dir():
+                files = [folder / VERSION / name for name in (*MODEL_FILES, "model.py")]
+                files.append(folder / "config.pbtxt")
+                total.update(digest_of((f for f in files if f.is_file()), base=folder).encode())
+        return total.hexdigest()
+
+
+def _settings(deployment: Deployment, environment: Environment) -> LaunchSettings:
+    return LaunchSettings(
+        environment=environment.folder,
+        parameters={
+            "environment_digest": environment.digest,
+            "threads": str(deployment.threads),
+        },
+        instances=deployment.instance_count(),
+    )
+
+
+def _await_ready(
+    folder: DeploymentFolder, supervisor: subprocess.Popen[bytes], timeout: float
+) -> DeploymentState:
+    # The supervisor keeps the deadline; this one is for a supervisor that does not run.
+    deadline = time.monotonic() + timeout + _STOP_TIMEOUT_S
+    while time.monotonic() < deadline:
+        state = folder.state()
+        if state is not None and state.phase == "ready":
+            return state
+        if state is not None and state.phase == "failed":
+            raise LaunchError(state.cause or "the server failed", state.remedy)
+        if supervisor.poll() is not None:
+            state = folder.state()
+            if state is not None and state.phase == "failed":
+                raise LaunchError(state.cause or "the server failed", state.remedy)
+            words = folder.supervisor_log.read_text(errors="replace").strip().splitlines()
+            raise LaunchError(
+                f"the supervisor ended: {words[-1] if words else 'it said nothing'}",
+                f"read its log: {folder.supervisor_log}",
+            )
+        time.sleep(0.05)
+    raise LaunchError("the supervisor does not answer", f"read its log: {folder.supervisor_log}")
+
+
+def _forget(folder: DeploymentFolder) -> None:
+    """Remove a deployment's state and staged repository; its logs stay."""
+    folder.state_file.unlink(missing_ok=True)
+    folder.plan_file.unlink(missing_ok=True)
+    shutil.rmtree(folder.repository, ignore_errors=True)
+
+
+def _require_space(folder: Path, needed: int, what: str) -> None:
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    if free < needed:
+        raise KitError(
+            f"{there} has {free / _MB:.0f} MB free, {what} needs {needed / _MB:.0f} MB",
+            f"free space there (df -h {there})",
+        )

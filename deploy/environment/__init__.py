@@ -1,0 +1,1 @@
+"""The execution environment: made from a lock, checked before it is used."""

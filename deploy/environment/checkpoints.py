@@ -1,0 +1,73 @@
+"""A user's own weights for a launch: imported once inside the execution environment."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+from deploy.console import Say
+from deploy.environment.install import Environment
+from deploy.errors import RepositoryError
+from deploy.files import locked
+
+
+def imported_folder(cache: Path, checkpoint: Path, norm: Path | None) -> Path:
+    """Return the folder that holds, or will hold, the weights of ``checkpoint``.
+
+    A folder given as checkpoint is one already.
+
+    Raises:
+        RepositoryError: If a file is not there.
+    """
+    if checkpoint.is_dir():
+        return checkpoint.resolve()
+    total = hashlib.sha256()
+    for path in (checkpoint, norm):
+        if path is None:
+            continue
+        try:
+            total.update(hashlib.sha256(path.read_bytes()).digest())
+        except OSError as error:
+            raise RepositoryError(f"{path}: {error.strerror}") from None
+    return cache / "checkpoints" / total.hexdigest()[:16]
+
+
+def ensure_imported(
+    cache: Path,
+    environment: Environment,
+    model: str,
+    checkpoint: Path,
+    norm: Path | None,
+    say: Say,
+) -> Path:
+    """Return a folder with weights, ``model.json`` and golden answer for ``model``.
+
+    Args:
+        cache: The kit's cache folder.
+        environment: Runs the import.
+        model: The model that will serve the weights.
+        checkpoint: A Lightning checkpoint, or a folder that was made from one.
+        norm: Feature normalisation, if the checkpoint carries none.
+        say: Is told what happens.
+
+    Raises:
+        RepositoryError: With the importer's reason.
+    """
+    folder = imported_folder(cache, checkpoint, norm)
+    if checkpoint.is_dir() or (folder / "golden.npz").exists():
+        return folder
+    with locked(folder.with_suffix(".lock")):
+        say(f"importing {checkpoint.name} for {model}")
+        command = [str(environment.python), "-P", "-m", "numl_serving.importer"]
+        command += [str(checkpoint.resolve()), "--model", model, "--out", str(folder), "--json"]
+        if norm is not None:
+            command += ["--norm", str(norm.resolve())]
+        variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+        done = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+        if done.returncode != 0:
+            said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+            reason = said[-1].removeprefix("error: ") if said else "the importer failed"
+            raise RepositoryError(f"checkpoint for {model}: {reason}")
+    return folder

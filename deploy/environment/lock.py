@@ -1,0 +1,69 @@
+"""The lock: exact versions of everything the execution environment holds.
+
+A lock is two pip requirement files. ``torch-<flavour>.txt`` holds torch alone: its CPU
+build is not on the default package index, and its ``+cpu`` version keeps pip from taking
+the several GB of the CUDA build. ``<flavour>.txt`` holds the rest, with hashes.
+``scripts/refreeze`` renews both.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.errors import EnvironmentSetupError
+from deploy.files import digest_of
+
+_PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9.+!_-]+)\s*(\\)?$")
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock of one flavour.
+
+    Attributes:
+        python: ``X.Y`` of the interpreter it is made for.
+        torch: Requirement file that holds torch alone.
+        packages: Requirement file with everything else.
+        digest: sha256 over both files.
+        versions: Version by package name.
+    """
+
+    python: str
+    torch: Path
+    packages: Path
+    digest: str
+    versions: dict[str, str]
+
+
+def read_lock(folder: Path, flavour: str) -> Lock:
+    """Read the lock of ``flavour`` from ``folder``.
+
+    Raises:
+        EnvironmentSetupError: Naming the file and line that is not an exact version.
+    """
+    torch, packages = folder / f"torch-{flavour}.txt", folder / f"{flavour}.txt"
+    versions: dict[str, str] = {}
+    for path in (torch, packages):
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise EnvironmentSetupError(f"lock file {path}: {error.strerror}") from None
+        for number, line in enumerate(lines, start=1):
+            if not line.strip() or line.startswith(("#", "    --hash=sha256:")):
+                continue
+            match = _PIN.match(line)
+            if match is None:
+                raise EnvironmentSetupError(
+                    f"lock file {path}, line {number}: not an exact version: {line.strip()!r}",
+                    "git checkout the file, or renew the lock with scripts/refreeze",
+                )
+            versions[match[1].lower()] = match[2]
+    return Lock(
+        python="3.11",
+        torch=torch,
+        packages=packages,
+        digest=digest_of((torch, packages), base=folder),
+        versions=versions,
+    )

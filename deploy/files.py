@@ -1,0 +1,72 @@
+"""Writing files so that no reader ever sees half of one."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Write ``text`` under a temporary name in the same folder, then rename it to ``path``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def built_folder(target: Path) -> Iterator[Path]:
+    """Yield a temporary sibling of ``target`` that becomes ``target`` if the block succeeds.
+
+    What an interrupted earlier build of the same target left behind is removed first;
+    callers hold :func:`locked` on the target, so no live build is disturbed.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for stale in target.parent.glob(f".{target.name}.*.partial"):
+        shutil.rmtree(stale, ignore_errors=True)
+    partial = Path(
+        tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".partial")
+    )
+    try:
+        partial.chmod(0o755)
+        yield partial
+        if target.exists():
+            shutil.rmtree(target)
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on ``path`` (made if absent) for the length of the block."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def digest_of(paths: Iterable[Path], *, base: Path) -> str:
+    """Return the sha256 over names (relative to ``base``) and contents of ``paths``."""
+    total = hashlib.sha256()
+    for path in sorted(paths):
+        total.update(f"{path.relative_to(base).as_posix()}\0".encode())
+        total.update(hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()
+
+
+def size_of(folder: Path) -> int:
+    """Return the bytes that the regular files below ``folder`` hold."""
+    return sum(f.lstat().st_size for f in folder.rglob("*") if f.is_file() and not f.is_symlink())

@@ -1,0 +1,84 @@
+"""The health of a deployment, as far as it can be seen from outside right now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from deploy.errors import RepositoryError
+from deploy.repository.stage import VERSION
+from deploy.server.golden import read_golden
+from deploy.server.probe import Probe, SmokeResult, smoke
+from deploy.state import DeploymentFolder, DeploymentState
+from deploy.supervisor.stubs import living_stubs, missing_stubs
+
+
+@dataclass(frozen=True)
+class ModelHealth:
+    """The health of one model.
+
+    Attributes:
+        model: Its name.
+        alive: Its living stubs.
+        wanted: How many it should have.
+        smoke: What a smoke inference gave just now.
+    """
+
+    model: str
+    alive: int
+    wanted: int
+    smoke: SmokeResult
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong with it."""
+        return self.alive >= self.wanted and self.smoke.ok
+
+
+@dataclass(frozen=True)
+class Health:
+    """The health of a deployment.
+
+    Attributes:
+        problems: What is wrong, a line each; empty if nothing is.
+        models: The health of each model.
+    """
+
+    problems: tuple[str, ...]
+    models: tuple[ModelHealth, ...]
+
+
+def examine(folder: DeploymentFolder, state: DeploymentState, probe: Probe) -> Health:
+    """Look at processes, stubs and answers of a deployment.
+
+    The server's own word is not enough: it says it is ready when a stub has died.
+    """
+    problems = []
+    if state.supervisor.process() is None:
+        problems.append("the supervisor is dead: nothing that fails will be healed")
+    server = state.server.process() if state.server is not None else None
+    if server is None:
+        problems.append("the server is dead")
+    plan = folder.plan()
+    instances = plan.instances if plan is not None else 1
+    stubs = living_stubs(server) if server is not None else ()
+    missing = missing_stubs(stubs, state.models, instances)
+    problems += [f"model {m}: {n} of {instances} stubs dead" for m, n in missing.items()]
+    counts = Counter(stub.model for stub in stubs)
+    models = []
+    for model in state.models:
+        result = _asked(folder, probe, model)
+        models.append(ModelHealth(model, min(counts[model], instances), instances, result))
+        if result.error is not None and server is not None:
+            problems.append(f"model {model}: {result.error}")
+    if state.phase != "ready":
+        problems.append(f"the deployment is {state.phase}{f': {state.cause}' * bool(state.cause)}")
+    return Health(problems=tuple(problems), models=tuple(models))
+
+
+def _asked(folder: DeploymentFolder, probe: Probe, model: str) -> SmokeResult:
+    try:
+        golden = read_golden(folder.repository / model / VERSION / "golden.npz")
+    except RepositoryError as error:
+        return SmokeResult(model, ready=False, error=error.cause, seconds=None)
+    return smoke(probe, model, golden)

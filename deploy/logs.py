@@ -1,0 +1,71 @@
+"""Show a deployment's logs, of a stopped one too."""
+
+from __future__ import annotations
+
+if __package__ in (None, ""):
+    import sys
+    from pathlib import Path
+
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    from deploy.bootstrap import ensure_kit
+
+    ensure_kit()
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from deploy.cli import Parser, make_parser, run
+from deploy.console import Console
+from deploy.errors import NotRunningError
+from deploy.state import DeploymentFolder
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    flags = make_parser("logs", "Show a deployment's logs, of a stopped one too.")
+    flags.add_argument("--supervisor", action="store_true", help="the supervisor's log instead")
+    flags.add_argument("--tail", type=int, default=50, metavar="N", help="last lines (default: 50)")
+    flags.add_argument("--follow", action="store_true", help="go on until interrupted")
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    return run(_logs, parser(), argv)
+
+
+def _logs(options: argparse.Namespace, console: Console) -> int:
+    folder = DeploymentFolder(options.name)
+    path = folder.supervisor_log if options.supervisor else folder.log
+    if not path.exists():
+        raise NotRunningError(
+            f"deployment {options.name!r} has no log", f"python deploy/up.py --name {options.name}"
+        )
+    text = path.read_text(errors="replace")
+    lines = text.splitlines()[-options.tail :] if options.tail > 0 else []
+    for line in lines:
+        console.line(line)
+    console.answer({"ok": True, "log": str(path), "lines": lines})
+    if options.follow and not options.json:
+        _follow(path, path.stat().st_size, console)
+    return 0
+
+
+def _follow(path: Path, offset: int, console: Console) -> None:
+    with path.open(errors="replace") as stream:
+        stream.seek(offset)
+        try:
+            while True:
+                line = stream.readline()
+                if line:
+                    console.line(line.rstrip("\n"))
+                else:
+                    time.sleep(0.2)
+        except KeyboardInterrupt:
+            return
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

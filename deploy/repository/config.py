@@ -1,0 +1,134 @@
+"""config.pbtxt through its protobuf message, never by string work.
+
+Source of the format: Triton's ``model_config.proto``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from deploy.errors import RepositoryError
+from deploy.files import write_atomically
+
+ModelConfig: TypeAlias = Any  # protobuf's class; tritonclient ships no types
+
+SEMANTIC_OUTPUTS = ("x_semantic_u", "x_semantic_v", "x_semantic_y")
+EVENT_OUTPUT = "e_evt"
+POSITION_INPUTS = tuple(f"spacepoint_table_position_{axis}" for axis in "xyz")
+
+
+@dataclass(frozen=True)
+class LaunchSettings:
+    """What a launch sets in a model's configuration.
+
+    Attributes:
+        environment: Absolute folder of the execution environment.
+        parameters: Further string parameters, by name.
+        instances: Instances of the model.
+    """
+
+    environment: Path
+    parameters: Mapping[str, str]
+    instances: int
+
+
+@dataclass(frozen=True)
+class WeightFacts:
+    """What the weights of a model say about its outputs.
+
+    Attributes:
+        semantic_classes: Names of the semantic classes.
+        event_classes: Names of the event classes; empty without that head.
+        heads: The heads the weights have.
+        spacepoint_positions: Whether the network reads spacepoint positions.
+    """
+
+    semantic_classes: tuple[str, ...]
+    event_classes: tuple[str, ...]
+    heads: tuple[str, ...]
+    spacepoint_positions: bool = False
+
+
+def read_config(path: Path) -> ModelConfig:
+    """Read a ``config.pbtxt``.
+
+    Raises:
+        RepositoryError: Naming the file, and line and column of the first fault.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise RepositoryError(f"{path}: {reason}") from None
+    try:
+        return text_format.Parse(text, model_config_pb2.ModelConfig())
+    except text_format.ParseError as error:
+        raise RepositoryError(
+            f"{path}: not a model configuration: {str(error).splitlines()[0]}"
+        ) from None
+
+
+def write_config(config: ModelConfig, path: Path) -> None:
+    """Write ``config`` as text protobuf to ``path``."""
+    write_atomically(path, text_format.MessageToString(config))
+
+
+def for_launch(
+    config: ModelConfig, settings: LaunchSettings, weights: WeightFacts | None
+) -> ModelConfig:
+    """Return a copy of ``config`` with this launch's settings in it.
+
+    Args:
+        config: The tracked configuration; not changed.
+        settings: Environment, parameters and instances.
+        weights: What the weights say about the outputs; None for a model of another kind.
+    """
+    launched = model_config_pb2.ModelConfig()
+    launched.CopyFrom(config)
+    launched.parameters["EXECUTION_ENV_PATH"].string_value = str(settings.environment)
+    for name, value in sorted(settings.parameters.items()):
+        launched.parameters[name].string_value = value
+    del launched.instance_group[:]
+    launched.instance_group.add(
+        kind=model_config_pb2.ModelInstanceGroup.KIND_CPU, count=settings.instances
+    )
+    if weights is not None:
+        _fit_outputs(launched, weights)
+    return launched
+
+
+def _fit_outputs(config: ModelConfig, weights: WeightFacts) -> None:
+    """Give ``config`` the output sizes and class names of ``weights``."""
+    absent = {
+        name
+        for head, names in (
+            ("semantic", SEMANTIC_OUTPUTS),
+            ("filter", ("x_filter_u", "x_filter_v", "x_filter_y")),
+            ("event", (EVENT_OUTPUT,)),
+            ("vertex", ("v_evt",)),
+        )
+        if head not in weights.heads
+        for name in names
+    }
+    kept = [output for output in config.output if output.name not in absent]
+    del config.output[:]
+    config.output.extend(kept)
+    for output in config.output:
+        if output.name in SEMANTIC_OUTPUTS:
+            output.dims[:] = [-1, len(weights.semantic_classes)]
+        elif output.name == EVENT_OUTPUT:
+            output.dims[:] = [len(weights.event_classes)]
+    config.parameters["semantic_classes"].string_value = ",".join(weights.semantic_classes)
+    if weights.event_classes:
+        config.parameters["event_classes"].string_value = ",".join(weights.event_classes)
+    if weights.spacepoint_positions:
+        for name in POSITION_INPUTS:
+            config.input.add(
+                name=name, data_type=model_config_pb2.TYPE_FP32, dims=[-1], optional=True
+            )

@@ -1,0 +1,126 @@
+"""Stage a copy of the model repository for one launch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.errors import RepositoryError
+from deploy.files import built_folder
+from deploy.repository.config import (
+    LaunchSettings,
+    ModelConfig,
+    WeightFacts,
+    for_launch,
+    read_config,
+    write_config,
+)
+
+VERSION = "1"
+MODEL_FILES = ("model.json", "weights.safetensors", "golden.npz")
+
+
+@dataclass(frozen=True)
+class StagedModel:
+    """A model as it will be served.
+
+    Attributes:
+        name: Its name.
+        config: Its configuration, with the launch's settings.
+        code: ``model.py``.
+        files: Folder of its weights, ``model.json`` and golden answer.
+        weights: What the weights say; None for a model without ``model.json``.
+        demo: Whether the weights are demo weights.
+    """
+
+    name: str
+    config: ModelConfig
+    code: Path
+    files: Path
+    weights: WeightFacts | None
+    demo: bool
+
+
+def read_weight_facts(folder: Path) -> tuple[WeightFacts, bool]:
+    """Read from ``model.json`` what the configuration must know, and whether it is a demo.
+
+    Raises:
+        RepositoryError: Naming the file and what is wrong with it.
+    """
+    path = folder / "model.json"
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+        return WeightFacts(
+            semantic_classes=tuple(card["semantic_classes"] or ()),
+            event_classes=tuple(card["event_classes"] or ()),
+            heads=tuple(card["heads"]),
+            spacepoint_positions=bool(card["spacepoint_positions"]),
+        ), bool(card["demo"])
+    except OSError as error:
+        raise RepositoryError(f"{path}: {error.strerror}") from None
+    except (ValueError, TypeError) as error:
+        raise RepositoryError(f"{path}: not a model description: {error}") from None
+    except KeyError as error:
+        raise RepositoryError(f"{path}: has no {error.args[0]!r}") from None
+
+
+def plan_models(
+    repository: Path,
+    models: Sequence[str],
+    settings: LaunchSettings,
+    own_weights: Mapping[str, Path],
+) -> tuple[StagedModel, ...]:
+    """Read the models and set this launch's settings in their configurations.
+
+    Args:
+        repository: A model repository in Triton's layout.
+        models: The models to serve.
+        settings: What the launch sets.
+        own_weights: Folders with weights and ``model.json`` that replace the tracked ones.
+
+    Raises:
+        RepositoryError: Naming the model, the file and what is wrong.
+    """
+    staged = []
+    for model in models:
+        folder = repository / model
+        if not folder.is_dir():
+            there = ", ".join(sorted(p.name for p in repository.iterdir() if p.is_dir()))
+            raise RepositoryError(
+                f"no model {model!r} in {repository}", f"one of: {there or 'none is there'}"
+            )
+        config = read_config(folder / "config.pbtxt")
+        if config.name not in ("", model):
+            raise RepositoryError(f"{folder / 'config.pbtxt'}: names its model {config.name!r}")
+        code = folder / VERSION / "model.py"
+        files = own_weights.get(model, folder / VERSION)
+        for path in (code, *(files / name for name in MODEL_FILES)):
+            if not path.is_file():
+                raise RepositoryError(f"{path}: no such file")
+        facts, demo = read_weight_facts(files)
+        staged.append(
+            StagedModel(
+                name=model,
+                config=for_launch(config, settings, facts),
+                code=code,
+                files=files,
+                weights=facts,
+                demo=demo,
+            )
+        )
+    return tuple(staged)
+
+
+def stage(models: Sequence[StagedModel], target: Path) -> None:
+    """Write the staged repository to ``target``, whole or not at all."""
+    with built_folder(target) as folder:
+        for model in models:
+            version = folder / model.name / VERSION
+            version.mkdir(parents=True)
+            write_config(model.config, folder / model.name / "config.pbtxt")
+            shutil.copyfile(model.code, version / "model.py")
+            for name in MODEL_FILES:
+                shutil.copyfile(model.files / name, version / name)

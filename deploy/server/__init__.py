@@ -1,0 +1,1 @@
+"""Triton itself: which releases, where to get one, how to start it, what its failures mean."""

@@ -1,0 +1,91 @@
+"""The tritonserver command line: pure rendering of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from deploy.deployment import Ports
+from deploy.server.distribution import TritonDistribution
+
+# A stop waits this long for connections that clients keep open without using them;
+# requests that run get the same time to finish. What the server then leaves behind is
+# swept by the supervisor.
+EXIT_TIMEOUT_S = 5
+POLL_S = 1
+RESTRICTED_APIS = ("shared-memory", "trace", "logging")
+
+
+def server_arguments(
+    *,
+    distribution: TritonDistribution,
+    repository: Path,
+    listen: str,
+    ports: Ports,
+    shm_prefix: str,
+) -> tuple[str, ...]:
+    """Return the command line of a container-free server.
+
+    Model control is ``poll``: the server watches its staged repository, so a model is
+    reloaded by touching its files. No admin endpoint for it is open, and none needs a
+    key on a command line that other users of the host could read.
+    ``--exit-on-error=false`` keeps the good models up beside a broken one; readiness
+    reports the broken one by name.
+
+    Args:
+        distribution: The Triton to start.
+        repository: The staged model repository.
+        listen: Address to listen on.
+        ports: HTTP, gRPC and metrics ports.
+        shm_prefix: Start of the names of the shared memory regions it makes.
+    """
+    return (
+        str(distribution.executable),
+        f"--model-repository={repository}",
+        f"--backend-directory={distribution.backends}",
+        f"--cache-directory={distribution.root / 'caches'}",
+        f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
+        "--model-control-mode=poll",
+        f"--repository-poll-secs={POLL_S}",
+        "--exit-on-error=false",
+        "--disable-auto-complete-config",
+        f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
+        f"--http-address={listen}",
+        f"--http-port={ports.http}",
+        f"--grpc-address={listen}",
+        f"--grpc-port={ports.grpc}",
+        f"--metrics-address={listen}",
+        f"--metrics-port={ports.metrics}",
+        "--reuse-http-port=false",
+        "--reuse-grpc-port=false",
+    )
+
+
+def server_environment(
+    *,
+    distribution: TritonDistribution,
+    environment: Path,
+    threads: int,
+    inherited: Mapping[str, str],
+) -> dict[str, str]:
+    """Return the environment variables of a container-free server.
+
+    Only what a server needs is passed on: a user's ``PYTHONPATH`` or ``PYTHONHOME``
+    would reach the stubs and replace the packages that were checked.
+
+    Args:
+        distribution: The Triton to start.
+        environment: Folder of the execution environment (its ``lib`` holds libpython).
+        threads: Threads of each instance's numerical libraries.
+        inherited: The caller's environment.
+    """
+    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "CUDA_VISIBLE_DEVICES")
+    variables = {name: inherited[name] for name in kept if name in inherited}
+    variables["LD_LIBRARY_PATH"] = f"{distribution.libraries}:{environment / 'lib'}"
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        variables[name] = str(threads)
+    # A compiled file written beside model.py would count as a change of the model
+    # and make the polling server load it a second time.
+    variables["PYTHONDONTWRITEBYTECODE"] = "1"
+    variables["PYTHONNOUSERSITE"] = "1"
+    return variables

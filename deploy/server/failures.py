@@ -1,0 +1,175 @@
+"""What Triton's words mean: a pattern in its log, the cause in one line, the remedy in the next.
+
+One table for everything that reads a server's log. The patterns were seen with Triton
+24.10; rows stand in order of precision, since one fault often causes several messages.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A row of the table.
+
+    Attributes:
+        pattern: Searched in the server's output; its groups fill cause and remedy.
+        cause: What is wrong.
+        remedy: What to do.
+    """
+
+    pattern: re.Pattern[str]
+    cause: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A failure recognised in a log.
+
+    Attributes:
+        cause: What is wrong, in one line.
+        remedy: What to do, in one line.
+    """
+
+    cause: str
+    remedy: str
+
+
+_MODEL = r"failed to load '(?P<model>[^']+)' version \d+: Internal: "
+_REMAKE = "rm -r the execution environment's folder, then repeat the command: it is made anew"
+
+
+def _row(pattern: str, cause: str, remedy: str) -> Failure:
+    return Failure(re.compile(pattern), cause, remedy)
+
+
+TABLE: tuple[Failure, ...] = (
+    _row(
+        r"failed to start (?P<service>\w+) service: .*?'(?P<where>[^']+)' already in use",
+        "{where} was taken by another program while the server started ({service})",
+        "repeat the command, or choose other ports with --ports HTTP,GRPC,METRICS",
+    ),
+    _row(
+        r"failed to start (?P<service>\w+) service: (?P<reason>[^\n]+)",
+        "the server cannot offer its {service} service: {reason}",
+        "other ports with --ports HTTP,GRPC,METRICS, or another --listen address",
+    ),
+    _row(
+        r"Unable to initialize shared memory key[^\n]*No space left on device"
+        r"|Unable to (?:create|allocate) shared memory[^\n]*",
+        "/dev/shm is too small for the model instances (1 MB for each at load)",
+        "free space in /dev/shm (df -h /dev/shm), give the container more (--shm-size), "
+        "or use fewer --instances",
+    ),
+    _row(
+        r"Failed to increase the shared memory pool size[^\n]*",
+        "/dev/shm is full: a request's tensors do not fit",
+        "free space in /dev/shm (df -h /dev/shm) or give the container more (--shm-size)",
+    ),
+    _row(
+        r"error while loading shared libraries: (?P<library>libpython[^:]+):",
+        "the stub cannot find {library} of the execution environment",
+        _REMAKE,
+    ),
+    _row(
+        r"error while loading shared libraries: (?P<library>[^:]+):",
+        "the shared library {library} is missing",
+        "install the system package that holds it",
+    ),
+    _row(
+        _MODEL + r"Failed to get the canonical path for (?P<path>[^\n.]+(?:\.[^\n]*?)?)\.?(?=\n|$)",
+        "model {model}: its execution environment {path} is not there",
+        _REMAKE,
+    ),
+    _row(
+        r"archive_read_open_filename\(\) failed",
+        "a packed execution environment is not a tar or tar.gz archive",
+        "pack it again: tar.gz and plain tar are read, zst is not",
+    ),
+    _row(
+        r"archive_read_data_block\(\) failed with error code = -30",
+        "a packed execution environment is cut off",
+        "copy or pack it again and compare its sha256",
+    ),
+    _row(
+        r"archive_read_next_header\(\) failed",
+        "a packed execution environment is damaged",
+        "copy or pack it again and compare its sha256",
+    ),
+    _row(
+        r"archive_write_data_block\(\) failed[^\n]*",
+        "/tmp is full: a packed execution environment is extracted there",
+        "free space in /tmp (df -h /tmp), or use an unpacked environment",
+    ),
+    _row(
+        r"Path (?P<path>\S+/bin/activate) does not exist",
+        "the execution environment has no {path}",
+        "the environment's folder, or its archive's root, must hold bin/activate",
+    ),
+    _row(
+        r"ModuleNotFoundError: No module named 'numpy'",
+        "the stub runs with an interpreter that has no numpy: not the execution environment's",
+        "the environment's Python must be the version that the stub is built for",
+    ),
+    _row(
+        r"ModuleNotFoundError: No module named '(?P<module>[^']+)'",
+        "the execution environment lacks the Python package {module}, which a model imports",
+        "add it to the environment's lock, or correct the import in model.py",
+    ),
+    _row(
+        r"(?:OSError|ImportError): (?P<library>lib[^\s:]+): cannot open shared object file",
+        "the execution environment lacks the library {library}",
+        "add the package that holds it (libmpi: mpich) to the environment's lock",
+    ),
+    _row(
+        r"AttributeError: module '[^']+' has no attribute 'TritonPythonModel'",
+        "a model.py defines no class TritonPythonModel",
+        "see model_repository/nugraph3/1/model.py for what is expected",
+    ),
+    _row(
+        _MODEL + r"Stub process '[^']+' is not healthy",
+        "model {model}: its process ended while it initialised (exit, crash or out of memory)",
+        "the log's last lines before that message say more; check free memory (free -g)",
+    ),
+    _row(
+        r"has kind KIND_GPU but (?:no GPUs are available|server does not support GPUs)",
+        "a model wants a GPU and the server sees none",
+        "start it with --cpu, or check nvidia-smi on this host",
+    ),
+    _row(
+        r"failed to load '(?P<model>[^']+)' version \d+: (?P<kind>[\w ]+): (?P<reason>[^\n]+)",
+        "model {model} cannot be loaded: {reason}",
+        "the log has the whole message",
+    ),
+    _row(
+        r"Poll failed for model directory '(?P<model>[^']+)': (?P<reason>[^\n]+)",
+        "model {model}: {reason}",
+        "correct its config.pbtxt or its folder",
+    ),
+    _row(
+        r"(?:creating server|failed to load all models|Internal - )[^\n]*",
+        "the server did not start: {0}",
+        "the log has the whole message",
+    ),
+)
+
+
+def diagnose(text: str) -> Diagnosis | None:
+    """Return what the table makes of a server's output, or None if it says nothing."""
+    for failure in TABLE:
+        match = failure.pattern.search(text)
+        if match is not None:
+            groups = {name: (value or "").strip() for name, value in match.groupdict().items()}
+            return Diagnosis(
+                cause=failure.cause.format(match[0].strip(), **groups), remedy=failure.remedy
+            )
+    return None
+
+
+def last_words(text: str) -> str:
+    """Return the last line of a log that says something."""
+    lines = [line.strip() for line in text.splitlines() if line.strip(" |+-\n")]
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,73 @@
+"""A golden event: what a model must answer, and the comparison that says whether it did."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deploy.errors import RepositoryError
+
+Array = npt.NDArray[Any]
+
+# Two correct float32 implementations differ by up to 3.5e-5 of an output's scale.
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class GoldenEvent:
+    """An event and the answer expected for it.
+
+    Attributes:
+        inputs: Input tensors by name.
+        outputs: Expected output tensors by name.
+    """
+
+    inputs: Mapping[str, Array]
+    outputs: Mapping[str, Array]
+
+
+def read_golden(path: Path) -> GoldenEvent:
+    """Read a ``golden.npz`` (arrays ``input/NAME`` and ``output/NAME``).
+
+    Raises:
+        RepositoryError: If the file is not such a one.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            named = {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise RepositoryError(f"{path}: not a golden event: {error}") from None
+    inputs = {n.removeprefix("input/"): a for n, a in named.items() if n.startswith("input/")}
+    outputs = {n.removeprefix("output/"): a for n, a in named.items() if n.startswith("output/")}
+    if not inputs or not outputs:
+        raise RepositoryError(f"{path}: not a golden event: it lacks inputs or outputs")
+    return GoldenEvent(inputs=inputs, outputs=outputs)
+
+
+def difference(expected: Mapping[str, Array], answer: Mapping[str, Array]) -> str | None:
+    """Return what is wrong with ``answer``, in one line, or None if nothing is."""
+    for name, want in expected.items():
+        if name not in answer:
+            return f"output {name} is missing"
+        got = answer[name]
+        if got.shape != want.shape:
+            return f"output {name} has shape {list(got.shape)}, expected {list(want.shape)}"
+        if want.size == 0:
+            continue
+        if got.size == 0:
+            return f"output {name} is empty"
+        if not np.isfinite(got).all():
+            return f"output {name} is not finite"
+        scale = float(np.abs(want).max())
+        worst = float(np.abs(got.astype(np.float64) - want).max())
+        if worst > TOLERANCE * max(scale, 1e-3):
+            return f"output {name} is off by {worst:.3g} at a scale of {scale:.3g}"
+        if want.ndim == 2 and (got.argmax(axis=1) != want.argmax(axis=1)).any():
+            return f"output {name} names another class"
+    return None

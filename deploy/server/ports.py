@@ -1,0 +1,63 @@
+"""Ports for a server: checked if given, found if not."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from deploy.deployment import Ports
+from deploy.errors import DeploymentError
+
+_FIRST, _LAST, _STEP = 8000, 9000, 10
+
+
+def is_free(address: str, port: int) -> bool:
+    """Return whether a server could listen on ``address``:``port`` now.
+
+    Raises:
+        DeploymentError: If ``address`` is none of this host's.
+    """
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise DeploymentError(f"listen: {address!r} is no address: {error.strerror}") from None
+    with socket.socket(family, kind, protocol) as probe:
+        # As servers do: a connection that is still closing does not hold the port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(where)
+            probe.listen(1)
+        except PermissionError:
+            raise DeploymentError(f"ports: this user may not listen on port {port}") from None
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise DeploymentError(
+                    f"listen: {address!r} is none of this host's addresses"
+                ) from None
+            return False
+    return True
+
+
+def choose_ports(address: str, wanted: Ports | None) -> Ports:
+    """Return ``wanted`` if free, or else, if None, the first free three.
+
+    Raises:
+        DeploymentError: Naming the taken port.
+    """
+    if wanted is not None:
+        for use, port in wanted.model_dump().items():
+            if not is_free(address, port):
+                raise DeploymentError(
+                    f"ports: {use} port {port} on {address} is taken by another program",
+                    "other ports (--ports HTTP,GRPC,METRICS), or none to have free ones found",
+                )
+        return wanted
+    for first in range(_FIRST, _LAST, _STEP):
+        if all(is_free(address, port) for port in range(first, first + 3)):
+            return Ports(http=first, grpc=first + 1, metrics=first + 2)
+    raise DeploymentError(
+        f"ports: no three free ports between {_FIRST} and {_LAST} on {address}",
+        "--ports HTTP,GRPC,METRICS",
+    )

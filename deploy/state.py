@@ -1,0 +1,199 @@
+"""What is known of a running deployment: JSON files that other programs may read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import psutil
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from deploy.deployment import Deployment, Ports
+from deploy.errors import NotRunningError
+from deploy.files import write_atomically
+from deploy.paths import deployments_folder
+
+Phase = Literal["starting", "ready", "healing", "failed", "stopping"]
+
+
+class ProcessId(BaseModel):
+    """A process that cannot be mistaken for a later one with the same number.
+
+    Attributes:
+        pid: Its number.
+        started: When it started, seconds since the epoch, as psutil gives it.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    pid: int
+    started: float
+
+    @classmethod
+    def of(cls, process: psutil.Process) -> ProcessId:
+        """Return the identity of ``process``."""
+        return cls(pid=process.pid, started=process.create_time())
+
+    def process(self) -> psutil.Process | None:
+        """Return the process if it is still alive (a zombie is not)."""
+        try:
+            process = psutil.Process(self.pid)
+            if abs(process.create_time() - self.started) > 1.0:
+                return None
+            return None if process.status() == psutil.STATUS_ZOMBIE else process
+        except psutil.NoSuchProcess:
+            return None
+
+
+class LaunchPlan(BaseModel):
+    """Everything a launch does, rendered; ``--dry-run`` shows it, the supervisor runs it.
+
+    Attributes:
+        deployment: What was asked for.
+        ports: The ports it gets.
+        arguments: The server's command line.
+        variables: The server's whole environment.
+        repository: The staged model repository.
+        instances: Instances of each model.
+        shm_prefix: Start of the names of its shared memory regions.
+        artefact: Digest of execution environment and model files.
+        log: The server's log.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    deployment: Deployment
+    ports: Ports
+    arguments: tuple[str, ...]
+    variables: dict[str, str]
+    repository: Path
+    instances: int
+    shm_prefix: str
+    artefact: str
+    log: Path
+
+
+class DeploymentState(BaseModel):
+    """The state file of a deployment.
+
+    Attributes:
+        name: The deployment's name.
+        engine: What started it.
+        host: The address clients on this host use.
+        ports: Its ports.
+        models: The models it serves.
+        artefact: Digest of execution environment and model files.
+        log: The server's log.
+        phase: Where in its life it is.
+        supervisor: The process beside the server.
+        server: The server, once started.
+        heals: How often a dead stub was replaced.
+        restarts: How often a dead server was replaced.
+        seconds_to_ready: From the server's start until the last model answered rightly.
+        scratch: Folders the server made outside the kit's folders.
+        cause: Why it failed.
+        remedy: What to do about it.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    engine: str
+    host: str
+    ports: Ports
+    models: tuple[str, ...]
+    artefact: str
+    log: Path
+    phase: Phase
+    supervisor: ProcessId
+    server: ProcessId | None = None
+    heals: int = 0
+    restarts: int = 0
+    seconds_to_ready: float | None = None
+    scratch: tuple[Path, ...] = ()
+    cause: str | None = None
+    remedy: str | None = None
+
+
+class DeploymentFolder:
+    """The folder of one named deployment.
+
+    Args:
+        name: The deployment's name.
+        root: The folder of all deployments; the user's state folder by default.
+    """
+
+    def __init__(self, name: str, root: Path | None = None) -> None:
+        self.name = name
+        self.path = (root or deployments_folder()) / name
+        self.plan_file = self.path / "plan.json"
+        self.state_file = self.path / "state.json"
+        self.lock_file = self.path / "lock"
+        self.repository = self.path / "model_repository"
+        self.log = self.path / "server.log"
+        self.supervisor_log = self.path / "supervisor.log"
+
+    def state(self) -> DeploymentState | None:
+        """Return the state file's content, or None if there is none that can be read."""
+        try:
+            return DeploymentState.model_validate_json(self.state_file.read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def plan(self) -> LaunchPlan | None:
+        """Return the plan of the last launch, or None."""
+        try:
+            return LaunchPlan.model_validate_json(self.plan_file.read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def write_state(self, state: DeploymentState) -> None:
+        """Replace the state file."""
+        write_atomically(self.state_file, state.model_dump_json(indent=2) + "\n")
+
+    def write_plan(self, plan: LaunchPlan) -> None:
+        """Replace the plan file."""
+        write_atomically(self.plan_file, plan.model_dump_json(indent=2) + "\n")
+
+    def require_state(self) -> DeploymentState:
+        """Return the state.
+
+        Raises:
+            NotRunningError: If the deployment is not there.
+        """
+        state = self.state()
+        if state is None:
+            others = ", ".join(known_deployments()) or "none is running"
+            raise NotRunningError(
+                f"no deployment named {self.name!r}",
+                f"python deploy/up.py --name {self.name} (there: {others})",
+            )
+        return state
+
+
+def known_deployments() -> tuple[str, ...]:
+    """Return the names of all deployments that have a state file."""
+    return tuple(sorted(p.parent.name for p in deployments_folder().glob("*/state.json")))
+
+
+def default_endpoint(protocol: Literal["http", "grpc"]) -> str | None:
+    """Return ``host:port`` of the one running deployment, or None if it is not one."""
+    ready = []
+    for name in known_deployments():
+        state = DeploymentFolder(name).state()
+        if state is not None and state.supervisor.process() is not None:
+            ready.append(state)
+    if len(ready) != 1:
+        return None
+    port = ready[0].ports.http if protocol == "http" else ready[0].ports.grpc
+    return endpoint(ready[0].host, port)
+
+
+def reachable_host(listen: str) -> str:
+    """Return the address at which clients on this host reach a server that listens there."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen, listen)
+
+
+def endpoint(host: str, port: int) -> str:
+    """Return ``host:port``, with the brackets that an IPv6 address needs."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,69 @@
+"""Say how a deployment is; exit with a status other than 0 if anything is wrong."""
+
+from __future__ import annotations
+
+if __package__ in (None, ""):
+    import sys
+    from pathlib import Path
+
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    from deploy.bootstrap import ensure_kit
+
+    ensure_kit()
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+
+from deploy.cli import Parser, make_parser, run
+from deploy.console import Console
+from deploy.health import examine
+from deploy.server.probe import open_probe
+from deploy.state import DeploymentFolder, endpoint
+
+_TIMEOUT_S = 3.0
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    return make_parser("status", "Say how a deployment is: processes, models, values.")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status: 0 healthy, 1 not, or not there."""
+    return run(_status, parser(), argv)
+
+
+def _status(options: argparse.Namespace, console: Console) -> int:
+    folder = DeploymentFolder(options.name)
+    state = folder.require_state()
+    url = f"http://{endpoint(state.host, state.ports.http)}"
+    health = examine(folder, state, open_probe(url, timeout=_TIMEOUT_S))
+    rows = [
+        [
+            m.model,
+            f"{m.alive} of {m.wanted}",
+            "ready" if m.smoke.ready else "not ready",
+            m.smoke.error or f"right, {1e3 * (m.smoke.seconds or 0):.0f} ms",
+        ]
+        for m in health.models
+    ]
+    title = f"deployment {state.name}: {'healthy' if not health.problems else 'NOT healthy'}"
+    console.table(title, ("model", "stubs", "says", "smoke inference"), rows)
+    for problem in health.problems:
+        console.line(f"problem: {problem}")
+    healed = f"healed stubs {state.heals} times, restarted the server {state.restarts} times"
+    console.line(f"{url}  phase {state.phase}; {healed}")
+    console.answer(
+        {
+            "ok": not health.problems,
+            "problems": health.problems,
+            "models": [{**dataclasses.asdict(m), "ok": m.ok} for m in health.models],
+            "state": state.model_dump(mode="json"),
+        }
+    )
+    return 1 if health.problems else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,47 @@
+"""Entry of the supervisor's process: ``python -m deploy.supervisor FOLDER``."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import signal
+import sys
+from pathlib import Path
+
+from deploy.repository.stage import VERSION
+from deploy.server.golden import read_golden
+from deploy.server.probe import open_probe
+from deploy.state import DeploymentFolder, endpoint, reachable_host
+from deploy.supervisor.supervise import Supervisor
+
+
+def main(argument: str) -> int:
+    """Run the deployment whose folder is ``argument``; return the exit status."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    path = Path(argument)
+    folder = DeploymentFolder(path.name, path.parent)
+    with folder.lock_file.open("a") as lock:
+        # One supervisor per deployment: the lock is held for the life of this process.
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logging.error("deployment %s already has a supervisor", folder.name)
+            return 1
+        plan = folder.plan()
+        if plan is None:
+            logging.error("no plan in %s", path)
+            return 1
+        golden = {
+            model: read_golden(plan.repository / model / VERSION / "golden.npz")
+            for model in plan.deployment.models
+        }
+        host = reachable_host(plan.deployment.listen)
+        probe = open_probe(f"http://{endpoint(host, plan.ports.http)}")
+        supervisor = Supervisor(folder, plan, probe, golden)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: supervisor.request_stop())
+        return supervisor.run()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1]))

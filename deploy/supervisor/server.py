@@ -1,0 +1,158 @@
+"""One tritonserver process: started, watched until it answers rightly, stopped, swept."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import psutil
+
+from deploy.errors import LaunchError
+from deploy.files import locked
+from deploy.paths import state_folder
+from deploy.server.command import EXIT_TIMEOUT_S, RESTRICTED_APIS
+from deploy.server.failures import diagnose, last_words
+from deploy.server.golden import GoldenEvent
+from deploy.server.probe import Probe, smoke
+from deploy.state import LaunchPlan, ProcessId
+from deploy.supervisor.leftovers import scratch_folders, sweep
+from deploy.supervisor.stubs import Stub, living_stubs
+
+_POLL_S = 0.1
+_SCRATCH_WAIT_S = 5.0
+
+
+class Server:
+    """A tritonserver that runs, or ran, after a plan.
+
+    Args:
+        plan: What to start.
+    """
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self._plan = plan
+        self._offset = plan.log.stat().st_size if plan.log.exists() else 0
+        self._stubs: set[ProcessId] = set()
+        self.scratch: frozenset[Path] = frozenset()
+        # The backend names its scratch folder only by making it: starts of this user take
+        # turns, so that a new folder is known to be this server's.
+        with locked(state_folder() / "start.lock"):
+            before = scratch_folders()
+            with plan.log.open("ab") as log:
+                self._process = subprocess.Popen(
+                    _with_closed_doors(plan.arguments),
+                    env=plan.variables,
+                    cwd="/",
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            self.identity = ProcessId.of(psutil.Process(self._process.pid))
+            deadline = time.monotonic() + _SCRATCH_WAIT_S
+            while time.monotonic() < deadline and self.alive() and not self.scratch:
+                self.scratch = scratch_folders() - before
+                time.sleep(0.02)
+
+    def alive(self) -> bool:
+        """Return whether the process runs."""
+        return self._process.poll() is None
+
+    def output(self) -> str:
+        """Return what it has said since its start."""
+        with self._plan.log.open("rb") as log:
+            log.seek(self._offset)
+            return log.read().decode(errors="replace")
+
+    def living_stubs(self) -> tuple[Stub, ...]:
+        """Return its living stubs; each is remembered, to be swept with the server."""
+        if not self.alive():
+            return ()
+        stubs = living_stubs(psutil.Process(self._process.pid))
+        self._stubs.update(stub.process for stub in stubs)
+        return stubs
+
+    def wait_ready(
+        self,
+        probe: Probe,
+        golden: Mapping[str, GoldenEvent],
+        *,
+        deadline: float,
+        stopped: Callable[[], bool],
+    ) -> None:
+        """Wait until every model has given its golden answer.
+
+        Args:
+            probe: Asks the server.
+            golden: Golden events by model.
+            deadline: On the monotonic clock.
+            stopped: Says whether to give up waiting.
+
+        Raises:
+            LaunchError: With the cause, as soon as it is known, and at the deadline at last.
+        """
+        waiting = dict(golden)
+        while waiting and not stopped():
+            self._check_alive()
+            if probe.server_ready() or self._log_names_failure():
+                for model, event in list(waiting.items()):
+                    result = smoke(probe, model, event)
+                    if result.ok:
+                        del waiting[model]
+                    elif result.ready:
+                        raise LaunchError(
+                            f"model {model} is ready but answers wrongly: {result.error}",
+                            "check the execution environment: numpy must be < 2 for this release",
+                        )
+                if waiting and self._log_names_failure():
+                    self._fail("did not become ready")
+            if waiting and time.monotonic() > deadline:
+                self._fail(f"not ready in time (waited for {', '.join(waiting)})")
+            time.sleep(_POLL_S)
+
+    def stop(self) -> None:
+        """Stop it, by force if it does not follow, and remove what it leaves behind."""
+        self.living_stubs()
+        if self.alive():
+            self._process.terminate()
+            try:
+                self._process.wait(EXIT_TIMEOUT_S + 5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        sweep(prefix=self._plan.shm_prefix, scratch=self.scratch, processes=self._stubs)
+
+    def _check_alive(self) -> None:
+        if not self.alive():
+            self._fail(f"ended with status {self._process.returncode}")
+
+    def _log_names_failure(self) -> bool:
+        text = self.output()
+        return (
+            "failed to load '" in text
+            or "error while loading shared libraries" in text
+            or ("Poll failed for model directory" in text)
+        )
+
+    def _fail(self, what: str) -> None:
+        text = self.output()
+        known = diagnose(text)
+        if known is not None:
+            raise LaunchError(known.cause, known.remedy)
+        raise LaunchError(
+            f"the server {what}; its last words: {last_words(text)[:300]}",
+            f"read its log: {self._plan.log}",
+        )
+
+
+def _with_closed_doors(arguments: tuple[str, ...]) -> list[str]:
+    """Add the restriction of admin endpoints, under keys that nobody is told."""
+    apis = ",".join(RESTRICTED_APIS)
+    return [
+        *arguments,
+        f"--http-restricted-api={apis}:closed={secrets.token_hex(16)}",
+        f"--grpc-restricted-protocol={apis}:closed={secrets.token_hex(16)}",
+    ]

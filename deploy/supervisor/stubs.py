@@ -1,0 +1,51 @@
+"""The Python backend's processes: one stub per model instance, a child of the server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from deploy.state import ProcessId
+
+STUB = "triton_python_backend_stub"
+
+
+@dataclass(frozen=True)
+class Stub:
+    """A living stub.
+
+    Attributes:
+        model: The model it runs.
+        process: Its identity.
+    """
+
+    model: str
+    process: ProcessId
+
+
+def living_stubs(server: psutil.Process) -> tuple[Stub, ...]:
+    """Return the stubs of ``server`` that are alive; a zombie's command line is empty."""
+    stubs = []
+    try:
+        children = server.children()
+    except psutil.NoSuchProcess:
+        return ()
+    for child in children:
+        try:
+            command = child.cmdline()
+            # STUB .../MODEL/VERSION/model.py REGION ...
+            if len(command) > 2 and Path(command[0]).name == STUB:
+                stubs.append(Stub(Path(command[1]).parents[1].name, ProcessId.of(child)))
+        except psutil.Error:
+            continue
+    return tuple(stubs)
+
+
+def missing_stubs(stubs: Iterable[Stub], models: Iterable[str], instances: int) -> dict[str, int]:
+    """Return, for each model with fewer living stubs than instances, how many are missing."""
+    alive = Counter(stub.model for stub in stubs)
+    return {m: instances - alive[m] for m in models if alive[m] < instances}

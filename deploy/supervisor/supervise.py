@@ -1,0 +1,181 @@
+"""The life of a deployment: start, watch, heal, stop.
+
+Triton 24.10 does not replace a stub that died: it goes on saying that it is ready, and
+every request to that instance fails. The supervisor notices within a second and touches
+the model's files, at which the polling server loads the model anew. A server that died is
+started again, with a growing pause.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping
+
+import psutil
+
+from deploy.errors import KitError, LaunchError
+from deploy.repository.stage import VERSION
+from deploy.server.golden import GoldenEvent
+from deploy.server.probe import Probe, smoke
+from deploy.state import (
+    DeploymentFolder,
+    DeploymentState,
+    LaunchPlan,
+    Phase,
+    ProcessId,
+    reachable_host,
+)
+from deploy.supervisor.server import Server
+from deploy.supervisor.stubs import missing_stubs
+
+WATCH_S = 0.5
+HEAL_DEADLINE_S = 30.0
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+
+log = logging.getLogger("numlkit.supervisor")
+
+
+class Supervisor:
+    """Runs one deployment until told to stop.
+
+    Args:
+        folder: The deployment's folder; its state file is kept up to date.
+        plan: What to run.
+        probe: Asks the server.
+        golden: Golden events by model.
+    """
+
+    def __init__(
+        self,
+        folder: DeploymentFolder,
+        plan: LaunchPlan,
+        probe: Probe,
+        golden: Mapping[str, GoldenEvent],
+    ) -> None:
+        self._folder = folder
+        self._plan = plan
+        self._probe = probe
+        self._golden = golden
+        self._stop = threading.Event()
+        deployment = plan.deployment
+        self._state = DeploymentState(
+            name=deployment.name,
+            engine="local",
+            host=reachable_host(deployment.listen),
+            ports=plan.ports,
+            models=deployment.models,
+            artefact=plan.artefact,
+            log=plan.log,
+            phase="starting",
+            supervisor=ProcessId.of(psutil.Process(os.getpid())),
+        )
+
+    def request_stop(self) -> None:
+        """Ask it to stop; it does so at the next look."""
+        self._stop.set()
+
+    def run(self) -> int:
+        """Run the deployment; return the exit status."""
+        self._note("starting")
+        server = Server(self._plan)
+        try:
+            self._until_ready(server, self._plan.deployment.timeout)
+            while not self._stop.wait(WATCH_S):
+                if not server.alive():
+                    server = self._replace(server)
+                else:
+                    self._heal_stubs(server)
+        except KitError as error:
+            log.error("%s", error.cause)
+            server.stop()
+            self._note("failed", cause=error.cause, remedy=error.remedy)
+            return 1
+        self._note("stopping")
+        server.stop()
+        self._folder.state_file.unlink(missing_ok=True)
+        return 0
+
+    def _until_ready(self, server: Server, timeout: float) -> None:
+        started = time.monotonic()
+        self._note("starting", server=server.identity, scratch=tuple(sorted(server.scratch)))
+        server.wait_ready(
+            self._probe,
+            self._golden,
+            deadline=started + timeout,
+            stopped=self._stop.is_set,
+        )
+        if not self._stop.is_set():
+            seconds = round(time.monotonic() - started, 2)
+            self._note("ready", seconds_to_ready=seconds, cause=None, remedy=None)
+            log.info("ready in %.1f s", seconds)
+
+    def _replace(self, dead: Server) -> Server:
+        """Start a new server in a dead one's place, again and again if need be."""
+        log.warning("the server died; last words: %s", dead.output()[-300:].strip())
+        dead.stop()
+        if not self._plan.deployment.heal:
+            raise LaunchError(
+                "the server died, and healing is off", f"read its log: {self._plan.log}"
+            )
+        pause = FIRST_PAUSE_S
+        while True:
+            self._note("healing", restarts=self._state.restarts + 1, server=None, scratch=())
+            server = Server(self._plan)
+            try:
+                self._until_ready(server, self._plan.deployment.timeout)
+                return server
+            except LaunchError as error:
+                server.stop()
+                log.error("restart failed: %s", error.cause)
+                self._note("healing", cause=error.cause, remedy=error.remedy)
+            if self._stop.wait(pause):
+                return server
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _heal_stubs(self, server: Server) -> None:
+        """Have models with dead stubs loaded anew."""
+        missing = self._missing(server)
+        if not missing or not server.alive():
+            return
+        log.warning("dead stubs: %s", missing)
+        if not self._plan.deployment.heal:
+            self._note("healing", cause=describe_missing(missing), remedy="down, then up")
+            return
+        self._note("healing", cause=describe_missing(missing), remedy=None)
+        touched = time.time()
+        for model in missing:
+            (self._plan.repository / model / VERSION / "model.py").touch()
+        deadline = time.monotonic() + HEAL_DEADLINE_S
+        while not self._stop.wait(0.1) and server.alive():
+            if all(self._is_renewed(server, model, touched) for model in missing):
+                self._note("ready", heals=self._state.heals + 1, cause=None, remedy=None)
+                log.info("healed %s", ", ".join(missing))
+                return
+            if time.monotonic() > deadline:
+                log.error("not healed in %.0f s: trying again", HEAL_DEADLINE_S)
+                return
+
+    def _missing(self, server: Server) -> dict[str, int]:
+        models = self._plan.deployment.models
+        return missing_stubs(server.living_stubs(), models, self._plan.instances)
+
+    def _is_renewed(self, server: Server, model: str, since: float) -> bool:
+        stubs = [stub for stub in server.living_stubs() if stub.model == model]
+        # psutil's start times are a hundredth of a second coarse.
+        if sum(stub.process.started > since - 0.1 for stub in stubs) < self._plan.instances:
+            return False
+        return smoke(self._probe, model, self._golden[model]).ok
+
+    def _note(self, phase: Phase, **changes: object) -> None:
+        self._state = self._state.model_copy(update={"phase": phase, **changes})
+        self._folder.write_state(self._state)
+
+
+def describe_missing(missing: Mapping[str, int]) -> str:
+    """Return, in one line, which models lack stubs."""
+    counted = ", ".join(f"{count} of model {model}" for model, count in missing.items())
+    return f"dead stub processes: {counted}"

@@ -1,0 +1,167 @@
+"""Start a server and wait until every model gives its golden answer."""
+
+from __future__ import annotations
+
+if __package__ in (None, ""):
+    import sys
+    from pathlib import Path
+
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    from deploy.bootstrap import ensure_kit
+
+    ensure_kit()
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from deploy.cli import Parser, assignments, make_parser, run
+from deploy.console import Console
+from deploy.deployment import Deployment, Ports, load_deployment
+from deploy.engines.local import LocalEngine
+from deploy.errors import DeploymentError, LaunchError
+from deploy.state import DeploymentFolder, DeploymentState, LaunchPlan, endpoint
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    flags = make_parser("up", "Start a server and wait until every model answers rightly.")
+    flags.set_defaults(name=None)
+    flags.add_argument("file", nargs="?", type=Path, help="a deployment file (TOML)")
+    flags.add_argument("--engine", choices=("auto", "local"), help="what starts it (default: auto)")
+    flags.add_argument("--cpu", action="store_const", const="cpu", dest="flavour", help="on CPUs")
+    flags.add_argument("--models", help="models to serve, comma separated (default: all three)")
+    flags.add_argument(
+        "--checkpoint",
+        action="append",
+        metavar="MODEL=PATH",
+        help="own weights: a Lightning checkpoint, or a folder with weights.safetensors",
+    )
+    flags.add_argument(
+        "--norm",
+        action="append",
+        metavar="MODEL=FILE",
+        help="feature normalisation for a checkpoint that carries none (JSON, HDF5 or npz)",
+    )
+    flags.add_argument("--listen", help="address to listen on (default: 127.0.0.1)")
+    flags.add_argument(
+        "--ports", metavar="HTTP,GRPC,METRICS", help="ports (default: the first free three)"
+    )
+    flags.add_argument("--instances", type=int, help="instances of each model (default: cores)")
+    flags.add_argument("--threads", type=int, help="torch threads per instance (default: 1)")
+    flags.add_argument(
+        "--no-heal",
+        action="store_const",
+        const=False,
+        dest="heal",
+        help="do not replace what dies",
+    )
+    flags.add_argument("--timeout", type=float, help="seconds to become ready (default: 120)")
+    flags.add_argument("--dry-run", action="store_true", help="show what would be done, do nothing")
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    return run(_up, parser(), argv)
+
+
+def _up(options: argparse.Namespace, console: Console) -> int:
+    deployment = load_deployment(options.file, _overrides(options))
+    engine = LocalEngine()
+    folder = DeploymentFolder(deployment.name)
+    running = _running(folder)
+    if running is not None:
+        _check_same(deployment, engine, folder, running, dry_run=options.dry_run)
+        console.say(f"deployment {deployment.name} is running already")
+        _show(console, running)
+        return 0
+    if options.dry_run:
+        _show_plan(console, engine.plan(deployment=deployment))
+        return 0
+    if deployment.engine == "auto":
+        console.say("engine: local (no container is needed for it)")
+    with console.step("prepare") as say:
+        engine.prepare(deployment=deployment, say=say)
+    plan = engine.plan(deployment=deployment)
+    with console.step("start") as say:
+        state = engine.launch(plan=plan, say=say)
+    _show(console, state)
+    return 0
+
+
+def _overrides(options: argparse.Namespace) -> dict[str, Any]:
+    ports = None
+    if options.ports is not None:
+        numbers = options.ports.split(",")
+        if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
+            raise DeploymentError(f"--ports {options.ports!r}: expected HTTP,GRPC,METRICS")
+        ports = dict(zip(Ports.model_fields, map(int, numbers), strict=True))
+    named = ("name", "engine", "flavour", "listen", "instances", "threads", "heal", "timeout")
+    return {
+        **{field: getattr(options, field) for field in named},
+        "ports": ports,
+        "models": tuple(options.models.split(",")) if options.models is not None else None,
+        "checkpoints": assignments(options.checkpoint, "--checkpoint"),
+        "norms": assignments(options.norm, "--norm"),
+    }
+
+
+def _running(folder: DeploymentFolder) -> DeploymentState | None:
+    """Return the state of a deployment that runs, after clearing away one that does not."""
+    state = folder.state()
+    if state is None:
+        return None
+    if state.supervisor.process() is not None:
+        return state
+    # A supervisor that was killed leaves its server behind, which then serves unwatched.
+    LocalEngine().stop(folder=folder, state=state)
+    return None
+
+
+def _check_same(
+    deployment: Deployment,
+    engine: LocalEngine,
+    folder: DeploymentFolder,
+    state: DeploymentState,
+    *,
+    dry_run: bool,
+) -> None:
+    plan = folder.plan()
+    if state.phase != "ready":
+        raise LaunchError(
+            f"deployment {deployment.name} is there and {state.phase}",
+            f"python deploy/status.py --name {deployment.name}",
+        )
+    if plan is None or plan.deployment != deployment or dry_run:
+        raise LaunchError(
+            f"deployment {deployment.name} is running with other settings"
+            if not dry_run
+            else f"deployment {deployment.name} is running",
+            f"python deploy/down.py --name {deployment.name}, or another --name",
+        )
+
+
+def _show_plan(console: Console, plan: LaunchPlan) -> None:
+    console.line(f"# model repository staged in {plan.repository}")
+    console.line(f"# {', '.join(plan.deployment.models)}: {plan.instances} instances each")
+    variables = [f"{name}={shlex.quote(value)}" for name, value in plan.variables.items()]
+    words = ["env -i", *variables, *map(shlex.quote, plan.arguments)]
+    console.line(" \\\n  ".join(words))
+    console.answer({"ok": True, "plan": plan.model_dump(mode="json")})
+
+
+def _show(console: Console, state: DeploymentState) -> None:
+    http, grpc = endpoint(state.host, state.ports.http), endpoint(state.host, state.ports.grpc)
+    rows = [[model, "ready", "golden answer given"] for model in state.models]
+    title = f"deployment {state.name} (Triton, {state.engine})"
+    console.table(title, ("model", "state", "smoke inference"), rows)
+    console.line(f"http://{http}  grpc://{grpc}")
+    console.line(f"log: {state.log}")
+    console.answer({"ok": True, **state.model_dump(mode="json")})
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
