@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-COMMANDS = ("up", "down", "status", "logs", "smoke")
+COMMANDS = ("prepare", "up", "down", "status", "logs", "smoke")
 
 
 def main() -> int:
@@ -18,3 +18,7 @@ def main() -> int:
     module = importlib.import_module(f"deploy.{sys.argv[1]}")
     status: int = module.main(sys.argv[2:])
     return status
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

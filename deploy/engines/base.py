@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from pathlib import Path
 
 from deploy.console import Say
 from deploy.deployment import Deployment
@@ -30,12 +31,15 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def prepare(self, *, deployment: Deployment, say: Say) -> None:
+    def prepare(self, *, deployment: Deployment, say: Say) -> Path:
         """Make and check whatever the launch needs and lacks.
 
         Args:
             deployment: What is wanted.
             say: Is told what happens.
+
+        Returns:
+            The execution environment's folder.
 
         Raises:
             KitError: If something cannot be had or does not pass its checks.

@@ -50,7 +50,7 @@ class LocalEngine(Engine):
 
     def plan(self, *, deployment: Deployment) -> LaunchPlan:
         """Return what a launch would do."""
-        environment = self._environment(deployment)[2]
+        environment = self._parts(deployment)[2]
         distribution = self._distribution(deployment, environment)
         folder = DeploymentFolder(deployment.name)
         ports = choose_ports(deployment.listen, deployment.ports)
@@ -78,10 +78,10 @@ class LocalEngine(Engine):
             log=folder.log,
         )
 
-    def prepare(self, *, deployment: Deployment, say: Say) -> None:
+    def prepare(self, *, deployment: Deployment, say: Say) -> Path:
         """Make Triton, environment and weights where they lack, and check them."""
         cache = cache_folder()
-        lock, interpreter, environment = self._environment(deployment)
+        lock, interpreter, environment = self._parts(deployment)
         if not environment.folder.exists():
             _require_space(cache, _ENVIRONMENT_BYTES, "the execution environment")
         _require_space(DeploymentFolder(deployment.name).path, _LAUNCH_BYTES, "the deployment")
@@ -107,13 +107,14 @@ class LocalEngine(Engine):
         check_models_answer(
             environment, folders, stamps=cache / "checked", threads=deployment.threads
         )
+        return environment.folder
 
     def launch(self, *, plan: LaunchPlan, say: Say) -> DeploymentState:
         """Start supervisor and server, and wait until every model answers rightly."""
         deployment = plan.deployment
         folder = DeploymentFolder(deployment.name)
         folder.path.mkdir(parents=True, exist_ok=True)
-        environment = self._environment(deployment)[2]
+        environment = self._parts(deployment)[2]
         weights = {
             model: imported_folder(cache_folder(), checkpoint, deployment.norms.get(model))
             for model, checkpoint in deployment.checkpoints.items()
@@ -166,7 +167,7 @@ class LocalEngine(Engine):
         )
         _forget(folder)
 
-    def _environment(self, deployment: Deployment) -> tuple[Lock, Interpreter, Environment]:
+    def _parts(self, deployment: Deployment) -> tuple[Lock, Interpreter, Environment]:
         lock = read_lock(ENVIRONMENT_SOURCE / "locks", deployment.flavour)
         interpreter = find_interpreter(lock.python)
         _, environment = plan_environment(cache_folder(), lock, interpreter, ENVIRONMENT_SOURCE)

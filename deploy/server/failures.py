@@ -80,7 +80,7 @@ TABLE: tuple[Failure, ...] = (
         "install the system package that holds it",
     ),
     _row(
-        _MODEL + r"Failed to get the canonical path for (?P<path>[^\n.]+(?:\.[^\n]*?)?)\.?(?=\n|$)",
+        _MODEL + r'Failed to get the canonical path for (?P<path>[^\n"]+?)\.?"?(?:\n|$)',
         "model {model}: its execution environment {path} is not there",
         _REMAKE,
     ),
@@ -155,6 +155,20 @@ TABLE: tuple[Failure, ...] = (
         "the log has the whole message",
     ),
 )
+
+
+# Messages after which a server that goes on running still never becomes what was asked for.
+_HOPELESS = (
+    "failed to load '",
+    "failed to start ",
+    "error while loading shared libraries",
+    "Poll failed for model directory",
+)
+
+
+def is_hopeless(text: str) -> bool:
+    """Return whether a server's output says that waiting for it is of no use."""
+    return any(words in text for words in _HOPELESS)
 
 
 def diagnose(text: str) -> Diagnosis | None:

@@ -41,7 +41,7 @@ def read_golden(path: Path) -> GoldenEvent:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             named = {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise RepositoryError(f"{path}: not a golden event: {error}") from None
     inputs = {n.removeprefix("input/"): a for n, a in named.items() if n.startswith("input/")}
     outputs = {n.removeprefix("output/"): a for n, a in named.items() if n.startswith("output/")}

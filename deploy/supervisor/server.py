@@ -14,7 +14,7 @@ from deploy.errors import LaunchError
 from deploy.files import locked
 from deploy.paths import state_folder
 from deploy.server.command import EXIT_TIMEOUT_S, RESTRICTED_APIS
-from deploy.server.failures import diagnose, last_words
+from deploy.server.failures import diagnose, is_hopeless, last_words
 from deploy.server.golden import GoldenEvent
 from deploy.server.probe import Probe, smoke
 from deploy.state import LaunchPlan, ProcessId
@@ -96,8 +96,12 @@ class Server:
         """
         waiting = dict(golden)
         while waiting and not stopped():
-            self._check_alive()
-            if probe.server_ready() or self._log_names_failure():
+            if not self.alive():
+                self._fail(f"ended with status {self._process.returncode}")
+            # Read before the models are asked: a model that works while another has
+            # failed is no reason to go on waiting.
+            hopeless = is_hopeless(self.output())
+            if probe.server_ready():
                 for model, event in list(waiting.items()):
                     result = smoke(probe, model, event)
                     if result.ok:
@@ -107,11 +111,12 @@ class Server:
                             f"model {model} is ready but answers wrongly: {result.error}",
                             "check the execution environment: numpy must be < 2 for this release",
                         )
-                if waiting and self._log_names_failure():
-                    self._fail("did not become ready")
+            if hopeless:
+                self._fail("did not become ready")
             if waiting and time.monotonic() > deadline:
                 self._fail(f"not ready in time (waited for {', '.join(waiting)})")
-            time.sleep(_POLL_S)
+            if waiting:
+                time.sleep(_POLL_S)
 
     def stop(self) -> None:
         """Stop it, by force if it does not follow, and remove what it leaves behind."""
@@ -124,18 +129,6 @@ class Server:
                 self._process.kill()
                 self._process.wait()
         sweep(prefix=self._plan.shm_prefix, scratch=self.scratch, processes=self._stubs)
-
-    def _check_alive(self) -> None:
-        if not self.alive():
-            self._fail(f"ended with status {self._process.returncode}")
-
-    def _log_names_failure(self) -> bool:
-        text = self.output()
-        return (
-            "failed to load '" in text
-            or "error while loading shared libraries" in text
-            or ("Poll failed for model directory" in text)
-        )
 
     def _fail(self, what: str) -> None:
         text = self.output()

@@ -1,0 +1,220 @@
+"""Each way a start is known to fail, provoked in a real Triton: a cause in one line, in time."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import socket
+import tarfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploy.console import Console
+from deploy.deployment import Deployment, Ports
+from deploy.engines.local import LocalEngine
+from deploy.errors import LaunchError
+from deploy.server.golden import GoldenEvent
+from deploy.server.ports import choose_ports
+from deploy.server.probe import open_probe
+from deploy.state import LaunchPlan
+from deploy.supervisor.server import Server
+from tests.integration.conftest import leftovers
+
+DEADLINE_S = 30
+GOOD_MODEL = """
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([
+            pb_utils.Tensor("y", pb_utils.get_input_tensor_by_name(r, "x").as_numpy())
+        ]) for r in requests]
+"""
+CONFIG = """
+name: "echo"
+backend: "python"
+input {{ name: "x" data_type: TYPE_FP32 dims: -1 }}
+output {{ name: "y" data_type: TYPE_FP32 dims: -1 }}
+instance_group {{ kind: {kind} count: 1 }}
+parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}
+"""
+GOLDEN = {"echo": GoldenEvent({"x": np.ones(3, np.float32)}, {"y": np.ones(3, np.float32)})}
+
+
+@dataclass
+class Bench:
+    """A scratch model repository and a plan to serve it."""
+
+    folder: Path
+    environment: Path
+
+    def plan(self, *, environment: Path | str, code: str, kind: str = "KIND_CPU") -> LaunchPlan:
+        version = self.folder / "repository" / "echo" / "1"
+        version.mkdir(parents=True, exist_ok=True)
+        (version / "model.py").write_text(code)
+        text = CONFIG.format(kind=kind, environment=environment)
+        (version.parent / "config.pbtxt").write_text(text)
+        deployment = Deployment(name="failing", models=("echo",), ports=_ports())
+        plan = LocalEngine().plan(deployment=deployment)
+        repository = str(plan.repository)
+        arguments = tuple(a.replace(repository, str(version.parents[1])) for a in plan.arguments)
+        return plan.model_copy(
+            update={"arguments": arguments, "log": self.folder / "log", "instances": 1}
+        )
+
+    def failure(self, plan: LaunchPlan, deadline: float = DEADLINE_S) -> LaunchError:
+        before = leftovers()
+        server = Server(plan)
+        started = time.monotonic()
+        try:
+            with pytest.raises(LaunchError) as caught:
+                server.wait_ready(
+                    open_probe(f"http://127.0.0.1:{plan.ports.http}", timeout=3),
+                    GOLDEN,
+                    deadline=started + deadline,
+                    stopped=lambda: False,
+                )
+            assert time.monotonic() - started < deadline + 5
+        finally:
+            server.stop()
+        assert leftovers() == before, "a failed start leaves nothing"
+        assert "\n" not in caught.value.cause
+        assert caught.value.remedy
+        return caught.value
+
+
+def _ports() -> Ports:
+    return choose_ports("127.0.0.1", None)
+
+
+@pytest.fixture(scope="session")
+def environment() -> Path:
+    engine = LocalEngine()
+    return engine.prepare(deployment=Deployment(), say=Console("quiet").say)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, environment: Path) -> Bench:
+    return Bench(tmp_path, environment)
+
+
+def _tar(path: Path, names: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in names.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(content), 0o755
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def _absent(bench: Bench) -> Path:
+    return bench.folder / "no" / "such.env.tar.gz"
+
+
+def _no_archive(bench: Bench) -> Path:
+    path = bench.folder / "env.tar.gz"
+    path.write_bytes(b"(\xb5/\xfd" + os.urandom(2000))  # what a zst archive starts with
+    return path
+
+
+def _cut_off(bench: Bench) -> Path:
+    path = _tar(bench.folder / "env.tar.gz", {"bin/activate": b"", "lib/x": os.urandom(400_000)})
+    path.write_bytes(path.read_bytes()[:100_000])
+    return path
+
+
+def _damaged(bench: Bench) -> Path:
+    path = bench.folder / "env.tar.gz"
+    content = bytearray(
+        gzip.decompress(_tar(path, {"a": b"x" * 600, "bin/activate": b""}).read_bytes())
+    )
+    content[1536:2048] = os.urandom(512)
+    path.write_bytes(gzip.compress(bytes(content)))
+    return path
+
+
+def _wrong_root(bench: Bench) -> Path:
+    return _tar(bench.folder / "env.tar.gz", {"env/bin/activate": b""})
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (_absent, "its execution environment"),
+        (_no_archive, "is not a tar or tar.gz archive"),
+        (_cut_off, "packed execution environment is cut off"),
+        (_damaged, "packed execution environment is damaged"),
+        (_wrong_root, "bin/activate"),
+    ],
+)
+def test_a_broken_environment_is_named(
+    bench: Bench, make: Callable[[Bench], Path], said: str
+) -> None:
+    assert said in bench.failure(bench.plan(environment=make(bench), code=GOOD_MODEL)).cause
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import no_such_package\n", "lacks the Python package no_such_package"),
+        ("import ctypes\nraise OSError('libmpi.so.12: cannot open shared object file')\n",
+         "lacks the library libmpi.so.12"),
+        ("x = 1\n", "defines no class TritonPythonModel"),
+        (GOOD_MODEL + "    def initialize(self, args):\n        import os; os._exit(3)\n",
+         "its process ended while it initialised"),
+        (GOOD_MODEL + "    def initialize(self, args):\n        raise ValueError('bad weights')\n",
+         "bad weights"),
+        (GOOD_MODEL.replace("as_numpy()", "as_numpy() * 2"), "is ready but answers wrongly"),
+    ],
+)  # fmt: skip
+def test_a_broken_model_is_named(bench: Bench, code: str, said: str) -> None:
+    assert said in bench.failure(bench.plan(environment=bench.environment, code=code)).cause
+
+
+def test_a_model_that_never_ends_initialising_ends_at_the_deadline(bench: Bench) -> None:
+    code = GOOD_MODEL + "    def initialize(self, args):\n        import time; time.sleep(600)\n"
+    failure = bench.failure(bench.plan(environment=bench.environment, code=code), deadline=6)
+    assert "not ready in time (waited for echo)" in failure.cause
+
+
+def test_an_environment_without_libpython_is_named_although_triton_hangs(bench: Bench) -> None:
+    empty = bench.folder / "environment"
+    (empty / "bin").mkdir(parents=True)
+    (empty / "bin" / "activate").write_text("")
+    plan = bench.plan(environment=empty, code=GOOD_MODEL)
+    libraries = plan.variables["LD_LIBRARY_PATH"].split(":")[0]
+    plan = plan.model_copy(update={"variables": {**plan.variables, "LD_LIBRARY_PATH": libraries}})
+    failure = bench.failure(plan, deadline=15)
+    assert "libpython3.11.so.1.0" in failure.cause or "numpy" in failure.cause
+
+
+def test_an_activate_script_that_exits_ends_at_the_deadline(bench: Bench) -> None:
+    bad = bench.folder / "environment"
+    (bad / "bin").mkdir(parents=True)
+    (bad / "bin" / "activate").write_text("exit 1\n")
+    failure = bench.failure(bench.plan(environment=bad, code=GOOD_MODEL), deadline=6)
+    assert "not ready in time" in failure.cause or "ended while it initialised" in failure.cause
+
+
+def test_a_gpu_model_on_a_host_without_gpu_is_named(bench: Bench) -> None:
+    plan = bench.plan(environment=bench.environment, code=GOOD_MODEL, kind="KIND_GPU")
+    assert bench.failure(plan).cause == "a model wants a GPU and the server sees none"
+
+
+@pytest.mark.parametrize("which", ["http", "grpc", "metrics"])
+def test_a_port_stolen_between_check_and_start_is_named(bench: Bench, which: str) -> None:
+    plan = bench.plan(environment=bench.environment, code=GOOD_MODEL)
+    with socket.create_server(("127.0.0.1", getattr(plan.ports, which))):
+        assert str(getattr(plan.ports, which)) in bench.failure(plan).cause
+
+
+def test_a_configuration_that_triton_refuses_is_named(bench: Bench) -> None:
+    plan = bench.plan(environment=bench.environment, code=GOOD_MODEL)
+    path = bench.folder / "repository" / "echo" / "config.pbtxt"
+    path.write_text(path.read_text().replace("dims: -1", "dims: -7", 1))
+    assert "echo" in bench.failure(plan).cause

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import psutil
+
+from deploy.supervisor.stubs import living_stubs
+from tests.integration.conftest import Kit, leftovers, until
+
+
+def _stub(answer: dict[str, Any]) -> int:
+    return living_stubs(psutil.Process(answer["server"]["pid"]))[0].process.pid
+
+
+def test_a_killed_stub_is_noticed_and_healed_without_a_restart(
+    kit: Kit, single: dict[str, Any]
+) -> None:
+    os.kill(_stub(single), signal.SIGKILL)
+
+    def unhealthy() -> bool:
+        return kit.json("status", "--name", "single")["status"] != 0
+
+    def healthy() -> bool:
+        return kit.json("status", "--name", "single")["status"] == 0
+
+    until(unhealthy, 5, "the dead stub's notice")
+    until(healthy, 10, "the healing")
+    status = kit.json("status", "--name", "single")
+    assert status["state"]["heals"] == 1
+    assert status["state"]["server"] == single["server"], "the server was not restarted"
+
+
+def test_without_healing_a_killed_stub_stays_reported(kit: Kit) -> None:
+    answer = kit.up("unhealed", "--models", "nugraph3", "--instances", "1", "--no-heal")
+    os.kill(_stub(answer), signal.SIGKILL)
+    until(lambda: kit.json("status", "--name", "unhealed")["status"] != 0, 5, "the notice")
+    status = kit.json("status", "--name", "unhealed")
+    assert "model nugraph3: 1 of 1 stubs dead" in status["problems"]
+    kit.down("unhealed")
+
+
+def test_a_killed_server_is_started_again(kit: Kit, single: dict[str, Any]) -> None:
+    before = leftovers()
+    os.kill(single["server"]["pid"], signal.SIGKILL)
+    until(lambda: kit.json("status", "--name", "single")["status"] != 0, 5, "the notice")
+    until(lambda: kit.json("status", "--name", "single")["status"] == 0, 60, "the restart")
+    status = kit.json("status", "--name", "single")
+    assert status["state"]["restarts"] == 1
+    assert status["state"]["server"] != single["server"]
+    assert len(leftovers()) == len(before), "the dead server's files are swept"
+
+
+def test_a_killed_supervisor_is_reported_and_down_still_stops_everything(
+    kit: Kit, single: dict[str, Any]
+) -> None:
+    os.kill(single["supervisor"]["pid"], signal.SIGKILL)
+    until(lambda: kit.json("status", "--name", "single")["status"] != 0, 5, "the notice")
+    problems = kit.json("status", "--name", "single")["problems"]
+    assert problems == ["the supervisor is dead: nothing that fails will be healed"]
+    assert kit.down("single")["stopped"] == ["single"]
+    assert not psutil.pid_exists(single["server"]["pid"])
+    assert not [path for path in leftovers(("numlkit-0-single",)) if "single" in path]
+
+
+def test_everything_killed_at_once_leaves_nothing_after_down(
+    kit: Kit, single: dict[str, Any]
+) -> None:
+    server = psutil.Process(single["server"]["pid"])
+    stubs = [stub.process.pid for stub in living_stubs(server)]
+    scratch = set(single["scratch"])
+    for pid in (single["supervisor"]["pid"], server.pid, *stubs):
+        os.kill(pid, signal.SIGKILL)
+    assert kit.down("single")["stopped"] == ["single"]
+    left = leftovers()
+    assert not scratch & left
+    assert not [path for path in left if "single" in path]

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from deploy.paths import CHECKOUT
+from tests.integration.conftest import Kit, leftovers, until
+
+
+def test_up_ends_with_every_model_answering_rightly(kit: Kit, demo: dict[str, Any]) -> None:
+    assert demo["models"] == ["nugraph2", "nugraph2_cpu", "nugraph3"]
+    status = kit.json("status", "--name", "demo")
+    assert status["ok"], status
+    cores = len(os.sched_getaffinity(0))
+    assert [(m["alive"], m["wanted"]) for m in status["models"]] == [(cores, cores)] * 3
+
+
+def test_the_smoke_inference_is_right_over_http_and_grpc(kit: Kit, demo: dict[str, Any]) -> None:
+    answer = kit.json("smoke", "--name", "demo")
+    assert answer["ok"], answer
+    assert {r["url"].split(":")[0] for r in answer["results"]} == {"http", "grpc"}
+    assert len(answer["results"]) == 6
+
+
+def test_up_again_finds_it_running(kit: Kit, demo: dict[str, Any]) -> None:
+    again = kit.up("demo")
+    assert again["server"] == demo["server"]
+
+
+def test_up_with_other_settings_is_refused_while_it_runs(kit: Kit, demo: dict[str, Any]) -> None:
+    answer = kit.json("up", "--name", "demo", "--instances", "1")
+    assert answer["status"] == 1
+    assert "running with other settings" in answer["error"]
+    assert "down.py --name demo" in answer["remedy"]
+
+
+def test_logs_show_what_the_server_said(kit: Kit, demo: dict[str, Any]) -> None:
+    answer = kit.json("logs", "--name", "demo", "--tail", "500")
+    assert any("Started HTTPService" in line for line in answer["lines"])
+
+
+def test_the_server_listens_on_loopback_only(demo: dict[str, Any]) -> None:
+    server = psutil.Process(demo["server"]["pid"])
+    listening = [c.laddr.ip for c in server.net_connections() if c.status == psutil.CONN_LISTEN]
+    assert set(listening) == {"127.0.0.1"}
+    assert len(listening) >= 3
+
+
+def test_admin_endpoints_are_closed(demo: dict[str, Any]) -> None:
+    import tritonclient.http as http
+    from tritonclient.utils import InferenceServerException
+
+    with http.InferenceServerClient(f"127.0.0.1:{demo['ports']['http']}") as client:
+        for ask in (
+            lambda: client.load_model("nugraph3"),
+            lambda: client.unload_model("nugraph3"),
+            lambda: client.get_trace_settings(),
+            lambda: client.get_log_settings(),
+            lambda: client.get_system_shared_memory_status(),
+        ):
+            with pytest.raises(InferenceServerException):
+                ask()
+        assert client.is_model_ready("nugraph3")
+
+
+def test_two_deployments_run_side_by_side_and_one_s_end_leaves_the_other(
+    kit: Kit, demo: dict[str, Any], single: dict[str, Any]
+) -> None:
+    assert set(single["ports"].values()).isdisjoint(demo["ports"].values())
+    assert kit.down("single")["stopped"] == ["single"]
+    assert kit.json("status", "--name", "demo")["ok"]
+
+
+def test_down_leaves_nothing_behind_even_with_an_idle_connection(kit: Kit) -> None:
+    before = leftovers()
+    answer = kit.up("idle", "--models", "nugraph3", "--instances", "1")
+    with socket.create_connection(("127.0.0.1", answer["ports"]["http"])) as idle:
+        idle.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n")
+        assert idle.recv(100).startswith(b"HTTP/1.1 200")
+        started = time.monotonic()
+        assert kit.down("idle")["stopped"] == ["idle"]
+        assert time.monotonic() - started < 15
+    assert leftovers() == before
+    for process in ("server", "supervisor"):
+        assert not psutil.pid_exists(answer[process]["pid"])
+    assert kit.json("status", "--name", "idle")["status"] == 1
+
+
+def test_a_taken_port_is_named_before_anything_is_started(kit: Kit) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        answer = kit.json("up", "--name", "taken", "--ports", f"{port},18101,18102")
+    assert answer["status"] == 2
+    assert answer["error"] == f"ports: http port {port} on 127.0.0.1 is taken by another program"
+
+
+def test_an_interrupted_start_leaves_nothing_behind(kit: Kit) -> None:
+    before = leftovers()
+    command = [sys.executable, "deploy/up.py", "--name", "broken-off", "--models", "nugraph3"]
+    process = subprocess.Popen(
+        command, cwd=CHECKOUT, env=kit.variables, stderr=subprocess.PIPE, text=True
+    )
+    folder = kit.state / "numlkit/deployments/broken-off"
+    until(lambda: (folder / "state.json").exists(), 60, "the start")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert process.stderr is not None
+    assert "interrupted" in process.stderr.read()
+    assert not (folder / "state.json").exists()
+    assert leftovers() == before
+
+
+def test_a_deployment_that_is_not_ready_in_time_fails_with_its_log(kit: Kit) -> None:
+    before = leftovers()
+    answer = kit.json("up", "--name", "late", "--models", "nugraph3", "--timeout", "0.2")
+    assert answer["status"] == 1
+    assert "not ready in time" in answer["error"]
+    assert leftovers() == before
+
+
+def test_other_programs_can_read_the_state_file(kit: Kit, demo: dict[str, Any]) -> None:
+    state = json.loads((kit.state / "numlkit/deployments/demo/state.json").read_text())
+    assert state["ports"] == demo["ports"]
+    assert state["engine"] == "local"
+    assert Path(state["log"]).exists()
+    assert psutil.pid_exists(state["server"]["pid"])

@@ -1,0 +1,119 @@
+"""The commands as a person types them."""
+
+import json
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from deploy.paths import CHECKOUT
+
+COMMANDS = ("prepare", "up", "down", "status", "logs", "smoke")
+
+
+def _run(
+    words: Sequence[str], home: Path, python: str = sys.executable, cwd: Path = CHECKOUT
+) -> subprocess.CompletedProcess[str]:
+    variables = {"HOME": str(home), "PATH": "/usr/bin:/bin", "TERM": "dumb"}
+    return subprocess.run(
+        [python, *words], cwd=cwd, env=variables, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_file_in_deploy_runs_as_it_stands_and_explains_itself(
+    command: str, tmp_path: Path
+) -> None:
+    done = _run([f"deploy/{command}.py", "--help"], tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"usage: python deploy/{command}.py")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_wrong_usage_is_one_line_and_where_help_is(command: str, tmp_path: Path) -> None:
+    done = _run([f"deploy/{command}.py", "--colour"], tmp_path)
+    assert done.returncode == 2
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("error: unrecognized arguments")
+    assert lines[1] == f"  try: python deploy/{command}.py --help"
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "smoke"])
+def test_asking_for_a_deployment_that_is_not_there_says_so(command: str, tmp_path: Path) -> None:
+    done = _run([f"deploy/{command}.py", "--name", "none"], tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert "try: python deploy/up.py --name none" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_stopping_what_does_not_run_is_no_error(tmp_path: Path) -> None:
+    assert _run(["deploy/down.py"], tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--models", ""],
+        ["--models", "../x"],
+        ["--name", "-rf"],
+        ["--ports", "1,2"],
+        ["--ports", "a,b,c"],
+        ["--instances", "0"],
+        ["--checkpoint", "nugraph3"],
+        ["--checkpoint", "other=x"],
+        ["--listen", "not an address"],
+    ],
+)
+def test_a_wrong_flag_is_refused_before_anything_is_done(flags: list[str], tmp_path: Path) -> None:
+    done = _run(["deploy/up.py", "--dry-run", *flags], tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_shows_a_command_and_changes_nothing(tmp_path: Path) -> None:
+    done = _run(["deploy/up.py", "--dry-run", "--models", "nugraph3", "--json"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)["plan"]
+    assert plan["deployment"]["models"] == ["nugraph3"]
+    assert plan["arguments"][0].endswith("/bin/tritonserver")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_python_without_the_kit_s_dependencies_says_in_one_line_what_sets_them_up(
+    tmp_path: Path,
+) -> None:
+    checkout = tmp_path / "clone"
+    shutil.copytree(CHECKOUT / "deploy", checkout / "deploy")
+    venv.create(tmp_path / "bare")
+    done = _run(["deploy/up.py"], tmp_path, str(tmp_path / "bare/bin/python"), checkout)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert "run scripts/quickstart" in done.stderr
+
+
+def test_a_bare_python_continues_in_the_environment_that_quickstart_made(tmp_path: Path) -> None:
+    checkout = tmp_path / "clone"
+    shutil.copytree(CHECKOUT / "deploy", checkout / "deploy")
+    venv.create(tmp_path / "bare")
+    kit = checkout / ".venv" / "bin"
+    kit.mkdir(parents=True)
+    (kit / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (kit / "python").chmod(0o755)
+    (checkout / ".venv" / ".numlkit-complete").touch()
+    done = _run(["deploy/up.py", "--help"], tmp_path, str(tmp_path / "bare/bin/python"), checkout)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: python deploy/up.py")
+
+
+def test_the_console_command_names_its_commands(tmp_path: Path) -> None:
+    done = _run(["-m", "deploy.main", "--help"], tmp_path)
+    assert done.returncode == 0
+    assert done.stdout == "usage: numlkit {prepare,up,down,status,logs,smoke} ...\n"

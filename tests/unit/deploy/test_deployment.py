@@ -1,0 +1,76 @@
+from pathlib import Path
+
+import pytest
+
+from deploy.deployment import Ports, load_deployment
+from deploy.errors import DeploymentError
+
+
+def test_defaults_are_safe() -> None:
+    deployment = load_deployment(None, {})
+    assert deployment.listen == "127.0.0.1"
+    assert deployment.threads == 1
+    assert deployment.heal
+    assert deployment.models == ("nugraph2", "nugraph2_cpu", "nugraph3")
+
+
+def test_flags_override_the_file_and_absent_flags_do_not(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text('name = "site"\ninstances = 4\nmodels = ["nugraph3"]\n')
+    deployment = load_deployment(file, {"instances": 2, "name": None})
+    assert (deployment.name, deployment.instances) == ("site", 2)
+
+
+def test_paths_in_the_file_are_relative_to_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text('models = ["nugraph3"]\n[checkpoints]\nnugraph3 = "weights/own.ckpt"\n')
+    deployment = load_deployment(file, {})
+    assert deployment.checkpoints == {"nugraph3": tmp_path / "weights/own.ckpt"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("instances = 0", "instances: Input should be greater than or equal to 1"),
+        ('colour = "red"', "colour: Extra inputs are not permitted"),
+        ("models = []", "models: name at least one model"),
+        ('models = ["../../etc"]', "models: '../../etc' is not a model name"),
+        ('models = ["nugraph3", "nugraph3"]', "models: a model is named twice"),
+        ('name = "a b"', "name: String should match pattern"),
+        ('[checkpoints]\nother = "x"', "checkpoint given for other, which is not among"),
+        ("[ports]\nhttp = 8001", "ports: the three ports must differ"),
+        ("instances = ", "not TOML"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_fault_in_one_line(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text(text)
+    with pytest.raises(DeploymentError) as caught:
+        load_deployment(file, {})
+    assert said in caught.value.cause
+    assert str(file) in caught.value.cause
+    assert "\n" not in caught.value.cause
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DeploymentError, match=r"none\.toml: No such file"):
+        load_deployment(tmp_path / "none.toml", {})
+
+
+@pytest.mark.parametrize("name", ["-x", "a/b", "a\nb", "A", "", "x" * 41, "a'b"])
+def test_a_name_that_could_break_out_of_a_path_is_refused(name: str) -> None:
+    with pytest.raises(DeploymentError):
+        load_deployment(None, {"name": name})
+
+
+def test_a_deployment_is_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load_deployment(None, {}).name = "other"  # type: ignore[misc]
+
+
+def test_ports_must_be_ports() -> None:
+    with pytest.raises(DeploymentError, match=r"ports\.http"):
+        load_deployment(None, {"ports": {"http": 70000, "grpc": 1, "metrics": 2}})
+    assert Ports().grpc == 8001

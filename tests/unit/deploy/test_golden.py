@@ -1,0 +1,56 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploy.errors import RepositoryError
+from deploy.server.golden import difference, read_golden
+
+WANT = {"x": np.array([[1.0, 2.0], [4.0, 3.0]], np.float32)}
+
+
+def _changed(**changes: object) -> dict[str, np.ndarray]:
+    return {name: np.asarray(value, np.float32) for name, value in changes.items()}
+
+
+def test_values_within_a_ten_thousandth_of_the_scale_are_right() -> None:
+    assert difference(WANT, {"x": WANT["x"] + np.float32(3e-4)}) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({}, "output x is missing"),
+        (_changed(x=np.empty((0, 2))), "output x has shape [0, 2], expected [2, 2]"),
+        (_changed(x=[[1, 2], [4, np.nan]]), "output x is not finite"),
+        (_changed(x=[[1, 2], [4, 3.1]]), "output x is off by 0.1 at a scale of 4"),
+        (_changed(x=[[2, 1], [4, 3]]), "output x is off by 1 at a scale of 4"),
+    ],
+)
+def test_a_wrong_answer_is_described(answer: dict[str, np.ndarray], said: str) -> None:
+    assert difference(WANT, answer) == said
+
+
+def test_another_class_is_wrong_however_close_the_values_are() -> None:
+    want = {"x": np.array([[1.0, 1.00001]], np.float32)}
+    assert difference(want, {"x": want["x"][:, ::-1]}) == "output x names another class"
+
+
+def test_an_empty_plane_s_empty_answer_is_right() -> None:
+    empty = {"x": np.empty((0, 5), np.float32)}
+    assert difference(empty, empty) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04cut"])
+def test_a_file_that_is_no_golden_event_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "golden.npz"
+    path.write_bytes(content)
+    with pytest.raises(RepositoryError, match=r"golden\.npz: not a golden event"):
+        read_golden(path)
+
+
+def test_a_golden_event_without_outputs_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "golden.npz"
+    np.savez(path, **{"input/a": np.zeros(3)})
+    with pytest.raises(RepositoryError, match="lacks inputs or outputs"):
+        read_golden(path)

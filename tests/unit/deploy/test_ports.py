@@ -1,0 +1,33 @@
+import socket
+
+import pytest
+
+from deploy.deployment import Ports
+from deploy.errors import DeploymentError
+from deploy.server.ports import choose_ports, is_free
+
+
+def test_a_port_somebody_listens_on_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert not is_free("127.0.0.1", port)
+        with pytest.raises(DeploymentError) as caught:
+            choose_ports("127.0.0.1", Ports(http=port))
+        assert caught.value.cause == (
+            f"ports: http port {port} on 127.0.0.1 is taken by another program"
+        )
+    assert is_free("127.0.0.1", port)
+
+
+def test_ports_that_were_not_asked_for_are_a_free_three() -> None:
+    first = choose_ports("127.0.0.1", None)
+    with socket.create_server(("127.0.0.1", first.grpc)):
+        second = choose_ports("127.0.0.1", None)
+    assert {first.http, first.grpc, first.metrics}.isdisjoint(second.model_dump().values())
+    assert (second.grpc, second.metrics) == (second.http + 1, second.http + 2)
+
+
+@pytest.mark.parametrize("address", ["no such host", "203.0.113.7"])
+def test_an_address_that_is_not_this_host_s_is_refused(address: str) -> None:
+    with pytest.raises(DeploymentError, match="listen"):
+        choose_ports(address, None)

@@ -1,0 +1,195 @@
+import json
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+
+from deploy.errors import RepositoryError
+from deploy.repository.config import (
+    LaunchSettings,
+    WeightFacts,
+    for_launch,
+    read_config,
+    write_config,
+)
+from deploy.repository.stage import MODEL_FILES, plan_models, stage
+
+SETTINGS = LaunchSettings(
+    environment=Path('/env "with" quotes'), parameters={"threads": "1"}, instances=2
+)
+FACTS = WeightFacts(
+    semantic_classes=("track", "shower"),
+    event_classes=("cc", "nc", "other"),
+    heads=("semantic", "filter", "event"),
+)
+TRACKED = """
+name: "nugraph3"
+backend: "python"
+input { name: "hit_table_hit_id" data_type: TYPE_INT32 dims: -1 }
+output { name: "e_evt" data_type: TYPE_FP32 dims: 4 }
+output { name: "x_semantic_u" data_type: TYPE_FP32 dims: -1 dims: 7 }
+output { name: "x_filter_u" data_type: TYPE_FP32 dims: -1 }
+output { name: "v_evt" data_type: TYPE_FP32 dims: 1 dims: 3 }
+instance_group { kind: KIND_AUTO }
+"""
+LAUNCHED = """\
+name: "nugraph3"
+input {
+  name: "hit_table_hit_id"
+  data_type: TYPE_INT32
+  dims: -1
+}
+output {
+  name: "e_evt"
+  data_type: TYPE_FP32
+  dims: 3
+}
+output {
+  name: "x_semantic_u"
+  data_type: TYPE_FP32
+  dims: -1
+  dims: 2
+}
+output {
+  name: "x_filter_u"
+  data_type: TYPE_FP32
+  dims: -1
+}
+instance_group {
+  count: 2
+  kind: KIND_CPU
+}
+parameters {
+  key: "EXECUTION_ENV_PATH"
+  value {
+    string_value: "/env \\"with\\" quotes"
+  }
+}
+parameters {
+  key: "event_classes"
+  value {
+    string_value: "cc,nc,other"
+  }
+}
+parameters {
+  key: "semantic_classes"
+  value {
+    string_value: "track,shower"
+  }
+}
+parameters {
+  key: "threads"
+  value {
+    string_value: "1"
+  }
+}
+backend: "python"
+"""
+
+
+def _model(repository: Path, name: str = "nugraph3") -> Path:
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(TRACKED)
+    for file in ("model.py", *MODEL_FILES):
+        (version / file).write_text("x")
+    card = {
+        "semantic_classes": ["track", "shower"],
+        "event_classes": None,
+        "heads": ["semantic", "filter"],
+        "spacepoint_positions": False,
+        "demo": True,
+    }
+    (version / "model.json").write_text(json.dumps(card))
+    return version
+
+
+def test_a_launch_sets_environment_instances_and_the_sizes_that_the_weights_have(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "config.pbtxt"
+    path.write_text(TRACKED)
+    tracked = read_config(path)
+    write_config(for_launch(tracked, SETTINGS, FACTS), path)
+    assert path.read_text() == LAUNCHED
+    assert text_format.MessageToString(tracked) != LAUNCHED, "the tracked one is left alone"
+
+
+def test_a_written_configuration_reads_back_equal(tmp_path: Path) -> None:
+    path = tmp_path / "config.pbtxt"
+    path.write_text(LAUNCHED)
+    config = read_config(path)
+    write_config(config, path)
+    assert read_config(path) == config
+
+
+def test_weights_that_read_positions_get_optional_inputs_for_them(tmp_path: Path) -> None:
+    path = tmp_path / "config.pbtxt"
+    path.write_text(TRACKED)
+    facts = WeightFacts(("a",), (), ("semantic",), spacepoint_positions=True)
+    config = for_launch(read_config(path), SETTINGS, facts)
+    added = [tensor for tensor in config.input if "position" in tensor.name]
+    assert [t.name[-1] for t in added] == ["x", "y", "z"]
+    assert all(t.optional for t in added)
+
+
+@pytest.mark.parametrize(
+    "text", ["name: 3", "nonsense { }", 'name: "a', "max_batch_size: 99999999999"]
+)
+def test_a_broken_configuration_is_named_with_line_and_column(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.pbtxt"
+    path.write_text(text)
+    with pytest.raises(RepositoryError) as caught:
+        read_config(path)
+    assert caught.value.cause.startswith(f"{path}: not a model configuration: 1:")
+    assert "\n" not in caught.value.cause
+
+
+def test_staging_copies_code_and_weights_and_writes_the_launched_configuration(
+    tmp_path: Path,
+) -> None:
+    repository, target = tmp_path / "tracked", tmp_path / "staged"
+    _model(repository)
+    stage(plan_models(repository, ["nugraph3"], SETTINGS, {}), target)
+    files = sorted(str(p.relative_to(target)) for p in target.rglob("*") if p.is_file())
+    assert files == [
+        "nugraph3/1/golden.npz",
+        "nugraph3/1/model.json",
+        "nugraph3/1/model.py",
+        "nugraph3/1/weights.safetensors",
+        "nugraph3/config.pbtxt",
+    ]
+    config = read_config(target / "nugraph3" / "config.pbtxt")
+    assert [output.name for output in config.output] == ["x_semantic_u", "x_filter_u"]
+
+
+def test_own_weights_take_the_place_of_the_tracked_ones(tmp_path: Path) -> None:
+    repository, target = tmp_path / "tracked", tmp_path / "staged"
+    _model(repository)
+    own = _model(tmp_path / "own")
+    (own / "weights.safetensors").write_text("own")
+    stage(plan_models(repository, ["nugraph3"], SETTINGS, {"nugraph3": own}), target)
+    assert (target / "nugraph3" / "1" / "weights.safetensors").read_text() == "own"
+
+
+def test_an_unknown_model_is_answered_with_those_that_are_there(tmp_path: Path) -> None:
+    _model(tmp_path)
+    with pytest.raises(RepositoryError) as caught:
+        plan_models(tmp_path, ["nugraph4"], SETTINGS, {})
+    assert "no model 'nugraph4'" in caught.value.cause
+    assert caught.value.remedy == "one of: nugraph3"
+
+
+@pytest.mark.parametrize("missing", ["model.py", *MODEL_FILES])
+def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
+    (_model(tmp_path) / missing).unlink()
+    with pytest.raises(RepositoryError, match=f"1/{missing}: no such file"):
+        plan_models(tmp_path, ["nugraph3"], SETTINGS, {})
+
+
+@pytest.mark.parametrize("card", ["{", "{}", "[]", '{"heads": 3}'])
+def test_a_broken_model_json_is_named(tmp_path: Path, card: str) -> None:
+    version = _model(tmp_path)
+    (version / "model.json").write_text(card)
+    with pytest.raises(RepositoryError, match=r"model\.json"):
+        plan_models(tmp_path, ["nugraph3"], SETTINGS, {})

@@ -1,0 +1,55 @@
+from pathlib import Path
+
+from deploy.deployment import Ports
+from deploy.server.command import server_arguments, server_environment
+from deploy.server.distribution import TritonDistribution
+
+TRITON = TritonDistribution(root=Path("/cache/triton"), stub_python="3.11")
+
+
+def test_the_whole_command_line() -> None:
+    arguments = server_arguments(
+        distribution=TRITON,
+        repository=Path("/state/a b/model_repository"),
+        listen="127.0.0.1",
+        ports=Ports(),
+        shm_prefix="numlkit-0-numl-",
+    )
+    assert arguments == (
+        "/cache/triton/bin/tritonserver",
+        "--model-repository=/state/a b/model_repository",
+        "--backend-directory=/cache/triton/backends",
+        "--cache-directory=/cache/triton/caches",
+        "--backend-config=python,shm-region-prefix-name=numlkit-0-numl-",
+        "--model-control-mode=poll",
+        "--repository-poll-secs=1",
+        "--exit-on-error=false",
+        "--disable-auto-complete-config",
+        "--exit-timeout-secs=5",
+        "--http-address=127.0.0.1",
+        "--http-port=8000",
+        "--grpc-address=127.0.0.1",
+        "--grpc-port=8001",
+        "--metrics-address=127.0.0.1",
+        "--metrics-port=8002",
+        "--reuse-http-port=false",
+        "--reuse-grpc-port=false",
+    )
+
+
+def test_a_user_s_python_settings_do_not_reach_the_stubs() -> None:
+    variables = server_environment(
+        distribution=TRITON,
+        environment=Path("/env"),
+        threads=2,
+        inherited={"PATH": "/bin", "PYTHONPATH": "/evil", "PYTHONHOME": "/evil", "TOKEN": "secret"},
+    )
+    assert variables == {
+        "PATH": "/bin",
+        "LD_LIBRARY_PATH": "/cache/triton/lib:/env/lib",
+        "OMP_NUM_THREADS": "2",
+        "MKL_NUM_THREADS": "2",
+        "OPENBLAS_NUM_THREADS": "2",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONNOUSERSITE": "1",
+    }
