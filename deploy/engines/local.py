@@ -67,7 +67,6 @@ class LocalEngine(Engine):
             ),
             variables=server_environment(
                 distribution=distribution,
-                environment=environment.folder,
                 threads=deployment.threads,
                 inherited=os.environ,
             ),

@@ -10,7 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -109,11 +112,9 @@ def _install_locked(base: Path, lock: Lock, interpreter: Interpreter, say: Say) 
     # Scripts in a virtual environment name its folder, so it is made in place; the
     # marker, written last, is what makes it count.
     say(f"making a virtual environment for Python {interpreter.version}")
-    _run([str(interpreter.executable), "-m", "venv", "--clear", str(base)], "python -m venv failed")
-    pip = [str(base / "bin" / "python"), "-m", "pip", "install", "--no-deps"]
-    pip += ["--progress-bar=off", "--disable-pip-version-check"]
+    _make_virtual_environment(base, interpreter)
     say(f"installing torch {lock.versions['torch']}")
-    torch = [*pip, "--requirement", str(lock.torch)]
+    torch = [*_pip(base), "--requirement", str(lock.torch)]
     try:
         _run(torch, "pip cannot install torch")
     except EnvironmentSetupError:
@@ -121,9 +122,8 @@ def _install_locked(base: Path, lock: Lock, interpreter: Interpreter, say: Say) 
         say(f"installing torch from {TORCH_CPU_INDEX}")
         _run([*torch, "--index-url", TORCH_CPU_INDEX], "pip cannot install torch")
     say(f"installing {len(lock.versions) - 1} packages")
-    packages = [*pip, "--require-hashes", "--requirement", str(lock.packages)]
+    packages = [*_pip(base), "--require-hashes", "--requirement", str(lock.packages)]
     _run(packages, "pip cannot install the locked packages", _progress(say))
-    os.sync()
     _mark(base, {"lock": lock.digest, "python": interpreter.version})
 
 
@@ -131,18 +131,31 @@ def _install_serving(
     base: Path, environment: Environment, interpreter: Interpreter, source: Path
 ) -> None:
     folder = environment.folder
-    _run(
-        [str(interpreter.executable), "-m", "venv", "--clear", "--without-pip", str(folder)],
-        "python -m venv failed",
-    )
+    _make_virtual_environment(folder, interpreter)
     site = next((folder / "lib").glob("python3.*")) / "site-packages"
     below = next((base / "lib").glob("python3.*")) / "site-packages"
     (site / "locked-packages.pth").write_text(f"{below}\n", encoding="utf-8")
     environment.libpython.symlink_to(interpreter.libpython)
-    pip = [str(base / "bin" / "python"), "-m", "pip", "--python", str(environment.python)]
-    pip += ["install", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
-    _run([*pip, str(source)], "pip cannot install numl_serving")
+    # Built from a copy: setuptools leaves build folders beside what it builds.
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        copy = Path(scratch) / "numl"
+        ignored = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
+        shutil.copytree(source, copy, ignore=ignored)
+        command = [*_pip(folder), "--no-build-isolation", str(copy)]
+        _run(command, "pip cannot install numl_serving")
     _mark(folder, {"digest": environment.digest, "python": environment.python_version})
+
+
+def _make_virtual_environment(folder: Path, interpreter: Interpreter) -> None:
+    # Without pip: a bare Debian's Python cannot put one there, and the kit has its own.
+    command = [str(interpreter.executable), "-m", "venv", "--without-pip", "--clear", str(folder)]
+    _run(command, "python -m venv failed")
+
+
+def _pip(folder: Path) -> list[str]:
+    """Return the kit's pip, told to install exactly what is named into ``folder``."""
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
+    return [*pip, "install", "--no-deps", "--progress-bar=off", "--disable-pip-version-check"]
 
 
 def _mark(folder: Path, facts: dict[str, str]) -> None:

@@ -124,3 +124,7 @@ def stage(models: Sequence[StagedModel], target: Path) -> None:
             shutil.copyfile(model.code, version / "model.py")
             for name in MODEL_FILES:
                 shutil.copyfile(model.files / name, version / name)
+            # Python would write a folder of this name here, which a polling server takes
+            # for a change of the model and loads it a second time. A file of this name
+            # keeps it from doing so; the stub ignores PYTHONDONTWRITEBYTECODE.
+            (version / "__pycache__").touch()

@@ -64,28 +64,23 @@ def server_arguments(
 def server_environment(
     *,
     distribution: TritonDistribution,
-    environment: Path,
     threads: int,
     inherited: Mapping[str, str],
 ) -> dict[str, str]:
     """Return the environment variables of a container-free server.
 
-    Only what a server needs is passed on: a user's ``PYTHONPATH`` or ``PYTHONHOME``
-    would reach the stubs and replace the packages that were checked.
+    Only what a server needs is passed on: what a user has set for other programs is not
+    to change what the stubs run. The server itself adds the execution environment's
+    ``lib``, with libpython, to the library path of its stubs.
 
     Args:
         distribution: The Triton to start.
-        environment: Folder of the execution environment (its ``lib`` holds libpython).
         threads: Threads of each instance's numerical libraries.
         inherited: The caller's environment.
     """
     kept = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "CUDA_VISIBLE_DEVICES")
     variables = {name: inherited[name] for name in kept if name in inherited}
-    variables["LD_LIBRARY_PATH"] = f"{distribution.libraries}:{environment / 'lib'}"
+    variables["LD_LIBRARY_PATH"] = str(distribution.libraries)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         variables[name] = str(threads)
-    # A compiled file written beside model.py would count as a change of the model
-    # and make the polling server load it a second time.
-    variables["PYTHONDONTWRITEBYTECODE"] = "1"
-    variables["PYTHONNOUSERSITE"] = "1"
     return variables

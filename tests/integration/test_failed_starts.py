@@ -186,10 +186,7 @@ def test_an_environment_without_libpython_is_named_although_triton_hangs(bench: 
     empty = bench.folder / "environment"
     (empty / "bin").mkdir(parents=True)
     (empty / "bin" / "activate").write_text("")
-    plan = bench.plan(environment=empty, code=GOOD_MODEL)
-    libraries = plan.variables["LD_LIBRARY_PATH"].split(":")[0]
-    plan = plan.model_copy(update={"variables": {**plan.variables, "LD_LIBRARY_PATH": libraries}})
-    failure = bench.failure(plan, deadline=15)
+    failure = bench.failure(bench.plan(environment=empty, code=GOOD_MODEL), deadline=15)
     assert "libpython3.11.so.1.0" in failure.cause or "numpy" in failure.cause
 
 

@@ -153,6 +153,7 @@ def test_staging_copies_code_and_weights_and_writes_the_launched_configuration(
     stage(plan_models(repository, ["nugraph3"], SETTINGS, {}), target)
     files = sorted(str(p.relative_to(target)) for p in target.rglob("*") if p.is_file())
     assert files == [
+        "nugraph3/1/__pycache__",
         "nugraph3/1/golden.npz",
         "nugraph3/1/model.json",
         "nugraph3/1/model.py",

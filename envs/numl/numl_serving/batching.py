@@ -1,0 +1,71 @@
+"""A worker thread that handles waiting items in batches, in the order of their arrival."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class BatchWorker(Generic[Item]):
+    """Hands items to a function in lists of at most `max_items`.
+
+    A batch is handed over as soon as it is full, or when its oldest item has waited for
+    `max_wait_s`. Items that arrive while a batch is being handled form the next one, so that
+    batches grow with the load even without any waiting.
+
+    Args:
+        handle: Called in the worker thread, never with an empty list. It must not raise: the
+            worker cannot know what the items need when handling them has failed.
+        max_items: Most items in a batch, at least 1.
+        max_wait_s: Longest time (s) for which an item waits for others.
+    """
+
+    def __init__(
+        self, handle: Callable[[list[Item]], None], *, max_items: int, max_wait_s: float
+    ) -> None:
+        self._handle = handle
+        self._max_items = max_items
+        self._max_wait_s = max_wait_s
+        self._waiting: deque[tuple[float, Item]] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        # A daemon: a stub whose server was killed must end, and has nobody left to answer.
+        self._thread = threading.Thread(target=self._run, name="batch-worker", daemon=True)
+        self._thread.start()
+
+    def submit(self, item: Item) -> bool:
+        """Queue an item; returns False, and takes nothing, once the worker has been closed."""
+        with self._changed:
+            if self._closed:
+                return False
+            self._waiting.append((time.monotonic(), item))
+            self._changed.notify()
+            return True
+
+    def close(self) -> None:
+        """Take no more items, handle those that wait, and return when that is done."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            self._handle(batch)
+
+    def _next_batch(self) -> list[Item]:
+        with self._changed:
+            while not self._waiting and not self._closed:
+                self._changed.wait()
+            while self._waiting and len(self._waiting) < self._max_items and not self._closed:
+                remaining = self._waiting[0][0] + self._max_wait_s - time.monotonic()
+                if remaining <= 0:
+                    break
+                self._changed.wait(remaining)
+            size = min(len(self._waiting), self._max_items)
+            return [self._waiting.popleft()[1] for _ in range(size)]

@@ -1,0 +1,269 @@
+"""The wire contract, as clients see it that know nothing of this project."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc
+import tritonclient.http as http
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from deploy.paths import CHECKOUT
+from tests.integration.conftest import Kit
+
+REAL_DATA = Path(os.environ.get("NUMLKIT_REAL_DATA", CHECKOUT.parent / "shared" / "data"))
+INPUTS = {
+    "hit_table_hit_id": "INT32",
+    "hit_table_local_plane": "INT32",
+    "hit_table_local_time": "FP32",
+    "hit_table_local_wire": "INT32",
+    "hit_table_integral": "FP32",
+    "hit_table_rms": "FP32",
+    "spacepoint_table_spacepoint_id": "INT32",
+    "spacepoint_table_hit_id_u": "INT32",
+    "spacepoint_table_hit_id_v": "INT32",
+    "spacepoint_table_hit_id_y": "INT32",
+}
+NUGRAPH2_OUTPUTS = {
+    **{f"x_semantic_{plane}": ("FP32", [-1, 5]) for plane in "uvy"},
+    **{f"x_filter_{plane}": ("FP32", [-1]) for plane in "uvy"},
+}
+NUGRAPH3_OUTPUTS = {
+    **{f"x_semantic_{plane}": ("FP32", [-1, 7]) for plane in "uvy"},
+    **{f"x_filter_{plane}": ("FP32", [-1]) for plane in "uvy"},
+    "e_evt": ("FP32", [4]),
+    "v_evt": ("FP32", [1, 3]),
+}
+OUTPUTS = {
+    "nugraph2": NUGRAPH2_OUTPUTS,
+    "nugraph2_cpu": NUGRAPH2_OUTPUTS,
+    "nugraph3": NUGRAPH3_OUTPUTS,
+}
+Tensors = dict[str, np.ndarray]
+
+
+def read_event(path: Path, index: int = 0) -> Tensors:
+    """Read one event of a pynuml file, as the public example clients do."""
+    kinds = {"INT32": np.int32, "FP32": np.float32}
+    with h5py.File(path) as file:
+        event = file["event_table/event_id"][index]
+        rows = {
+            table: (file[f"{table}/event_id"][:] == event).all(axis=1)
+            for table in ("hit_table", "spacepoint_table")
+        }
+        tensors = {}
+        for name, kind in INPUTS.items():
+            table, _, column = name.partition("_table_")
+            table += "_table"
+            if column.startswith("hit_id_"):
+                values = file[f"{table}/hit_id"][:, "uvy".index(column[-1])]
+            else:
+                values = file[f"{table}/{column}"][:, 0]
+            tensors[name] = values[rows[table]].astype(kinds[kind])
+    return tensors
+
+
+def ask(client: Any, module: Any, model: str, tensors: Tensors, outputs: Any = None) -> Tensors:
+    inputs = []
+    for name, array in tensors.items():
+        tensor = module.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        tensor.set_data_from_numpy(array)
+        inputs.append(tensor)
+    names = list(outputs or OUTPUTS[model])
+    asked = [module.InferRequestedOutput(name) for name in names]
+    result = client.infer(model, inputs, outputs=asked)
+    return {name: result.as_numpy(name) for name in names}
+
+
+@pytest.fixture(scope="module")
+def event() -> Tensors:
+    return read_event(CHECKOUT / "scripts" / "data" / "demo_events.h5")
+
+
+@pytest.fixture
+def http_client(demo: dict[str, Any]) -> Iterator[http.InferenceServerClient]:
+    with http.InferenceServerClient(f"127.0.0.1:{demo['ports']['http']}", concurrency=16) as client:
+        yield client
+
+
+@pytest.fixture
+def grpc_client(demo: dict[str, Any]) -> Iterator[grpc.InferenceServerClient]:
+    with grpc.InferenceServerClient(f"127.0.0.1:{demo['ports']['grpc']}") as client:
+        yield client
+
+
+@pytest.mark.parametrize("model", OUTPUTS)
+def test_the_metadata_is_the_contract(http_client: http.InferenceServerClient, model: str) -> None:
+    metadata = http_client.get_model_metadata(model)
+    assert {t["name"]: (t["datatype"], t["shape"]) for t in metadata["inputs"]} == {
+        name: (kind, [-1]) for name, kind in INPUTS.items()
+    }
+    found = {t["name"]: (t["datatype"], t["shape"]) for t in metadata["outputs"]}
+    assert found == OUTPUTS[model]
+
+
+@pytest.mark.parametrize("model", OUTPUTS)
+def test_rows_are_the_plane_s_hits_in_the_request_s_order(
+    http_client: http.InferenceServerClient,
+    grpc_client: grpc.InferenceServerClient,
+    event: Tensors,
+    model: str,
+) -> None:
+    answers = [ask(http_client, http, model, event), ask(grpc_client, grpc, model, event)]
+    for index, plane in enumerate("uvy"):
+        hits = int((event["hit_table_local_plane"] == index).sum())
+        classes = OUTPUTS[model][f"x_semantic_{plane}"][1][1]
+        assert answers[0][f"x_semantic_{plane}"].shape == (hits, classes)
+        assert answers[0][f"x_filter_{plane}"].shape == (hits,)
+    if model == "nugraph3":
+        assert answers[0]["e_evt"].shape == (1, 4)
+        assert answers[0]["v_evt"].shape == (1, 3)
+    for name, array in answers[0].items():
+        assert array.dtype == np.float32
+        assert np.isfinite(array).all()
+        np.testing.assert_allclose(answers[1][name], array, rtol=1e-5, atol=1e-6)
+
+
+def test_only_what_is_asked_for_comes_back(
+    http_client: http.InferenceServerClient, event: Tensors
+) -> None:
+    answer = ask(http_client, http, "nugraph3", event, ["x_filter_v"])
+    assert list(answer) == ["x_filter_v"]
+
+
+HOSTILE = {
+    "a short column": ("hit_table_rms", lambda a: a[:-1]),
+    "a plane that is not there": ("hit_table_local_plane", lambda a: np.where(a == 2, 7, a)),
+    "not a number": ("hit_table_local_time", lambda a: np.append(a[:-1], np.float32("nan"))),
+    "infinity": ("hit_table_integral", lambda a: np.append(a[:-1], np.float32("inf"))),
+    "an integral that pynuml drops": ("hit_table_integral", lambda a: a + np.float32(2e6)),
+    "a wrong type": ("hit_table_hit_id", lambda a: a.astype(np.int64)),
+    "a wrong rank": ("hit_table_hit_id", lambda a: a[None]),
+    "a short spacepoint column": ("spacepoint_table_hit_id_y", lambda a: a[:-1]),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_bad_request_gets_one_line_and_harms_nobody(
+    http_client: http.InferenceServerClient, event: Tensors, case: str
+) -> None:
+    name, spoil = HOSTILE[case]
+    bad = {**event, name: spoil(event[name]).astype(event[name].dtype)}
+    if case == "a wrong type":
+        bad[name] = spoil(event[name])
+    with pytest.raises(InferenceServerException) as caught:
+        ask(http_client, http, "nugraph3", bad)
+    message = str(caught.value.message())
+    assert name.split("_table_")[1] in message
+    assert "Traceback" not in message
+    assert len(message.splitlines()) == 1
+    ask(http_client, http, "nugraph3", event)
+
+
+def _without(tensors: Tensors, table: str) -> Tensors:
+    return {n: a[:0] if n.startswith(table) else a for n, a in tensors.items()}
+
+
+def _plane_emptied(tensors: Tensors, plane: int) -> Tensors:
+    keep = tensors["hit_table_local_plane"] != plane
+    return {n: a[keep] if n.startswith("hit_table") else a for n, a in tensors.items()}
+
+
+@pytest.mark.parametrize("model", OUTPUTS)
+def test_events_that_lack_something_get_a_right_sized_finite_answer(
+    http_client: http.InferenceServerClient, event: Tensors, model: str
+) -> None:
+    cases = [
+        _without(event, "spacepoint_table"),
+        _plane_emptied(event, 0),
+        _without(event, "hit_table"),
+        _without(_without(event, "hit_table"), "spacepoint_table"),
+        {n: np.zeros_like(a) if n.startswith("hit_table_local") else a for n, a in event.items()},
+    ]
+    for tensors in cases:
+        answer = ask(http_client, http, model, tensors)
+        for index, plane in enumerate("uvy"):
+            hits = int((tensors["hit_table_local_plane"] == index).sum())
+            assert len(answer[f"x_semantic_{plane}"]) == hits
+        assert all(np.isfinite(array).all() for array in answer.values())
+
+
+def test_good_clients_lose_nothing_and_get_their_own_answers_beside_hostile_ones(
+    demo: dict[str, Any], http_client: http.InferenceServerClient, event: Tensors
+) -> None:
+    """Eight clients with events of their own sizes, one that sends 100 bad requests."""
+    sizes = range(20, 180, 20)
+    events = [
+        {n: a[:size] if n.startswith("hit_table") else a for n, a in event.items()}
+        for size in sizes
+    ]
+    expected = [ask(http_client, http, "nugraph3", e) for e in events]
+    wrong: list[str] = []
+
+    def good(index: int) -> None:
+        for _ in range(10):
+            answer = ask(clients[index], grpc, "nugraph3", events[index])
+            for name, array in answer.items():
+                if not np.allclose(array, expected[index][name], rtol=1e-4, atol=1e-5):
+                    wrong.append(f"client {index}: {name}")
+
+    def hostile() -> None:
+        bad = {**event, "hit_table_local_plane": event["hit_table_local_plane"] + 5}
+        for _ in range(100):
+            with pytest.raises(InferenceServerException):
+                ask(clients[-1], grpc, "nugraph3", bad)
+
+    port = demo["ports"]["grpc"]
+    clients = [grpc.InferenceServerClient(f"127.0.0.1:{port}") for _ in range(9)]
+    threads = [threading.Thread(target=good, args=(index,)) for index in range(8)]
+    threads.append(threading.Thread(target=hostile))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not any(thread.is_alive() for thread in threads), "a request was never answered"
+    assert wrong == []
+
+
+def test_the_real_event_with_the_real_weights_gives_the_expected_answer(
+    kit: Kit, tmp_path: Path
+) -> None:
+    checkpoint = REAL_DATA / "nugraph3_hierarchical.ckpt"
+    assert checkpoint.exists(), (
+        f"real data not found: set NUMLKIT_REAL_DATA (looked in {REAL_DATA})"
+    )
+    norm = tmp_path / "norm.json"
+    norm.write_text(
+        '{"u": {"mean": [389.42752, 172.90794, 147.81108, 4.5563765],'
+        ' "std": [147.1627, 78.01324, 228.31424, 2.2156637]},'
+        ' "v": {"mean": [368.83023, 173.01247, 154.14513, 4.449338],'
+        ' "std": [145.29645, 80.54078, 282.34027, 1.8969047]},'
+        ' "y": {"mean": [546.2973, 172.77615, 116.974, 4.1647816],'
+        ' "std": [283.47656, 73.99135, 115.49256, 1.4615369]}}'
+    )
+    answer = kit.up(
+        "real",
+        *("--models", "nugraph3", "--instances", "1"),
+        *("--checkpoint", f"nugraph3={checkpoint}", "--norm", f"nugraph3={norm}"),
+    )
+    event = read_event(REAL_DATA / "uboone_event_189hits.h5")
+    expected = np.load(REAL_DATA / "uboone_event_189hits.nugraph3_expected.npz")
+    ports = answer["ports"]
+    for module, port in ((http, ports["http"]), (grpc, ports["grpc"])):
+        with module.InferenceServerClient(f"127.0.0.1:{port}") as client:
+            got = ask(client, module, "nugraph3", event)
+        assert set(got) == set(expected.files)
+        for name in expected.files:
+            want = expected[name]
+            assert got[name].shape == want.shape
+            assert np.abs(got[name] - want).max() <= 1e-4 * np.abs(want).max()
+            if want.ndim == 2:
+                assert (got[name].argmax(1) == want.argmax(1)).all()
+    kit.down("real")

@@ -1,0 +1,18 @@
+"""Make numl_serving importable from the checkout, and the tests' own helpers by their names."""
+
+import os
+import sys
+from pathlib import Path
+
+from hypothesis import settings
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[2] / "envs" / "numl"), str(HERE)]
+
+# NUMLKIT_PROPERTY_EVENTS=5000 tries more events than a run of every day.
+settings.register_profile(
+    "numl_serving",
+    max_examples=int(os.environ.get("NUMLKIT_PROPERTY_EVENTS", "300")),
+    deadline=None,
+)
+settings.load_profile("numl_serving")

@@ -1,0 +1,113 @@
+"""Hypothesis strategies for events: plain ones and those that break graph builders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from numl_serving.event import Event
+
+HUGE_TIME = 1e30
+
+
+def make_event(
+    local_plane: Any, local_wire: Any, local_time: Any, *, hit_id: Any = None, triplets: Any = ()
+) -> Event:
+    """Make an event from hit coordinates and the (u, v, y) hit ids of its spacepoints."""
+    return Event.from_tensors(make_tensors(local_plane, local_wire, local_time, hit_id, triplets))
+
+
+def make_tensors(
+    local_plane: Any, local_wire: Any, local_time: Any, hit_id: Any = None, triplets: Any = ()
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Make the tensors of such an event; charge and width follow from the row number."""
+    rows = np.arange(len(local_plane))
+    ids = np.array(triplets, np.int32).reshape(-1, 3)
+    return {
+        "hit_table_hit_id": np.array(rows if hit_id is None else hit_id, np.int32),
+        "hit_table_local_plane": np.array(local_plane, np.int32),
+        "hit_table_local_time": np.array(local_time, np.float32),
+        "hit_table_local_wire": np.array(local_wire, np.int32),
+        "hit_table_integral": (50 + rows % 97).astype(np.float32),
+        "hit_table_rms": (2 + rows % 5).astype(np.float32),
+        "spacepoint_table_spacepoint_id": np.arange(len(ids), dtype=np.int32),
+        **{
+            f"spacepoint_table_hit_id_{plane}": np.ascontiguousarray(ids[:, axis])
+            for axis, plane in enumerate("uvy")
+        },
+    }
+
+
+def random_event(rng: np.random.Generator, hits: int, spacepoints: int) -> Event:
+    """Make an event of scattered hits with distinct ids and mostly complete spacepoints."""
+    plane = rng.integers(0, 3, hits)
+    hit_id = rng.permutation(hits) + rng.integers(0, 1000)
+    triplets = np.full((spacepoints, 3), -1)
+    for axis in range(3):
+        ids = hit_id[plane == axis]
+        if len(ids):
+            present = rng.random(spacepoints) < 0.8
+            triplets[present, axis] = rng.choice(ids, present.sum())
+    return make_event(
+        plane,
+        rng.integers(0, 3456, hits),
+        rng.uniform(0, 6400, hits),
+        hit_id=hit_id,
+        triplets=triplets,
+    )
+
+
+def _scattered(rng: np.random.Generator, hits: int) -> tuple[Any, Any]:
+    return rng.integers(0, 3456, hits), rng.uniform(0, 6400, hits)
+
+
+def _on_a_line(rng: np.random.Generator, hits: int) -> tuple[Any, Any]:
+    step = rng.integers(0, hits + 1, hits)
+    return 100 + step * rng.integers(0, 3), 500 + step * float(rng.integers(0, 20))
+
+
+def _on_a_grid(rng: np.random.Generator, hits: int) -> tuple[Any, Any]:
+    return rng.integers(0, 5, hits), rng.integers(0, 5, hits) * 10.0
+
+
+def _coincident(rng: np.random.Generator, hits: int) -> tuple[Any, Any]:
+    return np.full(hits, rng.integers(0, 3456)), np.full(hits, rng.uniform(0, 6400))
+
+
+def _with_a_huge_time(rng: np.random.Generator, hits: int) -> tuple[Any, Any]:
+    wire, time = _scattered(rng, hits)
+    time[: hits // 3] = HUGE_TIME
+    return wire, time
+
+
+_SHAPES = (_scattered, _scattered, _on_a_line, _on_a_grid, _coincident, _with_a_huge_time)
+
+
+@st.composite
+def events(draw: st.DrawFn, *, max_hits: int = 60) -> Event:
+    """Draw an event: each plane has its own number of hits and its own pattern of them.
+
+    Hit ids are distinct or drawn with repetition; spacepoints name hits of the right plane, of
+    another plane, unknown ones, or none.
+    """
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    planes, wires, times = [], [], []
+    for plane in range(3):
+        hits = draw(st.one_of(st.integers(0, 5), st.integers(0, max_hits)))
+        wire, time = draw(st.sampled_from(_SHAPES))(rng, hits)
+        planes.append(np.full(hits, plane))
+        wires.append(wire)
+        times.append(time)
+    order = rng.permutation(sum(map(len, planes)))
+    hits = len(order)
+    repeated = draw(st.booleans())
+    hit_id = rng.integers(-1, max(1, hits // 2), hits) if repeated else rng.permutation(hits)
+    triplets = rng.integers(-1, hits + 2, (draw(st.integers(0, max_hits)), 3))
+    return make_event(
+        np.concatenate(planes)[order],
+        np.concatenate(wires)[order],
+        np.concatenate(times)[order],
+        hit_id=hit_id,
+        triplets=triplets,
+    )
