@@ -47,12 +47,14 @@ class WeightFacts:
         event_classes: Names of the event classes; empty without that head.
         heads: The heads the weights have.
         spacepoint_positions: Whether the network reads spacepoint positions.
+        demo: Whether they are demo weights.
     """
 
     semantic_classes: tuple[str, ...]
     event_classes: tuple[str, ...]
     heads: tuple[str, ...]
     spacepoint_positions: bool = False
+    demo: bool = False
 
 
 def read_config(path: Path) -> ModelConfig:
@@ -125,6 +127,8 @@ def _fit_outputs(config: ModelConfig, weights: WeightFacts) -> None:
         elif output.name == EVENT_OUTPUT:
             output.dims[:] = [len(weights.event_classes)]
     config.parameters["semantic_classes"].string_value = ",".join(weights.semantic_classes)
+    if weights.demo:
+        config.parameters["weights"].string_value = "demo weights"
     if weights.event_classes:
         config.parameters["event_classes"].string_value = ",".join(weights.event_classes)
     if weights.spacepoint_positions:

@@ -32,20 +32,16 @@ class StagedModel:
         config: Its configuration, with the launch's settings.
         code: ``model.py``.
         files: Folder of its weights, ``model.json`` and golden answer.
-        weights: What the weights say; None for a model without ``model.json``.
-        demo: Whether the weights are demo weights.
     """
 
     name: str
     config: ModelConfig
     code: Path
     files: Path
-    weights: WeightFacts | None
-    demo: bool
 
 
-def read_weight_facts(folder: Path) -> tuple[WeightFacts, bool]:
-    """Read from ``model.json`` what the configuration must know, and whether it is a demo.
+def read_weight_facts(folder: Path) -> WeightFacts:
+    """Read from ``model.json`` what the configuration must know.
 
     Raises:
         RepositoryError: Naming the file and what is wrong with it.
@@ -58,7 +54,8 @@ def read_weight_facts(folder: Path) -> tuple[WeightFacts, bool]:
             event_classes=tuple(card["event_classes"] or ()),
             heads=tuple(card["heads"]),
             spacepoint_positions=bool(card["spacepoint_positions"]),
-        ), bool(card["demo"])
+            demo=bool(card["demo"]),
+        )
     except OSError as error:
         raise RepositoryError(f"{path}: {error.strerror}") from None
     except (ValueError, TypeError) as error:
@@ -100,17 +97,8 @@ def plan_models(
         for path in (code, *(files / name for name in MODEL_FILES)):
             if not path.is_file():
                 raise RepositoryError(f"{path}: no such file")
-        facts, demo = read_weight_facts(files)
-        staged.append(
-            StagedModel(
-                name=model,
-                config=for_launch(config, settings, facts),
-                code=code,
-                files=files,
-                weights=facts,
-                demo=demo,
-            )
-        )
+        launched = for_launch(config, settings, read_weight_facts(files))
+        staged.append(StagedModel(name=model, config=launched, code=code, files=files))
     return tuple(staged)
 
 

@@ -1,0 +1,249 @@
+"""Event displays: one PNG per event, three planes, wire against time, coloured by label."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.client.answers import Labels, probabilities
+from deploy.errors import KitError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Colours that people with any of the common colour vision deficiencies can tell
+# apart on white: Okabe and Ito's (jfly.uni-koeln.de/color), their yellow replaced
+# by a brown that small markers can bear. A class keeps its colour in every model.
+_BLUE, _VERMILION, _GREEN = "#0072b2", "#d55e00", "#009e73"
+_PURPLE, _ORANGE, _SKY, _BROWN = "#cc79a7", "#e69f00", "#56b4e9", "#6b4c2a"
+_COLOURS: Mapping[str, str] = MappingProxyType(
+    {
+        "muon": _BLUE,
+        "mip": _BLUE,
+        "pion": _ORANGE,
+        "kaon": _BROWN,
+        "hadron": _VERMILION,
+        "hip": _VERMILION,
+        "shower": _GREEN,
+        "michel": _PURPLE,
+        "diffuse": _SKY,
+    }
+)
+_PALETTE = (_BLUE, _VERMILION, _GREEN, _PURPLE, _ORANGE, _SKY, _BROWN)
+_NOISE = "#b8b8b8"
+_INK, _QUIET = "#222222", "#666666"
+_PLANE_TITLES = ("plane u (induction)", "plane v (induction)", "plane y (collection)")
+_WIDTH, _HEIGHT, _DPI = 13.5, 6.0, 130
+
+
+def colours(classes: Sequence[str]) -> tuple[str, ...]:
+    """Return one colour per class, all different up to seven classes.
+
+    Args:
+        classes: The class names; known ones have a colour of their own.
+    """
+    chosen: list[str | None] = []
+    for name in classes:
+        own = _COLOURS.get(name.lower())
+        chosen.append(own if own not in chosen else None)
+    free = [c for c in _PALETTE if c not in chosen] or list(_PALETTE)
+    taken = iter(range(len(classes)))
+    return tuple(free[next(taken) % len(free)] if c is None else c for c in chosen)
+
+
+def file_name(labels: Labels, model: str) -> str:
+    """Return the display's file name, as ``run7010_subrun1705_event85251_nugraph3.png``."""
+    run, subrun, event = labels.event.event_id
+    return f"run{run}_subrun{subrun}_event{event}_{model}.png"
+
+
+def write_display(
+    labels: Labels,
+    path: Path,
+    *,
+    model: str,
+    semantic_classes: Sequence[str],
+    event_classes: Sequence[str] = (),
+) -> None:
+    """Write an event display.
+
+    Args:
+        labels: What the model answered.
+        path: The PNG; it appears whole or not at all.
+        model: The model's name, for the title.
+        semantic_classes: The names of the labels.
+        event_classes: The names of the event classes, if the model has them.
+
+    Raises:
+        KitError: The file cannot be written.
+    """
+    figure = draw(
+        labels, model=model, semantic_classes=semantic_classes, event_classes=event_classes
+    )
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            figure.savefig(temporary, format="png", dpi=_DPI)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise KitError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def draw(
+    labels: Labels,
+    *,
+    model: str,
+    semantic_classes: Sequence[str],
+    event_classes: Sequence[str] = (),
+) -> Figure:
+    """Return the figure of an event; the arguments are those of :func:`write_display`."""
+    # Not pyplot: no global state, no display, and figures go when they are dropped.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_WIDTH, _HEIGHT), facecolor="white")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, 3, sharey=True)
+    figure.subplots_adjust(left=0.062, right=0.985, top=0.805, bottom=0.205, wspace=0.07)
+    palette = colours(semantic_classes)
+    size = marker_size(labels.event.hits)
+    for plane, title in enumerate(_PLANE_TITLES):
+        _draw_plane(axes[plane], labels, plane, title, palette, size)
+    axes[0].set_ylabel("time [ticks]", fontsize=12, color=_INK)
+    _time_limits(axes[0], labels)
+    _titles(figure, labels, model, event_classes)
+    _legend(figure, labels, semantic_classes, palette)
+    return figure
+
+
+def marker_size(hits: int) -> float:
+    """Return a marker's area in points squared: dots that touch, not blots, at any count."""
+    return float(np.clip(14000.0 / max(hits, 1), 4.0, 26.0))
+
+
+def _draw_plane(
+    axes: Axes, labels: Labels, plane: int, title: str, palette: Sequence[str], size: float
+) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    tensors = labels.event.tensors
+    here = tensors["hit_table_local_plane"] == plane
+    wire, time = tensors["hit_table_local_wire"], tensors["hit_table_local_time"]
+    noise = here & labels.noise
+    axes.scatter(wire[noise], time[noise], s=0.8 * size, c=_NOISE, linewidths=0, zorder=1)
+    signal = np.flatnonzero(here & ~labels.noise)
+    # The rarest class comes last: a few michel hits are not to lie under a shower.
+    counts = np.bincount(labels.label[signal], minlength=len(palette))
+    rank = np.argsort(np.argsort(-counts, kind="stable"))
+    signal = signal[np.argsort(rank[labels.label[signal]], kind="stable")]
+    axes.scatter(
+        wire[signal],
+        time[signal],
+        s=size,
+        c=[palette[i] for i in labels.label[signal]] or None,
+        linewidths=0,
+        zorder=2,
+    )
+    hits = int(here.sum())
+    axes.set_title(title, loc="left", fontsize=12, color=_INK, pad=6)
+    axes.set_title(f"{hits:,} hits", loc="right", fontsize=10.5, color=_QUIET, pad=6)
+    axes.set_xlabel("wire number", fontsize=12, color=_INK)
+    axes.tick_params(colors=_INK, labelsize=10.5, length=3)
+    axes.grid(True, color="#ececec", linewidth=0.8, zorder=0)
+    axes.set_axisbelow(True)
+    for name, spine in axes.spines.items():
+        spine.set_visible(name in ("left", "bottom"))
+        spine.set_color("#999999")
+    if hits:
+        axes.set_xlim(*_limits(wire[here], least=40))
+        # Few enough for the last label to stay clear of the next plane's first.
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    else:
+        # Invisible rather than absent: the axis label stays in line with its neighbours'.
+        axes.tick_params(axis="x", labelcolor="none", length=0)
+        axes.text(0.5, 0.5, "no hits", transform=axes.transAxes, ha="center", color=_QUIET)
+
+
+def _limits(values: NDArray[np.generic], *, least: float) -> tuple[float, float]:
+    """Return axis limits around values, no narrower than ``least``."""
+    low, high = float(np.min(values)), float(np.max(values))
+    span = max(high - low, least)
+    middle = (low + high) / 2
+    return middle - 0.54 * span, middle + 0.54 * span
+
+
+def _time_limits(axes: Axes, labels: Labels) -> None:
+    time = labels.event.tensors["hit_table_local_time"]
+    if len(time):
+        axes.set_ylim(*_limits(time, least=200))
+    else:
+        axes.set_yticks([])
+
+
+def _titles(figure: Figure, labels: Labels, model: str, event_classes: Sequence[str]) -> None:
+    run, subrun, event = labels.event.event_id
+    heading = f"run {run}   subrun {subrun}   event {event}"
+    figure.text(0.062, 0.945, heading, fontsize=16, fontweight="bold", color=_INK, va="center")
+    figure.text(
+        0.062,
+        0.893,
+        f"labels by {model}, one dot per hit",
+        fontsize=11.5,
+        color=_QUIET,
+        va="center",
+    )
+    if labels.event_scores is None or len(event_classes) != len(labels.event_scores):
+        return
+    chances = probabilities(labels.event_scores)
+    order = np.argsort(-chances)
+    figure.text(
+        0.985,
+        0.945,
+        f"event class: {event_classes[order[0]]}  {100 * chances[order[0]]:.0f} %",
+        fontsize=16,
+        fontweight="bold",
+        color=_INK,
+        ha="right",
+        va="center",
+    )
+    others = "   ".join(f"{event_classes[i]} {100 * chances[i]:.0f} %" for i in order[1:4])
+    figure.text(0.985, 0.893, others, fontsize=11.5, color=_QUIET, ha="right", va="center")
+
+
+def _legend(
+    figure: Figure, labels: Labels, semantic_classes: Sequence[str], palette: Sequence[str]
+) -> None:
+    from matplotlib.lines import Line2D
+
+    counts = np.bincount(labels.label[~labels.noise], minlength=len(palette))
+    entries = [
+        (n, c, counts[i]) for i, (n, c) in enumerate(zip(semantic_classes, palette, strict=True))
+    ]
+    entries.append(("noise (filter < 0.5)", _NOISE, int(labels.noise.sum())))
+    handles = [
+        Line2D([], [], linestyle="", marker="o", markersize=9, color=colour, label=f"{name} {n:,}")
+        for name, colour, n in entries
+    ]
+    legend = figure.legend(
+        handles=handles,
+        loc="lower center",
+        bbox_to_anchor=(0.52, 0.012),
+        ncols=min(len(handles), 8),
+        frameon=False,
+        fontsize=11.5,
+        handletextpad=0.1,
+        columnspacing=1.5,
+    )
+    for text, (_, _, count) in zip(legend.get_texts(), entries, strict=True):
+        # A class without hits stays, so that legends of many events can be compared.
+        text.set_color(_INK if count else "#aaaaaa")

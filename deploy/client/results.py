@@ -1,0 +1,238 @@
+"""The results file: labels and scores per hit, keyed by event and hit id.
+
+HDF5 in pynuml's layout (every column ``[rows, width]``, ``event_id`` in every
+table, ``event_id.seq_cnt`` as index), so that ``pynuml.io.File`` and this kit
+read it as they read events:
+
+=========================================  ==============  =================================
+dataset                                    type, width     what it holds
+=========================================  ==============  =================================
+``/hit_table/event_id``                    int64, 3        run, subrun, event
+``/hit_table/hit_id``                      int32           as in the input, in its order
+``/hit_table/local_plane``                 int32           0 u, 1 v, 2 y
+``/hit_table/semantic_label``              int32           class of the largest score
+``/hit_table/semantic_score``              float32         probability of that class
+``/hit_table/filter_score``                float32         ``x_filter``: below 0.5 is noise
+``/hit_table/x_semantic``                  float32, C      the scores as the server gave them
+``/event_table/event_id``                  int64, 3        every answered event
+``/event_table/source_file``               int32           its row in ``/source_files``
+``/event_table/latency``                   float32         seconds
+``/event_table/event_label``               int32           with an event head
+``/event_table/e_evt``                     float32, K      with an event head, as served
+``/event_table/v_evt``                     float32, 3      with a vertex head, as served
+``/failed_table/event_id``                 int64, 3        events without an answer (-1: file)
+``/failed_table/source_file``, ``/reason``  int32, text     why, in one line
+``/source_files``                          text            the input files
+=========================================  ==============  =================================
+
+Attributes of the root: ``format`` (1), ``model``, ``endpoint``,
+``semantic_classes`` and ``event_classes`` (the names, comma separated) and
+``complete`` (False after an interruption or a lost server).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.client.inference import Answer, Failure
+from deploy.client.transport import ServedModel
+from deploy.errors import KitError
+
+FORMAT = 1
+_CHUNK_BYTES = 1 << 16
+# More than what HDF5 may hold back in its caches: two chunks for each dataset, and metadata.
+_MARGIN_BYTES = 4 << 20
+_TEXT = h5py.string_dtype()
+
+
+class ResultsWriter:
+    """Writes a results file event by event; a context manager.
+
+    The file gets its name when the block ends, whole or ``complete=False``; after
+    an error in the block nothing is left.
+
+    Args:
+        path: The file to write; one that is there is replaced.
+        model: The model that answers.
+        endpoint: The server's address.
+
+    Raises:
+        KitError: The file cannot be written.
+    """
+
+    def __init__(self, path: Path, model: ServedModel, endpoint: str) -> None:
+        self.path = path
+        self.complete = False
+        self._model = model
+        self._sources: dict[str, int] = {}
+        self._events = 0
+        self._indices: dict[str, list[tuple[int, int]]] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # HDF5 opens by name; a folder of our own makes that name free and private.
+            self._folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        except OSError as error:
+            raise _refused(path, error) from error
+        self._temporary = self._folder / path.name
+        self._file = h5py.File(self._temporary, "w", rdcc_nbytes=2 * _CHUNK_BYTES)
+        self._descriptor = os.open(self._temporary, os.O_RDWR)
+        self._reserved = 0
+        self._file.attrs.update({"format": FORMAT, "model": model.name, "endpoint": endpoint})
+        self._classes: dict[str, int] = {}
+
+    def __enter__(self) -> ResultsWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self._finish()
+                self._file.flush()
+                size = self._file.id.get_filesize()
+                self._file.close()
+                os.ftruncate(self._descriptor, min(size, os.fstat(self._descriptor).st_size))
+                self._temporary.replace(self.path)
+            else:
+                self._file.close()
+        except (OSError, RuntimeError) as failure:
+            raise _refused(self.path, failure) from failure
+        finally:
+            os.close(self._descriptor)
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def add(self, answer: Answer) -> None:
+        """Append an answered event.
+
+        Raises:
+            KitError: The disk is full, or the class count differs from earlier events.
+        """
+        labels = answer.labels
+        tensors = labels.event.tensors
+        self._append(
+            "hit_table",
+            labels.event.event_id,
+            labels.event.hits,
+            {
+                "hit_id": tensors["hit_table_hit_id"],
+                "local_plane": tensors["hit_table_local_plane"],
+                "semantic_label": labels.label,
+                "semantic_score": labels.score,
+                "filter_score": labels.filter,
+                "x_semantic": labels.semantic,
+            },
+        )
+        self._classes["semantic"] = labels.semantic.shape[1]
+        event: dict[str, NDArray[Any]] = {
+            "source_file": self._source(labels.event.source),
+            "latency": np.array([answer.latency_s], dtype=np.float32),
+        }
+        if labels.event_scores is not None:
+            event["event_label"] = np.array([labels.event_scores.argmax()], dtype=np.int32)
+            event["e_evt"] = labels.event_scores[None]
+            self._classes["event"] = len(labels.event_scores)
+        if labels.vertex is not None:
+            event["v_evt"] = labels.vertex[None]
+        self._append("event_table", labels.event.event_id, 1, event)
+        self._events += 1
+
+    def fail(self, failure: Failure) -> None:
+        """Append an event without an answer."""
+        reason = np.array([failure.reason], dtype=object)
+        self._append(
+            "failed_table",
+            failure.event_id or (-1, -1, -1),
+            1,
+            {"source_file": self._source(failure.source), "reason": reason},
+        )
+
+    def _source(self, name: str) -> NDArray[np.int32]:
+        return np.array([self._sources.setdefault(name, len(self._sources))], dtype=np.int32)
+
+    def _append(
+        self,
+        table: str,
+        event_id: tuple[int, int, int],
+        rows: int,
+        columns: Mapping[str, NDArray[Any]],
+    ) -> None:
+        ids = np.tile(np.array(event_id, dtype=np.int64), (rows, 1))
+        try:
+            self._reserve(sum(values.nbytes for values in columns.values()))
+            group = self._file.require_group(table)
+            for name, values in {"event_id": ids, **columns}.items():
+                data = values if values.ndim == 2 else values[:, None]
+                dataset = group.get(name)
+                if dataset is None:
+                    dataset = _create(group, name, data)
+                if dataset.shape[1] != data.shape[1]:
+                    raise KitError(
+                        f"{name} has {data.shape[1]} values for event {event_id}, "
+                        f"{dataset.shape[1]} for the events before"
+                    )
+                before = len(dataset)
+                dataset.resize(before + rows, axis=0)
+                dataset[before:] = data
+        except (OSError, RuntimeError) as error:
+            raise _refused(self.path, error) from error
+        # Only events in event_table have a number that the index can point to.
+        if table != "failed_table":
+            self._indices.setdefault(table, []).append((self._events, rows))
+
+    def _reserve(self, upcoming: int) -> None:
+        """Claim disk space for the next rows: HDF5 itself crashes on a full disk."""
+        needed = self._file.id.get_filesize() + 2 * upcoming + _MARGIN_BYTES
+        if needed <= self._reserved:
+            return
+        # In larger steps than needed: one system call for many events.
+        wanted = needed + _MARGIN_BYTES
+        os.posix_fallocate(self._descriptor, 0, wanted)
+        self._reserved = wanted
+
+    def _finish(self) -> None:
+        self._reserve(sum(16 * len(index) for index in self._indices.values()))
+        for table, index in self._indices.items():
+            full = [(event, rows) for event, rows in index if rows]
+            values = np.array(full, dtype=np.int64).reshape(-1, 2)
+            self._file[table].create_dataset("event_id.seq_cnt", data=values)
+        self._file.create_dataset("source_files", data=list(self._sources), dtype=_TEXT)
+        for kind in ("semantic", "event"):
+            count = self._classes.get(kind, 0)
+            names = self._model.classes("semantic" if kind == "semantic" else "event", count)
+            self._file.attrs[f"{kind}_classes"] = ",".join(names)
+        self._file.attrs["complete"] = self.complete
+
+
+def _create(group: h5py.Group, name: str, data: NDArray[Any]) -> h5py.Dataset:
+    text = data.dtype == object
+    width = data.shape[1]
+    rows = max(1, _CHUNK_BYTES // (width * (8 if text else data.dtype.itemsize)))
+    return group.create_dataset(
+        name,
+        shape=(0, width),
+        maxshape=(None, width),
+        chunks=(rows, width),
+        dtype=_TEXT if text else data.dtype,
+        compression="gzip",
+        compression_opts=1,
+        shuffle=True,
+    )
+
+
+def _refused(path: Path, error: BaseException) -> KitError:
+    reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+    return KitError(f"{path} cannot be written: {reason}", "choose another place with --out")

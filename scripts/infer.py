@@ -1,0 +1,16 @@
+#!/usr/bin/env python3
+"""Send events to a NuGraph server: ``python scripts/infer.py FILE.h5 --display DIR``."""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from deploy.bootstrap import ensure_kit  # noqa: E402
+
+ensure_kit()
+
+from deploy.client.command import main  # noqa: E402
+
+if __name__ == "__main__":
+    sys.exit(main())

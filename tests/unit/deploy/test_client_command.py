@@ -1,0 +1,207 @@
+"""``scripts/infer.py`` as a command. The transport is a fake: no server is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from deploy.client import command
+from deploy.client.transport import Endpoint, RequestError, ServedModel, ServerAwayError
+
+MODEL = ServedModel("nugraph3", {}, (), {"semantic_classes": "a,b,c", "event_classes": "p,q"})
+
+
+class FakeTransport:
+    """Stands in for a server: labels hits by their id, refuses an integral above 1e6."""
+
+    endpoints: list[Endpoint]
+    interrupt_at: int | None = None
+    away = False
+
+    def __init__(self, endpoint: Endpoint, *, timeout: float) -> None:
+        self.endpoints.append(endpoint)
+
+    def describe(self, model: str) -> ServedModel:
+        if self.away:
+            raise ServerAwayError("http://localhost:8000: connection refused")
+        return MODEL
+
+    def infer(self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        integral = tensors["hit_table_integral"]
+        if (integral > 1e6).any():
+            raise RequestError("hit_table/integral row 0 is 2e+06: above 1e6")
+        if self.interrupt_at is not None and len(integral) == self.interrupt_at:
+            os.kill(os.getpid(), signal.SIGINT)
+        outputs: dict[str, Any] = {"e_evt": np.array([[0.9, 0.1]]), "v_evt": np.zeros((1, 3))}
+        for i, plane in enumerate("uvy"):
+            ids = tensors["hit_table_hit_id"][tensors["hit_table_local_plane"] == i]
+            outputs[f"x_semantic_{plane}"] = np.eye(3)[ids % 3]
+            outputs[f"x_filter_{plane}"] = np.ones(len(ids))
+        return outputs
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeTransport, "endpoints", [], raising=False)
+    monkeypatch.setattr(command, "TritonTransport", FakeTransport)
+    monkeypatch.setattr(command, "default_endpoint", lambda protocol: None)
+
+
+def write_events(path: Path, hits: Sequence[int], *, bad: int | None = None) -> Path:
+    with h5py.File(path, "w") as file:
+        total = sum(hits)
+        owner = np.repeat(np.arange(len(hits)), hits)
+        integral = np.where(owner == bad, 2e6, 10.0)
+        columns = {
+            "hit_id": np.arange(total),
+            "local_plane": np.arange(total) % 3,
+            "local_time": np.arange(total) * 10.0,
+            "local_wire": np.arange(total) + 100,
+            "integral": integral,
+            "rms": np.ones(total),
+            "event_id": np.stack([np.ones(total), np.full(total, 2), owner], axis=1).astype(int),
+        }
+        for name, values in columns.items():
+            file[f"hit_table/{name}"] = values
+        file["spacepoint_table/spacepoint_id"] = np.empty(0, dtype=np.int32)
+        file["spacepoint_table/hit_id"] = np.empty((0, 3), dtype=np.int32)
+        file["spacepoint_table/event_id"] = np.empty((0, 3), dtype=np.int32)
+    return path
+
+
+def run(*arguments: object) -> int:
+    return command.main([str(a) for a in arguments])
+
+
+def test_all_events_answered_is_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = write_events(tmp_path / "a.h5", [6, 9])
+    assert run(events, "--out", tmp_path / "r.h5", "--display", tmp_path / "png") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("2 events, 15 hits: nugraph3 at http://localhost:8000\n")
+    assert "a 5, b 5, c 5, noise 0" in out
+    with h5py.File(tmp_path / "r.h5") as file:
+        assert len(file["hit_table/hit_id"]) == 15
+        assert file.attrs["complete"]
+    assert sorted(p.name for p in (tmp_path / "png").iterdir()) == [
+        "run1_subrun2_event0_nugraph3.png",
+        "run1_subrun2_event1_nugraph3.png",
+    ]
+
+
+def test_a_bad_event_and_a_bad_file_are_listed_and_the_rest_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = write_events(tmp_path / "a.h5", [6, 9, 12], bad=1)
+    assert run(events, tmp_path / "no.h5", "--json", "--out", tmp_path / "r.h5") == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["ok"], answer["events"], answer["hits"]) == (False, 2, 18)
+    assert answer["failed"] == [
+        {
+            "event_id": [1, 2, 1],
+            "file": str(events),
+            "reason": "hit_table/integral row 0 is 2e+06: above 1e6",
+        },
+        {
+            "event_id": None,
+            "file": str(tmp_path / "no.h5"),
+            "reason": f"{tmp_path / 'no.h5'}: no such file",
+        },
+    ]
+    with h5py.File(tmp_path / "r.h5") as file:
+        assert len(file["failed_table/reason"]) == 2
+
+
+def test_only_the_wanted_events_are_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = write_events(tmp_path / "a.h5", [3, 4, 5])
+    assert run(events, "--event", "1,2,1", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["hits"] == 4
+    assert run(events, "--event", "1,2,1", "--event", "8,8,8") == 1
+    assert "event 8,8,8: no such event in the files" in capsys.readouterr().out
+
+
+def test_the_same_event_twice_gets_two_displays(tmp_path: Path) -> None:
+    events = write_events(tmp_path / "a.h5", [6])
+    assert run(events, events, "--display", tmp_path / "png", "--quiet") == 0
+    assert sorted(p.name for p in (tmp_path / "png").iterdir()) == [
+        "run1_subrun2_event0_nugraph3.png",
+        "run1_subrun2_event0_nugraph3_again1.png",
+    ]
+
+
+def test_the_running_deployment_is_asked_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"http": "127.0.0.1:9100", "grpc": "127.0.0.1:9101"}
+    monkeypatch.setattr(command, "default_endpoint", asked.get)
+    events = write_events(tmp_path / "a.h5", [3])
+    assert run(events) == 0
+    assert {e.url for e in FakeTransport.endpoints} == {"http://127.0.0.1:9100"}
+    FakeTransport.endpoints.clear()
+    assert run(events, "--protocol", "grpc") == 0
+    assert {e.url for e in FakeTransport.endpoints} == {"grpc://127.0.0.1:9101"}
+
+
+def test_no_server_is_one_line_and_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(FakeTransport, "away", True)
+    assert run(write_events(tmp_path / "a.h5", [3]), "--out", tmp_path / "r.h5") == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "error: no server answers at http://localhost:8000: connection refused",
+        "  try: start one with: python deploy/up.py, or name one with --url",
+    ]
+    assert not (tmp_path / "r.h5").exists()
+
+
+def test_an_input_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = write_events(tmp_path / "a.h5", [3])
+    before = events.read_bytes()
+    assert run(events, "--out", tmp_path / "." / "a.h5") == 1
+    assert "is one of the input files" in capsys.readouterr().err
+    assert events.read_bytes() == before
+
+
+def test_an_interrupt_keeps_what_was_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(FakeTransport, "interrupt_at", 5)
+    events = write_events(tmp_path / "a.h5", [3, 4, 5, *[6] * 200])
+    assert run(events, "--out", tmp_path / "r.h5", "--concurrency", 1) == 130
+    assert "error: interrupted; " in capsys.readouterr().err
+    with h5py.File(tmp_path / "r.h5") as file:
+        assert not file.attrs["complete"]
+        rows = {len(d) for n, d in file["hit_table"].items() if n != "event_id.seq_cnt"}
+        assert len(rows) == 1
+        assert len(file["event_table/event_id"]) < 203
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--event", "1,2"],
+        ["--concurrency", "0"],
+        ["--timeout", "-1"],
+        ["--protocol", "ftp"],
+        ["--json", "--quiet"],
+    ],
+)
+def test_wrong_usage_ends_with_status_2(flags: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run("a.h5", *flags)
+    assert caught.value.code == 2
