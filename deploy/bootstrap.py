@@ -25,6 +25,31 @@ def _missing() -> "str | None":
     return None
 
 
+def ensure_execution_environment() -> None:
+    """Continue in the execution environment's Python, which is made if need be.
+
+    For scripts that need torch or NuGraph's own stack.
+
+    Raises:
+        SystemExit: With status 2 and one line on standard error.
+    """
+    if importlib.util.find_spec("torch") is not None:
+        return
+    ensure_kit()
+    from deploy.console import Console
+    from deploy.environment.standard import standard_environment
+    from deploy.errors import KitError
+
+    console = Console()
+    try:
+        with console.step("prepare") as say:
+            python = str(standard_environment("cpu").ensure(say).python)
+    except KitError as error:
+        console.error(error)
+        raise SystemExit(2) from None
+    os.execv(python, [python, *sys.argv])
+
+
 def ensure_kit() -> None:
     """Continue in a Python that has the kit's dependencies, or say how to get one.
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from deploy.bootstrap import ensure_kit  # noqa: E402
+from deploy.bootstrap import ensure_kit
 
 ensure_kit()
 
-from deploy.client.command import main  # noqa: E402
+from deploy.client.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

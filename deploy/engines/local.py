@@ -15,12 +15,11 @@ from deploy.deployment import Deployment
 from deploy.engines.base import Engine
 from deploy.environment.check import check_models_answer, check_stub_fits
 from deploy.environment.checkpoints import ensure_imported, imported_folder
-from deploy.environment.install import Environment, ensure_environment, plan_environment
-from deploy.environment.interpreter import Interpreter, find_interpreter
-from deploy.environment.lock import Lock, read_lock
+from deploy.environment.install import Environment
+from deploy.environment.standard import standard_environment
 from deploy.errors import KitError, LaunchError
 from deploy.files import digest_of
-from deploy.paths import CHECKOUT, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
+from deploy.paths import CHECKOUT, MODEL_REPOSITORY, cache_folder
 from deploy.repository.config import LaunchSettings
 from deploy.repository.stage import MODEL_FILES, VERSION, plan_models, stage
 from deploy.server.command import server_arguments, server_environment
@@ -50,7 +49,7 @@ class LocalEngine(Engine):
 
     def plan(self, *, deployment: Deployment) -> LaunchPlan:
         """Return what a launch would do."""
-        environment = self._parts(deployment)[2]
+        environment = standard_environment(deployment.flavour).environment
         distribution = self._distribution(deployment, environment)
         folder = DeploymentFolder(deployment.name)
         ports = choose_ports(deployment.listen, deployment.ports)
@@ -80,14 +79,17 @@ class LocalEngine(Engine):
     def prepare(self, *, deployment: Deployment, say: Say) -> Path:
         """Make Triton, environment and weights where they lack, and check them."""
         cache = cache_folder()
-        lock, interpreter, environment = self._parts(deployment)
+        standard = standard_environment(deployment.flavour)
+        environment = standard.environment
         if not environment.folder.exists():
             _require_space(cache, _ENVIRONMENT_BYTES, "the execution environment")
         _require_space(DeploymentFolder(deployment.name).path, _LAUNCH_BYTES, "the deployment")
         processes = len(deployment.models) * deployment.instance_count()
         _require_space(SHARED_MEMORY, processes * _SHM_BYTES_PER_INSTANCE, "the model instances")
-        distribution = ensure_distribution(cache, find_release(deployment.triton), lock.python, say)
-        ensure_environment(cache, lock, interpreter, ENVIRONMENT_SOURCE, say)
+        distribution = ensure_distribution(
+            cache, find_release(deployment.triton), standard.lock.python, say
+        )
+        standard.ensure(say)
         check_stub_fits(environment, distribution)
         weights = {
             model: ensure_imported(
@@ -113,7 +115,7 @@ class LocalEngine(Engine):
         deployment = plan.deployment
         folder = DeploymentFolder(deployment.name)
         folder.path.mkdir(parents=True, exist_ok=True)
-        environment = self._parts(deployment)[2]
+        environment = standard_environment(deployment.flavour).environment
         weights = {
             model: imported_folder(cache_folder(), checkpoint, deployment.norms.get(model))
             for model, checkpoint in deployment.checkpoints.items()
@@ -165,12 +167,6 @@ class LocalEngine(Engine):
             processes=[stub.process for stub in stubs],
         )
         _forget(folder)
-
-    def _parts(self, deployment: Deployment) -> tuple[Lock, Interpreter, Environment]:
-        lock = read_lock(ENVIRONMENT_SOURCE / "locks", deployment.flavour)
-        interpreter = find_interpreter(lock.python)
-        _, environment = plan_environment(cache_folder(), lock, interpreter, ENVIRONMENT_SOURCE)
-        return lock, interpreter, environment
 
     def _distribution(self, deployment: Deployment, environment: Environment) -> TritonDistribution:
         python = ".".join(environment.python_version.split(".")[:2])

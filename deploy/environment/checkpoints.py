@@ -11,6 +11,8 @@ from deploy.console import Say
 from deploy.environment.install import Environment
 from deploy.errors import RepositoryError
 from deploy.files import locked
+from deploy.paths import CHECKOUT, MODEL_REPOSITORY
+from deploy.repository.stage import VERSION, read_architecture
 
 
 def imported_folder(cache: Path, checkpoint: Path, norm: Path | None) -> Path:
@@ -58,10 +60,13 @@ def ensure_imported(
     folder = imported_folder(cache, checkpoint, norm)
     if checkpoint.is_dir() or (folder / "golden.npz").exists():
         return folder
+    tracked = MODEL_REPOSITORY / model / VERSION
     with locked(folder.with_suffix(".lock")):
         say(f"importing {checkpoint.name} for {model}")
-        command = [str(environment.python), "-P", "-m", "numl_serving.importer"]
-        command += [str(checkpoint.resolve()), "--model", model, "--out", str(folder), "--json"]
+        command = [str(environment.python), str(CHECKOUT / "scripts" / "import_checkpoint.py")]
+        command += [str(checkpoint.resolve()), "--model", read_architecture(tracked)]
+        # The demo event is as good as any to see that a server answers as it should.
+        command += ["--event", str(tracked / "golden.npz"), "--out", str(folder), "--json"]
         if norm is not None:
             command += ["--norm", str(norm.resolve())]
         variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}

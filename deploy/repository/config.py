@@ -81,15 +81,13 @@ def write_config(config: ModelConfig, path: Path) -> None:
     write_atomically(path, text_format.MessageToString(config))
 
 
-def for_launch(
-    config: ModelConfig, settings: LaunchSettings, weights: WeightFacts | None
-) -> ModelConfig:
+def for_launch(config: ModelConfig, settings: LaunchSettings, weights: WeightFacts) -> ModelConfig:
     """Return a copy of ``config`` with this launch's settings in it.
 
     Args:
         config: The tracked configuration; not changed.
         settings: Environment, parameters and instances.
-        weights: What the weights say about the outputs; None for a model of another kind.
+        weights: What the weights say about the outputs.
     """
     launched = model_config_pb2.ModelConfig()
     launched.CopyFrom(config)
@@ -100,8 +98,7 @@ def for_launch(
     launched.instance_group.add(
         kind=model_config_pb2.ModelInstanceGroup.KIND_CPU, count=settings.instances
     )
-    if weights is not None:
-        _fit_outputs(launched, weights)
+    _fit_outputs(launched, weights)
     return launched
 
 

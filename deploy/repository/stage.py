@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from deploy.errors import RepositoryError
 from deploy.files import built_folder
@@ -40,15 +42,23 @@ class StagedModel:
     files: Path
 
 
+def read_architecture(folder: Path) -> str:
+    """Return the architecture that ``model.json`` names, as in ``nugraph3``.
+
+    Raises:
+        RepositoryError: Naming the file and what is wrong with it.
+    """
+    with _card(folder) as card:
+        return str(card["architecture"])
+
+
 def read_weight_facts(folder: Path) -> WeightFacts:
     """Read from ``model.json`` what the configuration must know.
 
     Raises:
         RepositoryError: Naming the file and what is wrong with it.
     """
-    path = folder / "model.json"
-    try:
-        card = json.loads(path.read_text(encoding="utf-8"))
+    with _card(folder) as card:
         return WeightFacts(
             semantic_classes=tuple(card["semantic_classes"] or ()),
             event_classes=tuple(card["event_classes"] or ()),
@@ -56,6 +66,14 @@ def read_weight_facts(folder: Path) -> WeightFacts:
             spacepoint_positions=bool(card["spacepoint_positions"]),
             demo=bool(card["demo"]),
         )
+
+
+@contextmanager
+def _card(folder: Path) -> Iterator[Any]:
+    """Yield the content of ``model.json``; what is wrong with it is told in one line."""
+    path = folder / "model.json"
+    try:
+        yield json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RepositoryError(f"{path}: {error.strerror}") from None
     except (ValueError, TypeError) as error:

@@ -51,7 +51,9 @@ def test_logs_show_what_the_server_said(kit: Kit, demo: dict[str, Any]) -> None:
 
 def test_the_server_listens_on_loopback_only(demo: dict[str, Any]) -> None:
     server = psutil.Process(demo["server"]["pid"])
-    listening = [c.laddr.ip for c in server.net_connections() if c.status == psutil.CONN_LISTEN]
+    found = [c.laddr.ip for c in server.net_connections() if c.status == psutil.CONN_LISTEN]
+    # gRPC listens on an IPv6 socket, where an IPv4 address has a prefix.
+    listening = [address.removeprefix("::ffff:") for address in found]
     assert set(listening) == {"127.0.0.1"}
     assert len(listening) >= 3
 

@@ -1,0 +1,44 @@
+"""The kit's own execution environment: its lock, its interpreter, its place in the cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deploy.console import Say
+from deploy.environment.install import Environment, ensure_environment, plan_environment
+from deploy.environment.interpreter import Interpreter, find_interpreter
+from deploy.environment.lock import Lock, read_lock
+from deploy.paths import ENVIRONMENT_SOURCE, cache_folder
+
+
+@dataclass(frozen=True)
+class StandardEnvironment:
+    """What makes up the environment, made or not yet made.
+
+    Attributes:
+        lock: What is in it.
+        interpreter: What it runs on.
+        environment: Where it is.
+    """
+
+    lock: Lock
+    interpreter: Interpreter
+    environment: Environment
+
+    def ensure(self, say: Say) -> Environment:
+        """Return the environment, made if it is not there yet."""
+        return ensure_environment(
+            cache_folder(), self.lock, self.interpreter, ENVIRONMENT_SOURCE, say
+        )
+
+
+def standard_environment(flavour: str) -> StandardEnvironment:
+    """Return the environment of ``flavour`` (``cpu`` or ``gpu``).
+
+    Raises:
+        EnvironmentSetupError: If the lock or an interpreter for it is missing.
+    """
+    lock = read_lock(ENVIRONMENT_SOURCE / "locks", flavour)
+    interpreter = find_interpreter(lock.python)
+    _, environment = plan_environment(cache_folder(), lock, interpreter, ENVIRONMENT_SOURCE)
+    return StandardEnvironment(lock, interpreter, environment)
