@@ -1,0 +1,386 @@
+"""Read a PyTorch checkpoint without running anything that it names.
+
+A checkpoint is a zip archive with a pickle (``data.pkl``) and one file per tensor storage
+(``data/<key>``); the layout is that of ``torch.save`` since PyTorch 1.6. A pickle is a program
+that may call any importable function. Here none is ever looked up: every global becomes an inert
+stand-in that remembers its name, and only tensors, parameters and ordered dictionaries are put
+together, by functions of this module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import pickle
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from numl_serving.errors import CheckpointError
+
+_ZIP_START = b"PK\x03\x04"
+_LEGACY_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
+_TAR_MAGIC = b"ustar"
+_MAX_DEPTH = 16
+_MAX_HYPER_PARAMETERS = 100_000
+_MAX_PLAIN_TENSOR = 256
+
+_DTYPES = {
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What is usable in a checkpoint.
+
+    Attributes:
+        name: File name.
+        sha256: Of the whole file.
+        state: The tensors of ``state_dict`` by name, on the CPU, each with memory of its own.
+        hyper_parameters: Lightning's hyper-parameters, reduced to what JSON can hold: texts,
+            numbers, booleans, None, lists, dictionaries; small tensors become nested lists.
+        facts: Lightning's version, the epoch and the step, as far as they are there.
+        ignored_globals: Everything the pickle names, beyond tensors and ordered dictionaries.
+    """
+
+    name: str
+    sha256: str
+    state: Mapping[str, Tensor]
+    hyper_parameters: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    ignored_globals: tuple[str, ...]
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint written by ``torch.save`` or by Lightning.
+
+    Raises:
+        CheckpointError: The file cannot be read, is no checkpoint, is damaged, or has no weights.
+    """
+    digest = _sha256(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _read(archive, path.name, digest)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    except zipfile.BadZipFile as error:
+        raise CheckpointError(f"{path}: {_not_a_zip(path, error)}") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def _read(archive: zipfile.ZipFile, name: str, digest: str) -> Checkpoint:
+    root = _root(archive)
+    if _optional_entry(archive, f"{root}/byteorder") not in (None, b"little"):
+        raise CheckpointError("it was written on a big-endian machine: write it again on this kind")
+    unpickler = _InertUnpickler(_entry(archive, f"{root}/data.pkl"))
+    content = unpickler.content()
+    if not isinstance(content, dict):
+        raise CheckpointError(
+            f"it holds a {type(content).__name__}, not a dictionary: save a state dict with it"
+        )
+    state = _state(content)
+    storages: dict[str, bytes] = {}
+    return Checkpoint(
+        name=name,
+        sha256=digest,
+        state={key: _tensor(value, key, archive, root, storages) for key, value in state.items()},
+        hyper_parameters=_hyper_parameters(content, archive, root, storages),
+        facts={
+            key: content[key]
+            for key in ("pytorch-lightning_version", "epoch", "global_step")
+            if isinstance(content.get(key), str | int)
+        },
+        ignored_globals=tuple(sorted(unpickler.ignored)),
+    )
+
+
+def _sha256(path: Path) -> str:
+    try:
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        return digest.hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def _not_a_zip(path: Path, error: zipfile.BadZipFile) -> str:
+    with path.open("rb") as file:
+        start = file.read(512)
+    if start.startswith(_ZIP_START):
+        return f"it is truncated or damaged ({error}): copy it again"
+    if start.startswith(_LEGACY_MAGIC) or start[257:262] == _TAR_MAGIC:
+        return "it has the format before PyTorch 1.6: load and save it with a newer PyTorch"
+    return "it is not a PyTorch checkpoint (no zip archive): give the .ckpt file that was trained"
+
+
+def _root(archive: zipfile.ZipFile) -> str:
+    roots = [n.removesuffix("/data.pkl") for n in archive.namelist() if n.endswith("/data.pkl")]
+    if len(roots) != 1:
+        raise CheckpointError("it is a zip archive but no PyTorch checkpoint (no data.pkl in it)")
+    return roots[0]
+
+
+def _entry(archive: zipfile.ZipFile, name: str) -> bytes:
+    content = _optional_entry(archive, name)
+    if content is None:
+        raise CheckpointError(f"it lacks the entry {name!r}: it is incomplete, copy it again")
+    return content
+
+
+def _optional_entry(archive: zipfile.ZipFile, name: str) -> bytes | None:
+    try:
+        info = archive.getinfo(name)
+    except KeyError:
+        return None
+    # PyTorch stores without compression; a compressed entry may unpack to any size.
+    if info.compress_type != zipfile.ZIP_STORED:
+        raise CheckpointError(f"its entry {name!r} is compressed: PyTorch writes it uncompressed")
+    return archive.read(info)
+
+
+def _state(content: dict[Any, Any]) -> dict[str, _LazyTensor]:
+    state = content.get("state_dict", content)
+    if not isinstance(state, dict):
+        raise CheckpointError("its state_dict is not a dictionary")
+    tensors = {
+        key: value
+        for key, value in state.items()
+        if isinstance(key, str) and isinstance(value, _LazyTensor)
+    }
+    if not tensors:
+        raise CheckpointError("it has no state_dict with tensors: give a checkpoint with weights")
+    return tensors
+
+
+# ---- the inert unpickler
+
+
+class _Inert(dict[Any, Any]):
+    """Stands for any object that the pickle would make: takes everything, does nothing.
+
+    It is a dictionary, so that the items of dictionary-like objects remain readable.
+    """
+
+    # Python's own type for "hashable" is None or a method: objects may be keys in the pickle.
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> _Inert:
+        return super().__new__(cls)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> _Inert:
+        return _Inert()
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+    def append(self, item: Any) -> None:
+        """Take an item of a list-like object."""
+
+    def extend(self, items: Any) -> None:
+        """Take items of a list-like object."""
+
+    def add(self, item: Any) -> None:
+        """Take an item of a set-like object."""
+
+
+class _Items(dict[str, Any]):
+    """An ordered dictionary of the pickle; may carry attributes, as state dicts do."""
+
+
+class _Function:
+    """A function of this module under the name of one of PyTorch's; cannot be altered."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return self._function(*args)
+
+
+@dataclass(frozen=True, slots=True)
+class _Dtype:
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class _Storage:
+    key: str
+    dtype: torch.dtype | None
+    elements: int
+
+
+@dataclass(frozen=True, slots=True)
+class _LazyTensor:
+    storage: _Storage
+    dtype: torch.dtype
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+class _InertUnpickler(pickle.Unpickler):
+    def __init__(self, program: bytes) -> None:
+        super().__init__(io.BytesIO(program))
+        self.ignored: set[str] = set()
+        self._known: dict[tuple[str, str], Any] = {
+            ("collections", "OrderedDict"): _Function(_ordered_dict),
+            ("torch._utils", "_rebuild_tensor_v2"): _Function(_rebuild_tensor),
+            ("torch._utils", "_rebuild_tensor_v3"): _Function(_rebuild_typed_tensor),
+            ("torch._utils", "_rebuild_parameter"): _Function(_rebuild_parameter),
+            ("torch._utils", "_rebuild_parameter_with_state"): _Function(_rebuild_parameter),
+            ("torch.storage", "UntypedStorage"): _Dtype(torch.uint8),
+        }
+        for name, dtype in _DTYPES.items():
+            self._known["torch", name] = _Dtype(dtype)
+            self._known["torch", str(dtype).removeprefix("torch.")] = _Dtype(dtype)
+
+    def content(self) -> Any:
+        """Run the pickle program.
+
+        Raises:
+            CheckpointError: It is damaged or asks for what no checkpoint needs.
+        """
+        try:
+            return self.load()
+        except CheckpointError:
+            raise
+        # A hostile program can provoke nearly any exception in the unpickler; none is of use.
+        except Exception as error:
+            raise CheckpointError(
+                f"its pickle cannot be read ({type(error).__name__}: {_line(error)})"
+            ) from None
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a function of this module or a fresh inert class; nothing is imported."""
+        known = self._known.get((module, name))
+        if known is not None:
+            return known
+        self.ignored.add(_line(f"{module}.{name}"))
+        return type("_Inert", (_Inert,), {})
+
+    def persistent_load(self, pid: Any) -> _Storage:
+        """Make a storage from ``("storage", type, key, location, number of elements)``."""
+        if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage"):
+            raise CheckpointError("its pickle refers to something other than a tensor storage")
+        _, kind, key, _, elements = pid
+        if not (isinstance(key, str) and isinstance(elements, int)):
+            raise CheckpointError("its pickle refers to a storage in an unknown way")
+        return _Storage(key, kind.dtype if isinstance(kind, _Dtype) else None, elements)
+
+
+def _ordered_dict(*args: Any) -> _Items:
+    return _Items(*args)
+
+
+def _rebuild_tensor(
+    storage: Any, offset: Any, size: Any, stride: Any, *_: Any
+) -> _LazyTensor | _Inert:
+    if not isinstance(storage, _Storage) or storage.dtype is None:
+        return _Inert()
+    return _lazy_tensor(storage, storage.dtype, offset, size, stride)
+
+
+def _rebuild_typed_tensor(
+    storage: Any, offset: Any, size: Any, stride: Any, _grad: Any, _hooks: Any, dtype: Any, *_: Any
+) -> _LazyTensor | _Inert:
+    if not isinstance(storage, _Storage) or not isinstance(dtype, _Dtype):
+        return _Inert()
+    return _lazy_tensor(storage, dtype.dtype, offset, size, stride)
+
+
+def _rebuild_parameter(data: Any, *_: Any) -> Any:
+    return data
+
+
+def _lazy_tensor(
+    storage: _Storage, dtype: torch.dtype, offset: Any, size: Any, stride: Any
+) -> _LazyTensor:
+    numbers = (offset, *size, *stride)
+    if len(size) != len(stride) or not all(type(n) is int and n >= 0 for n in numbers):
+        raise CheckpointError("a tensor in its pickle has an impossible shape")
+    return _LazyTensor(storage, dtype, offset, tuple(size), tuple(stride))
+
+
+# ---- from stand-ins to values
+
+
+def _tensor(
+    lazy: _LazyTensor,
+    name: str,
+    archive: zipfile.ZipFile,
+    root: str,
+    storages: dict[str, bytes],
+) -> Tensor:
+    """Copy a tensor out of its storage, after checking that it lies within."""
+    key = lazy.storage.key
+    if key not in storages:
+        storages[key] = _entry(archive, f"{root}/data/{key}")
+    available = len(storages[key]) // lazy.dtype.itemsize
+    elements = math.prod(lazy.size)
+    last = lazy.offset + sum((n - 1) * s for n, s in zip(lazy.size, lazy.stride, strict=True))
+    # More elements than the storage has: a stride of zero could make them any number.
+    if elements and (last >= available or elements > available):
+        raise CheckpointError(f"tensor {_line(name)!r} lies outside its storage: copy it again")
+    if not elements:
+        return torch.empty(lazy.size, dtype=lazy.dtype)
+    flat = torch.frombuffer(bytearray(storages[key]), dtype=lazy.dtype, count=available)
+    return flat.as_strided(lazy.size, lazy.stride, lazy.offset).clone(
+        memory_format=torch.contiguous_format
+    )
+
+
+def _hyper_parameters(
+    content: dict[Any, Any], archive: zipfile.ZipFile, root: str, storages: dict[str, bytes]
+) -> dict[str, Any]:
+    values = 0
+
+    def plain(value: Any, depth: int) -> Any:
+        nonlocal values
+        values += 1
+        # A few objects that hold each other many times would unfold without end.
+        if values > _MAX_HYPER_PARAMETERS:
+            raise CheckpointError("its hyper-parameters have too many values")
+        if value is None or isinstance(value, str | bool | int | float):
+            return value
+        if depth == 0 or (isinstance(value, _Inert) and not value):
+            return None
+        if isinstance(value, list | tuple):
+            return [plain(item, depth - 1) for item in value]
+        if isinstance(value, dict):
+            return {k: plain(v, depth - 1) for k, v in value.items() if isinstance(k, str)}
+        if isinstance(value, _LazyTensor) and math.prod(value.size) <= _MAX_PLAIN_TENSOR:
+            return _tensor(value, "hyper-parameter", archive, root, storages).tolist()
+        return None
+
+    found = content.get("hyper_parameters")
+    return plain(found, _MAX_DEPTH) if isinstance(found, dict) else {}
+
+
+def _line(text: object, limit: int = 120) -> str:
+    """Return a text of the file as one printable line."""
+    line = "".join(c if c.isprintable() else "?" for c in str(text))
+    return line if len(line) <= limit else f"{line[:limit]}..."

@@ -1,0 +1,207 @@
+"""From an event to its answer: a loaded model."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import safetensors.torch
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from numl_serving.allocator import keep_freed_memory
+from numl_serving.errors import EventError, ModelFilesError
+from numl_serving.event import PLANES, Event
+from numl_serving.graph import EventGraph, build_graph
+from numl_serving.modelcard import CARD_FILE, ModelCard, read_card
+from numl_serving.networks.common import GraphBatch, collate
+from numl_serving.networks.nugraph2 import NuGraph2
+from numl_serving.networks.nugraph3 import NuGraph3
+from numl_serving.networks.variants import Spec, recognise
+
+Outputs: TypeAlias = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """The answer to a batch.
+
+    Attributes:
+        outputs: Per event, in the order of the request, the outputs by name.
+        preprocess_s: Seconds spent on building the graphs.
+        network_s: Seconds spent in the network, transfers to and from the device included.
+    """
+
+    outputs: list[Outputs]
+    preprocess_s: float
+    network_s: float
+
+
+class Runtime:
+    """A model that answers events. Not for use by several threads at once.
+
+    Attributes:
+        card: The model's card.
+    """
+
+    def __init__(self, card: ModelCard, network: nn.Module, device: torch.device) -> None:
+        self.card = card
+        self._network = network.to(device).eval()
+        self._device = device
+
+    @classmethod
+    def load(
+        cls, directory: Path | str, *, device: str = "cpu", threads: int | None = 1
+    ) -> Runtime:
+        """Load a model from its directory (``model.json`` and the weights it names).
+
+        Args:
+            directory: Where the files are.
+            device: Where the network runs, as torch names it.
+            threads: Intra-op threads of torch, for this whole process; None leaves them as they
+                are.
+
+        Raises:
+            ModelFilesError: Files are missing, damaged, or do not fit together.
+        """
+        directory = Path(directory)
+        card = read_card(directory / CARD_FILE)
+        state = _read_weights(directory, card)
+        if threads is not None:
+            torch.set_num_threads(threads)
+        keep_freed_memory()
+        return cls(card, build_network(card, state), torch.device(device))
+
+    def infer(self, event: Event) -> Outputs:
+        """Answer one event.
+
+        Returns:
+            By output name, float32: ``x_semantic_{u,v,y}`` ``[hits in plane, classes]``,
+            ``x_filter_{u,v,y}`` ``[hits in plane]`` and, as far as the model has these heads,
+            ``e_evt`` ``[1, classes]``, ``v_evt`` ``[1, 3]``. A plane's rows are in the order of
+            its hits in the event. NuGraph3 of 24.7.1 gives probabilities of the classes, the
+            others raw scores, as nugraph leaves them in the graph object.
+
+        Raises:
+            EventError: The event's numbers are too large for the network's arithmetic.
+        """
+        return self.infer_batch([event]).outputs[0]
+
+    def infer_batch(self, events: Sequence[Event]) -> BatchResult:
+        """Answer several events in one pass through the network.
+
+        Raises:
+            EventError: As `infer`; no event of the batch is answered then.
+        """
+        if not events:
+            return BatchResult([], 0.0, 0.0)
+        start = time.perf_counter()
+        graphs = [build_graph(e, position_scale=self.card.position_scale) for e in events]
+        batch = collate(graphs, self.card.normalisation, positions=self.card.spacepoint_positions)
+        built = time.perf_counter()
+        outputs = self._run(batch)
+        answered = time.perf_counter()
+        _check_finite(outputs, events)
+        return BatchResult(_split(outputs, graphs), built - start, answered - built)
+
+    def _run(self, batch: GraphBatch) -> dict[str, NDArray[np.float32]]:
+        with torch.inference_mode():
+            if self._device.type != "cpu":
+                batch = batch.to(self._device)
+            outputs: Mapping[str, Tensor] = self._network(batch)
+            return {name: tensor.cpu().numpy() for name, tensor in outputs.items()}
+
+
+def build_network(card: ModelCard, state: Mapping[str, Tensor]) -> nn.Module:
+    """Make the network of a card from its weights.
+
+    Raises:
+        ModelFilesError: The weights are not those that the card describes.
+    """
+    spec = recognise({name: tuple(t.shape) for name, t in state.items()}, card.architecture)
+    hyperparameters = hyperparameters_of(spec)
+    iterations = card.hyperparameters.get("iterations")
+    described = dict(card.hyperparameters) | {"iterations": None}
+    if (
+        iterations is None
+        or described != hyperparameters | {"iterations": None}
+        or spec.variant != card.variant
+        or set(spec.heads) != set(card.heads)
+        or spec.semantic_classes not in (0, len(card.semantic_classes))
+        or spec.event_classes != len(card.event_classes or ())
+    ):
+        raise ModelFilesError(
+            f"the weights ({spec}) are not those that {CARD_FILE} describes: import them again"
+        )
+    network = NuGraph2 if spec.architecture == "nugraph2" else NuGraph3
+    return network(spec, state, iterations)
+
+
+def hyperparameters_of(spec: Spec) -> dict[str, int]:
+    """Return the hyper-parameters of a card that the weights alone tell."""
+    widths = {
+        "planar_features": spec.planar_features,
+        "nexus_features": spec.nexus_features,
+        "interaction_features": spec.interaction_features,
+    }
+    return {name: width for name, width in widths.items() if width}
+
+
+def _read_weights(directory: Path, card: ModelCard) -> dict[str, Tensor]:
+    path = directory / card.weights.file
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ModelFilesError(
+            f"{path} cannot be read ({error.strerror}): import the checkpoint again"
+        ) from None
+    if hashlib.sha256(content).hexdigest() != card.weights.sha256:
+        raise ModelFilesError(
+            f"{path} is not the file that {CARD_FILE} belongs to (its sha256 differs): "
+            "import the checkpoint again"
+        )
+    try:
+        return safetensors.torch.load(content)
+    except SafetensorError as error:
+        raise ModelFilesError(f"{path} cannot be read ({error}): import it again") from None
+
+
+def _check_finite(outputs: Mapping[str, NDArray[Any]], events: Sequence[Event]) -> None:
+    if all(np.isfinite(array).all() for array in outputs.values()):
+        return
+    columns = {
+        f"hit_table.{name}": np.abs(getattr(event.hits, name).astype(np.float64))
+        for event in events
+        for name in ("local_time", "integral", "rms")
+        if len(event.hits)
+    }
+    largest, where = "spacepoint_table.position", ""
+    if columns:
+        largest = max(columns, key=lambda name: columns[name].max())
+        row = int(columns[largest].argmax())
+        where = f" has magnitude {columns[largest][row]:.3g} in row {row}"
+    raise EventError(
+        f"{largest}{where}: numbers of this size exceed the network's float32 arithmetic"
+    )
+
+
+def _split(outputs: Outputs, graphs: Sequence[EventGraph]) -> list[Outputs]:
+    """Give each event its rows of a batch's outputs."""
+    if len(graphs) == 1:
+        return [outputs]
+    ends = {
+        plane: np.cumsum([len(graph.planes[index].features) for graph in graphs])[:-1]
+        for index, plane in enumerate(PLANES)
+    }
+    split = {
+        name: np.split(array, ends.get(name[-1], np.arange(1, len(graphs))))
+        for name, array in outputs.items()
+    }
+    return [{name: parts[i] for name, parts in split.items()} for i in range(len(graphs))]
