@@ -21,28 +21,43 @@ class ProcessId(BaseModel):
 
     Attributes:
         pid: Its number.
-        started: When it started, seconds since the epoch, as psutil gives it.
+        started: When it started, in clock ticks since the system's start: unlike a time of
+            day it does not move when the clock is set.
     """
 
     model_config = ConfigDict(frozen=True)
 
     pid: int
-    started: float
+    started: int
 
     @classmethod
-    def of(cls, process: psutil.Process) -> ProcessId:
-        """Return the identity of ``process``."""
-        return cls(pid=process.pid, started=process.create_time())
+    def of(cls, pid: int) -> ProcessId:
+        """Return the identity of the process with the number ``pid``.
+
+        Raises:
+            psutil.NoSuchProcess: If there is none.
+        """
+        return cls(pid=pid, started=_start_ticks(pid))
 
     def process(self) -> psutil.Process | None:
         """Return the process if it is still alive (a zombie is not)."""
         try:
             process = psutil.Process(self.pid)
-            if abs(process.create_time() - self.started) > 1.0:
+            if _start_ticks(self.pid) != self.started:
                 return None
             return None if process.status() == psutil.STATUS_ZOMBIE else process
         except psutil.NoSuchProcess:
             return None
+
+
+def _start_ticks(pid: int) -> int:
+    """Return field 22 of ``/proc/PID/stat`` (proc(5))."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        raise psutil.NoSuchProcess(pid) from None
+    # The second field, the program's name in brackets, may hold blanks and brackets.
+    return int(text.rpartition(")")[2].split()[19])
 
 
 class LaunchPlan(BaseModel):

@@ -51,7 +51,7 @@ class Server:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-            self.identity = ProcessId.of(psutil.Process(self._process.pid))
+            self.identity = ProcessId.of(self._process.pid)
             deadline = time.monotonic() + _SCRATCH_WAIT_S
             while time.monotonic() < deadline and self.alive() and not self.scratch:
                 self.scratch = scratch_folders() - before

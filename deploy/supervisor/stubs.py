@@ -39,7 +39,7 @@ def living_stubs(server: psutil.Process) -> tuple[Stub, ...]:
             command = child.cmdline()
             # STUB .../MODEL/VERSION/model.py REGION ...
             if len(command) > 2 and Path(command[0]).name == STUB:
-                stubs.append(Stub(Path(command[1]).parents[1].name, ProcessId.of(child)))
+                stubs.append(Stub(Path(command[1]).parents[1].name, ProcessId.of(child.pid)))
         except psutil.Error:
             continue
     return tuple(stubs)

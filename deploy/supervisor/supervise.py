@@ -12,9 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
-
-import psutil
+from collections.abc import Mapping, Set
 
 from deploy.errors import KitError, LaunchError
 from deploy.repository.stage import VERSION
@@ -71,7 +69,7 @@ class Supervisor:
             artefact=plan.artefact,
             log=plan.log,
             phase="starting",
-            supervisor=ProcessId.of(psutil.Process(os.getpid())),
+            supervisor=ProcessId.of(os.getpid()),
         )
 
     def request_stop(self) -> None:
@@ -146,12 +144,12 @@ class Supervisor:
             self._note("healing", cause=describe_missing(missing), remedy="down, then up")
             return
         self._note("healing", cause=describe_missing(missing), remedy=None)
-        touched = time.time()
+        before = {stub.process for stub in server.living_stubs()}
         for model in missing:
             (self._plan.repository / model / VERSION / "model.py").touch()
         deadline = time.monotonic() + HEAL_DEADLINE_S
         while not self._stop.wait(0.1) and server.alive():
-            if all(self._is_renewed(server, model, touched) for model in missing):
+            if all(self._is_renewed(server, model, before) for model in missing):
                 self._note("ready", heals=self._state.heals + 1, cause=None, remedy=None)
                 log.info("healed %s", ", ".join(missing))
                 return
@@ -163,10 +161,10 @@ class Supervisor:
         models = self._plan.deployment.models
         return missing_stubs(server.living_stubs(), models, self._plan.instances)
 
-    def _is_renewed(self, server: Server, model: str, since: float) -> bool:
+    def _is_renewed(self, server: Server, model: str, before: Set[ProcessId]) -> bool:
+        # By identity: a process's start time and the clock may disagree by seconds.
         stubs = [stub for stub in server.living_stubs() if stub.model == model]
-        # psutil's start times are a hundredth of a second coarse.
-        if sum(stub.process.started > since - 0.1 for stub in stubs) < self._plan.instances:
+        if sum(stub.process not in before for stub in stubs) < self._plan.instances:
             return False
         return smoke(self._probe, model, self._golden[model]).ok
 

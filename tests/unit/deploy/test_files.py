@@ -7,9 +7,14 @@ from deploy.files import built_folder, digest_of, write_atomically
 
 def test_a_folder_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
     target = tmp_path / "out"
-    with pytest.raises(RuntimeError), built_folder(target) as folder:
-        (folder / "half").write_text("x")
-        raise RuntimeError
+
+    def fail_half_way() -> None:
+        with built_folder(target) as folder:
+            (folder / "half").write_text("x")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_half_way()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,0 +1,81 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deploy import state
+from deploy.deployment import Ports
+from deploy.errors import NotRunningError
+from deploy.state import DeploymentFolder, DeploymentState, ProcessId, default_endpoint, endpoint
+
+
+def _state(name: str, **changes: object) -> DeploymentState:
+    values = {
+        "name": name,
+        "engine": "local",
+        "host": "127.0.0.1",
+        "ports": Ports(),
+        "models": ("nugraph3",),
+        "artefact": "0" * 64,
+        "log": Path("/log"),
+        "phase": "ready",
+        "supervisor": ProcessId.of(os.getpid()),
+    }
+    return DeploymentState.model_validate({**values, **changes})
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_a_state_reads_back_as_it_was_written(folders: Path) -> None:
+    folder = DeploymentFolder("a")
+    folder.write_state(_state("a"))
+    assert DeploymentFolder("a").state() == _state("a")
+
+
+@pytest.mark.parametrize("content", ["", "{}", "not json", '{"name": "a"}'])
+def test_a_state_file_that_cannot_be_read_counts_as_none(folders: Path, content: str) -> None:
+    folder = DeploymentFolder("a")
+    folder.path.mkdir(parents=True)
+    folder.state_file.write_text(content)
+    assert folder.state() is None
+
+
+def test_a_missing_deployment_is_answered_with_those_that_are_there(folders: Path) -> None:
+    DeploymentFolder("there").write_state(_state("there"))
+    with pytest.raises(NotRunningError) as caught:
+        DeploymentFolder("gone").require_state()
+    assert caught.value.remedy == "python deploy/up.py --name gone (there: there)"
+
+
+def test_a_process_that_ended_and_a_later_one_of_its_number_are_not_alive() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    identity = ProcessId.of(process.pid)
+    assert identity.process() == psutil.Process(process.pid)
+    assert identity.model_copy(update={"started": identity.started - 1}).process() is None
+    process.kill()
+    # A zombie until it is waited for: dead all the same.
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert identity.process() is None
+    process.wait()
+    assert identity.process() is None
+
+
+def test_the_default_endpoint_is_that_of_the_only_running_deployment(folders: Path) -> None:
+    assert default_endpoint("http") is None
+    DeploymentFolder("a").write_state(_state("a"))
+    assert default_endpoint("grpc") == "127.0.0.1:8001"
+    DeploymentFolder("b").write_state(_state("b", ports=Ports(http=1, grpc=2, metrics=3)))
+    assert default_endpoint("grpc") is None
+
+
+def test_addresses_are_those_that_clients_on_this_host_can_use() -> None:
+    assert state.reachable_host("0.0.0.0") == "127.0.0.1"
+    assert state.reachable_host("10.0.0.1") == "10.0.0.1"
+    assert endpoint(state.reachable_host("::"), 8000) == "[::1]:8000"
