@@ -1,0 +1,94 @@
+"""scripts/infer.py against a real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from deploy.paths import CHECKOUT
+from tests.integration.conftest import Kit, until
+
+EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
+
+
+def _url(answer: dict[str, Any], protocol: str) -> str:
+    return f"{protocol}://127.0.0.1:{answer['ports'][protocol]}"
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("model", ["nugraph2", "nugraph3"])
+def test_every_hit_gets_a_label_and_every_event_a_picture(
+    kit: Kit, demo: dict[str, Any], tmp_path: Path, protocol: str, model: str
+) -> None:
+    out, displays = tmp_path / "results.h5", tmp_path / "displays"
+    flags = ["--url", _url(demo, protocol), "--model", model, "--out", str(out)]
+    done = kit.run("infer", str(EVENTS), *flags, "--display", str(displays), script="scripts")
+    assert done.returncode == 0, done.stderr
+    with h5py.File(EVENTS) as sent, h5py.File(out) as got:
+        events = sent["event_table/event_id"][:]
+        assert (got["event_table/event_id"][:] == events).all()
+        ids = np.c_[sent["hit_table/event_id"][:], sent["hit_table/hit_id"][:]]
+        answered = np.c_[got["hit_table/event_id"][:], got["hit_table/hit_id"][:]]
+        assert sorted(map(tuple, ids)) == sorted(map(tuple, answered))
+        assert np.isfinite(got["hit_table/x_semantic"][:]).all()
+    pictures = list(displays.glob("*.png"))
+    assert len(pictures) == len(events)
+    assert all(p.read_bytes().startswith(b"\x89PNG") for p in pictures)
+
+
+def test_a_bad_event_is_listed_and_the_others_are_answered(
+    kit: Kit, demo: dict[str, Any], tmp_path: Path
+) -> None:
+    spoilt = tmp_path / "spoilt.h5"
+    shutil.copy(EVENTS, spoilt)
+    with h5py.File(spoilt, "r+") as file:
+        event = file["event_table/event_id"][1]
+        rows = np.flatnonzero((file["hit_table/event_id"][:] == event).all(axis=1))
+        file["hit_table/integral"][rows[3]] = 5e6
+    out = tmp_path / "results.h5"
+    done = kit.run(
+        "infer", str(spoilt), "--url", _url(demo, "http"), "--out", str(out), script="scripts"
+    )
+    assert done.returncode == 1
+    assert "integral" in done.stdout + done.stderr
+    assert "row 3" in done.stdout + done.stderr
+    with h5py.File(out) as got:
+        assert len(got["event_table/event_id"]) == 4
+
+
+def test_a_killed_server_costs_no_event(kit: Kit, single: dict[str, Any], tmp_path: Path) -> None:
+    """The supervisor starts the server again; the client waits and repeats."""
+    out = tmp_path / "results.h5"
+    files = []
+    for index in range(8):
+        files.append(tmp_path / f"events{index}.h5")
+        shutil.copy(EVENTS, files[-1])
+    command = [sys.executable, "scripts/infer.py", *map(str, files)]
+    command += ["--url", _url(single, "grpc"), "--concurrency", "1", "--out", str(out), "--json"]
+    process = subprocess.Popen(
+        command, cwd=CHECKOUT, env=kit.variables, stdout=subprocess.PIPE, text=True
+    )
+    until(lambda: bool(list(tmp_path.glob("*results*"))), 30, "the first results")
+    time.sleep(0.5)
+    os.kill(single["server"]["pid"], signal.SIGKILL)
+    text, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, text
+    assert json.loads(text)["events"] == 40
+
+
+def test_no_server_is_one_line(kit: Kit, tmp_path: Path) -> None:
+    done = kit.run("infer", str(EVENTS), "--url", "http://127.0.0.1:1", script="scripts")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "127.0.0.1:1" in done.stderr
