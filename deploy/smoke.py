@@ -22,7 +22,7 @@ from deploy.deployment import DEFAULT_MODELS
 from deploy.paths import MODEL_REPOSITORY
 from deploy.repository.stage import VERSION
 from deploy.server.golden import read_golden
-from deploy.server.probe import SmokeResult, open_probe, smoke
+from deploy.server.probe import Probe, SmokeResult, smoke
 from deploy.state import DeploymentFolder, endpoint
 
 
@@ -30,7 +30,7 @@ def parser() -> Parser:
     """Return the command's parser."""
     flags = make_parser("smoke", "Run one event through each model and compare the values.")
     flags.add_argument(
-        "--url", help="http://host:port or grpc://host:port (default: the named deployment, both)"
+        "--url", help="http[s]://host:port or grpc[s]://host:port (default: the deployment's, both)"
     )
     flags.add_argument("--models", help="models to ask, comma separated")
     flags.add_argument(
@@ -65,7 +65,7 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
     repository = options.repository or repository
     results: list[tuple[str, SmokeResult]] = []
     for url in urls:
-        probe = open_probe(url, timeout=options.timeout)
+        probe = Probe(url, timeout=options.timeout)
         for model in models:
             golden = read_golden(repository / model / VERSION / "golden.npz")
             results.append((url, smoke(probe, model, golden)))

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from deploy.cli import Parser, make_parser, run
 from deploy.console import Console
 from deploy.health import examine
-from deploy.server.probe import open_probe
+from deploy.server.probe import Probe
 from deploy.state import DeploymentFolder, endpoint
 
 _TIMEOUT_S = 3.0
@@ -38,7 +38,7 @@ def _status(options: argparse.Namespace, console: Console) -> int:
     folder = DeploymentFolder(options.name)
     state = folder.require_state()
     url = f"http://{endpoint(state.host, state.ports.http)}"
-    health = examine(folder, state, open_probe(url, timeout=_TIMEOUT_S))
+    health = examine(folder, state, Probe(url, timeout=_TIMEOUT_S))
     rows = [
         [
             m.model,

@@ -184,7 +184,7 @@ class TritonTransport:
             ServerAwayError: The server cannot be reached.
         """
         grpc = self._endpoint.protocol == "grpc"
-        options: dict[str, Any] = {"as_json": True, "client_timeout": self._timeout} if grpc else {}
+        options = {"as_json": True, **self._deadline()} if grpc else {}
         try:
             metadata = self._call("get_model_metadata", model, **options)
         except RequestError as error:
@@ -213,6 +213,25 @@ class TritonTransport:
                 "check the address, and --protocol (gRPC has its own port)",
             ) from error
 
+    def server_ready(self) -> bool:
+        """Return whether the server says it is live and ready.
+
+        Raises:
+            ServerAwayError: The server cannot be reached.
+        """
+        options = self._deadline()
+        return bool(
+            self._call("is_server_live", **options) and self._call("is_server_ready", **options)
+        )
+
+    def model_ready(self, model: str) -> bool:
+        """Return whether the server says the model is ready.
+
+        Raises:
+            ServerAwayError: The server cannot be reached.
+        """
+        return bool(self._call("is_model_ready", model, **self._deadline()))
+
     def infer(self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         """Return the outputs by name.
 
@@ -234,9 +253,7 @@ class TritonTransport:
             tensor.set_data_from_numpy(np.ascontiguousarray(values))
             inputs.append(tensor)
         outputs = [self._library.InferRequestedOutput(name) for name in model.outputs]
-        grpc = self._endpoint.protocol == "grpc"
-        options = {"client_timeout": self._timeout} if grpc else {}
-        result = self._call("infer", model.name, inputs, outputs=outputs, **options)
+        result = self._call("infer", model.name, inputs, outputs=outputs, **self._deadline())
         try:
             return {name: result.as_numpy(name) for name in model.outputs}
         except (ValueError, TypeError, KeyError) as error:
@@ -250,6 +267,10 @@ class TritonTransport:
         client, self._client = self._client, None
         if client is not None:
             client.close()
+
+    def _deadline(self) -> dict[str, Any]:
+        """Return the option for one call; HTTP connections are given theirs when made."""
+        return {"client_timeout": self._timeout} if self._endpoint.protocol == "grpc" else {}
 
     def _connect(self) -> Any:
         endpoint = self._endpoint

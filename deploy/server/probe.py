@@ -1,34 +1,66 @@
-"""Ask a server what it is able to: health, readiness, metadata, one inference."""
+"""Ask a server what it is able to: health, readiness, one inference with known values."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-from urllib.parse import urlsplit
+from typing import Any
 
 import numpy.typing as npt
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.utils import np_to_triton_dtype
 
-from deploy.errors import DeploymentError
+from deploy.client.transport import (
+    Endpoint,
+    RequestError,
+    ServedModel,
+    ServerAwayError,
+    TritonTransport,
+)
+from deploy.errors import KitError
 from deploy.server.golden import GoldenEvent, difference
 
 Array = npt.NDArray[Any]
 
 
-class UnreachableError(Exception):
-    """The server does not answer."""
+class Probe:
+    """Asks one server.
 
+    Every question has a connection of its own: one that is kept open delays a server's stop.
 
-class Probe(Protocol):
-    """What is asked of a server, whatever the protocol."""
+    Args:
+        url: ``http://``, ``https://``, ``grpc://`` or ``grpcs://`` and ``host:port``.
+        timeout: Seconds for one answer.
+
+    Raises:
+        ClientError: If the URL is none of these.
+    """
+
+    def __init__(self, url: str, *, timeout: float = 10.0) -> None:
+        self._endpoint = Endpoint.parse(url)
+        self._timeout = timeout
 
     def server_ready(self) -> bool:
         """Return whether the server says it is live and ready."""
+        transport = self._open()
+        try:
+            return transport.server_ready()
+        except KitError:
+            return False
+        finally:
+            transport.close()
 
     def model_ready(self, model: str) -> bool:
-        """Return whether the server says the model is ready."""
+        """Return whether the server says the model is ready.
+
+        Raises:
+            ServerAwayError: If there is no answer.
+        """
+        transport = self._open()
+        try:
+            return transport.model_ready(model)
+        finally:
+            transport.close()
 
     def infer(
         self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str]
@@ -36,9 +68,19 @@ class Probe(Protocol):
         """Return the outputs of one inference.
 
         Raises:
-            UnreachableError: If there is no answer.
-            InferenceServerException: If the answer is an error.
+            RequestError: If the answer is an error.
+            ServerAwayError: If there is no answer.
         """
+        types = {name: str(np_to_triton_dtype(array.dtype)) for name, array in inputs.items()}
+        transport = self._open()
+        try:
+            answer = transport.infer(ServedModel(model, types, tuple(outputs), {}), inputs)
+        finally:
+            transport.close()
+        return {name: array for name, array in answer.items() if array is not None}
+
+    def _open(self) -> TritonTransport:
+        return TritonTransport(self._endpoint, timeout=self._timeout)
 
 
 @dataclass(frozen=True)
@@ -49,7 +91,7 @@ class SmokeResult:
         model: The model asked.
         ready: Whether the server says the model is ready.
         error: What was wrong, or None.
-        seconds: How long the inference took, as the client sees it.
+        seconds: How long the inference took, as the client sees it, connecting included.
     """
 
     model: str
@@ -71,118 +113,8 @@ def smoke(probe: Probe, model: str, golden: GoldenEvent) -> SmokeResult:
         started = time.perf_counter()
         answer = probe.infer(model, golden.inputs, tuple(golden.outputs))
         seconds = time.perf_counter() - started
-    except UnreachableError as error:
-        return SmokeResult(model, ready=False, error=str(error), seconds=None)
-    except InferenceServerException as error:
-        text = str(error.message()).splitlines()[0]
-        return SmokeResult(model, ready=True, error=text, seconds=None)
+    except ServerAwayError as error:
+        return SmokeResult(model, ready=False, error=error.cause, seconds=None)
+    except RequestError as error:
+        return SmokeResult(model, ready=True, error=error.cause, seconds=None)
     return SmokeResult(model, True, difference(golden.outputs, answer), seconds)
-
-
-def open_probe(url: str, *, timeout: float = 10.0) -> Probe:
-    """Return a probe for ``url`` (``http://host:port``, ``grpc://host:port``, or without scheme).
-
-    Raises:
-        DeploymentError: If the URL is none of these.
-    """
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme not in ("http", "grpc") or not parts.netloc or parts.path not in ("", "/"):
-        raise DeploymentError(f"url: {url!r} is not http://host:port or grpc://host:port")
-    if parts.scheme == "grpc":
-        return _GrpcProbe(parts.netloc, timeout)
-    return _HttpProbe(parts.netloc, timeout)
-
-
-class _HttpProbe:
-    def __init__(self, address: str, timeout: float) -> None:
-        import tritonclient.http as client
-
-        self._module = client
-        self._address = address
-        self._timeout = timeout
-
-    def _client(self) -> Any:
-        # A client for each question: a kept connection would delay the server's stop.
-        return self._module.InferenceServerClient(
-            self._address, connection_timeout=self._timeout, network_timeout=self._timeout
-        )
-
-    def server_ready(self) -> bool:
-        try:
-            with self._client() as client:
-                return bool(client.is_server_live() and client.is_server_ready())
-        except OSError:
-            return False
-
-    def model_ready(self, model: str) -> bool:
-        try:
-            with self._client() as client:
-                return bool(client.is_model_ready(model))
-        except OSError as error:
-            raise UnreachableError(
-                f"no answer from http://{self._address}: {_reason(error)}"
-            ) from None
-
-    def infer(
-        self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str]
-    ) -> dict[str, Array]:
-        tensors = [_filled(self._module.InferInput, n, a) for n, a in inputs.items()]
-        asked = [self._module.InferRequestedOutput(name) for name in outputs]
-        try:
-            with self._client() as client:
-                result = client.infer(model, tensors, outputs=asked)
-        except OSError as error:
-            raise UnreachableError(
-                f"no answer from http://{self._address}: {_reason(error)}"
-            ) from None
-        return _arrays(result, outputs)
-
-
-class _GrpcProbe:
-    def __init__(self, address: str, timeout: float) -> None:
-        import tritonclient.grpc as client
-
-        self._module = client
-        self._address = address
-        self._timeout = timeout
-        self._client = client.InferenceServerClient(address)
-
-    def server_ready(self) -> bool:
-        try:
-            return bool(
-                self._client.is_server_live(client_timeout=self._timeout)
-                and self._client.is_server_ready(client_timeout=self._timeout)
-            )
-        except InferenceServerException:
-            return False
-
-    def model_ready(self, model: str) -> bool:
-        try:
-            return bool(self._client.is_model_ready(model, client_timeout=self._timeout))
-        except InferenceServerException as error:
-            raise UnreachableError(
-                f"no answer from grpc://{self._address}: {error.message()}"
-            ) from None
-
-    def infer(
-        self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str]
-    ) -> dict[str, Array]:
-        tensors = [_filled(self._module.InferInput, n, a) for n, a in inputs.items()]
-        asked = [self._module.InferRequestedOutput(name) for name in outputs]
-        result = self._client.infer(model, tensors, outputs=asked, client_timeout=self._timeout)
-        return _arrays(result, outputs)
-
-
-def _filled(kind: Any, name: str, array: Array) -> Any:
-    tensor = kind(name, list(array.shape), np_to_triton_dtype(array.dtype))
-    tensor.set_data_from_numpy(array)
-    return tensor
-
-
-def _arrays(result: Any, outputs: Sequence[str]) -> dict[str, Array]:
-    answer = {name: result.as_numpy(name) for name in outputs}
-    return {name: array for name, array in answer.items() if array is not None}
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error) or type(error).__name__

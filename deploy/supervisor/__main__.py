@@ -10,7 +10,7 @@ from pathlib import Path
 
 from deploy.repository.stage import VERSION
 from deploy.server.golden import read_golden
-from deploy.server.probe import open_probe
+from deploy.server.probe import Probe
 from deploy.state import DeploymentFolder, endpoint, reachable_host
 from deploy.supervisor.supervise import Supervisor
 
@@ -36,7 +36,7 @@ def main(argument: str) -> int:
             for model in plan.deployment.models
         }
         host = reachable_host(plan.deployment.listen)
-        probe = open_probe(f"http://{endpoint(host, plan.ports.http)}")
+        probe = Probe(f"http://{endpoint(host, plan.ports.http)}")
         supervisor = Supervisor(folder, plan, probe, golden)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: supervisor.request_stop())

@@ -21,7 +21,7 @@ from deploy.engines.local import LocalEngine
 from deploy.errors import LaunchError
 from deploy.server.golden import GoldenEvent
 from deploy.server.ports import choose_ports
-from deploy.server.probe import open_probe
+from deploy.server.probe import Probe
 from deploy.state import LaunchPlan
 from deploy.supervisor.server import Server
 from tests.integration.conftest import leftovers
@@ -74,7 +74,7 @@ class Bench:
         try:
             with pytest.raises(LaunchError) as caught:
                 server.wait_ready(
-                    open_probe(f"http://127.0.0.1:{plan.ports.http}", timeout=3),
+                    Probe(f"http://127.0.0.1:{plan.ports.http}", timeout=3),
                     GOLDEN,
                     deadline=started + deadline,
                     stopped=lambda: False,
