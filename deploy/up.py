@@ -22,6 +22,7 @@ from deploy.console import Console
 from deploy.deployment import Deployment, Ports, load_deployment
 from deploy.engines.local import LocalEngine
 from deploy.errors import DeploymentError, LaunchError
+from deploy.files import locked
 from deploy.state import DeploymentFolder, DeploymentState, LaunchPlan, endpoint
 
 
@@ -71,25 +72,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _up(options: argparse.Namespace, console: Console) -> int:
     deployment = load_deployment(options.file, _overrides(options))
     engine = LocalEngine()
-    folder = DeploymentFolder(deployment.name)
-    running = _running(folder)
-    if running is not None:
-        _check_same(deployment, engine, folder, running, dry_run=options.dry_run)
-        console.say(f"deployment {deployment.name} is running already")
-        _show(console, running)
-        return 0
     if options.dry_run:
         _show_plan(console, engine.plan(deployment=deployment))
         return 0
+    folder = DeploymentFolder(deployment.name)
+    # Two that start the same deployment take turns; the second finds it running.
+    with locked(folder.path / "launch.lock"):
+        state = _running(folder)
+        if state is not None:
+            _check_same(deployment, engine, folder, state)
+            console.say(f"deployment {deployment.name} is running already")
+        else:
+            state = _launch(deployment, engine, console)
+    _show(console, state)
+    return 0
+
+
+def _launch(deployment: Deployment, engine: LocalEngine, console: Console) -> DeploymentState:
     if deployment.engine == "auto":
         console.say("engine: local (no container is needed for it)")
     with console.step("prepare") as say:
         engine.prepare(deployment=deployment, say=say)
     plan = engine.plan(deployment=deployment)
     with console.step("start") as say:
-        state = engine.launch(plan=plan, say=say)
-    _show(console, state)
-    return 0
+        return engine.launch(plan=plan, say=say)
 
 
 def _overrides(options: argparse.Namespace) -> dict[str, Any]:
@@ -122,24 +128,22 @@ def _running(folder: DeploymentFolder) -> DeploymentState | None:
 
 
 def _check_same(
-    deployment: Deployment,
-    engine: LocalEngine,
-    folder: DeploymentFolder,
-    state: DeploymentState,
-    *,
-    dry_run: bool,
+    deployment: Deployment, engine: LocalEngine, folder: DeploymentFolder, state: DeploymentState
 ) -> None:
-    plan = folder.plan()
     if state.phase != "ready":
         raise LaunchError(
             f"deployment {deployment.name} is there and {state.phase}",
             f"python deploy/status.py --name {deployment.name}",
         )
-    if plan is None or plan.deployment != deployment or dry_run:
+    plan = folder.plan()
+    changed = None
+    if plan is None or plan.deployment != deployment:
+        changed = "other settings"
+    elif plan.artefact != engine.artefact(deployment=deployment):
+        changed = "an environment, weights or configuration that have changed since"
+    if changed is not None:
         raise LaunchError(
-            f"deployment {deployment.name} is running with other settings"
-            if not dry_run
-            else f"deployment {deployment.name} is running",
+            f"deployment {deployment.name} is running with {changed}",
             f"python deploy/down.py --name {deployment.name}, or another --name",
         )
 

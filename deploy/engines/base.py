@@ -31,6 +31,17 @@ class Engine(ABC):
         """
 
     @abstractmethod
+    def artefact(self, *, deployment: Deployment) -> str:
+        """Return a digest of all that a launch would run and serve.
+
+        Args:
+            deployment: What is wanted.
+
+        Raises:
+            KitError: If a file of it is missing.
+        """
+
+    @abstractmethod
     def prepare(self, *, deployment: Deployment, say: Say) -> Path:
         """Make and check whatever the launch needs and lacks.
 

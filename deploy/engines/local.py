@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
 from deploy.console import Say
 from deploy.deployment import Deployment
 from deploy.engines.base import Engine
@@ -72,7 +74,7 @@ class LocalEngine(Engine):
             repository=folder.repository,
             instances=deployment.instance_count(),
             shm_prefix=prefix,
-            artefact=self._artefact(deployment, environment),
+            artefact=self.artefact(deployment=deployment),
             log=folder.log,
         )
 
@@ -81,7 +83,7 @@ class LocalEngine(Engine):
         cache = cache_folder()
         standard = standard_environment(deployment.flavour)
         environment = standard.environment
-        if not environment.folder.exists():
+        if not standard.packages.exists():
             _require_space(cache, _ENVIRONMENT_BYTES, "the execution environment")
         _require_space(DeploymentFolder(deployment.name).path, _LAUNCH_BYTES, "the deployment")
         processes = len(deployment.models) * deployment.instance_count()
@@ -141,8 +143,7 @@ class LocalEngine(Engine):
         try:
             return _await_ready(folder, supervisor, deployment.timeout)
         except BaseException:
-            supervisor.terminate()
-            supervisor.wait(_STOP_TIMEOUT_S)
+            _end(psutil.Process(supervisor.pid))
             _forget(folder)
             raise
 
@@ -150,17 +151,11 @@ class LocalEngine(Engine):
         """Let the supervisor stop the server; do its work if it is gone."""
         supervisor = state.supervisor.process()
         if supervisor is not None:
-            supervisor.terminate()
-            supervisor.wait(_STOP_TIMEOUT_S)
+            _end(supervisor)
         server = state.server.process() if state.server is not None else None
         stubs = living_stubs(server) if server is not None else ()
         if server is not None:
-            server.terminate()
-            try:
-                server.wait(_STOP_TIMEOUT_S / 3)
-            except Exception:  # whatever psutil says: the next call ends it
-                server.kill()
-                server.wait(_STOP_TIMEOUT_S / 3)
+            _end(server)
         sweep(
             prefix=shm_prefix(folder.name),
             scratch=state.scratch,
@@ -173,7 +168,9 @@ class LocalEngine(Engine):
         root = distribution_folder(cache_folder(), find_release(deployment.triton), python)
         return TritonDistribution(root=root, stub_python=python)
 
-    def _artefact(self, deployment: Deployment, environment: Environment) -> str:
+    def artefact(self, *, deployment: Deployment) -> str:
+        """Return the digest of execution environment and model files."""
+        environment = standard_environment(deployment.flavour).environment
         total = hashlib.sha256(environment.digest.encode())
         for model in deployment.models:
             checkpoint = deployment.checkpoints.get(model)
@@ -221,6 +218,18 @@ def _await_ready(
             )
         time.sleep(0.05)
     raise LaunchError("the supervisor does not answer", f"read its log: {folder.supervisor_log}")
+
+
+def _end(process: psutil.Process) -> None:
+    """Ask a process to end and wait for it; kill it if it does not."""
+    try:
+        process.terminate()
+        process.wait(_STOP_TIMEOUT_S)
+    except psutil.TimeoutExpired:
+        process.kill()
+        process.wait(_STOP_TIMEOUT_S)
+    except psutil.NoSuchProcess:
+        return
 
 
 def _forget(folder: DeploymentFolder) -> None:

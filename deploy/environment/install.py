@@ -171,7 +171,7 @@ def _progress(say: Say) -> Say:
 
 
 def _run(command: Sequence[str], failed: str, line: Say | None = None) -> None:
-    """Run ``command``; raise with the first line that says ERROR if it fails."""
+    """Run ``command``; raise with the last line that says ERROR if it fails."""
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
     process = subprocess.Popen(
         command,
@@ -198,8 +198,9 @@ def _run(command: Sequence[str], failed: str, line: Say | None = None) -> None:
     reader.join()
     if status != 0:
         said = [text.strip() for text in errors if text.strip()]
-        reason = next((text for text in said if text.startswith("ERROR")), None)
-        reason = reason or (said[-1] if said else f"exit status {status}")
+        # pip's last complaint is its conclusion; the ones before list what it has seen.
+        complaints = [text for text in said if text.startswith("ERROR")] or said
+        reason = complaints[-1] if complaints else f"exit status {status}"
         raise EnvironmentSetupError(
             f"{failed}: {reason.removeprefix('ERROR: ')}",
             "check network, disk and pip's settings (pip config list), then repeat the command",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from deploy.console import Say
 from deploy.environment.install import Environment, ensure_environment, plan_environment
@@ -18,11 +19,13 @@ class StandardEnvironment:
     Attributes:
         lock: What is in it.
         interpreter: What it runs on.
+        packages: Folder of its lower layer, which holds the locked packages.
         environment: Where it is.
     """
 
     lock: Lock
     interpreter: Interpreter
+    packages: Path
     environment: Environment
 
     def ensure(self, say: Say) -> Environment:
@@ -40,5 +43,5 @@ def standard_environment(flavour: str) -> StandardEnvironment:
     """
     lock = read_lock(ENVIRONMENT_SOURCE / "locks", flavour)
     interpreter = find_interpreter(lock.python)
-    _, environment = plan_environment(cache_folder(), lock, interpreter, ENVIRONMENT_SOURCE)
-    return StandardEnvironment(lock, interpreter, environment)
+    packages, environment = plan_environment(cache_folder(), lock, interpreter, ENVIRONMENT_SOURCE)
+    return StandardEnvironment(lock, interpreter, packages, environment)

@@ -92,6 +92,10 @@ class Supervisor:
             server.stop()
             self._note("failed", cause=error.cause, remedy=error.remedy)
             return 1
+        except BaseException:
+            # Not foreseen: better no server than one that nobody watches or sweeps up after.
+            server.stop()
+            raise
         self._note("stopping")
         server.stop()
         self._folder.state_file.unlink(missing_ok=True)
@@ -139,11 +143,12 @@ class Supervisor:
         missing = self._missing(server)
         if not missing or not server.alive():
             return
-        log.warning("dead stubs: %s", missing)
+        cause = describe_missing(missing)
+        if cause != self._state.cause:
+            log.warning("%s", cause)
+            self._note("healing", cause=cause, remedy=None)
         if not self._plan.deployment.heal:
-            self._note("healing", cause=describe_missing(missing), remedy="down, then up")
             return
-        self._note("healing", cause=describe_missing(missing), remedy=None)
         before = {stub.process for stub in server.living_stubs()}
         for model in missing:
             (self._plan.repository / model / VERSION / "model.py").touch()
@@ -170,7 +175,11 @@ class Supervisor:
 
     def _note(self, phase: Phase, **changes: object) -> None:
         self._state = self._state.model_copy(update={"phase": phase, **changes})
-        self._folder.write_state(self._state)
+        try:
+            self._folder.write_state(self._state)
+        except OSError as error:
+            # A full disk is no reason to stop a server that works.
+            log.error("the state file cannot be written: %s", error)
 
 
 def describe_missing(missing: Mapping[str, int]) -> str:
