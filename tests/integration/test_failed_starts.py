@@ -82,7 +82,7 @@ class Bench:
             assert time.monotonic() - started < deadline + 5
         finally:
             server.stop()
-        assert leftovers() == before, "a failed start leaves nothing"
+        assert not leftovers() - before, "a failed start leaves nothing"
         assert "\n" not in caught.value.cause
         assert caught.value.remedy
         return caught.value

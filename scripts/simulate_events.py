@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Write simulated events, with their truth, in pynuml's HDF5 layout.
+
+    python scripts/simulate_events.py OUT.h5 --events 20 --seed 7
+
+Needs numpy and h5py: both the kit's Python and the execution environment's have them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "envs" / "numl"))
+
+
+def main() -> int:
+    """Run the command and return its exit code."""
+    try:
+        from numl_demo.hdf5 import write_events
+        from numl_demo.simulate import DEFAULT_HITS, SimulationError, simulate_events
+    except ModuleNotFoundError as missing:
+        print(
+            f"error: this Python has no {missing.name}; use the Python that scripts/quickstart "
+            "sets up, or pip install numpy h5py",
+            file=sys.stderr,
+        )
+        return 1
+
+    parser = argparse.ArgumentParser(description="Write simulated events in pynuml's HDF5 layout.")
+    parser.add_argument("out", type=Path, metavar="OUT.h5", help="file to write (replaced)")
+    parser.add_argument("--events", type=int, default=10, metavar="N", help="how many (default 10)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same events")
+    parser.add_argument(
+        "--hits-range",
+        type=int,
+        nargs=2,
+        default=DEFAULT_HITS,
+        metavar=("LOW", "HIGH"),
+        help="hits per event, all planes together (default %(default)s)",
+    )
+    arguments = parser.parse_args()
+    low, high = arguments.hits_range
+    if arguments.events < 1:
+        parser.error("--events must be at least 1")
+    if not 0 <= arguments.seed < 2**31:
+        parser.error("--seed must be from 0 to 2147483647")
+    if not 60 <= low < high:
+        parser.error("--hits-range wants LOW < HIGH, and LOW at least 60 (20 in each plane)")
+    if not arguments.out.parent.is_dir():
+        parser.error(f"no such folder: {arguments.out.parent}")
+
+    def progress(done: int) -> None:
+        if sys.stderr.isatty():
+            end = "\n" if done == arguments.events else ""
+            print(f"\r{done} of {arguments.events} events", end=end, file=sys.stderr, flush=True)
+
+    try:
+        events = simulate_events(arguments.events, arguments.seed, (low, high))
+        count = write_events(arguments.out, events, progress)
+    except (OSError, SimulationError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted; nothing was written", file=sys.stderr)
+        return 130
+    print(f"{arguments.out}: {count} simulated events, seed {arguments.seed}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,368 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from numl_demo import geometry, physics, simulate
+from numl_demo.graphs import NUGRAPH2_LABELS, NUGRAPH3_LABELS, make_graphs, pynuml_event
+from numl_demo.hdf5 import read_events, write_events
+from numl_demo.publish import FILES, packaged_events, publish
+from numl_demo.simulate import (
+    CATEGORIES,
+    SimulatedEvent,
+    SimulationError,
+    simulate_event,
+    simulate_events,
+)
+from numl_demo.train import Settings, evaluate, train
+from numl_serving.golden import disagreements, read_golden
+from numl_serving.modelcard import read_card
+from numl_serving.runtime import Runtime
+from pynuml.labels import StandardLabels
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = ROOT / "scripts" / "simulate_events.py"
+DEMO_EVENTS = ROOT / "scripts" / "data" / "demo_events.h5"
+
+# tables and columns of MicroBooNE's open data in pynuml's layout: (type, width)
+LAYOUT = {
+    "hit_table": {
+        "hit_id": ("i4", 1), "integral": ("f4", 1), "local_plane": ("i4", 1),
+        "local_time": ("f4", 1), "local_wire": ("i4", 1), "rms": ("f4", 1), "tpc": ("i4", 1),
+    },
+    "spacepoint_table": {
+        "hit_id": ("i4", 3), "position": ("f4", 3), "spacepoint_id": ("i4", 1),
+    },
+    "edep_table": {
+        "energy": ("f4", 1), "energy_fraction": ("f4", 1), "g4_id": ("i4", 1),
+        "hit_id": ("i4", 1),
+    },
+    "particle_table": {
+        "category": ("i4", 1), "end_position": ("f4", 3), "end_position_corr": ("f4", 3),
+        "end_process": ("O", 1), "end_wire_pos": ("i4", 3), "end_wire_time": ("f4", 1),
+        "g4_id": ("i4", 1), "instance": ("i4", 1), "momentum": ("f4", 1), "parent_id": ("i4", 1),
+        "start_position": ("f4", 3), "start_position_corr": ("f4", 3), "start_process": ("O", 1),
+        "start_wire_pos": ("i4", 3), "start_wire_time": ("f4", 1), "type": ("i4", 1),
+    },
+    "event_table": {
+        "is_cc": ("i4", 1), "lep_energy": ("f4", 1), "nu_dir": ("f4", 3), "nu_energy": ("f4", 1),
+        "nu_pdg": ("i4", 1), "nu_vtx": ("f4", 3), "nu_vtx_corr": ("f4", 3),
+        "nu_vtx_wire_pos": ("i4", 3), "nu_vtx_wire_time": ("f4", 1),
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def events() -> list[SimulatedEvent]:
+    return list(simulate_events(12, seed=11, hits=(100, 600)))
+
+
+def column(event: SimulatedEvent, table: str, name: str) -> np.ndarray[Any, Any]:
+    return event.tables[table][name][:, 0]
+
+
+def test_the_same_seed_gives_the_same_event_whatever_else_is_made() -> None:
+    alone = simulate_event(3, 2)
+    second = list(simulate_events(2, 3))[1]
+    for name, table in alone.tables.items():
+        for key, values in table.items():
+            np.testing.assert_array_equal(values, second.tables[name][key], err_msg=key)
+
+
+def test_another_seed_gives_another_event() -> None:
+    first, second = (column(simulate_event(seed, 1), "hit_table", "rms") for seed in (1, 2))
+    assert not np.array_equal(first, second)
+
+
+def test_hits_are_finite_and_in_the_detectors_range(events: list[SimulatedEvent]) -> None:
+    for event in events:
+        assert 100 <= event.num_hits <= 600
+        plane = column(event, "hit_table", "local_plane")
+        wire = column(event, "hit_table", "local_wire")
+        assert set(plane) == {0, 1, 2}
+        assert np.all(wire >= 0)
+        assert np.all(wire < geometry.WIRE_COUNT[plane])
+        for name in ("local_time", "integral", "rms"):
+            assert np.all(np.isfinite(column(event, "hit_table", name)))
+        assert np.all(column(event, "hit_table", "integral") > 0)
+        assert np.array_equal(column(event, "hit_table", "hit_id"), np.arange(event.num_hits))
+
+
+def test_hits_look_like_those_real_weights_were_trained_on(events: list[SimulatedEvent]) -> None:
+    hits = np.concatenate(
+        [
+            np.stack([column(e, "hit_table", n) for n in ("integral", "rms", "local_time")], 1)
+            for e in events
+        ]
+    )
+    integral, rms, time = hits.mean(axis=0)
+    assert 100 < integral < 250
+    assert 3.5 < rms < 5.0
+    assert 1500 < time < 5000
+
+
+def test_no_wire_that_is_dead_gives_a_hit(events: list[SimulatedEvent]) -> None:
+    dead = geometry.dead_wires()
+    for event in events:
+        plane = column(event, "hit_table", "local_plane")
+        wire = column(event, "hit_table", "local_wire")
+        # noise is of the readout and may sit anywhere; charge is seen on living wires only
+        signal = np.unique(column(event, "edep_table", "hit_id"))
+        assert not any(dead[p][w] for p, w in zip(plane[signal], wire[signal], strict=True))
+
+
+def test_pynuml_gives_every_particle_the_label_the_simulation_meant(
+    events: list[SimulatedEvent],
+) -> None:
+    for event in events:
+        labels = StandardLabels()(pynuml_event(event)["particle_table"]).set_index("g4_id")
+        g4_id = column(event, "particle_table", "g4_id")
+        assert len(labels) == len(g4_id)
+        for name, column_of_labels in (("category", "semantic_label"), ("instance",) * 2):
+            column_of_labels = "instance_label" if name == "instance" else column_of_labels
+            np.testing.assert_array_equal(
+                labels.loc[g4_id, column_of_labels], column(event, "particle_table", name)
+            )
+
+
+def test_pynuml_accepts_every_event_under_both_labellings(events: list[SimulatedEvent]) -> None:
+    for labels in (NUGRAPH2_LABELS, NUGRAPH3_LABELS):
+        graphs = make_graphs(events, labels)
+        assert len(graphs) == len(events)
+        for graph in graphs:
+            for plane in geometry.PLANES:
+                y = graph[plane].y_semantic
+                assert int(y.max()) < len(labels.semantic_classes)
+                assert int(y.min()) >= -1
+
+
+def test_every_class_has_its_share_and_some_hits_have_no_truth() -> None:
+    count = np.zeros(len(CATEGORIES))
+    hits = 0
+    for event in simulate_events(40, seed=5, hits=(100, 400)):
+        category = dict(
+            zip(
+                column(event, "particle_table", "g4_id"),
+                column(event, "particle_table", "category"),
+                strict=True,
+            )
+        )
+        g4_id, hit = column(event, "edep_table", "g4_id"), column(event, "edep_table", "hit_id")
+        for index in np.unique(hit, return_index=True)[1]:
+            count[category[g4_id[index]]] += 1
+        hits += event.num_hits
+    share = count / hits
+    assert share[:-1].min() > 0.01
+    assert share.max() < 0.45
+    assert share[CATEGORIES.index("invisible")] == 0
+    assert 0.03 < 1 - share.sum() < 0.4
+
+
+def test_energy_fractions_of_a_hit_sum_to_one(events: list[SimulatedEvent]) -> None:
+    for event in events:
+        hit = column(event, "edep_table", "hit_id")
+        total = np.bincount(hit, column(event, "edep_table", "energy_fraction"))
+        np.testing.assert_allclose(total[np.unique(hit)], 1.0, rtol=1e-5)
+
+
+def test_most_spacepoints_match_wires_and_times_and_some_do_not(
+    events: list[SimulatedEvent],
+) -> None:
+    good = lost = total = 0
+    for event in events:
+        ids = event.tables["spacepoint_table"]["hit_id"]
+        position = event.tables["spacepoint_table"]["position"].astype(float)
+        assert len(np.unique(column(event, "spacepoint_table", "spacepoint_id"))) == len(ids)
+        assert ids.max() < event.num_hits
+        for plane in range(3):
+            with_hit = ids[ids[:, plane] >= 0, plane]
+            assert np.all(column(event, "hit_table", "local_plane")[with_hit] == plane)
+        wires = column(event, "hit_table", "local_wire")[np.where(ids < 0, 0, ids)]
+        distance = np.abs(geometry.wire_coordinate(position) - wires)
+        good += int(np.all((distance < 3) | (ids < 0), axis=1).sum())
+        lost += int((ids < 0).any(axis=1).sum())
+        total += len(ids)
+    assert good > 0.85 * total
+    assert 0 < lost < 0.3 * total
+
+
+def test_a_written_file_has_the_layout_of_the_open_data(
+    tmp_path: Path, events: list[SimulatedEvent]
+) -> None:
+    path = tmp_path / "events.h5"
+    assert write_events(path, events[:3]) == 3
+    with h5py.File(path) as file:
+        for table, columns in LAYOUT.items():
+            assert set(file[table]) == {*columns, "event_id", "event_id.seq_cnt"}
+            rows = len(file[f"{table}/event_id"])
+            for name, (kind, width) in columns.items():
+                assert file[table][name].dtype == np.dtype(kind), name
+                assert file[table][name].shape == (rows, width), name
+            assert file[f"{table}/event_id"].dtype == np.int32
+            counts = file[f"{table}/event_id.seq_cnt"]
+            assert counts.dtype == np.int64
+            assert counts[:, 1].sum() == rows
+    assert [p.name for p in tmp_path.iterdir()] == ["events.h5"]
+
+
+def test_what_was_written_is_read_back(tmp_path: Path, events: list[SimulatedEvent]) -> None:
+    path = tmp_path / "events.h5"
+    write_events(path, events[:4])
+    for before, after in zip(events[:4], read_events(path), strict=True):
+        assert before.event_id == after.event_id
+        for name, table in before.tables.items():
+            for key, values in table.items():
+                found = after.tables[name][key]
+                if values.dtype == object:
+                    found = np.char.decode(found.astype(bytes)).astype(object)
+                np.testing.assert_array_equal(values, found)
+
+
+def test_an_event_without_spacepoints_has_no_entry_and_is_read_back(
+    tmp_path: Path, events: list[SimulatedEvent]
+) -> None:
+    first, second = events[:2]
+    none = {key: values[:0] for key, values in first.tables["spacepoint_table"].items()}
+    bare = SimulatedEvent(first.event_id, first.tables | {"spacepoint_table": none})
+    path = tmp_path / "events.h5"
+    write_events(path, [bare, second])
+    found = read_events(path)
+    assert [len(e.tables["spacepoint_table"]["hit_id"]) for e in found] == [
+        0,
+        len(second.tables["spacepoint_table"]["hit_id"]),
+    ]
+
+
+def test_an_impossible_size_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulate, "_ATTEMPTS", 5)
+    with pytest.raises(SimulationError, match=r"no event with 60 to 61 hits .*seed 1"):
+        simulate_event(1, 1, (60, 61))
+
+
+@pytest.mark.parametrize(
+    ("mass", "kinetic", "expected"),
+    [(105.66, 100.0, 32.0), (938.27, 100.0, 8.0), (938.27, 200.0, 27.0), (105.66, 300.0, 128.0)],
+)
+def test_ranges_agree_with_published_tables(mass: float, kinetic: float, expected: float) -> None:
+    # Groom et al. (muons) and NIST PSTAR (protons), converted to liquid argon of 1.396 g/cm3
+    assert physics.range_of(kinetic, mass) == pytest.approx(expected, rel=0.2)
+
+
+def test_energy_loss_is_smallest_near_minimum_ionisation() -> None:
+    beta_gamma = np.geomspace(0.3, 30, 200)
+    loss = physics.bethe(beta_gamma)
+    assert 2.0 < loss.min() < 2.3
+    assert 2.5 < beta_gamma[loss.argmin()] < 4.5
+
+
+def test_a_shower_does_not_deposit_more_than_it_was_given() -> None:
+    rng = np.random.default_rng(1)
+    start, direction = np.array([128.0, 0.0, 300.0]), np.array([0.0, 0.0, 1.0])
+    for photon in (False, True):
+        total = [
+            physics.cascade(
+                rng, photon=photon, energy=200.0, start=start, direction=direction
+            ).energy.sum()
+            for _ in range(20)
+        ]
+        assert 100 < np.mean(total) < 205
+
+
+def test_wires_and_positions_invert_each_other() -> None:
+    rng = np.random.default_rng(2)
+    points = rng.uniform(geometry.LOWER, geometry.UPPER, size=(50, 3))
+    wires = geometry.wire_coordinate(points)
+    usable = np.ones((50, 3), dtype=bool)
+    usable[np.arange(50), rng.integers(0, 3, 50)] = False
+    np.testing.assert_allclose(geometry.crossing(wires, usable), points[:, 1:], atol=1e-9)
+    np.testing.assert_allclose(
+        geometry.drift_position(geometry.drift_time(points[:, 0])), points[:, 0]
+    )
+
+
+def test_the_packaged_events_are_five_of_growing_size_with_truth() -> None:
+    events = read_events(DEMO_EVENTS)
+    sizes = [event.num_hits for event in events]
+    assert len(events) == 5
+    assert min(sizes) < 250
+    assert max(sizes) > 1000
+    assert DEMO_EVENTS.stat().st_size < 1_500_000
+    assert all(len(event.tables["edep_table"]["hit_id"]) for event in events)
+
+
+def test_the_packaged_events_are_those_the_code_makes() -> None:
+    for made, packaged in zip(packaged_events(), read_events(DEMO_EVENTS), strict=True):
+        assert made.event_id == packaged.event_id
+        for name, values in made.tables["hit_table"].items():
+            np.testing.assert_allclose(values, packaged.tables["hit_table"][name], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["nugraph2", "nugraph3"])
+def test_what_was_trained_is_published_with_nugraphs_own_answer(
+    tmp_path: Path, events: list[SimulatedEvent], name: str
+) -> None:
+    checkpoint = tmp_path / "demo.ckpt"
+    lines: list[str] = []
+    trained = train(name, events[:4], checkpoint, Settings(1, 1e-3), lines.append)
+    accuracy = evaluate(trained, events[4:6])
+    publish(trained, checkpoint, accuracy, tmp_path / name / "1")
+
+    assert sorted(p.name for p in (tmp_path / name / "1").iterdir()) == sorted(FILES)
+    runtime = Runtime.load(tmp_path / name / "1")
+    golden = read_golden(tmp_path / name / "1" / "golden.npz")
+    assert disagreements(golden.outputs, runtime.infer(golden.event)) == []
+    assert runtime.card.demo
+    assert "not for physics" in runtime.card.description
+    assert runtime.card.accuracy is not None
+    assert 0 <= runtime.card.accuracy["semantic"] <= 1
+    assert f"{name}: epoch 1 of 1" in lines[-1]
+
+
+@pytest.mark.parametrize("name", ["nugraph2", "nugraph2_cpu", "nugraph3"])
+def test_the_demo_weights_are_well_above_the_largest_class(name: str) -> None:
+    card = read_card(ROOT / "model_repository" / name / "1" / "model.json")
+    assert card.demo
+    assert card.accuracy is not None
+    for head in ("semantic", "filter"):
+        assert card.accuracy[head] > card.accuracy[f"{head}_largest_class"] + 0.1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--events", "0"], "--events must be at least 1"),
+        (["--hits-range", "500", "100"], "--hits-range wants LOW < HIGH"),
+        (["--seed", "-1"], "--seed must be from 0"),
+    ],
+)
+def test_the_script_refuses_senseless_arguments(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(tmp_path / "x.h5"), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_script_says_in_one_line_that_it_cannot_write(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(tmp_path / "folder"), "--events", "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
