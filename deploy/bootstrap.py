@@ -6,6 +6,7 @@ under whatever ``python`` the person typed.
 
 import importlib.util
 import os
+import signal
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
@@ -33,7 +34,8 @@ def ensure_execution_environment() -> None:
     Raises:
         SystemExit: With status 2 and one line on standard error.
     """
-    if importlib.util.find_spec("torch") is not None:
+    # Its own mark: another Python that has torch may lack everything else.
+    if os.path.exists(os.path.join(sys.prefix, "numlkit-environment.json")):  # noqa: PTH110, PTH118
         return
     ensure_kit()
     from deploy.console import Console
@@ -62,6 +64,8 @@ def ensure_kit() -> None:
         SystemExit: With status 2 and one line on standard error.
     """
     sys.path[0] = ROOT
+    # Until the command itself handles an interrupt, it ends the process without a word.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     problem = None
     if sys.version_info < (3, 11):  # noqa: UP036
         problem = "numlkit needs Python 3.11 or later; this is %d.%d" % sys.version_info[:2]  # noqa: UP031
@@ -78,6 +82,9 @@ def ensure_kit() -> None:
     complete = os.path.exists(os.path.join(ROOT, ".venv", ".numlkit-complete"))  # noqa: PTH110, PTH118
     if complete and os.environ.get(_MARK) != KIT_PYTHON:
         os.environ[_MARK] = KIT_PYTHON
-        os.execv(KIT_PYTHON, [KIT_PYTHON, *sys.argv])
+        try:
+            os.execv(KIT_PYTHON, [KIT_PYTHON, *sys.argv])
+        except OSError:
+            problem = "the kit's environment in .venv is broken"
     sys.stderr.write("error: %s: run scripts/quickstart, which sets them up\n" % problem)  # noqa: UP031
     raise SystemExit(2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ class Parser(argparse.ArgumentParser):
 
 def make_parser(command: str, description: str) -> Parser:
     """Return a parser with the flags that every command has."""
-    parser = Parser(prog=f"python deploy/{command}.py", description=description)
+    parser = Parser(prog=f"python3 deploy/{command}.py", description=description)
     parser.add_argument(
         "--name",
         default=Deployment.model_fields["name"].default,
@@ -46,6 +47,7 @@ def run(command: Command, parser: argparse.ArgumentParser, argv: Sequence[str] |
     Returns:
         The exit status: 0, 1 for an error, 2 for wrong usage, 130 when interrupted.
     """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     options = parser.parse_args(argv)
     mode = "json" if options.json else "quiet" if options.quiet else "normal"
     console = Console(mode)  # type: ignore[arg-type]

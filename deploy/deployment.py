@@ -6,6 +6,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -42,13 +43,13 @@ class Deployment(BaseModel):
     Attributes:
         name: Names the deployment among others on this host.
         engine: What starts the server.
-        flavour: ``cpu`` or ``gpu``.
+        flavour: Which lock the environment is made from.
         triton: NVIDIA release of Triton, as in ``24.10``.
         models: The models to serve, by their names in the model repository.
         checkpoints: Own weights by model: a Lightning checkpoint, or a folder
             with ``weights.safetensors`` and ``model.json``.
-        norms: Feature normalisation by model, for checkpoints that carry none.
-        listen: The address the server listens on.
+        norms: Feature normalisation by model, for checkpoint files that carry none.
+        listen: The IP address the server listens on.
         ports: The ports, or None: the first free three from 8000 on.
         instances: Instances of each model; None: one per core this process may use.
         threads: Torch threads per instance.
@@ -84,12 +85,26 @@ class Deployment(BaseModel):
             raise ValueError("a model is named twice")
         return models
 
+    @field_validator("listen")
+    @classmethod
+    def _address(cls, listen: str) -> str:
+        # Triton takes a name for an address and then listens somewhere else.
+        try:
+            return str(ip_address("127.0.0.1" if listen == "localhost" else listen))
+        except ValueError:
+            raise ValueError(f"{listen!r} is not an IP address") from None
+
     @model_validator(mode="after")
     def _own_weights_are_served(self) -> Deployment:
         for option, given in (("checkpoint", self.checkpoints), ("norm", self.norms)):
             for model in given:
                 if model not in self.models:
                     raise ValueError(f"{option} given for {model}, which is not among the models")
+        for model in self.norms:
+            checkpoint = self.checkpoints.get(model)
+            if checkpoint is None or checkpoint.is_dir():
+                # Weights that are imported already have their normalisation in model.json.
+                raise ValueError(f"norm given for {model} without a checkpoint file it belongs to")
         return self
 
     def instance_count(self) -> int:

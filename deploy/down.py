@@ -37,7 +37,7 @@ def _down(options: argparse.Namespace, console: Console) -> int:
     stopped = []
     for name in names:
         folder = DeploymentFolder(name)
-        state = folder.state()
+        state = folder.state_here()
         if state is None:
             # Stopping twice is no mistake.
             console.say(f"deployment {name} is not running")

@@ -9,7 +9,7 @@ from deploy.errors import RepositoryError
 from deploy.repository.stage import VERSION
 from deploy.server.golden import read_golden
 from deploy.server.probe import Probe, SmokeResult, smoke
-from deploy.state import DeploymentFolder, DeploymentState
+from deploy.state import DeploymentFolder, DeploymentState, endpoint
 from deploy.supervisor.stubs import living_stubs, missing_stubs
 
 
@@ -48,10 +48,15 @@ class Health:
     models: tuple[ModelHealth, ...]
 
 
-def examine(folder: DeploymentFolder, state: DeploymentState, probe: Probe) -> Health:
+def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float) -> Health:
     """Look at processes, stubs and answers of a deployment.
 
     The server's own word is not enough: it says it is ready when a stub has died.
+
+    Args:
+        folder: The deployment's folder.
+        state: Its state.
+        timeout: Seconds for an answer.
     """
     problems = []
     if state.supervisor.process() is None:
@@ -61,6 +66,8 @@ def examine(folder: DeploymentFolder, state: DeploymentState, probe: Probe) -> H
         problems.append("the server is dead")
     plan = folder.plan()
     instances = plan.instances if plan is not None else 1
+    url = f"http://{endpoint(state.host, state.ports.http)}"
+    probe = Probe(url, timeout=timeout, identity=plan.identity if plan is not None else None)
     stubs = living_stubs(server) if server is not None else ()
     missing = missing_stubs(stubs, state.models, instances)
     problems += [f"model {m}: {n} of {instances} stubs dead" for m, n in missing.items()]

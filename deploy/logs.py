@@ -41,7 +41,7 @@ def _logs(options: argparse.Namespace, console: Console) -> int:
     path = folder.supervisor_log if options.supervisor else folder.log
     if not path.exists():
         raise NotRunningError(
-            f"deployment {options.name!r} has no log", f"python deploy/up.py --name {options.name}"
+            f"deployment {options.name!r} has no log", f"python3 deploy/up.py --name {options.name}"
         )
     text = path.read_text(errors="replace")
     lines = text.splitlines()[-options.tail :] if options.tail > 0 else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from typing import Literal
 
@@ -9,11 +10,11 @@ import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from deploy.deployment import Deployment, Ports
-from deploy.errors import NotRunningError
+from deploy.errors import DeploymentError, NotRunningError
 from deploy.files import write_atomically
 from deploy.paths import deployments_folder
 
-Phase = Literal["starting", "ready", "healing", "failed", "stopping"]
+Phase = Literal["starting", "ready", "healing", "degraded", "failed", "stopping"]
 
 
 class ProcessId(BaseModel):
@@ -71,6 +72,7 @@ class LaunchPlan(BaseModel):
         repository: The staged model repository.
         instances: Instances of each model.
         shm_prefix: Start of the names of its shared memory regions.
+        identity: What the server calls itself.
         artefact: Digest of execution environment and model files.
         log: The server's log.
     """
@@ -84,6 +86,7 @@ class LaunchPlan(BaseModel):
     repository: Path
     instances: int
     shm_prefix: str
+    identity: str
     artefact: str
     log: Path
 
@@ -94,6 +97,7 @@ class DeploymentState(BaseModel):
     Attributes:
         name: The deployment's name.
         engine: What started it.
+        node: The host it runs on; the folder may be shared between hosts.
         host: The address clients on this host use.
         ports: Its ports.
         models: The models it serves.
@@ -114,6 +118,7 @@ class DeploymentState(BaseModel):
 
     name: str
     engine: str
+    node: str
     host: str
     ports: Ports
     models: tuple[str, ...]
@@ -149,11 +154,36 @@ class DeploymentFolder:
         self.supervisor_log = self.path / "supervisor.log"
 
     def state(self) -> DeploymentState | None:
-        """Return the state file's content, or None if there is none that can be read."""
+        """Return the state file's content, or None if there is no such file.
+
+        Raises:
+            DeploymentError: If the file cannot be read: what runs cannot be known then.
+        """
         try:
             return DeploymentState.model_validate_json(self.state_file.read_bytes())
-        except (OSError, ValidationError):
+        except FileNotFoundError:
             return None
+        except (OSError, ValidationError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not a state file"
+            raise DeploymentError(
+                f"{self.state_file}: {reason}",
+                f"end what runs there (pgrep -af {self.path}), then remove the file",
+            ) from None
+
+    def state_here(self) -> DeploymentState | None:
+        """Return the state of a deployment on this host, or None if there is none.
+
+        Raises:
+            DeploymentError: If it runs on another host, or the file cannot be read.
+        """
+        state = self.state()
+        if state is not None and state.node != platform.node():
+            raise DeploymentError(
+                f"deployment {self.name} runs on {state.node}, this is {platform.node()}",
+                f"give the command there, use another --name here, or remove {self.state_file} "
+                "if that host is gone",
+            )
+        return state
 
     def plan(self) -> LaunchPlan | None:
         """Return the plan of the last launch, or None."""
@@ -175,13 +205,14 @@ class DeploymentFolder:
 
         Raises:
             NotRunningError: If the deployment is not there.
+            DeploymentError: If it runs on another host.
         """
-        state = self.state()
+        state = self.state_here()
         if state is None:
             others = ", ".join(known_deployments()) or "none is running"
             raise NotRunningError(
                 f"no deployment named {self.name!r}",
-                f"python deploy/up.py --name {self.name} (there: {others})",
+                f"python3 deploy/up.py --name {self.name} (there: {others})",
             )
         return state
 
@@ -195,7 +226,10 @@ def default_endpoint(protocol: Literal["http", "grpc"]) -> str | None:
     """Return ``host:port`` of the one running deployment, or None if it is not one."""
     ready = []
     for name in known_deployments():
-        state = DeploymentFolder(name).state()
+        try:
+            state = DeploymentFolder(name).state_here()
+        except DeploymentError:
+            continue
         if state is not None and state.supervisor.process() is not None:
             ready.append(state)
     if len(ready) != 1:

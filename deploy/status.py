@@ -18,15 +18,16 @@ from collections.abc import Sequence
 from deploy.cli import Parser, make_parser, run
 from deploy.console import Console
 from deploy.health import examine
-from deploy.server.probe import Probe
 from deploy.state import DeploymentFolder, endpoint
-
-_TIMEOUT_S = 3.0
 
 
 def parser() -> Parser:
     """Return the command's parser."""
-    return make_parser("status", "Say how a deployment is: processes, models, values.")
+    flags = make_parser("status", "Say how a deployment is: processes, models, values.")
+    flags.add_argument(
+        "--timeout", type=float, default=10.0, help="seconds for an answer (default: 10)"
+    )
+    return flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +39,7 @@ def _status(options: argparse.Namespace, console: Console) -> int:
     folder = DeploymentFolder(options.name)
     state = folder.require_state()
     url = f"http://{endpoint(state.host, state.ports.http)}"
-    health = examine(folder, state, Probe(url, timeout=_TIMEOUT_S))
+    health = examine(folder, state, timeout=options.timeout)
     rows = [
         [
             m.model,

@@ -23,7 +23,12 @@ from deploy.deployment import Deployment, Ports, load_deployment
 from deploy.engines.local import LocalEngine
 from deploy.errors import DeploymentError, LaunchError
 from deploy.files import locked
+from deploy.health import examine
+from deploy.server.ports import is_free
 from deploy.state import DeploymentFolder, DeploymentState, LaunchPlan, endpoint
+
+_PORT_ATTEMPTS = 3
+_HEALTH_TIMEOUT_S = 10.0
 
 
 def parser() -> Parser:
@@ -78,24 +83,41 @@ def _up(options: argparse.Namespace, console: Console) -> int:
     folder = DeploymentFolder(deployment.name)
     # Two that start the same deployment take turns; the second finds it running.
     with locked(folder.path / "launch.lock"):
-        state = _running(folder)
-        if state is not None:
+        state = folder.state_here()
+        if state is not None and state.supervisor.process() is not None:
             _check_same(deployment, engine, folder, state)
             console.say(f"deployment {deployment.name} is running already")
         else:
-            state = _launch(deployment, engine, console)
+            state = _launch(deployment, engine, folder, console)
     _show(console, state)
     return 0
 
 
-def _launch(deployment: Deployment, engine: LocalEngine, console: Console) -> DeploymentState:
+def _launch(
+    deployment: Deployment, engine: LocalEngine, folder: DeploymentFolder, console: Console
+) -> DeploymentState:
     if deployment.engine == "auto":
         console.say("engine: local (no container is needed for it)")
     with console.step("prepare") as say:
         engine.prepare(deployment=deployment, say=say)
-    plan = engine.plan(deployment=deployment)
+    stale = folder.state_here()
+    if stale is not None:
+        # A supervisor that was killed leaves its server behind, which then serves unwatched.
+        engine.stop(folder=folder, state=stale)
     with console.step("start") as say:
-        return engine.launch(plan=plan, say=say)
+        for _ in range(_PORT_ATTEMPTS):
+            plan = engine.plan(deployment=deployment)
+            try:
+                return engine.launch(plan=plan, say=say)
+            except LaunchError:
+                # Ports that were found, not asked for, may be lost to another start meanwhile.
+                taken = not all(
+                    is_free(deployment.listen, p) for p in plan.ports.model_dump().values()
+                )
+                if deployment.ports is not None or not taken:
+                    raise
+                say("another program has taken a port: trying others")
+        return engine.launch(plan=engine.plan(deployment=deployment), say=say)
 
 
 def _overrides(options: argparse.Namespace) -> dict[str, Any]:
@@ -115,25 +137,14 @@ def _overrides(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _running(folder: DeploymentFolder) -> DeploymentState | None:
-    """Return the state of a deployment that runs, after clearing away one that does not."""
-    state = folder.state()
-    if state is None:
-        return None
-    if state.supervisor.process() is not None:
-        return state
-    # A supervisor that was killed leaves its server behind, which then serves unwatched.
-    LocalEngine().stop(folder=folder, state=state)
-    return None
-
-
 def _check_same(
     deployment: Deployment, engine: LocalEngine, folder: DeploymentFolder, state: DeploymentState
 ) -> None:
-    if state.phase != "ready":
+    problems = examine(folder, state, timeout=_HEALTH_TIMEOUT_S).problems
+    if problems:
         raise LaunchError(
-            f"deployment {deployment.name} is there and {state.phase}",
-            f"python deploy/status.py --name {deployment.name}",
+            f"deployment {deployment.name} is there, but not healthy: {problems[0]}",
+            f"python3 deploy/status.py --name {deployment.name}",
         )
     plan = folder.plan()
     changed = None
@@ -144,7 +155,7 @@ def _check_same(
     if changed is not None:
         raise LaunchError(
             f"deployment {deployment.name} is running with {changed}",
-            f"python deploy/down.py --name {deployment.name}, or another --name",
+            f"python3 deploy/down.py --name {deployment.name}, or another --name",
         )
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Send events to a NuGraph server: ``python scripts/infer.py FILE.h5 --display DIR``."""
+"""Send events to a NuGraph server: ``python3 scripts/infer.py FILE.h5 --display DIR``."""
 
 import sys
 from pathlib import Path

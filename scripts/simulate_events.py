@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
 """Write simulated events, with their truth, in pynuml's HDF5 layout.
 
-    python scripts/simulate_events.py OUT.h5 --events 20 --seed 7
-
-Needs numpy and h5py: both the kit's Python and the execution environment's have them.
+python3 scripts/simulate_events.py OUT.h5 --events 20 --seed 7
 """
 
 from __future__ import annotations
@@ -12,22 +10,20 @@ import argparse
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "envs" / "numl"))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[0] = str(ROOT)
+
+from deploy.bootstrap import ensure_kit
+
+ensure_kit()
+sys.path.insert(0, str(ROOT / "envs" / "numl"))
+
+from numl_demo.hdf5 import write_events
+from numl_demo.simulate import DEFAULT_HITS, SimulationError, simulate_events
 
 
 def main() -> int:
     """Run the command and return its exit code."""
-    try:
-        from numl_demo.hdf5 import write_events
-        from numl_demo.simulate import DEFAULT_HITS, SimulationError, simulate_events
-    except ModuleNotFoundError as missing:
-        print(
-            f"error: this Python has no {missing.name}; use the Python that scripts/quickstart "
-            "sets up, or pip install numpy h5py",
-            file=sys.stderr,
-        )
-        return 1
-
     parser = argparse.ArgumentParser(description="Write simulated events in pynuml's HDF5 layout.")
     parser.add_argument("out", type=Path, metavar="OUT.h5", help="file to write (replaced)")
     parser.add_argument("--events", type=int, default=10, metavar="N", help="how many (default 10)")

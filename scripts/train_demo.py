@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Train the demo weights on simulated events and write them into a model repository.
 
-    python scripts/train_demo.py --out model_repository
+    python3 scripts/train_demo.py --out model_repository
 
 Takes about half an hour of one CPU core and gives the same weights for the same packages.
-Run it with the execution environment's Python, which has pynuml, nugraph and pytorch_lightning.
+Runs in the execution environment, which has pynuml, nugraph and pytorch_lightning.
 """
 
 from __future__ import annotations
@@ -15,8 +15,17 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[0] = str(ROOT)
+
+from deploy.bootstrap import ensure_execution_environment
+
+ensure_execution_environment()
 sys.path.insert(0, str(ROOT / "envs" / "numl"))
+
+import torch
+from numl_demo import hdf5, networks, publish, simulate, train
+from numl_serving.errors import ServingError
 
 TRAINING_SEED, UNSEEN_SEED = 1, 2
 UNSEEN_EVENTS = 200
@@ -24,18 +33,6 @@ UNSEEN_EVENTS = 200
 
 def main() -> int:
     """Run the command and return its exit code."""
-    try:
-        import torch
-        from numl_demo import hdf5, networks, publish, simulate, train
-        from numl_serving.errors import ServingError
-    except ModuleNotFoundError as missing:
-        print(
-            f"error: this Python has no {missing.name}; run it with bin/python of the execution "
-            "environment",
-            file=sys.stderr,
-        )
-        return 1
-
     parser = argparse.ArgumentParser(description="Train the demo weights on simulated events.")
     parser.add_argument(
         "--out", type=Path, default=ROOT / "model_repository", help="model repository to write to"

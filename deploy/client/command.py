@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> Parser:
     parser = Parser(
-        prog="python scripts/infer.py",
+        prog="python3 scripts/infer.py",
         description="Send the events of HDF5 files to a NuGraph server.",
     )
     add = parser.add_argument
@@ -166,7 +166,7 @@ def _describe(connect: Callable[[], TritonTransport], name: str) -> ServedModel:
     except ServerAwayError as error:
         raise ClientError(
             f"no server answers at {error.cause}",
-            "start one with: python deploy/up.py, or name one with --url",
+            "start one with: python3 deploy/up.py, or name one with --url",
         ) from error
     finally:
         transport.close()

@@ -149,7 +149,7 @@ def infer(
                 if given_up > 1:
                     raise ServerLostError(
                         f"the server stayed away for {policy.budget_s:g} s: {error.cause}",
-                        "look at it with: python deploy/status.py",
+                        "look at it with: python3 deploy/status.py",
                     ) from error
                 yield Failure(event.event_id, event.source, error.cause)
             except KitError as error:

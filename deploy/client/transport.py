@@ -224,6 +224,16 @@ class TritonTransport:
             self._call("is_server_live", **options) and self._call("is_server_ready", **options)
         )
 
+    def server_name(self) -> str:
+        """Return what the server calls itself (``--id``).
+
+        Raises:
+            ServerAwayError: The server cannot be reached.
+        """
+        grpc = self._endpoint.protocol == "grpc"
+        options = {"as_json": True, **self._deadline()} if grpc else {}
+        return str(self._call("get_server_metadata", **options).get("name"))
+
     def model_ready(self, model: str) -> bool:
         """Return whether the server says the model is ready.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -19,11 +21,11 @@ from deploy.environment.check import check_models_answer, check_stub_fits
 from deploy.environment.checkpoints import ensure_imported, imported_folder
 from deploy.environment.install import Environment
 from deploy.environment.standard import standard_environment
-from deploy.errors import KitError, LaunchError
+from deploy.errors import DeploymentError, KitError, LaunchError
 from deploy.files import digest_of
 from deploy.paths import CHECKOUT, MODEL_REPOSITORY, cache_folder
 from deploy.repository.config import LaunchSettings
-from deploy.repository.stage import MODEL_FILES, VERSION, plan_models, stage
+from deploy.repository.stage import MODEL_FILES, VERSION, find_model, plan_models, stage
 from deploy.server.command import server_arguments, server_environment
 from deploy.server.distribution import (
     TritonDistribution,
@@ -42,6 +44,7 @@ _ENVIRONMENT_BYTES = 3_000 * _MB
 _LAUNCH_BYTES = 100 * _MB
 _SHM_BYTES_PER_INSTANCE = 2 * _MB
 _STOP_TIMEOUT_S = 30.0
+_PLAIN = re.compile(r"[\w./+@%:,=~-]+", re.ASCII)
 
 
 class LocalEngine(Engine):
@@ -54,8 +57,17 @@ class LocalEngine(Engine):
         environment = standard_environment(deployment.flavour).environment
         distribution = self._distribution(deployment, environment)
         folder = DeploymentFolder(deployment.name)
+        for variable, path in (
+            ("XDG_CACHE_HOME", environment.folder),
+            ("XDG_CACHE_HOME", distribution.root),
+            ("XDG_STATE_HOME", folder.repository),
+        ):
+            _require_plain(variable, path)
+        for model in deployment.models:
+            find_model(MODEL_REPOSITORY, model)
         ports = choose_ports(deployment.listen, deployment.ports)
         prefix = shm_prefix(deployment.name)
+        identity = f"numlkit-{deployment.name}-{secrets.token_hex(4)}"
         return LaunchPlan(
             deployment=deployment,
             ports=ports,
@@ -65,6 +77,7 @@ class LocalEngine(Engine):
                 listen=deployment.listen,
                 ports=ports,
                 shm_prefix=prefix,
+                identity=identity,
             ),
             variables=server_environment(
                 distribution=distribution,
@@ -74,6 +87,7 @@ class LocalEngine(Engine):
             repository=folder.repository,
             instances=deployment.instance_count(),
             shm_prefix=prefix,
+            identity=identity,
             artefact=self.artefact(deployment=deployment),
             log=folder.log,
         )
@@ -143,7 +157,12 @@ class LocalEngine(Engine):
         try:
             return _await_ready(folder, supervisor, deployment.timeout)
         except BaseException:
-            _end(psutil.Process(supervisor.pid))
+            if supervisor.poll() is None:
+                _end(psutil.Process(supervisor.pid))
+            # A supervisor that was killed has left its server behind.
+            state = folder.state()
+            if state is not None:
+                self.stop(folder=folder, state=state)
             _forget(folder)
             raise
 
@@ -175,13 +194,17 @@ class LocalEngine(Engine):
         for model in deployment.models:
             checkpoint = deployment.checkpoints.get(model)
             folder = MODEL_REPOSITORY / model
+            weights = folder / VERSION
             if checkpoint is not None:
-                norm = deployment.norms.get(model)
-                total.update(imported_folder(cache_folder(), checkpoint, norm).name.encode())
-            elif folder.is_dir():
-                files = [folder / VERSION / name for name in (*MODEL_FILES, "model.py")]
-                files.append(folder / "config.pbtxt")
-                total.update(digest_of((f for f in files if f.is_file()), base=folder).encode())
+                weights = imported_folder(cache_folder(), checkpoint, deployment.norms.get(model))
+            total.update(weights.name.encode())
+            for path in (
+                folder / "config.pbtxt",
+                folder / VERSION / "model.py",
+                *(weights / name for name in MODEL_FILES),
+            ):
+                if path.is_file():
+                    total.update(digest_of([path], base=path.parent).encode())
         return total.hexdigest()
 
 
@@ -211,6 +234,8 @@ def _await_ready(
             state = folder.state()
             if state is not None and state.phase == "failed":
                 raise LaunchError(state.cause or "the server failed", state.remedy)
+            if state is None and supervisor.returncode == 0:
+                raise LaunchError("stopped by another command while it was starting")
             words = folder.supervisor_log.read_text(errors="replace").strip().splitlines()
             raise LaunchError(
                 f"the supervisor ended: {words[-1] if words else 'it said nothing'}",
@@ -237,6 +262,15 @@ def _forget(folder: DeploymentFolder) -> None:
     folder.state_file.unlink(missing_ok=True)
     folder.plan_file.unlink(missing_ok=True)
     shutil.rmtree(folder.repository, ignore_errors=True)
+
+
+def _require_plain(variable: str, path: Path) -> None:
+    """Refuse what Triton's Python backend would break at: it puts paths into a shell command."""
+    if not _PLAIN.fullmatch(str(path)):
+        raise DeploymentError(
+            f"{path}: Triton's Python backend cannot use a path with blanks or special characters",
+            f"set {variable} to a folder with a plain name",
+        )
 
 
 def _require_space(folder: Path, needed: int, what: str) -> None:

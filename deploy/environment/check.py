@@ -35,7 +35,7 @@ def check_stub_fits(environment: Environment, distribution: TritonDistribution) 
         if not path.exists():
             raise EnvironmentSetupError(
                 f"execution environment {environment.folder} has no {path.name}",
-                f"rm -r {environment.folder} and repeat the command",
+                f"rm -r {environment.folder.parent} and repeat the command",
             )
 
 
@@ -78,6 +78,6 @@ def check_models_answer(
         raise EnvironmentSetupError(
             f"execution environment {environment.folder} does not work: "
             f"{said[-1] if said else f'exit status {done.returncode}'}",
-            f"rm -r {environment.folder} and repeat the command",
+            f"rm -r {environment.folder.parent} and repeat the command",
         )
     write_atomically(stamp, "")

@@ -27,7 +27,7 @@ from deploy.files import digest_of, locked, write_atomically
 
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 MARKER = "numlkit-environment.json"
-_LAYOUT = "1"  # changes when this module lays an environment out differently
+_LAYOUT = "2"  # changes when this module lays an environment out differently
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,10 @@ def _install_serving(
     below = next((base / "lib").glob("python3.*")) / "site-packages"
     (site / "locked-packages.pth").write_text(f"{below}\n", encoding="utf-8")
     environment.libpython.symlink_to(interpreter.libpython)
+    # mpi4py looks for the MPI library, and that for its own, in the prefix it runs in.
+    for entry in (base / "lib").iterdir():
+        if entry != below.parent:
+            (folder / "lib" / entry.name).symlink_to(entry)
     # Built from a copy: setuptools leaves build folders beside what it builds.
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         copy = Path(scratch) / "numl"

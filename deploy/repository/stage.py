@@ -82,6 +82,21 @@ def _card(folder: Path) -> Iterator[Any]:
         raise RepositoryError(f"{path}: has no {error.args[0]!r}") from None
 
 
+def find_model(repository: Path, model: str) -> Path:
+    """Return the folder of ``model``.
+
+    Raises:
+        RepositoryError: If the repository has no such model; with those it has.
+    """
+    folder = repository / model
+    if not folder.is_dir():
+        there = ", ".join(sorted(p.name for p in repository.iterdir() if p.is_dir()))
+        raise RepositoryError(
+            f"no model {model!r} in {repository}", f"one of: {there or 'none is there'}"
+        )
+    return folder
+
+
 def plan_models(
     repository: Path,
     models: Sequence[str],
@@ -101,12 +116,7 @@ def plan_models(
     """
     staged = []
     for model in models:
-        folder = repository / model
-        if not folder.is_dir():
-            there = ", ".join(sorted(p.name for p in repository.iterdir() if p.is_dir()))
-            raise RepositoryError(
-                f"no model {model!r} in {repository}", f"one of: {there or 'none is there'}"
-            )
+        folder = find_model(repository, model)
         config = read_config(folder / "config.pbtxt")
         if config.name not in ("", model):
             raise RepositoryError(f"{folder / 'config.pbtxt'}: names its model {config.name!r}")
@@ -115,6 +125,10 @@ def plan_models(
         for path in (code, *(files / name for name in MODEL_FILES)):
             if not path.is_file():
                 raise RepositoryError(f"{path}: no such file")
+        if model in own_weights:
+            wanted, given = read_architecture(folder / VERSION), read_architecture(files)
+            if given != wanted:
+                raise RepositoryError(f"model {model} serves {wanted}, {files} holds a {given}")
         launched = for_launch(config, settings, read_weight_facts(files))
         staged.append(StagedModel(name=model, config=launched, code=code, files=files))
     return tuple(staged)

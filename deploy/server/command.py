@@ -13,7 +13,10 @@ from deploy.server.distribution import TritonDistribution
 # swept by the supervisor.
 EXIT_TIMEOUT_S = 5
 POLL_S = 1
-RESTRICTED_APIS = ("shared-memory", "trace", "logging")
+# Admin endpoints that nobody is to use. The key that opens them is made at the start and
+# told to nobody; only a user of the same host can read it, in the list of processes.
+RESTRICTED_APIS = "shared-memory,trace,logging"
+KEY_PLACEHOLDER = "KEY-MADE-AT-START"
 
 
 def server_arguments(
@@ -23,6 +26,7 @@ def server_arguments(
     listen: str,
     ports: Ports,
     shm_prefix: str,
+    identity: str,
 ) -> tuple[str, ...]:
     """Return the command line of a container-free server.
 
@@ -38,9 +42,12 @@ def server_arguments(
         listen: Address to listen on.
         ports: HTTP, gRPC and metrics ports.
         shm_prefix: Start of the names of the shared memory regions it makes.
+        identity: What the server answers when asked for its name: another server that took
+            its port is told apart by it.
     """
     return (
         str(distribution.executable),
+        f"--id={identity}",
         f"--model-repository={repository}",
         f"--backend-directory={distribution.backends}",
         f"--cache-directory={distribution.root / 'caches'}",
@@ -58,6 +65,8 @@ def server_arguments(
         f"--metrics-port={ports.metrics}",
         "--reuse-http-port=false",
         "--reuse-grpc-port=false",
+        f"--http-restricted-api={RESTRICTED_APIS}:closed={KEY_PLACEHOLDER}",
+        f"--grpc-restricted-protocol={RESTRICTED_APIS}:closed={KEY_PLACEHOLDER}",
     )
 
 

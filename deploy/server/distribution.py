@@ -78,7 +78,7 @@ def ensure_distribution(
     found = TritonDistribution(root=target, stub_python=python)
     if found.executable.exists():
         return found
-    with locked(target.with_suffix(".lock")):
+    with locked(target.with_name(f"{target.name}.lock")):
         if not found.executable.exists():
             with tempfile.TemporaryDirectory(dir=_made(cache)) as scratch:
                 wheel = _download(release, Path(scratch), say)

@@ -39,7 +39,7 @@ class Diagnosis:
 
 
 _MODEL = r"failed to load '(?P<model>[^']+)' version \d+: Internal: "
-_REMAKE = "rm -r the execution environment's folder, then repeat the command: it is made anew"
+_REMAKE = "rm -r ~/.cache/numlkit/environments, then repeat the command: it is made anew"
 
 
 def _row(pattern: str, cause: str, remedy: str) -> Failure:
@@ -140,7 +140,8 @@ TABLE: tuple[Failure, ...] = (
         "start it with --cpu, or check nvidia-smi on this host",
     ),
     _row(
-        r"failed to load '(?P<model>[^']+)' version \d+: (?P<kind>[\w ]+): (?P<reason>[^\n]+)",
+        r"failed to load '(?P<model>[^']+)' version \d+: (?P<kind>[\w ]+): "
+        r"(?P<reason>.+?)(?:\\n|\n|\"?$)",
         "model {model} cannot be loaded: {reason}",
         "the log has the whole message",
     ),

@@ -41,6 +41,8 @@ def read_golden(path: Path) -> GoldenEvent:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             named = {name: arrays[name] for name in arrays.files}
+    except FileNotFoundError:
+        raise RepositoryError(f"{path}: no such file") from None
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise RepositoryError(f"{path}: not a golden event: {error}") from None
     inputs = {n.removeprefix("input/"): a for n, a in named.items() if n.startswith("input/")}

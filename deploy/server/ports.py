@@ -17,12 +17,9 @@ def is_free(address: str, port: int) -> bool:
     Raises:
         DeploymentError: If ``address`` is none of this host's.
     """
-    try:
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except socket.gaierror as error:
-        raise DeploymentError(f"listen: {address!r} is no address: {error.strerror}") from None
+    family, kind, protocol, _, where = socket.getaddrinfo(
+        address, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+    )[0]
     with socket.socket(family, kind, protocol) as probe:
         # As servers do: a connection that is still closing does not hold the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -31,20 +31,24 @@ class Probe:
     Args:
         url: ``http://``, ``https://``, ``grpc://`` or ``grpcs://`` and ``host:port``.
         timeout: Seconds for one answer.
+        identity: The name the server must give; None: any. A port that another server has
+            taken is answered by that other one.
 
     Raises:
         ClientError: If the URL is none of these.
     """
 
-    def __init__(self, url: str, *, timeout: float = 10.0) -> None:
+    def __init__(self, url: str, *, timeout: float = 10.0, identity: str | None = None) -> None:
         self._endpoint = Endpoint.parse(url)
         self._timeout = timeout
+        self._identity = identity
 
     def server_ready(self) -> bool:
-        """Return whether the server says it is live and ready."""
+        """Return whether the server says it is live and ready, and is the one meant."""
         transport = self._open()
         try:
-            return transport.server_ready()
+            known = self._identity is None or transport.server_name() == self._identity
+            return known and transport.server_ready()
         except KitError:
             return False
         finally:
@@ -108,6 +112,9 @@ class SmokeResult:
 def smoke(probe: Probe, model: str, golden: GoldenEvent) -> SmokeResult:
     """Ask ``model`` for its golden event and compare the values."""
     try:
+        if not probe.server_ready():
+            error = "the server is not ready, or another one answers at its port"
+            return SmokeResult(model, ready=False, error=error, seconds=None)
         if not probe.model_ready(model):
             return SmokeResult(model, ready=False, error="the model is not ready", seconds=None)
         started = time.perf_counter()

@@ -36,7 +36,7 @@ def main(argument: str) -> int:
             for model in plan.deployment.models
         }
         host = reachable_host(plan.deployment.listen)
-        probe = Probe(f"http://{endpoint(host, plan.ports.http)}")
+        probe = Probe(f"http://{endpoint(host, plan.ports.http)}", identity=plan.identity)
         supervisor = Supervisor(folder, plan, probe, golden)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: supervisor.request_stop())

@@ -13,7 +13,7 @@ import psutil
 from deploy.errors import LaunchError
 from deploy.files import locked
 from deploy.paths import state_folder
-from deploy.server.command import EXIT_TIMEOUT_S, RESTRICTED_APIS
+from deploy.server.command import EXIT_TIMEOUT_S, KEY_PLACEHOLDER
 from deploy.server.failures import diagnose, is_hopeless, last_words
 from deploy.server.golden import GoldenEvent
 from deploy.server.probe import Probe, smoke
@@ -30,20 +30,22 @@ class Server:
 
     Args:
         plan: What to start.
+        started: Is called with the process as soon as it runs.
     """
 
-    def __init__(self, plan: LaunchPlan) -> None:
+    def __init__(self, plan: LaunchPlan, started: Callable[[ProcessId], None]) -> None:
         self._plan = plan
         self._offset = plan.log.stat().st_size if plan.log.exists() else 0
         self._stubs: set[ProcessId] = set()
         self.scratch: frozenset[Path] = frozenset()
+        key = secrets.token_hex(16)
         # The backend names its scratch folder only by making it: starts of this user take
         # turns, so that a new folder is known to be this server's.
         with locked(state_folder() / "start.lock"):
             before = scratch_folders()
             with plan.log.open("ab") as log:
                 self._process = subprocess.Popen(
-                    _with_closed_doors(plan.arguments),
+                    [argument.replace(KEY_PLACEHOLDER, key) for argument in plan.arguments],
                     env=plan.variables,
                     cwd="/",
                     stdin=subprocess.DEVNULL,
@@ -52,6 +54,7 @@ class Server:
                     start_new_session=True,
                 )
             self.identity = ProcessId.of(self._process.pid)
+            started(self.identity)
             deadline = time.monotonic() + _SCRATCH_WAIT_S
             while time.monotonic() < deadline and self.alive() and not self.scratch:
                 self.scratch = scratch_folders() - before
@@ -98,9 +101,6 @@ class Server:
         while waiting and not stopped():
             if not self.alive():
                 self._fail(f"ended with status {self._process.returncode}")
-            # Read before the models are asked: a model that works while another has
-            # failed is no reason to go on waiting.
-            hopeless = is_hopeless(self.output())
             if probe.server_ready():
                 for model, event in list(waiting.items()):
                     result = smoke(probe, model, event)
@@ -111,10 +111,14 @@ class Server:
                             f"model {model} is ready but answers wrongly: {result.error}",
                             "check the execution environment: numpy must be < 2 for this release",
                         )
-            if hopeless:
+            # Also when every model answers: the metrics port may be lost all the same.
+            if is_hopeless(self.output()):
                 self._fail("did not become ready")
             if waiting and time.monotonic() > deadline:
-                self._fail(f"not ready in time (waited for {', '.join(waiting)})")
+                raise LaunchError(
+                    f"not ready in time (waited for {', '.join(waiting)})",
+                    f"more time (--timeout), or read the log: {self._plan.log}",
+                )
             if waiting:
                 time.sleep(_POLL_S)
 
@@ -139,13 +143,3 @@ class Server:
             f"the server {what}; its last words: {last_words(text)[:300]}",
             f"read its log: {self._plan.log}",
         )
-
-
-def _with_closed_doors(arguments: tuple[str, ...]) -> list[str]:
-    """Add the restriction of admin endpoints, under keys that nobody is told."""
-    apis = ",".join(RESTRICTED_APIS)
-    return [
-        *arguments,
-        f"--http-restricted-api={apis}:closed={secrets.token_hex(16)}",
-        f"--grpc-restricted-protocol={apis}:closed={secrets.token_hex(16)}",
-    ]

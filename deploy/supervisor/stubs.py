@@ -28,7 +28,10 @@ class Stub:
 
 
 def living_stubs(server: psutil.Process) -> tuple[Stub, ...]:
-    """Return the stubs of ``server`` that are alive; a zombie's command line is empty."""
+    """Return the stubs of ``server`` that are alive: neither ended nor stopped.
+
+    A zombie's command line is empty.
+    """
     stubs = []
     try:
         children = server.children()
@@ -38,7 +41,8 @@ def living_stubs(server: psutil.Process) -> tuple[Stub, ...]:
         try:
             command = child.cmdline()
             # STUB .../MODEL/VERSION/model.py REGION ...
-            if len(command) > 2 and Path(command[0]).name == STUB:
+            is_stub = len(command) > 2 and Path(command[0]).name == STUB
+            if is_stub and child.status() != psutil.STATUS_STOPPED:
                 stubs.append(Stub(Path(command[1]).parents[1].name, ProcessId.of(child.pid)))
         except psutil.Error:
             continue

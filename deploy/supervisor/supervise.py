@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import threading
 import time
 from collections.abc import Mapping, Set
@@ -63,6 +64,7 @@ class Supervisor:
         self._state = DeploymentState(
             name=deployment.name,
             engine="local",
+            node=platform.node(),
             host=reachable_host(deployment.listen),
             ports=plan.ports,
             models=deployment.models,
@@ -78,15 +80,19 @@ class Supervisor:
 
     def run(self) -> int:
         """Run the deployment; return the exit status."""
-        self._note("starting")
-        server = Server(self._plan)
+        server = self._start("starting")
         try:
             self._until_ready(server, self._plan.deployment.timeout)
             while not self._stop.wait(WATCH_S):
-                if not server.alive():
-                    server = self._replace(server)
-                else:
-                    self._heal_stubs(server)
+                try:
+                    if not server.alive():
+                        server = self._replace(server)
+                    else:
+                        self._heal_stubs(server)
+                except OSError as error:
+                    # A full disk or a missing file: the next look may find it mended.
+                    log.error("cannot heal: %s", error)
+                    self._stop.wait(FIRST_PAUSE_S)
         except KitError as error:
             log.error("%s", error.cause)
             server.stop()
@@ -101,9 +107,14 @@ class Supervisor:
         self._folder.state_file.unlink(missing_ok=True)
         return 0
 
+    def _start(self, phase: Phase) -> Server:
+        """Start a server; the state names it before anything else can go wrong."""
+        server = Server(self._plan, lambda process: self._note(phase, server=process, scratch=()))
+        self._note(phase, scratch=tuple(sorted(server.scratch)))
+        return server
+
     def _until_ready(self, server: Server, timeout: float) -> None:
         started = time.monotonic()
-        self._note("starting", server=server.identity, scratch=tuple(sorted(server.scratch)))
         server.wait_ready(
             self._probe,
             self._golden,
@@ -126,7 +137,7 @@ class Supervisor:
         pause = FIRST_PAUSE_S
         while True:
             self._note("healing", restarts=self._state.restarts + 1, server=None, scratch=())
-            server = Server(self._plan)
+            server = self._start("healing")
             try:
                 self._until_ready(server, self._plan.deployment.timeout)
                 return server
@@ -146,7 +157,7 @@ class Supervisor:
         cause = describe_missing(missing)
         if cause != self._state.cause:
             log.warning("%s", cause)
-            self._note("healing", cause=cause, remedy=None)
+            self._note("healing" if self._plan.deployment.heal else "degraded", cause=cause)
         if not self._plan.deployment.heal:
             return
         before = {stub.process for stub in server.living_stubs()}

@@ -69,7 +69,7 @@ class Bench:
 
     def failure(self, plan: LaunchPlan, deadline: float = DEADLINE_S) -> LaunchError:
         before = leftovers()
-        server = Server(plan)
+        server = Server(plan, lambda process: None)
         started = time.monotonic()
         try:
             with pytest.raises(LaunchError) as caught:

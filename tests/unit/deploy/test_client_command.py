@@ -163,7 +163,7 @@ def test_no_server_is_one_line_and_a_remedy(
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
         "error: no server answers at http://localhost:8000: connection refused",
-        "  try: start one with: python deploy/up.py, or name one with --url",
+        "  try: start one with: python3 deploy/up.py, or name one with --url",
     ]
     assert not (tmp_path / "r.h5").exists()
 

@@ -30,7 +30,7 @@ def test_a_file_in_deploy_runs_as_it_stands_and_explains_itself(
 ) -> None:
     done = _run([f"deploy/{command}.py", "--help"], tmp_path)
     assert done.returncode == 0
-    assert done.stdout.startswith(f"usage: python deploy/{command}.py")
+    assert done.stdout.startswith(f"usage: python3 deploy/{command}.py")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -39,7 +39,7 @@ def test_wrong_usage_is_one_line_and_where_help_is(command: str, tmp_path: Path)
     assert done.returncode == 2
     lines = done.stderr.splitlines()
     assert lines[0].startswith("error: unrecognized arguments")
-    assert lines[1] == f"  try: python deploy/{command}.py --help"
+    assert lines[1] == f"  try: python3 deploy/{command}.py --help"
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "smoke"])
@@ -47,7 +47,7 @@ def test_asking_for_a_deployment_that_is_not_there_says_so(command: str, tmp_pat
     done = _run([f"deploy/{command}.py", "--name", "none"], tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
-    assert "try: python deploy/up.py --name none" in done.stderr
+    assert "try: python3 deploy/up.py --name none" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -110,7 +110,7 @@ def test_a_bare_python_continues_in_the_environment_that_quickstart_made(tmp_pat
     (checkout / ".venv" / ".numlkit-complete").touch()
     done = _run(["deploy/up.py", "--help"], tmp_path, str(tmp_path / "bare/bin/python"), checkout)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("usage: python deploy/up.py")
+    assert done.stdout.startswith("usage: python3 deploy/up.py")
 
 
 def test_the_console_command_names_its_commands(tmp_path: Path) -> None:

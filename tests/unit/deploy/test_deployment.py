@@ -39,6 +39,8 @@ def test_paths_in_the_file_are_relative_to_the_file(tmp_path: Path) -> None:
         ('name = "a b"', "name: String should match pattern"),
         ('[checkpoints]\nother = "x"', "checkpoint given for other, which is not among"),
         ("[ports]\nhttp = 8001", "ports: the three ports must differ"),
+        ('listen = "node.example"', "listen: 'node.example' is not an IP address"),
+        ('[norms]\nnugraph3 = "n.json"', "norm given for nugraph3 without a checkpoint file"),
         ("instances = ", "not TOML"),
     ],
 )

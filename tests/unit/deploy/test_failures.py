@@ -24,6 +24,10 @@ LOADING = "E1121 model_lifecycle.cc:642] \"failed to load 'nugraph3' version 1: 
             "a packed execution environment is not a tar or tar.gz archive",
         ),
         (
+            LOADING + r"Internal: ValueError: bad weights\n\nAt:\n  /x/model.py(5): initialize\n",
+            "model nugraph3 cannot be loaded: ValueError: bad weights",
+        ),
+        (
             "archive_read_data_block() failed with error code = -30",
             "a packed execution environment is cut off",
         ),

@@ -27,7 +27,6 @@ def test_ports_that_were_not_asked_for_are_a_free_three() -> None:
     assert (second.grpc, second.metrics) == (second.http + 1, second.http + 2)
 
 
-@pytest.mark.parametrize("address", ["no such host", "203.0.113.7"])
-def test_an_address_that_is_not_this_host_s_is_refused(address: str) -> None:
-    with pytest.raises(DeploymentError, match="listen"):
-        choose_ports(address, None)
+def test_an_address_that_is_not_this_host_s_is_refused() -> None:
+    with pytest.raises(DeploymentError, match=r"listen: '203\.0\.113\.7'"):
+        choose_ports("203.0.113.7", None)

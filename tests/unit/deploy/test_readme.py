@@ -13,11 +13,11 @@ README = (CHECKOUT / "README.md").read_text()
 
 def test_every_command_is_in_the_table() -> None:
     for command in COMMANDS:
-        assert f"| `python deploy/{command}.py` |" in README
+        assert f"| `python3 deploy/{command}.py` |" in README
 
 
 def test_every_file_that_is_named_is_there() -> None:
-    named = re.findall(r"`(?:python )?((?:deploy|scripts)/[\w/.-]+)", README)
+    named = re.findall(r"`(?:python3 )?((?:deploy|scripts)/[\w/.-]+)", README)
     named += re.findall(r"\]\(((?!http|#)[^)]+)\)", README)
     assert named
     assert [path for path in named if not (CHECKOUT / path).exists()] == []

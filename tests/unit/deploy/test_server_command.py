@@ -14,9 +14,11 @@ def test_the_whole_command_line() -> None:
         listen="127.0.0.1",
         ports=Ports(),
         shm_prefix="numlkit-0-numl-",
+        identity="numlkit-numl-0123",
     )
     assert arguments == (
         "/cache/triton/bin/tritonserver",
+        "--id=numlkit-numl-0123",
         "--model-repository=/state/a b/model_repository",
         "--backend-directory=/cache/triton/backends",
         "--cache-directory=/cache/triton/caches",
@@ -34,6 +36,8 @@ def test_the_whole_command_line() -> None:
         "--metrics-port=8002",
         "--reuse-http-port=false",
         "--reuse-grpc-port=false",
+        "--http-restricted-api=shared-memory,trace,logging:closed=KEY-MADE-AT-START",
+        "--grpc-restricted-protocol=shared-memory,trace,logging:closed=KEY-MADE-AT-START",
     )
 
 

@@ -1,4 +1,5 @@
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from deploy import state
 from deploy.deployment import Ports
-from deploy.errors import NotRunningError
+from deploy.errors import DeploymentError, NotRunningError
 from deploy.state import DeploymentFolder, DeploymentState, ProcessId, default_endpoint, endpoint
 
 
@@ -16,6 +17,7 @@ def _state(name: str, **changes: object) -> DeploymentState:
     values = {
         "name": name,
         "engine": "local",
+        "node": platform.node(),
         "host": "127.0.0.1",
         "ports": Ports(),
         "models": ("nugraph3",),
@@ -40,18 +42,29 @@ def test_a_state_reads_back_as_it_was_written(folders: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{}", "not json", '{"name": "a"}'])
-def test_a_state_file_that_cannot_be_read_counts_as_none(folders: Path, content: str) -> None:
+def test_a_state_file_that_cannot_be_read_is_named_not_taken_for_none(
+    folders: Path, content: str
+) -> None:
     folder = DeploymentFolder("a")
     folder.path.mkdir(parents=True)
     folder.state_file.write_text(content)
-    assert folder.state() is None
+    with pytest.raises(DeploymentError, match=r"state\.json: not a state file"):
+        folder.state()
+    assert default_endpoint("http") is None
+
+
+def test_a_deployment_of_another_host_is_left_to_that_host(folders: Path) -> None:
+    DeploymentFolder("a").write_state(_state("a", node="elsewhere"))
+    with pytest.raises(DeploymentError, match="deployment a runs on elsewhere"):
+        DeploymentFolder("a").require_state()
+    assert default_endpoint("http") is None
 
 
 def test_a_missing_deployment_is_answered_with_those_that_are_there(folders: Path) -> None:
     DeploymentFolder("there").write_state(_state("there"))
     with pytest.raises(NotRunningError) as caught:
         DeploymentFolder("gone").require_state()
-    assert caught.value.remedy == "python deploy/up.py --name gone (there: there)"
+    assert caught.value.remedy == "python3 deploy/up.py --name gone (there: there)"
 
 
 def test_a_process_that_ended_and_a_later_one_of_its_number_are_not_alive() -> None:

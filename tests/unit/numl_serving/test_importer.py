@@ -272,5 +272,5 @@ def test_the_script_prints_a_report_or_one_line(tmp_path: Path) -> None:
     failed = run_script(checkpoint, "--model", "nugraph3", "--out", out)
     assert failed.returncode == 1
     assert failed.stdout == ""
-    assert failed.stderr.startswith("import_checkpoint: ")
+    assert failed.stderr.startswith("error: ")
     assert failed.stderr.count("\n") == 1
