@@ -59,7 +59,8 @@ class Bench:
         (version / "model.py").write_text(code)
         text = CONFIG.format(kind=kind, environment=environment)
         (version.parent / "config.pbtxt").write_text(text)
-        deployment = Deployment(name="failing", models=("echo",), ports=_ports())
+        # Planned for a model that there is, and then served from the scratch repository.
+        deployment = Deployment(name="failing", models=("nugraph3",), ports=_ports())
         plan = LocalEngine().plan(deployment=deployment)
         repository = str(plan.repository)
         arguments = tuple(a.replace(repository, str(version.parents[1])) for a in plan.arguments)
