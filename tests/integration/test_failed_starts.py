@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import shutil
 import socket
 import tarfile
 import time
@@ -202,6 +203,38 @@ def test_an_activate_script_that_exits_ends_at_the_deadline(bench: Bench) -> Non
 def test_a_gpu_model_on_a_host_without_gpu_is_named(bench: Bench) -> None:
     plan = bench.plan(environment=bench.environment, code=GOOD_MODEL, kind="KIND_GPU")
     assert bench.failure(plan).cause == "a model wants a GPU and the server sees none"
+
+
+def _with_small(plan: LaunchPlan, folder: str, size: str) -> LaunchPlan:
+    """Let the server see a small file system in place of ``folder`` (a mount namespace)."""
+    script = f'mount -t tmpfs -o size={size} none {folder} && exec "$0" "$@"'
+    wrapped = ("unshare", "--map-root-user", "--mount", "sh", "-c", script, *plan.arguments)
+    return plan.model_copy(update={"arguments": wrapped})
+
+
+def test_a_shared_memory_folder_that_is_too_small_is_named(bench: Bench) -> None:
+    plan = bench.plan(environment=bench.environment, code=GOOD_MODEL)
+    failure = bench.failure(_with_small(plan, "/dev/shm", "512k"))
+    assert failure.cause.startswith("/dev/shm is too small")
+
+
+def test_a_tmp_that_is_too_small_for_a_packed_environment_is_named(bench: Bench) -> None:
+    packed = bench.environment.parent / f"{bench.folder.name}.tar.gz"  # not below /tmp
+    repository = bench.environment.parent / f"{bench.folder.name}-repository"
+    try:
+        _tar(packed, {"bin/activate": b"", "lib/large": os.urandom(3_000_000)})
+        plan = bench.plan(environment=packed, code=GOOD_MODEL)
+        # The scratch repository is below /tmp too: it must be seen from where /tmp is another.
+        shutil.copytree(bench.folder / "repository", repository)
+        arguments = tuple(
+            a.replace(str(bench.folder / "repository"), str(repository)) for a in plan.arguments
+        )
+        plan = plan.model_copy(update={"arguments": arguments})
+        failure = bench.failure(_with_small(plan, "/tmp", "1m"))
+    finally:
+        packed.unlink(missing_ok=True)
+        shutil.rmtree(repository, ignore_errors=True)
+    assert failure.cause.startswith("/tmp is full")
 
 
 @pytest.mark.parametrize("which", ["http", "grpc", "metrics"])

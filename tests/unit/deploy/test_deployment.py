@@ -4,6 +4,7 @@ import pytest
 
 from deploy.deployment import Ports, load_deployment
 from deploy.errors import DeploymentError
+from deploy.paths import CHECKOUT
 
 
 def test_defaults_are_safe() -> None:
@@ -12,6 +13,11 @@ def test_defaults_are_safe() -> None:
     assert deployment.threads == 1
     assert deployment.heal
     assert deployment.models == ("nugraph2", "nugraph2_cpu", "nugraph3")
+
+
+@pytest.mark.parametrize("file", sorted((CHECKOUT / "deploy" / "sites").glob("*.toml")))
+def test_the_ready_made_deployments_are_valid(file: Path) -> None:
+    assert load_deployment(file, {}).name == file.stem
 
 
 def test_flags_override_the_file_and_absent_flags_do_not(tmp_path: Path) -> None:
