@@ -17,6 +17,7 @@ from deploy.errors import DeploymentError, KitError
 Command = Callable[[argparse.Namespace, Console], int]
 
 INTERRUPTED = 130
+DEFAULT_NAME: str = Deployment.model_fields["name"].default
 
 
 class Parser(argparse.ArgumentParser):
@@ -32,8 +33,8 @@ def make_parser(command: str, description: str) -> Parser:
     parser = Parser(prog=f"python3 deploy/{command}.py", description=description)
     parser.add_argument(
         "--name",
-        default=Deployment.model_fields["name"].default,
-        help="the deployment, among several on this host (default: %(default)s)",
+        default=DEFAULT_NAME,
+        help=f"the deployment, among several on this host (default: {DEFAULT_NAME})",
     )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="answer with one JSON document")

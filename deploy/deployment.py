@@ -143,5 +143,11 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "deployment"
         text = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            text = f"no such key (there are: {', '.join(Deployment.model_fields)})"
+        elif first["type"] == "string_pattern_mismatch":
+            text = f"{first['input']!r} is not lower-case letters, digits, dots and dashes"
+        elif first["type"] in ("model_type", "dataclass_type"):
+            text = "expected a table with http, grpc and metrics"
         origin = f" (in {file})" if file is not None else ""
         raise DeploymentError(f"{where}: {text}{origin}") from None

@@ -20,7 +20,7 @@ from deploy.cli import Parser, make_parser, run
 from deploy.console import Console
 from deploy.deployment import DEFAULT_MODELS
 from deploy.paths import MODEL_REPOSITORY
-from deploy.repository.stage import VERSION
+from deploy.repository.stage import VERSION, find_model
 from deploy.server.golden import read_golden
 from deploy.server.probe import Probe, SmokeResult, smoke
 from deploy.state import DeploymentFolder, endpoint
@@ -67,7 +67,7 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
     for url in urls:
         probe = Probe(url, timeout=options.timeout)
         for model in models:
-            golden = read_golden(repository / model / VERSION / "golden.npz")
+            golden = read_golden(find_model(repository, model) / VERSION / "golden.npz")
             results.append((url, smoke(probe, model, golden)))
     rows = [
         [url, r.model, "ok" if r.ok else "FAILED", r.error or f"{1e3 * (r.seconds or 0):.0f} ms"]

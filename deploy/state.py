@@ -209,11 +209,11 @@ class DeploymentFolder:
         """
         state = self.state_here()
         if state is None:
-            others = ", ".join(known_deployments()) or "none is running"
-            raise NotRunningError(
-                f"no deployment named {self.name!r}",
-                f"python3 deploy/up.py --name {self.name} (there: {others})",
-            )
+            others = known_deployments()
+            remedy = f"python3 deploy/up.py --name {self.name}"
+            if others:
+                remedy = f"--name with one of: {', '.join(others)}"
+            raise NotRunningError(f"no deployment named {self.name!r}", remedy)
         return state
 
 
@@ -223,7 +223,11 @@ def known_deployments() -> tuple[str, ...]:
 
 
 def default_endpoint(protocol: Literal["http", "grpc"]) -> str | None:
-    """Return ``host:port`` of the one running deployment, or None if it is not one."""
+    """Return ``host:port`` of the one running deployment, or None if there is none.
+
+    Raises:
+        DeploymentError: If there are several.
+    """
     ready = []
     for name in known_deployments():
         try:
@@ -232,10 +236,17 @@ def default_endpoint(protocol: Literal["http", "grpc"]) -> str | None:
             continue
         if state is not None and state.supervisor.process() is not None:
             ready.append(state)
-    if len(ready) != 1:
-        return None
-    port = ready[0].ports.http if protocol == "http" else ready[0].ports.grpc
-    return endpoint(ready[0].host, port)
+    if len(ready) > 1:
+        names = ", ".join(state.name for state in ready)
+        raise DeploymentError(
+            f"several deployments are running: {names}", "--name with one of them"
+        )
+    return named_endpoint(ready[0], protocol) if ready else None
+
+
+def named_endpoint(state: DeploymentState, protocol: Literal["http", "grpc"]) -> str:
+    """Return ``host:port`` of a deployment."""
+    return endpoint(state.host, state.ports.http if protocol == "http" else state.ports.grpc)
 
 
 def reachable_host(listen: str) -> str:

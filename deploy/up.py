@@ -34,7 +34,7 @@ _HEALTH_TIMEOUT_S = 10.0
 def parser() -> Parser:
     """Return the command's parser."""
     flags = make_parser("up", "Start a server and wait until every model answers rightly.")
-    flags.set_defaults(name=None)
+    flags.set_defaults(name=None)  # so that the file's name counts where none is given
     flags.add_argument("file", nargs="?", type=Path, help="a deployment file (TOML)")
     flags.add_argument("--engine", choices=("auto", "local"), help="what starts it (default: auto)")
     flags.add_argument("--cpu", action="store_const", const="cpu", dest="flavour", help="on CPUs")

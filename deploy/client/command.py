@@ -25,13 +25,14 @@ from deploy.client.tables import EventFileError
 from deploy.client.transport import (
     ClientError,
     Endpoint,
+    ProtocolName,
     ServedModel,
     ServerAwayError,
     TritonTransport,
 )
 from deploy.console import Console
 from deploy.errors import KitError
-from deploy.state import default_endpoint
+from deploy.state import DeploymentFolder, default_endpoint, named_endpoint
 
 _PROGRESS_SECONDS = 10.0
 
@@ -53,6 +54,7 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("files", nargs="+", type=Path, metavar="FILE.h5", help="pynuml or pandas HDF5 files")
     add("--url", help="[http|https|grpc|grpcs://]host[:port] (default: the running deployment)")
+    add("--name", help="the running deployment to ask, where there are several")
     add("--protocol", choices=("http", "grpc"), help="for a URL without scheme (default: http)")
     add("--ssl", action="store_true", help="encrypt the connection")
     add("--ca", type=Path, metavar="FILE", help="PEM file of the authority to trust; implies --ssl")
@@ -155,7 +157,13 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _endpoint(options: argparse.Namespace) -> Endpoint:
-    url = options.url or default_endpoint(options.protocol or "http") or "localhost"
+    protocol: ProtocolName = options.protocol or "http"
+    if options.url is not None:
+        url = options.url
+    elif options.name is not None:
+        url = named_endpoint(DeploymentFolder(options.name).require_state(), protocol)
+    else:
+        url = default_endpoint(protocol) or "localhost"
     return Endpoint.parse(url, protocol=options.protocol, tls=options.ssl, ca=options.ca)
 
 

@@ -44,6 +44,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.client.answers import FILTER_THRESHOLD
 from deploy.client.inference import Answer, Failure
 from deploy.client.transport import ServedModel
 from deploy.errors import KitError
@@ -87,7 +88,15 @@ class ResultsWriter:
         self._file = h5py.File(self._temporary, "w", rdcc_nbytes=2 * _CHUNK_BYTES)
         self._descriptor = os.open(self._temporary, os.O_RDWR)
         self._reserved = 0
-        self._file.attrs.update({"format": FORMAT, "model": model.name, "endpoint": endpoint})
+        self._file.attrs.update(
+            {
+                "format": FORMAT,
+                "model": model.name,
+                "endpoint": endpoint,
+                "weights": model.parameters.get("weights", ""),
+                "filter_threshold": FILTER_THRESHOLD,
+            }
+        )
         self._classes: dict[str, int] = {}
 
     def __enter__(self) -> ResultsWriter:

@@ -47,10 +47,21 @@ class Probe:
         """Return whether the server says it is live and ready, and is the one meant."""
         transport = self._open()
         try:
-            known = self._identity is None or transport.server_name() == self._identity
-            return known and transport.server_ready()
+            return self.is_the_one_meant() and transport.server_ready()
         except KitError:
             return False
+        finally:
+            transport.close()
+
+    def is_the_one_meant(self) -> bool:
+        """Return whether it is not another server that answers at this address.
+
+        Raises:
+            ServerAwayError: If there is no answer.
+        """
+        transport = self._open()
+        try:
+            return self._identity in (None, transport.server_name())
         finally:
             transport.close()
 
@@ -112,8 +123,8 @@ class SmokeResult:
 def smoke(probe: Probe, model: str, golden: GoldenEvent) -> SmokeResult:
     """Ask ``model`` for its golden event and compare the values."""
     try:
-        if not probe.server_ready():
-            error = "the server is not ready, or another one answers at its port"
+        if not probe.is_the_one_meant():
+            error = "another server answers at its port"
             return SmokeResult(model, ready=False, error=error, seconds=None)
         if not probe.model_ready(model):
             return SmokeResult(model, ready=False, error="the model is not ready", seconds=None)

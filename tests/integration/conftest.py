@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from deploy.paths import CHECKOUT
+from deploy.supervisor.leftovers import shared_memory_regions, shm_prefix
 
 START_S = 120
 
@@ -93,7 +94,10 @@ def until(condition: Callable[[], bool], seconds: float, what: str) -> float:
     return time.monotonic() - started
 
 
-def leftovers(prefixes: Sequence[str] = ("numlkit-", "triton_python_backend")) -> set[str]:
-    """Return what Triton servers have left in /dev/shm and /tmp by now."""
-    shared = {str(p) for prefix in prefixes for p in Path("/dev/shm").glob(f"{prefix}*")}
-    return shared | {str(p) for p in Path("/tmp").glob("python_env_*")}
+def leftovers(name: str, scratch: Iterable[str | Path] = ()) -> list[Path]:
+    """Return what deployment ``name`` has left in /dev/shm, and which scratch folders still are.
+
+    Other servers of this user may come and go meanwhile: nothing of theirs is looked at.
+    """
+    regions = shared_memory_regions(shm_prefix(name))
+    return [*regions, *(path for path in map(Path, scratch) if path.exists())]

@@ -70,7 +70,6 @@ class Bench:
         )
 
     def failure(self, plan: LaunchPlan, deadline: float = DEADLINE_S) -> LaunchError:
-        before = leftovers()
         server = Server(plan, lambda process: None)
         started = time.monotonic()
         try:
@@ -84,7 +83,7 @@ class Bench:
             assert time.monotonic() - started < deadline + 5
         finally:
             server.stop()
-        assert not leftovers() - before, "a failed start leaves nothing"
+        assert not leftovers("failing", server.scratch), "a failed start leaves nothing"
         assert "\n" not in caught.value.cause
         assert caught.value.remedy
         return caught.value

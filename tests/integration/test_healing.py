@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -42,14 +43,15 @@ def test_without_healing_a_killed_stub_stays_reported(kit: Kit) -> None:
 
 
 def test_a_killed_server_is_started_again(kit: Kit, single: dict[str, Any]) -> None:
-    before = leftovers()
+    regions = set(leftovers("single"))
     os.kill(single["server"]["pid"], signal.SIGKILL)
     until(lambda: kit.json("status", "--name", "single")["status"] != 0, 5, "the notice")
     until(lambda: kit.json("status", "--name", "single")["status"] == 0, 60, "the restart")
     status = kit.json("status", "--name", "single")
     assert status["state"]["restarts"] == 1
     assert status["state"]["server"] != single["server"]
-    assert len(leftovers()) == len(before), "the dead server's files are swept"
+    assert not regions & set(leftovers("single", single["scratch"])), "the dead one's are swept"
+    assert not [path for path in single["scratch"] if Path(path).exists()]
 
 
 def test_a_killed_supervisor_is_reported_and_down_still_stops_everything(
@@ -61,7 +63,7 @@ def test_a_killed_supervisor_is_reported_and_down_still_stops_everything(
     assert problems == ["the supervisor is dead: nothing that fails will be healed"]
     assert kit.down("single")["stopped"] == ["single"]
     assert not psutil.pid_exists(single["server"]["pid"])
-    assert not [path for path in leftovers(("numlkit-0-single",)) if "single" in path]
+    assert not leftovers("single", single["scratch"])
 
 
 def test_everything_killed_at_once_leaves_nothing_after_down(
@@ -69,10 +71,7 @@ def test_everything_killed_at_once_leaves_nothing_after_down(
 ) -> None:
     server = psutil.Process(single["server"]["pid"])
     stubs = [stub.process.pid for stub in living_stubs(server)]
-    scratch = set(single["scratch"])
     for pid in (single["supervisor"]["pid"], server.pid, *stubs):
         os.kill(pid, signal.SIGKILL)
     assert kit.down("single")["stopped"] == ["single"]
-    left = leftovers()
-    assert not scratch & left
-    assert not [path for path in left if "single" in path]
+    assert not leftovers("single", single["scratch"])

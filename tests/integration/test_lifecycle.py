@@ -84,7 +84,6 @@ def test_two_deployments_run_side_by_side_and_one_s_end_leaves_the_other(
 
 
 def test_down_leaves_nothing_behind_even_with_an_idle_connection(kit: Kit) -> None:
-    before = leftovers()
     answer = kit.up("idle", "--models", "nugraph3", "--instances", "1")
     with socket.create_connection(("127.0.0.1", answer["ports"]["http"])) as idle:
         idle.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n")
@@ -92,7 +91,8 @@ def test_down_leaves_nothing_behind_even_with_an_idle_connection(kit: Kit) -> No
         started = time.monotonic()
         assert kit.down("idle")["stopped"] == ["idle"]
         assert time.monotonic() - started < 15
-    assert not leftovers() - before
+    assert answer["scratch"]
+    assert not leftovers("idle", answer["scratch"])
     for process in ("server", "supervisor"):
         assert not psutil.pid_exists(answer[process]["pid"])
     assert kit.json("status", "--name", "idle")["status"] == 1
@@ -107,27 +107,26 @@ def test_a_taken_port_is_named_before_anything_is_started(kit: Kit) -> None:
 
 
 def test_an_interrupted_start_leaves_nothing_behind(kit: Kit) -> None:
-    before = leftovers()
     command = [sys.executable, "deploy/up.py", "--name", "broken-off", "--models", "nugraph3"]
     process = subprocess.Popen(
         command, cwd=CHECKOUT, env=kit.variables, stderr=subprocess.PIPE, text=True
     )
     folder = kit.state / "numlkit/deployments/broken-off"
     until(lambda: (folder / "state.json").exists(), 60, "the start")
+    scratch = json.loads((folder / "state.json").read_text())["scratch"]
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
     assert process.stderr is not None
     assert "interrupted" in process.stderr.read()
     assert not (folder / "state.json").exists()
-    assert not leftovers() - before
+    assert not leftovers("broken-off", scratch)
 
 
 def test_a_deployment_that_is_not_ready_in_time_fails_with_its_log(kit: Kit) -> None:
-    before = leftovers()
     answer = kit.json("up", "--name", "late", "--models", "nugraph3", "--timeout", "0.2")
     assert answer["status"] == 1
     assert "not ready in time" in answer["error"]
-    assert not leftovers() - before
+    assert not leftovers("late")
 
 
 def test_other_programs_can_read_the_state_file(kit: Kit, demo: dict[str, Any]) -> None:

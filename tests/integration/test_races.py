@@ -48,7 +48,6 @@ def test_two_starts_of_one_name_end_with_one_server(kit: Kit) -> None:
 
 
 def test_a_supervisor_killed_during_a_start_leaves_no_server(kit: Kit) -> None:
-    before = leftovers()
     start = _start(kit, "race-orphan")
     state = kit.state / "numlkit/deployments/race-orphan/state.json"
 
@@ -63,4 +62,4 @@ def test_a_supervisor_killed_during_a_start_leaves_no_server(kit: Kit) -> None:
     assert "supervisor" in answer["error"]
     assert not psutil.pid_exists(found["server"]["pid"])
     assert not state.exists()
-    assert not {path for path in leftovers() - before if "numlkit" in path}
+    assert not leftovers("race-orphan")

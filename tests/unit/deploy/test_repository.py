@@ -94,6 +94,7 @@ def _model(repository: Path, name: str = "nugraph3") -> Path:
     for file in ("model.py", *MODEL_FILES):
         (version / file).write_text("x")
     card = {
+        "architecture": "nugraph3",
         "semantic_classes": ["track", "shower"],
         "event_classes": None,
         "heads": ["semantic", "filter"],
@@ -171,6 +172,15 @@ def test_own_weights_take_the_place_of_the_tracked_ones(tmp_path: Path) -> None:
     (own / "weights.safetensors").write_text("own")
     stage(plan_models(repository, ["nugraph3"], SETTINGS, {"nugraph3": own}), target)
     assert (target / "nugraph3" / "1" / "weights.safetensors").read_text() == "own"
+
+
+def test_own_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
+    _model(tmp_path / "tracked")
+    own = _model(tmp_path / "own")
+    card = (own / "model.json").read_text()
+    (own / "model.json").write_text(card.replace("nugraph3", "nugraph2"))
+    with pytest.raises(RepositoryError, match=r"serves nugraph3, .*holds a nugraph2"):
+        plan_models(tmp_path / "tracked", ["nugraph3"], SETTINGS, {"nugraph3": own})
 
 
 def test_an_unknown_model_is_answered_with_those_that_are_there(tmp_path: Path) -> None:

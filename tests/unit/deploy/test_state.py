@@ -64,7 +64,7 @@ def test_a_missing_deployment_is_answered_with_those_that_are_there(folders: Pat
     DeploymentFolder("there").write_state(_state("there"))
     with pytest.raises(NotRunningError) as caught:
         DeploymentFolder("gone").require_state()
-    assert caught.value.remedy == "python3 deploy/up.py --name gone (there: there)"
+    assert caught.value.remedy == "--name with one of: there"
 
 
 def test_a_process_that_ended_and_a_later_one_of_its_number_are_not_alive() -> None:
@@ -85,7 +85,8 @@ def test_the_default_endpoint_is_that_of_the_only_running_deployment(folders: Pa
     DeploymentFolder("a").write_state(_state("a"))
     assert default_endpoint("grpc") == "127.0.0.1:8001"
     DeploymentFolder("b").write_state(_state("b", ports=Ports(http=1, grpc=2, metrics=3)))
-    assert default_endpoint("grpc") is None
+    with pytest.raises(DeploymentError, match="several deployments are running: a, b"):
+        default_endpoint("grpc")
 
 
 def test_addresses_are_those_that_clients_on_this_host_can_use() -> None:
