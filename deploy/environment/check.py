@@ -69,7 +69,8 @@ def check_models_answer(
     variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     variables["OMP_NUM_THREADS"] = str(threads)
     done = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
-    for line in done.stdout.splitlines():
+    # Libraries may print to the same place: a report is a line that is a JSON object.
+    for line in (text for text in done.stdout.splitlines() if text.startswith("{")):
         report = json.loads(line)
         if report.get("ok") is False:
             raise RepositoryError(f"model {report['model']}: {report['error']}")
