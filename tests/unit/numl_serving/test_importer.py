@@ -269,6 +269,7 @@ def test_the_script_prints_a_report_or_one_line(tmp_path: Path) -> None:
     done = run_script(checkpoint, "--model", "nugraph3", "--norm", norm, "--out", out, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["card"]["variant"] == "24.7.1"
+    assert (out / "golden.npz").exists(), "a launch with these weights needs a golden answer"
     failed = run_script(checkpoint, "--model", "nugraph3", "--out", out)
     assert failed.returncode == 1
     assert failed.stdout == ""
