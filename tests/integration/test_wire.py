@@ -236,9 +236,9 @@ def test_the_real_event_with_the_real_weights_gives_the_expected_answer(
     kit: Kit, tmp_path: Path
 ) -> None:
     checkpoint = REAL_DATA / "nugraph3_hierarchical.ckpt"
-    assert checkpoint.exists(), (
-        f"real data not found: set NUMLKIT_REAL_DATA (looked in {REAL_DATA})"
-    )
+    if not checkpoint.exists() and os.environ.get("CI") != "true":
+        pytest.skip(f"no real data in {REAL_DATA} (NUMLKIT_REAL_DATA names another folder)")
+    assert checkpoint.exists(), f"no real data in {REAL_DATA}"
     norm = tmp_path / "norm.json"
     norm.write_text(
         '{"u": {"mean": [389.42752, 172.90794, 147.81108, 4.5563765],'
