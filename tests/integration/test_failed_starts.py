@@ -5,11 +5,10 @@ from __future__ import annotations
 import gzip
 import io
 import os
-import shutil
 import socket
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from deploy.console import Console
 from deploy.deployment import Deployment, Ports
 from deploy.engines.local import LocalEngine
 from deploy.errors import LaunchError
+from deploy.paths import cache_folder
 from deploy.server.golden import GoldenEvent
 from deploy.server.ports import choose_ports
 from deploy.server.probe import Probe
@@ -204,9 +204,17 @@ def test_a_gpu_model_on_a_host_without_gpu_is_named(bench: Bench) -> None:
     assert bench.failure(plan).cause == "a model wants a GPU and the server sees none"
 
 
-def _with_small(plan: LaunchPlan, folder: str, size: str) -> LaunchPlan:
-    """Let the server see a small file system in place of ``folder`` (a mount namespace)."""
-    script = f'mount -t tmpfs -o size={size} none {folder} && exec "$0" "$@"'
+def _with_small(plan: LaunchPlan, folder: str, size: str, keep: Sequence[Path] = ()) -> LaunchPlan:
+    """Let the server see a small file system in place of ``folder`` (a mount namespace).
+
+    Folders below it that the server needs are kept.
+    """
+    steps = [f"mount --rbind {folder} /mnt", f"mount -t tmpfs -o size={size} none {folder}"]
+    for path in keep:
+        if path.is_relative_to(folder):
+            steps.append(f"mkdir -p {path}")
+            steps.append(f"mount --rbind /mnt/{path.relative_to(folder)} {path}")
+    script = " && ".join([*steps, 'exec "$0" "$@"'])
     wrapped = ("unshare", "--map-root-user", "--mount", "sh", "-c", script, *plan.arguments)
     return plan.model_copy(update={"arguments": wrapped})
 
@@ -218,22 +226,11 @@ def test_a_shared_memory_folder_that_is_too_small_is_named(bench: Bench) -> None
 
 
 def test_a_tmp_that_is_too_small_for_a_packed_environment_is_named(bench: Bench) -> None:
-    packed = bench.environment.parent / f"{bench.folder.name}.tar.gz"  # not below /tmp
-    repository = bench.environment.parent / f"{bench.folder.name}-repository"
-    try:
-        _tar(packed, {"bin/activate": b"", "lib/large": os.urandom(3_000_000)})
-        plan = bench.plan(environment=packed, code=GOOD_MODEL)
-        # The scratch repository is below /tmp too: it must be seen from where /tmp is another.
-        shutil.copytree(bench.folder / "repository", repository)
-        arguments = tuple(
-            a.replace(str(bench.folder / "repository"), str(repository)) for a in plan.arguments
-        )
-        plan = plan.model_copy(update={"arguments": arguments})
-        failure = bench.failure(_with_small(plan, "/tmp", "1m"))
-    finally:
-        packed.unlink(missing_ok=True)
-        shutil.rmtree(repository, ignore_errors=True)
-    assert failure.cause.startswith("/tmp is full")
+    packed = bench.folder / "env.tar.gz"
+    _tar(packed, {"bin/activate": b"", "lib/large": os.urandom(3_000_000)})
+    plan = bench.plan(environment=packed, code=GOOD_MODEL)
+    small = _with_small(plan, "/tmp", "1m", keep=(cache_folder(), bench.folder))
+    assert bench.failure(small).cause.startswith("/tmp is full")
 
 
 @pytest.mark.parametrize("which", ["http", "grpc", "metrics"])
