@@ -26,6 +26,8 @@ from deploy.bootstrap import ensure_execution_environment
 ensure_execution_environment()
 sys.path.insert(0, str(ROOT / "envs" / "numl"))
 
+from deploy.paths import cache_folder
+
 MODELS = ("nugraph3", "nugraph2")
 HITS = (200, 1300)
 
@@ -54,6 +56,9 @@ def parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--core", type=int, metavar="N", help="core to use (default: the last)")
     command.add_argument("--seed", type=int, default=3, metavar="S", help="of the events")
+    command.add_argument(
+        "--eager", action="store_true", help="do not compile the networks, which takes a minute"
+    )
     command.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
     command.add_argument("--plot", type=Path, metavar="FILE", help="draw latency against hits")
     return command
@@ -98,6 +103,7 @@ def main() -> int:
                 events=options.events,
                 seed=options.seed,
                 seconds=options.seconds,
+                compiled=None if options.eager else cache_folder() / "compiled",
                 say=say,
             ):
                 print("\n".join(report.lines(case)), flush=True)

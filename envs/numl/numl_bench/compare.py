@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path as Folder
 
+from numl_serving.compile import compile_model
+from numl_serving.compiled import CompiledError
 from numl_serving.golden import disagreements
 from numl_serving.runtime import Runtime
 
 from .events import Tensors, events_of_size
 from .measure import Path, measure
-from .paths import EAGER, GRADIENTS_OFF, reference_paths, serving_path
+from .paths import COMPILED, EAGER, GRADIENTS_OFF, reference_paths, serving_path
 from .reference import describe
 from .report import Case
 
@@ -25,6 +27,7 @@ def compare(
     events: int,
     seed: int,
     seconds: float,
+    compiled: Folder | None,
     say: Callable[[str], None],
 ) -> Iterator[Case]:
     """Compare reference and serving path of a model on events of several sizes.
@@ -36,12 +39,20 @@ def compare(
         events: Number of events of each size.
         seed: Seed of the events.
         seconds: How long to measure each size.
+        compiled: Folder of compiled networks, to which this model's is added, or None for none.
         say: Is told what happens.
 
     Yields:
         One case per size.
     """
     paths = [*reference_paths(directory), serving_path(EAGER, Runtime.load(directory))]
+    if compiled is not None:
+        try:
+            say(f"{name}: compiling, unless it is compiled already")
+            compile_model(directory, compiled)
+            paths.append(serving_path(COMPILED, Runtime.load(directory, compiled=compiled)))
+        except CompiledError as error:
+            say(f"{name}: only eager: {error}")
     for size in hits:
         say(f"{name}: simulating {events} events of about {size} hits")
         requests = events_of_size(size, events, seed)

@@ -14,6 +14,7 @@ from .reference import Reference
 GRADIENTS_ON = "reference, gradients on"
 GRADIENTS_OFF = "reference, gradients off"
 EAGER = "numl_serving, eager"
+COMPILED = "numl_serving, compiled"
 
 
 def reference_paths(directory: Folder) -> list[Path]:

@@ -20,7 +20,9 @@ from oracle import KINDS
 def test_a_comparison_finds_equal_answers_and_reports_every_path(kind: str, tmp_path: Path) -> None:
     folder = model_directory(kind, tmp_path)
     said: list[str] = []
-    (case,) = compare("m", folder, hits=[120], events=2, seed=1, seconds=0, say=said.append)
+    (case,) = compare(
+        "m", folder, hits=[120], events=2, seed=1, seconds=0, compiled=None, say=said.append
+    )
     assert case.differences == []
     assert {GRADIENTS_ON, GRADIENTS_OFF, EAGER} <= set(case.times)
     assert said
