@@ -112,8 +112,9 @@ class Iteration3(nn.Module):
             table: Tensor, rows: Tensor | None, gate: Tensor, segment: Tensor, offsets: Tensor
         ) -> Tensor:
             received, total = scaled_softmax_aggregate(gated_messages(table, rows, gate), offsets)
-            # No message is below the least number in the table, or below zero.
-            strains.extend((table.amin() / _LEAST_MESSAGE, total.amax() / _LARGEST_TOTAL))
+            # A segment without messages has a total of 0, and any other number stands for it.
+            least = torch.where((offsets.diff() > 0)[:, None], total, 1.0).amin()
+            strains.extend((total.amax() / _LARGEST_TOTAL, _LEAST_TOTAL / least))
             return received
 
         u, v, y = features or (hits, hits, hits)
@@ -211,24 +212,24 @@ def weights_of(iteration: Iteration) -> Mapping[str, Tensor]:
     }
 
 
-# Softmax weights are exp(m - 50), so that messages from -30 to about 119 have ordinary weights:
-# from 1e-35 to 1e30. Messages below zero are rare, Mish gives none below -0.31.
+# Softmax weights are exp(m - 50). They sum to something between these limits where the largest
+# message of each segment and feature is between -30 and about 119: Mish gives nothing below -0.31,
+# and the encoder seldom.
 _HALF_SCALE = math.exp(-25.0)
-_LEAST_MESSAGE = -30.0
 _LARGEST_TOTAL = 1e30
-_LEAST_TOTAL = 1e-36
+_LEAST_TOTAL = 1e-35
 
 
 def scaled_softmax_aggregate(messages: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     """Aggregate messages by their softmax without finding each segment's largest one.
 
     Args:
-        messages: ``[E, F]``, sorted by segment, at least -30.
+        messages: ``[E, F]``, sorted by segment.
         offsets: int64 ``[M + 1]``, first message of each segment.
 
     Returns:
         ``[M, F]`` the aggregate, zero for empty segments, and ``[M, F]`` the sum of the weights;
-        the aggregate is right where this is at most 1e30.
+        the aggregate is right where this is from 1e-35 to 1e30.
     """
     # Scaled after halving: subtracting 50 from the message would cost it its last digits, and
     # exp(m) alone would overflow before it is scaled.
