@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from deploy.arguments import Parser as Parser
 from deploy.console import Console
 from deploy.deployment import Deployment
 from deploy.errors import DeploymentError, KitError
@@ -20,22 +21,21 @@ INTERRUPTED = 130
 DEFAULT_NAME: str = Deployment.model_fields["name"].default
 
 
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaint is one line and says where help is."""
+def make_parser(command: str, description: str, *, deployment: bool = True) -> Parser:
+    """Return a parser with the flags that every command has.
 
-    def error(self, message: str) -> None:  # type: ignore[override]
-        """Print ``message`` and end with status 2."""
-        self.exit(2, f"error: {message}\n  try: {self.prog} --help\n")
-
-
-def make_parser(command: str, description: str) -> Parser:
-    """Return a parser with the flags that every command has."""
+    Args:
+        command: The command's name.
+        description: What it does.
+        deployment: Whether it is about a named deployment.
+    """
     parser = Parser(prog=f"python3 deploy/{command}.py", description=description)
-    parser.add_argument(
-        "--name",
-        default=DEFAULT_NAME,
-        help=f"the deployment, among several on this host (default: {DEFAULT_NAME})",
-    )
+    if deployment:
+        parser.add_argument(
+            "--name",
+            default=DEFAULT_NAME,
+            help=f"the deployment, among several on this host (default: {DEFAULT_NAME})",
+        )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="answer with one JSON document")
     output.add_argument("--quiet", action="store_true", help="no progress, only the answer")

@@ -39,3 +39,7 @@ class LaunchError(KitError):
 
 class NotRunningError(KitError):
     """The named deployment is not there."""
+
+
+class BuildError(KitError):
+    """An artefact cannot be built, or not here."""

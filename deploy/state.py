@@ -51,6 +51,20 @@ class ProcessId(BaseModel):
             return None
 
 
+class Surroundings(BaseModel):
+    """What there was when a server was about to be started: none of it is that server's.
+
+    Attributes:
+        folders: Scratch folders of Python backends.
+        processes: Processes that run a Python backend.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    folders: tuple[Path, ...]
+    processes: tuple[ProcessId, ...]
+
+
 def _start_ticks(pid: int) -> int:
     """Return field 22 of ``/proc/PID/stat`` (proc(5))."""
     try:
@@ -110,6 +124,7 @@ class DeploymentState(BaseModel):
         restarts: How often a dead server was replaced.
         seconds_to_ready: From the server's start until the last model answered rightly.
         scratch: Folders the server made outside the kit's folders.
+        before: While they are not known: what there was before the server was started.
         cause: Why it failed.
         remedy: What to do about it.
     """
@@ -131,6 +146,7 @@ class DeploymentState(BaseModel):
     restarts: int = 0
     seconds_to_ready: float | None = None
     scratch: tuple[Path, ...] = ()
+    before: Surroundings | None = None
     cause: str | None = None
     remedy: str | None = None
 

@@ -6,7 +6,6 @@ Nothing that the checkpoint names is executed.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -23,15 +22,19 @@ from numl_serving.errors import ServingError
 from numl_serving.importer import Report, Request, import_checkpoint, reads_positions
 from numl_serving.modelcard import ARCHITECTURES
 
+from deploy.arguments import Parser
+
 
 def names(text: str) -> tuple[str, ...]:
     """Split a list at its commas."""
     return tuple(part.strip() for part in text.split(","))
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """Make the parser of the command line."""
-    command = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    command = Parser(
+        prog="python3 scripts/import_checkpoint.py", description=__doc__.splitlines()[0]
+    )
     command.add_argument("checkpoint", type=Path, help="checkpoint of Lightning or torch.save")
     command.add_argument("--model", required=True, choices=list(ARCHITECTURES))
     command.add_argument(

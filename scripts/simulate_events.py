@@ -6,7 +6,6 @@ python3 scripts/simulate_events.py OUT.h5 --events 20 --seed 7
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -21,10 +20,15 @@ sys.path.insert(0, str(ROOT / "envs" / "numl"))
 from numl_demo.hdf5 import write_events
 from numl_demo.simulate import DEFAULT_HITS, SimulationError, simulate_events
 
+from deploy.arguments import Parser
+
 
 def main() -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(description="Write simulated events in pynuml's HDF5 layout.")
+    parser = Parser(
+        prog="python3 scripts/simulate_events.py",
+        description="Write simulated events in pynuml's HDF5 layout.",
+    )
     parser.add_argument("out", type=Path, metavar="OUT.h5", help="file to write (replaced)")
     parser.add_argument("--events", type=int, default=10, metavar="N", help="how many (default 10)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same events")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from deploy.client.inference import Answer, Failure
 from deploy.client.transport import Endpoint, ServedModel
 from deploy.console import Console
+from deploy.errors import KitError
 
 _SHOWN_FAILURES = 20
 
@@ -96,7 +97,15 @@ def report(
 
 
 def show(report: dict[str, Any], tally: Tally, console: Console) -> None:
-    """Print the answer for a person: counts, speed, files, and the failed events."""
+    """Print the answer for a person: counts, speed, files, and the failed events.
+
+    Where nothing was answered, what went wrong is all there is to tell.
+    """
+    if not report["events"] and tally.failures:
+        if console.mode != "json":  # there the answer names them
+            for line in _failed(tally):
+                console.error(KitError(line))
+        return
     weights = f" ({report['weights']})" if report["weights"] else ""
     console.line(
         f"{report['events']} events, {report['hits']:,} hits: "
@@ -119,8 +128,14 @@ def show(report: dict[str, Any], tally: Tally, console: Console) -> None:
         console.line(f"  display  {shown} ({len(tally.displays)} PNG)")
     if tally.failures:
         console.line(f"{len(tally.failures)} failed:")
-        for failure in tally.failures[:_SHOWN_FAILURES]:
-            named = "" if failure.event_id is None else "event {},{},{}: ".format(*failure.event_id)
-            console.line(f"  {named}{failure.reason}")
-        if len(tally.failures) > _SHOWN_FAILURES:
-            console.line(f"  and {len(tally.failures) - _SHOWN_FAILURES} more (--json lists all)")
+        for line in _failed(tally):
+            console.line(f"  {line}")
+
+
+def _failed(tally: Tally) -> Iterator[str]:
+    """Yield a line for each failure, and one for those that are too many to show."""
+    for failure in tally.failures[:_SHOWN_FAILURES]:
+        named = "" if failure.event_id is None else "event {},{},{}: ".format(*failure.event_id)
+        yield f"{named}{failure.reason}"
+    if len(tally.failures) > _SHOWN_FAILURES:
+        yield f"and {len(tally.failures) - _SHOWN_FAILURES} more (--json lists all)"

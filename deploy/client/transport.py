@@ -264,13 +264,13 @@ class TritonTransport:
             inputs.append(tensor)
         outputs = [self._library.InferRequestedOutput(name) for name in model.outputs]
         result = self._call("infer", model.name, inputs, outputs=outputs, **self._deadline())
-        try:
-            return {name: result.as_numpy(name) for name in model.outputs}
-        except (ValueError, TypeError, KeyError) as error:
-            raise RequestError(
-                f"the answer cannot be decoded ({_line(error)}): "
-                "the server may run with a numpy it cannot use"
-            ) from error
+        arrays = {}
+        for name in model.outputs:
+            try:
+                arrays[name] = result.as_numpy(name)
+            except (ValueError, TypeError, KeyError) as error:
+                raise RequestError(_undecodable(name, error)) from error
+        return arrays
 
     def close(self) -> None:
         """Close the connection."""
@@ -346,6 +346,19 @@ def triton_reason(message: str) -> str:
     text = message.split("\n\nAt:")[0]
     text = re.sub(r"^.*Failed to process the request\(s\) for model '?[^,]*, message: ", "", text)
     return re.sub(r"^(EventError|TritonModelException): ", "", _line(text))
+
+
+def _undecodable(output: str, error: Exception) -> str:
+    """Return, in one line, what is wrong with an output that tritonclient cannot decode."""
+    # Triton 24.10's Python backend sends a numpy 2 array's shape, and none of its values.
+    empty = re.search(r"array of size 0 into shape \(([\d, ]+)\)", str(error))
+    if empty is None:
+        return f"output {output} cannot be decoded: {_line(error)}"
+    shape = empty[1].rstrip(", ").replace(",", ", ")
+    return (
+        f"output {output} is empty where its shape is [{shape}], "
+        "as when the server's execution environment has numpy 2"
+    )
 
 
 def _line(text: object) -> str:

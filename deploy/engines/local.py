@@ -36,7 +36,13 @@ from deploy.server.distribution import (
 from deploy.server.ports import choose_ports
 from deploy.server.release import find_release
 from deploy.state import DeploymentFolder, DeploymentState, LaunchPlan
-from deploy.supervisor.leftovers import SHARED_MEMORY, shm_prefix, sweep
+from deploy.supervisor.leftovers import (
+    SHARED_MEMORY,
+    scratch_since,
+    shm_prefix,
+    sweep,
+    taking_turns,
+)
 from deploy.supervisor.stubs import living_stubs
 
 _MB = 1_000_000
@@ -67,7 +73,7 @@ class LocalEngine(Engine):
         for model in deployment.models:
             find_model(MODEL_REPOSITORY, model)
         ports = choose_ports(deployment.listen, deployment.ports)
-        prefix = shm_prefix(deployment.name)
+        prefix = shm_prefix(folder.path)
         identity = f"numlkit-{deployment.name}-{secrets.token_hex(4)}"
         return LaunchPlan(
             deployment=deployment,
@@ -178,13 +184,19 @@ class LocalEngine(Engine):
         supervisor = state.supervisor.process()
         if supervisor is not None:
             _end(supervisor)
-        server = state.server.process() if state.server is not None else None
+            state = folder.state() or state
+        server = state.server.process() if state.server is not None else _unrecorded(folder)
         stubs = living_stubs(server) if server is not None else ()
         if server is not None:
             _end(server)
+        scratch = frozenset(state.scratch)
+        if state.before is not None:
+            # The supervisor was killed before it knew which folder its server made.
+            with taking_turns():
+                scratch = scratch_since(state.before, state.server)
         sweep(
-            prefix=shm_prefix(folder.name),
-            scratch=state.scratch,
+            prefix=shm_prefix(folder.path),
+            scratch=scratch,
             processes=[stub.process for stub in stubs],
         )
         _forget(folder)
@@ -251,6 +263,20 @@ def _await_ready(
             )
         time.sleep(0.05)
     raise LaunchError("the supervisor does not answer", f"read its log: {folder.supervisor_log}")
+
+
+def _unrecorded(folder: DeploymentFolder) -> psutil.Process | None:
+    """Return the server whose supervisor was killed before it could write its number down."""
+    plan = folder.plan()
+    if plan is None:
+        return None
+    for process in psutil.process_iter():
+        try:
+            if f"--id={plan.identity}" in process.cmdline():
+                return process
+        except psutil.Error:
+            continue
+    return None
 
 
 def _end(process: psutil.Process) -> None:

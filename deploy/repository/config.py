@@ -28,14 +28,17 @@ class LaunchSettings:
     """What a launch sets in a model's configuration.
 
     Attributes:
-        environment: Absolute folder of the execution environment.
+        environment: Where the server finds the execution environment: an absolute folder or
+            archive, or a path that begins with ``$$TRITON_MODEL_DIRECTORY``.
         parameters: Further string parameters, by name.
         instances: Instances of the model.
+        gpu: Whether the instances run on GPUs.
     """
 
     environment: Path
     parameters: Mapping[str, str]
     instances: int
+    gpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,8 +98,9 @@ def for_launch(config: ModelConfig, settings: LaunchSettings, weights: WeightFac
     for name, value in sorted(settings.parameters.items()):
         launched.parameters[name].string_value = value
     del launched.instance_group[:]
+    kind = model_config_pb2.ModelInstanceGroup
     launched.instance_group.add(
-        kind=model_config_pb2.ModelInstanceGroup.KIND_CPU, count=settings.instances
+        kind=kind.KIND_GPU if settings.gpu else kind.KIND_CPU, count=settings.instances
     )
     _fit_outputs(launched, weights)
     return launched

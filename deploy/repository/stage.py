@@ -137,14 +137,19 @@ def plan_models(
 def stage(models: Sequence[StagedModel], target: Path) -> None:
     """Write the staged repository to ``target``, whole or not at all."""
     with built_folder(target) as folder:
-        for model in models:
-            version = folder / model.name / VERSION
-            version.mkdir(parents=True)
-            write_config(model.config, folder / model.name / "config.pbtxt")
-            shutil.copyfile(model.code, version / "model.py")
-            for name in MODEL_FILES:
-                shutil.copyfile(model.files / name, version / name)
-            # Python would write a folder of this name here, which a polling server takes
-            # for a change of the model and loads it a second time. A file of this name
-            # keeps it from doing so; the stub ignores PYTHONDONTWRITEBYTECODE.
-            (version / "__pycache__").touch()
+        write_models(models, folder)
+
+
+def write_models(models: Sequence[StagedModel], folder: Path) -> None:
+    """Write ``models`` into ``folder``, which holds none of them yet."""
+    for model in models:
+        version = folder / model.name / VERSION
+        version.mkdir(parents=True)
+        write_config(model.config, folder / model.name / "config.pbtxt")
+        shutil.copyfile(model.code, version / "model.py")
+        for name in MODEL_FILES:
+            shutil.copyfile(model.files / name, version / name)
+        # Python would write a folder of this name here, which a polling server takes
+        # for a change of the model and loads it a second time. A file of this name
+        # keeps it from doing so; the stub ignores PYTHONDONTWRITEBYTECODE.
+        (version / "__pycache__").touch()

@@ -39,6 +39,7 @@ class Diagnosis:
 
 
 _MODEL = r"failed to load '(?P<model>[^']+)' version \d+: Internal: "
+_WRONG_PYTHON = "the environment's Python must be the version that the stub is built for"
 _REMAKE = "rm -r ~/.cache/numlkit/environments, then repeat the command: it is made anew"
 
 
@@ -112,7 +113,19 @@ TABLE: tuple[Failure, ...] = (
     _row(
         r"ModuleNotFoundError: No module named 'numpy'",
         "the stub runs with an interpreter that has no numpy: not the execution environment's",
-        "the environment's Python must be the version that the stub is built for",
+        _WRONG_PYTHON,
+    ),
+    _row(
+        # What numl_serving says when it finds itself in another environment than its own.
+        _MODEL + r"ModelFilesError: wrong execution environment: (?P<found>.+?): check",
+        "model {model} does not run in its execution environment: {found}",
+        f"{_WRONG_PYTHON}; EXECUTION_ENV_PATH must name it",
+    ),
+    _row(
+        # The probe's words, not the log's: Triton has none for it.
+        r"output \S+ is empty where its shape is [^\n]*",
+        "{0}",
+        "the execution environment needs numpy < 2 for this Triton (bin/pip show numpy)",
     ),
     _row(
         r"ModuleNotFoundError: No module named '(?P<module>[^']+)'",

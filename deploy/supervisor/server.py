@@ -7,18 +7,23 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 
 from deploy.errors import LaunchError
-from deploy.files import locked
-from deploy.paths import state_folder
 from deploy.server.command import EXIT_TIMEOUT_S, KEY_PLACEHOLDER
 from deploy.server.failures import diagnose, is_hopeless, last_words
 from deploy.server.golden import GoldenEvent
 from deploy.server.probe import Probe, smoke
-from deploy.state import LaunchPlan, ProcessId
-from deploy.supervisor.leftovers import scratch_folders, sweep
+from deploy.state import LaunchPlan, ProcessId, Surroundings
+from deploy.supervisor.leftovers import (
+    look_around,
+    scratch_folders,
+    scratch_since,
+    sweep,
+    taking_turns,
+)
 from deploy.supervisor.stubs import Stub, living_stubs
 
 _POLL_S = 0.1
@@ -30,19 +35,27 @@ class Server:
 
     Args:
         plan: What to start.
-        started: Is called with the process as soon as it runs.
+        record: Is called before the start, with None, and with the process as soon as it runs;
+            the second argument is what there was before.
+
+    Attributes:
+        identity: The process.
+        scratch: Its scratch folders; empty if they cannot be told from another's.
     """
 
-    def __init__(self, plan: LaunchPlan, started: Callable[[ProcessId], None]) -> None:
+    def __init__(
+        self, plan: LaunchPlan, record: Callable[[ProcessId | None, Surroundings], None]
+    ) -> None:
         self._plan = plan
         self._offset = plan.log.stat().st_size if plan.log.exists() else 0
         self._stubs: set[ProcessId] = set()
         self.scratch: frozenset[Path] = frozenset()
         key = secrets.token_hex(16)
-        # The backend names its scratch folder only by making it: starts of this user take
-        # turns, so that a new folder is known to be this server's.
-        with locked(state_folder() / "start.lock"):
-            before = scratch_folders()
+        # The backend names its scratch folder only by making it: starts take turns, so that a
+        # new folder is known to be this server's.
+        with taking_turns():
+            self._before = look_around()
+            record(None, self._before)
             with plan.log.open("ab") as log:
                 self._process = subprocess.Popen(
                     [argument.replace(KEY_PLACEHOLDER, key) for argument in plan.arguments],
@@ -54,10 +67,12 @@ class Server:
                     start_new_session=True,
                 )
             self.identity = ProcessId.of(self._process.pid)
-            started(self.identity)
+            record(self.identity, self._before)
             deadline = time.monotonic() + _SCRATCH_WAIT_S
-            while time.monotonic() < deadline and self.alive() and not self.scratch:
-                self.scratch = scratch_folders() - before
+            while time.monotonic() < deadline and self.alive():
+                if scratch_folders() - set(self._before.folders):
+                    self.scratch = scratch_since(self._before, self.identity)
+                    break
                 time.sleep(0.02)
 
     def alive(self) -> bool:
@@ -107,10 +122,7 @@ class Server:
                     if result.ok:
                         del waiting[model]
                     elif result.ready:
-                        raise LaunchError(
-                            f"model {model} is ready but answers wrongly: {result.error}",
-                            "check the execution environment: numpy must be < 2 for this release",
-                        )
+                        self._fail_answer(model, result.error or "")
             # Also when every model answers: the metrics port may be lost all the same.
             if is_hopeless(self.output()):
                 self._fail("did not become ready")
@@ -132,9 +144,19 @@ class Server:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+        if not self.scratch:
+            with taking_turns():
+                self.scratch = scratch_since(self._before, self.identity)
         sweep(prefix=self._plan.shm_prefix, scratch=self.scratch, processes=self._stubs)
 
-    def _fail(self, what: str) -> None:
+    def _fail_answer(self, model: str, error: str) -> NoReturn:
+        known = diagnose(error)
+        cause, remedy = error, f"check its weights and its environment; its log: {self._plan.log}"
+        if known is not None:
+            cause, remedy = known.cause, known.remedy
+        raise LaunchError(f"model {model} is ready but answers wrongly: {cause}", remedy)
+
+    def _fail(self, what: str) -> NoReturn:
         text = self.output()
         known = diagnose(text)
         if known is not None:

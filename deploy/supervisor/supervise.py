@@ -25,6 +25,7 @@ from deploy.state import (
     LaunchPlan,
     Phase,
     ProcessId,
+    Surroundings,
     reachable_host,
 )
 from deploy.supervisor.server import Server
@@ -108,9 +109,14 @@ class Supervisor:
         return 0
 
     def _start(self, phase: Phase) -> Server:
-        """Start a server; the state names it before anything else can go wrong."""
-        server = Server(self._plan, lambda process: self._note(phase, server=process, scratch=()))
-        self._note(phase, scratch=tuple(sorted(server.scratch)))
+        """Start a server; the state names it, and what it makes, as early as can be."""
+
+        def record(process: ProcessId | None, before: Surroundings) -> None:
+            self._note(phase, server=process, scratch=(), before=before)
+
+        server = Server(self._plan, record)
+        if server.scratch:
+            self._note(phase, scratch=tuple(sorted(server.scratch)), before=None)
         return server
 
     def _until_ready(self, server: Server, timeout: float) -> None:

@@ -56,6 +56,12 @@ class Kit:
         assert answer["status"] == 0, answer
         return answer
 
+    def folder(self, name: str) -> Path:
+        return self.state / "numlkit" / "deployments" / name
+
+    def leftovers(self, name: str, scratch: Iterable[str | Path] = ()) -> list[Path]:
+        return leftovers(shm_prefix(self.folder(name)), scratch)
+
     def down(self, name: str) -> dict[str, Any]:
         return self.json("down", "--name", name)
 
@@ -94,10 +100,10 @@ def until(condition: Callable[[], bool], seconds: float, what: str) -> float:
     return time.monotonic() - started
 
 
-def leftovers(name: str, scratch: Iterable[str | Path] = ()) -> list[Path]:
-    """Return what deployment ``name`` has left in /dev/shm, and which scratch folders still are.
+def leftovers(prefix: str, scratch: Iterable[str | Path] = ()) -> list[Path]:
+    """Return what a deployment has left in /dev/shm, and which scratch folders still are.
 
     Other servers of this user may come and go meanwhile: nothing of theirs is looked at.
     """
-    regions = shared_memory_regions(shm_prefix(name))
+    regions = shared_memory_regions(prefix)
     return [*regions, *(path for path in map(Path, scratch) if path.exists())]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
 import socket
+import subprocess
+import sys
 import tarfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +21,17 @@ import pytest
 from deploy.console import Console
 from deploy.deployment import Deployment, Ports
 from deploy.engines.local import LocalEngine
-from deploy.errors import LaunchError
-from deploy.paths import cache_folder
-from deploy.server.golden import GoldenEvent
+from deploy.environment.check import check_stub_fits
+from deploy.environment.install import MARKER, Environment
+from deploy.environment.interpreter import Interpreter, find_interpreter
+from deploy.environment.standard import StandardEnvironment, standard_environment
+from deploy.errors import EnvironmentSetupError, LaunchError
+from deploy.paths import MODEL_REPOSITORY, cache_folder
+from deploy.repository.config import LaunchSettings
+from deploy.repository.stage import VERSION, plan_models, stage
+from deploy.server.distribution import TritonDistribution
+from deploy.server.failures import diagnose
+from deploy.server.golden import GoldenEvent, read_golden
 from deploy.server.ports import choose_ports
 from deploy.server.probe import Probe
 from deploy.state import LaunchPlan
@@ -60,30 +71,49 @@ class Bench:
         (version / "model.py").write_text(code)
         text = CONFIG.format(kind=kind, environment=environment)
         (version.parent / "config.pbtxt").write_text(text)
+        return self.plan_to_serve(version.parents[1])
+
+    def plan_to_serve(self, served: Path) -> LaunchPlan:
         # Planned for a model that there is, and then served from the scratch repository.
         deployment = Deployment(name="failing", models=("nugraph3",), ports=_ports())
         plan = LocalEngine().plan(deployment=deployment)
         repository = str(plan.repository)
-        arguments = tuple(a.replace(repository, str(version.parents[1])) for a in plan.arguments)
+        arguments = tuple(a.replace(repository, str(served)) for a in plan.arguments)
         return plan.model_copy(
             update={"arguments": arguments, "log": self.folder / "log", "instances": 1}
         )
 
-    def failure(self, plan: LaunchPlan, deadline: float = DEADLINE_S) -> LaunchError:
-        server = Server(plan, lambda process: None)
+    def start(
+        self,
+        plan: LaunchPlan,
+        deadline: float = DEADLINE_S,
+        golden: Mapping[str, GoldenEvent] = GOLDEN,
+        protocol: str = "http",
+    ) -> None:
+        """Wait until a server is ready, and stop it, as a supervisor does."""
+        server = Server(plan, lambda process, before: None)
         started = time.monotonic()
         try:
-            with pytest.raises(LaunchError) as caught:
-                server.wait_ready(
-                    Probe(f"http://127.0.0.1:{plan.ports.http}", timeout=3),
-                    GOLDEN,
-                    deadline=started + deadline,
-                    stopped=lambda: False,
-                )
-            assert time.monotonic() - started < deadline + 5
+            server.wait_ready(
+                Probe(f"{protocol}://127.0.0.1:{getattr(plan.ports, protocol)}", timeout=3),
+                golden,
+                deadline=started + deadline,
+                stopped=lambda: False,
+            )
         finally:
+            assert time.monotonic() - started < deadline + 5
             server.stop()
-        assert not leftovers("failing", server.scratch), "a failed start leaves nothing"
+            assert not leftovers(plan.shm_prefix, server.scratch), "a failed start leaves nothing"
+
+    def failure(
+        self,
+        plan: LaunchPlan,
+        deadline: float = DEADLINE_S,
+        golden: Mapping[str, GoldenEvent] = GOLDEN,
+        protocol: str = "http",
+    ) -> LaunchError:
+        with pytest.raises(LaunchError) as caught:
+            self.start(plan, deadline, golden, protocol)
         assert "\n" not in caught.value.cause
         assert caught.value.remedy
         return caught.value
@@ -102,6 +132,48 @@ def environment() -> Path:
 @pytest.fixture
 def bench(tmp_path: Path, environment: Path) -> Bench:
     return Bench(tmp_path, environment)
+
+
+def _virtual_environment(folder: Path, interpreter: Interpreter, *packages: str) -> Path:
+    """Make an environment that Triton accepts, as the kit does: libpython lies in its lib."""
+    python = str(interpreter.executable)
+    subprocess.run([python, "-m", "venv", "--without-pip", str(folder)], check=True)
+    if packages:
+        pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
+        subprocess.run([*pip, "install", "--quiet", *packages], check=True)
+    (folder / "lib" / interpreter.libpython.name).symlink_to(interpreter.libpython)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def standard() -> StandardEnvironment:
+    return standard_environment("cpu")
+
+
+@pytest.fixture(scope="session")
+def numpy_2(tmp_path_factory: pytest.TempPathFactory, standard: StandardEnvironment) -> Path:
+    """An environment with the stub's Python and a numpy that this Triton cannot use."""
+    folder = tmp_path_factory.mktemp("numpy2") / "environment"
+    return _virtual_environment(folder, standard.interpreter, "numpy>=2")
+
+
+@pytest.fixture(scope="session")
+def other_python(
+    tmp_path_factory: pytest.TempPathFactory, standard: StandardEnvironment
+) -> Environment:
+    """An environment whose Python is not the stub's."""
+    for minor in (12, 13, 10, 14, 9, 8):
+        try:
+            interpreter = find_interpreter(f"3.{minor}")
+        except EnvironmentSetupError:
+            continue
+        folder = tmp_path_factory.mktemp("other") / "environment"
+        _virtual_environment(folder, interpreter)
+        return Environment(folder, "d" * 64, interpreter.version)
+    pytest.fail(
+        f"this test needs a Python other than {standard.lock.python}, with its libpython, "
+        "on PATH or among pyenv's versions"
+    )
 
 
 def _tar(path: Path, names: dict[str, bytes]) -> Path:
@@ -197,6 +269,96 @@ def test_an_activate_script_that_exits_ends_at_the_deadline(bench: Bench) -> Non
     (bad / "bin" / "activate").write_text("exit 1\n")
     failure = bench.failure(bench.plan(environment=bad, code=GOOD_MODEL), deadline=6)
     assert "not ready in time" in failure.cause or "ended while it initialised" in failure.cause
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_numpy_2_is_named_although_triton_is_ready(
+    bench: Bench, numpy_2: Path, protocol: str
+) -> None:
+    """READY, HTTP 200, an answer whose shape is right, and no values in it."""
+    failure = bench.failure(bench.plan(environment=numpy_2, code=GOOD_MODEL), protocol=protocol)
+    assert failure.cause.startswith("model echo is ready but answers wrongly: output y is empty")
+    assert "numpy" in failure.cause
+    assert failure.remedy is not None
+    assert "numpy < 2" in failure.remedy
+
+
+def test_an_environment_of_another_python_is_refused_before_the_launch(
+    other_python: Environment, standard: StandardEnvironment
+) -> None:
+    triton = TritonDistribution(root=cache_folder(), stub_python=standard.lock.python)
+    with pytest.raises(EnvironmentSetupError, match=r"the stub is built for 3\.11"):
+        check_stub_fits(other_python, triton)
+
+
+# With another Python's environment the stub finds no libpython of its own version there and
+# takes the host's, with the packages of the host's Python. What happens then depends on the
+# host, so the tests say what the host has.
+
+
+def _on_host(plan: LaunchPlan, interpreter: Interpreter) -> LaunchPlan:
+    """Let the server's host have a Python of the stub's version."""
+    libraries = f"{plan.variables['LD_LIBRARY_PATH']}:{interpreter.libpython.parent}"
+    return plan.model_copy(update={"variables": {**plan.variables, "LD_LIBRARY_PATH": libraries}})
+
+
+def _with_packages(code: str, *environments: Path) -> str:
+    """Let the host's Python have these environments' packages (a stub ignores PYTHONPATH)."""
+    found = [str(next((e / "lib").glob("python3.*")) / "site-packages") for e in environments]
+    return f"import sys; sys.path.extend({found})\n{code}"
+
+
+def test_an_environment_of_another_python_is_named_where_the_host_s_has_no_numpy(
+    bench: Bench, other_python: Environment, standard: StandardEnvironment
+) -> None:
+    plan = bench.plan(environment=other_python.folder, code=GOOD_MODEL)
+    cause = bench.failure(_on_host(plan, standard.interpreter)).cause
+    assert "no numpy: not the execution environment's" in cause
+
+
+def test_an_environment_of_another_python_cannot_be_seen_in_what_a_plain_model_answers(
+    bench: Bench, other_python: Environment, standard: StandardEnvironment
+) -> None:
+    """Ready and right, by another interpreter with other packages, and not a line about it.
+
+    Even ``sys.prefix`` is the environment's: a virtual environment gives it to any Python.
+    """
+    code = _with_packages(GOOD_MODEL, standard.packages)
+    code += "    def initialize(self, args):\n"
+    code += "        print('RUNS', *sys.version_info[:2], sys.prefix, flush=True)\n"
+    plan = bench.plan(environment=other_python.folder, code=code)
+    bench.start(_on_host(plan, standard.interpreter))
+    log = plan.log.read_text()
+    assert f"RUNS 3 11 {other_python.folder}\n" in log
+    assert diagnose(log) is None
+
+
+def test_an_environment_of_another_python_is_named_by_our_own_models(
+    bench: Bench, other_python: Environment, standard: StandardEnvironment
+) -> None:
+    """Even where the host's Python has all that they import, and the digest is right."""
+    facts = {"digest": other_python.digest, "python": other_python.python_version}
+    (other_python.folder / MARKER).write_text(json.dumps(facts))
+    settings = LaunchSettings(
+        environment=other_python.folder,
+        parameters={"environment_digest": other_python.digest},
+        instances=1,
+    )
+    repository = bench.folder / "repository"
+    stage(plan_models(MODEL_REPOSITORY, ["nugraph3"], settings, {}), repository)
+    version = repository / "nugraph3" / VERSION
+    code = (version / "model.py").read_text()
+    (version / "model.py").write_text(_with_packages(code, bench.environment, standard.packages))
+    failure = bench.failure(
+        _on_host(bench.plan_to_serve(repository), standard.interpreter),
+        golden={"nugraph3": read_golden(version / "golden.npz")},
+    )
+    assert failure.cause == (
+        f"model nugraph3 does not run in its execution environment: {other_python.folder} is for "
+        f"Python {other_python.python_version}, this is Python {standard.interpreter.version}"
+    )
+    assert failure.remedy is not None
+    assert "Python must be the version that the stub is built for" in failure.remedy
 
 
 def test_a_gpu_model_on_a_host_without_gpu_is_named(bench: Bench) -> None:

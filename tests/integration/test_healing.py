@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 
 from deploy.supervisor.stubs import living_stubs
-from tests.integration.conftest import Kit, leftovers, until
+from tests.integration.conftest import Kit, until
 
 
 def _stub(answer: dict[str, Any]) -> int:
@@ -43,14 +43,14 @@ def test_without_healing_a_killed_stub_stays_reported(kit: Kit) -> None:
 
 
 def test_a_killed_server_is_started_again(kit: Kit, single: dict[str, Any]) -> None:
-    regions = set(leftovers("single"))
+    regions = set(kit.leftovers("single"))
     os.kill(single["server"]["pid"], signal.SIGKILL)
     until(lambda: kit.json("status", "--name", "single")["status"] != 0, 5, "the notice")
     until(lambda: kit.json("status", "--name", "single")["status"] == 0, 60, "the restart")
     status = kit.json("status", "--name", "single")
     assert status["state"]["restarts"] == 1
     assert status["state"]["server"] != single["server"]
-    assert not regions & set(leftovers("single", single["scratch"])), "the dead one's are swept"
+    assert not regions & set(kit.leftovers("single", single["scratch"])), "the dead one's are swept"
     assert not [path for path in single["scratch"] if Path(path).exists()]
 
 
@@ -63,7 +63,7 @@ def test_a_killed_supervisor_is_reported_and_down_still_stops_everything(
     assert problems == ["the supervisor is dead: nothing that fails will be healed"]
     assert kit.down("single")["stopped"] == ["single"]
     assert not psutil.pid_exists(single["server"]["pid"])
-    assert not leftovers("single", single["scratch"])
+    assert not kit.leftovers("single", single["scratch"])
 
 
 def test_everything_killed_at_once_leaves_nothing_after_down(
@@ -74,4 +74,4 @@ def test_everything_killed_at_once_leaves_nothing_after_down(
     for pid in (single["supervisor"]["pid"], server.pid, *stubs):
         os.kill(pid, signal.SIGKILL)
     assert kit.down("single")["stopped"] == ["single"]
-    assert not leftovers("single", single["scratch"])
+    assert not kit.leftovers("single", single["scratch"])

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from deploy.paths import CHECKOUT
-from tests.integration.conftest import Kit, leftovers, until
+from tests.integration.conftest import Kit, until
 
 
 def test_up_ends_with_every_model_answering_rightly(kit: Kit, demo: dict[str, Any]) -> None:
@@ -92,7 +92,7 @@ def test_down_leaves_nothing_behind_even_with_an_idle_connection(kit: Kit) -> No
         assert kit.down("idle")["stopped"] == ["idle"]
         assert time.monotonic() - started < 15
     assert answer["scratch"]
-    assert not leftovers("idle", answer["scratch"])
+    assert not kit.leftovers("idle", answer["scratch"])
     for process in ("server", "supervisor"):
         assert not psutil.pid_exists(answer[process]["pid"])
     assert kit.json("status", "--name", "idle")["status"] == 1
@@ -119,14 +119,14 @@ def test_an_interrupted_start_leaves_nothing_behind(kit: Kit) -> None:
     assert process.stderr is not None
     assert "interrupted" in process.stderr.read()
     assert not (folder / "state.json").exists()
-    assert not leftovers("broken-off", scratch)
+    assert not kit.leftovers("broken-off", scratch)
 
 
 def test_a_deployment_that_is_not_ready_in_time_fails_with_its_log(kit: Kit) -> None:
     answer = kit.json("up", "--name", "late", "--models", "nugraph3", "--timeout", "0.2")
     assert answer["status"] == 1
     assert "not ready in time" in answer["error"]
-    assert not leftovers("late")
+    assert not kit.leftovers("late")
 
 
 def test_other_programs_can_read_the_state_file(kit: Kit, demo: dict[str, Any]) -> None:

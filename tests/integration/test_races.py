@@ -7,11 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import psutil
+import pytest
 
 from deploy.paths import CHECKOUT
-from tests.integration.conftest import Kit, leftovers, until
+from tests.integration.conftest import Kit, until
 
 SMALL = ("--models", "nugraph3", "--instances", "1")
 
@@ -62,4 +65,106 @@ def test_a_supervisor_killed_during_a_start_leaves_no_server(kit: Kit) -> None:
     assert "supervisor" in answer["error"]
     assert not psutil.pid_exists(found["server"]["pid"])
     assert not state.exists()
-    assert not leftovers("race-orphan")
+    assert not kit.leftovers("race-orphan")
+
+
+# Stands for the supervisor: ends itself, and the command that waits for it if told to, when it
+# is about to write down what a condition names.
+DYING_SUPERVISOR = """
+import os, pathlib, runpy, signal, sys
+from deploy.state import DeploymentFolder
+write = DeploymentFolder.write_state
+def write_or_die(folder, state):
+    if {condition}:
+        pathlib.Path({told!r}).write_text(state.model_dump_json())
+        {also}
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(folder, state)
+DeploymentFolder.write_state = write_or_die
+sys.argv = sys.argv[2:]
+runpy.run_module("deploy.supervisor", run_name="__main__")
+"""
+
+
+def _start_and_die(
+    kit: Kit, tmp_path: Path, name: str, condition: str, also: str = ""
+) -> dict[str, Any]:
+    """Start a deployment whose supervisor dies at ``condition``.
+
+    Returns:
+        The state that it was about to write.
+    """
+    told, script, python = (tmp_path / part for part in ("told.json", "dying.py", "python"))
+    script.write_text(
+        DYING_SUPERVISOR.format(condition=condition, told=str(told), also=also or "pass")
+    )
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {script} "$@"\n')
+    python.chmod(0o755)
+    up = (
+        f"import sys; sys.executable = {str(python)!r}; import deploy.up as up; sys.exit(up.main())"
+    )
+    kit.names.append(name)
+    command = [sys.executable, "-c", up, "--name", name, "--json", *SMALL]
+    done = subprocess.run(
+        command, cwd=CHECKOUT, env=kit.variables, capture_output=True, timeout=120, check=False
+    )
+    assert done.returncode != 0
+    found: dict[str, Any] = json.loads(told.read_text())
+    return found
+
+
+SCRATCH_IS_KNOWN = "state.scratch"
+SERVER_IS_KNOWN = "state.server is not None"
+UP_TOO = "os.kill(os.getppid(), signal.SIGKILL)"
+
+
+def test_a_supervisor_killed_before_it_recorded_the_scratch_folder_leaves_none(
+    kit: Kit, tmp_path: Path
+) -> None:
+    told = _start_and_die(kit, tmp_path, "race-scratch", SCRATCH_IS_KNOWN)
+    assert not psutil.pid_exists(told["server"]["pid"])
+    assert not kit.leftovers("race-scratch", told["scratch"])
+
+
+def test_its_scratch_folder_is_removed_by_a_later_down_and_another_server_s_is_not(
+    kit: Kit, tmp_path: Path
+) -> None:
+    told = _start_and_die(kit, tmp_path, "race-scratch", SCRATCH_IS_KNOWN, UP_TOO)
+    os.kill(told["server"]["pid"], signal.SIGKILL)
+    until(lambda: not psutil.pid_exists(told["server"]["pid"]), 10, "the server's end")
+    assert [path for path in told["scratch"] if Path(path).exists()], "the test shows nothing"
+    other = kit.up("race-other", *SMALL)
+    assert other["scratch"]
+    assert kit.down("race-scratch")["stopped"] == ["race-scratch"]
+    assert not kit.leftovers("race-scratch", told["scratch"])
+    assert all(Path(path).exists() for path in other["scratch"]), "a living server's folder"
+    kit.down("race-other")
+    assert not kit.leftovers("race-other", other["scratch"])
+
+
+def test_a_deployment_of_the_same_name_in_another_state_folder_is_not_swept(
+    kit: Kit, tmp_path: Path
+) -> None:
+    twin = Kit(tmp_path)
+    mine = kit.up("race-twin", *SMALL)
+    twins = twin.up("race-twin", *SMALL)
+    regions = twin.leftovers("race-twin", twins["scratch"])
+    assert len(regions) >= 2
+    kit.down("race-twin")
+    assert not kit.leftovers("race-twin", mine["scratch"])
+    assert twin.leftovers("race-twin", twins["scratch"]) == regions
+    assert twin.json("smoke", "--name", "race-twin")["ok"]
+    twin.down("race-twin")
+    assert not twin.leftovers("race-twin", twins["scratch"])
+
+
+@pytest.mark.parametrize("also", ["", UP_TOO])
+def test_a_supervisor_killed_before_it_recorded_its_server_leaves_none(
+    kit: Kit, tmp_path: Path, also: str
+) -> None:
+    told = _start_and_die(kit, tmp_path, "race-server", SERVER_IS_KNOWN, also)
+    if also:
+        assert psutil.pid_exists(told["server"]["pid"]), "the test shows nothing"
+        assert kit.down("race-server")["stopped"] == ["race-server"]
+    assert not psutil.pid_exists(told["server"]["pid"])
+    assert not kit.leftovers("race-server")

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import platform
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -233,13 +234,16 @@ def check_environment(digest: str, prefix: Path) -> None:
     """Check that this interpreter belongs to the environment the model was deployed with.
 
     Triton may start a stub with another Python than the one that EXECUTION_ENV_PATH names, and
-    says nothing about it.
+    says nothing about it. The digest alone does not show it: whatever Python finds a virtual
+    environment on its path takes the environment's prefix for its own.
 
     Raises:
         ModelFilesError: It does not.
     """
+    made_for = None
     try:
-        found = json.loads((prefix / ENVIRONMENT_FILE).read_text())["digest"]
+        facts = json.loads((prefix / ENVIRONMENT_FILE).read_text())
+        found, made_for = facts["digest"], facts.get("python")
     except FileNotFoundError:
         found = f"none ({ENVIRONMENT_FILE} is missing)"
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -249,6 +253,13 @@ def check_environment(digest: str, prefix: Path) -> None:
             f"wrong execution environment: sys.prefix {prefix} has digest {found} but "
             f"environment_digest in config.pbtxt is {digest}: check EXECUTION_ENV_PATH and that "
             "the stub's Python version is the environment's"
+        )
+    running = platform.python_version()
+    if made_for is not None and str(made_for).split(".")[:2] != running.split(".")[:2]:
+        raise ModelFilesError(
+            f"wrong execution environment: {prefix} is for Python {made_for}, this is Python "
+            f"{running}: check EXECUTION_ENV_PATH and that the stub's Python version is the "
+            "environment's"
         )
 
 

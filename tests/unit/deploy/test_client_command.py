@@ -123,6 +123,26 @@ def test_a_bad_event_and_a_bad_file_are_listed_and_the_rest_goes_on(
         assert len(file["failed_table/reason"]) == 2
 
 
+def test_where_nothing_was_answered_only_the_errors_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "no.h5"
+    assert run(missing) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", f"error: {missing}: no such file\n")
+    assert run(missing, write_events(tmp_path / "a.h5", [6], bad=0), "--quiet") == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines() == [
+        f"error: {missing}: no such file",
+        "error: event 1,2,0: hit_table/integral row 0 is 2e+06: above 1e6",
+    ]
+    assert run(missing, "--json") == 1
+    said = capsys.readouterr()
+    assert json.loads(said.out)["failed"][0]["reason"] == f"{missing}: no such file"
+    assert said.err == ""
+
+
 def test_only_the_wanted_events_are_sent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

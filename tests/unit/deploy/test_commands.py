@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.environment.standard import standard_environment
 from deploy.paths import CHECKOUT
 
 COMMANDS = ("prepare", "up", "down", "status", "logs", "smoke")
@@ -40,6 +41,44 @@ def test_wrong_usage_is_one_line_and_where_help_is(command: str, tmp_path: Path)
     lines = done.stderr.splitlines()
     assert lines[0].startswith("error: unrecognized arguments")
     assert lines[1] == f"  try: python3 deploy/{command}.py --help"
+
+
+@pytest.mark.parametrize(
+    ("script", "flags", "complaint"),
+    [
+        ("simulate_events", [], "the following arguments are required: OUT.h5"),
+        ("simulate_events", ["x.h5", "--events", "0"], "--events must be at least 1"),
+        ("simulate_events", ["x.h5", "--events", "-5"], "--events must be at least 1"),
+        ("simulate_events", ["x.h5", "--events", "few"], "argument --events: invalid int"),
+        ("simulate_events", ["x.h5", "--seed", "-1"], "--seed must be from 0"),
+        ("simulate_events", ["/no/x.h5"], "no such folder: /no"),
+        ("infer", [], "the following arguments are required: FILE.h5"),
+        ("infer", ["x.h5", "--concurrency", "0"], "argument --concurrency: '0' is not a number"),
+        ("train_demo", ["--events", "0"], "--events must be at least 1"),
+        ("train_demo", ["--events", "-5"], "--events must be at least 1"),
+        ("train_demo", ["--model", "nugraph1"], "argument --model: invalid choice: 'nugraph1'"),
+        ("import_checkpoint", ["x.ckpt"], "the following arguments are required: --model"),
+        ("import_checkpoint", ["x", "--model", "y"], "argument --model: invalid choice: 'y'"),
+    ],
+)
+def test_wrong_usage_of_a_script_is_one_line_and_where_help_is(
+    script: str, flags: list[str], complaint: str, tmp_path: Path
+) -> None:
+    python = sys.executable
+    if script in ("train_demo", "import_checkpoint"):
+        environment = standard_environment("cpu").environment
+        if not environment.python.exists():
+            pytest.skip("needs the execution environment (python3 deploy/prepare.py)")
+        python = str(environment.python)
+    if script == "train_demo":
+        # Should it start, then not on the checkout's own files.
+        flags = [*flags, "--out", str(tmp_path), "--events-out", str(tmp_path / "x.h5")]
+    done = _run([f"scripts/{script}.py", *flags], tmp_path, python)
+    assert done.returncode == 2
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith(f"error: {complaint}")
+    assert lines[1:] == [f"  try: python3 scripts/{script}.py --help"]
+    assert done.stdout == ""
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "smoke"])

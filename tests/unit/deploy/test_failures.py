@@ -80,6 +80,16 @@ LOADING = "E1121 model_lifecycle.cc:642] \"failed to load 'nugraph3' version 1: 
             "/dev/shm is full: a request's tensors do not fit",
         ),
         (
+            LOADING + "Internal: ModelFilesError: wrong execution environment: /e is for Python "
+            "3.12.1, this is Python 3.11.7: check EXECUTION_ENV_PATH and that the stub's",
+            "model nugraph3 does not run in its execution environment: "
+            "/e is for Python 3.12.1, this is Python 3.11.7",
+        ),
+        (
+            "output y is empty where its shape is [3, 5], as when it has numpy 2",
+            "output y is empty where its shape is [3, 5], as when it has numpy 2",
+        ),
+        (
             "/x/triton_python_backend_stub: error while loading shared libraries: "
             "libpython3.11.so.1.0: cannot open shared object file: No such file or directory",
             "the stub cannot find libpython3.11.so.1.0 of the execution environment",

@@ -13,7 +13,7 @@ from deploy.errors import DeploymentError, NotRunningError
 from deploy.state import DeploymentFolder, DeploymentState, ProcessId, default_endpoint, endpoint
 
 
-def _state(name: str, **changes: object) -> DeploymentState:
+def make_state(name: str, **changes: object) -> DeploymentState:
     values = {
         "name": name,
         "engine": "local",
@@ -37,8 +37,8 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_state_reads_back_as_it_was_written(folders: Path) -> None:
     folder = DeploymentFolder("a")
-    folder.write_state(_state("a"))
-    assert DeploymentFolder("a").state() == _state("a")
+    folder.write_state(make_state("a"))
+    assert DeploymentFolder("a").state() == make_state("a")
 
 
 @pytest.mark.parametrize("content", ["", "{}", "not json", '{"name": "a"}'])
@@ -54,14 +54,14 @@ def test_a_state_file_that_cannot_be_read_is_named_not_taken_for_none(
 
 
 def test_a_deployment_of_another_host_is_left_to_that_host(folders: Path) -> None:
-    DeploymentFolder("a").write_state(_state("a", node="elsewhere"))
+    DeploymentFolder("a").write_state(make_state("a", node="elsewhere"))
     with pytest.raises(DeploymentError, match="deployment a runs on elsewhere"):
         DeploymentFolder("a").require_state()
     assert default_endpoint("http") is None
 
 
 def test_a_missing_deployment_is_answered_with_those_that_are_there(folders: Path) -> None:
-    DeploymentFolder("there").write_state(_state("there"))
+    DeploymentFolder("there").write_state(make_state("there"))
     with pytest.raises(NotRunningError) as caught:
         DeploymentFolder("gone").require_state()
     assert caught.value.remedy == "--name with one of: there"
@@ -82,9 +82,9 @@ def test_a_process_that_ended_and_a_later_one_of_its_number_are_not_alive() -> N
 
 def test_the_default_endpoint_is_that_of_the_only_running_deployment(folders: Path) -> None:
     assert default_endpoint("http") is None
-    DeploymentFolder("a").write_state(_state("a"))
+    DeploymentFolder("a").write_state(make_state("a"))
     assert default_endpoint("grpc") == "127.0.0.1:8001"
-    DeploymentFolder("b").write_state(_state("b", ports=Ports(http=1, grpc=2, metrics=3)))
+    DeploymentFolder("b").write_state(make_state("b", ports=Ports(http=1, grpc=2, metrics=3)))
     with pytest.raises(DeploymentError, match="several deployments are running: a, b"):
         default_endpoint("grpc")
 

@@ -310,6 +310,28 @@ def test_a_wrong_environment_is_refused_with_its_prefix(
     assert "\n" not in str(caught.value)
 
 
+def test_an_environment_of_another_python_is_refused_although_its_digest_is_right(
+    start, tmp_path, monkeypatch
+):
+    """A virtual environment's prefix is what any Python takes for its own that finds it."""
+    (tmp_path / "numlkit-environment.json").write_text('{"digest": "abc", "python": "3.1.4"}')
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    with pytest.raises(
+        ModelFilesError, match=rf"{tmp_path} is for Python 3\.1\.4, this is Python 3\."
+    ) as caught:
+        start(environment_digest="abc")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_environment_of_this_python_is_accepted(start, tmp_path, monkeypatch):
+    """Another patch release is no other Python."""
+    python = f"{sys.version_info.major}.{sys.version_info.minor}.99"
+    facts = json.dumps({"digest": "abc", "python": python})
+    (tmp_path / "numlkit-environment.json").write_text(facts)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    start(environment_digest="abc")
+
+
 def test_a_gpu_instance_without_cuda_is_refused(start, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ModelFilesError, match="cannot use a GPU: deploy with the GPU environment"):
