@@ -11,7 +11,19 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
 KIT_PYTHON = os.path.join(ROOT, ".venv", "bin", "python")  # noqa: PTH118
-NEEDED = ("h5py", "google.protobuf", "matplotlib", "psutil", "pydantic", "rich", "tritonclient")
+NEEDED = (
+    "conda_pack",
+    "docker",
+    "google.protobuf",
+    "h5py",
+    "matplotlib",
+    "psutil",
+    "pydantic",
+    "rattler",
+    "rich",
+    "spython",
+    "tritonclient",
+)
 _MARK = "NUMLKIT_BOOTSTRAPPED"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-COMMANDS = ("prepare", "up", "down", "status", "logs", "smoke")
+COMMANDS = ("prepare", "build", "up", "down", "status", "logs", "smoke")
 
 
 def main() -> int:

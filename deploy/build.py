@@ -1,0 +1,150 @@
+"""Build what a launch needs elsewhere: packed environment, image, .sif."""
+
+from __future__ import annotations
+
+if __package__ in (None, ""):
+    import sys
+    from pathlib import Path
+
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    from deploy.bootstrap import ensure_kit
+
+    ensure_kit()
+
+import argparse
+import re
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from deploy.building.request import TARGETS, BuildRequest
+from deploy.building.run import Workplace, build, look_around
+from deploy.cli import Parser, make_parser, run
+from deploy.console import Console
+from deploy.errors import DeploymentError
+from deploy.paths import CHECKOUT
+from deploy.server.release import find_release
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    parser = make_parser(
+        "build",
+        "Build a packed environment, a derived Triton image, a .sif; everything ends in dist/.",
+        deployment=False,
+    )
+    parser.add_argument("--target", choices=(*TARGETS, "all"), help="what to build")
+    parser.add_argument("--flavour", choices=("cpu", "gpu"), default="cpu", help="default: cpu")
+    parser.add_argument(
+        "--base",
+        choices=("slim", "ngc"),
+        default="slim",
+        help="what the image stands on: a bare Debian, or NVIDIA's image (default: slim)",
+    )
+    parser.add_argument("--base-digest", metavar="sha256:...", help="the one base it must be")
+    parser.add_argument(
+        "--triton", default="24.10", metavar="RELEASE", help="NVIDIA's release (default: 24.10)"
+    )
+    parser.add_argument(
+        "--wheels",
+        type=Path,
+        metavar="DIR",
+        help="take the locked wheels from here, not by network",
+    )
+    parser.add_argument(
+        "--python",
+        type=Path,
+        metavar="PATH",
+        help="repack this Python (default: conda-forge's where it can be reached, else one found)",
+    )
+    parser.add_argument(
+        "--wire",
+        type=Path,
+        metavar="DIR",
+        help="also make a model repository for a stock Triton image, with the packed environment",
+    )
+    parser.add_argument(
+        "--compressor",
+        choices=("zstd", "gzip"),
+        default="zstd",
+        help="of the .sif; gzip for hosts that cannot read zstd (default: zstd)",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=CHECKOUT / "dist", metavar="DIR", help="default: dist/"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show what would be built")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    # A build that is told to end cleans up as if it was interrupted at the keyboard.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return run(_build, parser(), argv)
+
+
+def _build(options: argparse.Namespace, console: Console) -> int:
+    request = _request(options)
+    workplace = look_around(request)
+    if options.dry_run:
+        _show(request, workplace, console)
+        return 0
+    made = build(request, workplace, console)
+    rows = [
+        [artefact.kind, artefact.name, f"{artefact.bytes / 1e6:.0f} MB", artefact.sha256[:19]]
+        for artefact in made
+    ]
+    console.table("built", ("what", "name", "size", "sha256"), rows)
+    parts = [[part, f"{size / 1e6:.0f}"] for part, size in made[-1].largest.items()]
+    console.table("largest parts of the environment", ("part", "MB"), parts)
+    document = [artefact.model_dump(mode="json") for artefact in made]
+    console.answer({"ok": True, "out": str(request.out), "artefacts": document})
+    return 0
+
+
+def _request(options: argparse.Namespace) -> BuildRequest:
+    if options.target is None:
+        raise DeploymentError(f"say what to build: --target {'|'.join(TARGETS)}|all")
+    targets = TARGETS if options.target == "all" else (options.target,)
+    if options.wire is not None and "env" not in targets:
+        raise DeploymentError("--wire goes with --target env or all: it takes the packed one")
+    if options.base_digest is not None and not _DIGEST.fullmatch(options.base_digest):
+        raise DeploymentError(f"--base-digest {options.base_digest!r}: expected sha256:<64 digits>")
+    for flag, path in (("--wheels", options.wheels), ("--python", options.python)):
+        if path is not None and not path.exists():
+            raise DeploymentError(f"{flag} {path}: no such file or folder")
+    return BuildRequest(
+        targets=targets,
+        flavour=options.flavour,
+        base=options.base,
+        base_digest=options.base_digest,
+        triton=find_release(options.triton),
+        wheels=options.wheels.absolute() if options.wheels else None,
+        python=options.python.absolute() if options.python else None,
+        out=options.out.absolute(),
+        wire=options.wire.absolute() if options.wire else None,
+        compressor=options.compressor,
+    )
+
+
+def _show(request: BuildRequest, workplace: Workplace, console: Console) -> None:
+    names = {
+        "env": str(request.out / "numl-....tar.gz"),
+        "image": request.image_tag,
+        "sif": str(request.sif),
+    }
+    rows = [[target, names[target]] for target in request.targets]
+    if workplace.route is not None:
+        rows.append(["builds with", workplace.route])
+    if request.wire is not None:
+        rows.append(["wired repository", str(request.wire)])
+    room = [[f"room for {need.purpose}", f"{need.bytes / 1e9:.1f} GB in {need.folder}"]
+            for need in workplace.needs]  # fmt: skip
+    console.table("plan", ("", ""), [*rows, *room])
+    console.answer({"ok": True, "plan": dict(rows), "room": dict(room)})
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,242 @@
+"""Run a build: each artefact from the one before it, timed, and written into the manifest."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import docker
+
+from deploy.building.manifest import Artefact, Kind, record, sha256_of
+from deploy.building.preflight import Room, check_memory, check_room
+from deploy.building.request import MEMORY_BYTES, BuildRequest, Route, room_needed
+from deploy.building.source import Source, find_source
+from deploy.building.steps import Steps
+from deploy.building.wire import check_target, wire, wired_settings
+from deploy.console import Console
+from deploy.deployment import DEFAULT_MODELS
+from deploy.environment.lock import read_lock
+from deploy.errors import BuildError
+from deploy.files import digest_of, locked
+from deploy.images.base import base_name, ensure_base
+from deploy.images.build import build_image
+from deploy.images.context import INSTANCES, make_context
+from deploy.images.engine import connect, storage_folder
+from deploy.images.labels import ImageFacts, labels
+from deploy.packing.archive import pack_archive
+from deploy.packing.plan import EnvironmentBuild, plan_build
+from deploy.packing.prefix import Prefix, make_prefix
+from deploy.packing.slimming import largest_parts
+from deploy.packing.wheels import wheels_folder
+from deploy.paths import CHECKOUT, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
+from deploy.server.distribution import TritonDistribution, ensure_distribution
+from deploy.sif.build import build_sif_from_image, build_sif_without_docker
+from deploy.sif.squashfs import COMPRESSIONS
+from deploy.sif.tools import SifTools, find_tools
+
+_LARGEST = 12
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What a build finds here, before anything is made.
+
+    Attributes:
+        client: The Docker engine, if the build uses it.
+        tools: What a .sif needs, if one is wanted.
+        route: What makes image or .sif; None if neither is wanted.
+        needs: The disk that the build will use.
+        source: The checkout.
+    """
+
+    client: docker.DockerClient | None
+    tools: SifTools | None
+    route: Route | None
+    needs: Sequence[Room]
+    source: Source
+
+
+def look_around(request: BuildRequest) -> Workplace:
+    """Find tools and check room and memory, in less than a second.
+
+    Raises:
+        BuildError: If something is missing; with what is needed and what there is.
+    """
+    if request.wire is not None:
+        check_target(request.wire)
+    tools = find_tools(COMPRESSIONS[request.compressor]) if "sif" in request.targets else None
+    client, route = _engine(request)
+    lock = read_lock(ENVIRONMENT_SOURCE / "locks", request.flavour)
+    needs = room_needed(
+        request,
+        route=route,
+        engine_folder=storage_folder(client) if client is not None else None,
+        wheels_there=wheels_folder(cache_folder(), lock).exists(),
+    )
+    check_room(needs)
+    check_memory(MEMORY_BYTES)
+    return Workplace(client, tools, route, needs, find_source(CHECKOUT))
+
+
+def _engine(request: BuildRequest) -> tuple[docker.DockerClient | None, Route | None]:
+    if "image" in request.targets:
+        return connect(), "docker"
+    if "sif" not in request.targets:
+        return None, None
+    try:
+        return connect(), "docker"
+    except BuildError:
+        return None, "apptainer"
+
+
+def build(request: BuildRequest, workplace: Workplace, console: Console) -> Sequence[Artefact]:
+    """Make what was asked for; each artefact is in the manifest as soon as it is made.
+
+    Args:
+        request: What to make.
+        workplace: As :func:`look_around` gave it.
+        console: Where progress is shown.
+
+    Raises:
+        KitError: With the reason in one line; what was made before it stays.
+    """
+    request.out.mkdir(parents=True, exist_ok=True)
+    with locked(request.out / ".lock"):
+        return _Run(request, workplace, console).run()
+
+
+class _Run:
+    """One build, from the lock to the last artefact."""
+
+    def __init__(self, request: BuildRequest, workplace: Workplace, console: Console) -> None:
+        self._request = request
+        self._workplace = workplace
+        self._steps = Steps(console)
+        self._base: str = request.base
+        self._made: list[Artefact] = []
+
+    def run(self) -> Sequence[Artefact]:
+        request, steps = self._request, self._steps
+        with steps.step("environment") as say:
+            build = plan_build(
+                flavour=request.flavour, wheels=request.wheels, python=request.python
+            )
+            prefix = make_prefix(build, say)
+        with steps.step("Triton") as say:
+            distribution = ensure_distribution(
+                cache_folder(), request.triton, build.lock.python, say
+            )
+        if "env" in request.targets:
+            self._pack(build, prefix, distribution)
+        if self._workplace.route is not None:
+            with tempfile.TemporaryDirectory(prefix="numlkit-build-") as folder:
+                context = Path(folder)
+                with steps.step("layers") as say:
+                    make_context(
+                        context, build=build, prefix=prefix, distribution=distribution,
+                        base=request.base, say=say,
+                    )  # fmt: skip
+                self._image_and_sif(context, prefix)
+        return self._made
+
+    def _pack(
+        self, build: EnvironmentBuild, prefix: Prefix, distribution: TritonDistribution
+    ) -> None:
+        request = self._request
+        with self._steps.step("packed environment") as say:
+            archive = pack_archive(prefix, build, request.out, say, self._workplace.source.epoch)
+        self._record("env", archive.name, archive.stat().st_size, sha256_of(archive), prefix)
+        if request.wire is not None:
+            settings = wired_settings(
+                archive, environment_digest=prefix.digest, instances=INSTANCES,
+                gpu=request.flavour == "gpu",
+            )  # fmt: skip
+            with self._steps.step("wired repository"):
+                wire(
+                    request.wire, archive=archive, repository=MODEL_REPOSITORY,
+                    models=DEFAULT_MODELS, settings=settings, distribution=distribution,
+                )  # fmt: skip
+
+    def _image_and_sif(self, context: Path, prefix: Prefix) -> None:
+        request, client = self._request, self._workplace.client
+        name = base_name(request.base, request.triton.release)
+        facts = self._facts(prefix)
+        if client is not None:
+            with self._steps.step("base image") as say:
+                base = ensure_base(
+                    client, name=name, digest=request.base_digest, cache=cache_folder(), say=say
+                )
+            with self._steps.step("image") as say:
+                image = build_image(
+                    client, context, base=base, facts=facts, tag=request.image_tag, say=say
+                )
+            self._base = f"{base.name}@{base.digest}"
+            self._record("image", image.tag, image.size, image.id, prefix)
+        if "sif" not in request.targets:
+            return
+        tools, epoch = self._workplace.tools, self._workplace.source.epoch
+        assert tools is not None
+        compression = COMPRESSIONS[request.compressor]
+        with self._steps.step(".sif") as say:
+            if client is not None:
+                built = build_sif_from_image(
+                    client, image.tag, request.sif, tools=tools, compression=compression,
+                    epoch=epoch, say=say,
+                )  # fmt: skip
+            else:
+                built = build_sif_without_docker(
+                    context, request.sif, base=name, digest=request.base_digest,
+                    labels=lambda base: labels(base, facts), tools=tools,
+                    compression=compression, epoch=epoch, say=say,
+                )  # fmt: skip
+        sif = built.path
+        self._record("sif", sif.name, sif.stat().st_size, sha256_of(sif), prefix)
+
+    def _facts(self, prefix: Prefix) -> ImageFacts:
+        source = self._workplace.source
+        return ImageFacts(
+            source=source.url,
+            revision=source.revision,
+            created=source.epoch,
+            version=version("numlkit"),
+            flavour=self._request.flavour,
+            triton=self._request.triton.release,
+            environment_digest=prefix.digest,
+        )
+
+    def _record(self, kind: Kind, name: str, size: int, sha256: str, prefix: Prefix) -> None:
+        request = self._request
+        lock = read_lock(ENVIRONMENT_SOURCE / "locks", request.flavour)
+        artefact = Artefact(
+            kind=kind,
+            name=name,
+            bytes=size,
+            sha256=sha256,
+            created=self._workplace.source.epoch,
+            inputs={
+                "revision": self._workplace.source.revision,
+                "lock": lock.digest,
+                "environment": prefix.digest,
+                "python": prefix.python_version,
+                "triton": request.triton.server,
+                "models": digest_of(_model_files(), base=MODEL_REPOSITORY),
+                "base": self._base,
+                "glibc": ".".join(map(str, prefix.glibc)),
+            },
+            largest=dict(largest_parts(prefix.folder, _LARGEST)),
+            steps=self._steps.seconds,
+        )
+        record(request.out, [artefact])
+        self._made.append(artefact)
+
+
+def _model_files() -> list[Path]:
+    return [
+        path
+        for model in DEFAULT_MODELS
+        for path in (MODEL_REPOSITORY / model).rglob("*")
+        if path.is_file() and path.name != "__pycache__" and path.suffix != ".pyc"
+    ]

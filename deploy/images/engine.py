@@ -1,0 +1,49 @@
+"""The Docker engine, reached through the docker SDK."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import docker
+from docker.errors import DockerException
+
+from deploy.errors import BuildError
+
+# A build step that writes gigabytes says nothing while it does.
+_TIMEOUT_S = 1800
+
+
+def connect() -> docker.DockerClient:
+    """Return a client of the engine that ``DOCKER_HOST`` names, else of this host's.
+
+    Raises:
+        BuildError: If none answers.
+    """
+    try:
+        client = docker.from_env(timeout=_TIMEOUT_S)
+        client.ping()
+    except DockerException as error:
+        if "Permission denied" in str(error):
+            raise BuildError(
+                "the Docker engine does not let this user in",
+                "sudo usermod -aG docker $USER, then log in anew",
+            ) from None
+        raise BuildError(
+            "no Docker engine answers here",
+            "start it (sudo systemctl start docker), or install it "
+            "(sudo scripts/install_container_tools)",
+        ) from None
+    return client
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an engine's error says, in one line."""
+    text = str(getattr(error, "explanation", None) or error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def storage_folder(client: docker.DockerClient) -> Path | None:
+    """Return where the engine keeps its images; None if that is not a folder of this host."""
+    folder = Path(str(client.info().get("DockerRootDir", "")))
+    local = str(client.api.base_url).startswith("http+docker://")  # how a unix socket is shown
+    return folder if local and folder.is_dir() else None

@@ -1,0 +1,257 @@
+"""Ask a running server whether every model is ready and gives its golden answer.
+
+``python -m numl_serving.health [--host HOST] [--port PORT] [--wait SECONDS] REPOSITORY`` prints
+one line and exits with 1 if anything is wrong. It runs on the server's host, in its container:
+Triton says that a model is ready when its processes (stubs) have died, and hides the loss of one
+by giving requests to another, so they are counted.
+
+Source of the protocol: KServe's predict protocol, version 2, with Triton's extensions for binary
+tensors, the model's configuration and the index of the repository. Needs numpy and the standard
+library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numl_serving.errors import ServingError
+from numl_serving.golden import disagreements, read_golden
+from numl_serving.modelcard import GOLDEN_FILE
+
+ROUND_S = 8.0
+"""Time (s) that asking all models once may take."""
+
+_PAUSE_S = 0.2
+_HEADER_LENGTH = "Inference-Header-Content-Length"
+_STUB = b"/triton_python_backend_stub"
+_TYPES = {"FP32": np.dtype(np.float32), "INT32": np.dtype(np.int32)}
+_TYPE_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+
+
+class UnhealthyError(ServingError):
+    """The server or a model does not answer, or answers wrongly."""
+
+
+class NoAnswerError(UnhealthyError):
+    """Nothing was answered in time: a server that starts says nothing until it has loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def error(self) -> str:
+        """What is wrong, in one line, as the server says it."""
+        try:
+            text = str(json.loads(self.body)["error"])
+        except (ValueError, KeyError, TypeError):
+            text = f"status {self.status}"
+        return text.splitlines()[0] if text else f"status {self.status}"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A Triton's HTTP endpoint, to be asked until a deadline on the monotonic clock."""
+
+    host: str
+    port: int
+    deadline: float
+
+    def ask(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """Ask one question, on a connection of its own: an open one delays a server's stop.
+
+        Raises:
+            NoAnswerError: There is no answer in time.
+        """
+        left = max(self.deadline - time.monotonic(), 0.01)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=left)
+        try:
+            connection.request(method, path, body, dict(headers or {}))
+            response = connection.getresponse()
+            return Answer(response.status, response.headers, response.read())
+        except (OSError, http.client.HTTPException) as error:
+            reason = str(error) or type(error).__name__
+            raise NoAnswerError(f"no answer from {self.host} port {self.port}: {reason}") from None
+        finally:
+            connection.close()
+
+
+def check_repository(
+    server: Server, repository: Path, processes: Path = Path("/proc")
+) -> tuple[str, ...]:
+    """Check every model of a repository.
+
+    Args:
+        server: The server that serves it.
+        repository: Its folder; the golden answers in it are expected.
+        processes: Where the system lists processes.
+
+    Returns:
+        The models' names.
+
+    Raises:
+        NoAnswerError: A question was not answered in time.
+        UnhealthyError: Something is wrong; says what, for every model.
+        ModelFilesError: A golden answer cannot be read.
+    """
+    models = sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
+    if not models:
+        raise UnhealthyError(f"{repository} holds no models")
+    server.ask("GET", "/v2/health/live")
+    faults = []
+    for model in models:
+        golden_file = repository / model / "1" / GOLDEN_FILE
+        fault = _fault(server, model, golden_file) or _loss(server, model, processes)
+        if fault is not None:
+            faults.append(f"{model}: {fault}")
+    if faults:
+        raise UnhealthyError("; ".join(faults))
+    return tuple(models)
+
+
+def infer(
+    server: Server, model: str, inputs: Mapping[str, NDArray[Any]], outputs: Iterable[str]
+) -> dict[str, NDArray[Any]]:
+    """Return the outputs of one inference.
+
+    Raises:
+        NoAnswerError: There is no answer in time.
+        UnhealthyError: The answer is an error, or not of the protocol.
+    """
+    data = [np.ascontiguousarray(array).tobytes() for array in inputs.values()]
+    question = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": name,
+                    "shape": array.shape,
+                    "datatype": _TYPE_NAMES[array.dtype],
+                    "parameters": {"binary_data_size": array.nbytes},
+                }
+                for name, array in inputs.items()
+            ],
+            "outputs": [{"name": name, "parameters": {"binary_data": True}} for name in outputs],
+        }
+    ).encode()
+    answer = server.ask(
+        "POST",
+        f"/v2/models/{model}/infer",
+        b"".join([question, *data]),
+        {_HEADER_LENGTH: str(len(question))},
+    )
+    if answer.status != http.client.OK:
+        raise UnhealthyError(answer.error)
+    try:
+        return dict(_tensors(answer))
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnhealthyError(f"the answer cannot be read: {error}") from None
+
+
+def _tensors(answer: Answer) -> Iterable[tuple[str, NDArray[Any]]]:
+    length = int(answer.headers[_HEADER_LENGTH])
+    place = length
+    for output in json.loads(answer.body[:length])["outputs"]:
+        size = output["parameters"]["binary_data_size"]
+        values = np.frombuffer(answer.body[place : place + size], _TYPES[output["datatype"]])
+        # With numpy 2 a stub of Triton 24.10 sends the right shape and no values.
+        yield output["name"], values.reshape(output["shape"])
+        place += size
+
+
+def _fault(server: Server, model: str, golden_file: Path) -> str | None:
+    """Return what is wrong with a model, in one line, or None."""
+    if server.ask("GET", f"/v2/models/{model}/ready").status != http.client.OK:
+        return f"not ready{_reason(server, model)}"
+    golden = read_golden(golden_file)
+    try:
+        outputs = infer(server, model, golden.event.tensors(), golden.outputs)
+    except NoAnswerError as error:
+        raise NoAnswerError(f"{model}: {error}") from None
+    except UnhealthyError as error:
+        return str(error)
+    faults = disagreements(golden.outputs, outputs)
+    return f"wrong answer: {'; '.join(faults)}" if faults else None
+
+
+def _loss(server: Server, model: str, processes: Path) -> str | None:
+    """Return how many of a model's processes are gone, in one line, or None."""
+    answer = server.ask("GET", f"/v2/models/{model}/config")
+    try:
+        groups = json.loads(answer.body)["instance_group"]
+        wanted = sum(group["count"] * max(len(group.get("gpus", ())), 1) for group in groups)
+    except (ValueError, KeyError, TypeError):
+        return f"its configuration cannot be read: {answer.error}"
+    alive = sum(
+        words[0].endswith(_STUB) and words[1].endswith(f"/{model}/1/model.py".encode())
+        for words in _command_lines(processes)
+    )
+    # None at all: they are not to be seen from here, for one of them has just answered.
+    return f"{wanted - alive} of its {wanted} processes are gone" if 0 < alive < wanted else None
+
+
+def _command_lines(processes: Path) -> Iterable[list[bytes]]:
+    for file in processes.glob("[0-9]*/cmdline"):
+        try:
+            words = file.read_bytes().split(b"\0")
+        except OSError:  # it has ended
+            continue
+        if len(words) > 1:
+            yield words
+
+
+def _reason(server: Server, model: str) -> str:
+    """Return why a model is not ready, as the server's index of models says."""
+    answer = server.ask("POST", "/v2/repository/index")
+    try:
+        rows = [row for row in json.loads(answer.body) if row["name"] == model]
+        reason = " ".join(str(rows[0].get("reason", "")).split())
+    except (ValueError, KeyError, TypeError, IndexError):
+        reason = ""
+    return f": {reason}" if reason else ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the check; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m numl_serving.health", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000, help="HTTP port")
+    parser.add_argument(
+        "--wait", type=float, default=0, metavar="SECONDS", help="wait so long for an answer"
+    )
+    parser.add_argument("repository", type=Path, metavar="REPOSITORY")
+    options = parser.parse_args(arguments)
+    until = time.monotonic() + options.wait
+    while True:
+        server = Server(options.host, options.port, deadline=time.monotonic() + ROUND_S)
+        try:
+            models = check_repository(server, options.repository)
+        except ServingError as error:
+            if not isinstance(error, NoAnswerError) or time.monotonic() > until:
+                sys.stdout.write(f"unhealthy: {error}\n")
+                return 1
+            time.sleep(_PAUSE_S)
+        else:
+            sys.stdout.write(f"healthy: {', '.join(models)} gave their golden answers\n")
+            return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,260 @@
+"""A real Docker engine, a real registry, and the image, built once by the kit's own functions.
+
+Nothing here is skipped where a tool is missing: the test fails and says what to install. What a
+test makes in the engine is removed again; layers that were built stay, as Docker's cache.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+from docker.errors import NotFound
+from docker.models.containers import Container
+
+from deploy.deployment import DEFAULT_MODELS
+from deploy.images.base import BaseImage, base_name, ensure_base
+from deploy.images.build import BuiltImage, build_image
+from deploy.images.context import make_context
+from deploy.images.engine import connect
+from deploy.images.labels import ImageFacts
+from deploy.packing.plan import EnvironmentBuild, plan_build
+from deploy.packing.prefix import Prefix, make_prefix
+from deploy.paths import MODEL_REPOSITORY, cache_folder
+from deploy.server.distribution import ensure_distribution
+from deploy.server.golden import read_golden
+from deploy.server.probe import Probe, SmokeResult, smoke
+from deploy.server.release import find_release
+
+RELEASE = find_release("24.10")
+START_S = 180
+HEALTH = "/opt/numl/bin/health"
+
+# As a cluster's strictest rules have it: any user id, nothing may be written, no privileges.
+LOCKED_DOWN: dict[str, Any] = {
+    "user": "12345:0",
+    "read_only": True,
+    "cap_drop": ["ALL"],
+    "security_opt": ["no-new-privileges"],
+    "tmpfs": {"/tmp": ""},
+}
+
+
+def say(_text: str) -> None:
+    pass
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[docker.DockerClient]:
+    client = connect()
+    yield client
+    client.close()
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """What the image is made of."""
+
+    build: EnvironmentBuild
+    prefix: Prefix
+    base: BaseImage
+
+    @property
+    def facts(self) -> ImageFacts:
+        return ImageFacts(
+            source="https://example.org/numlkit",
+            revision="0123456789abcdef",
+            created=1_700_000_000,
+            version="0.1.0",
+            flavour="cpu",
+            triton=RELEASE.release,
+            environment_digest=self.prefix.digest,
+        )
+
+
+@pytest.fixture(scope="session")
+def ingredients(engine: docker.DockerClient) -> Ingredients:
+    build = plan_build(flavour="cpu", wheels=None, python=None)
+    name = base_name("slim", RELEASE.release)
+    base = ensure_base(engine, name=name, digest=None, cache=cache_folder(), say=say)
+    return Ingredients(build, make_prefix(build, say), base)
+
+
+@pytest.fixture(scope="session")
+def context(ingredients: Ingredients, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder that the image is built from; tests copy it before they change it."""
+    folder = tmp_path_factory.mktemp("context")
+    make_context(
+        folder,
+        build=ingredients.build,
+        prefix=ingredients.prefix,
+        distribution=ensure_distribution(
+            cache_folder(), RELEASE, ingredients.build.lock.python, say
+        ),
+        base="slim",
+        say=say,
+    )
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def tags(engine: docker.DockerClient) -> Iterator[Callable[[str], str]]:
+    """Makes names for images, unlike any other's; the images lose them at the end."""
+    made: list[str] = []
+
+    def make(name: str) -> str:
+        made.append(f"numlkit-test/{name}:{secrets.token_hex(4)}")
+        return made[-1]
+
+    yield make
+    for tag in made:
+        if engine.images.list(name=tag):
+            engine.images.remove(tag, force=True)
+
+
+@pytest.fixture(scope="session")
+def image(
+    engine: docker.DockerClient,
+    ingredients: Ingredients,
+    context: Path,
+    tags: Callable[[str], str],
+) -> BuiltImage:
+    """The CPU image on the slim base."""
+    return build_image(
+        engine,
+        context,
+        base=ingredients.base,
+        facts=ingredients.facts,
+        tag=tags("slim"),
+        say=say,
+    )
+
+
+@dataclass(frozen=True)
+class Server:
+    """A container that serves."""
+
+    container: Container
+    urls: tuple[str, ...]
+
+    def exec(self, *command: str) -> tuple[int, str]:
+        done = self.container.exec_run(list(command))
+        return done.exit_code, done.output.decode()
+
+    def wait_healthy(self) -> None:
+        status, words = self.exec(HEALTH, "--wait", str(START_S))
+        assert status == 0, words + self.logs()
+
+    def answers(self) -> list[SmokeResult]:
+        """What every model answers to its golden event, at every port."""
+        return [
+            smoke(Probe(url), model, read_golden(MODEL_REPOSITORY / model / "1" / "golden.npz"))
+            for url in self.urls
+            for model in DEFAULT_MODELS
+        ]
+
+    def logs(self) -> str:
+        return self.container.logs().decode()
+
+    def stop(self) -> int:
+        """Stop it as ``docker stop`` does; return its exit status."""
+        self.container.stop(timeout=60)
+        return int(self.container.wait()["StatusCode"])
+
+
+@dataclass
+class Runner:
+    """Starts containers and removes them."""
+
+    engine: docker.DockerClient
+    containers: list[Container] = field(default_factory=list)
+
+    def start(self, image: str, *command: str, **options: Any) -> Server:
+        """Start a locked-down container whose ports are at free ports of loopback."""
+        container = self.engine.containers.run(
+            image,
+            list(command),
+            detach=True,
+            ports={"8000/tcp": ("127.0.0.1", None), "8001/tcp": ("127.0.0.1", None)},
+            **(LOCKED_DOWN | options),
+        )
+        self.containers.append(container)
+        container.reload()
+        # A container that has ended already has no ports.
+        ports = {name: there[0]["HostPort"] for name, there in container.ports.items() if there}
+        schemes = (("http", "8000/tcp"), ("grpc", "8001/tcp"))
+        urls = (f"{scheme}://127.0.0.1:{ports[name]}" for scheme, name in schemes if name in ports)
+        return Server(container, tuple(urls))
+
+    def close(self) -> None:
+        for container in self.containers:
+            try:
+                container.remove(force=True, v=True)
+            except NotFound:
+                continue
+
+
+@pytest.fixture
+def runner(engine: docker.DockerClient) -> Iterator[Runner]:
+    runner = Runner(engine)
+    yield runner
+    runner.close()
+
+
+@pytest.fixture(scope="module")
+def shared_runner(engine: docker.DockerClient) -> Iterator[Runner]:
+    runner = Runner(engine)
+    yield runner
+    runner.close()
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an empty registry on loopback."""
+    program = shutil.which("docker-registry")
+    assert program, "no registry to test with: sudo apt-get install docker-registry"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    folder = tmp_path_factory.mktemp("registry")
+    config = folder / "config.yml"
+    config.write_text(
+        f"version: 0.1\nstorage:\n  filesystem:\n    rootdirectory: {folder / 'data'}\n"
+        f"http:\n  addr: {address}\n"
+    )
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen([program, "serve", config], stdout=log, stderr=log)
+    try:
+        until(lambda: _answers(f"http://{address}/v2/"), 30, "the registry answers")
+        yield address
+    finally:
+        process.terminate()
+        process.wait()
+        shutil.rmtree(folder / "data", ignore_errors=True)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Wait until ``condition`` holds; fail after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.2)

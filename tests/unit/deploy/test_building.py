@@ -1,0 +1,146 @@
+"""Around the artefacts: room for them, the manifest, which source they are made from."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deploy.building.manifest import Artefact, read_manifest, record, sha256_of
+from deploy.building.preflight import (
+    FileSystem,
+    Room,
+    check_memory,
+    check_room,
+    file_system_of,
+)
+from deploy.building.source import find_source, published
+from deploy.building.steps import Steps
+from deploy.console import Console
+from deploy.errors import BuildError
+
+GB = 10**9
+
+
+def _room(folder: str, gigabytes: float, purpose: str = "layers") -> Room:
+    return Room(Path(folder), int(gigabytes * GB), purpose, f"set {folder.upper()}")
+
+
+def test_room_that_is_there_is_enough() -> None:
+    check_room([_room("/a", 1)], lambda _: FileSystem(device=1, free=GB))
+
+
+def test_what_goes_to_one_file_system_is_added_up() -> None:
+    with pytest.raises(BuildError) as caught:
+        check_room(
+            [_room("/a", 1, "wheels"), _room("/b", 1.5, "the archive")],
+            lambda _: FileSystem(device=1, free=2 * GB),
+        )
+    assert caught.value.cause == (
+        "disk too small: 2.5 GB needed (1.0 GB in /a for wheels, 1.5 GB in /b for the archive), "
+        "2.0 GB free"
+    )
+    assert caught.value.remedy == "free space there, or use a larger disk: set /A; set /B"
+
+
+def test_different_file_systems_are_judged_apart() -> None:
+    check_room(
+        [_room("/a", 1), _room("/b", 1.5)],
+        lambda folder: FileSystem(device=hash(folder), free=2 * GB),
+    )
+
+
+def test_a_folder_that_is_not_there_yet_is_on_its_parents_file_system(tmp_path: Path) -> None:
+    assert file_system_of(tmp_path / "no" / "such").device == tmp_path.stat().st_dev
+
+
+def test_too_little_memory_is_refused() -> None:
+    check_memory(GB, available=GB)
+    with pytest.raises(BuildError, match=r"memory too small: 2\.0 GB needed, 1\.0 GB available"):
+        check_memory(2 * GB, available=GB)
+
+
+def _artefact(name: str, kind: str = "env", sha256: str = "0") -> Artefact:
+    return Artefact.model_validate(
+        {"kind": kind, "name": name, "bytes": 1, "sha256": sha256, "created": 0}
+        | {"inputs": {}, "steps": {"pack": 1.5}}
+    )
+
+
+def test_a_build_replaces_its_own_entries_and_keeps_those_whose_files_are_there(
+    tmp_path: Path,
+) -> None:
+    for name in ("a.tar.gz", "b.tar.gz"):
+        (tmp_path / name).touch()
+    old = [_artefact("a.tar.gz"), _artefact("b.tar.gz"), _artefact("gone"), _artefact("i", "image")]
+    record(tmp_path, old)
+    record(tmp_path, [_artefact("a.tar.gz", sha256="1")])
+    found = {(a.kind, a.name): a.sha256 for a in read_manifest(tmp_path).artefacts}
+    assert found == {("env", "a.tar.gz"): "1", ("env", "b.tar.gz"): "0", ("image", "i"): "0"}
+
+
+def test_a_manifest_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"format": 7}))
+    with pytest.raises(BuildError, match=r"manifest\.json: not a manifest of this kit"):
+        read_manifest(tmp_path)
+
+
+def test_a_files_digest_is_that_of_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    assert sha256_of(tmp_path / "file").startswith("ba7816bf")
+
+
+def test_a_failed_step_is_not_counted() -> None:
+    steps = Steps(Console("quiet"))
+    with steps.step("first"):
+        pass
+    with pytest.raises(BuildError), steps.step("second"):
+        raise BuildError("no")
+    assert list(steps.seconds) == ["first"]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    for words in (
+        ["init", "-q"],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "x"],
+    ):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    return tmp_path
+
+
+def test_a_build_is_given_the_commits_time(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    show = ["git", "-C", str(checkout), "log", "-1", "--format=%H %ct"]
+    commit, time = subprocess.run(show, capture_output=True, text=True, check=True).stdout.split()
+    source = find_source(checkout)
+    assert (source.revision, source.epoch) == (commit, int(time))
+
+
+def test_the_time_can_be_given(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    assert find_source(checkout).epoch == 1_700_000_000
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "soon")
+    with pytest.raises(BuildError, match="SOURCE_DATE_EPOCH='soon' is not a number"):
+        find_source(checkout)
+
+
+def test_a_folder_without_history_has_no_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
+    assert find_source(tmp_path).revision == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("remote", "url"),
+    [
+        ("https://user:secret@example.org/numl/kit.git", "https://example.org/numl/kit"),
+        ("git@example.org:numl/kit.git", "https://example.org/numl/kit"),
+        ("ssh://git@example.org/numl/kit", "https://example.org/numl/kit"),
+        ("/srv/git/kit", ""),
+        ("", ""),
+    ],
+)
+def test_a_remote_is_named_without_secrets_and_a_folder_not_at_all(remote: str, url: str) -> None:
+    assert published(remote) == url

@@ -1,0 +1,249 @@
+"""A server's health, asked of one that is played here: a real one cannot be made to lie."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numl_serving.event import Event
+from numl_serving.golden import Golden, write_golden
+from numl_serving.health import Server, UnhealthyError, check_repository, main
+
+HITS = 3
+GOLDEN = {
+    "x_semantic_u": np.arange(15, dtype=np.float32).reshape(HITS, 5),
+    "x_filter_u": np.zeros(0, np.float32),
+}
+
+
+@dataclass
+class Triton:
+    """What the played server answers; a test changes it."""
+
+    ready: dict[str, bool] = field(default_factory=lambda: {"nugraph2": True, "nugraph3": True})
+    reason: str = ""
+    answer: dict[str, Any] = field(default_factory=lambda: dict(GOLDEN))
+    error: str | None = None
+    silent: int = 0
+    empty: bool = False
+    groups: list[dict[str, Any]] = field(default_factory=lambda: [{"count": 2, "gpus": []}])
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    port: int = 0
+
+    def infer(self, question: dict[str, Any], data: bytes) -> tuple[int, dict[str, str], bytes]:
+        self.asked.append({**question, "data": data})
+        if self.error is not None:
+            return 500, {}, json.dumps({"error": self.error}).encode()
+        wanted = [output["name"] for output in question["outputs"]]
+        parts = {name: b"" if self.empty else self.answer[name].tobytes() for name in wanted}
+        outputs = [
+            {
+                "name": name,
+                "datatype": "FP32",
+                "shape": self.answer[name].shape,
+                "parameters": {"binary_data_size": len(part)},
+            }
+            for name, part in parts.items()
+        ]
+        head = json.dumps({"outputs": outputs}).encode()
+        length = {"Inference-Header-Content-Length": str(len(head))}
+        return 200, length, b"".join([head, *parts.values()])
+
+
+@pytest.fixture
+def triton() -> Iterator[Triton]:
+    played = Triton()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if played.silent:
+                played.silent -= 1
+                self.close_connection = True
+                return
+            if self.path.endswith("/config"):
+                self.reply(200, {}, json.dumps({"instance_group": played.groups}).encode())
+                return
+            model = self.path.split("/")[3] if "/models/" in self.path else None
+            self.reply(200 if model is None or played.ready[model] else 400, {}, b"")
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.path == "/v2/repository/index":
+                rows = [{"name": "nugraph3", "state": "UNAVAILABLE", "reason": played.reason}]
+                self.reply(200, {}, json.dumps(rows).encode())
+                return
+            length = int(self.headers["Inference-Header-Content-Length"])
+            self.reply(*played.infer(json.loads(body[:length]), body[length:]))
+
+        def reply(self, status: int, headers: dict[str, str], body: bytes) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_words: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        played.port = server.server_address[1]
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield played
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    column = np.arange(HITS)
+    event = Event.from_tensors(
+        {
+            "hit_table_hit_id": column.astype(np.int32),
+            "hit_table_local_plane": np.zeros(HITS, np.int32),
+            "hit_table_local_time": column.astype(np.float32),
+            "hit_table_local_wire": column.astype(np.int32),
+            "hit_table_integral": np.ones(HITS, np.float32),
+            "hit_table_rms": np.ones(HITS, np.float32),
+            "spacepoint_table_spacepoint_id": np.zeros(0, np.int32),
+            "spacepoint_table_hit_id_u": np.zeros(0, np.int32),
+            "spacepoint_table_hit_id_v": np.zeros(0, np.int32),
+            "spacepoint_table_hit_id_y": np.zeros(0, np.int32),
+        }
+    )
+    for model in ("nugraph2", "nugraph3"):
+        version = tmp_path / model / "1"
+        version.mkdir(parents=True)
+        (tmp_path / model / "config.pbtxt").touch()
+        write_golden(version / "golden.npz", Golden(event, dict(GOLDEN)))
+    return tmp_path
+
+
+def ask(triton: Triton, repository: Path, *flags: str) -> int:
+    return main(["--port", str(triton.port), *flags, str(repository)])
+
+
+def test_golden_answers_are_healthy(
+    triton: Triton, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask(triton, repository) == 0
+    assert capsys.readouterr().out == "healthy: nugraph2, nugraph3 gave their golden answers\n"
+
+
+def test_the_event_is_sent_as_binary_tensors(triton: Triton, repository: Path) -> None:
+    ask(triton, repository)
+    question = triton.asked[0]
+    sizes = [tensor["parameters"]["binary_data_size"] for tensor in question["inputs"]]
+    assert sum(sizes) == len(question["data"]) == 6 * HITS * 4
+    assert question["inputs"][0] == {
+        "name": "hit_table_hit_id",
+        "shape": [HITS],
+        "datatype": "INT32",
+        "parameters": {"binary_data_size": HITS * 4},
+    }
+
+
+def test_other_values_are_unhealthy(
+    triton: Triton, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    triton.answer["x_semantic_u"] = GOLDEN["x_semantic_u"] + 1
+    assert ask(triton, repository) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("unhealthy: nugraph2: wrong answer: x_semantic_u: differs by up to 1")
+    assert out.count("\n") == 1
+    assert "; nugraph3: wrong answer" in out
+
+
+def test_the_right_shape_without_values_is_unhealthy(
+    triton: Triton, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    triton.empty = True
+    assert ask(triton, repository) == 1
+    assert "nugraph2: the answer cannot be read: cannot reshape" in capsys.readouterr().out
+
+
+def test_a_model_that_failed_to_load_is_named_with_the_reason(
+    triton: Triton, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    triton.ready["nugraph3"] = False
+    triton.reason = "Internal: ModuleNotFoundError:\n No module named 'x'"
+    assert ask(triton, repository) == 1
+    assert capsys.readouterr().out == (
+        "unhealthy: nugraph3: not ready: Internal: ModuleNotFoundError: No module named 'x'\n"
+    )
+
+
+def test_a_dead_stub_is_unhealthy_although_the_model_says_it_is_ready(
+    triton: Triton, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    triton.error = "Stub process 'nugraph2_0_0' is not healthy."
+    assert ask(triton, repository) == 1
+    assert "nugraph2: Stub process 'nugraph2_0_0' is not healthy." in capsys.readouterr().out
+
+
+def list_processes(folder: Path, *models: str) -> Path:
+    """Write command lines as /proc shows them; that of a dead process is empty."""
+    stub = "/opt/tritonserver/backends/python/triton_python_backend_stub"
+    lines = [f"{stub}\0/models/{model}/1/model.py\0region\0" for model in models]
+    for number, line in enumerate([*lines, "", "bash\0"]):
+        (folder / str(number)).mkdir(parents=True)
+        (folder / str(number) / "cmdline").write_text(line)
+    return folder
+
+
+def test_the_loss_of_one_of_two_stubs_is_unhealthy_although_the_other_answers(
+    triton: Triton, repository: Path, tmp_path: Path
+) -> None:
+    alive = ("nugraph2", "nugraph2", "nugraph3", "nugraph2_cpu")
+    processes = list_processes(tmp_path / "proc", *alive)
+    server = Server("127.0.0.1", triton.port, deadline=time.monotonic() + 60)
+    with pytest.raises(UnhealthyError, match=r"^nugraph3: 1 of its 2 processes are gone$"):
+        check_repository(server, repository, processes)
+
+
+def test_stubs_are_counted_for_each_gpu(triton: Triton, repository: Path, tmp_path: Path) -> None:
+    triton.groups = [{"count": 1, "gpus": [0, 1]}]
+    processes = list_processes(tmp_path / "proc", *["nugraph2", "nugraph3"] * 2)
+    server = Server("127.0.0.1", triton.port, deadline=time.monotonic() + 60)
+    assert check_repository(server, repository, processes) == ("nugraph2", "nugraph3")
+
+
+def test_no_server_is_unhealthy(
+    triton: Triton, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--port", "1", str(repository)]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("unhealthy: no answer from 127.0.0.1 port 1: ")
+    assert "refused" in out
+
+
+def test_no_models_are_unhealthy(
+    triton: Triton, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask(triton, tmp_path) == 1
+    assert "holds no models" in capsys.readouterr().out
+
+
+def test_it_waits_for_a_server_that_does_not_answer_yet(
+    triton: Triton, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    triton.silent = 3
+    assert ask(triton, repository, "--wait", "60") == 0
+    assert triton.silent == 0
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_it_does_not_wait_for_a_model_that_has_failed(
+    triton: Triton, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    triton.ready["nugraph3"] = False
+    started = time.monotonic()
+    assert ask(triton, repository, "--wait", "3600") == 1
+    assert time.monotonic() - started < 1800
