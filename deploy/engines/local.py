@@ -19,6 +19,7 @@ from deploy.deployment import Deployment
 from deploy.engines.base import Engine
 from deploy.environment.check import check_models_answer, check_stub_fits
 from deploy.environment.checkpoints import ensure_imported, imported_folder
+from deploy.environment.compiled import compiled_folder, ensure_compiled
 from deploy.environment.install import Environment
 from deploy.environment.standard import standard_environment
 from deploy.errors import DeploymentError, KitError, LaunchError
@@ -126,9 +127,15 @@ class LocalEngine(Engine):
         plan_models(
             MODEL_REPOSITORY, deployment.models, _settings(deployment, environment), weights
         )
+        compiled_as = ensure_compiled(environment, folders, cache, say)
         say("checking that every model gives its golden answer")
         check_models_answer(
-            environment, folders, stamps=cache / "checked", threads=deployment.threads
+            environment,
+            folders,
+            stamps=cache / "checked",
+            threads=deployment.threads,
+            compiled=compiled_folder(cache),
+            compiled_as=compiled_as,
         )
         return environment.folder
 
@@ -224,6 +231,7 @@ def _settings(deployment: Deployment, environment: Environment) -> LaunchSetting
     return LaunchSettings(
         environment=environment.folder,
         parameters={
+            "compiled": str(compiled_folder(cache_folder())),
             "environment_digest": environment.digest,
             "threads": str(deployment.threads),
         },

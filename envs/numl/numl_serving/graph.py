@@ -7,7 +7,7 @@ The graph is the one that pynuml 24.7.1 (``HitGraphProducer``) builds with PyTor
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,18 +100,15 @@ def delaunay_edges(position: Float32Array) -> Int64Array:
     hits = len(position)
     if hits < 4:
         first, second = np.triu_indices(hits, k=1)
-    else:
-        points = position.astype(np.float64)
-        triangles = _triangulate(points)
-        if triangles is None:
-            triangles = _triangulate(points - points[0])
-        if triangles is None:
-            chain = np.lexsort((points[:, 1], points[:, 0]))
-            first, second = chain[:-1], chain[1:]
-        else:
-            first = triangles.ravel()
-            second = np.roll(triangles, -1, axis=1).ravel()
-    return _both_directions(first.astype(np.int64), second.astype(np.int64))
+        return _both_directions(first, second, hits)
+    points = position.astype(np.float64)
+    triangulation = _triangulate(points)
+    if triangulation is None:
+        triangulation = _triangulate(points - points[0])
+    if triangulation is None:
+        chain = np.lexsort((points[:, 1], points[:, 0]))
+        return _both_directions(chain[:-1], chain[1:], hits)
+    return _triangle_edges(*triangulation, hits)
 
 
 def nexus_edges(hit_id: Int32Array, spacepoint_hit_id: Int32Array) -> Int64Array:
@@ -128,6 +125,11 @@ def nexus_edges(hit_id: Int32Array, spacepoint_hit_id: Int32Array) -> Int64Array
     Returns:
         int64 ``[2, N]``: hit index and spacepoint index, sorted by (spacepoint, hit).
     """
+    if len(hit_id) and (hit_id[1:] > hit_id[:-1]).all():  # as they mostly come
+        place = np.searchsorted(hit_id, spacepoint_hit_id)
+        np.minimum(place, len(hit_id) - 1, out=place)
+        spacepoint = np.flatnonzero(hit_id[place] == spacepoint_hit_id)
+        return np.stack((place[spacepoint], spacepoint))
     order = np.argsort(hit_id, kind="stable")
     ordered = hit_id[order]
     start = np.searchsorted(ordered, spacepoint_hit_id, side="left")
@@ -158,19 +160,52 @@ def _plane_graph(
     )
 
 
-def _triangulate(points: NDArray[np.float64]) -> NDArray[np.int32] | None:
+def _triangulate(points: NDArray[np.float64]) -> tuple[Int32Array, Int32Array] | None:
+    """Return per triangle its three hits, and the three triangles opposite of them (-1: none)."""
     try:
-        simplices: NDArray[np.int32] = Delaunay(points, qhull_options=_QHULL_OPTIONS).simplices
+        found = Delaunay(points, qhull_options=_QHULL_OPTIONS)
     except QhullError:
         return None
-    return simplices
+    return found.simplices, found.neighbors
 
 
-def _both_directions(first: Int64Array, second: Int64Array) -> Int64Array:
-    # An edge as one number (source in the upper half) sorts and compares faster than a pair.
-    keys = np.concatenate((first << 32 | second, second << 32 | first))
+def _triangle_edges(triangles: Int32Array, neighbours: Int32Array, hits: int) -> Int64Array:
+    """Return the edges of triangles in both directions.
+
+    QHull gives the hits of every triangle in the same sense of rotation, so that two triangles run
+    through their common edge in opposite directions: only the outermost edges lack one. Should it
+    ever not, some directed edge would be there twice, which is looked for.
+    """
+    first, second = triangles[:, (1, 2, 0)].ravel(), triangles[:, (2, 0, 1)].ravel()
+    outermost = np.flatnonzero(neighbours.ravel() < 0)
+    keys = _keys(
+        np.concatenate((first, second[outermost])), np.concatenate((second, first[outermost])), hits
+    )
     keys.sort()
-    distinct = np.ones(len(keys), bool)
-    np.not_equal(keys[1:], keys[:-1], out=distinct[1:])
-    keys = keys[distinct]
-    return np.stack((keys >> 32, keys & 0xFFFFFFFF))
+    if (keys[1:] == keys[:-1]).any():
+        return _both_directions(first, second, hits)
+    return _edges(keys, hits)
+
+
+def _both_directions(first: NDArray[Any], second: NDArray[Any], hits: int) -> Int64Array:
+    keys = np.unique(_keys(np.concatenate((first, second)), np.concatenate((second, first)), hits))
+    return _edges(keys, hits)
+
+
+def _keys(first: NDArray[Any], second: NDArray[Any], hits: int) -> NDArray[Any]:
+    """Return edges as single numbers: they sort and compare faster than pairs do."""
+    bits = hits.bit_length()
+    # Half the width where it is enough: sorting is memory traffic.
+    dtype = np.int32 if 2 * bits < 32 else np.int64
+    keys: NDArray[Any] = first.astype(dtype)
+    keys <<= bits
+    keys |= second.astype(dtype, copy=False)
+    return keys
+
+
+def _edges(keys: NDArray[Any], hits: int) -> Int64Array:
+    bits = hits.bit_length()
+    edges = np.empty((2, len(keys)), np.int64)
+    np.right_shift(keys, bits, out=edges[0])
+    np.bitwise_and(keys, (1 << bits) - 1, out=edges[1])
+    return edges

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,15 @@ import safetensors.torch
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import Tensor
 
 from numl_serving.allocator import keep_freed_memory
+from numl_serving.compiled import CompiledError, CompiledNetwork
 from numl_serving.errors import EventError, ModelFilesError
 from numl_serving.event import PLANES, Event
+from numl_serving.golden import disagreements
 from numl_serving.graph import EventGraph, build_graph
+from numl_serving.iteration import COMPANION, Network
 from numl_serving.modelcard import CARD_FILE, ModelCard, read_card
 from numl_serving.networks.common import GraphBatch, collate
 from numl_serving.networks.nugraph2 import NuGraph2
@@ -27,6 +31,8 @@ from numl_serving.networks.nugraph3 import NuGraph3
 from numl_serving.networks.variants import Spec, recognise
 
 Outputs: TypeAlias = dict[str, NDArray[np.float32]]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +57,31 @@ class Runtime:
         card: The model's card.
     """
 
-    def __init__(self, card: ModelCard, network: nn.Module, device: torch.device) -> None:
+    def __init__(
+        self,
+        card: ModelCard,
+        network: Network,
+        device: torch.device,
+        compiled: CompiledNetwork | None = None,
+    ) -> None:
         self.card = card
         self._network = network.to(device).eval()
         self._device = device
+        self._compiled = compiled
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the network's iterations run compiled."""
+        return self._compiled is not None
 
     @classmethod
     def load(
-        cls, directory: Path | str, *, device: str = "cpu", threads: int | None = 1
+        cls,
+        directory: Path | str,
+        *,
+        device: str = "cpu",
+        threads: int | None = 1,
+        compiled: Path | str | None = None,
     ) -> Runtime:
         """Load a model from its directory (``model.json`` and the weights it names).
 
@@ -67,17 +90,26 @@ class Runtime:
             device: Where the network runs, as torch names it.
             threads: Intra-op threads of torch, for this whole process; None leaves them as they
                 are.
+            compiled: Folder in which `numl_serving.compile` has put compiled iterations; where it
+                has none for this model, or the device is not the CPU, the network runs without,
+                and a line in the log says why.
 
         Raises:
             ModelFilesError: Files are missing, damaged, or do not fit together.
         """
-        directory = Path(directory)
-        card = read_card(directory / CARD_FILE)
-        state = _read_weights(directory, card)
+        card, network = load_network(Path(directory))
         if threads is not None:
             torch.set_num_threads(threads)
         keep_freed_memory()
-        return cls(card, build_network(card, state), torch.device(device))
+        found = None
+        if compiled is not None and device == "cpu":
+            try:
+                found = CompiledNetwork.load(network.eval(), Path(compiled))
+                _check_compiled(found, network, card)
+            except CompiledError as error:
+                found = None
+                _log.warning("%s runs uncompiled, which is slower: %s", directory, error)
+        return cls(card, network, torch.device(device), found)
 
     def infer(self, event: Event) -> Outputs:
         """Answer one event.
@@ -104,22 +136,36 @@ class Runtime:
             return BatchResult([], 0.0, 0.0)
         start = time.perf_counter()
         graphs = [build_graph(e, position_scale=self.card.position_scale) for e in events]
+        if self._compiled is not None:
+            graphs.append(COMPANION)
         batch = collate(graphs, self.card.normalisation, positions=self.card.spacepoint_positions)
         built = time.perf_counter()
         outputs = self._run(batch)
         answered = time.perf_counter()
         _check_finite(outputs, events)
-        return BatchResult(_split(outputs, graphs), built - start, answered - built)
+        answers = _split(outputs, graphs)[: len(events)]
+        return BatchResult(answers, built - start, answered - built)
 
     def _run(self, batch: GraphBatch) -> dict[str, NDArray[np.float32]]:
         with torch.inference_mode():
             if self._device.type != "cpu":
                 batch = batch.to(self._device)
-            outputs: Mapping[str, Tensor] = self._network(batch)
+            answer = self._network if self._compiled is None else self._compiled
+            outputs: Mapping[str, Tensor] = answer(batch)
             return {name: tensor.cpu().numpy() for name, tensor in outputs.items()}
 
 
-def build_network(card: ModelCard, state: Mapping[str, Tensor]) -> nn.Module:
+def load_network(directory: Path) -> tuple[ModelCard, Network]:
+    """Read a model's card and make its network.
+
+    Raises:
+        ModelFilesError: Files are missing, damaged, or do not fit together.
+    """
+    card = read_card(directory / CARD_FILE)
+    return card, build_network(card, _read_weights(directory, card))
+
+
+def build_network(card: ModelCard, state: Mapping[str, Tensor]) -> Network:
     """Make the network of a card from its weights.
 
     Raises:
@@ -140,8 +186,9 @@ def build_network(card: ModelCard, state: Mapping[str, Tensor]) -> nn.Module:
         raise ModelFilesError(
             f"the weights ({spec}) are not those that {CARD_FILE} describes: import them again"
         )
-    network = NuGraph2 if spec.architecture == "nugraph2" else NuGraph3
-    return network(spec, state, iterations)
+    if spec.architecture == "nugraph2":
+        return NuGraph2(spec, state, iterations)
+    return NuGraph3(spec, state, iterations)
 
 
 def hyperparameters_of(spec: Spec) -> dict[str, int]:
@@ -171,6 +218,20 @@ def _read_weights(directory: Path, card: ModelCard) -> dict[str, Tensor]:
         return safetensors.torch.load(content)
     except SafetensorError as error:
         raise ModelFilesError(f"{path} cannot be read ({error}): import it again") from None
+
+
+def _check_compiled(compiled: CompiledNetwork, network: Network, card: ModelCard) -> None:
+    """Let a compiled network answer a small event, and compare."""
+    batch = collate([COMPANION, COMPANION], card.normalisation)
+    with torch.inference_mode():
+        expected = {name: tensor.numpy() for name, tensor in network(batch).items()}
+        try:
+            actual = {name: tensor.numpy() for name, tensor in compiled(batch).items()}
+        except RuntimeError as error:
+            line = str(error).strip().splitlines()[0]
+            raise CompiledError(f"the compiled network fails ({line})") from None
+    if faults := disagreements(expected, actual):
+        raise CompiledError(f"the compiled network answers wrongly ({faults[0]})")
 
 
 def _check_finite(outputs: Mapping[str, NDArray[Any]], events: Sequence[Event]) -> None:

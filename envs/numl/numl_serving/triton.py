@@ -12,6 +12,8 @@ Parameters of config.pbtxt (all strings, all optional):
 - ``batch_max_events``: most events in one batch, default 1.
 - ``batch_max_wait_ms``: longest time (ms) for which an event waits for others, default 0.
 - ``environment_digest``: digest of the execution environment that the model must run in.
+- ``compiled``: folder of the compiled iterations that ``numl_serving.compile`` has made; without
+  it, or where it has none that fits, the network runs uncompiled.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ class Parameters:
     batch_max_events: int = 1
     batch_max_wait_ms: float = 0.0
     environment_digest: str | None = None
+    compiled: str | None = None
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Parameters:
@@ -67,6 +70,7 @@ class Parameters:
             ),
             batch_max_wait_ms=_number(given, "batch_max_wait_ms", whole=False, least=0, default=0),
             environment_digest=given.get("environment_digest"),
+            compiled=given.get("compiled"),
         )
 
 
@@ -98,7 +102,9 @@ class TritonPythonModel:
             check_environment(parameters.environment_digest, Path(sys.prefix))
         directory = Path(args["model_repository"]) / args["model_version"]
         device = choose_device(args["model_instance_kind"], args["model_instance_device_id"])
-        self._runtime = Runtime.load(directory, device=device, threads=parameters.threads)
+        self._runtime = Runtime.load(
+            directory, device=device, threads=parameters.threads, compiled=parameters.compiled
+        )
         outputs = self._runtime.infer(warm_up_event(directory))
         check_outputs(config["output"], outputs)
         self._metrics = _publish_metrics(self._pb, args["model_name"], args["model_version"])

@@ -1,7 +1,6 @@
 """The reference for the networks: nugraph 24.7.1's own models on PyTorch Geometric's own graphs.
 
-The per-plane NuGraph3 was never released. Its reference is put together here from nugraph's own
-message-passing block and PyTorch Geometric's ``HeteroConv``, as ``data/README.md`` describes it.
+The per-plane NuGraph3 was never released: `numl_bench.per_plane` puts its reference together.
 """
 
 from __future__ import annotations
@@ -11,80 +10,20 @@ from typing import Any
 import numpy as np
 import torch
 from nugraph.models import NuGraph2, NuGraph3
-from nugraph.models.nugraph3.core import NuGraphBlock
 from nugraph.util import FeatureNorm, HierarchicalEdges
+from numl_bench.per_plane import PerPlaneNuGraph3
 from numl_serving.event import PLANES, Event, HitTable, SpacepointTable
 from numl_serving.graph import EventGraph
 from numl_serving.modelcard import PlaneNormalisation
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
-from torch_geometric.nn import HeteroConv
 
 NORMALISATION = {
     "u": PlaneNormalisation((389.4, 172.9, 147.8, 4.56), (147.2, 78.0, 228.3, 2.22)),
     "v": PlaneNormalisation((368.8, 173.0, 154.1, 4.45), (145.3, 80.5, 282.3, 1.90)),
     "y": PlaneNormalisation((546.3, 172.8, 117.0, 4.16), (283.5, 74.0, 115.5, 1.46)),
 }
-
-
-class PerPlaneNuGraph3(nn.Module):
-    """The development version of NuGraph3 between 24.4 and 24.7, after its description."""
-
-    def __init__(self, semantic_classes: int = 7, event_classes: int = 4, iterations: int = 5):
-        super().__init__()
-        p, n, i = 128, 32, 32
-        self.iterations = iterations
-        self.encoder: Any = nn.ModuleDict(
-            {"lins": nn.ModuleDict({plane: nn.Linear(4, p) for plane in PLANES})}
-        )
-        self.core_net: Any = nn.ModuleDict(
-            {
-                "plane_net": HeteroConv({(q, "plane", q): NuGraphBlock(p, p, p) for q in PLANES}),
-                "plane_to_nexus": HeteroConv(
-                    {(q, "nexus", "sp"): NuGraphBlock(p, n, n) for q in PLANES}, aggr="cat"
-                ),
-                "nexus_to_interaction": HeteroConv(
-                    {("sp", "in", "evt"): NuGraphBlock(3 * n, i, i)}
-                ),
-                "interaction_to_nexus": HeteroConv(
-                    {("evt", "owns", "sp"): NuGraphBlock(i, 3 * n, n)}
-                ),
-                "nexus_to_plane": HeteroConv(
-                    {("sp", "nexus", q): NuGraphBlock(n, p, p) for q in PLANES}
-                ),
-            }
-        )
-
-        def head(layer: Any) -> nn.ModuleDict:
-            return nn.ModuleDict({"net": layer})
-
-        self.semantic_decoder: Any = head(
-            nn.ModuleDict({q: nn.Linear(p, semantic_classes) for q in PLANES})
-        )
-        self.filter_decoder: Any = head(
-            nn.ModuleDict({q: nn.Sequential(nn.Linear(p, 1), nn.Sigmoid()) for q in PLANES})
-        )
-        self.event_decoder: Any = head(nn.Linear(i, event_classes))
-        self.vertex_decoder: Any = head(nn.Linear(i, 3))
-
-    def answer(self, data: HeteroData) -> dict[str, Tensor]:
-        for plane in PLANES:
-            data[plane].x = self.encoder["lins"][plane](data[plane].x)
-        dtype = data["u"].x.dtype
-        data["sp"].x = torch.zeros(data["sp"].num_nodes, 32, dtype=dtype)
-        data["evt"].x = torch.zeros(1, 32, dtype=dtype)
-        for _ in range(self.iterations):
-            for net in self.core_net.values():
-                data.set_value_dict("x", net(data.x_dict, data.edge_index_dict))
-        outputs = {}
-        for plane in PLANES:
-            x = data[plane].x
-            outputs[f"x_semantic_{plane}"] = self.semantic_decoder["net"][plane](x)
-            outputs[f"x_filter_{plane}"] = self.filter_decoder["net"][plane](x).squeeze(-1)
-        outputs["e_evt"] = self.event_decoder["net"](data["evt"].x)
-        outputs["v_evt"] = self.vertex_decoder["net"](data["evt"].x)
-        return outputs
 
 
 def heterodata(graph: EventGraph) -> HeteroData:

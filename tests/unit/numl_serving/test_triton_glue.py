@@ -44,8 +44,9 @@ def runtime(monkeypatch):
     """Put the fakes in place of the backend's module and of the runtime."""
     fake = FakeRuntime()
 
-    def load(directory, *, device, threads):
+    def load(directory, *, device, threads, compiled):
         fake.loaded = (directory, device, threads)
+        fake.compiled = compiled
         return fake
 
     fake_triton.MetricFamily.values = Counter()
@@ -233,8 +234,9 @@ def test_broken_metrics_cost_no_answer(start, mode, when):
 
 
 def test_initialize_loads_the_version_directory_and_warms_up(start, runtime, tmp_path):
-    start(threads="3")
+    start(threads="3", compiled="/compiled")
     assert runtime.loaded == (tmp_path / "1", "cpu", 3)
+    assert runtime.compiled == "/compiled"
 
 
 def test_a_golden_event_is_read_for_the_warm_up(tmp_path):

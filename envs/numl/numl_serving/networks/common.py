@@ -9,7 +9,7 @@ makes the aggregations fast, and the order is found once per event instead of on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -19,6 +19,14 @@ from torch.nn import functional
 from numl_serving.event import PLANES, Float32Array
 from numl_serving.graph import EventGraph, Int64Array
 from numl_serving.modelcard import PlaneNormalisation
+
+MESSAGE_LIMIT = 60.0
+"""Messages up to this magnitude need no shift before their softmax.
+
+``exp(60)`` is 1e26: times the message, summed over a trillion of them, it is still within float32,
+and so is the normal number ``exp(-60)``.
+"""
+_LEAST_TOTAL = 1e-30
 
 
 class GraphBatch(NamedTuple):
@@ -184,6 +192,57 @@ def segment_weighted_sum(table: Tensor, rows: Tensor, weights: Tensor, offsets: 
     )
 
 
+def closed_offsets(starts: Tensor, rows: int) -> Tensor:
+    """Return segment offsets ``[M + 1]`` from the segments' first rows and the number of rows.
+
+    Args:
+        starts: int64 of any shape with M elements.
+        rows: Where the last segment ends.
+    """
+    return torch.cat((starts.reshape(-1), starts.new_full((1,), rows)))
+
+
+class Aggregate(Protocol):
+    """A way to aggregate gated messages; see `gated_softmax_aggregate`."""
+
+    def __call__(
+        self, table: Tensor, rows: Tensor | None, gate: Tensor, segment: Tensor, offsets: Tensor
+    ) -> Tensor:
+        """Return ``[M, F]``."""
+        ...
+
+
+def gated_softmax_aggregate(
+    table: Tensor, rows: Tensor | None, gate: Tensor, segment: Tensor, offsets: Tensor
+) -> Tensor:
+    """Send gated rows of a table as messages and aggregate them by their softmax.
+
+    Args:
+        table: ``[R, F]``, features of the nodes that send.
+        rows: int64 ``[E]``, the node that sends each message, or None if all do, in order.
+        gate: ``[E]``, factor of each message, from 0 to 1.
+        segment: int64 ``[E]``, segment of each message, ascending.
+        offsets: int64 ``[M + 1]``, first message of each segment.
+
+    Returns:
+        ``[M, F]``, zero for empty segments.
+    """
+    messages = gated_messages(table, rows, gate)
+    # On a GPU the question would cost more, a wait for the device, than the answer saves.
+    if messages.device.type == "cpu" and messages.numel():
+        low, high = messages.aminmax()
+        if low >= -MESSAGE_LIMIT and high <= MESSAGE_LIMIT:
+            return bounded_softmax_aggregate(messages, offsets)
+    return softmax_aggregate(messages, segment, offsets)
+
+
+def gated_messages(table: Tensor, rows: Tensor | None, gate: Tensor) -> Tensor:
+    """Return the messages ``[E, F]``."""
+    if rows is None:
+        return table * gate[:, None]
+    return table.index_select(0, rows).mul_(gate[:, None])
+
+
 def softmax_aggregate(messages: Tensor, segment: Tensor, offsets: Tensor) -> Tensor:
     """Aggregate messages by their own softmax: per segment and feature ``sum(m softmax(m))``.
 
@@ -207,6 +266,19 @@ def softmax_aggregate(messages: Tensor, segment: Tensor, offsets: Tensor) -> Ten
     weighted = segment_sum(weights.mul_(messages), offsets)
     # A segment with messages has a total of at least 1: the clamp is for empty ones.
     return weighted.div_(total.clamp_(min=1.0))
+
+
+def bounded_softmax_aggregate(messages: Tensor, offsets: Tensor) -> Tensor:
+    """Aggregate messages whose magnitudes are at most `MESSAGE_LIMIT` by their softmax.
+
+    The exponential of such a message, and any sum of them, is an ordinary number: there is no
+    need to find each segment's largest message and to subtract it.
+    """
+    weights = messages.exp()
+    total = segment_sum(weights, offsets)
+    weighted = segment_sum(weights.mul_(messages), offsets)
+    # A segment with messages has a larger total: the clamp is for empty ones.
+    return weighted.div_(total.clamp_(min=_LEAST_TOTAL))
 
 
 def _starts(lengths: Sequence[int]) -> Int64Array:

@@ -10,16 +10,23 @@ once per node. Weighted sums over edges run over the table of ``class x node`` r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from numl_serving.event import PLANES
-from numl_serving.networks.common import GraphBatch, segment_sum, segment_weighted_sum
+from numl_serving.networks.common import (
+    GraphBatch,
+    closed_offsets,
+    segment_sum,
+    segment_weighted_sum,
+)
 from numl_serving.networks.variants import IN_FEATURES, Spec
 
 State = Mapping[str, Tensor]
+Tanh = Callable[[Tensor], Tensor]
 
 
 class ClassAffine(nn.Module):
@@ -35,7 +42,7 @@ class ClassAffine(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the maps."""
-        return torch.baddbmm(self.bias, x, self.weight)
+        return torch.bmm(x, self.weight).add_(self.bias)
 
 
 class PlaneClassProduct(nn.Module):
@@ -50,14 +57,20 @@ class PlaneClassProduct(nn.Module):
         super().__init__()
         self.register_buffer("weight", weight.contiguous())
 
-    def forward(self, x: Tensor, sizes: list[int], plus: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, sizes: list[int], plus: Tensor, then: Tanh | None = None
+    ) -> Tensor:
         """Map ``[C, H, inputs]`` to ``[C, H, outputs]`` and add; ``sizes`` are hits per plane."""
-        return self.add(torch.split(plus, sizes, dim=1), x, sizes)
+        return self.add(torch.split(plus, sizes, dim=1), x, sizes, then)
 
-    def add(self, terms: Sequence[Tensor], x: Tensor, sizes: list[int]) -> Tensor:
-        """Add the product to a term for each plane."""
+    def add(
+        self, terms: Sequence[Tensor], x: Tensor, sizes: list[int], then: Tanh | None
+    ) -> Tensor:
+        """Add the product to a term for each plane, and apply a function to the sum."""
+        # Everything plane by plane: a compiler makes one loop of what is between two products.
         parts = zip(terms, torch.split(x, sizes, dim=1), self.weight.unbind(), strict=True)
-        return torch.cat([torch.baddbmm(term, part, w) for term, part, w in parts], dim=1)
+        sums = [torch.bmm(part, weight).add_(term) for term, part, weight in parts]
+        return torch.cat(sums if then is None else [then(each) for each in sums], dim=1)
 
 
 class PlaneClassAffine(PlaneClassProduct):
@@ -69,9 +82,67 @@ class PlaneClassAffine(PlaneClassProduct):
         super().__init__(weight)
         self.register_buffer("bias", bias.contiguous())
 
-    def forward(self, x: Tensor, sizes: list[int]) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        self, x: Tensor, sizes: list[int], then: Tanh | None = None
+    ) -> Tensor:
         """Map ``[C, H, inputs]`` to ``[C, H, outputs]``; ``sizes`` are the hits per plane."""
-        return self.add(self.bias.unbind(), x, sizes)
+        return self.add(self.bias.unbind(), x, sizes, then)
+
+
+class State2(NamedTuple):
+    """What the iterations know of the hits.
+
+    Attributes:
+        hits: ``[C, H, planar]``, what they have learned, plane after plane; an iteration changes
+            it.
+        given_own: ``[C, H, planar + 2]``, what the first layers make of the hits' own features.
+        given_sent: ``[C, H, planar]``, their part of what a hit sends.
+    """
+
+    hits: Tensor
+    given_own: Tensor
+    given_sent: Tensor
+
+
+class ClassEdges(NamedTuple):
+    """A graph's edges class by class, as rows of ``class x node`` tables; C classes.
+
+    Attributes:
+        edge_rows: ``[C, E]``, source of each planar edge.
+        edge_starts: ``[C, H]``, first planar edge of each hit.
+        up_rows: ``[C, N]``, hit of each upward edge.
+        up_starts: ``[C, 3, S]``, first upward edge of each nexus segment.
+        down_rows: ``[C, N]``, spacepoint of each downward edge.
+        down_starts: ``[C, H]``, first downward edge of each hit.
+        down_share: ``[N]``, a downward edge's share in the mean of its hit.
+    """
+
+    edge_rows: Tensor
+    edge_starts: Tensor
+    up_rows: Tensor
+    up_starts: Tensor
+    down_rows: Tensor
+    down_starts: Tensor
+    down_share: Tensor
+
+    @classmethod
+    def of(cls, batch: GraphBatch, classes: int) -> ClassEdges:
+        """Repeat a graph's edges for each class."""
+        hits, edges = batch.edge_offsets.shape[0] - 1, batch.edge_source.shape[0]
+        spacepoints, nexus_edges = batch.spacepoint_event.shape[0], batch.up_hit.shape[0]
+        each = torch.arange(classes, device=batch.edge_source.device)[:, None]
+        shares = 1.0 / batch.down_offsets.diff().to(batch.features[0].dtype)
+        return cls(
+            edge_rows=each * hits + batch.edge_source,
+            edge_starts=each * edges + batch.edge_offsets[:-1],
+            up_rows=each * hits + batch.up_hit,
+            up_starts=(each * nexus_edges + batch.up_offsets[:-1]).view(
+                classes, len(PLANES), spacepoints
+            ),
+            down_rows=each * spacepoints + batch.down_spacepoint,
+            down_starts=each * nexus_edges + batch.down_offsets[:-1],
+            down_share=shares.index_select(0, batch.down_hit),
+        )
 
 
 class NuGraph2(nn.Module):
@@ -102,14 +173,19 @@ class NuGraph2(nn.Module):
 
         self.encode = PlaneClassAffine(*plane_layer("encoder.net.{}.0"))
 
-        # Hit -> hit: the hidden layer's own part, the gate's part as target, and as source.
+        # Hit -> hit, of the learned and of the given features: the hidden layer's own part with
+        # the gate's parts as target and as source, and the hidden layer's part for the aggregate.
         gate, gate_bias = plane_layer("plane_net.net.{}.edge_net.0")
         hidden, hidden_bias = plane_layer("plane_net.net.{}.node_net.0")
-        self.plane_own = PlaneClassAffine(
-            torch.cat((hidden[:, :, :joined], gate[:, :, :joined], gate[:, :, joined:]), 3),
+        own = torch.cat((hidden[:, :, :joined], gate[:, :, :joined], gate[:, :, joined:]), 3)
+        sent = hidden[:, :, joined:]
+        self.plane_own = PlaneClassProduct(own[:, :, :planar])
+        self.plane_sent = PlaneClassProduct(sent[:, :, :planar])
+        self.given_own = PlaneClassAffine(
+            own[:, :, planar:],
             torch.cat((hidden_bias, gate_bias, torch.zeros_like(gate_bias)), 3),
         )
-        self.plane_aggregate = PlaneClassProduct(hidden[:, :, joined:])
+        self.given_sent = PlaneClassAffine(sent[:, :, planar:], torch.zeros_like(hidden_bias))
         self.plane_output = PlaneClassAffine(*plane_layer("plane_net.net.{}.node_net.2"))
 
         self.nexus_hidden = ClassAffine(*layer("nexus_net.nexus_net.0"))
@@ -149,56 +225,77 @@ class NuGraph2(nn.Module):
             By output name: ``x_semantic_{plane}`` ``[h, classes]`` (raw scores) and
             ``x_filter_{plane}`` ``[h]``, as far as the heads are there.
         """
-        sizes = [features.shape[0] for features in batch.features]
-        classes, planar = self.spec.semantic_classes, self.spec.planar_features
-        features = torch.cat(batch.features).expand(classes, -1, -1)
-        # In a table of class x node rows, an edge has one row per class.
-        hits, edges = features.shape[1], batch.edge_source.shape[0]
-        spacepoints, nexus_edges = batch.spacepoint_event.shape[0], batch.up_hit.shape[0]
-        edge_rows = _rows(batch.edge_source, hits, classes)
-        edge_offsets = _class_offsets(batch.edge_offsets, edges, classes)
-        up_rows = _rows(batch.up_hit, hits, classes)
-        up_offsets = _class_offsets(batch.up_offsets, nexus_edges, classes)
-        down_rows = _rows(batch.down_spacepoint, spacepoints, classes)
-        down_offsets = _class_offsets(batch.down_offsets, nexus_edges, classes)
-        # The downward aggregation is a mean; a hit without spacepoints gets zero.
-        down_share = 1.0 / batch.down_offsets.diff().clamp(min=1).to(features.dtype)
-        down_share = down_share.index_select(0, batch.down_hit)
-
-        x = torch.tanh(self.encode(features, sizes))
+        state, edges = self.start(batch), ClassEdges.of(batch, self.spec.semantic_classes)
         for _ in range(self.iterations):
-            x = torch.cat((x, features), dim=2)
-            own = self.plane_own(x, sizes)
-            weights = _class_softmax(
-                own[:, :, -2].index_select(1, batch.edge_target),
-                own[:, :, -1].index_select(1, batch.edge_source),
-            )
-            aggregate = segment_weighted_sum(
-                x.flatten(0, 1), edge_rows, weights.flatten(), edge_offsets
-            ).view_as(x)
-            hidden = torch.tanh(self.plane_aggregate(aggregate, sizes, plus=own[:, :, :-2]))
-            x = torch.tanh(self.plane_output(hidden, sizes))
+            state = self.iterate(state, batch, edges)
+        return self.decode(state, batch)
 
-            planes = segment_sum(x.flatten(0, 1).index_select(0, up_rows), up_offsets)
-            planes = planes.view(classes, len(PLANES), spacepoints, planar)
-            joined = planes.transpose(1, 2).flatten(2)
-            nexus = torch.tanh(self.nexus_output(torch.tanh(self.nexus_hidden(joined))))
+    def start(self, batch: GraphBatch) -> State2:
+        """Return the features of the hits before the first iteration."""
+        sizes = _sizes(batch)
+        features = torch.cat(batch.features).expand(self.spec.semantic_classes, -1, -1)
+        return State2(
+            self.encode(features, sizes, torch.tanh),
+            self.given_own(features, sizes),
+            self.given_sent(features, sizes),
+        )
 
-            own = self.down_own(x, sizes)
-            slot_gate = torch.bmm(nexus, self.down_gate).flatten(1)
-            weights = _class_softmax(
-                own[:, :, -1].index_select(1, batch.down_hit),
-                slot_gate.index_select(1, batch.down_slot),
-            )
-            aggregate = segment_weighted_sum(
-                nexus.flatten(0, 1),
-                down_rows,
-                (weights * down_share).flatten(),
-                down_offsets,
-            ).view(classes, hits, self.spec.nexus_features)
-            hidden = torch.tanh(self.down_aggregate(aggregate, sizes, plus=own[:, :, :-1]))
-            x = torch.tanh(self.down_output(hidden, sizes))
-        return self._decode(x, sizes)
+    def iterate(
+        self,
+        state: State2,
+        batch: GraphBatch,
+        edges: ClassEdges,
+        tanh: Tanh = torch.tanh,
+    ) -> State2:
+        """Return the features after one more iteration.
+
+        Args:
+            state: The features before it.
+            batch: The graph.
+            edges: The graph's edges, class by class.
+            tanh: The hyperbolic tangent to use.
+        """
+        sizes = _sizes(batch)
+        classes, planar = self.spec.semantic_classes, self.spec.planar_features
+        own = self.plane_own(state.hits, sizes, state.given_own)
+        sent = self.plane_sent(state.hits, sizes, state.given_sent)
+        weights = _class_softmax(
+            own[:, :, planar].index_select(1, batch.edge_target),
+            own[:, :, planar + 1].index_select(1, batch.edge_source),
+        )
+        aggregate = segment_weighted_sum(
+            sent.flatten(0, 1),
+            edges.edge_rows.view(-1),
+            weights.flatten(),
+            closed_offsets(edges.edge_starts, edges.edge_rows.numel()),
+        )
+        hidden = tanh(own[:, :, :planar] + aggregate.view_as(state.hits))
+        hits = self.plane_output(hidden, sizes, tanh)
+
+        messages = hits.flatten(0, 1).index_select(0, edges.up_rows.view(-1))
+        planes = segment_sum(messages, closed_offsets(edges.up_starts, edges.up_rows.numel()))
+        planes = planes.view(classes, len(PLANES), -1, planar)
+        joined = planes.transpose(1, 2).flatten(2)
+        nexus = tanh(self.nexus_output(tanh(self.nexus_hidden(joined))))
+
+        own = self.down_own(hits, sizes)
+        slot_gate = torch.bmm(nexus, self.down_gate).flatten(1)
+        weights = _class_softmax(
+            own[:, :, planar].index_select(1, batch.down_hit),
+            slot_gate.index_select(1, batch.down_slot),
+        )
+        aggregate = segment_weighted_sum(
+            nexus.flatten(0, 1),
+            edges.down_rows.view(-1),
+            (weights * edges.down_share).flatten(),
+            closed_offsets(edges.down_starts, edges.down_rows.numel()),
+        ).view(classes, -1, self.spec.nexus_features)
+        hidden = self.down_aggregate(aggregate, sizes, own[:, :, :planar], tanh)
+        return state._replace(hits=self.down_output(hidden, sizes, tanh))
+
+    def decode(self, state: State2, batch: GraphBatch) -> dict[str, Tensor]:
+        """Return the outputs by name; `forward` describes them."""
+        return self._decode(state.hits, _sizes(batch))
 
     def _decode(self, x: Tensor, sizes: list[int]) -> dict[str, Tensor]:
         outputs: dict[str, Tensor] = {}
@@ -225,13 +322,6 @@ def _class_softmax(target: Tensor, source: Tensor) -> Tensor:
     return torch.softmax(target + source, dim=0)
 
 
-def _rows(nodes: Tensor, table: int, classes: int) -> Tensor:
-    """Return, class by class, the rows of edges' nodes in a table of class x node rows."""
-    first = torch.arange(classes, device=nodes.device)[:, None] * table
-    return (first + nodes).view(-1)
-
-
-def _class_offsets(offsets: Tensor, edges: int, classes: int) -> Tensor:
-    """Return the segment offsets of a list of edges repeated class by class."""
-    first = torch.arange(classes, device=offsets.device)[:, None] * edges
-    return torch.cat(((first + offsets[:-1]).view(-1), offsets.new_full((1,), classes * edges)))
+def _sizes(batch: GraphBatch) -> list[int]:
+    """Return the numbers of hits per plane."""
+    return [features.shape[0] for features in batch.features]

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from numl_serving.event import PLANES
-from numl_serving.networks.common import GraphBatch, mish, softmax_aggregate
+from numl_serving.networks.common import Aggregate, GraphBatch, gated_softmax_aggregate, mish
 from numl_serving.networks.variants import Spec
 
 State = Mapping[str, Tensor]
@@ -71,7 +72,7 @@ class Affine(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[n, inputs]`` to ``[n, outputs]``."""
-        return torch.addmm(self.bias, x, self.weight)
+        return (x @ self.weight).add_(self.bias)
 
 
 class PlaneProduct(nn.Module):
@@ -93,10 +94,12 @@ class PlaneProduct(nn.Module):
 
     def add(self, terms: Sequence[Tensor], x: Tensor, sizes: list[int]) -> Tensor:
         """Add the product to a term for all planes, or to one for each."""
+        # Product and sum apart: a compiler joins the sum with what follows, and addmm would first
+        # copy the term.
         if self.weight.shape[0] == 1:
-            return torch.addmm(terms[0], x, self.weight[0])
+            return (x @ self.weight[0]).add_(terms[0])
         parts = zip(terms, torch.split(x, sizes), self.weight.unbind(), strict=True)
-        return torch.cat([torch.addmm(term, part, weight) for term, part, weight in parts])
+        return torch.cat([(part @ weight).add_(term) for term, part, weight in parts])
 
 
 class PlaneAffine(PlaneProduct):
@@ -111,6 +114,20 @@ class PlaneAffine(PlaneProduct):
     def forward(self, x: Tensor, sizes: list[int]) -> Tensor:  # type: ignore[override]
         """Map ``[H, inputs]`` to ``[H, outputs]``; ``sizes`` are the numbers of hits per plane."""
         return self.add(self.bias.unbind(), x, sizes)
+
+
+class State3(NamedTuple):
+    """What an iteration changes: the features of hits, spacepoints and events.
+
+    Attributes:
+        hits: ``[H, planar]``, plane after plane.
+        nexus: ``[S, nexus]``.
+        event: ``[B, interaction]``.
+    """
+
+    hits: Tensor
+    nexus: Tensor
+    event: Tensor
 
 
 class NuGraph3(nn.Module):
@@ -221,40 +238,59 @@ class NuGraph3(nn.Module):
             By output name: ``x_semantic_{plane}`` ``[h, classes]``, ``x_filter_{plane}`` ``[h]``,
             ``e_evt`` ``[B, classes]``, ``v_evt`` ``[B, 3]``, as far as the heads are there.
         """
-        sizes = [features.shape[0] for features in batch.features]
-        spacepoints = batch.spacepoint_event.shape[0]
-        events = batch.spacepoint_offsets.shape[0] - 1
-        position = batch.spacepoint_position
+        state = self.start(batch)
+        for _ in range(self.iterations):
+            state = self.iterate(state, batch)
+        return self.decode(state, batch)
 
-        hits: Tensor = self.encode(torch.cat(batch.features), sizes)
+    def start(self, batch: GraphBatch) -> State3:
+        """Return the features of hits, spacepoints and events before the first iteration."""
+        position = batch.spacepoint_position
+        spacepoints, events = position.shape[0], batch.spacepoint_offsets.shape[0] - 1
+        hits: Tensor = self.encode(torch.cat(batch.features), _sizes(batch))
         if self.encode_position is None:
             nexus = position.new_zeros((spacepoints, self.spec.nexus_features))
         else:
             nexus = self.encode_position(position)
-        event = position.new_zeros((events, self.spec.interaction_features))
+        return State3(hits, nexus, position.new_zeros((events, self.spec.interaction_features)))
 
-        for _ in range(self.iterations):
-            hits = self._plane_to_plane(hits, sizes, batch)
-            own = self.nexus_own(hits, sizes)
-            merged = self._plane_to_nexus(hits, own[:, -1], nexus, batch)
-            nexus, event = self._through_event(merged, event, batch)
-            hits = self._nexus_to_plane(nexus, own, sizes, batch)
-        return self._decode(hits, event, sizes)
+    def iterate(
+        self, state: State3, batch: GraphBatch, aggregate: Aggregate = gated_softmax_aggregate
+    ) -> State3:
+        """Return the features after one more iteration.
 
-    def _plane_to_plane(self, hits: Tensor, sizes: list[int], batch: GraphBatch) -> Tensor:
+        Args:
+            state: The features before it.
+            batch: The graph.
+            aggregate: The softmax aggregation to use.
+        """
+        sizes = _sizes(batch)
+        hits = self._plane_to_plane(state.hits, sizes, batch, aggregate)
+        own = self.nexus_own(hits, sizes)
+        merged = self._plane_to_nexus(hits, own[:, -1], state.nexus, batch, aggregate)
+        nexus, event = self._through_event(merged, state.event, batch, aggregate)
+        return State3(self._nexus_to_plane(nexus, own, sizes, batch, aggregate), nexus, event)
+
+    def _plane_to_plane(
+        self, hits: Tensor, sizes: list[int], batch: GraphBatch, aggregate: Aggregate
+    ) -> Tensor:
         width = self.spec.planar_features
         own = self.plane_own(hits, sizes)
         gate = torch.sigmoid(
             own[:, width].index_select(0, batch.edge_target)
             + own[:, width + 1].index_select(0, batch.edge_source)
         )
-        messages = hits.index_select(0, batch.edge_source).mul_(gate[:, None])
-        aggregate = softmax_aggregate(messages, batch.edge_target, batch.edge_offsets)
-        hidden = mish(self.plane_aggregate(aggregate, sizes, plus=own[:, :width]))
+        received = aggregate(hits, batch.edge_source, gate, batch.edge_target, batch.edge_offsets)
+        hidden = mish(self.plane_aggregate(received, sizes, plus=own[:, :width]))
         return mish(self.plane_output(hidden, sizes))
 
     def _plane_to_nexus(
-        self, hits: Tensor, source_gate: Tensor, nexus: Tensor, batch: GraphBatch
+        self,
+        hits: Tensor,
+        source_gate: Tensor,
+        nexus: Tensor,
+        batch: GraphBatch,
+        aggregate: Aggregate,
     ) -> Tensor:
         """Return the planes' contributions to each spacepoint, summed or side by side."""
         spacepoints, width = nexus.shape
@@ -265,17 +301,16 @@ class NuGraph3(nn.Module):
             target_gate.index_select(0, batch.up_segment)
             + source_gate.index_select(0, batch.up_hit)
         )
-        messages = hits.index_select(0, batch.up_hit).mul_(gate[:, None])
-        aggregate = softmax_aggregate(messages, batch.up_segment, batch.up_offsets)
+        received = aggregate(hits, batch.up_hit, gate, batch.up_segment, batch.up_offsets)
         sizes = [spacepoints] * len(PLANES)
-        hidden = mish(self.up_aggregate(aggregate, sizes, plus=own.reshape(-1, width)))
+        hidden = mish(self.up_aggregate(received, sizes, plus=own.reshape(-1, width)))
         planes = mish(self.up_output(hidden, sizes)).view(len(PLANES), spacepoints, width)
         if self.spec.variant == "24.7.1":
             return planes.sum(0)
         return planes.transpose(0, 1).reshape(spacepoints, len(PLANES) * width)
 
     def _through_event(
-        self, merged: Tensor, event: Tensor, batch: GraphBatch
+        self, merged: Tensor, event: Tensor, batch: GraphBatch, aggregate: Aggregate
     ) -> tuple[Tensor, Tensor]:
         """Update the events from their spacepoints, then the spacepoints from their event."""
         nexus_width, event_width = self.spec.nexus_features, self.spec.interaction_features
@@ -286,10 +321,8 @@ class NuGraph3(nn.Module):
         gate = torch.sigmoid(
             event_own[:, event_width].index_select(0, of_spacepoint) + merged_own[:, -1]
         )
-        aggregate = softmax_aggregate(
-            merged * gate[:, None], of_spacepoint, batch.spacepoint_offsets
-        )
-        hidden = mish(torch.addmm(event_own[:, :event_width], aggregate, self.event_aggregate))
+        received = aggregate(merged, None, gate, of_spacepoint, batch.spacepoint_offsets)
+        hidden = mish(event_own[:, :event_width] + received @ self.event_aggregate)
         event = mish(self.event_output(hidden))
 
         # A spacepoint has exactly one message, whose softmax is 1, so that the hidden layer can
@@ -300,7 +333,12 @@ class NuGraph3(nn.Module):
         return mish(self.merged_output(mish(hidden))), event
 
     def _nexus_to_plane(
-        self, nexus: Tensor, own: Tensor, sizes: list[int], batch: GraphBatch
+        self,
+        nexus: Tensor,
+        own: Tensor,
+        sizes: list[int],
+        batch: GraphBatch,
+        aggregate: Aggregate,
     ) -> Tensor:
         width = self.spec.planar_features
         source_gate = (nexus @ self.down_gate).reshape(-1)
@@ -308,12 +346,13 @@ class NuGraph3(nn.Module):
             own[:, width].index_select(0, batch.down_hit)
             + source_gate.index_select(0, batch.down_slot)
         )
-        messages = nexus.index_select(0, batch.down_spacepoint).mul_(gate[:, None])
-        aggregate = softmax_aggregate(messages, batch.down_hit, batch.down_offsets)
-        hidden = mish(self.down_aggregate(aggregate, sizes, plus=own[:, :width]))
+        received = aggregate(nexus, batch.down_spacepoint, gate, batch.down_hit, batch.down_offsets)
+        hidden = mish(self.down_aggregate(received, sizes, plus=own[:, :width]))
         return mish(self.down_output(hidden, sizes))
 
-    def _decode(self, hits: Tensor, event: Tensor, sizes: list[int]) -> dict[str, Tensor]:
+    def decode(self, state: State3, batch: GraphBatch) -> dict[str, Tensor]:
+        """Return the outputs by name; `forward` describes them."""
+        hits, event, sizes = state.hits, state.event, _sizes(batch)
         probabilities = self.spec.variant == "24.7.1"
         outputs: dict[str, Tensor] = {}
         if self.decode_hits is not None:
@@ -333,6 +372,11 @@ class NuGraph3(nn.Module):
         if self.decode_vertex is not None:
             outputs["v_evt"] = self.decode_vertex(event)
         return outputs
+
+
+def _sizes(batch: GraphBatch) -> list[int]:
+    """Return the numbers of hits per plane."""
+    return [features.shape[0] for features in batch.features]
 
 
 def _output(blocks: Sequence[Block]) -> PlaneAffine:

@@ -1,0 +1,43 @@
+"""Events of given sizes, as the tensors of requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numl_demo.simulate import SimulatedEvent, SimulationError, simulate_event
+from numl_serving.event import INPUT_TENSORS
+from numpy.typing import NDArray
+
+Tensors = dict[str, NDArray[Any]]
+
+_TOLERANCE = 0.05
+_ATTEMPTS = 8
+
+
+def events_of_size(hits: int, count: int, seed: int) -> list[Tensors]:
+    """Simulate events with about so many hits (all planes together, within 5%).
+
+    Raises:
+        SimulationError: No event of this size came up.
+    """
+    low, high = int(hits * (1 - _TOLERANCE)), int(hits * (1 + _TOLERANCE)) + 1
+    made: list[Tensors] = []
+    for number in range(1, count * _ATTEMPTS + 1):
+        try:
+            made.append(request_tensors(simulate_event(seed, number, (low, high))))
+        except SimulationError:
+            continue  # this number's particles never make so few or so many hits
+        if len(made) == count:
+            return made
+    raise SimulationError(f"only {len(made)} of {count} events with about {hits} hits came up")
+
+
+def request_tensors(event: SimulatedEvent) -> Tensors:
+    """Return an event under the tensor names of the wire."""
+    hits, spacepoints = event.tables["hit_table"], event.tables["spacepoint_table"]
+    columns = {f"hit_table_{name}": column[:, 0] for name, column in hits.items()}
+    columns["spacepoint_table_spacepoint_id"] = spacepoints["spacepoint_id"][:, 0]
+    for axis, plane in enumerate("uvy"):
+        columns[f"spacepoint_table_hit_id_{plane}"] = spacepoints["hit_id"][:, axis]
+    return {name: np.ascontiguousarray(columns[name], dtype) for name, dtype in INPUT_TENSORS}

@@ -1,0 +1,148 @@
+"""A network's compiled iteration: where it is kept, what it is for, and its loader.
+
+A compiled iteration is a shared library that `numl_serving.compile` makes with AOTInductor. It
+belongs to an architecture (names and shapes of weights), a version of torch, this package's code
+and a processor; a digest of these names its folder, so that what was made for anything else is
+never looked at. Whatever is wrong with it, the network runs without it.
+
+Loading a library executes what is in it. It is therefore never taken from beside the weights,
+which may come from anywhere: only from the folder that the launch names, into which nobody but the
+user who compiled writes. Nothing is unpickled: torch's loader of ``.pt2`` packages is not used,
+only the library that it would unpack.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import stat
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from numl_serving.iteration import Iteration, Network, iteration_of, weights_of
+from numl_serving.networks.common import GraphBatch
+from numl_serving.networks.nugraph2 import State2
+from numl_serving.networks.nugraph3 import NuGraph3, State3
+
+LIBRARY_FILE = "iteration.so"
+FACTS_FILE = "facts.json"
+FORMAT = 1
+
+_CODE = ("iteration.py", "compile.py", "networks/common.py", "networks/nugraph2.py",
+         "networks/nugraph3.py")  # fmt: skip
+
+
+class CompiledError(Exception):
+    """There is no usable compiled iteration; says why in one line."""
+
+
+def facts_of(network: Network) -> dict[str, Any]:
+    """Return everything that a compiled iteration depends on, as JSON can hold it."""
+    package = Path(__file__).parent
+    code = hashlib.sha256()
+    for name in _CODE:
+        code.update((package / name).read_bytes())
+    weights = weights_of(iteration_of(network))
+    return {
+        "format": FORMAT,
+        "architecture": network.spec.architecture,
+        "variant": network.spec.variant,
+        "weights": {name: list(tensor.shape) for name, tensor in weights.items()},
+        "torch": torch.__version__,
+        "code": code.hexdigest(),
+        "processor": _processor(),
+    }
+
+
+def folder_of(root: Path, facts: dict[str, Any]) -> Path:
+    """Return the folder of the compiled iteration with these facts, made or not yet made."""
+    text = json.dumps(facts, sort_keys=True)
+    return root / hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class CompiledNetwork:
+    """A network whose iterations run compiled, as long as the messages allow it.
+
+    Args:
+        network: The network; it encodes and decodes, and does any iteration that the compiled
+            one cannot.
+        library: The compiled iteration's shared library.
+    """
+
+    def __init__(self, network: Network, library: Path) -> None:
+        self._network = network
+        self._iteration: Iteration = iteration_of(network)
+        self._weights = list(weights_of(self._iteration).values())
+        # The runner of the library itself: a .pt2 package would be unpacked to /tmp at each start.
+        self._runner: Any = torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1)
+
+    @classmethod
+    def load(cls, network: Network, root: Path) -> CompiledNetwork:
+        """Find a network's compiled iteration below a folder.
+
+        Raises:
+            CompiledError: There is none for this network, torch, code and processor, or it is
+                damaged, or somebody else may have written it.
+        """
+        facts = facts_of(network)
+        folder = folder_of(root, facts)
+        library = folder / LIBRARY_FILE
+        try:
+            found = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
+            _check_owner(folder, library)
+            content = library.read_bytes()
+        except FileNotFoundError:
+            raise CompiledError(f"{folder} is missing") from None
+        except (OSError, ValueError) as error:
+            raise CompiledError(f"{folder} cannot be read ({error})") from None
+        sha256 = hashlib.sha256(content).hexdigest()
+        if found != facts | {"sha256": sha256}:
+            raise CompiledError(f"{folder} is damaged: remove it")
+        try:
+            return cls(network, library)
+        except RuntimeError as error:
+            line = str(error).strip().splitlines()[0]
+            raise CompiledError(f"{library} cannot be loaded ({line})") from None
+
+    def __call__(self, batch: GraphBatch) -> dict[str, Tensor]:
+        """Answer a batch whose last event is the `COMPANION`; the network's `forward` says how."""
+        network = self._network
+        fixed = [*self._iteration.inputs(batch), *self._weights]
+        if isinstance(network, NuGraph3):
+            state = network.start(batch)
+            for _ in range(network.iterations):
+                *new, strain = self._runner.run([*state, *fixed])
+                # Not "above 1": NaN is for the exact arithmetic, too.
+                state = State3(*new) if strain.item() <= 1 else network.iterate(state, batch)
+            return network.decode(state, batch)
+        known: State2 = network.start(batch)
+        for _ in range(network.iterations):
+            (hits,) = self._runner.run([*known, *fixed])
+            known = known._replace(hits=hits)
+        return network.decode(known, batch)
+
+
+def _check_owner(*paths: Path) -> None:
+    for path in paths:
+        status = path.stat()
+        if status.st_uid not in (0, os.getuid()) or status.st_mode & stat.S_IWOTH:
+            raise CompiledError(f"{path} belongs to somebody else or is writable by all: remove it")
+
+
+def _processor() -> str:
+    """Return a digest of the processor's kind: the library uses whatever instructions it has."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = [platform.processor()]
+    wanted = ("vendor_id", "cpu family", "model", "flags", "Features")
+    # Flags of the kernel's own making come and go with it, their order, too.
+    kinds = {line.split(":", 1)[0].strip(): sorted(line.split(":", 1)[-1].split())
+             for line in lines if line.split("\t")[0].strip() in wanted}  # fmt: skip
+    text = json.dumps([platform.machine(), torch.backends.cpu.get_cpu_capability(), kinds])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

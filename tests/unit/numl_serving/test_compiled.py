@@ -1,0 +1,255 @@
+"""Compiled networks give the answers of nugraph, and are used only where they fit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from model_files import model_directory
+from networks_under_test import rewritten, run
+from numl_serving import compiled
+from numl_serving.compile import compile_model, compile_network
+from numl_serving.compiled import CompiledError, CompiledNetwork, facts_of, folder_of
+from numl_serving.event import Event, HitTable
+from numl_serving.golden import disagreements
+from numl_serving.graph import build_graph
+from numl_serving.iteration import rational_tanh, scaled_softmax_aggregate
+from numl_serving.runtime import Runtime
+from oracle import KINDS, NORMALISATION, answer, random_event, reference
+
+# Where the kit keeps them: one that is there for this code need not be compiled again.
+ROOT = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "numlkit" / "compiled"
+
+model_of = cache(reference)
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    made = {kind: model_directory(kind, folder / kind) for kind in KINDS}
+    for directory in made.values():
+        compile_model(directory, ROOT)
+    return made
+
+
+@pytest.fixture(scope="module")
+def runtimes(directories: dict[str, Path]) -> dict[str, Runtime]:
+    loaded = {kind: Runtime.load(path, compiled=ROOT) for kind, path in directories.items()}
+    assert all(runtime.is_compiled for runtime in loaded.values())
+    return loaded
+
+
+def without_spacepoints(event: Event) -> Event:
+    return Event.from_tensors(
+        {n: a[:0] if n.startswith("spacepoint") else a for n, a in event.tensors().items()}
+    )
+
+
+def with_column(event: Event, name: str, value: float, every: int) -> Event:
+    columns = {each: getattr(event.hits, each) for each in HitTable.__slots__}
+    some = np.arange(len(event.hits)) % every == 0
+    columns[name] = np.where(some, value, columns[name]).astype(np.float32)
+    return Event(HitTable(**columns), event.spacepoints)
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(11)
+
+
+EVENTS = {
+    **{f"{hits} hits": random_event(rng(), hits) for hits in (0, 1, 2, 3, 7, 60, 189, 1300, 5000)},
+    "one plane": random_event(rng(), 90, planes=(1,)),
+    "no hits in v": random_event(rng(), 90, planes=(0, 2)),
+    "no spacepoints": without_spacepoints(random_event(rng(), 90)),
+    "one hit, no spacepoints": without_spacepoints(random_event(rng(), 1)),
+    "duplicate hit ids": random_event(rng(), 120, duplicates=True),
+    "huge times": with_column(random_event(rng(), 80, duplicates=True), "local_time", 1e30, 7),
+    "large charges": with_column(random_event(rng(), 300), "integral", 9e5, 5),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", EVENTS)
+def test_compiled_answers_equal_those_of_nugraph(
+    kind: str, name: str, runtimes: dict[str, Runtime]
+) -> None:
+    event = EVENTS[name]
+    expected = answer(model_of(kind, 0), build_graph(event))
+    outputs = runtimes[kind].infer(event)
+    assert disagreements(expected, outputs) == []
+    assert all(array.flags.c_contiguous for array in outputs.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_compiled_events_in_a_batch_get_the_answers_they_get_alone(
+    kind: str, runtimes: dict[str, Runtime]
+) -> None:
+    events = [EVENTS[name] for name in ("60 hits", "0 hits", "1 hits", "duplicate hit ids")]
+    together = runtimes[kind].infer_batch(events).outputs
+    for event, outputs in zip(events, together, strict=True):
+        assert disagreements(runtimes[kind].infer(event), outputs) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("column", "value"), [("integral", 9e5), ("rms", 1e6), ("local_time", 1e12)]
+)
+def test_large_numbers_in_double_precision_equal_nugraphs(
+    kind: str, column: str, value: float
+) -> None:
+    event = with_column(random_event(rng(), 150, duplicates=True), column, value, 4)
+    graph = build_graph(event)
+    expected = answer(reference(kind, 2), graph, torch.float64)
+    actual = run(rewritten(model_of(kind, 2), kind, torch.float64), [graph], torch.float64)
+    for name, array in expected.items():
+        scale = np.abs(array).max(initial=0)
+        np.testing.assert_allclose(actual[name], array, rtol=0, atol=1e-9 * scale)
+
+
+@pytest.mark.parametrize("low", [-30.0, -0.31, 0.0])
+@pytest.mark.parametrize("high", [0.1, 60.0, 115.0])
+def test_a_softmax_without_shift_is_that_with_shift(low: float, high: float) -> None:
+    messages = torch.from_numpy(rng().uniform(low, high, (400, 6)).astype(np.float32))
+    offsets = torch.tensor([0, 0, 1, 3, 390, 400])
+    actual, total = scaled_softmax_aggregate(messages, offsets)
+    assert total.max() <= 1e30
+    for segment, (start, end) in enumerate(pairwise(offsets.tolist())):
+        rows = messages[start:end].double()
+        expected = (rows * rows.softmax(0)).sum(0).float()
+        torch.testing.assert_close(actual[segment], expected, rtol=3e-6, atol=1e-6)
+
+
+def test_the_rational_tanh_is_within_float32_precision_of_torchs() -> None:
+    x = torch.cat((torch.linspace(-12, 12, 200001), torch.tensor([1e-30, -1e-6, 1e30, -torch.inf])))
+    torch.testing.assert_close(rational_tanh(x), torch.tanh(x), rtol=6e-7, atol=0)
+    assert rational_tanh(torch.tensor([torch.nan])).isnan().all()
+
+
+@pytest.fixture
+def copied(directories: dict[str, Path], tmp_path: Path) -> tuple[Path, Path]:
+    """Return a model folder and the compiled folder's own copy for it below ``tmp_path``."""
+    directory = directories["24.7.1"]
+    found = compile_model(directory, ROOT)
+    copy = tmp_path / found.name
+    shutil.copytree(found, copy)
+    assert Runtime.load(directory, compiled=tmp_path).is_compiled
+    return directory, copy
+
+
+def renew(path: Path, content: bytes) -> None:
+    """Put a new file in the place of one that this process may have mapped."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)
+
+
+def reason(directory: Path, root: Path, caplog: pytest.LogCaptureFixture) -> str:
+    """Return the one line that says why a model runs uncompiled, and check that it answers."""
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        runtime = Runtime.load(directory, compiled=root)
+    assert not runtime.is_compiled
+    expected = answer(model_of("24.7.1", 0), build_graph(EVENTS["60 hits"]))
+    assert disagreements(expected, runtime.infer(EVENTS["60 hits"])) == []
+    (record,) = caplog.records
+    message = record.getMessage()
+    assert "runs uncompiled" in message
+    assert "\n" not in message
+    return message
+
+
+def test_without_a_compiled_network_a_model_runs_uncompiled(
+    directories: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert "is missing" in reason(directories["24.7.1"], tmp_path / "none", caplog)
+
+
+def test_a_damaged_or_foreign_library_is_not_loaded(
+    copied: tuple[Path, Path], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, folder = copied
+    library, facts = folder / "iteration.so", folder / "facts.json"
+    content, text = library.read_bytes(), facts.read_text()
+
+    renew(library, content[:-1] + bytes([content[-1] ^ 1]))
+    assert "is damaged" in reason(directory, folder.parent, caplog)
+    renew(library, content[:1000])
+    assert "is damaged" in reason(directory, folder.parent, caplog)
+    library.unlink()
+    assert "is missing" in reason(directory, folder.parent, caplog)
+    renew(library, content)
+    facts.write_text("{")
+    assert "cannot be read" in reason(directory, folder.parent, caplog)
+    facts.write_text(json.dumps(json.loads(text) | {"torch": "1.0"}))
+    assert "is damaged" in reason(directory, folder.parent, caplog)
+    facts.write_text(text)
+    library.chmod(0o777)
+    assert "writable by all" in reason(directory, folder.parent, caplog)
+    library.chmod(0o755)
+    assert Runtime.load(directory, compiled=folder.parent).is_compiled
+    monkeypatch.setattr(compiled, "_processor", lambda: "another")
+    assert "is missing" in reason(directory, folder.parent, caplog)
+
+
+def test_a_file_that_is_no_library_is_not_loaded_even_with_the_right_digest(
+    directories: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = directories["24.7.1"]
+    found = compile_model(directory, ROOT)
+    facts = json.loads((found / "facts.json").read_text())
+    (tmp_path / found.name).mkdir()
+    (tmp_path / found.name / "iteration.so").write_bytes(b"nonsense")
+    facts["sha256"] = hashlib.sha256(b"nonsense").hexdigest()
+    (tmp_path / found.name / "facts.json").write_text(json.dumps(facts))
+    assert "cannot be loaded" in reason(directory, tmp_path, caplog)
+
+
+def test_each_architecture_code_and_torch_has_its_own_folder() -> None:
+    networks = {kind: rewritten(model_of(kind, 0), kind) for kind in KINDS}
+    facts = {kind: facts_of(network) for kind, network in networks.items()}
+    other_weights = facts_of(rewritten(model_of("nugraph2", 1), "nugraph2"))
+    assert other_weights == facts["nugraph2"]
+    folders = {folder_of(ROOT, each) for each in facts.values()}
+    folders |= {folder_of(ROOT, facts["nugraph2"] | {name: "x"}) for name in facts["nugraph2"]}
+    assert len(folders) == len(KINDS) + len(facts["nugraph2"])
+
+
+def test_without_a_compiler_compilation_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    network = rewritten(model_of("nugraph2", 0), "nugraph2")
+    with pytest.raises(
+        CompiledError, match=r"no C\+\+ compiler: no-such-compiler is not installed"
+    ):
+        compile_network(network, NORMALISATION, tmp_path / "root")
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_compiled_iteration_hands_messages_beyond_its_range_to_the_exact_one(
+    directories: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card_and_network = Runtime.load(directories["24.7.1"])
+    network = card_and_network._network
+    loaded = CompiledNetwork.load(network, ROOT)
+    exact: list[int] = []
+    original = network.iterate
+
+    def counted(*arguments: object) -> object:
+        exact.append(1)
+        return original(*arguments)
+
+    monkeypatch.setattr(network, "iterate", counted)
+    runtime = Runtime(card_and_network.card, network, torch.device("cpu"), loaded)
+    runtime.infer(EVENTS["60 hits"])
+    assert not exact
+    runtime.infer(EVENTS["large charges"])
+    assert exact
