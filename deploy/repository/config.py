@@ -32,7 +32,7 @@ class LaunchSettings:
             archive, or a path that begins with ``$$TRITON_MODEL_DIRECTORY``.
         parameters: Further string parameters, by name.
         instances: Instances of the model.
-        gpu: Whether the instances run on GPUs.
+        gpu: Whether the instances run on GPUs; a model that is made for a CPU stays there.
     """
 
     environment: Path
@@ -97,10 +97,12 @@ def for_launch(config: ModelConfig, settings: LaunchSettings, weights: WeightFac
     launched.parameters["EXECUTION_ENV_PATH"].string_value = str(settings.environment)
     for name, value in sorted(settings.parameters.items()):
         launched.parameters[name].string_value = value
-    del launched.instance_group[:]
     kind = model_config_pb2.ModelInstanceGroup
+    for_cpu = any(group.kind == kind.KIND_CPU for group in config.instance_group)
+    del launched.instance_group[:]
     launched.instance_group.add(
-        kind=kind.KIND_GPU if settings.gpu else kind.KIND_CPU, count=settings.instances
+        kind=kind.KIND_GPU if settings.gpu and not for_cpu else kind.KIND_CPU,
+        count=settings.instances,
     )
     _fit_outputs(launched, weights)
     return launched

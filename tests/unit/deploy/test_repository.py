@@ -1,10 +1,12 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
 
 from deploy.errors import RepositoryError
+from deploy.paths import MODEL_REPOSITORY
 from deploy.repository.config import (
     LaunchSettings,
     WeightFacts,
@@ -114,6 +116,15 @@ def test_a_launch_sets_environment_instances_and_the_sizes_that_the_weights_have
     write_config(for_launch(tracked, SETTINGS, FACTS), path)
     assert path.read_text() == LAUNCHED
     assert text_format.MessageToString(tracked) != LAUNCHED, "the tracked one is left alone"
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"), [("nugraph3", "KIND_GPU"), ("nugraph2_cpu", "KIND_CPU")]
+)
+def test_on_a_gpu_the_model_made_for_a_cpu_stays_on_it(model: str, kind: str) -> None:
+    tracked = read_config(MODEL_REPOSITORY / model / "config.pbtxt")
+    launched = for_launch(tracked, replace(SETTINGS, gpu=True), FACTS)
+    assert [f"kind: {kind}" in str(group) for group in launched.instance_group] == [True]
 
 
 def test_a_written_configuration_reads_back_equal(tmp_path: Path) -> None:
