@@ -20,7 +20,16 @@ from deploy.packing.cpython import given_interpreter, identity_of
 from deploy.paths import ENVIRONMENT_SOURCE, cache_folder
 
 # The modules that decide what is in an environment; a change in them is another one.
-_RECIPE = ("bytecode", "conda_package", "cpython", "elf", "packages", "slimming", "wheel_tree")
+_RECIPE = (
+    "bytecode",
+    "conda_package",
+    "cpython",
+    "elf",
+    "packages",
+    "prefix",
+    "slimming",
+    "wheel_tree",
+)
 
 
 @dataclass(frozen=True)

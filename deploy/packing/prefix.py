@@ -141,6 +141,7 @@ def _forget_places(metadata: Path) -> None:
         record["channel"] = _CHANNEL
         for entry in record["paths_data"]["paths"]:
             if "prefix_placeholder" in entry:
-                entry.pop("sha256_in_prefix", None)
+                for key in ("sha256_in_prefix", "size_in_bytes"):
+                    entry.pop(key, None)
         path.write_text(json.dumps(record, indent=1, sort_keys=True), encoding="utf-8")
     (metadata / "history").touch()

@@ -36,6 +36,7 @@ from deploy.packing.cpython import lay_out
 from deploy.packing.layers import IMAGE_PREFIX, Layers, pack_layers
 from deploy.packing.plan import EnvironmentBuild, plan_build
 from deploy.packing.prefix import Prefix, make_prefix
+from deploy.packing.wheels import wheels_folder
 from deploy.paths import MODEL_REPOSITORY, cache_folder
 from deploy.repository.stage import VERSION
 from deploy.server.command import server_arguments, server_environment
@@ -294,18 +295,26 @@ def test_a_change_of_our_python_leaves_the_layer_of_the_packages(
     assert sha256(again.serving) != sha256(layers.serving)
 
 
-def test_the_interpreter_of_a_channel_takes_the_place_of_the_hosts(
-    prefix: Prefix, build: EnvironmentBuild, tmp_path: Path
-) -> None:
+def test_two_builds_that_share_nothing_make_the_same_bytes(tmp_path: Path) -> None:
+    build = plan_build(flavour="cpu", wheels=None, python=interpreters()[0])
+    alone = replace(build, cache=tmp_path / "cache", wheels=wheels_folder(build.cache, build.lock))
+    digests = []
+    for one in (build, alone):
+        layers = pack_layers(make_prefix(one, say), one, tmp_path / "layers", say, EPOCH)
+        digests.append((sha256(layers.packages), sha256(layers.serving)))
+    assert digests[0] == digests[1]
+
+
+def test_the_interpreter_of_a_channel_takes_the_place_of_the_hosts(tmp_path: Path) -> None:
     """A channel on disk stands for conda-forge: its Python is the host's, repacked."""
-    interpreter = build.interpreter
+    interpreter = plan_build(flavour="cpu", wheels=None, python=interpreters()[0]).interpreter
     assert isinstance(interpreter, Interpreter)
     remote = tmp_path / "remote"
     tree = tmp_path / "python"
     tree.mkdir()
     lay_out(interpreter, tree)
     packages = [
-        PackageName("python", prefix.python_version, "0_cpython"),
+        PackageName("python", interpreter.version, "0_cpython"),
         PackageName("tzdata", "2025a", "0"),  # a name that the lock has too
     ]
     write_package(packages[0], ["tzdata", "__glibc >=2.17"], tree, remote)
