@@ -15,9 +15,11 @@ from docker.errors import ImageNotFound
 from deploy.console import Say
 from deploy.errors import BuildError
 from deploy.images.base import BaseImage, base_name, debian_tar
+from deploy.images.build import reason
 from deploy.images.tars import tar_chunks
 from deploy.paths import cache_folder
 from deploy.sif.assembly import Steps, partial, records_of
+from deploy.sif.exported_tar import fit
 from deploy.sif.programs import run
 from deploy.sif.recipe import NOTHING, Origin, build_sandbox, describe, take_records
 from deploy.sif.rootfs import exported, layers_of
@@ -89,7 +91,7 @@ def build_sif_from_image(
             f"the Docker engine has no image {image}", "python3 deploy/build.py --target image"
         ) from None
     config = attributes["Config"]
-    steps = Steps(say)
+    steps, out = Steps(say), out.absolute()
     with partial(out) as scratch:
         empty, own = scratch / "empty", scratch / "own"
         with steps.step("the container's own files"):
@@ -116,7 +118,7 @@ def build_sif_from_image(
                 _check_tar_reader(tools.mksquashfs)
                 *first, _end = tar_chunks(own)
                 with exported(client, attributes["Id"]) as rest:
-                    tar = chain(first, rest)
+                    tar = chain(first, fit(rest))
                     squash_tar(tools.mksquashfs.path, tar, sif, words)
         with steps.step("the .sif around it"):
             write_header(tools.apptainer, sif, records, epoch=epoch)
@@ -153,7 +155,7 @@ def build_sif_without_docker(
     Raises:
         BuildError: With the reason in one line.
     """
-    steps = Steps(say)
+    steps, out = Steps(say), out.absolute()
     with partial(out) as scratch:
         sandbox = scratch / "sandbox"
         with steps.step("files from the base and the layers"):
@@ -163,6 +165,7 @@ def build_sif_without_docker(
             run(
                 [tools.apptainer.path, "test", "--containall", sandbox],
                 failed="the models do not work in the container",
+                explain=lambda said: reason(said.splitlines()),
             )
         origin = Origin(agent, found.name)
         describe(sandbox, origin, labels=labels(found), environment=(), epoch=epoch)
@@ -196,10 +199,12 @@ def _fill(
             raise
         if digest is not None or base != base_name("slim", ""):
             raise BuildError(
-                error.cause, "apptainer pull it where there is a network, or use Docker here"
+                error.cause,
+                "build where that registry answers, or with Docker, into which it can be loaded",
             ) from None
     else:
         return BaseImage(reference=pinned, name=base, digest=digest or ""), "docker"
+    say(f"no registry has {base}: a minimal Debian in its place")
     tar, folder = debian_tar(cache_folder(), say), scratch / "base"
     folder.mkdir()
     # Devices are not an ordinary user's to make, and Apptainer mounts its own.

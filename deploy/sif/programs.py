@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +27,7 @@ def run(
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
     stdin: Iterable[bytes | memoryview] = (),
+    explain: Callable[[str], str] | None = None,
 ) -> str:
     """Run ``command`` to its end and return what it wrote to standard output.
 
@@ -39,6 +40,8 @@ def run(
         cwd: The folder to run it in.
         environment: Its environment; None: this process's.
         stdin: What it reads from standard input.
+        explain: Returns the reason, given all it has written; None: :func:`complaint` of
+            what it wrote to standard error.
 
     Raises:
         BuildError: With the program's own reason, in one line.
@@ -68,10 +71,12 @@ def run(
             raise
         output.seek(0)
         errors.seek(0)
-        if status != 0:
-            said = errors.read().decode(errors="replace")
-            raise BuildError(f"{failed}: {complaint(said) or f'exit status {status}'}", remedy)
-        return output.read().decode(errors="replace")
+        written = output.read().decode(errors="replace")
+        complaints = errors.read().decode(errors="replace")
+    if status != 0:
+        why = complaint(complaints) if explain is None else explain(written + complaints)
+        raise BuildError(f"{failed}: {why or f'exit status {status}'}", remedy)
+    return written
 
 
 def complaint(said: str) -> str:

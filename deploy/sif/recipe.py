@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -59,16 +60,20 @@ def build_sandbox(
     Raises:
         BuildError: With Apptainer's reason.
     """
-    values = {"bootstrap": origin.bootstrap, "from": origin.source, "context": context or ""}
-    words = [word for name, value in values.items() for word in ("--build-arg", f"{name}={value}")]
+    # Its test needs the content and, of root, all capabilities: it is run afterwards.
+    words = ["--notest", "--sandbox"]
     if os.geteuid() != 0:
         # Files of a subordinate id could not be read, nor removed, by this user.
         words.append("--ignore-subuid")
-    run(
-        # Its test needs the content and, of root, all capabilities: it is run afterwards.
-        [apptainer.path, "build", "--notest", "--sandbox", *words, folder, DEFINITION],
-        failed=f"Apptainer cannot build from {origin.bootstrap} {origin.source}",
-    )
+    values = {"bootstrap": origin.bootstrap, "from": origin.source, "context": context or ""}
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8") as arguments:
+        arguments.writelines(f"{name}={value}\n" for name, value in values.items())
+        arguments.flush()
+        words += ["--build-arg-file", arguments.name, str(folder), str(DEFINITION)]
+        run(
+            [apptainer.path, "build", *words],
+            failed=f"Apptainer cannot build from {origin.bootstrap} {origin.source}",
+        )
 
 
 def describe(
@@ -130,7 +135,8 @@ def environment_script(environment: Sequence[str]) -> str:
 
 def take_records(sandbox: Path, records: Path) -> None:
     """Move the container's own files from ``sandbox``, which keeps the usual empty folders."""
-    records.mkdir(mode=0o755)
+    records.mkdir()
+    records.chmod(0o755)  # it becomes the root folder, whatever the umask
     for name in (RECORDS.name, *_LINKS):
         (sandbox / name).rename(records / name)
 

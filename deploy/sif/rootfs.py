@@ -14,7 +14,6 @@ from requests.exceptions import RequestException
 
 from deploy.errors import BuildError
 from deploy.images.engine import first_line
-from deploy.sif.exported_tar import fit
 
 _CHUNK = 1 << 20
 
@@ -45,7 +44,7 @@ def layers_of(attributes: Mapping[str, Any]) -> tuple[Path, ...]:
 
 
 @contextmanager
-def exported(client: docker.DockerClient, image: str) -> Iterator[Iterator[bytes | memoryview]]:
+def exported(client: docker.DockerClient, image: str) -> Iterator[Iterator[bytes]]:
     """Yield an image's files as a tar, in pieces; the container it takes is removed.
 
     Args:
@@ -59,7 +58,7 @@ def exported(client: docker.DockerClient, image: str) -> Iterator[Iterator[bytes
         # It is never started: the command is only asked for.
         container = client.api.create_container(image, command=["-"])["Id"]
         try:
-            yield fit(client.api.export(container, chunk_size=_CHUNK))
+            yield client.api.export(container, chunk_size=_CHUNK)
         finally:
             client.api.remove_container(container, force=True, v=True)
     except (APIError, RequestException) as error:

@@ -43,6 +43,8 @@ ORDINARY = "numlkit-test"
 START_S = 180
 WAYS = ("layers", "export") if os.geteuid() == 0 else ("export",)
 USERS = ("root", "ordinary") if os.geteuid() == 0 else ("ordinary",)
+# What Apptainer itself empties.
+EMPTIED = {"etc/resolv.conf"}
 # What the engine puts into every container that it exports, and what stands for it otherwise.
 ENGINES_OWN = {"dev/console", "dev/pts", "dev/shm", "etc/hostname", "etc/hosts", "etc/mtab"}
 ENGINES_OWN |= {"etc/resolv.conf"}
@@ -238,7 +240,7 @@ def test_its_files_are_those_that_apptainer_itself_puts_in(
     command = ["apptainer", "build", "--sandbox", sandbox, f"docker-daemon:{image.tag}"]
     subprocess.run(command, check=True, capture_output=True)
     try:
-        assert differing(own_tree, tree(sandbox)) == {
+        assert differing(own_tree, tree(sandbox)) - EMPTIED == {
             # What this build says of itself, in other words.
             ".singularity.d/Singularity",
             ".singularity.d/labels.json",
@@ -543,7 +545,7 @@ def test_models_that_do_not_answer_are_not_built_into_one(
     weights.write_bytes(b"broken")
     out = folder / "broken.sif"
     try:
-        with pytest.raises(BuildError, match="the models do not work in the container"):
+        with pytest.raises(BuildError, match=r"^the models do not work in the container: .*3.*: "):
             _build_without_docker(broken, ingredients, tools, out)
         assert not out.exists()
         assert list(folder.glob(".broken.sif*")) == []

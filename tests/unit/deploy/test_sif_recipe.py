@@ -1,6 +1,8 @@
 """The container's own files: environment, labels, definition, what inspect shows."""
 
 import json
+import os
+import stat
 import subprocess
 from pathlib import Path
 
@@ -109,3 +111,12 @@ def test_the_containers_own_files_are_taken_and_the_empty_folders_stay(sandbox: 
     assert [p.name for p in sandbox.iterdir()] == ["tmp"]
     assert (records / ".run").is_symlink()
     assert (records / ".singularity.d" / "runscript").is_file()
+
+
+def test_the_root_folder_is_open_whatever_the_umask(sandbox: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        take_records(sandbox, sandbox.parent / "records")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((sandbox.parent / "records").stat().st_mode) == 0o755

@@ -1,0 +1,42 @@
+"""The tools' installation, for real: an Apptainer of its own beside the system's libc."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from pathlib import Path
+
+from deploy.paths import CHECKOUT
+
+SCRIPT = CHECKOUT / "scripts" / "install_container_tools"
+
+
+def _install(*words: str | Path) -> str:
+    done = subprocess.run([SCRIPT, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def _libc() -> str:
+    libc = Path("/lib/x86_64-linux-gnu/libc.so.6")
+    return hashlib.sha256(libc.read_bytes()).hexdigest()
+
+
+def test_apptainer_goes_into_a_folder_of_its_own_and_works(tmp_path: Path) -> None:
+    before = _libc()
+    prefix = tmp_path / "apptainer"
+    _install("--only", "apptainer", "--prefix", prefix)
+    assert _libc() == before
+    definition, sif = tmp_path / "empty.def", tmp_path / "empty.sif"
+    definition.write_text("Bootstrap: scratch\nFrom: -\n%labels\n    made by-this-one\n")
+    apptainer = prefix / "bin" / "apptainer"
+    subprocess.run([apptainer, "build", sif, definition], check=True, capture_output=True)
+    shown = subprocess.run([apptainer, "inspect", sif], check=True, capture_output=True, text=True)
+    assert "made: by-this-one" in shown.stdout
+
+
+def test_what_is_there_is_left_as_it_is() -> None:
+    said = _install("--dry-run")
+    assert "Apptainer is there" in said
+    assert "Docker is there" in said
+    assert "apt-get install" not in said
