@@ -33,6 +33,7 @@ from deploy.packing.slimming import largest_parts
 from deploy.packing.wheels import wheels_folder
 from deploy.paths import CHECKOUT, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
 from deploy.server.distribution import TritonDistribution, ensure_distribution
+from deploy.server.release import TritonRelease
 from deploy.sif.build import build_sif_from_image, build_sif_without_docker
 from deploy.sif.squashfs import COMPRESSIONS
 from deploy.sif.tools import SifTools, find_tools
@@ -125,6 +126,8 @@ class _Run:
                 flavour=request.flavour, wheels=request.wheels, python=request.python
             )
             prefix = make_prefix(build, say)
+        if request.base == "ngc" or request.wire is not None:
+            check_libc(prefix, request.triton)
         with steps.step("Triton") as say:
             distribution = ensure_distribution(
                 cache_folder(), request.triton, build.lock.python, say
@@ -231,6 +234,21 @@ class _Run:
         )
         record(request.out, [artefact])
         self._made.append(artefact)
+
+
+def check_libc(prefix: Prefix, triton: TritonRelease) -> None:
+    """Check that the environment starts in NVIDIA's image.
+
+    Raises:
+        BuildError: If its Python was built on a newer system than the image has.
+    """
+    if prefix.glibc > triton.image_libc:
+        needed, there = (".".join(map(str, v)) for v in (prefix.glibc, triton.image_libc))
+        raise BuildError(
+            f"the environment's Python {prefix.python_version} needs glibc {needed}; "
+            f"NVIDIA's image of Triton {triton.release} has {there}",
+            "--python with one built on an older system: pyenv's, or conda-forge's",
+        )
 
 
 def _model_files() -> list[Path]:

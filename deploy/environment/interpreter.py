@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -76,8 +77,10 @@ def _candidates(wanted: str) -> Iterator[Path]:
     for path in (Path(f"/usr/bin/python{wanted}"), Path(f"/usr/local/bin/python{wanted}")):
         if path.exists():
             yield path
-    versions = Path.home() / ".pyenv" / "versions"
-    yield from sorted(versions.glob(f"{wanted}.*/bin/python{wanted}"), reverse=True)
+    # pyenv's: on PATH it has shims that answer only for the version it has been told to use.
+    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    for versions in (root / "versions", Path(sys.base_prefix).parent):
+        yield from sorted(versions.glob(f"{wanted}.*/bin/python{wanted}"), reverse=True)
 
 
 def _probe(executable: Path) -> tuple[str, Path, list[Path]] | None:

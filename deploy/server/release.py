@@ -30,11 +30,13 @@ class TritonRelease:
         release: NVIDIA's number, as in ``24.10``.
         server: Version of the server, as in ``2.51.0``.
         wheel: Where the container-free engine gets it.
+        image_libc: The glibc in NVIDIA's image of it.
     """
 
     release: str
     server: str
     wheel: WheelSource
+    image_libc: tuple[int, int]
 
 
 RELEASES = {
@@ -46,6 +48,7 @@ RELEASES = {
             sha256="21f063ff93bb426d0c06b7a55e7eb9efcfe62c0dddd9a908e9877e18710128df",
             libc=(2, 35),
         ),
+        image_libc=(2, 35),  # Ubuntu 22.04
     ),
 }
 

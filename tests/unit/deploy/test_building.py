@@ -14,10 +14,13 @@ from deploy.building.preflight import (
     check_room,
     file_system_of,
 )
+from deploy.building.run import check_libc
 from deploy.building.source import find_source, published
 from deploy.building.steps import Steps
 from deploy.console import Console
 from deploy.errors import BuildError
+from deploy.packing.prefix import Prefix
+from deploy.server.release import find_release
 
 GB = 10**9
 
@@ -144,3 +147,10 @@ def test_a_folder_without_history_has_no_revision(
 )
 def test_a_remote_is_named_without_secrets_and_a_folder_not_at_all(remote: str, url: str) -> None:
     assert published(remote) == url
+
+
+def test_an_environment_that_nvidias_image_is_too_old_for_is_refused(tmp_path: Path) -> None:
+    release = find_release("24.10")
+    check_libc(Prefix(tmp_path, "0" * 64, "3.11.7", (2, 35)), release)
+    with pytest.raises(BuildError, match=r"needs glibc 2\.36; NVIDIA's image .* has 2\.35"):
+        check_libc(Prefix(tmp_path, "0" * 64, "3.11.2", (2, 36)), release)
