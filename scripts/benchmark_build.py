@@ -152,16 +152,17 @@ def measure_builds(routes: Routes, rounds: int, apptainer_rounds: int, console: 
     return results
 
 
-Start = Callable[[Ports, ExitStack], None]
+# Starts a server, has it stopped when the stack is closed, and returns what tells whether it runs.
+Start = Callable[[Ports, ExitStack], Callable[[], bool]]
 
 
 def from_sif(sif: Path) -> Start:
     """Return what starts a server from a .sif."""
 
-    def start(ports: Ports, stack: ExitStack) -> None:
+    def start(ports: Ports, stack: ExitStack) -> Callable[[], bool]:
         variables = ",".join(f"{name}={value}" for name, value in _port_variables(ports).items())
         command = ["apptainer", "run", "--containall", "--env", variables, str(sif), "--cpu"]
-        stack.enter_context(_process(command, None))
+        return stack.enter_context(_process(command, None))
 
     return start
 
@@ -169,7 +170,7 @@ def from_sif(sif: Path) -> Start:
 def from_image(client: docker.DockerClient, image: str) -> Start:
     """Return what starts a server from an image, with the restrictions of a cluster."""
 
-    def start(ports: Ports, stack: ExitStack) -> None:
+    def start(ports: Ports, stack: ExitStack) -> Callable[[], bool]:
         container = client.containers.run(
             image,
             ["--cpu"],
@@ -184,6 +185,12 @@ def from_image(client: docker.DockerClient, image: str) -> Start:
         stack.callback(container.remove, force=True, v=True)
         stack.callback(container.stop, timeout=30)
 
+        def runs() -> bool:
+            container.reload()
+            return bool(container.status == "running")
+
+        return runs
+
     return start
 
 
@@ -193,7 +200,7 @@ def from_wired(repository: Path) -> Start:
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     distribution = ensure_distribution(cache_folder(), release, python, lambda _text: None)
 
-    def start(ports: Ports, stack: ExitStack) -> None:
+    def start(ports: Ports, stack: ExitStack) -> Callable[[], bool]:
         command = server_arguments(
             distribution=distribution,
             repository=repository,
@@ -205,7 +212,7 @@ def from_wired(repository: Path) -> Start:
         variables = server_environment(
             distribution=distribution, threads=1, inherited=dict(os.environ)
         )
-        stack.enter_context(_process(command, variables))
+        return stack.enter_context(_process(command, variables))
 
     return start
 
@@ -218,18 +225,20 @@ def measure_starts(starts: Mapping[str, Start], rounds: int, console: Console) -
             ports = choose_ports(LISTEN, None)
             with console.step(f"round {turn + 1}: {name}"), ExitStack() as stack:
                 started = time.monotonic()
-                start(ports, stack)
-                _wait_for_answers(ports, started + READY_S)
+                runs = start(ports, stack)
+                _wait_for_answers(ports, runs, started + READY_S)
                 results[name].seconds.append(time.monotonic() - started)
     return results
 
 
-def _wait_for_answers(ports: Ports, deadline: float) -> None:
+def _wait_for_answers(ports: Ports, runs: Callable[[], bool], deadline: float) -> None:
     probe = Probe(f"http://{LISTEN}:{ports.http}")
     waiting = list(DEFAULT_MODELS)
     while waiting:
         golden = read_golden(MODEL_REPOSITORY / waiting[0] / "1" / "golden.npz")
         result = smoke(probe, waiting[0], golden)
+        if not runs():
+            raise LaunchError("the server has ended", "see why: apptainer run, or docker run")
         if result.ok:
             waiting.pop(0)
         elif time.monotonic() > deadline:
@@ -243,13 +252,15 @@ def _port_variables(ports: Ports) -> dict[str, str]:
 
 
 @contextmanager
-def _process(command: Sequence[str], environment: Mapping[str, str] | None) -> Iterator[None]:
-    """Run a server for the length of the block."""
+def _process(
+    command: Sequence[str], environment: Mapping[str, str] | None
+) -> Iterator[Callable[[], bool]]:
+    """Run a server for the length of the block; yield what tells whether it runs."""
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        yield
+        yield lambda: process.poll() is None
     finally:
         process.send_signal(signal.SIGTERM)
         try:
