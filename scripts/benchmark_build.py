@@ -24,6 +24,7 @@ import os
 import platform
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import tempfile
@@ -43,7 +44,6 @@ from deploy.paths import MODEL_REPOSITORY, cache_folder
 from deploy.server.command import server_arguments, server_environment
 from deploy.server.distribution import ensure_distribution
 from deploy.server.golden import read_golden
-from deploy.server.ports import choose_ports
 from deploy.server.probe import Probe, smoke
 from deploy.server.release import find_release
 from deploy.sif.build import build_sif_from_image
@@ -147,7 +147,7 @@ def measure_builds(routes: Routes, rounds: int, apptainer_rounds: int, console: 
                 started = time.monotonic()
                 made = build()
                 series = results.setdefault(name, Series())
-                series.seconds.append(time.monotonic() - started)
+                series.seconds.append(round(time.monotonic() - started, 2))
                 series.bytes = made.stat().st_size
     return results
 
@@ -222,12 +222,12 @@ def measure_starts(starts: Mapping[str, Start], rounds: int, console: Console) -
     results: Results = {name: Series() for name in starts}
     for turn in range(rounds):
         for name, start in starts.items():
-            ports = choose_ports(LISTEN, None)
+            ports = _free_ports()
             with console.step(f"round {turn + 1}: {name}"), ExitStack() as stack:
                 started = time.monotonic()
                 runs = start(ports, stack)
                 _wait_for_answers(ports, runs, started + READY_S)
-                results[name].seconds.append(time.monotonic() - started)
+                results[name].seconds.append(round(time.monotonic() - started, 2))
     return results
 
 
@@ -245,6 +245,16 @@ def _wait_for_answers(ports: Ports, runs: Callable[[], bool], deadline: float) -
             raise LaunchError(f"{waiting[0]} is not ready after {READY_S} s: {result.error}")
         else:
             time.sleep(0.05)
+
+
+def _free_ports() -> Ports:
+    # Any free ones: those that deployments begin with are wanted by others too.
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for free in sockets:
+            free.bind((LISTEN, 0))
+        http, grpc, metrics = (free.getsockname()[1] for free in sockets)
+    return Ports(http=http, grpc=grpc, metrics=metrics)
 
 
 def _port_variables(ports: Ports) -> dict[str, str]:
@@ -298,13 +308,10 @@ def _times(series: Series) -> tuple[str, str]:
 
 def document(builds: Results, starts: Results, routes: Routes) -> dict[str, object]:
     """Return everything that was measured, for other programs."""
-
-    def values(results: Results) -> dict[str, object]:
-        return {
-            name: {"seconds": [round(s, 2) for s in series.seconds], "bytes": series.bytes}
-            for name, series in results.items()
-        }
-
+    measured = {
+        kind: {name: vars(series) for name, series in results.items()}
+        for kind, results in (("build", builds), ("start", starts))
+    }
     return {
         "image": routes.image,
         "cores": os.cpu_count(),
@@ -312,8 +319,7 @@ def document(builds: Results, starts: Results, routes: Routes) -> dict[str, obje
         "apptainer": str(routes.tools.apptainer),
         "mksquashfs": str(routes.tools.mksquashfs),
         "compression": vars(routes.compression),
-        "build": values(builds),
-        "start": values(starts),
+        **measured,
     }
 
 

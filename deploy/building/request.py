@@ -126,7 +126,7 @@ def room_needed(
         content = sizes.environment + base
         needs.append(Room(temporary, sizes.environment + _GB // 2, "the layers", "set TMPDIR"))
         if route == "apptainer":
-            needs.append(Room(temporary, 2 * content, "the unpacked image", "set TMPDIR"))
+            needs.append(Room(request.out, 2 * content, "the unpacked image", out))
         elif engine_folder is not None:
             setting = "set data-root in /etc/docker/daemon.json"
             wanted = content + sizes.environment
