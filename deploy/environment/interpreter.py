@@ -57,14 +57,41 @@ def find_interpreter(wanted: str) -> Interpreter:
                 return Interpreter(executable=base, version=version, libpython=place)
         without_library.append(executable)
     if without_library:
-        raise EnvironmentSetupError(
-            f"{without_library[0]} has no shared libpython{wanted}, which Triton's stub loads",
-            f"sudo apt-get install libpython{wanted} (Debian, Ubuntu), "
-            f"or a Python built with --enable-shared",
-        )
+        raise _no_library(without_library[0], wanted)
     raise EnvironmentSetupError(
         f"no Python {wanted} found, which the execution environment is locked for",
         f"sudo apt-get install python{wanted} python{wanted}-venv libpython{wanted}",
+    )
+
+
+def given_interpreter(executable: Path, wanted: str) -> Interpreter:
+    """Return the Python at ``executable``, if it is a ``wanted`` (``X.Y``) with libpython.
+
+    Raises:
+        EnvironmentSetupError: Naming what is not as it has to be.
+    """
+    try:
+        facts = _probe(executable)
+    except OSError as error:
+        raise EnvironmentSetupError(f"{executable}: {error.strerror}") from None
+    if facts is None:
+        raise EnvironmentSetupError(f"{executable} does not run as a Python")
+    version, base, places = facts
+    if not version.startswith(f"{wanted}."):
+        raise EnvironmentSetupError(
+            f"{executable} is Python {version}, the environment is locked for {wanted}"
+        )
+    for place in places:
+        if place.is_file():
+            return Interpreter(executable=base, version=version, libpython=place)
+    raise _no_library(executable, wanted)
+
+
+def _no_library(executable: Path, wanted: str) -> EnvironmentSetupError:
+    return EnvironmentSetupError(
+        f"{executable} has no shared libpython{wanted}, which Triton's stub loads",
+        f"sudo apt-get install libpython{wanted} (Debian, Ubuntu), "
+        f"or a Python built with --enable-shared",
     )
 
 
@@ -88,9 +115,10 @@ def _probe(executable: Path) -> tuple[str, Path, list[Path]] | None:
     done = subprocess.run(
         [str(executable), "-I", "-c", _PROBE], capture_output=True, text=True, check=False
     )
-    if done.returncode != 0:
+    try:
+        version, base, prefix, libdir, soname, multiarch = json.loads(done.stdout)
+    except ValueError:  # it failed, or it is something else than a Python
         return None
-    version, base, prefix, libdir, soname, multiarch = json.loads(done.stdout)
     numbers = ".".join(str(part) for part in version)
     short = ".".join(str(part) for part in version[:2])
     # A statically linked interpreter (Debian's) names its archive here; the shared

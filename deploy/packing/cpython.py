@@ -34,34 +34,6 @@ _SYSTEM_LIBRARIES = re.compile(
 _LDD = re.compile(r"\s*(\S+) => (\S+) \(0x")
 
 
-def given_interpreter(executable: Path, wanted: str) -> Interpreter:
-    """Return the interpreter at ``executable``, if it is a Python ``wanted`` with libpython.
-
-    Raises:
-        EnvironmentSetupError: Naming what is not as it has to be.
-    """
-    probe = (
-        "import json, sys, sysconfig; "
-        "v = sysconfig.get_config_vars('LIBDIR', 'MULTIARCH'); "
-        "print(json.dumps(['.'.join(map(str, sys.version_info[:3])), "
-        "getattr(sys, '_base_executable', sys.executable), sys.base_prefix, *v]))"
-    )
-    version, base, prefix, libdir, multiarch = _ask(executable, probe)
-    if not version.startswith(f"{wanted}."):
-        raise EnvironmentSetupError(
-            f"{executable} is Python {version}, the environment is locked for {wanted}"
-        )
-    name = f"libpython{wanted}.so.1.0"
-    for folder in (libdir, f"{prefix}/lib", f"/usr/lib/{multiarch}", "/usr/lib64", "/usr/lib"):
-        if folder and (Path(folder) / name).is_file():
-            return Interpreter(Path(base), version, Path(folder) / name)
-    raise EnvironmentSetupError(
-        f"{executable} has no shared {name}, which Triton's stub loads",
-        f"sudo apt-get install libpython{wanted} (Debian, Ubuntu), "
-        f"or a Python built with --enable-shared",
-    )
-
-
 def identity_of(interpreter: Interpreter) -> str:
     """Return a digest that tells this interpreter from others of its version."""
     total = hashlib.sha256(interpreter.version.encode())

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.environment.interpreter import Interpreter, find_interpreter
+from deploy.environment.interpreter import Interpreter, find_interpreter, given_interpreter
 from deploy.environment.lock import Lock, read_lock
 from deploy.errors import EnvironmentSetupError
 from deploy.files import digest_of
@@ -16,7 +16,7 @@ from deploy.packing.channel import (
     ChannelInterpreter,
     find_in_channel,
 )
-from deploy.packing.cpython import given_interpreter, identity_of
+from deploy.packing.cpython import identity_of
 from deploy.paths import ENVIRONMENT_SOURCE, cache_folder
 
 # The modules that decide what is in an environment; a change in them is another one.

@@ -93,8 +93,11 @@ def test_a_python_that_is_given_is_taken() -> None:
     [
         ("exit 1", "does not run as a Python"),
         ("echo hello", "does not run as a Python"),
-        ("""echo '["3.12.1", "/p", "/usr", "/lib", ""]'""", r"is Python 3\.12\.1, .* for 3\.11"),
-        ("""echo '["3.11.1", "/p", "/n", "/n", "n"]'""", r"has no shared libpython3\.11\.so"),
+        (
+            """echo '[[3, 12, 1], "/p", "/usr", "/lib", "", ""]'""",
+            r"is Python 3\.12\.1, .* for 3\.11",
+        ),
+        ("""echo '[[3, 11, 1], "/p", "/n", "/n", "", "n"]'""", r"has no shared libpython3\.11,"),
     ],
 )
 def test_a_python_that_is_given_must_be_fit(tmp_path: Path, text: str, reason: str) -> None:
