@@ -199,8 +199,7 @@ def _ensure_imported(client: docker.DockerClient, tar: Path) -> BaseImage:
     try:
         return _describe(client, name, name)
     except ImageNotFound:
-        with tar.open("rb") as stream:
-            client.api.import_image_from_stream(
-                stream, repository=repository, tag=tar.stem, changes=[_SEARCH_PATH]
-            )
+        client.api.import_image_from_file(
+            str(tar), repository=repository, tag=tar.stem, changes=[_SEARCH_PATH]
+        )
     return _describe(client, name, name)
