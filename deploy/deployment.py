@@ -10,7 +10,15 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from deploy.errors import DeploymentError
 
@@ -18,7 +26,9 @@ NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,39}$"
 MODEL_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 DEFAULT_MODELS = ("nugraph2", "nugraph2_cpu", "nugraph3")
 
+EngineName = Literal["local", "docker", "apptainer"]
 Port = Annotated[int, Field(ge=1, le=65535)]
+Size = Annotated[ByteSize, Field(ge=10**6)]
 
 
 class Ports(BaseModel):
@@ -44,6 +54,7 @@ class Deployment(BaseModel):
         name: Names the deployment among others on this host.
         engine: What starts the server.
         flavour: Which lock the environment is made from.
+        image: The image in the Docker engine, or the .sif; None: what ``build.py`` has made.
         triton: NVIDIA release of Triton, as in ``24.10``.
         models: The models to serve, by their names in the model repository.
         checkpoints: Own weights by model: a Lightning checkpoint, or a folder
@@ -53,6 +64,9 @@ class Deployment(BaseModel):
         ports: The ports, or None: the first free three from 8000 on.
         instances: Instances of each model; None: one per core this process may use.
         threads: Torch threads per instance.
+        cpus: Cores the server may use; None: all.
+        memory: Bytes the server may use, or with a unit (``4g``); None: no limit.
+        shm_size: Bytes of shared memory of a Docker container, or with a unit.
         heal: Whether a dead stub or server is replaced.
         timeout: Seconds until a start that is not ready counts as failed.
     """
@@ -60,8 +74,9 @@ class Deployment(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)] = "numl"
-    engine: Literal["auto", "local"] = "auto"
+    engine: Literal["auto"] | EngineName = "auto"
     flavour: Literal["cpu"] = "cpu"
+    image: str | None = None
     triton: str = "24.10"
     models: tuple[str, ...] = DEFAULT_MODELS
     checkpoints: dict[str, Path] = Field(default_factory=dict)
@@ -70,6 +85,9 @@ class Deployment(BaseModel):
     ports: Ports | None = None
     instances: Annotated[int, Field(ge=1, le=256)] | None = None
     threads: Annotated[int, Field(ge=1, le=256)] = 1
+    cpus: Annotated[int, Field(ge=1, le=1024)] | None = None
+    memory: Size | None = None
+    shm_size: Size = ByteSize(10**9)
     heal: bool = True
     timeout: Annotated[float, Field(gt=0, le=3600)] = 120.0
 
@@ -108,8 +126,9 @@ class Deployment(BaseModel):
         return self
 
     def instance_count(self) -> int:
-        """Return the instances of each model: as asked, else one per usable core."""
-        return self.instances or len(os.sched_getaffinity(0))
+        """Return the instances of each model: as asked, else one per core it may use."""
+        usable = len(os.sched_getaffinity(0))
+        return self.instances or min(self.cpus or usable, usable)
 
 
 def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployment:
@@ -145,6 +164,8 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
         text = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
             text = f"no such key (there are: {', '.join(Deployment.model_fields)})"
+        elif first["type"].startswith("byte_size"):
+            text = f"{first['input']!r} is not a size like 512m or 4g"
         elif first["type"] == "string_pattern_mismatch":
             text = f"{first['input']!r} is not lower-case letters, digits, dots and dashes"
         elif first["type"] in ("model_type", "dataclass_type"):

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from deploy.cli import Parser, make_parser, run
 from deploy.console import Console
-from deploy.engines.local import LocalEngine
+from deploy.engines.choose import engine_named
 from deploy.state import DeploymentFolder, known_deployments
 
 
@@ -43,7 +43,7 @@ def _down(options: argparse.Namespace, console: Console) -> int:
             console.say(f"deployment {name} is not running")
             continue
         with console.step(f"stop {name}"):
-            LocalEngine().stop(folder=folder, state=state)
+            engine_named(state.engine).stop(folder=folder, state=state)
         stopped.append(name)
     console.answer({"ok": True, "stopped": stopped})
     return 0

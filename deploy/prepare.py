@@ -18,6 +18,7 @@ from deploy.cli import Parser, make_parser, run
 from deploy.console import Console
 from deploy.deployment import Deployment
 from deploy.engines.local import LocalEngine
+from deploy.environment.standard import standard_environment
 
 
 def parser() -> Parser:
@@ -33,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _prepare(options: argparse.Namespace, console: Console) -> int:
     engine, deployment = LocalEngine(), Deployment(name=options.name)
     with console.step("prepare") as say:
-        environment = engine.prepare(deployment=deployment, say=say)
+        engine.prepare(deployment=deployment, say=say)
+    environment = standard_environment(deployment.flavour).environment.folder
     console.line(str(environment))
     console.answer({"ok": True, "environment": str(environment)})
     return 0

@@ -9,10 +9,11 @@ from typing import Literal
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from deploy.deployment import Deployment, Ports
+from deploy.deployment import EngineName, Ports
 from deploy.errors import DeploymentError, NotRunningError
 from deploy.files import write_atomically
 from deploy.paths import deployments_folder
+from deploy.plan import LaunchPlan
 
 Phase = Literal["starting", "ready", "healing", "degraded", "failed", "stopping"]
 
@@ -75,36 +76,6 @@ def _start_ticks(pid: int) -> int:
     return int(text.rpartition(")")[2].split()[19])
 
 
-class LaunchPlan(BaseModel):
-    """Everything a launch does, rendered; ``--dry-run`` shows it, the supervisor runs it.
-
-    Attributes:
-        deployment: What was asked for.
-        ports: The ports it gets.
-        arguments: The server's command line.
-        variables: The server's whole environment.
-        repository: The staged model repository.
-        instances: Instances of each model.
-        shm_prefix: Start of the names of its shared memory regions.
-        identity: What the server calls itself.
-        artefact: Digest of execution environment and model files.
-        log: The server's log.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    deployment: Deployment
-    ports: Ports
-    arguments: tuple[str, ...]
-    variables: dict[str, str]
-    repository: Path
-    instances: int
-    shm_prefix: str
-    identity: str
-    artefact: str
-    log: Path
-
-
 class DeploymentState(BaseModel):
     """The state file of a deployment.
 
@@ -119,7 +90,8 @@ class DeploymentState(BaseModel):
         log: The server's log.
         phase: Where in its life it is.
         supervisor: The process beside the server.
-        server: The server, once started.
+        server: The server's own process on this host, once started; in a container, too.
+        container: The container's name, or the instance's; None without one.
         heals: How often a dead stub was replaced.
         restarts: How often a dead server was replaced.
         seconds_to_ready: From the server's start until the last model answered rightly.
@@ -132,7 +104,7 @@ class DeploymentState(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     name: str
-    engine: str
+    engine: EngineName
     node: str
     host: str
     ports: Ports
@@ -142,6 +114,7 @@ class DeploymentState(BaseModel):
     phase: Phase
     supervisor: ProcessId
     server: ProcessId | None = None
+    container: str | None = None
     heals: int = 0
     restarts: int = 0
     seconds_to_ready: float | None = None

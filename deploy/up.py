@@ -20,12 +20,14 @@ from typing import Any
 from deploy.cli import Parser, assignments, make_parser, run
 from deploy.console import Console
 from deploy.deployment import Deployment, Ports, load_deployment
-from deploy.engines.local import LocalEngine
+from deploy.engines.base import Engine
+from deploy.engines.choose import choose_engine, engine_named
 from deploy.errors import DeploymentError, LaunchError
 from deploy.files import locked
 from deploy.health import examine
+from deploy.plan import LaunchPlan
 from deploy.server.ports import is_free
-from deploy.state import DeploymentFolder, DeploymentState, LaunchPlan, endpoint
+from deploy.state import DeploymentFolder, DeploymentState, endpoint
 
 _PORT_ATTEMPTS = 3
 _HEALTH_TIMEOUT_S = 10.0
@@ -36,7 +38,11 @@ def parser() -> Parser:
     flags = make_parser("up", "Start a server and wait until every model answers rightly.")
     flags.set_defaults(name=None)  # so that the file's name counts where none is given
     flags.add_argument("file", nargs="?", type=Path, help="a deployment file (TOML)")
-    flags.add_argument("--engine", choices=("auto", "local"), help="what starts it (default: auto)")
+    flags.add_argument(
+        "--engine",
+        choices=("auto", "local", "docker", "apptainer"),
+        help="what starts it (default: auto)",
+    )
     flags.add_argument("--cpu", action="store_const", const="cpu", dest="flavour", help="on CPUs")
     flags.add_argument("--models", help="models to serve, comma separated (default: all three)")
     flags.add_argument(
@@ -55,7 +61,11 @@ def parser() -> Parser:
     flags.add_argument(
         "--ports", metavar="HTTP,GRPC,METRICS", help="ports (default: the first free three)"
     )
+    flags.add_argument("--image", help="the image, or the .sif (default: what build.py has made)")
     flags.add_argument("--instances", type=int, help="instances of each model (default: cores)")
+    flags.add_argument("--cpus", type=int, help="cores the server may use (default: all)")
+    flags.add_argument("--memory", help="memory it may use, as in 4g (default: no limit)")
+    flags.add_argument("--shm-size", help="shared memory of a Docker container (default: 1g)")
     flags.add_argument("--threads", type=int, help="torch threads per instance (default: 1)")
     flags.add_argument(
         "--no-heal",
@@ -76,34 +86,35 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _up(options: argparse.Namespace, console: Console) -> int:
     deployment = load_deployment(options.file, _overrides(options))
-    engine = LocalEngine()
+    choice = choose_engine(deployment)
+    engine = choice.engine
     if options.dry_run:
-        _show_plan(console, engine.plan(deployment=deployment))
+        _show_plan(console, engine, engine.plan(deployment=deployment))
         return 0
     folder = DeploymentFolder(deployment.name)
     # Two that start the same deployment take turns; the second finds it running.
     with locked(folder.path / "launch.lock"):
         state = folder.state_here()
         if state is not None and state.supervisor.process() is not None:
-            _check_same(deployment, engine, folder, state)
+            _check_same(deployment, engine_named(state.engine), folder, state)
             console.say(f"deployment {deployment.name} is running already")
         else:
+            if choice.reason is not None:
+                console.say(f"engine: {engine.name} ({choice.reason})")
             state = _launch(deployment, engine, folder, console)
     _show(console, state)
     return 0
 
 
 def _launch(
-    deployment: Deployment, engine: LocalEngine, folder: DeploymentFolder, console: Console
+    deployment: Deployment, engine: Engine, folder: DeploymentFolder, console: Console
 ) -> DeploymentState:
-    if deployment.engine == "auto":
-        console.say("engine: local (no container is needed for it)")
     with console.step("prepare") as say:
         engine.prepare(deployment=deployment, say=say)
     stale = folder.state_here()
     if stale is not None:
         # A supervisor that was killed leaves its server behind, which then serves unwatched.
-        engine.stop(folder=folder, state=stale)
+        engine_named(stale.engine).stop(folder=folder, state=stale)
     with console.step("start") as say:
         for _ in range(_PORT_ATTEMPTS):
             plan = engine.plan(deployment=deployment)
@@ -127,7 +138,10 @@ def _overrides(options: argparse.Namespace) -> dict[str, Any]:
         if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
             raise DeploymentError(f"--ports {options.ports!r}: expected HTTP,GRPC,METRICS")
         ports = dict(zip(Ports.model_fields, map(int, numbers), strict=True))
-    named = ("name", "engine", "flavour", "listen", "instances", "threads", "heal", "timeout")
+    named = (
+        "name", "engine", "flavour", "image", "listen", "instances", "threads", "cpus", "memory",
+        "shm_size", "heal", "timeout",
+    )  # fmt: skip
     return {
         **{field: getattr(options, field) for field in named},
         "ports": ports,
@@ -138,7 +152,7 @@ def _overrides(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check_same(
-    deployment: Deployment, engine: LocalEngine, folder: DeploymentFolder, state: DeploymentState
+    deployment: Deployment, engine: Engine, folder: DeploymentFolder, state: DeploymentState
 ) -> None:
     problems = examine(folder, state, timeout=_HEALTH_TIMEOUT_S).problems
     if problems:
@@ -159,12 +173,10 @@ def _check_same(
         )
 
 
-def _show_plan(console: Console, plan: LaunchPlan) -> None:
+def _show_plan(console: Console, engine: Engine, plan: LaunchPlan) -> None:
     console.line(f"# model repository staged in {plan.repository}")
     console.line(f"# {', '.join(plan.deployment.models)}: {plan.instances} instances each")
-    variables = [f"{name}={shlex.quote(value)}" for name, value in plan.variables.items()]
-    words = ["env -i", *variables, *map(shlex.quote, plan.arguments)]
-    console.line(" \\\n  ".join(words))
+    console.line(" \\\n  ".join(map(shlex.quote, engine.command(plan))))
     console.answer({"ok": True, "plan": plan.model_dump(mode="json")})
 
 

@@ -46,6 +46,21 @@ BASE_BYTES: dict[Base, int] = {"slim": _GB * 3 // 10, "ngc": 16 * _GB}
 MEMORY_BYTES = 2 * _GB
 
 
+def image_name(release: str, flavour: Flavour, base: Base = "slim") -> str:
+    """Return the name in the Docker engine of the image that a build makes."""
+    return f"numlkit/numl:{_variant(release, flavour, base)}"
+
+
+def sif_name(release: str, flavour: Flavour, base: Base = "slim") -> str:
+    """Return the name of the .sif that a build makes."""
+    return f"numl-{_variant(release, flavour, base)}.sif"
+
+
+def _variant(release: str, flavour: Flavour, base: Base) -> str:
+    # The slim base is the usual one, and not named.
+    return "-".join([release, flavour, *([] if base == "slim" else [base])])
+
+
 @dataclass(frozen=True)
 class BuildRequest:
     """What a person asked for.
@@ -75,21 +90,14 @@ class BuildRequest:
     compressor: Compressor
 
     @property
-    def name(self) -> str:
-        """Name of image and .sif: release, flavour, and the base if it is not the slim one."""
-        return "-".join(
-            [self.triton.release, self.flavour, *([] if self.base == "slim" else [self.base])]
-        )
-
-    @property
     def image_tag(self) -> str:
         """The image's name in the Docker engine."""
-        return f"numlkit/numl:{self.name}"
+        return image_name(self.triton.release, self.flavour, self.base)
 
     @property
     def sif(self) -> Path:
         """Where the .sif goes."""
-        return self.out / f"numl-{self.name}.sif"
+        return self.out / sif_name(self.triton.release, self.flavour, self.base)
 
 
 def room_needed(

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import secrets
 import shutil
-import subprocess
-import sys
-import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
 from deploy.console import Say
 from deploy.deployment import Deployment
-from deploy.engines.base import Engine
+from deploy.engines.base import Engine, end_process, process_with_identity
+from deploy.engines.own_weights import digest_served, ensure_own_weights, own_weights
 from deploy.environment.check import check_models_answer, check_stub_fits
-from deploy.environment.checkpoints import ensure_imported, imported_folder
 from deploy.environment.compiled import compiled_folder, ensure_compiled
 from deploy.environment.install import Environment
 from deploy.environment.standard import standard_environment
-from deploy.errors import DeploymentError, KitError, LaunchError
-from deploy.files import digest_of
-from deploy.paths import CHECKOUT, MODEL_REPOSITORY, cache_folder
+from deploy.errors import DeploymentError, KitError
+from deploy.paths import MODEL_REPOSITORY, cache_folder
+from deploy.plan import LaunchPlan
 from deploy.repository.config import LaunchSettings
-from deploy.repository.stage import MODEL_FILES, VERSION, find_model, plan_models, stage
+from deploy.repository.stage import VERSION, StagedModel, find_model, plan_models
 from deploy.server.command import server_arguments, server_environment
 from deploy.server.distribution import (
     TritonDistribution,
@@ -35,7 +32,7 @@ from deploy.server.distribution import (
 )
 from deploy.server.ports import choose_ports
 from deploy.server.release import find_release
-from deploy.state import DeploymentFolder, DeploymentState, LaunchPlan
+from deploy.state import DeploymentFolder, DeploymentState
 from deploy.supervisor.leftovers import (
     SHARED_MEMORY,
     scratch_since,
@@ -50,7 +47,6 @@ _MB = 1_000_000
 _ENVIRONMENT_BYTES = 3_000 * _MB
 _LAUNCH_BYTES = 100 * _MB
 _SHM_BYTES_PER_INSTANCE = 2 * _MB
-_STOP_TIMEOUT_S = 30.0
 _PLAIN = re.compile(r"[\w./+@%:,=~-]+", re.ASCII)
 
 
@@ -77,6 +73,7 @@ class LocalEngine(Engine):
         identity = f"numlkit-{deployment.name}-{secrets.token_hex(4)}"
         return LaunchPlan(
             deployment=deployment,
+            engine=self.name,
             ports=ports,
             arguments=server_arguments(
                 distribution=distribution,
@@ -99,7 +96,7 @@ class LocalEngine(Engine):
             log=folder.log,
         )
 
-    def prepare(self, *, deployment: Deployment, say: Say) -> Path:
+    def prepare(self, *, deployment: Deployment, say: Say) -> None:
         """Make Triton, environment and weights where they lack, and check them."""
         cache = cache_folder()
         standard = standard_environment(deployment.flavour)
@@ -114,12 +111,8 @@ class LocalEngine(Engine):
         )
         standard.ensure(say)
         check_stub_fits(environment, distribution)
-        weights = {
-            model: ensure_imported(
-                cache, environment, model, checkpoint, deployment.norms.get(model), say
-            )
-            for model, checkpoint in deployment.checkpoints.items()
-        }
+        ensure_own_weights(deployment, environment, say)
+        weights = own_weights(deployment)
         folders = [
             weights.get(model, MODEL_REPOSITORY / model / VERSION) for model in deployment.models
         ]
@@ -137,58 +130,26 @@ class LocalEngine(Engine):
             compiled=compiled_folder(cache),
             compiled_as=compiled_as,
         )
-        return environment.folder
 
-    def launch(self, *, plan: LaunchPlan, say: Say) -> DeploymentState:
-        """Start supervisor and server, and wait until every model answers rightly."""
-        deployment = plan.deployment
-        folder = DeploymentFolder(deployment.name)
-        folder.path.mkdir(parents=True, exist_ok=True)
+    def command(self, plan: LaunchPlan) -> Sequence[str]:
+        """Return the words of a command that starts the planned server by hand."""
+        variables = [f"{name}={value}" for name, value in plan.variables.items()]
+        return ("env", "-i", *variables, *plan.arguments)
+
+    def models(self, *, deployment: Deployment) -> tuple[StagedModel, ...]:
+        """Return the models, configured for a launch."""
         environment = standard_environment(deployment.flavour).environment
-        weights = {
-            model: imported_folder(cache_folder(), checkpoint, deployment.norms.get(model))
-            for model, checkpoint in deployment.checkpoints.items()
-        }
-        models = plan_models(
+        weights = own_weights(deployment)
+        return plan_models(
             MODEL_REPOSITORY, deployment.models, _settings(deployment, environment), weights
         )
-        stage(models, plan.repository)
-        folder.state_file.unlink(missing_ok=True)
-        folder.log.write_bytes(b"")
-        folder.write_plan(plan)
-        say(f"starting {len(models)} models with {plan.instances} instances each")
-        with folder.supervisor_log.open("wb") as log:
-            supervisor = subprocess.Popen(
-                [sys.executable, "-m", "deploy.supervisor", str(folder.path)],
-                cwd="/",
-                env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        try:
-            return _await_ready(folder, supervisor, deployment.timeout)
-        except BaseException:
-            if supervisor.poll() is None:
-                _end(psutil.Process(supervisor.pid))
-            # A supervisor that was killed has left its server behind.
-            state = folder.state()
-            if state is not None:
-                self.stop(folder=folder, state=state)
-            _forget(folder)
-            raise
 
-    def stop(self, *, folder: DeploymentFolder, state: DeploymentState) -> None:
-        """Let the supervisor stop the server; do its work if it is gone."""
-        supervisor = state.supervisor.process()
-        if supervisor is not None:
-            _end(supervisor)
-            state = folder.state() or state
+    def clear(self, *, folder: DeploymentFolder, state: DeploymentState) -> None:
+        """End server and stubs; remove shared memory and scratch folders."""
         server = state.server.process() if state.server is not None else _unrecorded(folder)
         stubs = living_stubs(server) if server is not None else ()
         if server is not None:
-            _end(server)
+            end_process(server)
         scratch = frozenset(state.scratch)
         if state.before is not None:
             # The supervisor was killed before it knew which folder its server made.
@@ -199,7 +160,6 @@ class LocalEngine(Engine):
             scratch=scratch,
             processes=[stub.process for stub in stubs],
         )
-        _forget(folder)
 
     def _distribution(self, deployment: Deployment, environment: Environment) -> TritonDistribution:
         python = ".".join(environment.python_version.split(".")[:2])
@@ -209,22 +169,7 @@ class LocalEngine(Engine):
     def artefact(self, *, deployment: Deployment) -> str:
         """Return the digest of execution environment and model files."""
         environment = standard_environment(deployment.flavour).environment
-        total = hashlib.sha256(environment.digest.encode())
-        for model in deployment.models:
-            checkpoint = deployment.checkpoints.get(model)
-            folder = MODEL_REPOSITORY / model
-            weights = folder / VERSION
-            if checkpoint is not None:
-                weights = imported_folder(cache_folder(), checkpoint, deployment.norms.get(model))
-            total.update(weights.name.encode())
-            for path in (
-                folder / "config.pbtxt",
-                folder / VERSION / "model.py",
-                *(weights / name for name in MODEL_FILES),
-            ):
-                if path.is_file():
-                    total.update(digest_of([path], base=path.parent).encode())
-        return total.hexdigest()
+        return digest_served(deployment, environment.digest)
 
 
 def _settings(deployment: Deployment, environment: Environment) -> LaunchSettings:
@@ -239,63 +184,10 @@ def _settings(deployment: Deployment, environment: Environment) -> LaunchSetting
     )
 
 
-def _await_ready(
-    folder: DeploymentFolder, supervisor: subprocess.Popen[bytes], timeout: float
-) -> DeploymentState:
-    # The supervisor keeps the deadline; this one is for a supervisor that does not run.
-    deadline = time.monotonic() + timeout + _STOP_TIMEOUT_S
-    while time.monotonic() < deadline:
-        state = folder.state()
-        if state is not None and state.phase == "ready":
-            return state
-        if state is not None and state.phase == "failed":
-            raise LaunchError(state.cause or "the server failed", state.remedy)
-        if supervisor.poll() is not None:
-            state = folder.state()
-            if state is not None and state.phase == "failed":
-                raise LaunchError(state.cause or "the server failed", state.remedy)
-            if state is None and supervisor.returncode == 0:
-                raise LaunchError("stopped by another command while it was starting")
-            words = folder.supervisor_log.read_text(errors="replace").strip().splitlines()
-            raise LaunchError(
-                f"the supervisor ended: {words[-1] if words else 'it said nothing'}",
-                f"read its log: {folder.supervisor_log}",
-            )
-        time.sleep(0.05)
-    raise LaunchError("the supervisor does not answer", f"read its log: {folder.supervisor_log}")
-
-
 def _unrecorded(folder: DeploymentFolder) -> psutil.Process | None:
     """Return the server whose supervisor was killed before it could write its number down."""
     plan = folder.plan()
-    if plan is None:
-        return None
-    for process in psutil.process_iter():
-        try:
-            if f"--id={plan.identity}" in process.cmdline():
-                return process
-        except psutil.Error:
-            continue
-    return None
-
-
-def _end(process: psutil.Process) -> None:
-    """Ask a process to end and wait for it; kill it if it does not."""
-    try:
-        process.terminate()
-        process.wait(_STOP_TIMEOUT_S)
-    except psutil.TimeoutExpired:
-        process.kill()
-        process.wait(_STOP_TIMEOUT_S)
-    except psutil.NoSuchProcess:
-        return
-
-
-def _forget(folder: DeploymentFolder) -> None:
-    """Remove a deployment's state and staged repository; its logs stay."""
-    folder.state_file.unlink(missing_ok=True)
-    folder.plan_file.unlink(missing_ok=True)
-    shutil.rmtree(folder.repository, ignore_errors=True)
+    return process_with_identity(plan.identity) if plan is not None else None
 
 
 def _require_plain(variable: str, path: Path) -> None:

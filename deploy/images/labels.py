@@ -12,6 +12,9 @@ from deploy.images.base import BaseImage
 
 _OCI = "org.opencontainers.image"
 _OWN = "org.numlkit"
+FLAVOUR_LABEL = f"{_OWN}.flavour"
+TRITON_LABEL = f"{_OWN}.triton.release"
+ENVIRONMENT_LABEL = f"{_OWN}.environment.digest"
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,8 @@ def labels(base: BaseImage, facts: ImageFacts) -> dict[str, str]:
         f"{_OCI}.version": facts.version,
         f"{_OCI}.base.name": base.name,
         f"{_OCI}.base.digest": base.digest,
-        f"{_OWN}.flavour": facts.flavour,
-        f"{_OWN}.triton.release": facts.triton,
-        f"{_OWN}.environment.digest": facts.environment_digest,
+        FLAVOUR_LABEL: facts.flavour,
+        TRITON_LABEL: facts.triton,
+        ENVIRONMENT_LABEL: facts.environment_digest,
     }
     return {name: value for name, value in everything.items() if value}

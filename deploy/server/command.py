@@ -17,6 +17,11 @@ POLL_S = 1
 # told to nobody; only a user of the same host can read it, in the list of processes.
 RESTRICTED_APIS = "shared-memory,trace,logging"
 KEY_PLACEHOLDER = "KEY-MADE-AT-START"
+# Where a server listens in a container with a network of its own.
+CONTAINER_LISTEN = "0.0.0.0"
+CONTAINER_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
+# Where NVIDIA's image, and the kit's, have Triton.
+TRITON_ROOT = Path("/opt/tritonserver")
 
 
 def server_arguments(
@@ -28,7 +33,7 @@ def server_arguments(
     shm_prefix: str,
     identity: str,
 ) -> tuple[str, ...]:
-    """Return the command line of a container-free server.
+    """Return the command line of a server, as it is in its container if it has one.
 
     Model control is ``poll``: the server watches its staged repository, so a model is
     reloaded by touching its files. No admin endpoint for it is open, and none needs a
@@ -90,6 +95,10 @@ def server_environment(
     kept = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "CUDA_VISIBLE_DEVICES")
     variables = {name: inherited[name] for name in kept if name in inherited}
     variables["LD_LIBRARY_PATH"] = str(distribution.libraries)
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        variables[name] = str(threads)
-    return variables
+    return {**variables, **thread_settings(threads)}
+
+
+def thread_settings(threads: int) -> dict[str, str]:
+    """Return the environment variables that keep numerical libraries to ``threads`` threads."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return dict.fromkeys(names, str(threads))

@@ -81,7 +81,8 @@ def find_tools(compression: Compression) -> SifTools:
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         raise MissingToolError(
-            f"{' and '.join(missing)} {verb} not installed, and a .sif needs both", _hint()
+            f"{' and '.join(missing)} {verb} not installed, and a .sif needs both",
+            install_hint_here(),
         )
     assert apptainer is not None
     assert mksquashfs is not None
@@ -135,7 +136,8 @@ def _find(name: str, flag: str) -> Tool | None:
 def _check_version(tool: Tool, oldest: Version) -> None:
     if tool.version < oldest:
         raise MissingToolError(
-            f"{tool} is too old: {'.'.join(map(str, oldest))} or newer is needed", _hint()
+            f"{tool} is too old: {'.'.join(map(str, oldest))} or newer is needed",
+            install_hint_here(),
         )
 
 
@@ -153,11 +155,12 @@ def _check_compressor(mksquashfs: Tool, compression: Compression) -> None:
     if done.returncode != 0:
         raise MissingToolError(
             f"{mksquashfs} cannot compress with {compression.name}",
-            "use --compressor gzip" if compression.name != "gzip" else _hint(),
+            "use --compressor gzip" if compression.name != "gzip" else install_hint_here(),
         )
 
 
-def _hint() -> str:
+def install_hint_here() -> str:
+    """Return how to install Apptainer and mksquashfs on this machine."""
     try:
         return install_hint(platform.freedesktop_os_release())
     except OSError:

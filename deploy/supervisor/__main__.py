@@ -8,11 +8,27 @@ import signal
 import sys
 from pathlib import Path
 
+from deploy.deployment import EngineName
 from deploy.repository.stage import VERSION
 from deploy.server.golden import read_golden
 from deploy.server.probe import Probe
 from deploy.state import DeploymentFolder, endpoint, reachable_host
-from deploy.supervisor.supervise import Supervisor
+from deploy.supervisor.process import ProcessServer
+from deploy.supervisor.supervise import StartServer, Supervisor
+
+
+def server_of(engine: EngineName) -> StartServer:
+    """Return what starts a server in ``engine``'s way."""
+    # Imported where they are used: the docker SDK takes a quarter of a second.
+    if engine == "docker":
+        from deploy.supervisor.container import ContainerServer
+
+        return ContainerServer
+    if engine == "apptainer":
+        from deploy.supervisor.instance import InstanceServer
+
+        return InstanceServer
+    return ProcessServer
 
 
 def main(argument: str) -> int:
@@ -37,7 +53,7 @@ def main(argument: str) -> int:
         }
         host = reachable_host(plan.deployment.listen)
         probe = Probe(f"http://{endpoint(host, plan.ports.http)}", identity=plan.identity)
-        supervisor = Supervisor(folder, plan, probe, golden)
+        supervisor = Supervisor(folder, plan, server_of(plan.engine), probe, golden)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: supervisor.request_stop())
         return supervisor.run()

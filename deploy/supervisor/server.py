@@ -1,83 +1,48 @@
-"""One tritonserver process: started, watched until it answers rightly, stopped, swept."""
+"""A tritonserver, however it runs: watched until it answers rightly, stopped, swept."""
 
 from __future__ import annotations
 
-import secrets
-import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import NoReturn
-
-import psutil
+from typing import NoReturn, Protocol
 
 from deploy.errors import LaunchError
-from deploy.server.command import EXIT_TIMEOUT_S, KEY_PLACEHOLDER
+from deploy.plan import LaunchPlan
 from deploy.server.failures import diagnose, is_hopeless, last_words
 from deploy.server.golden import GoldenEvent
 from deploy.server.probe import Probe, smoke
-from deploy.state import LaunchPlan, ProcessId, Surroundings
-from deploy.supervisor.leftovers import (
-    look_around,
-    scratch_folders,
-    scratch_since,
-    sweep,
-    taking_turns,
-)
+from deploy.state import ProcessId
 from deploy.supervisor.stubs import Stub, living_stubs
 
 _POLL_S = 0.1
-_SCRATCH_WAIT_S = 5.0
 
 
-class Server:
+class Note(Protocol):
+    """Writes what is known of a server into the deployment's state, as soon as it is known."""
+
+    def __call__(self, **changes: object) -> None:
+        """Write ``changes``, which are fields of :class:`deploy.state.DeploymentState`."""
+
+
+class Server(ABC):
     """A tritonserver that runs, or ran, after a plan.
 
     Args:
-        plan: What to start.
-        record: Is called before the start, with None, and with the process as soon as it runs;
-            the second argument is what there was before.
+        plan: What was started.
 
     Attributes:
-        identity: The process.
-        scratch: Its scratch folders; empty if they cannot be told from another's.
+        identity: Its process on this host, in a container too; None before it runs.
     """
 
-    def __init__(
-        self, plan: LaunchPlan, record: Callable[[ProcessId | None, Surroundings], None]
-    ) -> None:
+    def __init__(self, plan: LaunchPlan) -> None:
         self._plan = plan
         self._offset = plan.log.stat().st_size if plan.log.exists() else 0
-        self._stubs: set[ProcessId] = set()
-        self.scratch: frozenset[Path] = frozenset()
-        key = secrets.token_hex(16)
-        # The backend names its scratch folder only by making it: starts take turns, so that a
-        # new folder is known to be this server's.
-        with taking_turns():
-            self._before = look_around()
-            record(None, self._before)
-            with plan.log.open("ab") as log:
-                self._process = subprocess.Popen(
-                    [argument.replace(KEY_PLACEHOLDER, key) for argument in plan.arguments],
-                    env=plan.variables,
-                    cwd="/",
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            self.identity = ProcessId.of(self._process.pid)
-            record(self.identity, self._before)
-            deadline = time.monotonic() + _SCRATCH_WAIT_S
-            while time.monotonic() < deadline and self.alive():
-                if scratch_folders() - set(self._before.folders):
-                    self.scratch = scratch_since(self._before, self.identity)
-                    break
-                time.sleep(0.02)
+        self.identity: ProcessId | None = None
 
     def alive(self) -> bool:
         """Return whether the process runs."""
-        return self._process.poll() is None
+        return self.identity is not None and self.identity.process() is not None
 
     def output(self) -> str:
         """Return what it has said since its start."""
@@ -86,12 +51,17 @@ class Server:
             return log.read().decode(errors="replace")
 
     def living_stubs(self) -> tuple[Stub, ...]:
-        """Return its living stubs; each is remembered, to be swept with the server."""
-        if not self.alive():
-            return ()
-        stubs = living_stubs(psutil.Process(self._process.pid))
-        self._stubs.update(stub.process for stub in stubs)
-        return stubs
+        """Return its living stubs."""
+        process = self.identity.process() if self.identity is not None else None
+        return living_stubs(process) if process is not None else ()
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop it, by force if it does not follow, and remove what it leaves behind.
+
+        Raises:
+            KitError: If that cannot be done now.
+        """
 
     def wait_ready(
         self,
@@ -115,7 +85,7 @@ class Server:
         waiting = dict(golden)
         while waiting and not stopped():
             if not self.alive():
-                self._fail(f"ended with status {self._process.returncode}")
+                self._fail(self._ended())
             if probe.server_ready():
                 for model, event in list(waiting.items()):
                     result = smoke(probe, model, event)
@@ -134,20 +104,9 @@ class Server:
             if waiting:
                 time.sleep(_POLL_S)
 
-    def stop(self) -> None:
-        """Stop it, by force if it does not follow, and remove what it leaves behind."""
-        self.living_stubs()
-        if self.alive():
-            self._process.terminate()
-            try:
-                self._process.wait(EXIT_TIMEOUT_S + 5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        if not self.scratch:
-            with taking_turns():
-                self.scratch = scratch_since(self._before, self.identity)
-        sweep(prefix=self._plan.shm_prefix, scratch=self.scratch, processes=self._stubs)
+    def _ended(self) -> str:
+        """Return how it ended, as in ``ended with status 1``."""
+        return "ended"
 
     def _fail_answer(self, model: str, error: str) -> NoReturn:
         known = diagnose(error)

@@ -13,28 +13,30 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
+from typing import TypeAlias
 
 from deploy.errors import KitError, LaunchError
+from deploy.plan import LaunchPlan
 from deploy.repository.stage import VERSION
 from deploy.server.golden import GoldenEvent
 from deploy.server.probe import Probe, smoke
 from deploy.state import (
     DeploymentFolder,
     DeploymentState,
-    LaunchPlan,
     Phase,
     ProcessId,
-    Surroundings,
     reachable_host,
 )
-from deploy.supervisor.server import Server
+from deploy.supervisor.server import Note, Server
 from deploy.supervisor.stubs import missing_stubs
 
 WATCH_S = 0.5
 HEAL_DEADLINE_S = 30.0
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
+
+StartServer: TypeAlias = Callable[[LaunchPlan, Note], Server]
 
 log = logging.getLogger("numlkit.supervisor")
 
@@ -45,6 +47,7 @@ class Supervisor:
     Args:
         folder: The deployment's folder; its state file is kept up to date.
         plan: What to run.
+        start: Starts a server after the plan.
         probe: Asks the server.
         golden: Golden events by model.
     """
@@ -53,18 +56,20 @@ class Supervisor:
         self,
         folder: DeploymentFolder,
         plan: LaunchPlan,
+        start: StartServer,
         probe: Probe,
         golden: Mapping[str, GoldenEvent],
     ) -> None:
         self._folder = folder
         self._plan = plan
+        self._start_server = start
         self._probe = probe
         self._golden = golden
         self._stop = threading.Event()
         deployment = plan.deployment
         self._state = DeploymentState(
             name=deployment.name,
-            engine="local",
+            engine=plan.engine,
             node=platform.node(),
             host=reachable_host(deployment.listen),
             ports=plan.ports,
@@ -72,6 +77,7 @@ class Supervisor:
             artefact=plan.artefact,
             log=plan.log,
             phase="starting",
+            container=plan.container.name if plan.container is not None else None,
             supervisor=ProcessId.of(os.getpid()),
         )
 
@@ -81,8 +87,9 @@ class Supervisor:
 
     def run(self) -> int:
         """Run the deployment; return the exit status."""
-        server = self._start("starting")
+        server: Server | None = None
         try:
+            server = self._start("starting")
             self._until_ready(server, self._plan.deployment.timeout)
             while not self._stop.wait(WATCH_S):
                 try:
@@ -96,28 +103,37 @@ class Supervisor:
                     self._stop.wait(FIRST_PAUSE_S)
         except KitError as error:
             log.error("%s", error.cause)
-            server.stop()
+            self._end(server)
             self._note("failed", cause=error.cause, remedy=error.remedy)
             return 1
         except BaseException:
             # Not foreseen: better no server than one that nobody watches or sweeps up after.
-            server.stop()
+            self._end(server)
             raise
         self._note("stopping")
-        server.stop()
+        if not self._end(server):
+            return 1
         self._folder.state_file.unlink(missing_ok=True)
         return 0
+
+    def _end(self, server: Server | None) -> bool:
+        """Stop the server; return whether that could be done."""
+        try:
+            if server is not None:
+                server.stop()
+        except KitError as error:
+            log.error("%s", error.cause)
+            return False
+        return True
 
     def _start(self, phase: Phase) -> Server:
         """Start a server; the state names it, and what it makes, as early as can be."""
 
-        def record(process: ProcessId | None, before: Surroundings) -> None:
-            self._note(phase, server=process, scratch=(), before=before)
+        def note(**changes: object) -> None:
+            self._note(phase, **changes)
 
-        server = Server(self._plan, record)
-        if server.scratch:
-            self._note(phase, scratch=tuple(sorted(server.scratch)), before=None)
-        return server
+        note(server=None)
+        return self._start_server(self._plan, note)
 
     def _until_ready(self, server: Server, timeout: float) -> None:
         started = time.monotonic()
@@ -135,20 +151,19 @@ class Supervisor:
     def _replace(self, dead: Server) -> Server:
         """Start a new server in a dead one's place, again and again if need be."""
         log.warning("the server died; last words: %s", dead.output()[-300:].strip())
-        dead.stop()
         if not self._plan.deployment.heal:
             raise LaunchError(
                 "the server died, and healing is off", f"read its log: {self._plan.log}"
             )
-        pause = FIRST_PAUSE_S
+        server, pause = dead, FIRST_PAUSE_S
         while True:
-            self._note("healing", restarts=self._state.restarts + 1, server=None, scratch=())
-            server = self._start("healing")
+            self._note("healing", restarts=self._state.restarts + 1)
             try:
+                server.stop()
+                server = self._start("healing")
                 self._until_ready(server, self._plan.deployment.timeout)
                 return server
             except LaunchError as error:
-                server.stop()
                 log.error("restart failed: %s", error.cause)
                 self._note("healing", cause=error.cause, remedy=error.remedy)
             if self._stop.wait(pause):

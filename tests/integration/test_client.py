@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from deploy.paths import CHECKOUT
-from tests.integration.conftest import Kit, until
+from tests.kit import Kit, until
 
 EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
 

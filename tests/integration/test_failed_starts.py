@@ -36,7 +36,7 @@ from deploy.server.ports import choose_ports
 from deploy.server.probe import Probe
 from deploy.state import LaunchPlan
 from deploy.supervisor.server import Server
-from tests.integration.conftest import leftovers
+from tests.kit import leftovers
 
 DEADLINE_S = 30
 GOOD_MODEL = """

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from deploy.paths import CHECKOUT
-from tests.integration.conftest import Kit, until
+from tests.kit import Kit, until
 
 SMALL = ("--models", "nugraph3", "--instances", "1")
 

@@ -16,7 +16,7 @@ import tritonclient.http as http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from deploy.paths import CHECKOUT
-from tests.integration.conftest import Kit
+from tests.kit import Kit
 
 REAL_DATA = Path(os.environ.get("NUMLKIT_REAL_DATA", CHECKOUT.parent / "shared" / "data"))
 INPUTS = {

@@ -64,7 +64,7 @@ def test_serve_starts_the_server_as_the_engine_without_a_container_does() -> Non
         "$listen": re.findall(r"NUML_LISTEN:-([\d.]+)", SERVE)[0],
         "$closed": re.findall(r'closed="(.*)=\$key"', SERVE)[0] + "=KEY-MADE-AT-START",
     }
-    text = SERVE[SERVE.index('"$triton/bin/tritonserver"') : SERVE.index('"$@"')]
+    text = SERVE[SERVE.index('"$triton/bin/tritonserver"') : SERVE.rindex('"$@"')]
     for name, value in variables.items():
         text = text.replace(name, value)
     text = re.sub(r"\$\{NUML_\w+:-(\d+)\}", r"\1", text).replace('"', "")

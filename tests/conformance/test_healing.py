@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 
 from deploy.supervisor.stubs import living_stubs
-from tests.integration.conftest import Kit, until
+from tests.kit import Kit, until
 
 
 def _stub(answer: dict[str, Any]) -> int:

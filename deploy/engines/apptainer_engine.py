@@ -1,0 +1,81 @@
+"""Apptainer: an instance of the kit's .sif, of the calling user, on the host's network."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from deploy.building.request import sif_name
+from deploy.deployment import Deployment
+from deploy.engines.base import end_process, process_with_identity
+from deploy.engines.container import ContainerEngine, ImageInUse, image_in_use
+from deploy.errors import LaunchError
+from deploy.paths import CHECKOUT
+from deploy.plan import LaunchPlan
+from deploy.server.ports import choose_ports
+from deploy.sif.tools import install_hint_here
+from deploy.state import DeploymentFolder, DeploymentState
+from deploy.supervisor.instance import config_folder, instance_command, stop_instance
+
+
+class ApptainerEngine(ContainerEngine):
+    """Runs tritonserver in an instance of a .sif."""
+
+    name = "apptainer"
+
+    def image(self, *, deployment: Deployment) -> ImageInUse:
+        """Return the .sif that a launch would start."""
+        program = shutil.which("apptainer")
+        if program is None:
+            raise LaunchError("apptainer is not installed", install_hint_here())
+        if deployment.image is not None:
+            sif = Path(deployment.image).absolute()
+        else:
+            sif = CHECKOUT / "dist" / sif_name(deployment.triton, deployment.flavour)
+        if not sif.is_file():
+            build = f"python3 deploy/build.py --target sif --flavour {deployment.flavour}"
+            raise LaunchError(
+                f"{sif}: no such file", build if deployment.image is None else "--image PATH.sif"
+            )
+        done = subprocess.run(
+            [program, "inspect", "--json", "--labels", str(sif)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            words = done.stderr.strip().splitlines()
+            raise LaunchError(
+                f"{sif}: apptainer cannot read it: {words[-1] if words else 'it says nothing'}",
+                "copy or build it again",
+            )
+        labels = json.loads(done.stdout)["data"]["attributes"]["labels"]
+        facts = sif.stat()
+        # Reading half a gigabyte at every look would cost more than it tells.
+        digest = f"{sif} {facts.st_size} {facts.st_mtime_ns}"
+        return image_in_use(str(sif), digest, labels, deployment)
+
+    def plan(self, *, deployment: Deployment) -> LaunchPlan:
+        """Return what a launch would do."""
+        ports = choose_ports(deployment.listen, deployment.ports)
+        return self.planned(deployment, ports=ports, listen=deployment.listen, inner_ports=ports)
+
+    def command(self, plan: LaunchPlan) -> Sequence[str]:
+        """Return the words of a command that starts the planned server by hand."""
+        return (
+            "env",
+            f"APPTAINER_CONFIGDIR={config_folder(plan.log.parent)}",
+            *instance_command(plan),
+        )
+
+    def clear(self, *, folder: DeploymentFolder, state: DeploymentState) -> None:
+        """End server and instance; what they wrote is gone with the instance."""
+        plan = folder.plan()
+        server = state.server.process() if state.server is not None else None
+        if server is None and plan is not None:
+            server = process_with_identity(plan.identity)
+        if server is not None:
+            end_process(server)
+        if state.container is not None:
+            stop_instance(state.container, folder.path)

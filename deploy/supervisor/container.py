@@ -1,0 +1,122 @@
+"""A tritonserver in a container of a Docker engine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import psutil
+import requests
+from docker.errors import APIError, DockerException, NotFound
+from docker.models.containers import Container
+
+from deploy.engines.container_options import create_options
+from deploy.errors import LaunchError
+from deploy.images.engine import connect, first_line
+from deploy.plan import LaunchPlan
+from deploy.server.command import EXIT_TIMEOUT_S
+from deploy.server.failures import diagnose
+from deploy.state import ProcessId
+from deploy.supervisor.server import Note, Server
+
+_LAST_WORDS_S = 2.0
+
+
+class ContainerServer(Server):
+    """A container that is made for the server and removed with it.
+
+    Args:
+        plan: What to start.
+        note: Is told the server's process.
+
+    Raises:
+        LaunchError: If the engine does not start it.
+    """
+
+    def __init__(self, plan: LaunchPlan, note: Note) -> None:
+        super().__init__(plan)
+        assert plan.container is not None
+        self._name = plan.container.name
+        self._container: Container | None = None
+        with _engine_errors():
+            client = connect()
+            self._container = client.containers.create(**create_options(plan))
+            try:
+                self._container.start()
+                self._container.reload()
+                pid = int(self._container.attrs["State"]["Pid"])
+                # One that has ended already is found dead at the first look.
+                with suppress(psutil.NoSuchProcess):
+                    self.identity = ProcessId.of(pid) if pid else None
+            except BaseException:
+                self._container.remove(force=True)
+                raise
+        note(server=self.identity)
+        self._follower = threading.Thread(target=self._follow, daemon=True)
+        self._follower.start()
+
+    def output(self) -> str:
+        """Return what it has said since its start."""
+        if not self.alive():
+            self._follower.join(_LAST_WORDS_S)
+        return super().output()
+
+    def stop(self) -> None:
+        """Stop and remove the container; what it wrote is gone with it."""
+        remove_container(self._name)
+        self._follower.join(_LAST_WORDS_S)
+
+    def _follow(self) -> None:
+        """Write what the server says into the deployment's log."""
+        assert self._container is not None
+        # The engine going away ends it; the next server brings the next one.
+        with (
+            suppress(DockerException, requests.RequestException, OSError),
+            self._plan.log.open("ab", buffering=0) as log,
+        ):
+            for chunk in self._container.logs(stream=True, follow=True):
+                log.write(chunk)
+
+    def _ended(self) -> str:
+        try:
+            assert self._container is not None
+            self._container.reload()
+            state = self._container.attrs["State"]
+        except DockerException:
+            return "ended"
+        if state.get("OOMKilled"):
+            return "was ended by the kernel: it used more than its memory limit (--memory)"
+        return f"ended with status {state.get('ExitCode')}"
+
+
+def remove_container(name: str) -> None:
+    """Stop and remove the container ``name``; one that is not there is no mistake.
+
+    Raises:
+        LaunchError: If the engine does not answer, or refuses.
+    """
+    with _engine_errors():
+        client = connect()
+        try:
+            container = client.containers.get(name)
+            # Told first, so that the engine does not start it again.
+            container.stop(timeout=EXIT_TIMEOUT_S + 5)
+            container.remove(force=True)
+        except NotFound:
+            return
+
+
+@contextmanager
+def _engine_errors() -> Iterator[None]:
+    """Turn what the engine refuses into cause and remedy."""
+    try:
+        yield
+    except (APIError, requests.RequestException) as error:
+        words = first_line(error)
+        known = diagnose(words)
+        if known is not None:
+            raise LaunchError(known.cause, known.remedy) from None
+        raise LaunchError(
+            f"the Docker engine refuses: {words[:300]}", "its log says more: journalctl -u docker"
+        ) from None

@@ -1,0 +1,134 @@
+"""A tritonserver in an Apptainer instance.
+
+An instance outlives the server in it, and its own log files lie in Apptainer's folder, which
+is below the home folder by default: here it is the deployment's own, and the log files are
+other names of the server's log.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import pwd
+import subprocess
+import time
+from pathlib import Path
+
+from deploy.engines.base import end_process, process_with_identity
+from deploy.errors import LaunchError
+from deploy.plan import LaunchPlan, mount_field
+from deploy.server.failures import diagnose, last_words
+from deploy.state import ProcessId
+from deploy.supervisor.server import Note, Server
+
+_START_S = 20.0
+# What Apptainer needs of the caller's environment; APPTAINER_BIND and its like are the user's.
+_KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR")
+
+
+class InstanceServer(Server):
+    """An instance that is made for the server and stopped with it.
+
+    Args:
+        plan: What to start.
+        note: Is told the server's process.
+
+    Raises:
+        LaunchError: If Apptainer does not start it.
+    """
+
+    def __init__(self, plan: LaunchPlan, note: Note) -> None:
+        super().__init__(plan)
+        assert plan.container is not None
+        self._name, self._folder = plan.container.name, plan.log.parent
+        _join_logs(plan.log, self._name)
+        done = _apptainer(instance_command(plan), self._folder)
+        if done.returncode != 0:
+            known = diagnose(done.stderr)
+            if known is not None:
+                raise LaunchError(known.cause, known.remedy)
+            raise LaunchError(
+                f"apptainer does not start the instance: {last_words(done.stderr)[:300]}",
+                f"read its log: {plan.log}",
+            )
+        deadline = time.monotonic() + _START_S
+        while self.identity is None and time.monotonic() < deadline:
+            process = process_with_identity(plan.identity)
+            if process is not None:
+                self.identity = ProcessId.of(process.pid)
+            elif self.output().strip():
+                break  # it has ended with some words
+            else:
+                time.sleep(0.05)
+        note(server=self.identity)
+
+    def stop(self) -> None:
+        """Stop server and instance; what they wrote is gone with the instance."""
+        process = self.identity.process() if self.identity is not None else None
+        if process is not None:
+            end_process(process)
+        stop_instance(self._name, self._folder)
+
+
+def config_folder(folder: Path) -> Path:
+    """Return the folder in which Apptainer keeps what it knows of a deployment's instance."""
+    return folder / "apptainer"
+
+
+def instance_command(plan: LaunchPlan) -> tuple[str, ...]:
+    """Return the command that starts the planned instance, word by word."""
+    container = plan.container
+    assert container is not None
+    return (
+        "apptainer",
+        "instance",
+        "run",
+        # Nothing of the host but what is named: no home, no environment, its own /tmp.
+        "--containall",
+        "--no-privs",
+        *(f"--mount={mount_field(mount, 'destination', 'ro')}" for mount in container.mounts),
+        *(f"--env={name}={value}" for name, value in plan.variables.items()),
+        container.image,
+        container.name,
+        *plan.arguments,
+    )
+
+
+def stop_instance(name: str, folder: Path) -> None:
+    """Stop the instance ``name``; one that is not there is no mistake.
+
+    Args:
+        name: Its name.
+        folder: The deployment's folder.
+
+    Raises:
+        LaunchError: If it cannot be stopped.
+    """
+    done = _apptainer(("apptainer", "instance", "stop", "--force", name), folder)
+    if done.returncode != 0 and "no instance found" not in done.stderr:
+        raise LaunchError(
+            f"instance {name} cannot be stopped: {last_words(done.stderr)[:300]}",
+            f"APPTAINER_CONFIGDIR={config_folder(folder)} apptainer instance list",
+        )
+
+
+def _apptainer(command: tuple[str, ...], folder: Path) -> subprocess.CompletedProcess[str]:
+    variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    variables["APPTAINER_CONFIGDIR"] = str(config_folder(folder))
+    try:
+        return subprocess.run(
+            command, cwd="/", env=variables, capture_output=True, text=True, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except OSError as error:
+        raise LaunchError(f"apptainer cannot be started: {error.strerror}") from None
+
+
+def _join_logs(log: Path, name: str) -> None:
+    """Give the server's log the names under which Apptainer writes what an instance says."""
+    user = pwd.getpwuid(os.getuid()).pw_name
+    folder = config_folder(log.parent) / "instances" / "logs" / platform.node() / user
+    folder.mkdir(parents=True, exist_ok=True)
+    for ending in ("out", "err"):
+        (folder / f"{name}.{ending}").unlink(missing_ok=True)
+        (folder / f"{name}.{ending}").hardlink_to(log)

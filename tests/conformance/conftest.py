@@ -1,0 +1,46 @@
+"""One suite for every engine: what a deployment does must not depend on what started it.
+
+pytest tests/conformance                             without a container
+pytest tests/conformance --engines docker,apptainer  needs what deploy/build.py makes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from deploy.deployment import EngineName
+from tests.kit import Kit
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--engines", default="local", help="comma separated")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "engine" in metafunc.fixturenames:
+        engines = metafunc.config.getoption("--engines").split(",")
+        metafunc.parametrize("engine", engines, scope="session")
+
+
+@pytest.fixture(scope="session")
+def kit(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
+    kit = Kit(tmp_path_factory.mktemp("state"), cast("EngineName", engine))
+    yield kit
+    kit.close()
+
+
+@pytest.fixture(scope="session")
+def demo(kit: Kit) -> dict[str, Any]:
+    """A deployment of all models with the demo weights, for tests that leave it healthy."""
+    return kit.up("demo")
+
+
+@pytest.fixture
+def single(kit: Kit) -> Iterator[dict[str, Any]]:
+    """A small deployment of its own, for tests that do harm to it."""
+    answer = kit.up("single", "--models", "nugraph3", "--instances", "1")
+    yield answer
+    kit.down("single")

@@ -1,0 +1,122 @@
+"""Runs the kit's commands as a person does, against a state folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deploy.deployment import EngineName
+from deploy.paths import CHECKOUT
+from deploy.supervisor.instance import config_folder
+from deploy.supervisor.leftovers import shared_memory_regions, shm_prefix
+
+START_S = 120
+
+
+@dataclass
+class Kit:
+    """Runs the kit's commands with one engine.
+
+    Attributes:
+        state: The state folder.
+        engine: What starts servers.
+        image: What it starts them from.
+        names: The deployments that were started.
+    """
+
+    state: Path
+    engine: EngineName = "local"
+    image: str | None = None
+    names: list[str] = field(default_factory=list)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {**os.environ, "XDG_STATE_HOME": str(self.state)}
+
+    @property
+    def start(self) -> list[str]:
+        """The command that starts a deployment."""
+        image = ["--image", self.image] if self.image is not None else []
+        return [sys.executable, "deploy/up.py", "--engine", self.engine, *image]
+
+    def run(
+        self, command: str, *flags: str, script: str = "deploy"
+    ) -> subprocess.CompletedProcess[str]:
+        words = self.start if command == "up" else [sys.executable, f"{script}/{command}.py"]
+        return subprocess.run(
+            [*words, *flags],
+            cwd=CHECKOUT,
+            env=self.variables,
+            capture_output=True,
+            text=True,
+            timeout=START_S + 60,
+            check=False,
+        )
+
+    def json(self, command: str, *flags: str) -> dict[str, Any]:
+        done = self.run(command, "--json", *flags)
+        assert done.stdout, done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return {**answer, "status": done.returncode, "stderr": done.stderr}
+
+    def up(self, name: str, *flags: str) -> dict[str, Any]:
+        self.names.append(name)
+        answer = self.json("up", "--name", name, *flags)
+        assert answer["status"] == 0, answer
+        return answer
+
+    def folder(self, name: str) -> Path:
+        return self.state / "numlkit" / "deployments" / name
+
+    def leftovers(self, name: str, scratch: Iterable[str | Path] = ()) -> list[Path]:
+        """Return what is left of a deployment: in the engine, in /dev/shm, of scratch folders."""
+        prefix = shm_prefix(self.folder(name))
+        containers = [Path(c) for c in self._containers(name) if c == prefix.rstrip("-")]
+        return [*leftovers(prefix, scratch), *containers]
+
+    def _containers(self, name: str) -> list[str]:
+        """Return the names of all containers, or of the deployment's instances."""
+        if self.engine == "local":
+            return []
+        words = ["docker", "ps", "--all", "--format={{.Names}}"]
+        if self.engine == "apptainer":
+            words = ["apptainer", "instance", "list", "--json"]
+        config = {"APPTAINER_CONFIGDIR": str(config_folder(self.folder(name)))}
+        done = subprocess.run(
+            words, env={**os.environ, **config}, capture_output=True, text=True, check=True
+        )
+        if self.engine == "docker":
+            return done.stdout.split()
+        return [found["instance"] for found in json.loads(done.stdout)["instances"]]
+
+    def down(self, name: str) -> dict[str, Any]:
+        return self.json("down", "--name", name)
+
+    def close(self) -> None:
+        for name in self.names:
+            self.run("down", "--name", name)
+
+
+def until(condition: Callable[[], bool], seconds: float, what: str) -> float:
+    """Wait until ``condition`` holds; return how long it took; fail after ``seconds``."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < seconds, f"{what}: not within {seconds} s"
+        time.sleep(0.1)
+    return time.monotonic() - started
+
+
+def leftovers(prefix: str, scratch: Iterable[str | Path] = ()) -> list[Path]:
+    """Return what a deployment has left in /dev/shm, and which scratch folders still are.
+
+    Other servers of this user may come and go meanwhile: nothing of theirs is looked at.
+    """
+    regions = shared_memory_regions(prefix)
+    return [*regions, *(path for path in map(Path, scratch) if path.exists())]

@@ -1,0 +1,196 @@
+"""What each engine with a container would do, rendered: whole texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.deployment import Deployment, Ports
+from deploy.engines.container import image_in_use
+from deploy.engines.container_options import create_options, run_command
+from deploy.errors import LaunchError
+from deploy.plan import ContainerPlan, LaunchPlan, Mount, mount_field
+from deploy.supervisor.instance import instance_command
+
+LABELS = {
+    "org.numlkit.environment.digest": "abc",
+    "org.numlkit.flavour": "cpu",
+    "org.numlkit.triton.release": "24.10",
+}
+
+
+def planned(image: str = "numlkit/numl:24.10-cpu", **settings: Any) -> LaunchPlan:
+    deployment = Deployment.model_validate({"name": "numl", **settings})
+    folder = Path("/state/numl")
+    return LaunchPlan(
+        deployment=deployment,
+        engine="docker",
+        ports=Ports(http=8010, grpc=8011, metrics=8012),
+        arguments=("/opt/tritonserver/bin/tritonserver", "--id=numlkit-numl-0123"),
+        variables={"OMP_NUM_THREADS": "1"},
+        repository=folder / "model_repository",
+        instances=2,
+        shm_prefix="numlkit-0-01234567-numl-",
+        identity="numlkit-numl-0123",
+        artefact="digest",
+        log=folder / "server.log",
+        container=ContainerPlan(
+            image=image,
+            name="numlkit-0-01234567-numl",
+            user="1234:100",
+            mounts=(
+                Mount(source=folder / "model_repository", target=Path("/opt/numl/models/cpu")),
+            ),
+            limits=(("memlock", -1), ("stack", 67108864)),
+            health=("/opt/numl/bin/health",),
+        ),
+    )
+
+
+def test_the_whole_docker_command() -> None:
+    assert run_command(planned(cpus=2, memory="4g")) == (
+        "docker",
+        "run",
+        "--detach",
+        "--name=numlkit-0-01234567-numl",
+        "--label=org.numlkit.deployment=numl",
+        "--label=org.numlkit.state=/state/numl",
+        "--user=1234:100",
+        "--read-only",
+        "--tmpfs=/tmp:mode=1777",
+        "--cap-drop=ALL",
+        "--security-opt=no-new-privileges",
+        "--ulimit=memlock=-1",
+        "--ulimit=stack=67108864",
+        "--shm-size=1000000000",
+        "--cpus=2",
+        "--memory=4000000000",
+        "--memory-swap=4000000000",
+        "--restart=unless-stopped",
+        "--publish=127.0.0.1:8010:8000",
+        "--publish=127.0.0.1:8011:8001",
+        "--publish=127.0.0.1:8012:8002",
+        "--mount=type=bind,source=/state/numl/model_repository,target=/opt/numl/models/cpu,readonly",
+        "--env=OMP_NUM_THREADS=1",
+        "--health-cmd=/opt/numl/bin/health",
+        "--health-interval=15s",
+        "--health-timeout=10s",
+        "--health-start-period=60s",
+        "--health-retries=3",
+        "--entrypoint=/opt/tritonserver/bin/tritonserver",
+        "numlkit/numl:24.10-cpu",
+        "--id=numlkit-numl-0123",
+    )
+
+
+def test_the_sdk_is_told_the_same_as_the_command_line() -> None:
+    options = create_options(planned(cpus=2, memory="4g"))
+    assert options == {
+        "image": "numlkit/numl:24.10-cpu",
+        "name": "numlkit-0-01234567-numl",
+        "entrypoint": ["/opt/tritonserver/bin/tritonserver"],
+        "command": ["--id=numlkit-numl-0123"],
+        "environment": {"OMP_NUM_THREADS": "1"},
+        "labels": {"org.numlkit.deployment": "numl", "org.numlkit.state": "/state/numl"},
+        "mounts": [
+            {
+                "Type": "bind",
+                "Source": "/state/numl/model_repository",
+                "Target": "/opt/numl/models/cpu",
+                "ReadOnly": True,
+            }
+        ],
+        "ports": {
+            "8000/tcp": ("127.0.0.1", 8010),
+            "8001/tcp": ("127.0.0.1", 8011),
+            "8002/tcp": ("127.0.0.1", 8012),
+        },
+        "user": "1234:100",
+        "shm_size": 1_000_000_000,
+        "ulimits": [
+            {"Name": "memlock", "Soft": -1, "Hard": -1},
+            {"Name": "stack", "Soft": 67108864, "Hard": 67108864},
+        ],
+        "nano_cpus": 2_000_000_000,
+        "mem_limit": 4_000_000_000,
+        "memswap_limit": 4_000_000_000,
+        "read_only": True,
+        "tmpfs": {"/tmp": "mode=1777"},
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "restart_policy": {"Name": "unless-stopped"},
+        "healthcheck": {
+            "Test": ["CMD", "/opt/numl/bin/health"],
+            "Interval": 15 * 10**9,
+            "Retries": 3,
+            "Timeout": 10 * 10**9,
+            "StartPeriod": 60 * 10**9,
+        },
+    }
+
+
+def test_without_healing_the_engine_does_not_restart_it_either() -> None:
+    assert "--restart=no" in run_command(planned(heal=False))
+    assert create_options(planned(heal=False))["restart_policy"] == {"Name": "no"}
+
+
+def test_an_ipv6_address_is_published_in_brackets() -> None:
+    assert "--publish=[::1]:8010:8000" in run_command(planned(listen="::1"))
+
+
+def test_the_whole_apptainer_command() -> None:
+    assert instance_command(planned("/dist/numl.sif")) == (
+        "apptainer",
+        "instance",
+        "run",
+        "--containall",
+        "--no-privs",
+        "--mount=type=bind,source=/state/numl/model_repository,destination=/opt/numl/models/cpu,ro",
+        "--env=OMP_NUM_THREADS=1",
+        "/dist/numl.sif",
+        "numlkit-0-01234567-numl",
+        "/opt/tritonserver/bin/tritonserver",
+        "--id=numlkit-numl-0123",
+    )
+
+
+@given(
+    st.text(st.characters(codec="utf-8", exclude_characters="\0\r\n/"), min_size=1).filter(
+        lambda name: name not in (".", "..")
+    )
+)
+def test_no_name_of_a_folder_adds_a_field_to_a_mount(name: str) -> None:
+    import csv
+
+    source = Path("/") / name
+    field = mount_field(Mount(source=source, target=Path("/m")), "target", "readonly")
+    assert next(csv.reader([field])) == ["type=bind", f"source={source}", "target=/m", "readonly"]
+
+
+def test_an_image_of_the_kit_is_known_by_its_labels() -> None:
+    image = image_in_use("numl:1", "sha256:1", LABELS, Deployment())
+    assert (image.name, image.digest, image.environment_digest) == ("numl:1", "sha256:1", "abc")
+
+
+@pytest.mark.parametrize(
+    ("labels", "cause"),
+    [
+        ({}, "numl:1 is none of the kit's images: it has no label org.numlkit.environment.digest"),
+        (
+            {**LABELS, "org.numlkit.flavour": "gpu"},
+            "numl:1 is of flavour 'gpu', wanted is 'cpu'",
+        ),
+        (
+            {**LABELS, "org.numlkit.triton.release": "25.03"},
+            "numl:1 is of triton.release '25.03', wanted is '24.10'",
+        ),
+    ],
+)
+def test_another_image_is_refused(labels: dict[str, str], cause: str) -> None:
+    with pytest.raises(LaunchError) as caught:
+        image_in_use("numl:1", "sha256:1", labels, Deployment())
+    assert caught.value.cause == cause
