@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from deploy.errors import RepositoryError
+from deploy.errors import LaunchError, RepositoryError
 from deploy.repository.stage import VERSION
 from deploy.server.golden import read_golden
+from deploy.server.metrics import ModelCounts, fetch_counts
 from deploy.server.probe import Probe, SmokeResult, smoke
 from deploy.state import DeploymentFolder, DeploymentState, endpoint
 from deploy.supervisor.stubs import living_stubs, missing_stubs
@@ -22,12 +23,14 @@ class ModelHealth:
         alive: Its living stubs.
         wanted: How many it should have.
         smoke: What a smoke inference gave just now.
+        counts: What the server has counted of it; None if it does not say.
     """
 
     model: str
     alive: int
     wanted: int
     smoke: SmokeResult
+    counts: ModelCounts | None = None
 
     @property
     def ok(self) -> bool:
@@ -72,10 +75,17 @@ def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float)
     missing = missing_stubs(stubs, state.models, instances)
     problems += [f"model {m}: {n} of {instances} stubs dead" for m, n in missing.items()]
     counts = Counter(stub.model for stub in stubs)
+    counted: dict[str, ModelCounts] = {}
+    try:
+        counted = fetch_counts(endpoint(state.host, state.ports.metrics), timeout=timeout)
+    except LaunchError as error:
+        if server is not None:
+            problems.append(error.cause)
     models = []
     for model in state.models:
         result = _asked(folder, probe, model)
-        models.append(ModelHealth(model, min(counts[model], instances), instances, result))
+        alive = min(counts[model], instances)
+        models.append(ModelHealth(model, alive, instances, result, counted.get(model)))
         if result.error is not None and server is not None:
             problems.append(f"model {model}: {result.error}")
     if state.phase != "ready":

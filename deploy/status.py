@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from deploy.cli import Parser, make_parser, run
 from deploy.console import Console
 from deploy.health import examine
+from deploy.server.metrics import ModelCounts
 from deploy.state import DeploymentFolder, endpoint
 
 
@@ -46,11 +47,16 @@ def _status(options: argparse.Namespace, console: Console) -> int:
             f"{m.alive} of {m.wanted}",
             "ready" if m.smoke.ready else "not ready",
             m.smoke.error or f"right, {1e3 * (m.smoke.seconds or 0):.0f} ms",
+            *_counted(m.counts),
         ]
         for m in health.models
     ]
     title = f"deployment {state.name}: {'healthy' if not health.problems else 'NOT healthy'}"
-    console.table(title, ("model", "stubs", "says", "smoke inference"), rows)
+    console.table(
+        title,
+        ("model", "stubs", "says", "smoke inference", "requests", "failed", "p50", "p99"),
+        rows,
+    )
     for problem in health.problems:
         console.line(f"problem: {problem}")
     healed = f"healed stubs {state.heals} times, restarted the server {state.restarts} times"
@@ -64,6 +70,14 @@ def _status(options: argparse.Namespace, console: Console) -> int:
         }
     )
     return 1 if health.problems else 0
+
+
+def _counted(counts: ModelCounts | None) -> tuple[str, str, str, str]:
+    """Return requests, failures, p50 and p99 in words."""
+    if counts is None:
+        return ("-", "-", "-", "-")
+    times = (f"{1e3 * s:.0f} ms" if s is not None else "-" for s in (counts.p50, counts.p99))
+    return (str(counts.requests), str(counts.failures), *times)  # type: ignore[return-value]
 
 
 if __name__ == "__main__":

@@ -68,6 +68,7 @@ def server_arguments(
         f"--grpc-port={ports.grpc}",
         f"--metrics-address={listen}",
         f"--metrics-port={ports.metrics}",
+        "--metrics-config=summary_latencies=true",
         "--reuse-http-port=false",
         "--reuse-grpc-port=false",
         f"--http-restricted-api={RESTRICTED_APIS}:closed={KEY_PLACEHOLDER}",

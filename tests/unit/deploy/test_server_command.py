@@ -34,6 +34,7 @@ def test_the_whole_command_line() -> None:
         "--grpc-port=8001",
         "--metrics-address=127.0.0.1",
         "--metrics-port=8002",
+        "--metrics-config=summary_latencies=true",
         "--reuse-http-port=false",
         "--reuse-grpc-port=false",
         "--http-restricted-api=shared-memory,trace,logging:closed=KEY-MADE-AT-START",
