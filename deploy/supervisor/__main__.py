@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import os
+import random
 import signal
 import sys
 from pathlib import Path
@@ -47,6 +49,12 @@ def main(argument: str) -> int:
         if plan is None:
             logging.error("no plan in %s", path)
             return 1
+        if plan.deployment.cpus is not None and plan.engine != "docker":
+            # What this process starts may run on no other core. At random: several deployments
+            # are not to share the first ones.
+            usable = sorted(os.sched_getaffinity(0))
+            chosen = random.sample(usable, min(plan.deployment.cpus, len(usable)))
+            os.sched_setaffinity(0, chosen)
         golden = {
             model: read_golden(plan.repository / model / VERSION / "golden.npz")
             for model in plan.deployment.models

@@ -62,6 +62,10 @@ class ContainerServer(Server):
             self._follower.join(_LAST_WORDS_S)
         return super().output()
 
+    def outgrown(self) -> str | None:
+        """Return None: the engine keeps the container to its limit."""
+        return None
+
     def stop(self) -> None:
         """Stop and remove the container; what it wrote is gone with it."""
         remove_container(self._name)

@@ -13,7 +13,7 @@ from deploy.server.failures import diagnose, is_hopeless, last_words
 from deploy.server.golden import GoldenEvent
 from deploy.server.probe import Probe, smoke
 from deploy.state import ProcessId
-from deploy.supervisor.stubs import Stub, living_stubs
+from deploy.supervisor.stubs import Stub, living_stubs, memory_in_use
 
 _POLL_S = 0.1
 
@@ -54,6 +54,17 @@ class Server(ABC):
         """Return its living stubs."""
         process = self.identity.process() if self.identity is not None else None
         return living_stubs(process) if process is not None else ()
+
+    def outgrown(self) -> str | None:
+        """Return, in words, by how much it and its stubs are beyond their memory limit, or None."""
+        limit = self._plan.deployment.memory
+        process = self.identity.process() if self.identity is not None else None
+        if limit is None or process is None:
+            return None
+        used = memory_in_use(process)
+        if used <= limit:
+            return None
+        return f"uses {used / 1e6:.0f} MB, its memory limit (--memory) is {limit / 1e6:.0f} MB"
 
     @abstractmethod
     def stop(self) -> None:
@@ -96,6 +107,11 @@ class Server(ABC):
             # Also when every model answers: the metrics port may be lost all the same.
             if is_hopeless(self.output()):
                 self._fail("did not become ready")
+            excess = self.outgrown()
+            if excess is not None:
+                raise LaunchError(
+                    f"the server {excess}", "a higher --memory, or fewer --instances or --models"
+                )
             if waiting and time.monotonic() > deadline:
                 raise LaunchError(
                     f"not ready in time (waited for {', '.join(waiting)})",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +48,18 @@ def living_stubs(server: psutil.Process) -> tuple[Stub, ...]:
         except psutil.Error:
             continue
     return tuple(stubs)
+
+
+def memory_in_use(server: psutil.Process) -> int:
+    """Return the bytes that ``server`` and its stubs hold, shared ones counted once."""
+    total = 0
+    try:
+        for process in (server, *server.children(recursive=True)):
+            with suppress(psutil.Error):
+                total += process.memory_full_info().pss
+    except psutil.NoSuchProcess:
+        return 0
+    return total
 
 
 def missing_stubs(stubs: Iterable[Stub], models: Iterable[str], instances: int) -> dict[str, int]:

@@ -94,6 +94,10 @@ class Supervisor:
             while not self._stop.wait(WATCH_S):
                 try:
                     if not server.alive():
+                        log.warning("the server died; last words: %s", server.output()[-300:])
+                        server = self._replace(server)
+                    elif (excess := server.outgrown()) is not None:
+                        log.warning("the server %s: it is started anew", excess)
                         server = self._replace(server)
                     else:
                         self._heal_stubs(server)
@@ -150,10 +154,10 @@ class Supervisor:
 
     def _replace(self, dead: Server) -> Server:
         """Start a new server in a dead one's place, again and again if need be."""
-        log.warning("the server died; last words: %s", dead.output()[-300:].strip())
         if not self._plan.deployment.heal:
             raise LaunchError(
-                "the server died, and healing is off", f"read its log: {self._plan.log}"
+                "the server died or outgrew its memory limit, and healing is off",
+                f"read its log: {self._plan.log}",
             )
         server, pause = dead, FIRST_PAUSE_S
         while True:
@@ -163,7 +167,7 @@ class Supervisor:
                 server = self._start("healing")
                 self._until_ready(server, self._plan.deployment.timeout)
                 return server
-            except LaunchError as error:
+            except KitError as error:
                 log.error("restart failed: %s", error.cause)
                 self._note("healing", cause=error.cause, remedy=error.remedy)
             if self._stop.wait(pause):

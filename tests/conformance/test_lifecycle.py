@@ -9,10 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import docker
 import psutil
 import pytest
 
 from deploy.paths import CHECKOUT
+from deploy.supervisor.stubs import living_stubs
 from tests.kit import Kit, until
 
 
@@ -130,6 +132,25 @@ def test_a_deployment_that_is_not_ready_in_time_fails_with_its_log(kit: Kit) -> 
     assert answer["status"] == 1
     assert "not ready in time" in answer["error"]
     assert not kit.leftovers("late")
+
+
+def test_it_keeps_to_the_cores_it_is_given(kit: Kit) -> None:
+    answer = kit.up("narrow", "--models", "nugraph3", "--cpus", "1")
+    stubs = living_stubs(psutil.Process(answer["server"]["pid"]))
+    assert len(stubs) == 1, "an instance for each core it may use, not for each of the host"
+    if kit.engine == "docker":
+        limit = docker.from_env().containers.get(answer["container"]).attrs["HostConfig"]
+        assert limit["NanoCpus"] == 10**9
+    else:
+        assert len(psutil.Process(stubs[0].process.pid).cpu_affinity()) == 1
+    kit.down("narrow")
+
+
+def test_a_memory_limit_that_is_too_small_is_the_cause_that_is_told(kit: Kit) -> None:
+    answer = kit.json("up", "--name", "small", "--models", "nugraph3", "--memory", "100m")
+    assert answer["status"] == 1
+    assert "memory" in answer["error"], answer
+    assert not kit.leftovers("small")
 
 
 def test_other_programs_can_read_the_state_file(kit: Kit, demo: dict[str, Any]) -> None:

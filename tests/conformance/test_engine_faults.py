@@ -1,0 +1,96 @@
+"""What can happen to a deployment only where there is an engine between it and the host."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.paths import CHECKOUT
+from deploy.supervisor.instance import config_folder
+from tests.kit import Kit, until
+
+SMALL = ("--models", "nugraph3", "--instances", "1")
+
+
+@pytest.fixture
+def contained(kit: Kit) -> Kit:
+    if kit.engine == "local":
+        pytest.skip("no container to be hurt")
+    return kit
+
+
+def _engine(kit: Kit, name: str, *words: str) -> None:
+    config = {"APPTAINER_CONFIGDIR": str(config_folder(kit.folder(name)))}
+    subprocess.run(words, env={**os.environ, **config}, check=True, capture_output=True)
+
+
+def _healed(kit: Kit, name: str, seconds: float) -> dict[str, Any]:
+    def restarted_and_right() -> bool:
+        status = kit.json("status", "--name", name)
+        return status["status"] == 0 and status["state"]["restarts"] >= 1
+
+    until(restarted_and_right, seconds, "the healing")
+    return kit.json("status", "--name", name)
+
+
+def test_a_container_that_somebody_removes_is_replaced(contained: Kit) -> None:
+    answer = contained.up("hurt", *SMALL)
+    if contained.engine == "docker":
+        _engine(contained, "hurt", "docker", "rm", "--force", answer["container"])
+    else:
+        _engine(contained, "hurt", "apptainer", "instance", "stop", "--force", answer["container"])
+    status = _healed(contained, "hurt", 60)
+    assert status["state"]["container"] == answer["container"]
+    assert status["state"]["server"] != answer["server"]
+    assert contained.json("smoke", "--name", "hurt")["ok"]
+    contained.down("hurt")
+    assert not contained.leftovers("hurt")
+
+
+def test_a_container_in_the_way_is_named_and_left_alone(contained: Kit) -> None:
+    """Somebody else's container has the name that ours would get."""
+    if contained.engine != "docker":
+        pytest.skip("instances are each user's own")
+    answer = contained.up("first", *SMALL)
+    contained.json("logs", "--name", "first")
+    state = contained.folder("first") / "state.json"
+    text = state.read_text()
+    os.kill(answer["supervisor"]["pid"], signal.SIGKILL)
+    state.unlink()
+    try:
+        again = contained.json("up", "--name", "first", *SMALL)
+        assert again["status"] == 1
+        assert "name" in again["error"], again
+        assert answer["container"] in again["error"] + again["remedy"], again
+    finally:
+        state.write_text(text)
+        contained.down("first")
+    assert not contained.leftovers("first")
+
+
+def test_a_restarted_docker_daemon_brings_the_deployment_back(contained: Kit) -> None:
+    if contained.engine != "docker":
+        pytest.skip("there is no daemon")
+    if os.environ.get("CI") != "true":
+        pytest.skip("would restart this host's Docker engine: set CI=true to run it")
+    answer = contained.up("daemon", *SMALL)
+    daemon = int(Path("/run/docker.pid").read_text())
+    os.kill(daemon, signal.SIGTERM)
+    until(lambda: not Path(f"/proc/{daemon}").exists(), 60, "the daemon's end")
+    time.sleep(3)  # long enough for a supervisor to fail at replacing the server
+    subprocess.run(
+        [CHECKOUT / "scripts" / "install_container_tools", "--start-docker"],
+        check=True,
+        capture_output=True,
+    )
+    status = _healed(contained, "daemon", 120)
+    assert status["state"]["server"] != answer["server"]
+    assert contained.json("smoke", "--name", "daemon")["ok"]
+    contained.down("daemon")
+    assert not contained.leftovers("daemon")

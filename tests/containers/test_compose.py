@@ -1,0 +1,88 @@
+"""containers/compose.yaml, run by compose, beside what up.py asks the same engine for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import docker
+import pytest
+
+from deploy.deployment import Deployment
+from deploy.engines.container_options import create_options
+from deploy.engines.docker_engine import DockerEngine
+from deploy.images.build import BuiltImage
+from deploy.paths import CHECKOUT
+from deploy.server.ports import choose_ports
+from tests.containers.conftest import Server
+
+PROJECT = "numlkit-test-compose"
+
+
+def compose(*words: str, **variables: str) -> str:
+    """Run compose, the plugin of docker or the program that was before it."""
+    plugin = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False)
+    program = ["docker", "compose"]
+    if plugin.returncode != 0:
+        assert shutil.which("docker-compose"), "no compose: sudo apt-get install docker-compose"
+        program = ["docker-compose"]
+    done = subprocess.run(
+        [
+            *program,
+            "--project-name",
+            PROJECT,
+            "--file",
+            CHECKOUT / "containers/compose.yaml",
+            *words,
+        ],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def server(engine: docker.DockerClient, image: BuiltImage) -> Iterator[Server]:
+    ports = choose_ports("127.0.0.1", None)
+    variables = {f"NUML_{use.upper()}_PORT": str(p) for use, p in ports.model_dump().items()}
+    compose("up", "--detach", NUML_IMAGE=image.tag, **variables)
+    try:
+        container = engine.containers.get(compose("ps", "--quiet").strip())
+        urls = (f"http://127.0.0.1:{ports.http}", f"grpc://127.0.0.1:{ports.grpc}")
+        yield Server(container, urls)
+    finally:
+        compose("down", "--timeout", "30")
+
+
+def test_what_compose_starts_gives_every_golden_answer(server: Server) -> None:
+    server.wait_healthy()
+    assert [result.error for result in server.answers()] == [None] * 6
+
+
+def test_compose_shuts_in_as_up_does(server: Server, image: BuiltImage) -> None:
+    wanted = create_options(
+        DockerEngine().plan(deployment=Deployment(engine="docker", image=image.tag))
+    )
+    host = server.container.attrs["HostConfig"]
+    assert host["ReadonlyRootfs"] is wanted["read_only"]
+    assert host["CapDrop"] == wanted["cap_drop"]
+    assert host["SecurityOpt"] == wanted["security_opt"]
+    assert host["Tmpfs"] == wanted["tmpfs"]
+    assert host["ShmSize"] == wanted["shm_size"]
+    assert host["RestartPolicy"]["Name"] == wanted["restart_policy"]["Name"]
+    # Locked memory is lifted by up only where the engine can.
+    stack = [limit for limit in wanted["ulimits"] if limit["Name"] == "stack"]
+    assert host["Ulimits"] == stack
+    bound = {binding["HostIp"] for found in host["PortBindings"].values() for binding in found}
+    assert bound == {"127.0.0.1"}
+
+
+def test_the_gpu_variant_asks_for_all_gpus_and_is_off_unless_asked_for() -> None:
+    assert "numl-gpu" not in compose("ps", "--services").split()
+    assert "numl-gpu" in compose("--profile", "gpu", "config", "--services").split()
+    assert "driver: nvidia" in compose("--profile", "gpu", "config")
