@@ -15,7 +15,7 @@ from typing import Any
 from deploy.deployment import EngineName
 from deploy.paths import CHECKOUT
 from deploy.supervisor.instance import config_folder
-from deploy.supervisor.leftovers import shared_memory_regions, shm_prefix
+from deploy.supervisor.leftovers import shared_memory_regions, shm_prefix, stubs_at
 
 START_S = 120
 
@@ -79,7 +79,8 @@ class Kit:
         """Return what is left of a deployment: in the engine, in /dev/shm, of scratch folders."""
         prefix = shm_prefix(self.folder(name))
         containers = [Path(c) for c in self._containers(name) if c == prefix.rstrip("-")]
-        return [*leftovers(prefix, scratch), *containers]
+        stubs = [Path(f"stub {stub.pid}") for stub in stubs_at(prefix)]
+        return [*leftovers(prefix, scratch), *containers, *stubs]
 
     def _containers(self, name: str) -> list[str]:
         """Return the names of all containers, or of the deployment's instances."""

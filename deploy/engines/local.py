@@ -40,7 +40,6 @@ from deploy.supervisor.leftovers import (
     sweep,
     taking_turns,
 )
-from deploy.supervisor.stubs import living_stubs
 
 _MB = 1_000_000
 # The environment takes 1.3 GB, and pip as much again while it unpacks; Triton 0.2 GB.
@@ -147,7 +146,6 @@ class LocalEngine(Engine):
     def clear(self, *, folder: DeploymentFolder, state: DeploymentState) -> None:
         """End server and stubs; remove shared memory and scratch folders."""
         server = state.server.process() if state.server is not None else _unrecorded(folder)
-        stubs = living_stubs(server) if server is not None else ()
         if server is not None:
             end_process(server)
         scratch = frozenset(state.scratch)
@@ -155,11 +153,7 @@ class LocalEngine(Engine):
             # The supervisor was killed before it knew which folder its server made.
             with taking_turns():
                 scratch = scratch_since(state.before, state.server)
-        sweep(
-            prefix=shm_prefix(folder.path),
-            scratch=scratch,
-            processes=[stub.process for stub in stubs],
-        )
+        sweep(prefix=shm_prefix(folder.path), scratch=scratch)
 
     def _distribution(self, deployment: Deployment, environment: Environment) -> TritonDistribution:
         python = ".".join(environment.python_version.split(".")[:2])

@@ -25,6 +25,7 @@ from deploy.errors import DeploymentError
 from deploy.files import locked
 from deploy.paths import state_folder
 from deploy.state import DeploymentFolder, ProcessId, Surroundings, known_deployments
+from deploy.supervisor.stubs import STUB
 
 SHARED_MEMORY = Path("/dev/shm")
 SCRATCH = Path("/tmp")  # Triton's Python backend ignores TMPDIR
@@ -50,6 +51,25 @@ def shared_memory_regions(prefix: str, folder: Path = SHARED_MEMORY) -> tuple[Pa
         for path in folder.glob(f"{prefix}*")
         if _UUID.fullmatch(path.name.removeprefix(prefix))
     )
+
+
+def stubs_at(prefix: str) -> list[psutil.Process]:
+    """Return the living stubs whose regions have ``prefix``: orphans, if their server is gone.
+
+    One that was about to start when its server was killed waits for it for ever.
+    """
+    found = []
+    for process in psutil.process_iter():
+        try:
+            command = process.cmdline()
+        except psutil.Error:
+            continue
+        # STUB .../model.py REGION ...
+        if len(command) < 3 or Path(command[0]).name != STUB:
+            continue
+        if command[2].startswith(prefix) and _UUID.fullmatch(command[2].removeprefix(prefix)):
+            found.append(process)
+    return found
 
 
 def scratch_folders(folder: Path = SCRATCH) -> frozenset[Path]:
@@ -118,15 +138,14 @@ def scratch_since(before: Surroundings, server: ProcessId | None) -> frozenset[P
     return frozenset() if others else folders
 
 
-def sweep(*, prefix: str, scratch: Iterable[Path], processes: Iterable[ProcessId]) -> None:
-    """Remove what a server that is gone has left.
+def sweep(*, prefix: str, scratch: Iterable[Path]) -> None:
+    """Remove what a server that is gone has left: stubs, shared memory, scratch folders.
 
     Args:
         prefix: Start of the names of its shared memory regions.
         scratch: Its scratch folders.
-        processes: Its stubs; those still alive are ended.
     """
-    alive = [found for p in processes if (found := p.process()) is not None]
+    alive = stubs_at(prefix)
     for process in alive:
         try:
             process.kill()

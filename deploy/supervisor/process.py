@@ -18,7 +18,6 @@ from deploy.supervisor.leftovers import (
     taking_turns,
 )
 from deploy.supervisor.server import Note, Server
-from deploy.supervisor.stubs import Stub
 
 _SCRATCH_WAIT_S = 5.0
 
@@ -36,7 +35,6 @@ class ProcessServer(Server):
 
     def __init__(self, plan: LaunchPlan, note: Note) -> None:
         super().__init__(plan)
-        self._stubs: set[ProcessId] = set()
         self.scratch: frozenset[Path] = frozenset()
         key = secrets.token_hex(16)
         # The backend names its scratch folder only by making it: starts take turns, so that a
@@ -69,15 +67,8 @@ class ProcessServer(Server):
         """Return whether the process runs."""
         return self._process.poll() is None
 
-    def living_stubs(self) -> tuple[Stub, ...]:
-        """Return its living stubs; each is remembered, to be swept with the server."""
-        stubs = super().living_stubs()
-        self._stubs.update(stub.process for stub in stubs)
-        return stubs
-
     def stop(self) -> None:
         """Stop it, by force if it does not follow, and remove what it leaves behind."""
-        self.living_stubs()
         if self.alive():
             self._process.terminate()
             try:
@@ -88,7 +79,7 @@ class ProcessServer(Server):
         if not self.scratch:
             with taking_turns():
                 self.scratch = scratch_since(self._before, self.identity)
-        sweep(prefix=self._plan.shm_prefix, scratch=self.scratch, processes=self._stubs)
+        sweep(prefix=self._plan.shm_prefix, scratch=self.scratch)
 
     def _ended(self) -> str:
         return f"ended with status {self._process.returncode}"

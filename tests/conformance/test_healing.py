@@ -43,7 +43,8 @@ def test_without_healing_a_killed_stub_stays_reported(kit: Kit) -> None:
 
 
 def test_a_killed_server_is_started_again(kit: Kit, single: dict[str, Any]) -> None:
-    regions = set(kit.leftovers("single"))
+    # A container that takes its place has the same name: only what lies in /dev/shm counts.
+    regions = {left for left in kit.leftovers("single") if left.is_absolute()}
     os.kill(single["server"]["pid"], signal.SIGKILL)
     until(lambda: kit.json("status", "--name", "single")["status"] != 0, 5, "the notice")
     until(lambda: kit.json("status", "--name", "single")["status"] == 0, 60, "the restart")

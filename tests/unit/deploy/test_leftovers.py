@@ -1,8 +1,10 @@
 import os
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
+import psutil
 import pytest
 
 from deploy.state import DeploymentFolder, ProcessId, Surroundings
@@ -13,6 +15,7 @@ from deploy.supervisor.leftovers import (
     scratch_since,
     shared_memory_regions,
     shm_prefix,
+    sweep,
 )
 from tests.unit.deploy.test_state import make_state
 
@@ -115,3 +118,28 @@ def test_a_process_that_has_loaded_the_backend_is_found(tmp_path: Path) -> None:
     assert ProcessId.of(os.getpid()) not in found
     process.communicate(b"\n")
     assert identity not in backend_processes()
+
+
+def test_a_stub_that_waits_for_a_server_that_is_gone_is_ended_and_another_s_is_not(
+    tmp_path: Path,
+) -> None:
+    """A shell that waits stands for the stub: it has a stub's command line."""
+    script = tmp_path / "model.py"
+    script.write_text("read _")
+    regions = (f"numlkit-test-{uuid.uuid4()}", f"numlkit-test-other-{uuid.uuid4()}")
+    stubs = [
+        subprocess.Popen(
+            ["/backends/python/triton_python_backend_stub", str(script), region],
+            executable="/bin/sh",
+            stdin=subprocess.PIPE,
+        )
+        for region in regions
+    ]
+    try:
+        sweep(prefix="numlkit-test-", scratch=())
+        assert not psutil.pid_exists(stubs[0].pid)
+        assert stubs[1].poll() is None
+    finally:
+        for stub in stubs:
+            stub.kill()
+            stub.wait()
