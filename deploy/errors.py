@@ -33,6 +33,10 @@ class TritonSetupError(KitError):
     """No usable Triton could be found or unpacked."""
 
 
+class GpuError(KitError):
+    """The GPUs that were asked for are not there or cannot be used."""
+
+
 class LaunchError(KitError):
     """A server did not become ready."""
 

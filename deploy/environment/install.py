@@ -118,6 +118,8 @@ def _install_locked(base: Path, lock: Lock, interpreter: Interpreter, say: Say) 
     try:
         _run(torch, "pip cannot install torch")
     except EnvironmentSetupError:
+        if not lock.versions["torch"].endswith("+cpu"):
+            raise
         # The wheel is not where pip looks by default: ask PyTorch's own index for it.
         say(f"installing torch from {TORCH_CPU_INDEX}")
         _run([*torch, "--index-url", TORCH_CPU_INDEX], "pip cannot install torch")

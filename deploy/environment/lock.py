@@ -14,6 +14,7 @@ from pathlib import Path
 
 from deploy.errors import EnvironmentSetupError
 from deploy.files import digest_of
+from deploy.hardware.needs import GpuNeeds, cuda_needs
 
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9.+!_-]+)\s*(\\)?$")
 
@@ -35,6 +36,25 @@ class Lock:
     packages: Path
     digest: str
     versions: dict[str, str]
+
+    def gpu_needs(self) -> GpuNeeds:
+        """Return what the locked torch asks of driver and GPUs.
+
+        Raises:
+            EnvironmentSetupError: If it is none for GPUs, or for a CUDA the kit does not know.
+        """
+        software = f"torch {self.versions['torch']}"
+        # Up to CUDA 12 the package's name ends in -cu12.
+        runtimes = [v for n, v in self.versions.items() if n.startswith("nvidia-cuda-runtime")]
+        if not runtimes:
+            raise EnvironmentSetupError(f"{software} of lock file {self.torch} is not for GPUs")
+        cuda = ".".join(runtimes[0].split(".")[:2])
+        try:
+            return cuda_needs(software, cuda)
+        except KeyError:
+            raise EnvironmentSetupError(
+                f"{software} is built for CUDA {cuda}, whose driver the kit does not know"
+            ) from None
 
 
 def read_lock(folder: Path, flavour: str) -> Lock:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from deploy.errors import TritonSetupError
+from deploy.hardware.needs import GpuNeeds
 
 
 @dataclass(frozen=True)
@@ -53,17 +55,46 @@ RELEASES = {
 }
 
 
+# Which driver and GPUs a release asks for, as its release notes say it
+# (docs.nvidia.com/deeplearning/triton-inference-server/release-notes/rel-24-10.html and its
+# neighbours, "Driver Requirements" and "GPU Requirements"). More than RELEASES has: a stock image
+# may be of a release that the kit does not build. On data centre GPUs NVIDIA also supports older
+# drivers by name; for them the CUDA family's oldest driver counts here.
+GPU_NEEDS = {
+    release: GpuNeeds(f"Triton {release}", cuda, driver, compute_capability)
+    for release, cuda, driver, compute_capability in (
+        ("24.05", "12.4", 545, (6, 0)),
+        ("24.10", "12.6.2", 560, (6, 0)),
+        ("25.03", "12.8.1", 560, (7, 5)),
+        ("25.08", "13.0.0", 575, (7, 5)),
+        ("25.10", "13.0.2", 575, (7, 5)),
+    )
+}
+
+
 def find_release(release: str) -> TritonRelease:
     """Return the release named ``release``.
 
     Raises:
         TritonSetupError: If the kit does not know it.
     """
-    try:
-        return RELEASES[release]
-    except KeyError:
-        known = ", ".join(sorted(RELEASES))
-        raise TritonSetupError(
-            f"Triton {release} is not available without a container",
-            f"triton = one of: {known}",
-        ) from None
+    if release not in RELEASES:
+        raise _unknown(release, RELEASES)
+    return RELEASES[release]
+
+
+def gpu_needs(release: str) -> GpuNeeds:
+    """Return what the release named ``release`` asks of driver and GPUs.
+
+    Raises:
+        TritonSetupError: If the kit does not know it.
+    """
+    if release not in GPU_NEEDS:
+        raise _unknown(release, GPU_NEEDS)
+    return GPU_NEEDS[release]
+
+
+def _unknown(release: str, known: Iterable[str]) -> TritonSetupError:
+    return TritonSetupError(
+        f"Triton {release} is not known to the kit", f"one of: {', '.join(sorted(known))}"
+    )

@@ -4,6 +4,7 @@ import pytest
 
 from deploy.environment.lock import read_lock
 from deploy.errors import EnvironmentSetupError
+from deploy.hardware.needs import GpuNeeds
 from deploy.paths import ENVIRONMENT_SOURCE
 
 LOCKS = ENVIRONMENT_SOURCE / "locks"
@@ -44,3 +45,36 @@ def test_a_line_that_is_no_exact_version_is_named(tmp_path: Path) -> None:
 def test_a_missing_lock_is_named(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentSetupError, match="No such file"):
         read_lock(tmp_path, "cpu")
+
+
+def test_the_gpu_lock_tells_what_its_torch_needs_of_the_host() -> None:
+    needs = read_lock(LOCKS, "gpu").gpu_needs()
+    assert needs == GpuNeeds("torch 2.13.0", "13.0", driver=580, compute_capability=(7, 5))
+
+
+def _gpu_lock(folder: Path, runtime: str) -> None:
+    (folder / "torch-gpu.txt").write_text("torch==2.7.1\n")
+    (folder / "gpu.txt").write_text(f"numpy==1.26.4\n{runtime}\n")
+
+
+def test_the_cuda_12_runtime_is_known_by_its_longer_name(tmp_path: Path) -> None:
+    _gpu_lock(tmp_path, "nvidia-cuda-runtime-cu12==12.6.77")
+    needs = read_lock(tmp_path, "gpu").gpu_needs()
+    assert needs == GpuNeeds("torch 2.7.1", "12.6", driver=525, compute_capability=(5, 0))
+
+
+def test_a_cuda_that_the_kit_does_not_know_is_named(tmp_path: Path) -> None:
+    _gpu_lock(tmp_path, "nvidia-cuda-runtime==99.1.2")
+    with pytest.raises(EnvironmentSetupError) as caught:
+        read_lock(tmp_path, "gpu").gpu_needs()
+    assert caught.value.cause == (
+        "torch 2.7.1 is built for CUDA 99.1, whose driver the kit does not know"
+    )
+
+
+def test_a_lock_without_cuda_is_not_for_gpus() -> None:
+    with pytest.raises(EnvironmentSetupError) as caught:
+        read_lock(LOCKS, "cpu").gpu_needs()
+    assert caught.value.cause == (
+        f"torch 2.13.0+cpu of lock file {LOCKS / 'torch-cpu.txt'} is not for GPUs"
+    )

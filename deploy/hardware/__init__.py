@@ -1,0 +1,1 @@
+"""What this host has to compute with: NVIDIA GPUs, and which of them a launch uses."""

@@ -1,0 +1,35 @@
+"""Where torch is looked for. What runs pip is replaced: no test downloads torch."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from deploy.environment import install
+from deploy.environment.install import TORCH_CPU_INDEX, ensure_environment
+from deploy.environment.interpreter import Interpreter
+from deploy.environment.lock import read_lock
+from deploy.errors import EnvironmentSetupError
+from deploy.paths import ENVIRONMENT_SOURCE
+
+INTERPRETER = Interpreter(Path("/usr/bin/python3.11"), "3.11.2", Path("/lib/libpython3.11.so.1.0"))
+
+
+@pytest.mark.parametrize(("flavour", "indexes"), [("cpu", [TORCH_CPU_INDEX]), ("gpu", [])])
+def test_only_the_cpu_torch_is_looked_for_on_its_own_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flavour: str, indexes: Sequence[str]
+) -> None:
+    asked: list[str] = []
+
+    def run(command: Sequence[str], failed: str, line: object = None) -> None:
+        if "torch" in failed:
+            if "--index-url" in command:
+                asked.append(command[-1])
+            raise EnvironmentSetupError(f"{failed}: {len(asked)} other places")
+
+    monkeypatch.setattr(install, "_run", run)
+    lock = read_lock(ENVIRONMENT_SOURCE / "locks", flavour)
+    with pytest.raises(EnvironmentSetupError) as caught:
+        ensure_environment(tmp_path, lock, INTERPRETER, ENVIRONMENT_SOURCE, lambda text: None)
+    assert caught.value.cause == f"pip cannot install torch: {len(indexes)} other places"
+    assert asked == indexes
