@@ -17,7 +17,7 @@ from pathlib import Path
 
 from deploy.errors import BuildError
 from deploy.files import built_folder
-from deploy.repository.config import LaunchSettings
+from deploy.repository.config import GpuInstances, LaunchSettings
 from deploy.repository.stage import plan_models, write_models
 from deploy.server.distribution import TritonDistribution
 
@@ -33,14 +33,14 @@ def wired_settings(
     Args:
         archive: The packed environment.
         environment_digest: Names its content; the models check that they run in it.
-        instances: Instances of each model.
-        gpu: Whether they run on GPUs.
+        instances: Instances of each model, on each GPU if they run on GPUs.
+        gpu: Whether they run on GPUs: all that the server will see.
     """
     return LaunchSettings(
         environment=Path("$$TRITON_MODEL_DIRECTORY") / ".." / archive.name,
         parameters={"environment_digest": environment_digest, "threads": "1"},
         instances=instances,
-        gpu=gpu,
+        gpus=GpuInstances(instances) if gpu else None,
     )
 
 

@@ -19,7 +19,7 @@ from deploy.packing.layers import IMAGE_PREFIX, pack_layers
 from deploy.packing.plan import EnvironmentBuild
 from deploy.packing.prefix import Prefix
 from deploy.paths import CHECKOUT, MODEL_REPOSITORY
-from deploy.repository.config import LaunchSettings
+from deploy.repository.config import GpuInstances, LaunchSettings
 from deploy.repository.stage import plan_models, stage
 from deploy.server.distribution import TritonDistribution
 
@@ -99,6 +99,6 @@ def stage_models(
             environment=Path(IMAGE_PREFIX),
             parameters={"environment_digest": environment_digest, "threads": "1"},
             instances=INSTANCES,
-            gpu=device == "gpu",
+            gpus=GpuInstances(INSTANCES) if device == "gpu" else None,
         )
         stage(plan_models(repository, models, settings, {}), folder / device)

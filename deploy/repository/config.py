@@ -24,6 +24,20 @@ POSITION_INPUTS = tuple(f"spacepoint_table_position_{axis}" for axis in "xyz")
 
 
 @dataclass(frozen=True)
+class GpuInstances:
+    """Where the instances of a model run on GPUs.
+
+    Attributes:
+        count: Instances on each GPU.
+        numbers: The GPUs, as the server's process counts them: from 0 on those that
+            CUDA_VISIBLE_DEVICES or its container lets it see. None named: all of these.
+    """
+
+    count: int
+    numbers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class LaunchSettings:
     """What a launch sets in a model's configuration.
 
@@ -31,14 +45,14 @@ class LaunchSettings:
         environment: Where the server finds the execution environment: an absolute folder or
             archive, or a path that begins with ``$$TRITON_MODEL_DIRECTORY``.
         parameters: Further string parameters, by name.
-        instances: Instances of the model.
-        gpu: Whether the instances run on GPUs; a model that is made for a CPU stays there.
+        instances: Instances of the model on CPUs.
+        gpus: Where they run on GPUs instead, or None; a model that is made for a CPU stays there.
     """
 
     environment: Path
     parameters: Mapping[str, str]
     instances: int
-    gpu: bool = False
+    gpus: GpuInstances | None = None
 
 
 @dataclass(frozen=True)
@@ -100,10 +114,13 @@ def for_launch(config: ModelConfig, settings: LaunchSettings, weights: WeightFac
     kind = model_config_pb2.ModelInstanceGroup
     for_cpu = any(group.kind == kind.KIND_CPU for group in config.instance_group)
     del launched.instance_group[:]
-    launched.instance_group.add(
-        kind=kind.KIND_GPU if settings.gpu and not for_cpu else kind.KIND_CPU,
-        count=settings.instances,
-    )
+    if settings.gpus is None or for_cpu:
+        launched.instance_group.add(kind=kind.KIND_CPU, count=settings.instances)
+    else:
+        # Triton makes ``count`` instances on each of a group's GPUs.
+        launched.instance_group.add(
+            kind=kind.KIND_GPU, count=settings.gpus.count, gpus=settings.gpus.numbers
+        )
     _fit_outputs(launched, weights)
     return launched
 

@@ -17,9 +17,11 @@ from deploy.building.preflight import (
 from deploy.building.run import check_libc
 from deploy.building.source import find_source, published
 from deploy.building.steps import Steps
+from deploy.building.wire import wired_settings
 from deploy.console import Console
 from deploy.errors import BuildError
 from deploy.packing.prefix import Prefix
+from deploy.repository.config import GpuInstances, LaunchSettings
 from deploy.server.release import find_release
 
 GB = 10**9
@@ -154,3 +156,18 @@ def test_an_environment_that_nvidias_image_is_too_old_for_is_refused(tmp_path: P
     check_libc(Prefix(tmp_path, "0" * 64, "3.11.7", (2, 35)), release)
     with pytest.raises(BuildError, match=r"needs glibc 2\.36; NVIDIA's image .* has 2\.35"):
         check_libc(Prefix(tmp_path, "0" * 64, "3.11.2", (2, 36)), release)
+
+
+@pytest.mark.parametrize(("gpu", "gpus"), [(False, None), (True, GpuInstances(2))])
+def test_a_wired_repository_uses_every_gpu_its_server_sees_or_none(
+    gpu: bool, gpus: GpuInstances | None
+) -> None:
+    settings = wired_settings(
+        Path("/out/numl.tar.gz"), environment_digest="e2bc", instances=2, gpu=gpu
+    )
+    assert settings == LaunchSettings(
+        environment=Path("$$TRITON_MODEL_DIRECTORY/../numl.tar.gz"),
+        parameters={"environment_digest": "e2bc", "threads": "1"},
+        instances=2,
+        gpus=gpus,
+    )

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from google.protobuf import text_format
 
 from deploy.deployment import DEFAULT_MODELS, Ports
 from deploy.images.context import CONTAINERS, SCRIPTS, stage_models
@@ -91,4 +92,6 @@ def test_the_models_of_an_image(tmp_path: Path, flavour: str, devices: list[str]
             assert parameters["EXECUTION_ENV_PATH"] == IMAGE_PREFIX
             assert parameters["environment_digest"] == "e2bc"
             assert parameters["threads"] == "1"
-            assert [group.count for group in config.instance_group] == [2]
+            kind = "KIND_GPU" if device == "gpu" and model != "nugraph2_cpu" else "KIND_CPU"
+            groups = [text_format.MessageToString(group) for group in config.instance_group]
+            assert groups == [f"count: 2\nkind: {kind}\n"]

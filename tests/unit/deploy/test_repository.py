@@ -8,6 +8,7 @@ from google.protobuf import text_format
 from deploy.errors import RepositoryError
 from deploy.paths import MODEL_REPOSITORY
 from deploy.repository.config import (
+    GpuInstances,
     LaunchSettings,
     WeightFacts,
     for_launch,
@@ -118,13 +119,37 @@ def test_a_launch_sets_environment_instances_and_the_sizes_that_the_weights_have
     assert text_format.MessageToString(tracked) != LAUNCHED, "the tracked one is left alone"
 
 
+ON_CPUS = """\
+count: 6
+kind: KIND_CPU
+"""
+ON_EVERY_GPU = """\
+count: 2
+kind: KIND_GPU
+"""
+ON_TWO_GPUS = """\
+count: 2
+gpus: 0
+gpus: 1
+kind: KIND_GPU
+"""
+
+
 @pytest.mark.parametrize(
-    ("model", "kind"), [("nugraph3", "KIND_GPU"), ("nugraph2_cpu", "KIND_CPU")]
+    ("model", "gpus", "group"),
+    [
+        ("nugraph3", None, ON_CPUS),
+        ("nugraph3", GpuInstances(2), ON_EVERY_GPU),
+        ("nugraph3", GpuInstances(2, (0, 1)), ON_TWO_GPUS),
+        ("nugraph2_cpu", GpuInstances(2, (0, 1)), ON_CPUS),  # made for a CPU: it stays there
+    ],
 )
-def test_on_a_gpu_the_model_made_for_a_cpu_stays_on_it(model: str, kind: str) -> None:
+def test_instances_are_written_for_each_device(
+    model: str, gpus: GpuInstances | None, group: str
+) -> None:
     tracked = read_config(MODEL_REPOSITORY / model / "config.pbtxt")
-    launched = for_launch(tracked, replace(SETTINGS, gpu=True), FACTS)
-    assert [f"kind: {kind}" in str(group) for group in launched.instance_group] == [True]
+    launched = for_launch(tracked, replace(SETTINGS, instances=6, gpus=gpus), FACTS)
+    assert [text_format.MessageToString(g) for g in launched.instance_group] == [group]
 
 
 def test_a_written_configuration_reads_back_equal(tmp_path: Path) -> None:
