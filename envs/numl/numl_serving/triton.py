@@ -271,14 +271,20 @@ def choose_device(kind: str, device_id: str) -> str:
         device_id: ``model_instance_device_id``.
 
     Raises:
-        ModelFilesError: It is a GPU and this environment's torch cannot use one.
+        ModelFilesError: It is a GPU and this environment's torch cannot use one, or finds none.
     """
     if kind != "GPU":
         return "cpu"
-    if not torch.cuda.is_available():
+    if torch.version.cuda is None:
         raise ModelFilesError(
             f"the instance is of KIND_GPU but torch {torch.__version__} cannot use a GPU: "
             "deploy with the GPU environment or set KIND_CPU in config.pbtxt's instance_group"
+        )
+    if not torch.cuda.is_available():
+        raise ModelFilesError(
+            f"the instance is of KIND_GPU but torch {torch.__version__} for CUDA "
+            f"{torch.version.cuda} finds no GPU that it can use: the host's driver is too old for "
+            "it (nvidia-smi), or the server was given no GPU (CUDA_VISIBLE_DEVICES)"
         )
     return f"cuda:{device_id}"
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import fake_triton
 import numpy as np
 import pytest
+import torch
 from fake_triton import FakeRuntime, Request
 from numl_serving import triton
 from numl_serving.batching import BatchWorker
@@ -23,7 +24,7 @@ OUTPUTS = [{"name": "x_filter_u", "dims": ["-1"]}, {"name": "x_semantic_u", "dim
 MODES = [{}, {"batch_max_events": "4"}, {"batch_max_events": "4", "batch_max_wait_ms": "20"}]
 
 
-def arguments(tmp_path, *, outputs=OUTPUTS, kind="CPU", **parameters):
+def arguments(tmp_path, *, outputs=OUTPUTS, kind="CPU", device_id="0", **parameters):
     (tmp_path / "1").mkdir(exist_ok=True)
     config = {
         "output": outputs,
@@ -35,7 +36,7 @@ def arguments(tmp_path, *, outputs=OUTPUTS, kind="CPU", **parameters):
         "model_version": "1",
         "model_name": "nugraph3",
         "model_instance_kind": kind,
-        "model_instance_device_id": "0",
+        "model_instance_device_id": device_id,
     }
 
 
@@ -332,16 +333,36 @@ def test_an_environment_of_this_python_is_accepted(start, tmp_path, monkeypatch)
     start(environment_digest="abc")
 
 
-def test_a_gpu_instance_without_cuda_is_refused(start, monkeypatch):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(ModelFilesError, match="cannot use a GPU: deploy with the GPU environment"):
+def test_a_gpu_instance_in_an_environment_for_cpus_is_refused(start, monkeypatch):
+    monkeypatch.setattr("torch.version.cuda", None)
+    with pytest.raises(ModelFilesError) as caught:
         start(kind="GPU")
+    assert str(caught.value) == (
+        f"the instance is of KIND_GPU but torch {torch.__version__} cannot use a GPU: deploy with "
+        "the GPU environment or set KIND_CPU in config.pbtxt's instance_group"
+    )
 
 
-def test_a_gpu_instance_uses_its_device(start, runtime, monkeypatch):
+def test_a_gpu_instance_without_a_usable_gpu_is_refused(start, monkeypatch):
+    """What CUDA says when the driver is too old is the same as when there is no GPU."""
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ModelFilesError) as caught:
+        start(kind="GPU")
+    assert str(caught.value) == (
+        f"the instance is of KIND_GPU but torch {torch.__version__} for CUDA 13.0 finds no GPU "
+        "that it can use: the host's driver is too old for it (nvidia-smi), or the server was "
+        "given no GPU (CUDA_VISIBLE_DEVICES)"
+    )
+
+
+@pytest.mark.parametrize("device_id", ["0", "3"])
+def test_a_gpu_instance_uses_its_device(start, runtime, monkeypatch, device_id):
+    """There is no GPU here: torch is told that there is one, and the runtime is a fake."""
+    monkeypatch.setattr("torch.version.cuda", "13.0")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    start(kind="GPU")
-    assert runtime.loaded[1] == "cuda:0"
+    start(kind="GPU", device_id=device_id)
+    assert runtime.loaded[1] == f"cuda:{device_id}"
 
 
 def test_errors_are_one_line_even_for_long_messages():
