@@ -112,9 +112,8 @@ def for_launch(config: ModelConfig, settings: LaunchSettings, weights: WeightFac
     for name, value in sorted(settings.parameters.items()):
         launched.parameters[name].string_value = value
     kind = model_config_pb2.ModelInstanceGroup
-    for_cpu = any(group.kind == kind.KIND_CPU for group in config.instance_group)
     del launched.instance_group[:]
-    if settings.gpus is None or for_cpu:
+    if settings.gpus is None or made_for_cpu(config):
         launched.instance_group.add(kind=kind.KIND_CPU, count=settings.instances)
     else:
         # Triton makes ``count`` instances on each of a group's GPUs.
@@ -123,6 +122,17 @@ def for_launch(config: ModelConfig, settings: LaunchSettings, weights: WeightFac
         )
     _fit_outputs(launched, weights)
     return launched
+
+
+def made_for_cpu(config: ModelConfig) -> bool:
+    """Return whether a tracked configuration keeps its model on CPUs, whatever a launch has."""
+    kind = model_config_pb2.ModelInstanceGroup.KIND_CPU
+    return any(group.kind == kind for group in config.instance_group)
+
+
+def process_count(config: ModelConfig) -> int:
+    """Return how many processes serve a launched model, on all GPUs that are named together."""
+    return sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
 
 
 def _fit_outputs(config: ModelConfig, weights: WeightFacts) -> None:

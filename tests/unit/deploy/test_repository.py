@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
+from deploy.deployment import DEFAULT_MODELS
 from deploy.errors import RepositoryError
 from deploy.paths import MODEL_REPOSITORY
 from deploy.repository.config import (
@@ -12,6 +13,8 @@ from deploy.repository.config import (
     LaunchSettings,
     WeightFacts,
     for_launch,
+    made_for_cpu,
+    process_count,
     read_config,
     write_config,
 )
@@ -136,20 +139,29 @@ kind: KIND_GPU
 
 
 @pytest.mark.parametrize(
-    ("model", "gpus", "group"),
+    ("model", "gpus", "group", "processes"),
     [
-        ("nugraph3", None, ON_CPUS),
-        ("nugraph3", GpuInstances(2), ON_EVERY_GPU),
-        ("nugraph3", GpuInstances(2, (0, 1)), ON_TWO_GPUS),
-        ("nugraph2_cpu", GpuInstances(2, (0, 1)), ON_CPUS),  # made for a CPU: it stays there
+        ("nugraph3", None, ON_CPUS, 6),
+        ("nugraph3", GpuInstances(2), ON_EVERY_GPU, 2),
+        ("nugraph3", GpuInstances(2, (0, 1)), ON_TWO_GPUS, 4),
+        ("nugraph2_cpu", GpuInstances(2, (0, 1)), ON_CPUS, 6),  # made for a CPU: it stays there
     ],
 )
 def test_instances_are_written_for_each_device(
-    model: str, gpus: GpuInstances | None, group: str
+    model: str, gpus: GpuInstances | None, group: str, processes: int
 ) -> None:
     tracked = read_config(MODEL_REPOSITORY / model / "config.pbtxt")
     launched = for_launch(tracked, replace(SETTINGS, instances=6, gpus=gpus), FACTS)
     assert [text_format.MessageToString(g) for g in launched.instance_group] == [group]
+    assert process_count(launched) == processes
+
+
+def test_only_a_model_whose_own_configuration_says_so_is_made_for_cpus() -> None:
+    made = {
+        model: made_for_cpu(read_config(MODEL_REPOSITORY / model / "config.pbtxt"))
+        for model in DEFAULT_MODELS
+    }
+    assert made == {"nugraph2": False, "nugraph2_cpu": True, "nugraph3": False}
 
 
 def test_a_written_configuration_reads_back_equal(tmp_path: Path) -> None:
