@@ -20,8 +20,9 @@ class CudaFamily:
 
 # Drivers: CUDA Compatibility, "Minor Version Compatibility", table 1
 # (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
-# GPUs: the CUDA 12.0 and 13.0 release notes, which dropped Kepler, and Maxwell to Volta.
-# PyTorch's CUDA 13.0 build covers 7.5 to 12.0 (pytorch/test-infra, pull request 7046).
+# GPUs: cuFFT, "Deprecated Functionality" (5.0 from CUDA 12.0 on); CUDA 12.9 release notes,
+# "Deprecated Architectures" (Maxwell to Volta, below 7.5, end with CUDA 12). The locked torch
+# for CUDA 13.0 says of itself that it is built for 7.5 to 12.0.
 CUDA_FAMILIES = {
     12: CudaFamily(driver=525, compute_capability=(5, 0)),
     13: CudaFamily(driver=580, compute_capability=(7, 5)),

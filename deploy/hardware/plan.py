@@ -5,7 +5,7 @@ those, and only those, from 0 on: these are the numbers in its instance groups. 
 Triton would reserve memory on every GPU of the host, CUDA would number them by speed and not as
 ``nvidia-smi`` does, and a MIG instance, which has no number, could not be used at all.
 
-Source: CUDA C++ Programming Guide, "CUDA Environment Variables"; MIG User Guide, "CUDA Device
+Source: CUDA Programming Guide, "CUDA Environment Variables"; MIG User Guide, "CUDA Device
 Enumeration".
 """
 
