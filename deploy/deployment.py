@@ -53,7 +53,8 @@ class Deployment(BaseModel):
     Attributes:
         name: Names the deployment among others on this host.
         engine: What starts the server.
-        flavour: Which lock the environment is made from.
+        flavour: Where the models run, and which lock the environment is made from.
+        devices: GPUs, by number or UUID; none named: all that can be used.
         image: The image in the Docker engine, or the .sif; None: what ``build.py`` has made.
         triton: NVIDIA release of Triton, as in ``24.10``.
         models: The models to serve, by their names in the model repository.
@@ -62,7 +63,8 @@ class Deployment(BaseModel):
         norms: Feature normalisation by model, for checkpoint files that carry none.
         listen: The IP address the server listens on.
         ports: The ports, or None: the first free three from 8000 on.
-        instances: Instances of each model; None: one per core this process may use.
+        instances: Instances of each model, on each GPU if it runs there; None: one per core
+            that it may use, or one on each GPU.
         threads: Torch threads per instance.
         cpus: Cores the server may use; None: all.
         memory: Bytes the server may use, or with a unit (``4g``); None: no limit.
@@ -75,7 +77,8 @@ class Deployment(BaseModel):
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)] = "numl"
     engine: Literal["auto"] | EngineName = "auto"
-    flavour: Literal["cpu"] = "cpu"
+    flavour: Literal["cpu", "gpu"] = "cpu"
+    devices: tuple[str, ...] = ()
     image: str | None = None
     triton: str = "24.10"
     models: tuple[str, ...] = DEFAULT_MODELS

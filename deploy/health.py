@@ -68,12 +68,12 @@ def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float)
     if server is None:
         problems.append("the server is dead")
     plan = folder.plan()
-    instances = plan.instances if plan is not None else 1
+    wanted = plan.instances if plan is not None else dict.fromkeys(state.models, 1)
     url = f"http://{endpoint(state.host, state.ports.http)}"
     probe = Probe(url, timeout=timeout, identity=plan.identity if plan is not None else None)
     stubs = living_stubs(server) if server is not None else ()
-    missing = missing_stubs(stubs, state.models, instances)
-    problems += [f"model {m}: {n} of {instances} stubs dead" for m, n in missing.items()]
+    missing = missing_stubs(stubs, wanted)
+    problems += [f"model {m}: {n} of {wanted[m]} stubs dead" for m, n in missing.items()]
     counts = Counter(stub.model for stub in stubs)
     counted: dict[str, ModelCounts] = {}
     try:
@@ -84,8 +84,8 @@ def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float)
     models = []
     for model in state.models:
         result = _asked(folder, probe, model)
-        alive = min(counts[model], instances)
-        models.append(ModelHealth(model, alive, instances, result, counted.get(model)))
+        alive = min(counts[model], wanted[model])
+        models.append(ModelHealth(model, alive, wanted[model], result, counted.get(model)))
         if result.error is not None and server is not None:
             problems.append(f"model {model}: {result.error}")
     if state.phase != "ready":

@@ -52,6 +52,7 @@ class ContainerPlan(BaseModel):
         user: ``uid:gid`` of its processes; None: the image's own user, or the calling user.
         mounts: What it sees of the host.
         limits: Its limits of resources that are not the host's usual ones, by name.
+        gpus: UUIDs of the GPUs that it is given.
         health: The command by which the engine itself looks after it; empty: none.
     """
 
@@ -62,6 +63,7 @@ class ContainerPlan(BaseModel):
     user: str | None = None
     mounts: tuple[Mount, ...]
     limits: tuple[tuple[str, int], ...] = ()
+    gpus: tuple[str, ...] = ()
     health: tuple[str, ...] = ()
 
 
@@ -76,7 +78,7 @@ class LaunchPlan(BaseModel):
         variables: The server's whole environment; in a container, what is added to it.
         container: The container around it; None without one.
         repository: The staged model repository.
-        instances: Instances of each model.
+        instances: How many processes serve each model.
         shm_prefix: Start of the names of its shared memory regions.
         identity: What the server calls itself.
         artefact: Digest of execution environment and model files.
@@ -91,7 +93,7 @@ class LaunchPlan(BaseModel):
     arguments: tuple[str, ...]
     variables: dict[str, str]
     repository: Path
-    instances: int
+    instances: dict[str, int]
     shm_prefix: str
     identity: str
     artefact: str

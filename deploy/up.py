@@ -20,10 +20,11 @@ from typing import Any
 from deploy.cli import Parser, assignments, make_parser, run
 from deploy.console import Console
 from deploy.deployment import Deployment, Ports, load_deployment
-from deploy.engines.base import Engine
+from deploy.engines.base import Engine, describe_instances
 from deploy.engines.choose import choose_engine, engine_named
 from deploy.errors import DeploymentError, LaunchError
 from deploy.files import locked
+from deploy.hardware.plan import device_names
 from deploy.health import examine
 from deploy.plan import LaunchPlan
 from deploy.server.ports import is_free
@@ -43,7 +44,15 @@ def parser() -> Parser:
         choices=("auto", "local", "docker", "apptainer"),
         help="what starts it (default: auto)",
     )
-    flags.add_argument("--cpu", action="store_const", const="cpu", dest="flavour", help="on CPUs")
+    device = flags.add_mutually_exclusive_group()
+    device.add_argument("--cpu", action="store_true", help="on CPUs (the default)")
+    device.add_argument(
+        "--gpu",
+        nargs="?",
+        const="",
+        metavar="0,1",
+        help="on GPUs: those named, by number or UUID, or all that can be used",
+    )
     flags.add_argument("--models", help="models to serve, comma separated (default: all three)")
     flags.add_argument(
         "--checkpoint",
@@ -62,7 +71,11 @@ def parser() -> Parser:
         "--ports", metavar="HTTP,GRPC,METRICS", help="ports (default: the first free three)"
     )
     flags.add_argument("--image", help="the image, or the .sif (default: what build.py has made)")
-    flags.add_argument("--instances", type=int, help="instances of each model (default: cores)")
+    flags.add_argument(
+        "--instances",
+        type=int,
+        help="instances of each model, on each GPU if it runs there (default: cores; 1 on a GPU)",
+    )
     flags.add_argument("--cpus", type=int, help="cores the server may use (default: all)")
     flags.add_argument("--memory", help="memory it may use, as in 4g (default: no limit)")
     flags.add_argument("--shm-size", help="shared memory of a Docker container (default: 1g)")
@@ -139,16 +152,26 @@ def _overrides(options: argparse.Namespace) -> dict[str, Any]:
             raise DeploymentError(f"--ports {options.ports!r}: expected HTTP,GRPC,METRICS")
         ports = dict(zip(Ports.model_fields, map(int, numbers), strict=True))
     named = (
-        "name", "engine", "flavour", "image", "listen", "instances", "threads", "cpus", "memory",
+        "name", "engine", "image", "listen", "instances", "threads", "cpus", "memory",
         "shm_size", "heal", "timeout",
     )  # fmt: skip
     return {
         **{field: getattr(options, field) for field in named},
+        **_device(options),
         "ports": ports,
         "models": tuple(options.models.split(",")) if options.models is not None else None,
         "checkpoints": assignments(options.checkpoint, "--checkpoint"),
         "norms": assignments(options.norm, "--norm"),
     }
+
+
+def _device(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what ``--cpu`` and ``--gpu`` say."""
+    if options.cpu:
+        return {"flavour": "cpu", "devices": ()}
+    if options.gpu is None:
+        return {}
+    return {"flavour": "gpu", "devices": device_names(options.gpu) if options.gpu else ()}
 
 
 def _check_same(
@@ -175,7 +198,7 @@ def _check_same(
 
 def _show_plan(console: Console, engine: Engine, plan: LaunchPlan) -> None:
     console.line(f"# model repository staged in {plan.repository}")
-    console.line(f"# {', '.join(plan.deployment.models)}: {plan.instances} instances each")
+    console.line(f"# {describe_instances(plan)}")
     console.line(" \\\n  ".join(map(shlex.quote, engine.command(plan))))
     console.answer({"ok": True, "plan": plan.model_dump(mode="json")})
 

@@ -118,7 +118,7 @@ class Engine(ABC):
         folder.state_file.unlink(missing_ok=True)
         folder.log.write_bytes(b"")
         folder.write_plan(plan)
-        say(f"starting {len(models)} models with {plan.instances} instances each")
+        say(f"starting {describe_instances(plan)}")
         with folder.supervisor_log.open("wb") as log:
             supervisor = subprocess.Popen(
                 [sys.executable, "-m", "deploy.supervisor", str(folder.path)],
@@ -157,6 +157,12 @@ class Engine(ABC):
             state = folder.state() or state
         self.clear(folder=folder, state=state)
         _forget(folder)
+
+
+def describe_instances(plan: LaunchPlan) -> str:
+    """Return which models are served by how many processes, in a few words."""
+    counted = [f"{model} ({count})" for model, count in plan.instances.items()]
+    return f"{', '.join(counted)}: processes of each model in brackets"
 
 
 def end_process(process: psutil.Process) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from deploy.console import Say
 from deploy.deployment import Deployment, Ports
 from deploy.engines.base import Engine
+from deploy.engines.instances import choose_devices, count_instances, gpu_instances
 from deploy.engines.own_weights import digest_served, ensure_own_weights, own_weights
 from deploy.environment.standard import standard_environment
 from deploy.errors import LaunchError
@@ -18,7 +19,7 @@ from deploy.images.labels import ENVIRONMENT_LABEL, FLAVOUR_LABEL, TRITON_LABEL
 from deploy.paths import MODEL_REPOSITORY
 from deploy.plan import ContainerPlan, LaunchPlan, Mount
 from deploy.repository.config import LaunchSettings
-from deploy.repository.stage import StagedModel, find_model, plan_models
+from deploy.repository.stage import StagedModel, plan_models
 from deploy.server.command import TRITON_ROOT, server_arguments, thread_settings
 from deploy.server.distribution import TritonDistribution
 from deploy.state import DeploymentFolder
@@ -89,6 +90,8 @@ class ContainerEngine(Engine):
     def prepare(self, *, deployment: Deployment, say: Say) -> None:
         """Check that the image is here; import a user's own checkpoints."""
         self.image(deployment=deployment)
+        for warning in choose_devices(deployment).warnings:
+            say(f"warning: {warning}")
         if deployment.checkpoints:
             # The import runs on the host; the server in the container never unpickles anything.
             environment = standard_environment(deployment.flavour).ensure(say)
@@ -105,6 +108,7 @@ class ContainerEngine(Engine):
                 "threads": str(deployment.threads),
             },
             instances=deployment.instance_count(),
+            gpus=gpu_instances(deployment, choose_devices(deployment)),
         )
         weights = own_weights(deployment)
         return plan_models(MODEL_REPOSITORY, deployment.models, settings, weights)
@@ -132,8 +136,7 @@ class ContainerEngine(Engine):
         Raises:
             KitError: If it cannot be launched as described.
         """
-        for model in deployment.models:
-            find_model(MODEL_REPOSITORY, model)
+        devices = choose_devices(deployment)
         folder = DeploymentFolder(deployment.name)
         prefix = shm_prefix(folder.path)
         identity = f"numlkit-{deployment.name}-{secrets.token_hex(4)}"
@@ -144,6 +147,7 @@ class ContainerEngine(Engine):
             mounts=(Mount(source=folder.repository, target=IMAGE_MODELS),),
             limits=limits,
             health=IMAGE_HEALTH,
+            gpus=devices.uuids,
         )
         return LaunchPlan(
             deployment=deployment,
@@ -157,9 +161,9 @@ class ContainerEngine(Engine):
                 shm_prefix=prefix,
                 identity=identity,
             ),
-            variables=thread_settings(deployment.threads),
+            variables={**thread_settings(deployment.threads), **devices.variables},
             repository=folder.repository,
-            instances=deployment.instance_count(),
+            instances=count_instances(deployment, devices),
             shm_prefix=prefix,
             identity=identity,
             artefact=self.artefact(deployment=deployment),

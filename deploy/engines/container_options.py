@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from docker.types import Healthcheck, Mount, Ulimit
+from docker.types import DeviceRequest, Healthcheck, Mount, Ulimit
 
 from deploy.plan import ContainerPlan, LaunchPlan, mount_field
 from deploy.server.command import CONTAINER_PORTS
@@ -58,6 +58,11 @@ def create_options(plan: LaunchPlan) -> dict[str, Any]:
         options["mem_limit"] = int(deployment.memory)
         # As much again of swap would otherwise be allowed.
         options["memswap_limit"] = int(deployment.memory)
+    if container.gpus:
+        # By the NVIDIA container toolkit, which puts the driver's libraries there, too.
+        options["device_requests"] = [
+            DeviceRequest(device_ids=list(container.gpus), capabilities=[["gpu"]])
+        ]
     if container.health:
         options["healthcheck"] = Healthcheck(
             test=["CMD", *container.health],
@@ -91,6 +96,9 @@ def run_command(plan: LaunchPlan) -> tuple[str, ...]:
         for use, port in plan.ports.model_dump().items()
     ]
     words += [f"--mount={mount_field(m, 'target', 'readonly')}" for m in container.mounts]
+    if container.gpus:
+        # The quotes are the program's own: without them a comma ends the field.
+        words.append(f'--gpus="device={",".join(container.gpus)}"')
     words += [f"--env={name}={value}" for name, value in plan.variables.items()]
     if container.health:
         words += [

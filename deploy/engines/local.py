@@ -14,6 +14,7 @@ import psutil
 from deploy.console import Say
 from deploy.deployment import Deployment
 from deploy.engines.base import Engine, end_process, process_with_identity
+from deploy.engines.instances import choose_devices, count_instances, gpu_instances
 from deploy.engines.own_weights import digest_served, ensure_own_weights, own_weights
 from deploy.environment.check import check_models_answer, check_stub_fits
 from deploy.environment.compiled import compiled_folder, ensure_compiled
@@ -23,7 +24,7 @@ from deploy.errors import DeploymentError, KitError
 from deploy.paths import MODEL_REPOSITORY, cache_folder
 from deploy.plan import LaunchPlan
 from deploy.repository.config import LaunchSettings
-from deploy.repository.stage import VERSION, StagedModel, find_model, plan_models
+from deploy.repository.stage import VERSION, StagedModel, plan_models
 from deploy.server.command import server_arguments, server_environment
 from deploy.server.distribution import (
     TritonDistribution,
@@ -42,8 +43,8 @@ from deploy.supervisor.leftovers import (
 )
 
 _MB = 1_000_000
-# The environment takes 1.3 GB, and pip as much again while it unpacks; Triton 0.2 GB.
-_ENVIRONMENT_BYTES = 3_000 * _MB
+# The environment takes 1.3 GB (5.6 for GPUs), and pip as much again while it unpacks; Triton 0.2.
+_ENVIRONMENT_BYTES = {"cpu": 3_000 * _MB, "gpu": 12_000 * _MB}
 _LAUNCH_BYTES = 100 * _MB
 _SHM_BYTES_PER_INSTANCE = 2 * _MB
 _PLAIN = re.compile(r"[\w./+@%:,=~-]+", re.ASCII)
@@ -65,8 +66,8 @@ class LocalEngine(Engine):
             ("XDG_STATE_HOME", folder.repository),
         ):
             _require_plain(variable, path)
-        for model in deployment.models:
-            find_model(MODEL_REPOSITORY, model)
+        devices = choose_devices(deployment)
+        instances = count_instances(deployment, devices)
         ports = choose_ports(deployment.listen, deployment.ports)
         prefix = shm_prefix(folder.path)
         identity = f"numlkit-{deployment.name}-{secrets.token_hex(4)}"
@@ -86,9 +87,10 @@ class LocalEngine(Engine):
                 distribution=distribution,
                 threads=deployment.threads,
                 inherited=os.environ,
+                devices=devices.variables,
             ),
             repository=folder.repository,
-            instances=deployment.instance_count(),
+            instances=instances,
             shm_prefix=prefix,
             identity=identity,
             artefact=self.artefact(deployment=deployment),
@@ -101,9 +103,14 @@ class LocalEngine(Engine):
         standard = standard_environment(deployment.flavour)
         environment = standard.environment
         if not standard.packages.exists():
-            _require_space(cache, _ENVIRONMENT_BYTES, "the execution environment")
+            _require_space(
+                cache, _ENVIRONMENT_BYTES[deployment.flavour], "the execution environment"
+            )
         _require_space(DeploymentFolder(deployment.name).path, _LAUNCH_BYTES, "the deployment")
-        processes = len(deployment.models) * deployment.instance_count()
+        devices = choose_devices(deployment)
+        for warning in devices.warnings:
+            say(f"warning: {warning}")
+        processes = sum(count_instances(deployment, devices).values())
         _require_space(SHARED_MEMORY, processes * _SHM_BYTES_PER_INSTANCE, "the model instances")
         distribution = ensure_distribution(
             cache, find_release(deployment.triton), standard.lock.python, say
@@ -175,6 +182,7 @@ def _settings(deployment: Deployment, environment: Environment) -> LaunchSetting
             "threads": str(deployment.threads),
         },
         instances=deployment.instance_count(),
+        gpus=gpu_instances(deployment, choose_devices(deployment)),
     )
 
 

@@ -81,6 +81,7 @@ def server_environment(
     distribution: TritonDistribution,
     threads: int,
     inherited: Mapping[str, str],
+    devices: Mapping[str, str],
 ) -> dict[str, str]:
     """Return the environment variables of a container-free server.
 
@@ -92,11 +93,12 @@ def server_environment(
         distribution: The Triton to start.
         threads: Threads of each instance's numerical libraries.
         inherited: The caller's environment.
+        devices: Which GPUs the server sees.
     """
-    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "CUDA_VISIBLE_DEVICES")
+    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TZ")
     variables = {name: inherited[name] for name in kept if name in inherited}
     variables["LD_LIBRARY_PATH"] = str(distribution.libraries)
-    return {**variables, **thread_settings(threads)}
+    return {**variables, **thread_settings(threads), **devices}
 
 
 def thread_settings(threads: int) -> dict[str, str]:

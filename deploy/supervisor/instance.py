@@ -86,6 +86,7 @@ def instance_command(plan: LaunchPlan) -> tuple[str, ...]:
         # Nothing of the host but what is named: no home, no environment, its own /tmp.
         "--containall",
         "--no-privs",
+        *(["--nv"] if container.gpus else []),
         *(f"--mount={mount_field(mount, 'destination', 'ro')}" for mount in container.mounts),
         *(f"--env={name}={value}" for name, value in plan.variables.items()),
         container.image,

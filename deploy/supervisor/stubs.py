@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +62,7 @@ def memory_in_use(server: psutil.Process) -> int:
     return total
 
 
-def missing_stubs(stubs: Iterable[Stub], models: Iterable[str], instances: int) -> dict[str, int]:
-    """Return, for each model with fewer living stubs than instances, how many are missing."""
+def missing_stubs(stubs: Iterable[Stub], wanted: Mapping[str, int]) -> dict[str, int]:
+    """Return, for each model with fewer living stubs than are wanted, how many are missing."""
     alive = Counter(stub.model for stub in stubs)
-    return {m: instances - alive[m] for m in models if alive[m] < instances}
+    return {model: n - alive[model] for model, n in wanted.items() if alive[model] < n}

@@ -199,13 +199,12 @@ class Supervisor:
                 return
 
     def _missing(self, server: Server) -> dict[str, int]:
-        models = self._plan.deployment.models
-        return missing_stubs(server.living_stubs(), models, self._plan.instances)
+        return missing_stubs(server.living_stubs(), self._plan.instances)
 
     def _is_renewed(self, server: Server, model: str, before: Set[ProcessId]) -> bool:
         # By identity: a process's start time and the clock may disagree by seconds.
         stubs = [stub for stub in server.living_stubs() if stub.model == model]
-        if sum(stub.process not in before for stub in stubs) < self._plan.instances:
+        if sum(stub.process not in before for stub in stubs) < self._plan.instances[model]:
             return False
         return smoke(self._probe, model, self._golden[model]).ok
 

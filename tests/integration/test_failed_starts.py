@@ -79,9 +79,7 @@ class Bench:
         plan = LocalEngine().plan(deployment=deployment)
         repository = str(plan.repository)
         arguments = tuple(a.replace(repository, str(served)) for a in plan.arguments)
-        return plan.model_copy(
-            update={"arguments": arguments, "log": self.folder / "log", "instances": 1}
-        )
+        return plan.model_copy(update={"arguments": arguments, "log": self.folder / "log"})
 
     def start(
         self,

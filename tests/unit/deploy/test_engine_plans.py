@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 from deploy.deployment import Deployment, Ports
 from deploy.engines.container import image_in_use
 from deploy.engines.container_options import create_options, run_command
+from deploy.engines.instances import choose_devices, count_instances, gpu_instances
 from deploy.errors import LaunchError
+from deploy.hardware.gpu import Gpu, Memory
+from deploy.hardware.plan import ON_CPU, DevicePlan
 from deploy.plan import ContainerPlan, LaunchPlan, Mount, mount_field
+from deploy.repository.config import GpuInstances
 from deploy.supervisor.instance import instance_command
 
 LABELS = {
@@ -23,7 +27,9 @@ LABELS = {
 }
 
 
-def planned(image: str = "numlkit/numl:24.10-cpu", **settings: Any) -> LaunchPlan:
+def planned(
+    image: str = "numlkit/numl:24.10-cpu", gpus: tuple[str, ...] = (), **settings: Any
+) -> LaunchPlan:
     deployment = Deployment.model_validate({"name": "numl", **settings})
     folder = Path("/state/numl")
     return LaunchPlan(
@@ -33,7 +39,7 @@ def planned(image: str = "numlkit/numl:24.10-cpu", **settings: Any) -> LaunchPla
         arguments=("/opt/tritonserver/bin/tritonserver", "--id=numlkit-numl-0123"),
         variables={"OMP_NUM_THREADS": "1"},
         repository=folder / "model_repository",
-        instances=2,
+        instances={"nugraph3": 2},
         shm_prefix="numlkit-0-01234567-numl-",
         identity="numlkit-numl-0123",
         artefact="digest",
@@ -46,6 +52,7 @@ def planned(image: str = "numlkit/numl:24.10-cpu", **settings: Any) -> LaunchPla
                 Mount(source=folder / "model_repository", target=Path("/opt/numl/models/cpu")),
             ),
             limits=(("memlock", -1), ("stack", 67108864)),
+            gpus=gpus,
             health=("/opt/numl/bin/health",),
         ),
     )
@@ -194,3 +201,39 @@ def test_another_image_is_refused(labels: dict[str, str], cause: str) -> None:
     with pytest.raises(LaunchError) as caught:
         image_in_use("numl:1", "sha256:1", labels, Deployment())
     assert caught.value.cause == cause
+
+
+def test_a_container_is_given_its_gpus_by_uuid() -> None:
+    plan = planned(gpus=("GPU-1", "GPU-2"))
+    assert '--gpus="device=GPU-1,GPU-2"' in run_command(plan)
+    assert create_options(plan)["device_requests"] == [
+        {
+            "Driver": "",
+            "Count": 0,
+            "DeviceIDs": ["GPU-1", "GPU-2"],
+            "Capabilities": [["gpu"]],
+            "Options": {},
+        }
+    ]
+    assert "--nv" in instance_command(plan)
+
+
+def test_models_are_spread_over_gpus_and_those_made_for_a_cpu_stay_there() -> None:
+    """Two devices stand for NVIDIA GPUs, which this machine does not have."""
+    memory = Memory(total=80 << 30, free=70 << 30)
+    gpus = tuple(
+        Gpu(
+            index=i, name="H100", uuid=f"GPU-{i}", compute_capability=(9, 0), memory=memory,
+            divided=False, instances=(),
+        )
+        for i in range(2)
+    )  # fmt: skip
+    devices = DevicePlan(gpus)
+    deployment = Deployment(flavour="gpu", cpus=1)
+    assert count_instances(deployment, devices) == {"nugraph2": 2, "nugraph2_cpu": 1, "nugraph3": 2}
+    assert gpu_instances(deployment, devices) == GpuInstances(count=1, numbers=(0, 1))
+
+
+def test_gpus_are_never_used_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deploy.engines.instances.find_gpus", lambda: pytest.fail("looked for"))
+    assert choose_devices(Deployment()) == ON_CPU

@@ -46,6 +46,7 @@ def test_a_user_s_python_settings_do_not_reach_the_stubs() -> None:
     variables = server_environment(
         distribution=TRITON,
         threads=2,
+        devices={"CUDA_VISIBLE_DEVICES": ""},
         inherited={"PATH": "/bin", "PYTHONPATH": "/evil", "PYTHONHOME": "/evil", "TOKEN": "secret"},
     )
     assert variables == {
@@ -54,4 +55,5 @@ def test_a_user_s_python_settings_do_not_reach_the_stubs() -> None:
         "OMP_NUM_THREADS": "2",
         "MKL_NUM_THREADS": "2",
         "OPENBLAS_NUM_THREADS": "2",
+        "CUDA_VISIBLE_DEVICES": "",
     }

@@ -1,0 +1,66 @@
+"""How many processes serve each model, and on which devices."""
+
+from __future__ import annotations
+
+import os
+
+from deploy.deployment import Deployment
+from deploy.environment.lock import read_lock
+from deploy.errors import GpuError
+from deploy.hardware.gpu import find_gpus
+from deploy.hardware.plan import ON_CPU, DevicePlan, plan_gpus
+from deploy.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY
+from deploy.repository.config import GpuInstances, ModelConfig, made_for_cpu, read_config
+from deploy.repository.stage import find_model
+from deploy.server.release import gpu_needs
+
+
+def choose_devices(deployment: Deployment) -> DevicePlan:
+    """Return the GPUs that a launch uses; none where it was not asked to use any.
+
+    Raises:
+        GpuError: If it was asked to and there is none that it can use.
+    """
+    if deployment.flavour == "cpu":
+        return ON_CPU
+    models = [m for m in deployment.models if not made_for_cpu(_config(m))]
+    if not models:
+        raise GpuError(
+            f"none of {', '.join(deployment.models)} is made for a GPU", "start with --cpu"
+        )
+    lock = read_lock(ENVIRONMENT_SOURCE / "locks", deployment.flavour)
+    return plan_gpus(
+        deployment.devices,
+        find_gpus(),
+        needs=(gpu_needs(deployment.triton), lock.gpu_needs()),
+        processes=len(models) * (deployment.instances or 1),
+        visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
+    )
+
+
+def gpu_instances(deployment: Deployment, devices: DevicePlan) -> GpuInstances | None:
+    """Return how a model's instances are spread over GPUs, or None: they run on CPUs."""
+    if not devices.devices:
+        return None
+    # Requests that wait together run as one batch: a second process would halve the batches.
+    return GpuInstances(count=deployment.instances or 1, numbers=devices.numbers)
+
+
+def count_instances(deployment: Deployment, devices: DevicePlan) -> dict[str, int]:
+    """Return how many processes serve each model.
+
+    Raises:
+        RepositoryError: If a model or its configuration is not usable.
+    """
+    on_gpu = gpu_instances(deployment, devices)
+    counts = {}
+    for model in deployment.models:
+        if on_gpu is None or made_for_cpu(_config(model)):
+            counts[model] = deployment.instance_count()
+        else:
+            counts[model] = on_gpu.count * len(on_gpu.numbers)
+    return counts
+
+
+def _config(model: str) -> ModelConfig:
+    return read_config(find_model(MODEL_REPOSITORY, model) / "config.pbtxt")
