@@ -67,6 +67,12 @@ def digest_of(paths: Iterable[Path], *, base: Path) -> str:
     return total.hexdigest()
 
 
+def sha256_of(path: Path) -> str:
+    """Return the sha256 of a file of any size."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def size_of(folder: Path) -> int:
     """Return the bytes that the regular files below ``folder`` hold."""
     return sum(f.lstat().st_size for f in folder.rglob("*") if f.is_file() and not f.is_symlink())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import docker
 
-from deploy.building.manifest import Artefact, Kind, record, sha256_of
+from deploy.building.manifest import Artefact, Kind, record
 from deploy.building.preflight import Room, check_memory, check_room
 from deploy.building.request import MEMORY_BYTES, BuildRequest, Route, room_needed
 from deploy.building.source import Source, find_source
@@ -20,7 +20,7 @@ from deploy.console import Console
 from deploy.deployment import DEFAULT_MODELS
 from deploy.environment.lock import read_lock
 from deploy.errors import BuildError
-from deploy.files import digest_of, locked
+from deploy.files import digest_of, locked, sha256_of
 from deploy.images.base import base_name, ensure_base
 from deploy.images.build import build_image
 from deploy.images.context import INSTANCES, make_context

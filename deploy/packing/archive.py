@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from deploy.console import Say
 from deploy.errors import BuildError
-from deploy.files import locked, write_atomically
+from deploy.files import locked, sha256_of, write_atomically
 from deploy.packing.gzip_writer import GzipWriter
 from deploy.packing.plan import EnvironmentBuild
 from deploy.packing.prefix import Prefix
@@ -62,8 +61,7 @@ def pack_archive(prefix: Prefix, build: EnvironmentBuild, out: Path, say: Say, e
             )  # fmt: skip
         say("checking the packed environment")
         try_out(partial, scratch / "unpacked")
-        with partial.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = sha256_of(partial)
         partial.chmod(0o644)
         # The digest first: an archive that has its name has its digest too.
         write_atomically(target.with_name(f"{target.name}.sha256"), f"{digest}  {target.name}\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -14,13 +13,13 @@ from docker.errors import ImageNotFound
 
 from deploy.console import Say
 from deploy.errors import BuildError
-from deploy.images.base import BaseImage, base_name, debian_tar
+from deploy.images.base import BaseImage, base_name, debian_tar, imported_base
 from deploy.images.build import reason
 from deploy.images.tars import tar_chunks
 from deploy.paths import cache_folder
+from deploy.programs import run
 from deploy.sif.assembly import Steps, partial, records_of
 from deploy.sif.exported_tar import fit
-from deploy.sif.programs import run
 from deploy.sif.recipe import NOTHING, Origin, build_sandbox, describe, take_records
 from deploy.sif.rootfs import exported, layers_of
 from deploy.sif.sif_file import ROOM, write_header
@@ -211,10 +210,7 @@ def _fill(
     words = ["--extract", "--preserve-permissions", "--no-same-owner", "--exclude=./dev/*"]
     run(["tar", *words, "--directory", folder, "--file", tar], failed=f"cannot unpack {tar}")
     build_sandbox(apptainer, sandbox, Origin("localimage", str(folder)), context=context)
-    with tar.open("rb") as stream:
-        digest = f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
-    name = f"numlkit/debian:{tar.stem}"
-    return BaseImage(reference=name, name=name, digest=digest), "localimage"
+    return imported_base(tar), "localimage"
 
 
 def _check_tar_reader(mksquashfs: Tool) -> None:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from deploy.paths import CHECKOUT
-from deploy.sif.programs import run
+from deploy.programs import run
 from deploy.sif.tools import Tool
 
 DEFINITION = CHECKOUT / "containers" / "numl.def"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from deploy.errors import BuildError
-from deploy.sif.programs import run
+from deploy.programs import run
 
 CompressorName = Literal["zstd", "gzip"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.building.manifest import Artefact, read_manifest, record, sha256_of
+from deploy.building.manifest import Artefact, read_manifest, record
 from deploy.building.preflight import (
     FileSystem,
     Room,
@@ -86,11 +86,6 @@ def test_a_manifest_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps({"format": 7}))
     with pytest.raises(BuildError, match=r"manifest\.json: not a manifest of this kit"):
         read_manifest(tmp_path)
-
-
-def test_a_files_digest_is_that_of_its_bytes(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"abc")
-    assert sha256_of(tmp_path / "file").startswith("ba7816bf")
 
 
 def test_a_failed_step_is_not_counted() -> None:

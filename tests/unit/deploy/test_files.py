@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.files import built_folder, digest_of, write_atomically
+from deploy.files import built_folder, digest_of, sha256_of, write_atomically
 
 
 def test_a_folder_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
@@ -46,3 +46,8 @@ def test_the_digest_depends_on_names_and_contents(tmp_path: Path) -> None:
     assert one == digest_of([b, a], base=tmp_path)
     b.write_text("3")
     assert one != digest_of([a, b], base=tmp_path)
+
+
+def test_a_files_digest_is_that_of_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    assert sha256_of(tmp_path / "file").startswith("ba7816bf")
