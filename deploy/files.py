@@ -7,9 +7,10 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
@@ -50,12 +51,63 @@ def built_folder(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on ``path`` (made if absent) for the length of the block."""
+def locked(path: Path, *, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold an exclusive lock on ``path`` (made if absent) for the length of the block.
+
+    Args:
+        path: The lock file.
+        waiting: Is called once if somebody else holds it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as stream:
+        if waiting is not None and not _lock_at_once(stream):
+            waiting()
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
+
+
+def _lock_at_once(opened: IO[str] | int) -> bool:
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def scratch_folder(prefix: str, *, lock: Path) -> Iterator[Path]:
+    """Yield a new folder in the system's temporary one (TMPDIR); it is removed in the end.
+
+    What killed processes of this user have left there under the same prefix goes first: a
+    folder in use is locked by the process that uses it, and no lock outlives its process.
+
+    Args:
+        prefix: How its name begins.
+        lock: A lock file that everybody who uses the prefix names.
+    """
+    with locked(lock):
+        for stale in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+            _remove_unused(stale)
+        folder = Path(tempfile.mkdtemp(prefix=prefix))
+        use = os.open(folder, os.O_RDONLY)
+        fcntl.flock(use, fcntl.LOCK_EX)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(use)
+
+
+def _remove_unused(folder: Path) -> None:
+    try:
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        if os.fstat(opened).st_uid == os.geteuid() and _lock_at_once(opened):
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(opened)
 
 
 def digest_of(paths: Iterable[Path], *, base: Path) -> str:

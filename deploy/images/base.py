@@ -51,12 +51,15 @@ class BaseImage:
         reference: What the Dockerfile's ``FROM`` gets.
         name: Its name for people, as in ``docker.io/library/debian:bookworm-slim``.
         digest: ``sha256:...`` of its manifest; where it came from no registry, of the tar
-            that it was imported from, or of the image itself.
+            that it was imported from, or of the image itself; empty if it is not known.
     """
 
     reference: str
     name: str
     digest: str
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.digest}" if self.digest else self.name
 
 
 def base_name(base: Base, release: str) -> str:

@@ -136,7 +136,7 @@ def build_sif_without_docker(
     compression: Compression,
     epoch: int,
     say: Say,
-) -> BuiltSif:
+) -> tuple[BuiltSif, BaseImage]:
     """Build ``out`` with Apptainer alone, from the layers that an image would be built from.
 
     Args:
@@ -150,6 +150,9 @@ def build_sif_without_docker(
         compression: How it is compressed.
         epoch: The time everything in it is given, in seconds since 1970.
         say: Is told what happens.
+
+    Returns:
+        The .sif, and what it stands on.
 
     Raises:
         BuildError: With the reason in one line.
@@ -176,7 +179,7 @@ def build_sif_without_docker(
         with steps.step("the .sif around it"):
             write_header(tools.apptainer, sif, records, epoch=epoch)
             sif.replace(out)
-    return BuiltSif(out, "sandbox", steps.seconds)
+    return BuiltSif(out, "sandbox", steps.seconds), found
 
 
 def _fill(

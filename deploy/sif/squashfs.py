@@ -47,6 +47,9 @@ class Compression:
     level: int
     block: int
 
+    def __str__(self) -> str:
+        return f"{self.name} level {self.level}, blocks of {self.block} KiB"
+
 
 # Smaller than what apptainer build makes (gzip, level 9, 128 KiB), in a fraction of the time;
 # larger blocks make files slower to read.

@@ -81,7 +81,8 @@ def find_tools(compression: Compression) -> SifTools:
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         raise MissingToolError(
-            f"{' and '.join(missing)} {verb} not installed, and a .sif needs both", _hint()
+            f"{' and '.join(missing)} {verb} not installed; a .sif needs Apptainer and mksquashfs",
+            _hint(),
         )
     assert apptainer is not None
     assert mksquashfs is not None
