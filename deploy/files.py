@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import hashlib
 import os
 import shutil
@@ -28,26 +29,44 @@ def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
 
 
 @contextmanager
-def built_folder(target: Path) -> Iterator[Path]:
-    """Yield a temporary sibling of ``target`` that becomes ``target`` if the block succeeds.
+def work_folder(target: Path) -> Iterator[Path]:
+    """Yield a new folder beside ``target`` to work in, which is removed in the end.
 
     What an interrupted earlier build of the same target left behind is removed first;
     callers hold :func:`locked` on the target, so no live build is disturbed.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    for stale in target.parent.glob(f".{target.name}.*.partial"):
-        shutil.rmtree(stale, ignore_errors=True)
-    partial = Path(
-        tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".partial")
-    )
+    for stale in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):
+        _remove(stale)
+    folder = tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".partial")
     try:
+        yield Path(folder)
+    finally:
+        _remove(Path(folder))
+
+
+@contextmanager
+def built_folder(target: Path) -> Iterator[Path]:
+    """Yield a :func:`work_folder` that becomes ``target`` if the block succeeds."""
+    with work_folder(target) as partial:
         partial.chmod(0o755)
         yield partial
         if target.exists():
             shutil.rmtree(target)
         partial.rename(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    if not folder.exists():
+        return
+    # The tree of an image may have folders that are closed to their owner.
+    for parent, names, _ in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            if not path.is_symlink():
+                path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -94,7 +113,7 @@ def scratch_folder(prefix: str, *, lock: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         os.close(use)
 
 

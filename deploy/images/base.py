@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,7 +14,7 @@ from docker.errors import APIError, ImageNotFound
 
 from deploy.console import Say
 from deploy.errors import BuildError
-from deploy.files import locked, sha256_of
+from deploy.files import locked, sha256_of, work_folder
 from deploy.images.engine import first_line
 from deploy.images.tars import CONTENT_EPOCH
 from deploy.programs import run
@@ -174,13 +173,13 @@ def debian_tar(cache: Path, say: Say) -> Path:
                 "sudo apt-get install mmdebstrap (Debian, Ubuntu)",
             )
         say("making a minimal Debian with mmdebstrap")
-        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-            partial = Path(scratch) / target.name
+        with work_folder(target) as scratch:
+            partial = scratch / target.name
             variables = {**os.environ, "SOURCE_DATE_EPOCH": str(CONTENT_EPOCH)}
             if os.geteuid() == 0:
                 # Ended early it may leave its tree. (Another user's must be where root's own
                 # stand-in in a user namespace can go.)
-                variables["TMPDIR"] = scratch
+                variables["TMPDIR"] = str(scratch)
             run(
                 bootstrap_command(str(partial)),
                 failed="cannot make a minimal Debian",

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import tarfile
-import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.console import Say
 from deploy.errors import BuildError
-from deploy.files import locked, sha256_of, write_atomically
+from deploy.files import locked, sha256_of, work_folder, write_atomically
 from deploy.packing.gzip_writer import GzipWriter
 from deploy.packing.plan import EnvironmentBuild
 from deploy.packing.prefix import Prefix
@@ -50,8 +47,7 @@ def pack_archive(prefix: Prefix, build: EnvironmentBuild, out: Path, say: Say, e
         BuildError: If it cannot be packed, or does not work when unpacked.
     """
     target = out / archive_name(build)
-    out.mkdir(parents=True, exist_ok=True)
-    with _scratch(build, out) as scratch:
+    with locked(build.prefix.with_suffix(".packing.lock")), work_folder(target) as scratch:
         partial = scratch / target.name
         say("packing")
         with partial.open("wb") as file, GzipWriter(file, _LEVEL) as compressed:
@@ -67,17 +63,6 @@ def pack_archive(prefix: Prefix, build: EnvironmentBuild, out: Path, say: Say, e
         write_atomically(target.with_name(f"{target.name}.sha256"), f"{digest}  {target.name}\n")
         partial.replace(target)
     return target
-
-
-@contextmanager
-def _scratch(build: EnvironmentBuild, out: Path) -> Iterator[Path]:
-    """Yield a folder in ``out``; what a killed build has left there is removed first."""
-    prefix = f".{archive_name(build)}."
-    with locked(build.prefix.with_suffix(".packing.lock")):
-        for stale in out.glob(f"{prefix}*"):
-            shutil.rmtree(stale, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=out, prefix=prefix) as scratch:
-            yield Path(scratch)
 
 
 def try_out(archive: Path, folder: Path) -> None:

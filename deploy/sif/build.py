@@ -13,12 +13,13 @@ from docker.errors import ImageNotFound
 
 from deploy.console import Say
 from deploy.errors import BuildError
+from deploy.files import work_folder
 from deploy.images.base import BaseImage, base_name, debian_tar, imported_base
 from deploy.images.build import reason
 from deploy.images.tars import tar_chunks
 from deploy.paths import cache_folder
 from deploy.programs import run
-from deploy.sif.assembly import Steps, partial, records_of
+from deploy.sif.assembly import Steps, records_of
 from deploy.sif.exported_tar import fit
 from deploy.sif.recipe import NOTHING, Origin, build_sandbox, describe, take_records
 from deploy.sif.rootfs import exported, layers_of
@@ -91,7 +92,7 @@ def build_sif_from_image(
         ) from None
     config = attributes["Config"]
     steps, out = Steps(say), out.absolute()
-    with partial(out) as scratch:
+    with work_folder(out) as scratch:
         empty, own = scratch / "empty", scratch / "own"
         with steps.step("the container's own files"):
             build_sandbox(tools.apptainer, empty, NOTHING)
@@ -158,7 +159,7 @@ def build_sif_without_docker(
         BuildError: With the reason in one line.
     """
     steps, out = Steps(say), out.absolute()
-    with partial(out) as scratch:
+    with work_folder(out) as scratch:
         sandbox = scratch / "sandbox"
         with steps.step("files from the base and the layers"):
             found, agent = _fill(sandbox, context, base, digest, tools.apptainer, scratch, say)
@@ -212,7 +213,7 @@ def _fill(
     # Devices are not an ordinary user's to make, and Apptainer mounts its own.
     words = ["--extract", "--preserve-permissions", "--no-same-owner", "--exclude=./dev/*"]
     run(["tar", *words, "--directory", folder, "--file", tar], failed=f"cannot unpack {tar}")
-    build_sandbox(apptainer, sandbox, Origin("localimage", str(folder)), context=context)
+    build_sandbox(apptainer, sandbox, Origin("localimage", folder.name), context=context)
     return imported_base(tar), "localimage"
 
 

@@ -15,6 +15,7 @@ from deploy.files import (
     locked,
     scratch_folder,
     sha256_of,
+    work_folder,
     write_atomically,
 )
 from deploy.paths import CHECKOUT
@@ -42,6 +43,28 @@ def test_a_folder_replaces_the_one_before_and_clears_interrupted_builds(tmp_path
         (folder / "new").write_text("x")
     assert [p.name for p in target.iterdir()] == ["new"]
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_nothing_is_left_of_a_build_that_ends_early(tmp_path: Path) -> None:
+    out = tmp_path / "dist" / "numl.sif"
+
+    def interrupted() -> None:
+        with work_folder(out) as scratch:
+            (scratch / "closed").mkdir(mode=0o500)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(out.parent.iterdir()) == []
+
+
+def test_what_a_killed_build_left_is_removed_and_other_files_stay(tmp_path: Path) -> None:
+    (tmp_path / ".numl[1].sif.abc.partial").mkdir()
+    (tmp_path / ".other.sif.abc.partial").mkdir()
+    (tmp_path / "numl[1].sif").write_text("older")
+    with work_folder(tmp_path / "numl[1].sif"):
+        assert not (tmp_path / ".numl[1].sif.abc.partial").exists()
+    assert {p.name for p in tmp_path.iterdir()} == {"numl[1].sif", ".other.sif.abc.partial"}
 
 
 def test_a_text_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:

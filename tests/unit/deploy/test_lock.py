@@ -44,3 +44,13 @@ def test_a_line_that_is_no_exact_version_is_named(tmp_path: Path) -> None:
 def test_a_missing_lock_is_named(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentSetupError, match="No such file"):
         read_lock(tmp_path, "cpu")
+
+
+def test_a_lock_that_is_no_text_or_names_no_torch_is_named(tmp_path: Path) -> None:
+    (tmp_path / "torch-cpu.txt").write_text("# torch==2.13.0+cpu\n")
+    (tmp_path / "cpu.txt").write_text("numpy==1.26.4 \\\n")
+    with pytest.raises(EnvironmentSetupError, match=r"torch-cpu\.txt: torch is not in it"):
+        read_lock(tmp_path, "cpu")
+    (tmp_path / "cpu.txt").write_bytes(b"\x1f\x8b\xff")
+    with pytest.raises(EnvironmentSetupError, match=r"/cpu\.txt: not a text file"):
+        read_lock(tmp_path, "cpu")
