@@ -74,7 +74,7 @@ def locked(path: Path, *, waiting: Callable[[], None] | None = None) -> Iterator
     """Hold an exclusive lock on ``path`` (made if absent) for the length of the block.
 
     Args:
-        path: The lock file.
+        path: The lock file; its time tells when it was last taken.
         waiting: Is called once if somebody else holds it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,16 @@ def locked(path: Path, *, waiting: Callable[[], None] | None = None) -> Iterator
         if waiting is not None and not _lock_at_once(stream):
             waiting()
         fcntl.flock(stream, fcntl.LOCK_EX)
+        os.utime(stream.fileno())
         yield
+
+
+@contextmanager
+def unless_locked(path: Path) -> Iterator[bool]:
+    """Hold a lock as :func:`locked` does, if nobody else does; yield whether it is held."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as stream:
+        yield _lock_at_once(stream)
 
 
 def _lock_at_once(opened: IO[str] | int) -> bool:

@@ -32,6 +32,7 @@ from deploy.images.context import INSTANCES, make_context
 from deploy.images.engine import connect, storage_folder
 from deploy.images.labels import ImageFacts, labels
 from deploy.packing.archive import pack_archive
+from deploy.packing.cache import clear_cache
 from deploy.packing.plan import EnvironmentBuild, plan_build
 from deploy.packing.prefix import Prefix, make_prefix
 from deploy.packing.slimming import largest_parts
@@ -123,7 +124,14 @@ def build(request: BuildRequest, workplace: Workplace, console: Console) -> Sequ
 
     request.out.mkdir(parents=True, exist_ok=True)
     with locked(request.out / ".lock", waiting=wait):
-        return _Run(request, workplace, console).run()
+        made = _Run(request, workplace, console).run()
+    removed = clear_cache(cache_folder())
+    if removed.names:
+        console.say(
+            f"removed from {cache_folder()} what older builds left: "
+            f"{removed.bytes / 1e9:.2f} GB ({', '.join(removed.names)})"
+        )
+    return made
 
 
 class _Run:
