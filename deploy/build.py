@@ -16,6 +16,8 @@ import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from deploy.building.request import TARGETS, BuildRequest
 from deploy.building.run import Workplace, build, look_around
@@ -23,8 +25,9 @@ from deploy.cli import Parser, make_parser, run
 from deploy.console import Console
 from deploy.errors import DeploymentError
 from deploy.paths import CHECKOUT
-from deploy.server.release import find_release
+from deploy.server.release import RELEASES
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -45,7 +48,10 @@ def parser() -> Parser:
     )
     parser.add_argument("--base-digest", metavar="sha256:...", help="the one base it must be")
     parser.add_argument(
-        "--triton", default="24.10", metavar="RELEASE", help="NVIDIA's release (default: 24.10)"
+        "--triton",
+        choices=tuple(sorted(RELEASES)),
+        default="24.10",
+        help="NVIDIA's release (default: 24.10)",
     )
     parser.add_argument(
         "--wheels",
@@ -80,12 +86,21 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
-    # A build that is told to end cleans up as if it was interrupted at the keyboard.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     return run(_build, parser(), argv)
 
 
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    # What cleans up is not to be interrupted by a second one.
+    for each in _ENDING:
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def _build(options: argparse.Namespace, console: Console) -> int:
+    # However a build is told to end, it cleans up. (nohup has the last one ignored.)
+    for each in _ENDING:
+        if signal.getsignal(each) is not signal.SIG_IGN:
+            signal.signal(each, _interrupt)
     request = _request(options)
     workplace = look_around(request)
     if options.dry_run:
@@ -112,6 +127,8 @@ def _request(options: argparse.Namespace) -> BuildRequest:
         raise DeploymentError("--wire goes with --target env or all: it takes the packed one")
     if options.base_digest is not None and not _DIGEST.fullmatch(options.base_digest):
         raise DeploymentError(f"--base-digest {options.base_digest!r}: expected sha256:<64 digits>")
+    if options.base_digest is not None and targets == ("env",):
+        raise DeploymentError("--base-digest goes with --target image, sif or all")
     for flag, path in (("--wheels", options.wheels), ("--python", options.python)):
         if path is not None and not path.exists():
             raise DeploymentError(f"{flag} {path}: no such file or folder")
@@ -120,7 +137,7 @@ def _request(options: argparse.Namespace) -> BuildRequest:
         flavour=options.flavour,
         base=options.base,
         base_digest=options.base_digest,
-        triton=find_release(options.triton),
+        triton=RELEASES[options.triton],
         wheels=options.wheels.absolute() if options.wheels else None,
         python=options.python.absolute() if options.python else None,
         out=options.out.absolute(),
@@ -137,7 +154,8 @@ def _show(request: BuildRequest, workplace: Workplace, console: Console) -> None
     }
     rows = [[target, names[target]] for target in request.targets]
     if workplace.route is not None:
-        rows.append(["builds with", workplace.route])
+        why = f" ({workplace.without_docker})" if workplace.without_docker else ""
+        rows.append(["builds with", f"{workplace.route}{why}"])
     if request.wire is not None:
         rows.append(["wired repository", str(request.wire)])
     room = [[f"room for {need.purpose}", f"{need.bytes / 1e9:.1f} GB in {need.folder}"]

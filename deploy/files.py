@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
@@ -27,35 +29,113 @@ def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
 
 
 @contextmanager
-def built_folder(target: Path) -> Iterator[Path]:
-    """Yield a temporary sibling of ``target`` that becomes ``target`` if the block succeeds.
+def work_folder(target: Path) -> Iterator[Path]:
+    """Yield a new folder beside ``target`` to work in, which is removed in the end.
 
     What an interrupted earlier build of the same target left behind is removed first;
     callers hold :func:`locked` on the target, so no live build is disturbed.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    for stale in target.parent.glob(f".{target.name}.*.partial"):
-        shutil.rmtree(stale, ignore_errors=True)
-    partial = Path(
-        tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".partial")
-    )
+    for stale in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):
+        _remove(stale)
+    folder = tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".partial")
     try:
+        yield Path(folder)
+    finally:
+        _remove(Path(folder))
+
+
+@contextmanager
+def built_folder(target: Path) -> Iterator[Path]:
+    """Yield a :func:`work_folder` that becomes ``target`` if the block succeeds."""
+    with work_folder(target) as partial:
         partial.chmod(0o755)
         yield partial
         if target.exists():
             shutil.rmtree(target)
         partial.rename(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    if not folder.exists():
+        return
+    # The tree of an image may have folders that are closed to their owner.
+    for parent, names, _ in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            if not path.is_symlink():
+                path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on ``path`` (made if absent) for the length of the block."""
+def locked(path: Path, *, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold an exclusive lock on ``path`` (made if absent) for the length of the block.
+
+    Args:
+        path: The lock file; its time tells when it was last taken.
+        waiting: Is called once if somebody else holds it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as stream:
+        if waiting is not None and not _lock_at_once(stream):
+            waiting()
         fcntl.flock(stream, fcntl.LOCK_EX)
+        os.utime(stream.fileno())
         yield
+
+
+@contextmanager
+def unless_locked(path: Path) -> Iterator[bool]:
+    """Hold a lock as :func:`locked` does, if nobody else does; yield whether it is held."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as stream:
+        yield _lock_at_once(stream)
+
+
+def _lock_at_once(opened: IO[str] | int) -> bool:
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def scratch_folder(prefix: str, *, lock: Path) -> Iterator[Path]:
+    """Yield a new folder in the system's temporary one (TMPDIR); it is removed in the end.
+
+    What killed processes of this user have left there under the same prefix goes first: a
+    folder in use is locked by the process that uses it, and no lock outlives its process.
+
+    Args:
+        prefix: How its name begins.
+        lock: A lock file that everybody who uses the prefix names.
+    """
+    with locked(lock):
+        for stale in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+            _remove_unused(stale)
+        folder = Path(tempfile.mkdtemp(prefix=prefix))
+        use = os.open(folder, os.O_RDONLY)
+        fcntl.flock(use, fcntl.LOCK_EX)
+    try:
+        yield folder
+    finally:
+        _remove(folder)
+        os.close(use)
+
+
+def _remove_unused(folder: Path) -> None:
+    try:
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        if os.fstat(opened).st_uid == os.geteuid() and _lock_at_once(opened):
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(opened)
 
 
 def digest_of(paths: Iterable[Path], *, base: Path) -> str:
@@ -65,6 +145,12 @@ def digest_of(paths: Iterable[Path], *, base: Path) -> str:
         total.update(f"{path.relative_to(base).as_posix()}\0".encode())
         total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """Return the sha256 of a file of any size."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def size_of(folder: Path) -> int:

@@ -6,7 +6,6 @@ keeps the others as long as their files are there.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -91,9 +90,3 @@ def record(folder: Path, made: Sequence[Artefact]) -> Manifest:
     text = json.dumps(manifest.model_dump(mode="json"), indent=2) + "\n"
     write_atomically(folder / MANIFEST, text)
     return manifest
-
-
-def sha256_of(path: Path) -> str:
-    """Return the sha256 of a file of any size."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

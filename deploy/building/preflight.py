@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +25,14 @@ class Room:
         bytes: How much.
         purpose: What for, as in ``the image's layers``.
         setting: How to choose another folder, as in ``set TMPDIR``.
+        ours: Whether this process writes there; else the Docker engine does.
     """
 
     folder: Path
     bytes: int
     purpose: str
     setting: str
+    ours: bool = True
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,45 @@ class FileSystem:
 
 def file_system_of(folder: Path) -> FileSystem:
     """Return the file system that ``folder`` is on, or will be on when it is made."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
+    there = _there(folder)
     return FileSystem(device=there.stat().st_dev, free=shutil.disk_usage(there).free)
+
+
+def _there(folder: Path) -> Path:
+    """Return the folder itself, or the innermost one around it that there is."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def check_temporary_folder() -> Path:
+    """Return the folder for temporary files; if TMPDIR names one, it must be usable.
+
+    Python would quietly take another, and the programs that it starts would not.
+
+    Raises:
+        BuildError: If it is not.
+    """
+    named = os.environ.get("TMPDIR")
+    if named and not os.access(Path(named, "."), os.W_OK | os.X_OK):
+        raise BuildError(f"TMPDIR={named} is not a folder that can be written to", "set TMPDIR")
+    return Path(tempfile.gettempdir())
+
+
+def check_writable(needs: Sequence[Room]) -> None:
+    """Check that every folder can be written to, or made.
+
+    Args:
+        needs: What the steps will use.
+
+    Raises:
+        BuildError: Naming the folder, and how to choose another.
+    """
+    for need in needs:
+        there = _there(need.folder)
+        if not there.is_dir():
+            raise BuildError(f"{there} is not a folder: no place for {need.purpose}", need.setting)
+        if need.ours and not os.access(there, os.W_OK | os.X_OK):
+            raise BuildError(f"{there} cannot be written to: no place for {need.purpose}",
+                             need.setting)  # fmt: skip
 
 
 def check_room(needs: Sequence[Room], look: Callable[[Path], FileSystem] = file_system_of) -> None:

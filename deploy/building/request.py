@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,6 +103,7 @@ def room_needed(
     *,
     route: Route | None,
     engine_folder: Path | None,
+    temporary: Path,
     wheels_there: bool,
 ) -> Sequence[Room]:
     """Return the disk that the build will use.
@@ -114,18 +113,19 @@ def room_needed(
         route: What makes image or .sif; None if neither is wanted.
         engine_folder: Where the Docker engine keeps its images; None if it is not used, or
             on another host.
+        temporary: The folder for temporary files.
         wheels_there: Whether the locked wheels are in the cache, and what is made of them.
     """
     sizes, base = SIZES[request.flavour], BASE_BYTES[request.base]
-    temporary = Path(os.environ.get("TMPDIR") or tempfile.gettempdir())
     out = "name another --out"
-    # Beside the environment: wheels, the packages made of them, and these unpacked.
-    making = 0 if wheels_there else 2 * sizes.wheels + sizes.environment
+    # Beside the environment: wheels (which pip keeps, too), the packages made of them, and
+    # these unpacked.
+    making = 0 if wheels_there else 3 * sizes.wheels + sizes.environment
     wanted = sizes.environment + making
     needs = [Room(cache_folder(), wanted, "the environment", "set XDG_CACHE_HOME")]
     if "env" in request.targets:
         needs.append(Room(request.out, sizes.packed, "the packed environment", out))
-        needs.append(Room(temporary, sizes.environment, "its check", "set TMPDIR"))
+        needs.append(Room(request.out, sizes.environment, "its check", out))
     if request.wire is not None:
         needs.append(
             Room(request.wire, sizes.packed, "the wired repository", "name another --wire")
@@ -138,7 +138,7 @@ def room_needed(
         elif engine_folder is not None:
             setting = "set data-root in /etc/docker/daemon.json"
             wanted = content + sizes.environment
-            needs.append(Room(engine_folder, wanted, "the image", setting))
+            needs.append(Room(engine_folder, wanted, "the image", setting, ours=False))
     if "sif" in request.targets:
         needs.append(Room(request.out, sizes.packed + base // 2, "the .sif", out))
     return needs

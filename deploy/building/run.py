@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 import docker
 
-from deploy.building.manifest import Artefact, Kind, record, sha256_of
-from deploy.building.preflight import Room, check_memory, check_room
+from deploy.building.manifest import Artefact, Kind, read_manifest, record
+from deploy.building.preflight import (
+    Room,
+    check_memory,
+    check_room,
+    check_temporary_folder,
+    check_writable,
+)
 from deploy.building.request import MEMORY_BYTES, BuildRequest, Route, room_needed
 from deploy.building.source import Source, find_source
 from deploy.building.steps import Steps
@@ -20,13 +25,14 @@ from deploy.console import Console
 from deploy.deployment import DEFAULT_MODELS
 from deploy.environment.lock import read_lock
 from deploy.errors import BuildError
-from deploy.files import digest_of, locked
-from deploy.images.base import base_name, ensure_base
-from deploy.images.build import build_image
+from deploy.files import digest_of, locked, scratch_folder, sha256_of
+from deploy.images.base import BaseImage, base_name, ensure_base
+from deploy.images.build import BuiltImage, build_image
 from deploy.images.context import INSTANCES, make_context
 from deploy.images.engine import connect, storage_folder
 from deploy.images.labels import ImageFacts, labels
 from deploy.packing.archive import pack_archive
+from deploy.packing.cache import clear_cache
 from deploy.packing.plan import EnvironmentBuild, plan_build
 from deploy.packing.prefix import Prefix, make_prefix
 from deploy.packing.slimming import largest_parts
@@ -47,50 +53,58 @@ class Workplace:
 
     Attributes:
         client: The Docker engine, if the build uses it.
-        tools: What a .sif needs, if one is wanted.
         route: What makes image or .sif; None if neither is wanted.
+        without_docker: Why a .sif is made by Apptainer alone, if it is.
+        tools: What a .sif needs, if one is wanted.
         needs: The disk that the build will use.
         source: The checkout.
     """
 
     client: docker.DockerClient | None
-    tools: SifTools | None
     route: Route | None
+    without_docker: str | None
+    tools: SifTools | None
     needs: Sequence[Room]
     source: Source
 
 
 def look_around(request: BuildRequest) -> Workplace:
-    """Find tools and check room and memory, in less than a second.
+    """Find tools and check folders, room and memory, in less than a second.
 
     Raises:
         BuildError: If something is missing; with what is needed and what there is.
     """
     if request.wire is not None:
         check_target(request.wire)
-    tools = find_tools(COMPRESSIONS[request.compressor]) if "sif" in request.targets else None
-    client, route = _engine(request)
+    client, route, without_docker = _engine(request)
     lock = read_lock(ENVIRONMENT_SOURCE / "locks", request.flavour)
     needs = room_needed(
         request,
         route=route,
         engine_folder=storage_folder(client) if client is not None else None,
+        temporary=check_temporary_folder(),
         wheels_there=wheels_folder(cache_folder(), lock).exists(),
     )
+    check_writable(needs)
     check_room(needs)
     check_memory(MEMORY_BYTES)
-    return Workplace(client, tools, route, needs, find_source(CHECKOUT))
+    read_manifest(request.out)
+    tools = find_tools(COMPRESSIONS[request.compressor]) if "sif" in request.targets else None
+    return Workplace(client, route, without_docker, tools, needs, find_source(CHECKOUT))
 
 
-def _engine(request: BuildRequest) -> tuple[docker.DockerClient | None, Route | None]:
+def _engine(
+    request: BuildRequest,
+) -> tuple[docker.DockerClient | None, Route | None, str | None]:
+    """Return the Docker engine, what makes image or .sif, and why it is not Docker."""
     if "image" in request.targets:
-        return connect(), "docker"
+        return connect(), "docker", None
     if "sif" not in request.targets:
-        return None, None
+        return None, None, None
     try:
-        return connect(), "docker"
-    except BuildError:
-        return None, "apptainer"
+        return connect(), "docker", None
+    except BuildError as error:
+        return None, "apptainer", error.cause
 
 
 def build(request: BuildRequest, workplace: Workplace, console: Console) -> Sequence[Artefact]:
@@ -104,9 +118,20 @@ def build(request: BuildRequest, workplace: Workplace, console: Console) -> Sequ
     Raises:
         KitError: With the reason in one line; what was made before it stays.
     """
+
+    def wait() -> None:
+        console.say(f"another build writes to {request.out}: waiting for its end")
+
     request.out.mkdir(parents=True, exist_ok=True)
-    with locked(request.out / ".lock"):
-        return _Run(request, workplace, console).run()
+    with locked(request.out / ".lock", waiting=wait):
+        made = _Run(request, workplace, console).run()
+    removed = clear_cache(cache_folder())
+    if removed.names:
+        console.say(
+            f"removed from {cache_folder()} what older builds left: "
+            f"{removed.bytes / 1e9:.2f} GB ({', '.join(removed.names)})"
+        )
+    return made
 
 
 class _Run:
@@ -116,11 +141,13 @@ class _Run:
         self._request = request
         self._workplace = workplace
         self._steps = Steps(console)
-        self._base: str = request.base
+        self._say = console.say
         self._made: list[Artefact] = []
 
     def run(self) -> Sequence[Artefact]:
         request, steps = self._request, self._steps
+        if self._workplace.without_docker is not None:
+            self._say(f"{self._workplace.without_docker}: Apptainer makes the .sif alone")
         with steps.step("environment") as say:
             build = plan_build(
                 flavour=request.flavour, wheels=request.wheels, python=request.python
@@ -135,8 +162,8 @@ class _Run:
         if "env" in request.targets:
             self._pack(build, prefix, distribution)
         if self._workplace.route is not None:
-            with tempfile.TemporaryDirectory(prefix="numlkit-build-") as folder:
-                context = Path(folder)
+            lock = cache_folder() / "scratch.lock"
+            with scratch_folder("numlkit-build-", lock=lock) as context:
                 with steps.step("layers") as say:
                     make_context(
                         context, build=build, prefix=prefix, distribution=distribution,
@@ -151,7 +178,7 @@ class _Run:
         request = self._request
         with self._steps.step("packed environment") as say:
             archive = pack_archive(prefix, build, request.out, say, self._workplace.source.epoch)
-        self._record("env", archive.name, archive.stat().st_size, sha256_of(archive), prefix)
+        self._record("env", archive.name, archive.stat().st_size, sha256_of(archive), prefix, {})
         if request.wire is not None:
             settings = wired_settings(
                 archive, environment_digest=prefix.digest, instances=INSTANCES,
@@ -165,19 +192,8 @@ class _Run:
 
     def _image_and_sif(self, context: Path, prefix: Prefix) -> None:
         request, client = self._request, self._workplace.client
-        name = base_name(request.base, request.triton.release)
-        facts = self._facts(prefix)
         if client is not None:
-            with self._steps.step("base image") as say:
-                base = ensure_base(
-                    client, name=name, digest=request.base_digest, cache=cache_folder(), say=say
-                )
-            with self._steps.step("image") as say:
-                image = build_image(
-                    client, context, base=base, facts=facts, tag=request.image_tag, say=say
-                )
-            self._base = f"{base.name}@{base.digest}"
-            self._record("image", image.tag, image.size, image.id, prefix)
+            image, base = self._image(client, context, prefix)
         if "sif" not in request.targets:
             return
         tools, epoch = self._workplace.tools, self._workplace.source.epoch
@@ -190,13 +206,41 @@ class _Run:
                     epoch=epoch, say=say,
                 )  # fmt: skip
             else:
-                built = build_sif_without_docker(
-                    context, request.sif, base=name, digest=request.base_digest,
-                    labels=lambda base: labels(base, facts), tools=tools,
+                built, base = build_sif_without_docker(
+                    context, request.sif, base=self._base_name, digest=request.base_digest,
+                    labels=lambda base: labels(base, self._facts(prefix)), tools=tools,
                     compression=compression, epoch=epoch, say=say,
                 )  # fmt: skip
+        inputs = {
+            "base": str(base),
+            "files from": built.way,
+            "compression": str(compression),
+            "apptainer": str(tools.apptainer),
+            "mksquashfs": str(tools.mksquashfs),
+        }
         sif = built.path
-        self._record("sif", sif.name, sif.stat().st_size, sha256_of(sif), prefix)
+        self._record("sif", sif.name, sif.stat().st_size, sha256_of(sif), prefix, inputs)
+
+    def _image(
+        self, client: docker.DockerClient, context: Path, prefix: Prefix
+    ) -> tuple[BuiltImage, BaseImage]:
+        request = self._request
+        with self._steps.step("base image") as say:
+            base = ensure_base(
+                client, name=self._base_name, digest=request.base_digest, cache=cache_folder(),
+                say=say,
+            )  # fmt: skip
+        with self._steps.step("image") as say:
+            image = build_image(
+                client, context, base=base, facts=self._facts(prefix), tag=request.image_tag,
+                say=say,
+            )  # fmt: skip
+        self._record("image", image.tag, image.size, image.id, prefix, {"base": str(base)})
+        return image, base
+
+    @property
+    def _base_name(self) -> str:
+        return base_name(self._request.base, self._request.triton.release)
 
     def _facts(self, prefix: Prefix) -> ImageFacts:
         source = self._workplace.source
@@ -210,7 +254,15 @@ class _Run:
             environment_digest=prefix.digest,
         )
 
-    def _record(self, kind: Kind, name: str, size: int, sha256: str, prefix: Prefix) -> None:
+    def _record(
+        self,
+        kind: Kind,
+        name: str,
+        size: int,
+        sha256: str,
+        prefix: Prefix,
+        inputs: Mapping[str, str],
+    ) -> None:
         request = self._request
         lock = read_lock(ENVIRONMENT_SOURCE / "locks", request.flavour)
         artefact = Artefact(
@@ -226,8 +278,8 @@ class _Run:
                 "python": prefix.python_version,
                 "triton": request.triton.server,
                 "models": digest_of(_model_files(), base=MODEL_REPOSITORY),
-                "base": self._base,
                 "glibc": ".".join(map(str, prefix.glibc)),
+                **inputs,
             },
             largest=dict(largest_parts(prefix.folder, _LARGEST)),
             steps=self._steps.seconds,

@@ -16,6 +16,7 @@ from deploy.errors import EnvironmentSetupError
 from deploy.files import digest_of
 from deploy.hardware.needs import GpuNeeds, cuda_needs
 
+_REMEDY = "git checkout the file, or renew the lock with scripts/refreeze"
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9.+!_-]+)\s*(\\)?$")
 
 
@@ -69,7 +70,9 @@ def read_lock(folder: Path, flavour: str) -> Lock:
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except OSError as error:
-            raise EnvironmentSetupError(f"lock file {path}: {error.strerror}") from None
+            raise EnvironmentSetupError(f"lock file {path}: {error.strerror}", _REMEDY) from None
+        except UnicodeDecodeError:
+            raise EnvironmentSetupError(f"lock file {path}: not a text file", _REMEDY) from None
         for number, line in enumerate(lines, start=1):
             if not line.strip() or line.startswith(("#", "    --hash=sha256:")):
                 continue
@@ -77,9 +80,11 @@ def read_lock(folder: Path, flavour: str) -> Lock:
             if match is None:
                 raise EnvironmentSetupError(
                     f"lock file {path}, line {number}: not an exact version: {line.strip()!r}",
-                    "git checkout the file, or renew the lock with scripts/refreeze",
+                    _REMEDY,
                 )
             versions[match[1].lower()] = match[2]
+    if "torch" not in versions:
+        raise EnvironmentSetupError(f"lock file {torch}: torch is not in it", _REMEDY)
     return Lock(
         python="3.11",
         torch=torch,

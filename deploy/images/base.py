@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,9 +14,10 @@ from docker.errors import APIError, ImageNotFound
 
 from deploy.console import Say
 from deploy.errors import BuildError
-from deploy.files import locked
+from deploy.files import locked, sha256_of, work_folder
 from deploy.images.engine import first_line
 from deploy.images.tars import CONTENT_EPOCH
+from deploy.programs import run
 
 Base = Literal["slim", "ngc"]
 
@@ -50,13 +49,16 @@ class BaseImage:
     Attributes:
         reference: What the Dockerfile's ``FROM`` gets.
         name: Its name for people, as in ``docker.io/library/debian:bookworm-slim``.
-        digest: ``sha256:...`` of its manifest; of the image itself where it came from no
-            registry.
+        digest: ``sha256:...`` of its manifest; where it came from no registry, of the tar
+            that it was imported from, or of the image itself; empty if it is not known.
     """
 
     reference: str
     name: str
     digest: str
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.digest}" if self.digest else self.name
 
 
 def base_name(base: Base, release: str) -> str:
@@ -171,35 +173,59 @@ def debian_tar(cache: Path, say: Say) -> Path:
                 "sudo apt-get install mmdebstrap (Debian, Ubuntu)",
             )
         say("making a minimal Debian with mmdebstrap")
-        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-            partial = Path(scratch) / target.name
-            done = subprocess.run(
+        with work_folder(target) as scratch:
+            partial = scratch / target.name
+            variables = {**os.environ, "SOURCE_DATE_EPOCH": str(CONTENT_EPOCH)}
+            if os.geteuid() == 0:
+                # Ended early it may leave its tree. (Another user's must be where root's own
+                # stand-in in a user namespace can go.)
+                variables["TMPDIR"] = str(scratch)
+            run(
                 bootstrap_command(str(partial)),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                env={**os.environ, "SOURCE_DATE_EPOCH": str(CONTENT_EPOCH)},
-                check=False,
+                failed="cannot make a minimal Debian",
+                remedy="check the network and apt's settings (apt-get update), then repeat the "
+                "command",
+                environment=variables,
+                explain=_reason,
             )
-            if done.returncode != 0:
-                said = [line for line in done.stderr.splitlines() if line.startswith("E: ")]
-                reason = said[0].removeprefix("E: ") if said else f"status {done.returncode}"
-                raise BuildError(
-                    f"cannot make a minimal Debian: {reason[:300]}",
-                    "check the network and apt's settings (apt-get update), then repeat the "
-                    "command",
-                )
             partial.rename(target)
     return target
 
 
-def _ensure_imported(client: docker.DockerClient, tar: Path) -> BaseImage:
-    repository = "numlkit/debian"
-    name = f"{repository}:{tar.stem}"
-    try:
-        return _describe(client, name, name)
-    except ImageNotFound:
-        client.api.import_image_from_file(
-            str(tar), repository=repository, tag=tar.stem, changes=[_SEARCH_PATH]
+def _reason(said: str) -> str:
+    """Return what mmdebstrap fails at, in one line; empty if it does not say.
+
+    Raises:
+        BuildError: If it is not the network or apt, which need another remedy.
+    """
+    reasons = [line.removeprefix("E: ") for line in said.splitlines() if line.startswith("E: ")]
+    if any("chroot mode" in reason or "/etc/subuid" in reason for reason in reasons):
+        raise BuildError(
+            "mmdebstrap cannot make a minimal Debian as this user, who has no subordinate user ids",
+            "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER, "
+            "or build once as root and copy its cache folder's bases/ here",
         )
-    return _describe(client, name, name)
+    return reasons[0][:300] if reasons else ""
+
+
+def imported_base(tar: Path) -> BaseImage:
+    """Return what a minimal Debian is called: by its content, on every machine the same.
+
+    Args:
+        tar: As :func:`debian_tar` gives it.
+    """
+    digest = sha256_of(tar)
+    name = f"numlkit/debian:{SUITE}-{digest[:12]}"
+    return BaseImage(reference=name, name=name, digest=f"sha256:{digest}")
+
+
+def _ensure_imported(client: docker.DockerClient, tar: Path) -> BaseImage:
+    base = imported_base(tar)
+    try:
+        client.images.get(base.reference)
+    except ImageNotFound:
+        repository, _, tag = base.reference.rpartition(":")
+        client.api.import_image_from_file(
+            str(tar), repository=repository, tag=tag, changes=[_SEARCH_PATH]
+        )
+    return base

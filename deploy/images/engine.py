@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import docker
 from docker.errors import DockerException
+from requests.exceptions import RequestException
 
 from deploy.errors import BuildError
 
 # A build step that writes gigabytes says nothing while it does.
 _TIMEOUT_S = 1800
+_GREETING_S = 10
 
 
 def connect() -> docker.DockerClient:
@@ -20,19 +23,26 @@ def connect() -> docker.DockerClient:
         BuildError: If none answers.
     """
     try:
-        client = docker.from_env(timeout=_TIMEOUT_S)
+        client = docker.from_env(timeout=_GREETING_S)
         client.ping()
-    except DockerException as error:
-        if "Permission denied" in str(error):
+    except (DockerException, RequestException) as error:
+        host = os.environ.get("DOCKER_HOST")
+        if "Permission denied" in str(error) and not host:
             raise BuildError(
                 "the Docker engine does not let this user in",
                 "sudo usermod -aG docker $USER, then log in anew",
+            ) from None
+        if host:
+            raise BuildError(
+                f"no Docker engine answers at {host}, which DOCKER_HOST names",
+                "set it to where one does, or unset it",
             ) from None
         raise BuildError(
             "no Docker engine answers here",
             "start it (sudo systemctl start docker), or install it "
             "(sudo scripts/install_container_tools)",
         ) from None
+    client.api.timeout = _TIMEOUT_S
     return client
 
 
@@ -45,5 +55,5 @@ def first_line(error: BaseException) -> str:
 def storage_folder(client: docker.DockerClient) -> Path | None:
     """Return where the engine keeps its images; None if that is not a folder of this host."""
     folder = Path(str(client.info().get("DockerRootDir", "")))
-    local = str(client.api.base_url).startswith("http+docker://")  # how a unix socket is shown
+    local = client.api.base_url == "http+docker://localhost"  # how a unix socket is shown
     return folder if local and folder.is_dir() else None

@@ -6,4 +6,6 @@ What it is made of is decided first (:mod:`.plan`). Then the way of a wheel: dow
 (:mod:`.packages`, :mod:`.conda_package`), installed by py-rattler (:mod:`.prefix`,
 :mod:`.channel`), packed by conda-pack (:mod:`.archive`, :mod:`.layers`). The interpreter
 takes the same way: one of this host (:mod:`.cpython`), or of a conda channel.
+ What older builds left in the
+cache goes when a build has succeeded (:mod:`.cache`).
 """

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import tarfile
-import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.console import Say
 from deploy.errors import BuildError
-from deploy.files import locked, write_atomically
+from deploy.files import locked, sha256_of, work_folder, write_atomically
 from deploy.packing.gzip_writer import GzipWriter
 from deploy.packing.plan import EnvironmentBuild
 from deploy.packing.prefix import Prefix
@@ -51,8 +47,7 @@ def pack_archive(prefix: Prefix, build: EnvironmentBuild, out: Path, say: Say, e
         BuildError: If it cannot be packed, or does not work when unpacked.
     """
     target = out / archive_name(build)
-    out.mkdir(parents=True, exist_ok=True)
-    with _scratch(build, out) as scratch:
+    with locked(build.prefix.with_suffix(".packing.lock")), work_folder(target) as scratch:
         partial = scratch / target.name
         say("packing")
         with partial.open("wb") as file, GzipWriter(file, _LEVEL) as compressed:
@@ -62,24 +57,12 @@ def pack_archive(prefix: Prefix, build: EnvironmentBuild, out: Path, say: Say, e
             )  # fmt: skip
         say("checking the packed environment")
         try_out(partial, scratch / "unpacked")
-        with partial.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = sha256_of(partial)
         partial.chmod(0o644)
         # The digest first: an archive that has its name has its digest too.
         write_atomically(target.with_name(f"{target.name}.sha256"), f"{digest}  {target.name}\n")
         partial.replace(target)
     return target
-
-
-@contextmanager
-def _scratch(build: EnvironmentBuild, out: Path) -> Iterator[Path]:
-    """Yield a folder in ``out``; what a killed build has left there is removed first."""
-    prefix = f".{archive_name(build)}."
-    with locked(build.prefix.with_suffix(".packing.lock")):
-        for stale in out.glob(f"{prefix}*"):
-            shutil.rmtree(stale, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=out, prefix=prefix) as scratch:
-            yield Path(scratch)
 
 
 def try_out(archive: Path, folder: Path) -> None:

@@ -6,7 +6,6 @@ tar archives in zstd), its documentation of ``info/paths.json`` and of ``repodat
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import mmap
@@ -16,6 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
+
+from deploy.files import sha256_of
 
 SUBDIR: Final = "linux-64"
 PLACEHOLDER = "/opt/numlkit_prefix" + "_placehold" * 20
@@ -89,9 +90,7 @@ def write_package(package: PackageName, depends: Iterable[str], tree: Path, chan
         about = {"info/index.json": index, "info/paths.json": paths}
         with archive.open(zipfile.ZipInfo(f"info-{package.stem}.tar.zst"), "w") as stream:
             _write_tar(stream, ((n, json.dumps(c).encode()) for n, c in about.items()))
-    with partial.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    record = {**index, "sha256": digest, "size": partial.stat().st_size}
+    record = {**index, "sha256": sha256_of(partial), "size": partial.stat().st_size}
     partial.rename(target)
     target.with_suffix(".json").write_text(json.dumps(record), encoding="utf-8")
 
@@ -118,10 +117,8 @@ def _describe(path: Path, tree: Path) -> Mapping[str, Any]:
     entry: dict[str, Any] = {"_path": path.relative_to(tree).as_posix()}
     if path.is_symlink():
         return {**entry, "path_type": "softlink"}
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
     size = path.stat().st_size
-    entry |= {"path_type": "hardlink", "sha256": digest, "size_in_bytes": size}
+    entry |= {"path_type": "hardlink", "sha256": sha256_of(path), "size_in_bytes": size}
     mode = _placeholder_mode(path) if size else None
     if mode is not None:
         entry |= {"prefix_placeholder": PLACEHOLDER, "file_mode": mode}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from deploy.environment.install import MARKER
 from deploy.environment.interpreter import Interpreter
+from deploy.files import sha256_of
 from deploy.packing.bytecode import compile_modules
 from deploy.packing.conda_package import SUBDIR, PackageName, write_package
 from deploy.packing.cpython import identity_of, lay_out
@@ -165,9 +166,8 @@ def package_installed(shop: Workshop, prefix: Path) -> list[PackageName]:
 
 
 def _build(shop: Workshop, wheel: Path) -> str:
-    with wheel.open("rb") as stream:
-        content = hashlib.file_digest(stream, "sha256").hexdigest()
-    return f"{_py(shop)}_{hashlib.sha256(f'{content}{shop.version}'.encode()).hexdigest()[:8]}"
+    content = f"{sha256_of(wheel)}{shop.version}"
+    return f"{_py(shop)}_{hashlib.sha256(content.encode()).hexdigest()[:8]}"
 
 
 def _py(shop: Workshop) -> str:

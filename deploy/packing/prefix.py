@@ -60,7 +60,7 @@ def make_prefix(build: EnvironmentBuild, say: Say) -> Prefix:
         EnvironmentSetupError: With the reason, if something it needs cannot be had.
     """
     target = build.prefix
-    with locked(target.with_suffix(".lock")):
+    with locked(target.with_suffix(".lock"), waiting=lambda: say("another build makes it")):
         # conda-pack reads the unpacked packages; a cache may have been cleared of them.
         if not ((target / MARKER).exists() and (build.packages / UNPACKED).exists()):
             with built_folder(target) as partial, _workshop(build, say) as shop:
@@ -83,7 +83,10 @@ def make_prefix(build: EnvironmentBuild, say: Say) -> Prefix:
 def _workshop(build: EnvironmentBuild, say: Say) -> Iterator[Workshop]:
     folder = build.packages
     scratch = folder / "scratch"
-    with locked(folder.with_suffix(".lock")), ThreadPoolExecutor(os.cpu_count()) as compilers:
+    with (
+        locked(folder.with_suffix(".lock"), waiting=lambda: say("another build makes packages")),
+        ThreadPoolExecutor(os.cpu_count()) as compilers,
+    ):
         # A build that was killed may have left something there.
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from deploy.environment.lock import Lock
 from deploy.errors import EnvironmentSetupError
 from deploy.files import built_folder, locked
 from deploy.packing.wheel_tree import WheelName
+from deploy.programs import run
 
 _NEWEST_GLIBC = 35  # 2.35: Triton's wheel needs it too
 _REMEDY = "check network, disk and pip's settings (pip config list), then repeat the command"
@@ -58,13 +58,15 @@ def build_serving_wheel(source: Path, folder: Path) -> Path:
     Raises:
         EnvironmentSetupError: With pip's reason if it cannot be built.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     # Built from a copy: setuptools leaves build folders beside what it builds.
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
         copy = Path(scratch) / "numl"
         ignored = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
         shutil.copytree(source, copy, ignore=ignored)
         command = [*_PIP, "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
-        _run([*command, "--wheel-dir", str(folder), str(copy)], "pip cannot build numl_serving")
+        command += ["--wheel-dir", str(folder), str(copy)]
+        _run(command, "pip cannot build numl_serving", folder)
     return next(folder.glob("numl_serving-*.whl"))
 
 
@@ -78,16 +80,16 @@ def _download(lock: Lock, folder: Path, given: Path | None, say: Say) -> None:
     torch = [*command, "--requirement", str(lock.torch)]
     say(f"torch {lock.versions['torch']}")
     try:
-        _run(torch, "pip cannot get torch", say, remedy)
+        _run(torch, "pip cannot get torch", folder, say, remedy)
     except EnvironmentSetupError:
         if given is not None or not lock.versions["torch"].endswith("+cpu"):
             raise
         # The wheel is not where pip looks by default: ask PyTorch's own index for it.
         say(f"torch from {TORCH_CPU_INDEX}")
-        _run([*torch, "--index-url", TORCH_CPU_INDEX], "pip cannot get torch", say)
+        _run([*torch, "--index-url", TORCH_CPU_INDEX], "pip cannot get torch", folder, say)
     say(f"{len(lock.versions) - 1} packages")
     packages = [*command, "--require-hashes", "--requirement", str(lock.packages)]
-    _run(packages, "pip cannot get the locked packages", say, remedy)
+    _run(packages, "pip cannot get the locked packages", folder, say, remedy)
 
 
 def _target(python: str) -> Iterator[str]:
@@ -109,38 +111,48 @@ def _check_complete(lock: Lock, folder: Path) -> None:
 
 
 def _run(
-    command: Sequence[str], failed: str, say: Say | None = None, remedy: str = _REMEDY
+    command: Sequence[str],
+    failed: str,
+    scratch: Path,
+    say: Say | None = None,
+    remedy: str = _REMEDY,
 ) -> None:
-    """Run pip; raise with its conclusion if it fails."""
-    variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
-        with subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-            text=True, env=variables,
-        ) as process:  # fmt: skip
-            assert process.stdout is not None
-            try:
-                for line in process.stdout:
-                    if say is not None and line.lstrip().startswith("Downloading "):
-                        say(line.strip())
-            except BaseException:
-                process.kill()
-                raise
-        if process.returncode == 0:
-            return
-        errors.seek(0)
-        said = [line.strip() for line in errors if line.strip()]
-    raise EnvironmentSetupError(f"{failed}: {_conclusion(said, process.returncode)}", remedy)
+    """Run pip; raise with its conclusion if it fails.
+
+    Args:
+        command: Its command line.
+        failed: What it means if it fails.
+        scratch: Where it works, in a folder that goes: ended early, pip leaves what it has there.
+        say: Is told what it downloads.
+        remedy: What to do if it fails.
+    """
+
+    def tell(line: str) -> None:
+        if say is not None and line.lstrip().startswith("Downloading "):
+            say(line.strip())
+
+    with tempfile.TemporaryDirectory(dir=scratch, prefix=".pip-") as folder:
+        variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+        run(
+            command,
+            failed=failed,
+            remedy=remedy,
+            environment=variables | {"TMPDIR": folder},
+            explain=_conclusion,
+            line=tell,
+            error=EnvironmentSetupError,
+        )
 
 
-def _conclusion(said: Sequence[str], status: int) -> str:
-    """Return what pip's complaints come to, in one line."""
-    complaints = [line for line in said if line.startswith("ERROR")] or said
+def _conclusion(said: str) -> str:
+    """Return what pip's complaints come to, in one line; empty if it has none."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    complaints = [line for line in lines if line.startswith("ERROR")] or lines
     if not complaints:
-        return f"exit status {status}"
+        return ""
     if "DO NOT MATCH THE HASHES" in complaints[-1]:
         # The package is named in a line of its own, as in "idna==3.20 from https://...:".
-        named = [line for line in said if "==" in line and " from " in line]
+        named = [line for line in lines if "==" in line and " from " in line]
         name = named[-1].split(" from ")[0] if named else "a wheel"
         return f"{name} is not the locked file, its sha256 is another"
     return complaints[-1].removeprefix("ERROR: ")

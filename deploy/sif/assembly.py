@@ -1,11 +1,9 @@
-"""What every way to a .sif shares: a place to work in, the steps, what a .sif says of itself."""
+"""What every way to a .sif shares: the steps, what a .sif says of itself."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -50,23 +48,6 @@ class Steps:
         self.seconds[name] = round(time.monotonic() - started, 2)
 
 
-@contextmanager
-def partial(out: Path) -> Iterator[Path]:
-    """Yield a folder beside ``out`` to work in, which is removed in the end.
-
-    What an interrupted earlier build of the same file left is removed first; callers hold
-    :func:`deploy.files.locked` on the file, so no live build is disturbed.
-    """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    for stale in out.parent.glob(f".{out.name}.*.partial"):
-        _remove(stale)
-    scratch = tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".partial")
-    try:
-        yield Path(scratch)
-    finally:
-        _remove(Path(scratch))
-
-
 def records_of(
     sandbox: Path, scratch: Path, config: Mapping[str, Any] | None = None
 ) -> tuple[Record, ...]:
@@ -87,13 +68,3 @@ def records_of(
     oci = scratch / "config"
     oci.write_text(json.dumps(kept, sort_keys=True), encoding="utf-8")
     return (*parts, Record(JSON, "oci-config.json", oci))
-
-
-def _remove(folder: Path) -> None:
-    # An image may have folders that are closed to their owner.
-    for parent, names, _ in os.walk(folder):
-        for name in names:
-            path = Path(parent, name)
-            if not path.is_symlink():
-                path.chmod(0o700)
-    shutil.rmtree(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -14,13 +13,14 @@ from docker.errors import ImageNotFound
 
 from deploy.console import Say
 from deploy.errors import BuildError
-from deploy.images.base import BaseImage, base_name, debian_tar
+from deploy.files import work_folder
+from deploy.images.base import BaseImage, base_name, debian_tar, imported_base
 from deploy.images.build import reason
 from deploy.images.tars import tar_chunks
 from deploy.paths import cache_folder
-from deploy.sif.assembly import Steps, partial, records_of
+from deploy.programs import run
+from deploy.sif.assembly import Steps, records_of
 from deploy.sif.exported_tar import fit
-from deploy.sif.programs import run
 from deploy.sif.recipe import NOTHING, Origin, build_sandbox, describe, take_records
 from deploy.sif.rootfs import exported, layers_of
 from deploy.sif.sif_file import ROOM, write_header
@@ -92,7 +92,7 @@ def build_sif_from_image(
         ) from None
     config = attributes["Config"]
     steps, out = Steps(say), out.absolute()
-    with partial(out) as scratch:
+    with work_folder(out) as scratch:
         empty, own = scratch / "empty", scratch / "own"
         with steps.step("the container's own files"):
             build_sandbox(tools.apptainer, empty, NOTHING)
@@ -137,7 +137,7 @@ def build_sif_without_docker(
     compression: Compression,
     epoch: int,
     say: Say,
-) -> BuiltSif:
+) -> tuple[BuiltSif, BaseImage]:
     """Build ``out`` with Apptainer alone, from the layers that an image would be built from.
 
     Args:
@@ -152,11 +152,14 @@ def build_sif_without_docker(
         epoch: The time everything in it is given, in seconds since 1970.
         say: Is told what happens.
 
+    Returns:
+        The .sif, and what it stands on.
+
     Raises:
         BuildError: With the reason in one line.
     """
     steps, out = Steps(say), out.absolute()
-    with partial(out) as scratch:
+    with work_folder(out) as scratch:
         sandbox = scratch / "sandbox"
         with steps.step("files from the base and the layers"):
             found, agent = _fill(sandbox, context, base, digest, tools.apptainer, scratch, say)
@@ -177,7 +180,7 @@ def build_sif_without_docker(
         with steps.step("the .sif around it"):
             write_header(tools.apptainer, sif, records, epoch=epoch)
             sif.replace(out)
-    return BuiltSif(out, "sandbox", steps.seconds)
+    return BuiltSif(out, "sandbox", steps.seconds), found
 
 
 def _fill(
@@ -210,11 +213,8 @@ def _fill(
     # Devices are not an ordinary user's to make, and Apptainer mounts its own.
     words = ["--extract", "--preserve-permissions", "--no-same-owner", "--exclude=./dev/*"]
     run(["tar", *words, "--directory", folder, "--file", tar], failed=f"cannot unpack {tar}")
-    build_sandbox(apptainer, sandbox, Origin("localimage", str(folder)), context=context)
-    with tar.open("rb") as stream:
-        digest = f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
-    name = f"numlkit/debian:{tar.stem}"
-    return BaseImage(reference=name, name=name, digest=digest), "localimage"
+    build_sandbox(apptainer, sandbox, Origin("localimage", folder.name), context=context)
+    return imported_base(tar), "localimage"
 
 
 def _check_tar_reader(mksquashfs: Tool) -> None:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from deploy.paths import CHECKOUT
-from deploy.sif.programs import run
+from deploy.programs import run
 from deploy.sif.tools import Tool
 
 DEFINITION = CHECKOUT / "containers" / "numl.def"
@@ -54,7 +54,7 @@ def build_sandbox(
     Args:
         apptainer: The program.
         folder: The folder to make.
-        origin: What it stands on.
+        origin: What it stands on; a relative path is one beside ``folder``.
         context: The folder with the layers to put in, or None: none.
 
     Raises:
@@ -65,7 +65,9 @@ def build_sandbox(
     if os.geteuid() != 0:
         # Files of a subordinate id could not be read, nor removed, by this user.
         words.append("--ignore-subuid")
-    values = {"bootstrap": origin.bootstrap, "from": origin.source, "context": context or ""}
+    values = {"bootstrap": origin.bootstrap, "from": origin.source}
+    # By the environment: in the definition's text a quote in the folder's name would be a quote.
+    variables = {**os.environ, "NUML_CONTEXT": str(context or "")}
     with tempfile.NamedTemporaryFile("w", encoding="utf-8") as arguments:
         arguments.writelines(f"{name}={value}\n" for name, value in values.items())
         arguments.flush()
@@ -73,6 +75,8 @@ def build_sandbox(
         run(
             [apptainer.path, "build", *words],
             failed=f"Apptainer cannot build from {origin.bootstrap} {origin.source}",
+            cwd=folder.parent,
+            environment=variables,
         )
 
 
@@ -109,7 +113,7 @@ def describe(
 def rendered(origin: Origin) -> str:
     """Return the definition with its arguments filled in, from the header on."""
     text = DEFINITION.read_text(encoding="utf-8")
-    values = {"bootstrap": origin.bootstrap, "from": origin.source, "context": ""}
+    values = {"bootstrap": origin.bootstrap, "from": origin.source}
     for name, value in values.items():
         text = text.replace(f"{{{{ {name} }}}}", value)
     return text[text.index("Bootstrap:") :]

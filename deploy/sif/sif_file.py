@@ -46,7 +46,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.errors import BuildError
-from deploy.sif.programs import run
+from deploy.programs import run
 from deploy.sif.tools import Tool
 
 ROOM = 128 << 10

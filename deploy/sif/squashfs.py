@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from deploy.errors import BuildError
-from deploy.sif.programs import run
+from deploy.programs import run
 
 CompressorName = Literal["zstd", "gzip"]
 
@@ -46,6 +46,9 @@ class Compression:
     name: CompressorName
     level: int
     block: int
+
+    def __str__(self) -> str:
+        return f"{self.name} level {self.level}, blocks of {self.block} KiB"
 
 
 # Smaller than what apptainer build makes (gzip, level 9, 128 KiB), in a fraction of the time;

@@ -81,7 +81,7 @@ def find_tools(compression: Compression) -> SifTools:
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         raise MissingToolError(
-            f"{' and '.join(missing)} {verb} not installed, and a .sif needs both",
+            f"{' and '.join(missing)} {verb} not installed; a .sif needs Apptainer and mksquashfs",
             install_hint_here(),
         )
     assert apptainer is not None

@@ -22,6 +22,7 @@ import pytest
 from docker.errors import NotFound
 from docker.models.containers import Container
 
+from deploy.console import Say
 from deploy.deployment import DEFAULT_MODELS
 from deploy.images.base import BaseImage, base_name, ensure_base
 from deploy.images.build import BuiltImage, build_image
@@ -123,22 +124,29 @@ def tags(engine: docker.DockerClient) -> Iterator[Callable[[str], str]]:
             engine.images.remove(tag, force=True)
 
 
+@dataclass(frozen=True)
+class ImageBuilder:
+    """Builds images on the slim base, unless told another."""
+
+    engine: docker.DockerClient
+    ingredients: Ingredients
+
+    def __call__(
+        self, context: Path, tag: str, *, base: BaseImage | None = None, say: Say = say
+    ) -> BuiltImage:
+        base, facts = base or self.ingredients.base, self.ingredients.facts
+        return build_image(self.engine, context, base=base, facts=facts, tag=tag, say=say)
+
+
 @pytest.fixture(scope="session")
-def image(
-    engine: docker.DockerClient,
-    ingredients: Ingredients,
-    context: Path,
-    tags: Callable[[str], str],
-) -> BuiltImage:
+def build_from(engine: docker.DockerClient, ingredients: Ingredients) -> ImageBuilder:
+    return ImageBuilder(engine, ingredients)
+
+
+@pytest.fixture(scope="session")
+def image(build_from: ImageBuilder, context: Path, tags: Callable[[str], str]) -> BuiltImage:
     """The CPU image on the slim base."""
-    return build_image(
-        engine,
-        context,
-        base=ingredients.base,
-        facts=ingredients.facts,
-        tag=tags("slim"),
-        say=say,
-    )
+    return build_from(context, tags("slim"))
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,19 @@
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from deploy.building.manifest import Artefact, read_manifest, record, sha256_of
+from deploy.building.manifest import Artefact, read_manifest, record
 from deploy.building.preflight import (
     FileSystem,
     Room,
     check_memory,
     check_room,
+    check_temporary_folder,
+    check_writable,
     file_system_of,
 )
 from deploy.building.run import check_libc
@@ -59,6 +62,42 @@ def test_a_folder_that_is_not_there_yet_is_on_its_parents_file_system(tmp_path: 
     assert file_system_of(tmp_path / "no" / "such").device == tmp_path.stat().st_dev
 
 
+def test_a_folder_that_cannot_be_made_is_refused_with_the_setting_that_chooses_another(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").touch()
+    check_writable([_room(f"{tmp_path}/no/such", 1)])
+    with pytest.raises(BuildError, match=r"file is not a folder: no place for the \.sif") as caught:
+        check_writable([_room(f"{tmp_path}/file/below", 1, "the .sif")])
+    assert caught.value.remedy == f"set {str(tmp_path).upper()}/FILE/BELOW"
+
+
+def test_a_folder_that_is_read_only_is_refused_unless_the_engine_writes_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root, who may run this, can write to every folder: what a system would say is played."""
+    monkeypatch.setattr("os.access", lambda path, _mode: Path(path) != tmp_path)
+    need = _room(f"{tmp_path}/none", 1, "the .sif")
+    with pytest.raises(BuildError) as caught:
+        check_writable([need])
+    assert caught.value.cause == f"{tmp_path} cannot be written to: no place for the .sif"
+    check_writable([replace(need, ours=False)])
+
+
+def test_a_tmpdir_that_cannot_be_used_is_refused_and_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert check_temporary_folder() == tmp_path
+    for wrong in (tmp_path / "none", Path("/etc/passwd")):
+        monkeypatch.setenv("TMPDIR", str(wrong))
+        with pytest.raises(BuildError, match=f"^TMPDIR={wrong} is not a folder that can be wri"):
+            check_temporary_folder()
+    monkeypatch.delenv("TMPDIR")
+    assert check_temporary_folder().is_dir()
+
+
 def test_too_little_memory_is_refused() -> None:
     check_memory(GB, available=GB)
     with pytest.raises(BuildError, match=r"memory too small: 2\.0 GB needed, 1\.0 GB available"):
@@ -88,11 +127,6 @@ def test_a_manifest_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps({"format": 7}))
     with pytest.raises(BuildError, match=r"manifest\.json: not a manifest of this kit"):
         read_manifest(tmp_path)
-
-
-def test_a_files_digest_is_that_of_its_bytes(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"abc")
-    assert sha256_of(tmp_path / "file").startswith("ba7816bf")
 
 
 def test_a_failed_step_is_not_counted() -> None:

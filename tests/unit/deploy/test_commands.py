@@ -125,6 +125,41 @@ def test_a_dry_run_shows_a_command_and_changes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ([], "say what to build: --target env|image|sif|all"),
+        (["--target", "boat"], "argument --target: invalid choice: 'boat'"),
+        (["--target", "sif", "--base", "alpine"], "argument --base: invalid choice: 'alpine'"),
+        (["--target", "sif", "--flavour", "tpu"], "argument --flavour: invalid choice: 'tpu'"),
+        (["--target", "sif", "--triton", "1.0"], "argument --triton: invalid choice: '1.0'"),
+        (["--target", "sif", "--compressor", "xz"], "argument --compressor: invalid choice"),
+        (["--target", "sif", "--base-digest", "sha256:1"], "--base-digest 'sha256:1': expected"),
+        (["--target", "env", "--base-digest", f"sha256:{'1' * 64}"], "--base-digest goes with"),
+        (["--target", "env", "--wheels", "/no"], "--wheels /no: no such file or folder"),
+        (["--target", "sif", "--wire", "x"], "--wire goes with --target env or all"),
+    ],
+)
+def test_a_wrong_flag_of_a_build_is_refused_before_anything_is_done(
+    flags: list[str], complaint: str, tmp_path: Path
+) -> None:
+    done = _run(["deploy/build.py", *flags], tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {complaint}")
+    assert len(done.stderr.splitlines()) <= 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_build_into_a_file_is_refused_at_once(tmp_path: Path) -> None:
+    done = _run(["deploy/build.py", "--target", "env", "--out", "/etc/passwd"], tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "error: /etc/passwd is not a folder: no place for the packed environment",
+        "  try: name another --out",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_python_without_the_kit_s_dependencies_says_in_one_line_what_sets_them_up(
     tmp_path: Path,
 ) -> None:

@@ -1,8 +1,24 @@
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from deploy.files import built_folder, digest_of, write_atomically
+from deploy.files import (
+    built_folder,
+    digest_of,
+    locked,
+    scratch_folder,
+    sha256_of,
+    work_folder,
+    write_atomically,
+)
+from deploy.paths import CHECKOUT
 
 
 def test_a_folder_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
@@ -29,6 +45,28 @@ def test_a_folder_replaces_the_one_before_and_clears_interrupted_builds(tmp_path
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
+def test_nothing_is_left_of_a_build_that_ends_early(tmp_path: Path) -> None:
+    out = tmp_path / "dist" / "numl.sif"
+
+    def interrupted() -> None:
+        with work_folder(out) as scratch:
+            (scratch / "closed").mkdir(mode=0o500)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(out.parent.iterdir()) == []
+
+
+def test_what_a_killed_build_left_is_removed_and_other_files_stay(tmp_path: Path) -> None:
+    (tmp_path / ".numl[1].sif.abc.partial").mkdir()
+    (tmp_path / ".other.sif.abc.partial").mkdir()
+    (tmp_path / "numl[1].sif").write_text("older")
+    with work_folder(tmp_path / "numl[1].sif"):
+        assert not (tmp_path / ".numl[1].sif.abc.partial").exists()
+    assert {p.name for p in tmp_path.iterdir()} == {"numl[1].sif", ".other.sif.abc.partial"}
+
+
 def test_a_text_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     write_atomically(path, "old")
@@ -46,3 +84,66 @@ def test_the_digest_depends_on_names_and_contents(tmp_path: Path) -> None:
     assert one == digest_of([b, a], base=tmp_path)
     b.write_text("3")
     assert one != digest_of([a, b], base=tmp_path)
+
+
+def test_a_files_digest_is_that_of_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    assert sha256_of(tmp_path / "file").startswith("ba7816bf")
+
+
+def test_who_waits_for_a_lock_is_told_so_once(tmp_path: Path) -> None:
+    told: list[str] = []
+    with locked(tmp_path / "lock", waiting=lambda: told.append("first")):
+        other = threading.Thread(target=lambda: _hold(tmp_path / "lock", told))
+        other.start()
+        while not told:
+            time.sleep(0.01)
+        assert told == ["waits"]
+    other.join()
+    assert told == ["waits", "holds"]
+
+
+def _hold(lock: Path, told: list[str]) -> None:
+    with locked(lock, waiting=lambda: told.append("waits")):
+        told.append("holds")
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_a_scratch_folder_goes_with_its_content(tmp_path: Path, temporary: Path) -> None:
+    with scratch_folder("test-", lock=tmp_path / "lock") as folder:
+        (folder / "below").mkdir()
+        assert list(temporary.iterdir()) == [folder]
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_a_killed_process_has_left_goes_and_what_is_in_use_stays(
+    tmp_path: Path, temporary: Path
+) -> None:
+    script = (
+        "import os, signal, sys, tempfile\n"
+        "from pathlib import Path\n"
+        "from deploy.files import scratch_folder\n"
+        "with scratch_folder('test-', lock=Path(sys.argv[1])) as folder:\n"
+        "    (folder / 'file').touch()\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    variables = {**os.environ, "TMPDIR": str(temporary)}
+    lock = tmp_path / "lock"
+    command = [sys.executable, "-c", script, str(lock)]
+    killed = subprocess.run(command, cwd=CHECKOUT, env=variables, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (temporary / "other").mkdir()
+    (temporary / "test-link").symlink_to(temporary / "other")
+    assert len(list(temporary.glob("test-*/file"))) == 1
+    with scratch_folder("test-", lock=lock) as first, scratch_folder("test-", lock=lock) as second:
+        assert {first, second} <= set(temporary.iterdir())
+        assert {path.name for path in temporary.iterdir()} == {
+            "other", "test-link", first.name, second.name,
+        }  # fmt: skip

@@ -30,7 +30,10 @@ class Engine:
         self.registry = registry
         self.cut_off = False
         self.pulled: list[str] = []
-        self.api = SimpleNamespace(pull=self._pull)
+        self.imported: list[str] = []
+        self.api = SimpleNamespace(
+            pull=self._pull, import_image_from_file=self._import_image_from_file
+        )
         self.images = SimpleNamespace(get=self._get)
 
     def _pull(
@@ -51,6 +54,14 @@ class Engine:
             return
         yield {"status": "Pull complete", "id": "5a37"}
         self.there.add(name)
+
+    def _import_image_from_file(
+        self, filename: str, repository: str, tag: str, changes: list[str]
+    ) -> None:
+        assert Path(filename).is_file()
+        assert changes[0].startswith("ENV PATH=")
+        self.imported.append(f"{repository}:{tag}")
+        self.there.add(f"{repository}:{tag}")
 
     def _get(self, name: str) -> Any:
         if name not in self.there:
@@ -131,9 +142,22 @@ def test_a_debian_made_earlier_is_taken_again(tmp_path: Path, program: Path) -> 
     program.write_text('#!/bin/sh\nfor last; do :; done\necho >>"$last"\n')
     tar = debian_tar(tmp_path, say)
     program.write_text("#!/bin/sh\nexit 1\n")
-    engine = Engine(f"numlkit/debian:{tar.stem}")
-    base = ensure_base(engine.client, name=DEBIAN, digest=None, cache=tmp_path, say=say)
-    assert base.reference == base.name == f"numlkit/debian:{tar.stem}"
+    assert debian_tar(tmp_path, say) == tar
+
+
+def test_a_debian_made_here_is_called_by_its_content_on_every_machine(
+    tmp_path: Path, program: Path
+) -> None:
+    program.write_text('#!/bin/sh\nfor last; do :; done\nprintf abc >"$last"\n')
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    name = f"numlkit/debian:bookworm-{digest[:12]}"
+    for cache in ("one", "other"):
+        engine = Engine()
+        base = ensure_base(engine.client, name=DEBIAN, digest=None, cache=tmp_path / cache, say=say)
+        assert (base.reference, base.name, base.digest) == (name, name, f"sha256:{digest}")
+        assert engine.there == {name}
+    again = ensure_base(engine.client, name=DEBIAN, digest=None, cache=tmp_path / cache, say=say)
+    assert (again, engine.imported) == (base, [name])
 
 
 def test_a_missing_mmdebstrap_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,6 +174,23 @@ def test_a_failed_mmdebstrap_gives_its_reason_and_leaves_nothing(
     with pytest.raises(BuildError, match="cannot make a minimal Debian: no mirror"):
         debian_tar(tmp_path, say)
     assert [path.suffix for path in (tmp_path / "bases").iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "E: unable to pick chroot mode automatically (use --mode for manual selection)",
+        "W: /etc/subuid is empty\nE: failed to parse /etc/subuid and /etc/subgid",
+    ],
+)
+def test_a_user_without_subordinate_ids_is_told_how_to_get_them(
+    tmp_path: Path, program: Path, said: str
+) -> None:
+    program.write_text(f"#!/bin/sh\necho '{said}' >&2; exit 1\n")
+    with pytest.raises(BuildError, match=r"no subordinate user ids$") as caught:
+        debian_tar(tmp_path, say)
+    assert caught.value.remedy is not None
+    assert caught.value.remedy.startswith("sudo usermod --add-subuids ")
 
 
 def test_the_minimal_debian_has_no_package_manager_s_interpreter_and_no_name_of_this_host() -> None:

@@ -78,3 +78,13 @@ def test_a_lock_without_cuda_is_not_for_gpus() -> None:
     assert caught.value.cause == (
         f"torch 2.13.0+cpu of lock file {LOCKS / 'torch-cpu.txt'} is not for GPUs"
     )
+
+
+def test_a_lock_that_is_no_text_or_names_no_torch_is_named(tmp_path: Path) -> None:
+    (tmp_path / "torch-cpu.txt").write_text("# torch==2.13.0+cpu\n")
+    (tmp_path / "cpu.txt").write_text("numpy==1.26.4 \\\n")
+    with pytest.raises(EnvironmentSetupError, match=r"torch-cpu\.txt: torch is not in it"):
+        read_lock(tmp_path, "cpu")
+    (tmp_path / "cpu.txt").write_bytes(b"\x1f\x8b\xff")
+    with pytest.raises(EnvironmentSetupError, match=r"/cpu\.txt: not a text file"):
+        read_lock(tmp_path, "cpu")

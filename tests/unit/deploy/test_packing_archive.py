@@ -181,7 +181,7 @@ def test_an_interrupted_or_failed_check_leaves_nothing(
 def test_what_a_killed_build_left_is_removed_by_the_next(
     prefix: Prefix, build: EnvironmentBuild, tmp_path: Path
 ) -> None:
-    stale = tmp_path / "dist" / f".{archive_name(build)}.abc"
+    stale = tmp_path / "dist" / f".{archive_name(build)}.abc.partial"
     (stale / "unpacked").mkdir(parents=True)
     pack_archive(prefix, build, tmp_path / "dist", lambda _: None, EPOCH)
     assert not stale.exists()

@@ -8,6 +8,7 @@ import pytest
 
 from deploy.environment.lock import Lock, read_lock
 from deploy.errors import EnvironmentSetupError
+from deploy.packing import wheels
 from deploy.packing.wheels import build_serving_wheel, locked_wheels, wheels_folder
 from deploy.paths import ENVIRONMENT_SOURCE
 
@@ -43,9 +44,9 @@ def ignore(_text: str) -> None:
 def test_wheels_come_from_a_given_folder_whichever_python_runs_the_kit(tmp_path: Path) -> None:
     lock = make_lock(tmp_path, tmp_path / "given")
     make_wheel(tmp_path / "given", "other", "1.0")
-    wheels = locked_wheels(lock, tmp_path / "cache", tmp_path / "given", ignore)
-    assert [path.name.split("-")[0] for path in wheels] == ["torch", "typing_extensions"]
-    assert {path.parent for path in wheels} == {wheels_folder(tmp_path / "cache", lock)}
+    found = locked_wheels(lock, tmp_path / "cache", tmp_path / "given", ignore)
+    assert [path.name.split("-")[0] for path in found] == ["torch", "typing_extensions"]
+    assert {path.parent for path in found} == {wheels_folder(tmp_path / "cache", lock)}
 
 
 def test_wheels_in_the_cache_are_not_asked_for_again(tmp_path: Path) -> None:
@@ -84,6 +85,22 @@ def test_what_cannot_be_had_is_named_in_one_line_and_leaves_nothing(
     assert caught.value.remedy == f"put the locked wheels into {given}"
     assert not list((tmp_path / "cache").rglob("*.whl"))
     assert not wheels_folder(tmp_path / "cache", lock).exists()
+
+
+def test_what_a_killed_pip_leaves_goes_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script stands for a pip that is killed while it downloads."""
+    pip = tmp_path / "pip"
+    pip.write_text(f'touch "$TMPDIR/pip-unpack"; echo "$TMPDIR" >{tmp_path}/told; kill -KILL $$\n')
+    monkeypatch.setattr(wheels, "_PIP", ("sh", str(pip)))
+    lock = make_lock(tmp_path, tmp_path / "given")
+    with pytest.raises(EnvironmentSetupError, match="pip cannot get torch: exit status -9"):
+        locked_wheels(lock, tmp_path / "cache", tmp_path / "given", ignore)
+    assert Path((tmp_path / "told").read_text().strip()).is_relative_to(tmp_path / "cache")
+    assert [path.name for path in (tmp_path / "cache" / "wheels").iterdir()] == [
+        f"{wheels_folder(tmp_path, lock).name}.lock"
+    ]
 
 
 def test_our_own_wheel_is_built_without_a_trace_in_the_checkout(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_the_recorded_definition_names_the_image_and_no_folder() -> None:
     text = rendered(ORIGIN)
     assert text.startswith("Bootstrap: docker-daemon\nFrom: numlkit:cpu\n")
     assert "{{" not in text
-    assert 'context=""' in text
+    assert 'if [ -n "${NUML_CONTEXT:-}" ]' in text
 
 
 def test_labels_of_image_and_apptainer_stand_together(sandbox: Path) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from deploy.sif.assembly import partial
 from deploy.sif.rootfs import layers_of
 from deploy.sif.squashfs import COMPRESSIONS, Compression, options, without_epoch
 
@@ -90,25 +89,3 @@ def test_each_compressor_has_its_settings() -> None:
 def test_mksquashfs_is_not_told_the_time_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
     assert "SOURCE_DATE_EPOCH" not in without_epoch()
-
-
-def test_nothing_is_left_of_a_build_that_ends_early(tmp_path: Path) -> None:
-    out = tmp_path / "dist" / "numl.sif"
-
-    def interrupted() -> None:
-        with partial(out) as scratch:
-            (scratch / "closed").mkdir(mode=0o500)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert list(out.parent.iterdir()) == []
-
-
-def test_what_a_killed_build_left_is_removed_and_other_files_stay(tmp_path: Path) -> None:
-    (tmp_path / ".numl.sif.abc.partial").mkdir()
-    (tmp_path / ".other.sif.abc.partial").mkdir()
-    (tmp_path / "numl.sif").write_text("older")
-    with partial(tmp_path / "numl.sif"):
-        assert not (tmp_path / ".numl.sif.abc.partial").exists()
-    assert {p.name for p in tmp_path.iterdir()} == {"numl.sif", ".other.sif.abc.partial"}

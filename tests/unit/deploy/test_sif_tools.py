@@ -38,7 +38,8 @@ def test_both_missing_are_named_in_one_line(on_path: Path) -> None:
     with pytest.raises(MissingToolError) as caught:
         find_tools(ZSTD)
     assert caught.value.cause == (
-        "apptainer and mksquashfs (squashfs-tools) are not installed, and a .sif needs both"
+        "apptainer and mksquashfs (squashfs-tools) are not installed; "
+        "a .sif needs Apptainer and mksquashfs"
     )
     assert caught.value.remedy
 

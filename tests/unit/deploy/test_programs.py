@@ -11,7 +11,7 @@ import pytest
 
 from deploy.errors import BuildError
 from deploy.paths import CHECKOUT
-from deploy.sif.programs import complaint, run
+from deploy.programs import complaint, run
 
 
 def test_the_output_is_returned() -> None:
@@ -20,6 +20,12 @@ def test_the_output_is_returned() -> None:
 
 def test_what_it_reads_is_given_in_pieces() -> None:
     assert run(["cat"], failed="no cat", stdin=[b"one ", memoryview(b"two")]) == "one two"
+
+
+def test_lines_are_told_as_they_come() -> None:
+    told: list[str] = []
+    run(["sh", "-c", "echo one; echo two"], failed="no shell", line=told.append)
+    assert told == ["one\n", "two\n"]
 
 
 def test_a_program_that_stops_reading_gives_its_own_reason() -> None:
@@ -60,7 +66,7 @@ def test_the_line_that_says_why_is_chosen(said: str, reason: str) -> None:
 
 def test_an_interrupted_run_ends_the_program_and_its_children(tmp_path: Path) -> None:
     script = (
-        "from deploy.sif.programs import run\n"
+        "from deploy.programs import run\n"
         f"run(['sh', '-c', 'sleep 300 & echo $! >{tmp_path}/child; wait'], failed='')\n"
     )
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Run the programs that a .sif is made with, and end them with us."""
+"""Run the programs that a build is made with, and end them with us."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from deploy.errors import BuildError
+from deploy.errors import BuildError, KitError
 
 _PIPE = 1 << 20
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -28,6 +28,8 @@ def run(
     environment: Mapping[str, str] | None = None,
     stdin: Iterable[bytes | memoryview] = (),
     explain: Callable[[str], str] | None = None,
+    line: Callable[[str], None] | None = None,
+    error: type[KitError] = BuildError,
 ) -> str:
     """Run ``command`` to its end and return what it wrote to standard output.
 
@@ -42,9 +44,11 @@ def run(
         stdin: What it reads from standard input.
         explain: Returns the reason, given all it has written; None: :func:`complaint` of
             what it wrote to standard error.
+        line: Is told each line of standard output as it comes; then nothing is returned.
+        error: What is raised.
 
     Raises:
-        BuildError: With the program's own reason, in one line.
+        KitError: ``error``, with the program's own reason, in one line.
     """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
@@ -53,7 +57,7 @@ def run(
             env=environment,
             stdin=subprocess.PIPE,
             pipesize=_PIPE,
-            stdout=output,
+            stdout=output if line is None else subprocess.PIPE,
             stderr=errors,
             process_group=0,
         )
@@ -65,6 +69,10 @@ def run(
                         pipe.write(chunk)
             except BrokenPipeError:
                 pass  # it has ended, and says why
+            if line is not None and process.stdout is not None:
+                with process.stdout as lines:
+                    for text in lines:
+                        line(text.decode(errors="replace"))
             status = process.wait()
         except BaseException:
             _end(process)
@@ -75,7 +83,7 @@ def run(
         complaints = errors.read().decode(errors="replace")
     if status != 0:
         why = complaint(complaints) if explain is None else explain(written + complaints)
-        raise BuildError(f"{failed}: {why or f'exit status {status}'}", remedy)
+        raise error(f"{failed}: {why or f'exit status {status}'}", remedy)
     return written
 
 

@@ -1,0 +1,1 @@
+"""What the way to a .sif and the start of a server cost, measured in turn in one run."""

@@ -1,0 +1,77 @@
+"""What the image is: its labels, its files, its size."""
+
+from __future__ import annotations
+
+import json
+
+import docker
+import pytest
+
+from deploy.images.build import BuiltImage
+from deploy.images.labels import labels
+from tests.containers.conftest import HEALTH, Ingredients
+
+MB = 1_000_000
+
+
+def test_it_says_what_it_is(
+    engine: docker.DockerClient, image: BuiltImage, ingredients: Ingredients
+) -> None:
+    config = engine.images.get(image.tag).attrs["Config"]
+    assert labels(ingredients.base, ingredients.facts).items() <= config["Labels"].items()
+    assert config["User"] == "1000:0"
+    assert config["Entrypoint"] == ["/opt/numl/bin/serve"]
+    assert set(config["ExposedPorts"]) == {"8000/tcp", "8001/tcp", "8002/tcp"}
+    assert config["StopSignal"] == "SIGTERM"
+    assert config["Healthcheck"]["Test"] == ["CMD", HEALTH]
+
+
+def test_it_holds_nothing_of_the_build_and_everybody_may_read_it(
+    engine: docker.DockerClient, image: BuiltImage
+) -> None:
+    script = (
+        "import json, os, pathlib, stat\n"
+        "below = [p for p in pathlib.Path('/opt').rglob('*')]\n"
+        "print(json.dumps({\n"
+        "  'unreadable': [str(p) for p in below if not os.access(p, os.R_OK)],\n"
+        "  'writable': [str(p) for p in below if not p.is_symlink()\n"
+        "               and os.access(p, os.W_OK)],\n"
+        "  'owners': sorted({(s.st_uid, s.st_gid) for s in map(os.lstat, below)}),\n"
+        "  'setuid': [str(p) for p in below if p.lstat().st_mode & 0o6000],\n"
+        "  'archives': [str(p) for p in below if p.suffix in ('.tar', '.whl', '.conda')],\n"
+        "  'opt': sorted(os.listdir('/opt')), 'numl': sorted(os.listdir('/opt/numl')),\n"
+        "  'tmp': os.listdir('/tmp'),\n"
+        "}))\n"
+    )
+    out = engine.containers.run(
+        image.tag,
+        ["-IBc", script],
+        entrypoint="/opt/numl/env/bin/python",
+        user="12345:0",
+        remove=True,
+    )
+    found = json.loads(out)
+    assert found == {
+        "unreadable": [],
+        "writable": [],
+        "owners": [[0, 0]],
+        "setuid": [],
+        "archives": [],
+        "opt": ["numl", "tritonserver"],
+        "numl": ["bin", "checked.json", "env", "models"],
+        "tmp": [],
+    }
+
+
+def test_it_is_at_most_as_large_as_wanted(
+    engine: docker.DockerClient, image: BuiltImage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = ["/usr", "/opt/tritonserver", "/opt/numl/models", "/opt/numl/env"]
+    command = ["-s", "-B1", *folders]
+    words = engine.containers.run(image.tag, command, entrypoint="du", remove=True).decode()
+    with capsys.disabled():
+        print(f"\nimage: {image.size / MB:.0f} MB")
+        for line in words.splitlines():
+            size, folder = line.split()
+            print(f"  {folder}: {int(size) / MB:.0f} MB")
+    assert image.size <= 1200 * MB

@@ -1,0 +1,54 @@
+"""A registry on loopback: the image goes there and comes back, a base comes from it."""
+
+from __future__ import annotations
+
+import docker
+import pytest
+
+from deploy.errors import BuildError
+from deploy.images.base import BaseImage, ensure_base
+from deploy.images.build import BuiltImage
+from deploy.paths import cache_folder
+from tests.containers.conftest import Ingredients, Runner, say
+
+
+def test_the_image_is_taken_and_given_back(
+    engine: docker.DockerClient, image: BuiltImage, registry: str, runner: Runner
+) -> None:
+    name = f"{registry}/numlkit:cpu"
+    engine.images.get(image.tag).tag(name)
+    for message in engine.images.push(name, stream=True, decode=True):
+        assert "error" not in message
+    engine.images.remove(name)
+    pulled = engine.images.pull(name)
+    try:
+        assert pulled.id == image.id
+        assert pulled.attrs["RepoDigests"][0].startswith(f"{registry}/numlkit@sha256:")
+        runner.start(name).wait_healthy()
+    finally:
+        runner.close()
+        engine.images.remove(name)
+
+
+def test_a_base_is_given_by_name_and_by_digest(
+    engine: docker.DockerClient, ingredients: Ingredients, registry: str
+) -> None:
+    name = f"{registry}/debian:bookworm-slim"
+    engine.images.get(ingredients.base.reference).tag(name)
+    for message in engine.images.push(name, stream=True, decode=True):
+        assert "error" not in message
+    engine.images.remove(name)
+    try:
+        found = _base(engine, name, None)
+        assert (found.reference, found.name) == (name, name)
+        pinned = _base(engine, name, found.digest)
+        assert pinned.reference == f"{registry}/debian@{found.digest}"
+        assert pinned.digest == found.digest
+        with pytest.raises(BuildError, match="cannot pull"):
+            _base(engine, name, "sha256:" + "0" * 64)
+    finally:
+        engine.images.remove(name, force=True)
+
+
+def _base(engine: docker.DockerClient, name: str, digest: str | None) -> BaseImage:
+    return ensure_base(engine, name=name, digest=digest, cache=cache_folder(), say=say)

@@ -1,0 +1,200 @@
+"""The image in a real Docker engine: built, run as a cluster would, broken, stopped."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from docker.types import Mount
+
+from deploy.deployment import DEFAULT_MODELS
+from deploy.images.build import BuiltImage
+from tests.containers.conftest import (
+    HEALTH,
+    START_S,
+    Runner,
+    Server,
+    until,
+)
+
+MB = 1_000_000
+SECOND = 1_000_000_000  # in nanoseconds, as the engine wants it
+QUICK_HEALTHCHECK = {
+    "test": ["CMD", HEALTH],
+    "interval": SECOND,
+    "timeout": 30 * SECOND,
+    "retries": 2,
+    "start_period": START_S * SECOND,
+}
+KILL = """
+for folder in /proc/[0-9]*; do
+  words=$(tr '\\0' ' ' <"$folder/cmdline")
+  if [[ $words == "%s"* ]]; then kill -KILL "${folder#/proc/}"; break; fi
+done
+"""
+STUB = "/opt/tritonserver/backends/python/triton_python_backend_stub"
+SERVER = "/opt/tritonserver/bin/tritonserver"
+
+
+@pytest.fixture(scope="module")
+def server(shared_runner: Runner, image: BuiltImage) -> Server:
+    """A locked-down server, for tests that leave it healthy."""
+    server = shared_runner.start(image.tag)
+    server.wait_healthy()
+    return server
+
+
+class TestALockedDownServer:
+    def test_answers_rightly_over_http_and_grpc(self, server: Server) -> None:
+        answers = server.answers()
+        assert len(answers) == 2 * len(DEFAULT_MODELS)
+        assert [answer for answer in answers if not answer.ok] == []
+
+    def test_is_healthy_in_one_line(self, server: Server) -> None:
+        assert server.exec(HEALTH) == (
+            0,
+            "healthy: nugraph2, nugraph2_cpu, nugraph3 gave their golden answers\n",
+        )
+
+    def test_passes_its_check_without_the_server(self, server: Server) -> None:
+        status, words = server.exec("/opt/numl/bin/check")
+        reports = [json.loads(line) for line in words.splitlines() if line.startswith("{")]
+        assert status == 0
+        assert [r["ok"] for r in reports if "model" in r] == [True] * len(DEFAULT_MODELS)
+        assert reports[0]["prefix"] == "/opt/numl/env"
+
+    def test_keeps_its_admin_endpoints_closed(self, server: Server) -> None:
+        script = (
+            "import urllib.request, urllib.error\n"
+            "for path in ('systemsharedmemory/status', 'logging', 'trace/setting'):\n"
+            "    try: print(urllib.request.urlopen(f'http://127.0.0.1:8000/v2/{path}').status)\n"
+            "    except urllib.error.HTTPError as error: print(error.code)\n"
+        )
+        status, words = server.exec("/opt/numl/env/bin/python", "-c", script)
+        assert (status, words.split()) == (0, ["403"] * 3)
+
+
+def test_a_stop_is_graceful(runner: Runner, image: BuiltImage) -> None:
+    server = runner.start(image.tag)
+    server.wait_healthy()
+    assert server.stop() == 0
+    assert "successfully unloaded 'nugraph3'" in server.logs()
+
+
+@pytest.mark.parametrize("end", ["stopped", "stopped while it loads", "killed"])
+def test_nothing_is_left_where_the_host_s_folders_are_used(
+    runner: Runner, image: BuiltImage, end: str
+) -> None:
+    # As under Apptainer, where /tmp and /dev/shm are the host's.
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        tempfile.TemporaryDirectory(dir="/dev/shm") as memory,
+    ):
+        for folder in (scratch, memory):
+            Path(folder).chmod(0o1777)
+        mounts = [Mount("/tmp", scratch, type="bind"), Mount("/dev/shm", memory, type="bind")]
+        server = runner.start(image.tag, mounts=mounts, tmpfs={})
+        until(lambda: any(Path(memory).iterdir()), START_S, "the stubs have begun")
+        assert [path.name[:11] for path in Path(scratch).iterdir()] == ["python_env_"]
+        if end == "killed":
+            server.wait_healthy()
+            server.exec("bash", "-c", KILL % SERVER)
+            assert server.container.wait()["StatusCode"] == 137
+        else:
+            if end == "stopped":
+                server.wait_healthy()
+            server.stop()
+        assert list(Path(memory).iterdir()) == []
+        assert list(Path(scratch).iterdir()) == []
+
+
+def test_a_dead_stub_makes_the_container_unhealthy(runner: Runner, image: BuiltImage) -> None:
+    server = runner.start(image.tag, healthcheck=QUICK_HEALTHCHECK)
+
+    def state() -> str:
+        server.container.reload()
+        return str(server.container.attrs["State"]["Health"]["Status"])
+
+    until(lambda: state() == "healthy", START_S, "healthy")
+    server.exec("bash", "-c", KILL % f"{STUB} /opt/numl/models/cpu/nugraph3/")
+    until(lambda: state() == "unhealthy", START_S, "unhealthy")
+    status, words = server.exec(HEALTH)
+    assert status == 1
+    # Whichever instance is asked: the dead one, or the one that hides the loss.
+    assert words.startswith("unhealthy: nugraph3: ")
+    assert "Stub process 'nugraph3_0_" in words or "1 of its 2 processes are gone" in words
+    assert words.count("\n") == 1
+
+
+def test_a_broken_model_is_named_and_the_others_serve(
+    runner: Runner, image: BuiltImage, tmp_path: Path
+) -> None:
+    weights = tmp_path / "weights.safetensors"
+    weights.write_bytes(b"not weights")
+    target = "/opt/numl/models/cpu/nugraph3/1/weights.safetensors"
+    server = runner.start(image.tag, mounts=[Mount(target, str(weights), type="bind")])
+    until(
+        lambda: server.exec(HEALTH)[1].startswith("unhealthy: nugraph3: not ready: Internal: "),
+        START_S,
+        "only the broken model is unhealthy",
+    )
+    good = {answer.model for answer in server.answers() if answer.ok}
+    assert good == {"nugraph2", "nugraph2_cpu"}
+
+
+def test_what_a_user_keeps_for_other_pythons_does_not_reach_the_models(
+    runner: Runner, image: BuiltImage, tmp_path: Path
+) -> None:
+    # Under Apptainer a user's home folder and environment are in the container.
+    tmp_path.chmod(0o755)
+    for package in ("home/.local/lib/python3.11/site-packages/numpy", "path/torch"):
+        (tmp_path / package).mkdir(parents=True)
+        (tmp_path / package / "__init__.py").write_text("raise RuntimeError('a user\\'s own')\n")
+    server = runner.start(
+        image.tag,
+        mounts=[Mount("/home", str(tmp_path), type="bind")],
+        environment={"HOME": "/home/home", "PYTHONPATH": "/home/path", "PYTHONHOME": "/home"},
+    )
+    server.wait_healthy()
+
+
+def test_other_ports_and_flags_of_tritonserver_can_be_given(
+    runner: Runner, image: BuiltImage
+) -> None:
+    server = runner.start(
+        image.tag, "--log-verbose=1", "--id=a-name", environment={"NUML_HTTP_PORT": "18000"}
+    )
+    server.wait_healthy()
+    assert "loading" in server.logs()
+    script = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:18000/v2').read())"
+    assert '"name":"a-name"' in server.exec("/opt/numl/env/bin/python", "-c", script)[1]
+
+
+class TestAGPU:
+    def test_an_image_without_gpu_models_says_so_in_a_line(
+        self, runner: Runner, image: BuiltImage
+    ) -> None:
+        server = runner.start(image.tag, "--gpu")
+        assert server.container.wait()["StatusCode"] == 2
+        assert server.logs() == (
+            "serve: this image has no models for a GPU: leave out --gpu, or use the image of "
+            "flavour gpu\n"
+        )
+
+    def test_an_image_with_gpu_models_says_what_to_do_where_there_is_no_gpu(
+        self, runner: Runner, image: BuiltImage, tmp_path: Path
+    ) -> None:
+        mounts = [Mount("/opt/numl/models/gpu", str(tmp_path), type="bind")]
+        server = runner.start(image.tag, mounts=mounts)
+        assert server.container.wait()["StatusCode"] == 2
+        assert server.logs().startswith("serve: no usable GPU here: ")
+        assert server.logs().count("\n") == 1
+        assert "--cpu" in server.logs()
+
+    def test_an_image_with_gpu_models_serves_on_the_cpu_when_asked_to(
+        self, runner: Runner, image: BuiltImage, tmp_path: Path
+    ) -> None:
+        mounts = [Mount("/opt/numl/models/gpu", str(tmp_path), type="bind")]
+        runner.start(image.tag, "--cpu", mounts=mounts).wait_healthy()

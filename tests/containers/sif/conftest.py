@@ -1,0 +1,168 @@
+"""A real Apptainer, one who types at it, and the .sif built in each way.
+
+Where root runs the tests, everything that is run is run by root and by an ordinary user.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker
+import pytest
+
+from deploy.images.base import BaseImage, base_name
+from deploy.images.build import BuiltImage
+from deploy.images.labels import labels
+from deploy.sif.build import build_sif_from_image, build_sif_without_docker
+from deploy.sif.squashfs import COMPRESSIONS, Compression
+from deploy.sif.tools import SifTools, find_tools
+from tests.containers.conftest import Ingredients, say
+
+EPOCH = 1_700_000_000
+ORDINARY = "numlkit-test"
+WAYS = ("layers", "export") if os.geteuid() == 0 else ("export",)
+USERS = ("root", "ordinary") if os.geteuid() == 0 else ("ordinary",)
+
+
+@dataclass(frozen=True)
+class Host:
+    """Someone at the keyboard of a machine with nothing but Apptainer and a .sif."""
+
+    account: pwd.struct_passwd | None
+    options: tuple[str, ...] = ()
+
+    def words(self, *command: str | Path) -> list[str]:
+        """The command line as this one types it; ``apptainer ACTION`` gets what it needs here."""
+        words = [str(word) for word in command]
+        if words[0] == "apptainer" and words[1] in ("run", "exec", "test"):
+            words[2:2] = self.options
+        if self.account is None:
+            return words
+        name, home = self.account.pw_name, self.account.pw_dir
+        identity = ["--reuid", name, "--regid", str(self.account.pw_gid), "--init-groups"]
+        return ["setpriv", *identity, "env", f"HOME={home}", f"USER={name}", *words]
+
+    def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.words(*command), cwd="/", capture_output=True, text=True, check=False
+        )
+
+    def output(self, *command: str | Path) -> str:
+        done = self.run(*command)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="session")
+def ordinary_user() -> Host:
+    if os.geteuid() != 0:
+        return Host(None)
+    try:
+        account = pwd.getpwnam(ORDINARY)
+    except KeyError:
+        subprocess.run(["useradd", "--system", "--create-home", ORDINARY], check=True)
+        account = pwd.getpwnam(ORDINARY)
+    # A machine may keep FUSE to itself; what Apptainer then has to do is slower.
+    fuse = Path("/dev/fuse")
+    is_open = fuse.exists() and fuse.stat().st_mode & stat.S_IROTH
+    return Host(account, () if is_open else ("--unsquash",))
+
+
+@pytest.fixture(params=USERS)
+def host(request: pytest.FixtureRequest, ordinary_user: Host) -> Host:
+    return Host(None) if request.param == "root" else ordinary_user
+
+
+@pytest.fixture(scope="session")
+def tools() -> SifTools:
+    return find_tools(COMPRESSIONS["zstd"])
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Builds from the image with the settings of these tests."""
+
+    engine: docker.DockerClient
+    image: str
+    tools: SifTools
+
+    def __call__(
+        self, out: Path, *, way: str | None = None, compression: Compression = COMPRESSIONS["zstd"]
+    ) -> Path:
+        build_sif_from_image(
+            self.engine,
+            self.image,
+            out,
+            tools=self.tools,
+            compression=compression,
+            epoch=EPOCH,
+            say=say,
+            way=way,  # type: ignore[arg-type]
+        )
+        return out
+
+
+@pytest.fixture(scope="session")
+def build(engine: docker.DockerClient, image: BuiltImage, tools: SifTools) -> Builder:
+    return Builder(engine, image.tag, tools)
+
+
+@pytest.fixture(scope="session")
+def folder() -> Iterator[Path]:
+    """A folder that every user may read; its content is large and goes when the tests end."""
+    with tempfile.TemporaryDirectory(prefix="numlkit-test-sif-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture(scope="session")
+def sif(build: Builder, folder: Path) -> Path:
+    """The .sif, built in the way that is chosen here."""
+    return build(folder / "numl.sif")
+
+
+@pytest.fixture(scope="session")
+def exported_sif(build: Builder, folder: Path) -> Path:
+    return build(folder / "exported.sif", way="export")
+
+
+@pytest.fixture(scope="session")
+def sif_without_docker(
+    context: Path, ingredients: Ingredients, tools: SifTools, folder: Path
+) -> Path:
+    return build_without_docker(context, ingredients, tools, folder / "without-docker.sif")
+
+
+def build_without_docker(
+    context: Path, ingredients: Ingredients, tools: SifTools, out: Path
+) -> Path:
+    """Build ``out`` by Apptainer alone, with the settings of these tests."""
+
+    def facts(base: BaseImage) -> dict[str, str]:
+        return labels(base, ingredients.facts)
+
+    build_sif_without_docker(
+        context,
+        out,
+        base=base_name("slim", ""),
+        digest=None,
+        labels=facts,
+        tools=tools,
+        compression=COMPRESSIONS["zstd"],
+        epoch=EPOCH,
+        say=say,
+    )
+    return out
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

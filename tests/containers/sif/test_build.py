@@ -1,0 +1,173 @@
+"""Builds of the .sif that are interrupted, fail, or are an ordinary user's."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import docker
+import pytest
+
+from deploy.errors import BuildError
+from deploy.images.build import BuiltImage
+from deploy.paths import CHECKOUT, cache_folder
+from deploy.sif.sif_file import ROOM
+from deploy.sif.tools import SifTools
+from tests.containers.conftest import Ingredients
+from tests.containers.sif.conftest import (
+    ORDINARY,
+    WAYS,
+    Builder,
+    Host,
+    build_without_docker,
+    sha256,
+)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_interrupted_build_leaves_nothing(
+    engine: docker.DockerClient, image: BuiltImage, tmp_path: Path, way: str
+) -> None:
+    out = tmp_path / "numl.sif"
+    script = (
+        "from pathlib import Path\n"
+        "from deploy.images.engine import connect\n"
+        "from deploy.sif.build import build_sif_from_image\n"
+        "from deploy.sif.squashfs import COMPRESSIONS\n"
+        "from deploy.sif.tools import find_tools\n"
+        "c = COMPRESSIONS['gzip']\n"
+        f"build_sif_from_image(connect(), {image.tag!r}, Path({str(out)!r}), tools=find_tools(c),"
+        f" compression=c, epoch=0, say=print, way={way!r})\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=CHECKOUT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    deadline = time.monotonic() + 120
+    while not any(f.stat().st_size > ROOM for f in tmp_path.glob(".numl.sif.*/numl.sif")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert list(tmp_path.iterdir()) == []
+    assert engine.containers.list(all=True, filters={"ancestor": image.tag}) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small file system can be mounted by root only")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_full_disk_is_named_and_nothing_is_left(build: Builder, tmp_path: Path, way: str) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", small], check=True)
+    try:
+        with pytest.raises(BuildError, match="no space left on device") as caught:
+            build(small / "numl.sif", way=way)
+        assert caught.value.remedy
+        assert list(small.iterdir()) == []
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+def test_an_image_that_is_not_there_is_named(
+    engine: docker.DockerClient, tools: SifTools, tmp_path: Path
+) -> None:
+    with pytest.raises(BuildError) as caught:
+        Builder(engine, "numlkit-test/none:none", tools)(tmp_path / "numl.sif")
+    assert caught.value.cause == "the Docker engine has no image numlkit-test/none:none"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_older_sif_stays_when_a_build_fails(
+    engine: docker.DockerClient, tools: SifTools, tmp_path: Path
+) -> None:
+    out = tmp_path / "numl.sif"
+    out.write_text("older")
+    with pytest.raises(BuildError):
+        Builder(engine, "numlkit-test/none:none", tools)(out)
+    assert out.read_text() == "older"
+
+
+def test_models_that_do_not_answer_are_not_built_into_one(
+    context: Path, ingredients: Ingredients, tools: SifTools, folder: Path
+) -> None:
+    broken = folder / "broken"
+    shutil.copytree(context, broken, copy_function=os.link)
+    weights = broken / "models" / "cpu" / "nugraph3" / "1" / "weights.safetensors"
+    weights.unlink()
+    weights.write_bytes(b"broken")
+    out = folder / "broken.sif"
+    try:
+        with pytest.raises(BuildError, match=r"^the models do not work in the container: .*3.*: "):
+            build_without_docker(broken, ingredients, tools, out)
+        assert not out.exists()
+        assert list(folder.glob(".broken.sif*")) == []
+    finally:
+        shutil.rmtree(broken)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user can be taken on by root only")
+def test_an_ordinary_user_builds_the_same_bytes_without_docker(
+    sif_without_docker: Path,
+    context: Path,
+    ingredients: Ingredients,
+    tools: SifTools,
+    ordinary_user: Host,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    account = ordinary_user.account
+    assert account is not None
+    with tempfile.TemporaryDirectory(prefix="numlkit-test-home-") as name:
+        home = Path(name)
+        # What this user can read: the checkout and the caches are perhaps root's.
+        readable = home / "context"
+        shutil.copytree(context, readable)
+        definition = home / "numl.def"
+        shutil.copy(CHECKOUT / "containers" / "numl.def", definition)
+        monkeypatch.setattr("deploy.sif.recipe.DEFINITION", definition)
+        # mmdebstrap wants subordinate user ids, which not every user has.
+        shutil.copytree(cache_folder() / "bases", home / "cache" / "numlkit" / "bases")
+        for path in (home, *home.rglob("*")):
+            os.chown(path, account.pw_uid, account.pw_gid)
+        out = home / "numl.sif"
+
+        def as_that_user() -> None:
+            os.environ |= {"HOME": name, "XDG_CACHE_HOME": f"{name}/cache", "USER": ORDINARY}
+            build_without_docker(readable, ingredients, tools, out)
+
+        assert _as_user(account, as_that_user) == ""
+        assert sha256(out) == sha256(sif_without_docker)
+
+
+def _as_user(account: pwd.struct_passwd, act: Callable[[], None]) -> str:
+    """Run ``act`` in a child process of that user; return what went wrong, or nothing."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = ""
+        try:
+            os.initgroups(account.pw_name, account.pw_gid)
+            os.setgid(account.pw_gid)
+            os.setuid(account.pw_uid)
+            os.chdir("/")
+            act()
+        except BaseException as error:
+            said = repr(error)
+        os.write(writing, said.encode()[:4000])
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        said = answer.read()
+    os.waitpid(child, 0)
+    return said

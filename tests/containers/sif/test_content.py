@@ -1,0 +1,177 @@
+"""What is in the .sif: its files, whichever way it was built, and what it says of itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from deploy.images.build import BuiltImage
+from deploy.sif.sif_file import ROOM
+from deploy.sif.tools import SifTools
+from tests.containers.conftest import Ingredients
+from tests.containers.sif.conftest import WAYS, Builder, Host, build_without_docker, sha256
+
+# What Apptainer itself empties.
+EMPTIED = {"etc/resolv.conf"}
+# What the engine puts into every container that it exports, and what stands for it otherwise.
+ENGINES_OWN = {"dev/console", "dev/pts", "dev/shm", "etc/hostname", "etc/hosts", "etc/mtab"}
+ENGINES_OWN |= {"etc/resolv.conf"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file, folder, link or device of a tree."""
+
+    mode: str
+    owner: tuple[int, int]
+    content: str
+
+
+def tree(root: Path) -> dict[str, Entry]:
+    found = {}
+    for parent, folders, files in os.walk(root):
+        for name in (*folders, *files):
+            path = Path(parent, name)
+            facts = path.lstat()
+            content = ""
+            if path.is_symlink():
+                content = str(path.readlink())
+            elif stat.S_ISREG(facts.st_mode):
+                with path.open("rb") as stream:
+                    content = hashlib.file_digest(stream, "sha256").hexdigest()
+            mode = stat.filemode(facts.st_mode)
+            owner = (facts.st_uid, facts.st_gid)
+            found[str(path.relative_to(root))] = Entry(mode, owner, content)
+    return found
+
+
+def tree_of(sif: Path) -> dict[str, Entry]:
+    """The file system of a .sif that the kit has built."""
+    with tempfile.TemporaryDirectory(dir=sif.parent) as scratch:
+        target = Path(scratch) / "root"
+        command = ["unsquashfs", "-quiet", "-no-progress", "-offset", str(ROOM), "-dest"]
+        subprocess.run([*command, target, sif], check=True, stdout=subprocess.DEVNULL)
+        return tree(target)
+
+
+def differing(one: dict[str, Entry], other: dict[str, Entry]) -> set[str]:
+    return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
+
+
+@pytest.fixture(scope="session")
+def own_tree(sif: Path) -> dict[str, Entry]:
+    return tree_of(sif)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="owners can be compared by root only")
+def test_its_files_are_those_that_apptainer_itself_puts_in(
+    own_tree: dict[str, Entry], image: BuiltImage, folder: Path
+) -> None:
+    sandbox = folder / "apptainers-own"
+    command = ["apptainer", "build", "--sandbox", sandbox, f"docker-daemon:{image.tag}"]
+    subprocess.run(command, check=True, capture_output=True)
+    try:
+        assert differing(own_tree, tree(sandbox)) - EMPTIED == {
+            # What this build says of itself, in other words.
+            ".singularity.d/Singularity",
+            ".singularity.d/labels.json",
+            ".singularity.d/env/10-docker2singularity.sh",
+            ".singularity.d/env/90-environment.sh",
+            ".singularity.d/runscript",
+            ".singularity.d/startscript",
+            # What an image has no word for.
+            ".singularity.d/runscript.help",
+            ".singularity.d/test",
+        }
+    finally:
+        shutil.rmtree(sandbox)
+
+
+def test_both_ways_of_reading_an_image_give_the_same_files(
+    own_tree: dict[str, Entry], exported_sif: Path
+) -> None:
+    assert differing(own_tree, tree_of(exported_sif)) <= ENGINES_OWN
+
+
+def test_without_docker_the_kits_own_files_are_the_same(
+    own_tree: dict[str, Entry], sif_without_docker: Path
+) -> None:
+    def own(files: dict[str, Entry]) -> dict[str, Entry]:
+        # The report of the image's own check has no part in it.
+        return {
+            name: entry
+            for name, entry in files.items()
+            if name.startswith("opt/") and name != "opt/numl/checked.json"
+        }
+
+    assert differing(own(own_tree), own(tree_of(sif_without_docker))) == set()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_same_image_gives_the_same_bytes(build: Builder, folder: Path, way: str) -> None:
+    first, second = (build(folder / f"{way}-{number}.sif", way=way) for number in (1, 2))
+    try:
+        assert sha256(first) == sha256(second)
+    finally:
+        first.unlink()
+        second.unlink()
+
+
+def test_without_docker_the_same_layers_give_the_same_bytes(
+    sif_without_docker: Path,
+    context: Path,
+    ingredients: Ingredients,
+    tools: SifTools,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
+    again = build_without_docker(context, ingredients, tools, folder / "again.sif")
+    assert sha256(again) == sha256(sif_without_docker)
+    again.unlink()
+
+
+def test_inspect_shows_labels_scripts_and_environment(host: Host, sif: Path) -> None:
+    shown = json.loads(host.output("apptainer", "inspect", "--all", sif))["data"]["attributes"]
+    assert shown["labels"]["org.opencontainers.image.title"] == "numlkit"
+    assert shown["labels"]["org.numlkit.triton.release"] == "24.10"
+    assert shown["labels"]["org.label-schema.build-date"] == "2023-11-14T22:13:20+00:00"
+    assert 'exec /opt/numl/bin/serve "$@"' in shown["runscript"]
+    assert 'exec /opt/numl/bin/serve "$@"' in shown["startscript"]
+    assert "exec /opt/numl/bin/check" in shown["test"]
+    assert "apptainer instance run" in shown["helpfile"]
+    assert shown["deffile"].startswith("Bootstrap: docker-daemon\nFrom: numlkit-test/slim:")
+    assert "NUML_LISTEN" in shown["environment"]["/.singularity.d/env/90-environment.sh"]
+
+
+@pytest.mark.parametrize("flag", ["--labels", "--runscript", "--deffile", "--helpfile", "--test"])
+def test_each_part_can_be_asked_for_alone(host: Host, sif: Path, flag: str) -> None:
+    assert host.output("apptainer", "inspect", flag, sif).strip()
+
+
+def test_the_header_is_as_apptainer_writes_it(sif: Path) -> None:
+    header = subprocess.run(
+        ["apptainer", "sif", "header", sif], capture_output=True, text=True, check=True
+    ).stdout
+    assert "run-singularity" in header
+    assert "2023-11-14 22:13:20" in header
+    assert stat.S_IMODE(sif.stat().st_mode) == 0o755
+    parts = subprocess.run(
+        ["apptainer", "sif", "list", sif], capture_output=True, text=True, check=True
+    ).stdout
+    assert [line.split("|")[-1] for line in parts.splitlines() if line[:1].isdigit()] == [
+        "Def.FILE",
+        "JSON.Generic",
+        "JSON.Generic",
+        "FS (Squashfs/*System/amd64)",
+    ]
+    assert f"{ROOM}-{sif.stat().st_size}" in parts

@@ -1,0 +1,176 @@
+"""The .sif as its users have it: run, tested, as an instance, by root and by an ordinary user."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from deploy.deployment import DEFAULT_MODELS, Ports
+from deploy.paths import MODEL_REPOSITORY
+from deploy.server.golden import read_golden
+from deploy.server.ports import choose_ports
+from deploy.server.probe import Probe, smoke
+from deploy.sif.sif_file import ROOM
+from deploy.sif.squashfs import COMPRESSIONS
+from tests.containers.conftest import HEALTH
+from tests.containers.sif.conftest import Builder, Host
+
+START_S = 180
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Folders of the host that a server has as /tmp and /dev/shm: no other server's."""
+
+    tmp: Path
+    memory: Path
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return ("--bind", f"{self.tmp}:/tmp", "--bind", f"{self.memory}:/dev/shm")
+
+    @property
+    def content(self) -> list[str]:
+        return [path.name for folder in (self.tmp, self.memory) for path in folder.iterdir()]
+
+
+@pytest.fixture
+def scratch() -> Iterator[Scratch]:
+    with tempfile.TemporaryDirectory() as tmp, tempfile.TemporaryDirectory(dir="/dev/shm") as shm:
+        for folder in (tmp, shm):
+            Path(folder).chmod(0o1777)
+        yield Scratch(Path(tmp), Path(shm))
+
+
+@pytest.fixture
+def ports() -> Ports:
+    return choose_ports("127.0.0.1", None)
+
+
+def _environment(ports: Ports) -> str:
+    return ",".join(f"NUML_{use.upper()}_PORT={port}" for use, port in ports.model_dump().items())
+
+
+def assert_all_models_answer(ports: Ports) -> None:
+    for url in (f"http://127.0.0.1:{ports.http}", f"grpc://127.0.0.1:{ports.grpc}"):
+        for model in DEFAULT_MODELS:
+            golden = read_golden(MODEL_REPOSITORY / model / "1" / "golden.npz")
+            result = smoke(Probe(url), model, golden)
+            assert result.ok, result
+
+
+def test_its_test_gives_every_models_known_answer(host: Host, sif: Path) -> None:
+    lines = host.output("apptainer", "test", "--containall", sif).splitlines()
+    answers = [json.loads(line) for line in lines if line.startswith('{"model"')]
+    assert [answer["ok"] for answer in answers] == [True] * len(DEFAULT_MODELS)
+
+
+@pytest.mark.parametrize("isolation", [(), ("--containall",)], ids=["shared", "containall"])
+def test_run_serves_and_leaves_nothing(
+    host: Host,
+    sif: Path,
+    ports: Ports,
+    scratch: Scratch,
+    isolation: Sequence[str],
+    tmp_path: Path,
+) -> None:
+    environment = _environment(ports)
+    options = (*isolation, *scratch.options, "--env", environment)
+    command = host.words("apptainer", "run", *options, sif, "--cpu")
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd="/", stdout=log, stderr=log)
+        try:
+            waited = host.run("apptainer", "exec", "--env", environment, sif,
+                              HEALTH, "--wait", str(START_S))  # fmt: skip
+            assert waited.returncode == 0, waited.stdout + (tmp_path / "log").read_text()
+            assert_all_models_answer(ports)
+            assert any(name.startswith("numlkit-") for name in scratch.content)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
+            process.wait()
+    assert scratch.content == []
+
+
+@pytest.mark.parametrize("action", ["run", "start"])
+def test_an_instance_serves_and_stops_cleanly(
+    host: Host, sif: Path, ports: Ports, scratch: Scratch, action: str
+) -> None:
+    name = f"numlkit-test-{os.getpid()}"
+    environment = _environment(ports)
+    options = (*host.options, "--containall", *scratch.options, "--env", environment)
+    host.output("apptainer", "instance", action, *options, sif, name, "--cpu")
+    try:
+        health = (HEALTH, "--wait", str(START_S))
+        # A process that joins an instance does not get the environment that it was given.
+        joined = ("apptainer", "exec", "--env", environment, f"instance://{name}", *health)
+        waited = subprocess.run(
+            Host(host.account).words(*joined), capture_output=True, text=True, check=False
+        )
+        assert waited.returncode == 0, waited.stdout + waited.stderr
+        assert_all_models_answer(ports)
+    finally:
+        stopped = host.run("apptainer", "instance", "stop", "--timeout", "60", name)
+    assert stopped.returncode == 0, stopped.stderr
+    assert name not in host.output("apptainer", "instance", "list")
+    assert scratch.content == []
+
+
+def test_nothing_can_be_written_to_it(host: Host, sif: Path) -> None:
+    done = host.run("apptainer", "exec", "--containall", sif, "touch", "/opt/numl/env/lib/x")
+    assert done.returncode != 0
+    assert "Read-only file system" in done.stderr or "Permission denied" in done.stderr
+
+
+def test_it_listens_on_loopback_unless_told_otherwise(host: Host, sif: Path) -> None:
+    show = ("sh", "-c", "echo $NUML_LISTEN")
+    assert host.output("apptainer", "exec", sif, *show).strip() == "127.0.0.1"
+    told = host.output("apptainer", "exec", "--env", "NUML_LISTEN=0.0.0.0", sif, *show)
+    assert told.strip() == "0.0.0.0"
+
+
+def test_packages_in_the_home_folder_are_not_seen(host: Host, sif: Path) -> None:
+    words = ("/opt/numl/env/bin/python", "-c", "import site; print(site.ENABLE_USER_SITE)")
+    assert host.output("apptainer", "exec", sif, *words).strip() == "False"
+
+
+def test_the_file_itself_can_be_started(host: Host, sif: Path, tmp_path: Path) -> None:
+    # As packages of Apptainer install it.
+    program = tmp_path / "run-singularity"
+    program.write_text('#!/bin/sh\nexec apptainer --quiet run "$@"\n')
+    program.chmod(0o755)
+    for parent in (tmp_path, *tmp_path.parents[:3]):
+        parent.chmod(parent.stat().st_mode | 0o755)
+    done = host.run("env", f"PATH={tmp_path}:{os.environ['PATH']}", sif, "--gpu")
+    assert done.returncode == 2
+    assert "no models for a GPU" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def gzip_sif(build: Builder, folder: Path) -> Path:
+    out = build(folder / "gzip.sif", compression=COMPRESSIONS["gzip"])
+    superblock = out.read_bytes()[ROOM : ROOM + 96]
+    assert superblock[20] == 1  # the compressor: zlib
+    return out
+
+
+def test_a_gzip_one_works_too(host: Host, gzip_sif: Path) -> None:
+    words = ("/opt/numl/env/bin/python", "-IBc", "import torch; print(torch.ones(2).sum().item())")
+    assert host.output("apptainer", "exec", "--containall", gzip_sif, *words).strip() == "2.0"
+
+
+def test_one_made_without_docker_serves(
+    host: Host, sif_without_docker: Path, ports: Ports, scratch: Scratch, tmp_path: Path
+) -> None:
+    test_run_serves_and_leaves_nothing(
+        host, sif_without_docker, ports, scratch, ("--containall",), tmp_path
+    )

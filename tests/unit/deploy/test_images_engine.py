@@ -1,0 +1,52 @@
+"""Docker engines that do not answer: said in a line, soon.
+
+The engine that lets a user in is a real one, in tests/containers.
+"""
+
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from deploy.errors import BuildError
+from deploy.images import engine
+from deploy.images.engine import connect
+
+
+@pytest.mark.parametrize("host", ["unix:///no/socket", "tcp://127.0.0.1:1", "nonsense"])
+def test_the_setting_that_names_it_is_named(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", host)
+    with pytest.raises(BuildError) as caught:
+        connect()
+    assert caught.value.cause == f"no Docker engine answers at {host}, which DOCKER_HOST names"
+    assert caught.value.remedy == "set it to where one does, or unset it"
+
+
+def test_one_that_takes_the_call_and_says_nothing_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "socket"
+    monkeypatch.setattr(engine, "_GREETING_S", 0.2)
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(path))
+        silent.listen()
+        started = time.monotonic()
+        with pytest.raises(BuildError, match="no Docker engine answers at unix://"):
+            connect()
+        assert time.monotonic() - started < 30
+
+
+def test_one_that_breaks_off_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "socket"
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    with socket.socket(socket.AF_UNIX) as broken:
+        broken.bind(str(path))
+        broken.listen()
+        threading.Thread(target=lambda: broken.accept()[0].close(), daemon=True).start()
+        with pytest.raises(BuildError, match="no Docker engine answers at unix://"):
+            connect()
