@@ -106,6 +106,14 @@ class Deployment(BaseModel):
             raise ValueError("a model is named twice")
         return models
 
+    @field_validator("image")
+    @classmethod
+    def _no_option(cls, image: str | None) -> str | None:
+        # In a command that a person pastes, it would be taken for one.
+        if image is not None and (image.startswith("-") or not image or not image.isprintable()):
+            raise ValueError(f"{image!r} is neither an image's name nor a path")
+        return image
+
     @field_validator("listen")
     @classmethod
     def _address(cls, listen: str) -> str:

@@ -15,6 +15,16 @@ def test_defaults_are_safe() -> None:
     assert deployment.models == ("nugraph2", "nugraph2_cpu", "nugraph3")
 
 
+def test_sizes_are_read_with_their_units() -> None:
+    deployment = load_deployment(None, {"memory": "4g", "shm_size": "512MiB"})
+    assert (deployment.memory, deployment.shm_size) == (4 * 10**9, 512 * 2**20)
+
+
+def test_fewer_cores_are_fewer_instances() -> None:
+    assert load_deployment(None, {"cpus": 1}).instance_count() == 1
+    assert load_deployment(None, {"cpus": 1, "instances": 3}).instance_count() == 3
+
+
 @pytest.mark.parametrize("file", sorted((CHECKOUT / "deploy" / "sites").glob("*.toml")))
 def test_the_ready_made_deployments_are_valid(file: Path) -> None:
     assert load_deployment(file, {}).name == file.stem
@@ -40,6 +50,9 @@ def test_paths_in_the_file_are_relative_to_the_file(tmp_path: Path) -> None:
         ("instances = 0", "instances: Input should be greater than or equal to 1"),
         ('colour = "red"', "colour: no such key (there are: name, engine"),
         ("models = []", "models: name at least one model"),
+        ('memory = "4x"', "memory: '4x' is not a size like 512m or 4g"),
+        ('image = "-v"', "image: '-v' is neither an image's name nor a path"),
+        ('image = "a\\nb"', r"image: 'a\nb' is neither an image's name nor a path"),
         ('models = ["../../etc"]', "models: '../../etc' is not a model name"),
         ('models = ["nugraph3", "nugraph3"]', "models: a model is named twice"),
         ('name = "a b"', "name: 'a b' is not lower-case letters"),
