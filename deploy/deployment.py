@@ -47,6 +47,22 @@ class Ports(BaseModel):
         return self
 
 
+class Tls(BaseModel):
+    """The files by which a server encrypts gRPC; their content is read by the server alone.
+
+    Attributes:
+        cert: PEM file of the server's certificate, with the intermediate ones after it.
+        key: PEM file of its private key.
+        ca: PEM file of the authority whose clients alone are let in; None: anyone.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cert: Path
+    key: Path
+    ca: Path | None = None
+
+
 class Deployment(BaseModel):
     """A server to be started.
 
@@ -62,6 +78,7 @@ class Deployment(BaseModel):
             with ``weights.safetensors`` and ``model.json``.
         norms: Feature normalisation by model, for checkpoint files that carry none.
         listen: The IP address the server listens on.
+        tls: How gRPC is encrypted; None: not at all.
         ports: The ports, or None: the first free three from 8000 on.
         instances: Instances of each model, on each GPU if it runs there; None: one per core
             that it may use, or one on each GPU.
@@ -85,6 +102,7 @@ class Deployment(BaseModel):
     checkpoints: dict[str, Path] = Field(default_factory=dict)
     norms: dict[str, Path] = Field(default_factory=dict)
     listen: str = "127.0.0.1"
+    tls: Tls | None = None
     ports: Ports | None = None
     instances: Annotated[int, Field(ge=1, le=256)] | None = None
     threads: Annotated[int, Field(ge=1, le=256)] = 1
@@ -136,6 +154,11 @@ class Deployment(BaseModel):
                 raise ValueError(f"norm given for {model} without a checkpoint file it belongs to")
         return self
 
+    @property
+    def http_listen(self) -> str:
+        """The IP address for HTTP and metrics, for which Triton has no TLS."""
+        return self.listen if self.tls is None else "127.0.0.1"
+
     def instance_count(self) -> int:
         """Return the instances of each model: as asked, else one per core it may use."""
         usable = len(os.sched_getaffinity(0))
@@ -166,20 +189,32 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
                 values[table] = {
                     model: file.parent / str(path) for model, path in values[table].items()
                 }
-    values.update({key: value for key, value in overrides.items() if value is not None})
+        if isinstance(values.get("tls"), dict):
+            # Absolute: a server is started, and started again, from another folder.
+            values["tls"] = {
+                use: (file.parent / str(path)).absolute() for use, path in values["tls"].items()
+            }
+    given = {key: value for key, value in overrides.items() if value is not None}
+    if isinstance(values.get("tls"), dict) and "tls" in given:
+        given["tls"] = {**values["tls"], **given["tls"]}
+    values.update(given)
     try:
         return Deployment.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "deployment"
         text = first["msg"].removeprefix("Value error, ")
+        tables: dict[str, type[BaseModel]] = {"ports": Ports, "tls": Tls}
+        *keys, last = tables.get(where.split(".")[0], Deployment).model_fields
         if first["type"] == "extra_forbidden":
-            text = f"no such key (there are: {', '.join(Deployment.model_fields)})"
+            text = f"no such key (there are: {', '.join([*keys, last])})"
         elif first["type"].startswith("byte_size"):
             text = f"{first['input']!r} is not a size like 512m or 4g"
         elif first["type"] == "string_pattern_mismatch":
             text = f"{first['input']!r} is not lower-case letters, digits, dots and dashes"
+        elif first["type"] == "missing":
+            text = "is missing: certificate and private key belong together"
         elif first["type"] in ("model_type", "dataclass_type"):
-            text = "expected a table with http, grpc and metrics"
+            text = f"expected a table with {', '.join(keys)} and {last}"
         origin = f" (in {file})" if file is not None else ""
         raise DeploymentError(f"{where}: {text}{origin}") from None

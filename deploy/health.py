@@ -69,7 +69,7 @@ def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float)
         problems.append("the server is dead")
     plan = folder.plan()
     wanted = plan.instances if plan is not None else dict.fromkeys(state.models, 1)
-    url = f"http://{endpoint(state.host, state.ports.http)}"
+    url = state.url("http")
     probe = Probe(url, timeout=timeout, identity=plan.identity if plan is not None else None)
     stubs = living_stubs(server) if server is not None else ()
     missing = missing_stubs(stubs, wanted)
@@ -77,7 +77,7 @@ def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float)
     counts = Counter(stub.model for stub in stubs)
     counted: dict[str, ModelCounts] = {}
     try:
-        counted = fetch_counts(endpoint(state.host, state.ports.metrics), timeout=timeout)
+        counted = fetch_counts(endpoint(state.http_host, state.ports.metrics), timeout=timeout)
     except LaunchError as error:
         if server is not None:
             problems.append(error.cause)

@@ -9,7 +9,7 @@ from typing import Literal
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from deploy.deployment import EngineName, Ports
+from deploy.deployment import EngineName, Ports, Tls
 from deploy.errors import DeploymentError, NotRunningError
 from deploy.files import write_atomically
 from deploy.paths import deployments_folder
@@ -83,8 +83,9 @@ class DeploymentState(BaseModel):
         name: The deployment's name.
         engine: What started it.
         node: The host it runs on; the folder may be shared between hosts.
-        host: The address clients on this host use.
+        host: The address clients on this host use; with TLS, for gRPC alone.
         ports: Its ports.
+        tls: The files by which gRPC is encrypted; None: it is not.
         models: The models it serves.
         artefact: Digest of execution environment and model files.
         log: The server's log.
@@ -122,6 +123,18 @@ class DeploymentState(BaseModel):
     before: Surroundings | None = None
     cause: str | None = None
     remedy: str | None = None
+    tls: Tls | None = None
+
+    @property
+    def http_host(self) -> str:
+        """The address for HTTP and metrics."""
+        return self.host if self.tls is None else "127.0.0.1"
+
+    def url(self, protocol: Literal["http", "grpc"]) -> str:
+        """Return where clients on this host reach it."""
+        if protocol == "http":
+            return f"http://{endpoint(self.http_host, self.ports.http)}"
+        return f"grpc{'s' if self.tls else ''}://{endpoint(self.host, self.ports.grpc)}"
 
 
 class DeploymentFolder:
@@ -212,7 +225,7 @@ def known_deployments() -> tuple[str, ...]:
 
 
 def default_endpoint(protocol: Literal["http", "grpc"]) -> str | None:
-    """Return ``host:port`` of the one running deployment, or None if there is none.
+    """Return the URL of the one running deployment, or None if there is none.
 
     Raises:
         DeploymentError: If there are several.
@@ -230,12 +243,7 @@ def default_endpoint(protocol: Literal["http", "grpc"]) -> str | None:
         raise DeploymentError(
             f"several deployments are running: {names}", "--name with one of them"
         )
-    return named_endpoint(ready[0], protocol) if ready else None
-
-
-def named_endpoint(state: DeploymentState, protocol: Literal["http", "grpc"]) -> str:
-    """Return ``host:port`` of a deployment."""
-    return endpoint(state.host, state.ports.http if protocol == "http" else state.ports.grpc)
+    return ready[0].url(protocol) if ready else None
 
 
 def reachable_host(listen: str) -> str:

@@ -19,7 +19,7 @@ from deploy.cli import Parser, make_parser, run
 from deploy.console import Console
 from deploy.health import examine
 from deploy.server.metrics import ModelCounts
-from deploy.state import DeploymentFolder, endpoint
+from deploy.state import DeploymentFolder
 
 
 def parser() -> Parser:
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _status(options: argparse.Namespace, console: Console) -> int:
     folder = DeploymentFolder(options.name)
     state = folder.require_state()
-    url = f"http://{endpoint(state.host, state.ports.http)}"
+    url = state.url("http")
     health = examine(folder, state, timeout=options.timeout)
     rows = [
         [

@@ -28,7 +28,8 @@ from deploy.hardware.plan import device_names
 from deploy.health import examine
 from deploy.plan import LaunchPlan
 from deploy.server.ports import is_free
-from deploy.state import DeploymentFolder, DeploymentState, endpoint
+from deploy.state import DeploymentFolder, DeploymentState
+from deploy.tls.files import check_server_files
 
 _PORT_ATTEMPTS = 3
 _HEALTH_TIMEOUT_S = 10.0
@@ -68,6 +69,19 @@ def parser() -> Parser:
     )
     flags.add_argument("--listen", help="address to listen on (default: 127.0.0.1)")
     flags.add_argument(
+        "--tls-cert",
+        type=Path,
+        metavar="FILE",
+        help="encrypt gRPC with this certificate (PEM); HTTP and metrics stay on 127.0.0.1",
+    )
+    flags.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key (PEM)")
+    flags.add_argument(
+        "--tls-ca",
+        type=Path,
+        metavar="FILE",
+        help="let in only clients that this authority has signed (mutual TLS)",
+    )
+    flags.add_argument(
         "--ports", metavar="HTTP,GRPC,METRICS", help="ports (default: the first free three)"
     )
     flags.add_argument("--image", help="the image, or the .sif (default: what build.py has made)")
@@ -99,6 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _up(options: argparse.Namespace, console: Console) -> int:
     deployment = load_deployment(options.file, _overrides(options))
+    if deployment.tls is not None:
+        check_server_files(deployment.tls)
     choice = choose_engine(deployment)
     engine = choice.engine
     if options.dry_run:
@@ -135,8 +151,9 @@ def _launch(
                 return engine.launch(plan=plan, say=say)
             except LaunchError:
                 # Ports that were found, not asked for, may be lost to another start meanwhile.
-                taken = not all(
-                    is_free(deployment.listen, p) for p in plan.ports.model_dump().values()
+                ports = plan.ports
+                taken = not is_free(deployment.listen, ports.grpc) or not all(
+                    is_free(deployment.http_listen, p) for p in (ports.http, ports.metrics)
                 )
                 if deployment.ports is not None or not taken:
                     raise
@@ -159,6 +176,7 @@ def _overrides(options: argparse.Namespace) -> dict[str, Any]:
         **{field: getattr(options, field) for field in named},
         **_device(options),
         "ports": ports,
+        "tls": _tls_files(options),
         "models": tuple(options.models.split(",")) if options.models is not None else None,
         "checkpoints": assignments(options.checkpoint, "--checkpoint"),
         "norms": assignments(options.norm, "--norm"),
@@ -172,6 +190,11 @@ def _device(options: argparse.Namespace) -> dict[str, Any]:
     if options.gpu is None:
         return {}
     return {"flavour": "gpu", "devices": device_names(options.gpu) if options.gpu else ()}
+
+
+def _tls_files(options: argparse.Namespace) -> dict[str, Path] | None:
+    given = {"cert": options.tls_cert, "key": options.tls_key, "ca": options.tls_ca}
+    return {use: path.absolute() for use, path in given.items() if path is not None} or None
 
 
 def _check_same(
@@ -204,11 +227,14 @@ def _show_plan(console: Console, engine: Engine, plan: LaunchPlan) -> None:
 
 
 def _show(console: Console, state: DeploymentState) -> None:
-    http, grpc = endpoint(state.host, state.ports.http), endpoint(state.host, state.ports.grpc)
     rows = [[model, "ready", "golden answer given"] for model in state.models]
     title = f"deployment {state.name} (Triton, {state.engine})"
     console.table(title, ("model", "state", "smoke inference"), rows)
-    console.line(f"http://{http}  grpc://{grpc}")
+    console.line(f"{state.url('http')}  {state.url('grpc')}")
+    if state.tls is not None:
+        console.line(
+            "gRPC has TLS. Triton has none for HTTP and metrics: they are on 127.0.0.1 only"
+        )
     console.line(f"log: {state.log}")
     console.answer({"ok": True, **state.model_dump(mode="json")})
 

@@ -32,7 +32,7 @@ from deploy.client.transport import (
 )
 from deploy.console import Console
 from deploy.errors import KitError
-from deploy.state import DeploymentFolder, default_endpoint, named_endpoint
+from deploy.state import DeploymentFolder, default_endpoint
 
 _PROGRESS_SECONDS = 10.0
 
@@ -161,7 +161,7 @@ def _endpoint(options: argparse.Namespace) -> Endpoint:
     if options.url is not None:
         url = options.url
     elif options.name is not None:
-        url = named_endpoint(DeploymentFolder(options.name).require_state(), protocol)
+        url = DeploymentFolder(options.name).require_state().url(protocol)
     else:
         url = default_endpoint(protocol) or "localhost"
     return Endpoint.parse(url, protocol=options.protocol, tls=options.ssl, ca=options.ca)

@@ -58,8 +58,11 @@ class ApptainerEngine(ContainerEngine):
 
     def plan(self, *, deployment: Deployment) -> LaunchPlan:
         """Return what a launch would do."""
-        ports = choose_ports(deployment.listen, deployment.ports)
-        return self.planned(deployment, ports=ports, listen=deployment.listen, inner_ports=ports)
+        listen, http_listen = deployment.listen, deployment.http_listen
+        ports = choose_ports(listen, deployment.ports, http_listen=http_listen)
+        return self.planned(
+            deployment, ports=ports, listen=listen, http_listen=http_listen, inner_ports=ports
+        )
 
     def command(self, plan: LaunchPlan) -> Sequence[str]:
         """Return the words of a command that starts the planned server by hand."""

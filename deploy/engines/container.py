@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.console import Say
-from deploy.deployment import Deployment, Ports
+from deploy.deployment import Deployment, Ports, Tls
 from deploy.engines.base import Engine
 from deploy.engines.instances import choose_devices, count_instances, gpu_instances
 from deploy.engines.own_weights import digest_served, ensure_own_weights, own_weights
@@ -29,6 +29,8 @@ from deploy.supervisor.leftovers import shm_prefix
 IMAGE_ENVIRONMENT = Path("/opt/numl/env")
 IMAGE_MODELS = Path("/opt/numl/models/cpu")
 IMAGE_HEALTH = ("/opt/numl/bin/health",)
+# Where a container sees the files for TLS.
+IMAGE_TLS = Path("/opt/numl/tls")
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,19 @@ def image_in_use(
                 f"python3 deploy/build.py --flavour {deployment.flavour}, or another --image",
             )
     return ImageInUse(name=name, digest=digest, environment_digest=labels[ENVIRONMENT_LABEL])
+
+
+def tls_in_container(tls: Tls | None) -> tuple[Tls | None, tuple[Mount, ...]]:
+    """Return where a container sees the files for TLS, and the mounts that put them there."""
+    if tls is None:
+        return None, ()
+    files = {"cert": tls.cert, "key": tls.key, "ca": tls.ca}
+    mounts = {
+        use: Mount(source=path, target=IMAGE_TLS / f"{use}.pem")
+        for use, path in files.items()
+        if path is not None
+    }
+    return Tls(**{use: mount.target for use, mount in mounts.items()}), tuple(mounts.values())
 
 
 class ContainerEngine(Engine):
@@ -119,6 +134,7 @@ class ContainerEngine(Engine):
         *,
         ports: Ports,
         listen: str,
+        http_listen: str,
         inner_ports: Ports,
         user: str | None = None,
         limits: tuple[tuple[str, int], ...] = (),
@@ -129,6 +145,7 @@ class ContainerEngine(Engine):
             deployment: What is wanted.
             ports: The ports on this host.
             listen: Where the server listens, as the container sees it.
+            http_listen: The same for HTTP and metrics.
             inner_ports: Its ports, as the container sees them.
             user: ``uid:gid`` of its processes, where that is not the image's.
             limits: Limits of resources.
@@ -140,11 +157,12 @@ class ContainerEngine(Engine):
         folder = DeploymentFolder(deployment.name)
         prefix = shm_prefix(folder.path)
         identity = f"numlkit-{deployment.name}-{secrets.token_hex(4)}"
+        tls, tls_mounts = tls_in_container(deployment.tls)
         container = ContainerPlan(
             image=self.image(deployment=deployment).name,
             name=prefix.rstrip("-"),
             user=user,
-            mounts=(Mount(source=folder.repository, target=IMAGE_MODELS),),
+            mounts=(Mount(source=folder.repository, target=IMAGE_MODELS), *tls_mounts),
             limits=limits,
             health=IMAGE_HEALTH,
             gpus=devices.uuids,
@@ -160,6 +178,8 @@ class ContainerEngine(Engine):
                 ports=inner_ports,
                 shm_prefix=prefix,
                 identity=identity,
+                http_listen=http_listen,
+                tls=tls,
             ),
             variables={**thread_settings(deployment.threads), **devices.variables},
             repository=folder.repository,

@@ -7,8 +7,10 @@ from typing import Any
 
 from docker.types import DeviceRequest, Healthcheck, Mount, Ulimit
 
+from deploy.deployment import Deployment
 from deploy.plan import ContainerPlan, LaunchPlan, mount_field
 from deploy.server.command import CONTAINER_PORTS
+from deploy.state import endpoint
 
 # What a server may write to; emptied with the container.
 _SCRATCH = {"/tmp": "mode=1777"}
@@ -39,7 +41,7 @@ def create_options(plan: LaunchPlan) -> dict[str, Any]:
             for m in container.mounts
         ],
         "ports": {
-            f"{CONTAINER_PORTS[use]}/tcp": (deployment.listen, port)
+            f"{CONTAINER_PORTS[use]}/tcp": (_published_at(deployment, use), port)
             for use, port in plan.ports.model_dump().items()
         },
         "shm_size": int(deployment.shm_size),
@@ -90,9 +92,8 @@ def run_command(plan: LaunchPlan) -> tuple[str, ...]:
     if deployment.memory is not None:
         words += [f"--memory={int(deployment.memory)}", f"--memory-swap={int(deployment.memory)}"]
     words.append(f"--restart={'unless-stopped' if deployment.heal else 'no'}")
-    address = f"[{deployment.listen}]" if ":" in deployment.listen else deployment.listen
     words += [
-        f"--publish={address}:{port}:{CONTAINER_PORTS[use]}"
+        f"--publish={endpoint(_published_at(deployment, use), port)}:{CONTAINER_PORTS[use]}"
         for use, port in plan.ports.model_dump().items()
     ]
     words += [f"--mount={mount_field(m, 'target', 'readonly')}" for m in container.mounts]
@@ -110,6 +111,10 @@ def run_command(plan: LaunchPlan) -> tuple[str, ...]:
         ]
     words += [f"--entrypoint={plan.arguments[0]}", container.image, *plan.arguments[1:]]
     return tuple(words)
+
+
+def _published_at(deployment: Deployment, use: str) -> str:
+    return deployment.listen if use == "grpc" else deployment.http_listen
 
 
 def _container(plan: LaunchPlan) -> ContainerPlan:

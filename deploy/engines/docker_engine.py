@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -10,10 +12,11 @@ from pathlib import Path
 from docker.errors import DockerException, ImageNotFound
 
 from deploy.building.request import image_name
+from deploy.console import Say
 from deploy.deployment import Deployment, Ports
 from deploy.engines.container import ContainerEngine, ImageInUse, image_in_use
 from deploy.engines.container_options import run_command
-from deploy.errors import LaunchError
+from deploy.errors import DeploymentError, LaunchError
 from deploy.images.engine import connect, first_line
 from deploy.plan import LaunchPlan
 from deploy.server.command import CONTAINER_LISTEN, CONTAINER_PORTS
@@ -24,6 +27,7 @@ from deploy.supervisor.container import remove_container
 # Stubs lock memory and have deep stacks: what NVIDIA advises for Triton in a container.
 _STACK_BYTES = 64 * 2**20
 _CAP_SYS_RESOURCE = 24  # capabilities(7)
+IMAGE_USER = 1000  # in group 0: containers/Dockerfile
 
 
 class DockerEngine(ContainerEngine):
@@ -54,13 +58,28 @@ class DockerEngine(ContainerEngine):
         limits = (("stack", _STACK_BYTES),)
         return self.planned(
             deployment,
-            ports=choose_ports(deployment.listen, deployment.ports),
+            ports=choose_ports(
+                deployment.listen, deployment.ports, http_listen=deployment.http_listen
+            ),
             listen=CONTAINER_LISTEN,
+            http_listen=CONTAINER_LISTEN,
             inner_ports=Ports(**CONTAINER_PORTS),
             # The image's own user is one without rights; the calling user is, too, or is root.
             user=f"{os.getuid()}:{os.getgid()}" if os.getuid() else None,
             limits=(("memlock", -1), *limits) if may_raise_limits() else limits,
         )
+
+    def prepare(self, *, deployment: Deployment, say: Say) -> None:
+        """Check that the image is here, and that the server in it may read what it needs."""
+        super().prepare(deployment=deployment, say=say)
+        if deployment.tls is not None and os.getuid() == 0:
+            for file in (deployment.tls.cert, deployment.tls.key, deployment.tls.ca):
+                if file is not None and not readable_in_image(file):
+                    raise DeploymentError(
+                        f"{file}: the server's user in the container (1000, group 0) may not "
+                        "read it",
+                        f"chgrp 0 {shlex.quote(str(file))}; chmod g+r {shlex.quote(str(file))}",
+                    )
 
     def command(self, plan: LaunchPlan) -> Sequence[str]:
         """Return the words of a command that starts the planned server by hand."""
@@ -70,6 +89,16 @@ class DockerEngine(ContainerEngine):
         """Stop and remove the container; what it wrote is gone with it."""
         if state.container is not None:
             remove_container(state.container)
+
+
+def readable_in_image(file: Path) -> bool:
+    """Return whether the user of the kit's image, 1000 in group 0, may read a file."""
+    facts = file.stat()
+    return bool(
+        facts.st_mode & stat.S_IROTH
+        or (facts.st_mode & stat.S_IRGRP and facts.st_gid == 0)
+        or (facts.st_mode & stat.S_IRUSR and facts.st_uid == IMAGE_USER)
+    )
 
 
 def may_raise_limits() -> bool:

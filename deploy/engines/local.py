@@ -68,7 +68,9 @@ class LocalEngine(Engine):
             _require_plain(variable, path)
         devices = choose_devices(deployment)
         instances = count_instances(deployment, devices)
-        ports = choose_ports(deployment.listen, deployment.ports)
+        ports = choose_ports(
+            deployment.listen, deployment.ports, http_listen=deployment.http_listen
+        )
         prefix = shm_prefix(folder.path)
         identity = f"numlkit-{deployment.name}-{secrets.token_hex(4)}"
         return LaunchPlan(
@@ -82,6 +84,8 @@ class LocalEngine(Engine):
                 ports=ports,
                 shm_prefix=prefix,
                 identity=identity,
+                http_listen=deployment.http_listen,
+                tls=deployment.tls,
             ),
             variables=server_environment(
                 distribution=distribution,

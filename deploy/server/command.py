@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from deploy.deployment import Ports
+from deploy.deployment import Ports, Tls
 from deploy.server.distribution import TritonDistribution
 
 # A stop waits this long for connections that clients keep open without using them;
@@ -32,6 +32,8 @@ def server_arguments(
     ports: Ports,
     shm_prefix: str,
     identity: str,
+    http_listen: str | None = None,
+    tls: Tls | None = None,
 ) -> tuple[str, ...]:
     """Return the command line of a server, as it is in its container if it has one.
 
@@ -49,6 +51,8 @@ def server_arguments(
         shm_prefix: Start of the names of the shared memory regions it makes.
         identity: What the server answers when asked for its name: another server that took
             its port is told apart by it.
+        http_listen: Address for HTTP and metrics, where that is another one.
+        tls: How gRPC is encrypted, with the paths as the server sees them.
     """
     return (
         str(distribution.executable),
@@ -62,18 +66,28 @@ def server_arguments(
         "--exit-on-error=false",
         "--disable-auto-complete-config",
         f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
-        f"--http-address={listen}",
+        f"--http-address={http_listen or listen}",
         f"--http-port={ports.http}",
         f"--grpc-address={listen}",
         f"--grpc-port={ports.grpc}",
-        f"--metrics-address={listen}",
+        f"--metrics-address={http_listen or listen}",
         f"--metrics-port={ports.metrics}",
         "--metrics-config=summary_latencies=true",
         "--reuse-http-port=false",
         "--reuse-grpc-port=false",
         f"--http-restricted-api={RESTRICTED_APIS}:closed={KEY_PLACEHOLDER}",
         f"--grpc-restricted-protocol={RESTRICTED_APIS}:closed={KEY_PLACEHOLDER}",
+        *_tls_arguments(tls),
     )
+
+
+def _tls_arguments(tls: Tls | None) -> tuple[str, ...]:
+    if tls is None:
+        return ()
+    pair = ("--grpc-use-ssl=true", f"--grpc-server-cert={tls.cert}", f"--grpc-server-key={tls.key}")
+    if tls.ca is None:
+        return pair
+    return (*pair, "--grpc-use-ssl-mutual=true", f"--grpc-root-cert={tls.ca}")
 
 
 def server_environment(

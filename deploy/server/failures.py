@@ -49,6 +49,12 @@ def _row(pattern: str, cause: str, remedy: str) -> Failure:
 
 TABLE: tuple[Failure, ...] = (
     _row(
+        # Triton goes on to say that the socket is in use, which it is not.
+        r"Invalid private key|Invalid cert chain|Handshaker factory creation failed",
+        "the server cannot use its certificate and private key for TLS",
+        "python3 deploy/up.py with the same --tls-cert and --tls-key says what is wrong with them",
+    ),
+    _row(
         r"failed to start (?P<service>\w+) service: .*?'(?P<where>[^']+)' already in use",
         "{where} was taken by another program while the server started ({service})",
         "repeat the command, or choose other ports with --ports HTTP,GRPC,METRICS",

@@ -37,23 +37,30 @@ def is_free(address: str, port: int) -> bool:
     return True
 
 
-def choose_ports(address: str, wanted: Ports | None) -> Ports:
+def choose_ports(address: str, wanted: Ports | None, *, http_listen: str | None = None) -> Ports:
     """Return ``wanted`` if free, or else, if None, the first free three.
+
+    Args:
+        address: Where the server listens.
+        wanted: The ports that were asked for.
+        http_listen: Where it listens for HTTP and metrics, if that is another address.
 
     Raises:
         DeploymentError: Naming the taken port.
     """
+    addresses = dict.fromkeys(Ports.model_fields, http_listen or address) | {"grpc": address}
     if wanted is not None:
         for use, port in wanted.model_dump().items():
-            if not is_free(address, port):
+            if not is_free(addresses[use], port):
                 raise DeploymentError(
-                    f"ports: {use} port {port} on {address} is taken by another program",
+                    f"ports: {use} port {port} on {addresses[use]} is taken by another program",
                     "other ports (--ports HTTP,GRPC,METRICS), or none to have free ones found",
                 )
         return wanted
     for first in range(_FIRST, _LAST, _STEP):
-        if all(is_free(address, port) for port in range(first, first + 3)):
-            return Ports(http=first, grpc=first + 1, metrics=first + 2)
+        found = Ports(http=first, grpc=first + 1, metrics=first + 2)
+        if all(is_free(addresses[use], port) for use, port in found.model_dump().items()):
+            return found
     raise DeploymentError(
         f"ports: no three free ports between {_FIRST} and {_LAST} on {address}",
         "--ports HTTP,GRPC,METRICS",

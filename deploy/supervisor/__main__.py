@@ -59,7 +59,7 @@ def main(argument: str) -> int:
             model: read_golden(plan.repository / model / VERSION / "golden.npz")
             for model in plan.deployment.models
         }
-        host = reachable_host(plan.deployment.listen)
+        host = reachable_host(plan.deployment.http_listen)
         probe = Probe(f"http://{endpoint(host, plan.ports.http)}", identity=plan.identity)
         supervisor = Supervisor(folder, plan, server_of(plan.engine), probe, golden)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

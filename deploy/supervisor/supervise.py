@@ -77,6 +77,7 @@ class Supervisor:
             artefact=plan.artefact,
             log=plan.log,
             phase="starting",
+            tls=deployment.tls,
             container=plan.container.name if plan.container is not None else None,
             supervisor=ProcessId.of(os.getpid()),
         )

@@ -106,6 +106,8 @@ def test_stopping_what_does_not_run_is_no_error(tmp_path: Path) -> None:
         ["--checkpoint", "nugraph3"],
         ["--checkpoint", "other=x"],
         ["--listen", "not an address"],
+        ["--tls-cert", "/none.pem"],
+        ["--tls-cert", "/none.pem", "--tls-key", "/none.key"],
     ],
 )
 def test_a_wrong_flag_is_refused_before_anything_is_done(flags: list[str], tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.deployment import Ports, load_deployment
+from deploy.deployment import Ports, Tls, load_deployment
 from deploy.errors import DeploymentError
 from deploy.paths import CHECKOUT
 
@@ -44,6 +44,24 @@ def test_paths_in_the_file_are_relative_to_the_file(tmp_path: Path) -> None:
     assert deployment.checkpoints == {"nugraph3": tmp_path / "weights/own.ckpt"}
 
 
+def test_with_tls_only_grpc_is_offered_to_other_hosts(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text('listen = "0.0.0.0"\n[tls]\ncert = "site.pem"\nkey = "/keys/site.key"\n')
+    deployment = load_deployment(file, {})
+    assert deployment.tls == Tls(cert=tmp_path / "site.pem", key=Path("/keys/site.key"))
+    assert (deployment.listen, deployment.http_listen) == ("0.0.0.0", "127.0.0.1")
+    assert load_deployment(None, {"listen": "0.0.0.0"}).http_listen == "0.0.0.0"
+
+
+def test_a_flag_for_tls_overrides_its_own_key_of_the_file_alone(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text('[tls]\ncert = "site.pem"\nkey = "site.key"\n')
+    deployment = load_deployment(file, {"tls": {"ca": Path("/ca.pem"), "key": Path("/new.key")}})
+    assert deployment.tls == Tls(
+        cert=tmp_path / "site.pem", key=Path("/new.key"), ca=Path("/ca.pem")
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -62,6 +80,13 @@ def test_paths_in_the_file_are_relative_to_the_file(tmp_path: Path) -> None:
         ('listen = "node.example"', "listen: 'node.example' is not an IP address"),
         ('[norms]\nnugraph3 = "n.json"', "norm given for nugraph3 without a checkpoint file"),
         ("instances = ", "not TOML"),
+        ('[tls]\ncert = "x"', "tls.key: is missing: certificate and private key belong together"),
+        ('[tls]\ncerts = "x"', "tls.cert: is missing"),
+        (
+            '[tls]\ncert = "x"\nkey = "y"\nroot = "z"',
+            "tls.root: no such key (there are: cert, key, ca)",
+        ),
+        ('tls = "x"', "tls: expected a table with cert, key and ca"),
     ],
 )
 def test_a_wrong_file_is_named_with_its_fault_in_one_line(

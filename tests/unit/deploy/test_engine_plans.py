@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.deployment import Deployment, Ports
-from deploy.engines.container import image_in_use
+from deploy.deployment import Deployment, Ports, Tls
+from deploy.engines.container import image_in_use, tls_in_container
 from deploy.engines.container_options import create_options, run_command
+from deploy.engines.docker_engine import readable_in_image
 from deploy.engines.instances import choose_devices, count_instances, gpu_instances
 from deploy.errors import LaunchError
 from deploy.hardware.gpu import Gpu, Memory
@@ -147,6 +149,47 @@ def test_without_healing_the_engine_does_not_restart_it_either() -> None:
 
 def test_an_ipv6_address_is_published_in_brackets() -> None:
     assert "--publish=[::1]:8010:8000" in run_command(planned(listen="::1"))
+
+
+def test_with_tls_only_grpc_is_published_to_other_hosts() -> None:
+    plan = planned(listen="10.0.0.5", tls={"cert": "/tls/site.pem", "key": "/tls/site.key"})
+    published = {
+        "8000/tcp": ("127.0.0.1", 8010),
+        "8001/tcp": ("10.0.0.5", 8011),
+        "8002/tcp": ("127.0.0.1", 8012),
+    }
+    assert create_options(plan)["ports"] == published
+    assert [word for word in run_command(plan) if word.startswith("--publish")] == [
+        f"--publish={address}:{port}:{inner.removesuffix('/tcp')}"
+        for inner, (address, port) in published.items()
+    ]
+
+
+def test_the_files_for_tls_are_mounted_under_names_that_do_not_depend_on_theirs() -> None:
+    files = {"cert": "/tls/my, site.pem", "key": "/tls/k.pem", "ca": "/tls/ca.pem"}
+    inside, mounts = tls_in_container(Tls.model_validate(files))
+    assert inside == Tls.model_validate(
+        {use: Path(f"/opt/numl/tls/{use}.pem") for use in ("cert", "key", "ca")}
+    )
+    assert [(str(m.source), m.target, m.writable) for m in mounts] == [
+        (files[use], Path(f"/opt/numl/tls/{use}.pem"), False) for use in ("cert", "key", "ca")
+    ]
+    assert tls_in_container(None) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("mode", "group", "readable"),
+    [(0o600, 0, False), (0o640, 0, True), (0o640, 5, False), (0o644, 5, True)],
+)
+@pytest.mark.skipif(os.geteuid() != 0, reason="files can be given away by root only")
+def test_what_the_image_s_user_may_read(
+    tmp_path: Path, mode: int, group: int, readable: bool
+) -> None:
+    file = tmp_path / "key"
+    file.touch()
+    os.chown(file, 0, group)
+    file.chmod(mode)
+    assert readable_in_image(file) == readable
 
 
 def test_the_whole_apptainer_command() -> None:

@@ -19,6 +19,16 @@ def test_a_port_somebody_listens_on_is_taken() -> None:
     assert is_free("127.0.0.1", port)
 
 
+def test_a_port_is_looked_for_where_it_will_be_used() -> None:
+    with socket.create_server(("127.0.0.2", 0)) as server:
+        port = server.getsockname()[1]
+        ports = Ports(http=port, grpc=1 if port != 1 else 2)
+        with pytest.raises(DeploymentError, match=f"http port {port} on 127.0.0.2 is taken"):
+            choose_ports("127.0.0.1", ports, http_listen="127.0.0.2")
+        with pytest.raises(DeploymentError, match=f"grpc port {port} on 127.0.0.2 is taken"):
+            choose_ports("127.0.0.2", Ports(grpc=port), http_listen="127.0.0.1")
+
+
 def test_ports_that_were_not_asked_for_are_a_free_three() -> None:
     first = choose_ports("127.0.0.1", None)
     with socket.create_server(("127.0.0.1", first.grpc)):

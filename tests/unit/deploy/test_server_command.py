@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from deploy.deployment import Ports
+from deploy.deployment import Ports, Tls
 from deploy.server.command import server_arguments, server_environment
 from deploy.server.distribution import TritonDistribution
 
@@ -40,6 +40,37 @@ def test_the_whole_command_line() -> None:
         "--http-restricted-api=shared-memory,trace,logging:closed=KEY-MADE-AT-START",
         "--grpc-restricted-protocol=shared-memory,trace,logging:closed=KEY-MADE-AT-START",
     )
+
+
+def test_tls_is_for_grpc_and_the_rest_stays_on_the_loopback() -> None:
+    def arguments(tls: Tls) -> list[str]:
+        found = server_arguments(
+            distribution=TRITON,
+            repository=Path("/models"),
+            listen="0.0.0.0",
+            ports=Ports(),
+            shm_prefix="p",
+            identity="i",
+            http_listen="127.0.0.1",
+            tls=tls,
+        )
+        return [a for a in found if "address" in a or "ssl" in a or "cert" in a or "key=/" in a]
+
+    cert, key, ca = Path("/tls/a b.pem"), Path("/tls/a.key"), Path("/tls/ca.pem")
+    one_sided = [
+        "--http-address=127.0.0.1",
+        "--grpc-address=0.0.0.0",
+        "--metrics-address=127.0.0.1",
+        "--grpc-use-ssl=true",
+        "--grpc-server-cert=/tls/a b.pem",
+        "--grpc-server-key=/tls/a.key",
+    ]
+    assert arguments(Tls(cert=cert, key=key)) == one_sided
+    assert arguments(Tls(cert=cert, key=key, ca=ca)) == [
+        *one_sided,
+        "--grpc-use-ssl-mutual=true",
+        "--grpc-root-cert=/tls/ca.pem",
+    ]
 
 
 def test_a_user_s_python_settings_do_not_reach_the_stubs() -> None:

@@ -83,10 +83,20 @@ def test_a_process_that_ended_and_a_later_one_of_its_number_are_not_alive() -> N
 def test_the_default_endpoint_is_that_of_the_only_running_deployment(folders: Path) -> None:
     assert default_endpoint("http") is None
     DeploymentFolder("a").write_state(make_state("a"))
-    assert default_endpoint("grpc") == "127.0.0.1:8001"
+    assert default_endpoint("grpc") == "grpc://127.0.0.1:8001"
     DeploymentFolder("b").write_state(make_state("b", ports=Ports(http=1, grpc=2, metrics=3)))
     with pytest.raises(DeploymentError, match="several deployments are running: a, b"):
         default_endpoint("grpc")
+
+
+def test_with_tls_grpc_and_http_have_addresses_of_their_own() -> None:
+    plain = make_state("a", host="10.0.0.5")
+    assert (plain.url("http"), plain.url("grpc")) == (
+        "http://10.0.0.5:8000",
+        "grpc://10.0.0.5:8001",
+    )
+    tls = make_state("a", host="10.0.0.5", tls={"cert": "/c.pem", "key": "/k.pem"})
+    assert (tls.url("http"), tls.url("grpc")) == ("http://127.0.0.1:8000", "grpcs://10.0.0.5:8001")
 
 
 def test_addresses_are_those_that_clients_on_this_host_can_use() -> None:

@@ -1,0 +1,1 @@
+"""Certificates: what is in one, and whether files of them can be used."""
