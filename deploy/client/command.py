@@ -15,26 +15,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from deploy.cli import INTERRUPTED, Parser, run
 from deploy.client.answers import Labels
+from deploy.client.diagnosis import why_unreachable
 from deploy.client.display import file_name, write_display
+from deploy.client.endpoint import Endpoint, ProtocolName
+from deploy.client.errors import ClientError, ServerAwayError
 from deploy.client.events import EventFile, EventTensors
 from deploy.client.grouping import EventId
 from deploy.client.inference import Answer, Failure, ServerLostError, infer
 from deploy.client.results import ResultsWriter
 from deploy.client.summary import Tally, report, show
 from deploy.client.tables import EventFileError
-from deploy.client.transport import (
-    ClientError,
-    Endpoint,
-    ProtocolName,
-    ServedModel,
-    ServerAwayError,
-    TritonTransport,
-)
+from deploy.client.transport import ServedModel, TritonTransport
 from deploy.console import Console
 from deploy.errors import KitError
 from deploy.state import DeploymentFolder, default_endpoint
 
 _PROGRESS_SECONDS = 10.0
+_DIAGNOSIS_SECONDS = 5.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,6 +55,8 @@ def _parser() -> Parser:
     add("--protocol", choices=("http", "grpc"), help="for a URL without scheme (default: http)")
     add("--ssl", action="store_true", help="encrypt the connection")
     add("--ca", type=Path, metavar="FILE", help="PEM file of the authority to trust; implies --ssl")
+    add("--cert", type=Path, metavar="FILE", help="PEM file of your certificate, for mutual TLS")
+    add("--key", type=Path, metavar="FILE", help="PEM file of its private key")
     add("--model", default="nugraph3", help="the model to ask (default: %(default)s)")
     add("--out", type=Path, metavar="results.h5", help="write labels and scores per hit")
     add("--display", type=Path, metavar="DIR", help="write an event display (PNG) per event")
@@ -109,7 +108,7 @@ def _infer(options: argparse.Namespace, console: Console) -> int:
     def connect() -> TritonTransport:
         return TritonTransport(endpoint, timeout=options.timeout)
 
-    model = _describe(connect, options.model)
+    model = _describe(connect, options.model, endpoint)
     tally = Tally()
     stopped: KitError | None = None
     stop = threading.Event()
@@ -164,15 +163,23 @@ def _endpoint(options: argparse.Namespace) -> Endpoint:
         url = DeploymentFolder(options.name).require_state().url(protocol)
     else:
         url = default_endpoint(protocol) or "localhost"
-    return Endpoint.parse(url, protocol=options.protocol, tls=options.ssl, ca=options.ca)
+    return Endpoint.parse(
+        url,
+        protocol=options.protocol,
+        tls=options.ssl,
+        ca=options.ca,
+        cert=options.cert,
+        key=options.key,
+    )
 
 
-def _describe(connect: Callable[[], TritonTransport], name: str) -> ServedModel:
+def _describe(connect: Callable[[], TritonTransport], name: str, endpoint: Endpoint) -> ServedModel:
     transport = connect()
     try:
         return transport.describe(name)
     except ServerAwayError as error:
-        raise ClientError(
+        known = why_unreachable(endpoint, timeout=_DIAGNOSIS_SECONDS)
+        raise known or ClientError(
             f"no server answers at {error.cause}",
             "start one with: python3 deploy/up.py, or name one with --url",
         ) from error

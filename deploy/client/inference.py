@@ -11,9 +11,10 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
 from deploy.client.answers import Labels, assemble
+from deploy.client.errors import RequestError, ServerAwayError
 from deploy.client.events import EventTensors
 from deploy.client.grouping import EventId
-from deploy.client.transport import RequestError, ServedModel, ServerAwayError, Transport
+from deploy.client.transport import ServedModel, Transport
 from deploy.errors import KitError
 
 _WAIT_SECONDS = 0.2

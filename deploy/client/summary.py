@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from deploy.client.endpoint import Endpoint
 from deploy.client.inference import Answer, Failure
-from deploy.client.transport import Endpoint, ServedModel
+from deploy.client.transport import ServedModel
 from deploy.console import Console
 from deploy.errors import KitError
 

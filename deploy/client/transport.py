@@ -6,113 +6,26 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
-from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.client.channel import channel_options, credentials, trusted_file
+from deploy.client.endpoint import Endpoint
+from deploy.client.errors import ClientError, RequestError, ServerAwayError
 from deploy.errors import KitError
 
-ProtocolName = Literal["http", "grpc"]
-_SCHEMES: Mapping[str, tuple[ProtocolName, bool]] = MappingProxyType(
-    {
-        "http": ("http", False),
-        "https": ("http", True),
-        "grpc": ("grpc", False),
-        "grpcs": ("grpc", True),
-    }
-)
-_PORTS = {("http", False): 8000, ("http", True): 443, ("grpc", False): 8001, ("grpc", True): 443}
 _CONNECT_SECONDS = 5.0
-# gRPC's own pause between attempts grows to two minutes; a restarted server is back sooner.
-_CHANNEL_OPTIONS = (
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 2000),
-)
 _UNAVAILABLE = ("StatusCode.UNAVAILABLE", "502", "503", "504")
+_PROXY_STATUS = re.compile(r"Received http2 header with status: (\d+)")
+_NO_GRPC = "Data frame with END_STREAM flag received"  # an answer without gRPC's own ending
+_RESTRICTED = "This protocol is restricted"  # said with UNAVAILABLE
 _UNKNOWN_MODEL = "unknown model"
 _NOT_SERVING = re.compile(
     rf"Stub process .* is not healthy|{_UNKNOWN_MODEL}|not at ready state|^Model .* is not ready"
 )
-
-
-class ClientError(KitError):
-    """A server cannot be asked: a wrong address, no such model, no such file."""
-
-
-class RequestError(KitError):
-    """The server refused one event, or did not answer it."""
-
-
-class ServerAwayError(KitError):
-    """The connection is lost, or the model is not served just now: worth another try."""
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where a server answers.
-
-    Attributes:
-        protocol: ``http`` or ``grpc``.
-        address: ``host:port``, with HTTP also ``host:port/base/path``.
-        tls: Whether the connection is encrypted.
-        ca: PEM file of the certificate authority; None: the system's.
-    """
-
-    protocol: ProtocolName
-    address: str
-    tls: bool = False
-    ca: Path | None = None
-
-    @property
-    def url(self) -> str:
-        """The address with its scheme."""
-        return f"{self.protocol}{'s' if self.tls else ''}://{self.address}"
-
-    @classmethod
-    def parse(
-        cls,
-        url: str,
-        *,
-        protocol: ProtocolName | None = None,
-        tls: bool = False,
-        ca: Path | None = None,
-    ) -> Endpoint:
-        """Read ``[http://|https://|grpc://|grpcs://]host[:port]``.
-
-        Without a scheme it is HTTP, or ``protocol``; without a port it is Triton's
-        8000 or 8001, with TLS 443.
-
-        Raises:
-            ClientError: It is no such address, or contradicts ``protocol``.
-        """
-        scheme, separator, rest = url.rpartition("://")
-        if separator and scheme not in _SCHEMES:
-            known = ", ".join(f"{name}://" for name in _SCHEMES)
-            raise ClientError(f"--url {url}: the scheme is none of {known}")
-        named, encrypted = _SCHEMES[scheme] if separator else (protocol or "http", tls)
-        if protocol is not None and named != protocol:
-            raise ClientError(f"--url {url} contradicts --protocol {protocol}")
-        encrypted = encrypted or tls or ca is not None
-        try:
-            parts = urlsplit(f"//{rest}")
-            host, port = parts.hostname, parts.port
-        except ValueError as error:
-            raise ClientError(f"--url {url}: {error}") from error
-        if not host or any(c.isspace() or c in "@?#" for c in rest):
-            raise ClientError(f"--url {url}: not an address", "write it as host:port")
-        if parts.path.strip("/") and named == "grpc":
-            raise ClientError(f"--url {url}: a gRPC address has no path")
-        if ca is not None and not ca.is_file():
-            raise ClientError(f"--ca {ca}: no such file")
-        bracketed = f"[{host}]" if ":" in host else host
-        address = f"{bracketed}:{port or _PORTS[named, encrypted]}{parts.path.rstrip('/')}"
-        return cls(named, address, encrypted, ca)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,21 +96,15 @@ class TritonTransport:
             ClientError: The server serves no such model.
             ServerAwayError: The server cannot be reached.
         """
-        grpc = self._endpoint.protocol == "grpc"
-        options = {"as_json": True, **self._deadline()} if grpc else {}
         try:
-            metadata = self._call("get_model_metadata", model, **options)
+            metadata = self.metadata(model)
         except RequestError as error:
             raise ClientError(f"{self._endpoint.url}: model {model}: {error.cause}") from error
         except ServerAwayError as error:
             if _UNKNOWN_MODEL in error.cause:
                 raise ClientError(f"{self._endpoint.url} serves no model {model}") from error
             raise
-        try:
-            config = self._call("get_model_config", model, **options)
-        except RequestError:
-            config = {}  # a server may keep its configuration closed
-        config = config.get("config", config)
+        config = self.configuration(model)
         try:
             return ServedModel(
                 model,
@@ -208,10 +115,45 @@ class TritonTransport:
                 ),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise ClientError(
-                f"{self._endpoint.url} does not answer like a Triton server",
-                "check the address, and --protocol (gRPC has its own port)",
-            ) from error
+            raise no_triton(self._endpoint) from error
+
+    def metadata(self, model: str) -> Any:
+        """Return what the server says about the model's tensors, as JSON.
+
+        Raises:
+            RequestError: The server refuses to say.
+            ServerAwayError: It cannot be reached, or serves no such model just now.
+        """
+        return self._call("get_model_metadata", model, **self._as_json())
+
+    def configuration(self, model: str) -> Any:
+        """Return the model's configuration, as JSON; empty where the server keeps it closed.
+
+        Raises:
+            ServerAwayError: The server cannot be reached, or serves no such model just now.
+        """
+        try:
+            answer = self._call("get_model_config", model, **self._as_json())
+        except (RequestError, ClientError):
+            return {}
+        return answer.get("config", answer) if isinstance(answer, dict) else answer
+
+    def index(self) -> dict[str, tuple[str, str]] | None:
+        """Return state and reason of each model in the server's repository.
+
+        Returns:
+            By the models' names: ``READY`` or another of Triton's states, and why. None
+            where the server keeps its list closed.
+
+        Raises:
+            ServerAwayError: The server cannot be reached.
+        """
+        try:
+            answer = self._call("get_model_repository_index", **self._as_json())
+        except (RequestError, ClientError):
+            return None
+        models = answer.get("models", ()) if isinstance(answer, dict) else answer
+        return {m["name"]: (m.get("state", ""), m.get("reason", "")) for m in models}
 
     def server_ready(self) -> bool:
         """Return whether the server says it is live and ready.
@@ -230,9 +172,7 @@ class TritonTransport:
         Raises:
             ServerAwayError: The server cannot be reached.
         """
-        grpc = self._endpoint.protocol == "grpc"
-        options = {"as_json": True, **self._deadline()} if grpc else {}
-        return str(self._call("get_server_metadata", **options).get("name"))
+        return str(self._call("get_server_metadata", **self._as_json()).get("name"))
 
     def model_ready(self, model: str) -> bool:
         """Return whether the server says the model is ready.
@@ -282,25 +222,34 @@ class TritonTransport:
         """Return the option for one call; HTTP connections are given theirs when made."""
         return {"client_timeout": self._timeout} if self._endpoint.protocol == "grpc" else {}
 
+    def _as_json(self) -> dict[str, Any]:
+        """Return the options for a call that is to be answered as JSON, as HTTP always does."""
+        return {"as_json": True, **self._deadline()} if self._endpoint.protocol == "grpc" else {}
+
     def _connect(self) -> Any:
         endpoint = self._endpoint
         if endpoint.protocol == "grpc":
-            ca = None if endpoint.ca is None else str(endpoint.ca)
             return self._library.InferenceServerClient(
                 endpoint.address,
-                ssl=endpoint.tls,
-                root_certificates=ca,
-                channel_args=list(_CHANNEL_OPTIONS),
+                creds=credentials(endpoint),
+                channel_args=channel_options(endpoint.tls),
             )
-        from gevent.ssl import create_default_context  # type: ignore[import-untyped]
-
         return self._library.InferenceServerClient(
             endpoint.address,
             connection_timeout=min(_CONNECT_SECONDS, self._timeout),
             network_timeout=self._timeout,
-            ssl=endpoint.tls,
-            ssl_context_factory=lambda: create_default_context(cafile=endpoint.ca),
+            ssl=endpoint.tls is not None,
+            ssl_context_factory=self._https_context,
         )
+
+    def _https_context(self) -> Any:
+        from gevent.ssl import create_default_context  # type: ignore[import-untyped]
+
+        context = create_default_context(cafile=trusted_file(self._endpoint))
+        tls = self._endpoint.tls
+        if tls is not None and tls.cert is not None:
+            context.load_cert_chain(tls.cert, tls.key)
+        return context
 
     def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
         started = time.monotonic()
@@ -328,7 +277,13 @@ class TritonTransport:
             status, text = str(error.status() or ""), triton_reason(error.message())
             if status == "StatusCode.DEADLINE_EXCEEDED":
                 return RequestError(f"no answer within {self._timeout:g} s (--timeout)")
-            if status in _UNAVAILABLE or _NOT_SERVING.search(text):
+            proxy = _PROXY_STATUS.search(text)
+            if proxy is not None:
+                return _proxy_in_the_way(url, proxy[1])
+            if _NO_GRPC in text or status == "StatusCode.UNIMPLEMENTED":
+                return no_triton(self._endpoint)
+            away = status in _UNAVAILABLE and _RESTRICTED not in text
+            if away or _NOT_SERVING.search(text):
                 return ServerAwayError(f"{url}: {text}")
             return RequestError(text)
         if isinstance(error, TimeoutError) and elapsed >= self._timeout:
@@ -339,6 +294,24 @@ class TritonTransport:
                 f"{url} answers, but not in HTTP", "gRPC has its own port: use --protocol grpc"
             )
         return ServerAwayError(f"{url}: {text}")
+
+
+def _proxy_in_the_way(url: str, status: str) -> KitError:
+    """Return the error for an HTTP status in place of an answer to a gRPC call."""
+    cause = f"{url}: a proxy answers with HTTP status {status} and passes no gRPC on"
+    if status in ("502", "503", "504"):
+        return ServerAwayError(cause, "look at the server behind the proxy")
+    if status == "400":
+        return ClientError(cause, "if it wants a client certificate: --cert FILE --key FILE")
+    return ClientError(cause, "ask its administrator where, and for whom, it passes gRPC on")
+
+
+def no_triton(endpoint: Endpoint) -> ClientError:
+    """Return the error for a server that answers, but not as Triton does."""
+    return ClientError(
+        f"{endpoint.url} does not answer like a Triton server",
+        "check the address, and --protocol (gRPC has its own port)",
+    )
 
 
 def triton_reason(message: str) -> str:

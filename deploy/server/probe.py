@@ -10,13 +10,9 @@ from typing import Any
 import numpy.typing as npt
 from tritonclient.utils import np_to_triton_dtype
 
-from deploy.client.transport import (
-    Endpoint,
-    RequestError,
-    ServedModel,
-    ServerAwayError,
-    TritonTransport,
-)
+from deploy.client.endpoint import Endpoint
+from deploy.client.errors import RequestError, ServerAwayError
+from deploy.client.transport import ServedModel, TritonTransport
 from deploy.errors import KitError
 from deploy.server.golden import GoldenEvent, difference
 
@@ -35,7 +31,7 @@ class Probe:
             taken is answered by that other one.
 
     Raises:
-        ClientError: If the URL is none of these.
+        DeploymentError: If the URL is none of these.
     """
 
     def __init__(self, url: str, *, timeout: float = 10.0, identity: str | None = None) -> None:
@@ -86,16 +82,21 @@ class Probe:
             RequestError: If the answer is an error.
             ServerAwayError: If there is no answer.
         """
-        types = {name: str(np_to_triton_dtype(array.dtype)) for name, array in inputs.items()}
         transport = self._open()
         try:
-            answer = transport.infer(ServedModel(model, types, tuple(outputs), {}), inputs)
+            answer = transport.infer(asked_model(model, inputs, outputs), inputs)
         finally:
             transport.close()
         return {name: array for name, array in answer.items() if array is not None}
 
     def _open(self) -> TritonTransport:
         return TritonTransport(self._endpoint, timeout=self._timeout)
+
+
+def asked_model(model: str, inputs: Mapping[str, Array], outputs: Sequence[str]) -> ServedModel:
+    """Return ``model`` as one that takes just these inputs and is asked for these outputs."""
+    types = {name: str(np_to_triton_dtype(array.dtype)) for name, array in inputs.items()}
+    return ServedModel(model, types, tuple(outputs), {})
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from deploy.building.wire import wire, wired_settings
-from deploy.client.transport import ServerAwayError
+from deploy.client.errors import ServerAwayError
 from deploy.deployment import DEFAULT_MODELS
 from deploy.environment.interpreter import Interpreter, find_interpreter
 from deploy.packing.archive import archive_name, pack_archive

@@ -15,7 +15,9 @@ import pytest
 from numpy.typing import NDArray
 
 from deploy.client import command
-from deploy.client.transport import Endpoint, RequestError, ServedModel, ServerAwayError
+from deploy.client.endpoint import Endpoint
+from deploy.client.errors import ClientError, RequestError, ServerAwayError
+from deploy.client.transport import ServedModel
 
 MODEL = ServedModel("nugraph3", {}, (), {"semantic_classes": "a,b,c", "event_classes": "p,q"})
 
@@ -175,10 +177,21 @@ def test_the_running_deployment_is_asked_by_default(
     assert {e.url for e in FakeTransport.endpoints} == {"grpc://127.0.0.1:9101"}
 
 
+def test_what_is_in_a_server_s_way_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(FakeTransport, "away", True)
+    known = ClientError("the certificate expired", "renew it")
+    monkeypatch.setattr(command, "why_unreachable", lambda endpoint, *, timeout: known)
+    assert run(write_events(tmp_path / "a.h5", [3]), "--url", "grpcs://h") == 1
+    assert capsys.readouterr().err == "error: the certificate expired\n  try: renew it\n"
+
+
 def test_no_server_is_one_line_and_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(FakeTransport, "away", True)
+    monkeypatch.setattr(command, "why_unreachable", lambda endpoint, *, timeout: None)
     assert run(write_events(tmp_path / "a.h5", [3]), "--out", tmp_path / "r.h5") == 1
     lines = capsys.readouterr().err.splitlines()
     assert lines == [

@@ -13,9 +13,10 @@ import pytest
 from numpy.typing import NDArray
 
 from deploy.client.answers import AnswerError, assemble, probabilities
+from deploy.client.errors import RequestError, ServerAwayError
 from deploy.client.events import EventTensors
 from deploy.client.inference import Answer, Failure, RetryPolicy, ServerLostError, infer
-from deploy.client.transport import RequestError, ServedModel, ServerAwayError
+from deploy.client.transport import ServedModel
 
 MODEL = ServedModel("nugraph3", {}, (), {})
 QUICK = RetryPolicy(budget_s=0.3, first_s=0.01, longest_s=0.02)

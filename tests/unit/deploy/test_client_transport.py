@@ -1,84 +1,12 @@
-"""Addresses, model descriptions and error texts; no server is asked."""
+"""Model descriptions and error texts; no server is asked."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from deploy.client.transport import (
-    ClientError,
-    Endpoint,
-    ProtocolName,
-    ServedModel,
-    ServerAwayError,
-    TritonTransport,
-    triton_reason,
-)
-
-
-@pytest.mark.parametrize(
-    ("url", "protocol", "tls", "expected"),
-    [
-        ("localhost", None, False, "http://localhost:8000"),
-        ("localhost", "grpc", False, "grpc://localhost:8001"),
-        ("localhost:9000", None, False, "http://localhost:9000"),
-        ("http://h:1", None, False, "http://h:1"),
-        ("http://h:1", "http", False, "http://h:1"),
-        ("http://h:1/", None, False, "http://h:1"),
-        ("http://h:1/a/b", None, False, "http://h:1/a/b"),
-        ("https://h", None, False, "https://h:443"),
-        ("grpc://h", None, False, "grpc://h:8001"),
-        ("grpcs://h", None, False, "grpcs://h:443"),
-        ("h:443", "grpc", True, "grpcs://h:443"),
-        ("grpc://h:443", None, True, "grpcs://h:443"),
-        ("[::1]:8000", None, False, "http://[::1]:8000"),
-        ("grpc://[fe80::1]", None, False, "grpc://[fe80::1]:8001"),
-    ],
-)
-def test_addresses_are_read(
-    url: str, protocol: ProtocolName | None, tls: bool, expected: str
-) -> None:
-    assert Endpoint.parse(url, protocol=protocol, tls=tls).url == expected
-
-
-@pytest.mark.parametrize(
-    ("url", "protocol", "says"),
-    [
-        ("ftp://h", None, "the scheme is none of"),
-        ("grpc://h", "http", "contradicts --protocol http"),
-        ("http://h", "grpc", "contradicts --protocol grpc"),
-        ("h:port", None, "[Pp]ort"),
-        ("h:99999", None, "[Pp]ort"),
-        ("", None, "not an address"),
-        ("http://", None, "not an address"),
-        ("a b", None, "not an address"),
-        ("http://me:secret@h", None, "not an address"),
-        ("grpc://h:1/path", None, "has no path"),
-    ],
-)
-def test_wrong_addresses_are_named(url: str, protocol: ProtocolName | None, says: str) -> None:
-    with pytest.raises(ClientError, match=says):
-        Endpoint.parse(url, protocol=protocol)
-
-
-@given(st.text(max_size=30))
-def test_any_text_is_an_address_or_a_known_error(url: str) -> None:
-    try:
-        endpoint = Endpoint.parse(url)
-    except ClientError:
-        return
-    assert Endpoint.parse(endpoint.url) == endpoint
-
-
-def test_a_ca_file_means_tls_and_must_exist(tmp_path: Path) -> None:
-    ca = tmp_path / "ca.pem"
-    with pytest.raises(ClientError, match="no such file"):
-        Endpoint.parse("h", ca=ca)
-    ca.touch()
-    assert Endpoint.parse("h", ca=ca).url == "https://h:443"
+from deploy.client.endpoint import Endpoint
+from deploy.client.errors import ServerAwayError
+from deploy.client.transport import ServedModel, TritonTransport, triton_reason
 
 
 def test_class_names_come_from_the_configuration_if_they_fit() -> None:
