@@ -1,4 +1,4 @@
-"""Ask a server, here or elsewhere, for its golden answers and compare the values."""
+"""Ask a server, here or elsewhere, for all that its clients rely on, and compare the values."""
 
 from __future__ import annotations
 
@@ -15,69 +15,137 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from deploy.cli import Parser, make_parser, run
+from deploy.client.endpoint import Endpoint, client_tls
 from deploy.console import Console
 from deploy.deployment import DEFAULT_MODELS
+from deploy.errors import KitError
 from deploy.paths import MODEL_REPOSITORY
-from deploy.repository.stage import VERSION, find_model
-from deploy.server.golden import read_golden
-from deploy.server.probe import Probe, SmokeResult, smoke
-from deploy.state import DeploymentFolder, endpoint
+from deploy.server.service import ExpectedModel, ServiceCheck, check_service
+from deploy.state import DeploymentFolder, DeploymentState
+from deploy.tls.files import read_pair
+
+_MOST_REPEATS = 10_000
 
 
 def parser() -> Parser:
     """Return the command's parser."""
-    flags = make_parser("smoke", "Run one event through each model and compare the values.")
-    flags.add_argument(
+    flags = make_parser(
+        "smoke",
+        "Check readiness, tensors and values of each model, with one event; show how long it took.",
+    )
+    add = flags.add_argument
+    add(
         "--url", help="http[s]://host:port or grpc[s]://host:port (default: the deployment's, both)"
     )
-    flags.add_argument("--models", help="models to ask, comma separated")
-    flags.add_argument(
+    add("--ca", type=Path, metavar="FILE", help="PEM file of the authority to trust")
+    add("--cert", type=Path, metavar="FILE", help="PEM file of your certificate, for mutual TLS")
+    add("--key", type=Path, metavar="FILE", help="PEM file of its private key")
+    add("--models", "--model", help="models to ask, comma separated")
+    add(
         "--repository",
         type=Path,
         help="model repository with the golden answers (default: the deployment's, or the kit's)",
     )
-    flags.add_argument("--timeout", type=float, default=10.0, help="seconds (default: 10)")
+    add("--timeout", type=float, default=10.0, help="seconds for one answer (default: 10)")
+    add("--repeat", type=_count, default=5, help="inferences of each model, for the times (5)")
     return flags
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_REPEATS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {_MOST_REPEATS}")
+    return int(text)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status: 0 if every value is right."""
+    """Run the command; return its exit status: 0 if nothing is wrong, 2 for wrong usage."""
     return run(_smoke, parser(), argv)
 
 
 def _smoke(options: argparse.Namespace, console: Console) -> int:
-    models: Sequence[str] = DEFAULT_MODELS
+    names: Sequence[str] = DEFAULT_MODELS
     repository = MODEL_REPOSITORY
     if options.url is not None:
-        urls = [options.url]
+        files = {"ca": options.ca, "cert": options.cert, "key": options.key}
+        endpoints = [Endpoint.parse(options.url, **files)]
     else:
         folder = DeploymentFolder(options.name)
         state = folder.require_state()
-        models, repository = state.models, folder.repository
-        urls = [
-            f"http://{endpoint(state.host, state.ports.http)}",
-            f"grpc://{endpoint(state.host, state.ports.grpc)}",
-        ]
+        names, repository = state.models, folder.repository
+        endpoints = [Endpoint.parse(state.url("http")), _own_grpc(state, options)]
     if options.models is not None:
-        models = options.models.split(",")
+        names = options.models.split(",")
     repository = options.repository or repository
-    results: list[tuple[str, SmokeResult]] = []
-    for url in urls:
-        probe = Probe(url, timeout=options.timeout)
-        for model in models:
-            golden = read_golden(find_model(repository, model) / VERSION / "golden.npz")
-            results.append((url, smoke(probe, model, golden)))
-    rows = [
-        [url, r.model, "ok" if r.ok else "FAILED", r.error or f"{1e3 * (r.seconds or 0):.0f} ms"]
-        for url, r in results
+    models = {name: ExpectedModel.read(repository, name) for name in names}
+    checks = [
+        check_service(endpoint, models, timeout=options.timeout, repeat=options.repeat)
+        for endpoint in endpoints
     ]
-    console.table("smoke inference", ("server", "model", "result", "detail"), rows)
-    ok = all(result.ok for _, result in results)
-    answers = [{"url": url, **dataclasses.asdict(r), "ok": r.ok} for url, r in results]
-    console.answer({"ok": ok, "results": answers})
-    return 0 if ok else 1
+    _show(checks, console)
+    console.answer(_document(checks))
+    return 0 if all(check.ok for check in checks) else 1
+
+
+def _own_grpc(state: DeploymentState, options: argparse.Namespace) -> Endpoint:
+    """Return where a deployment of this host speaks gRPC.
+
+    Its own certificate is what is trusted, under a name that it holds: which authority a
+    site's clients trust, and by which name they ask, is not known here.
+    """
+    endpoint = Endpoint.parse(state.url("grpc"))
+    if state.tls is None:
+        return endpoint
+    tls = client_tls(options.ca, options.cert, options.key)
+    certificate = read_pair(state.tls.cert, state.tls.key, role="server")
+    name = None if endpoint.host in certificate.names else certificate.host
+    tls = dataclasses.replace(tls, ca=tls.ca or state.tls.cert, server_name=name)
+    return dataclasses.replace(endpoint, tls=tls)
+
+
+def _show(checks: Sequence[ServiceCheck], console: Console) -> None:
+    rows = []
+    for check in checks:
+        for model in check.models:
+            times = ["", "", ""]
+            if model.latency is not None:
+                seconds = (model.latency.median_s, model.latency.worst_s)
+                times = [f"{1e3 * s:.0f} ms" for s in seconds] + [str(model.latency.requests)]
+            rows.append([check.url, model.model, "ok" if model.ok else "FAILED", *times])
+    if rows:
+        columns = ("server", "model", "result", "median", "worst", "requests")
+        console.table("smoke inference", columns, rows)
+    for check in checks:
+        if check.health is not None:
+            console.line(f"{check.url}: gRPC health: {check.health}")
+    if console.mode != "json":
+        for problem in _problems(checks):
+            console.error(problem)
+
+
+def _problems(checks: Sequence[ServiceCheck]) -> list[KitError]:
+    problems = []
+    for check in checks:
+        # A model's fault is often why the server says that it is not ready.
+        found = [(m.error, m.remedy) for m in check.models] + [(check.error, check.remedy)]
+        problems += [KitError(error, remedy) for error, remedy in found if error is not None]
+    return problems
+
+
+def _document(checks: Sequence[ServiceCheck]) -> dict[str, Any]:
+    problems = _problems(checks)
+    servers, results = [], []
+    for check in checks:
+        server = dataclasses.asdict(check)
+        del server["models"]
+        servers.append({**server, "ok": check.ok})
+        results += [{"url": check.url, **dataclasses.asdict(m), "ok": m.ok} for m in check.models]
+    document: dict[str, Any] = {"ok": not problems, "servers": servers, "results": results}
+    if problems:
+        document |= {"error": problems[0].cause, "remedy": problems[0].remedy}
+    return document
 
 
 if __name__ == "__main__":
