@@ -20,8 +20,8 @@ from deploy.cli import Parser, make_parser, run
 from deploy.console import Console
 from deploy.deployment import DEFAULT_MODELS
 from deploy.paths import MODEL_REPOSITORY
-from deploy.repository.stage import VERSION, find_model
-from deploy.server.golden import read_golden
+from deploy.repository.stage import find_model
+from deploy.server.golden import golden_of
 from deploy.server.probe import Probe, SmokeResult, smoke
 from deploy.state import DeploymentFolder, endpoint
 
@@ -67,12 +67,9 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
     for url in urls:
         probe = Probe(url, timeout=options.timeout)
         for model in models:
-            golden = read_golden(find_model(repository, model) / VERSION / "golden.npz")
+            golden = golden_of(find_model(repository, model))
             results.append((url, smoke(probe, model, golden)))
-    rows = [
-        [url, r.model, "ok" if r.ok else "FAILED", r.error or f"{1e3 * (r.seconds or 0):.0f} ms"]
-        for url, r in results
-    ]
+    rows = [[url, r.model, "ok" if r.ok else "FAILED", r.words] for url, r in results]
     console.table("smoke inference", ("server", "model", "result", "detail"), rows)
     ok = all(result.ok for _, result in results)
     answers = [{"url": url, **dataclasses.asdict(r), "ok": r.ok} for url, r in results]
