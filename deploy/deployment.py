@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from deploy.errors import DeploymentError
+from deploy.errors import DeploymentError, RepositoryError
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,39}$"
 MODEL_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
@@ -72,8 +72,13 @@ class Deployment(BaseModel):
         flavour: Where the models run, and which lock the environment is made from.
         devices: GPUs, by number or UUID; none named: all that can be used.
         image: The image in the Docker engine, or the .sif; None: what ``build.py`` has made.
+        env: Where the environment is in a container: ``unpacked`` in the kit's image, or
+            ``packed`` beside a stock image of Triton, which extracts it at every start.
+        archive: The packed environment; None: what ``build.py`` has made.
         triton: NVIDIA release of Triton, as in ``24.10``.
-        models: The models to serve, by their names in the model repository.
+        models_dir: A site's own model repository, served beside the kit's models. A model of
+            its that is called as one of the kit's takes the place of that one.
+        models: The models to serve, by their names in the model repositories.
         checkpoints: Own weights by model: a Lightning checkpoint, or a folder
             with ``weights.safetensors`` and ``model.json``.
         norms: Feature normalisation by model, for checkpoint files that carry none.
@@ -97,7 +102,10 @@ class Deployment(BaseModel):
     flavour: Literal["cpu", "gpu"] = "cpu"
     devices: tuple[str, ...] = ()
     image: str | None = None
+    env: Literal["unpacked", "packed"] = "unpacked"
+    archive: Path | None = None
     triton: str = "24.10"
+    models_dir: Path | None = None
     models: tuple[str, ...] = DEFAULT_MODELS
     checkpoints: dict[str, Path] = Field(default_factory=dict)
     norms: dict[str, Path] = Field(default_factory=dict)
@@ -142,6 +150,14 @@ class Deployment(BaseModel):
             raise ValueError(f"{listen!r} is not an IP address") from None
 
     @model_validator(mode="after")
+    def _packed_is_for_containers(self) -> Deployment:
+        if self.env == "packed" and self.engine == "local":
+            raise ValueError("env packed is for the engines docker and apptainer")
+        if self.archive is not None and self.env != "packed":
+            raise ValueError("archive given without env packed")
+        return self
+
+    @model_validator(mode="after")
     def _own_weights_are_served(self) -> Deployment:
         for option, given in (("checkpoint", self.checkpoints), ("norm", self.norms)):
             for model in given:
@@ -184,6 +200,9 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
             raise DeploymentError(f"deployment file {file}: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise DeploymentError(f"deployment file {file}: not TOML: {error}") from None
+        for path in ("archive", "models_dir"):
+            if isinstance(values.get(path), str):
+                values[path] = (file.parent / values[path]).absolute()
         for table in ("checkpoints", "norms"):
             if isinstance(values.get(table), dict):
                 values[table] = {
@@ -198,6 +217,8 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
     if isinstance(values.get("tls"), dict) and "tls" in given:
         given["tls"] = {**values["tls"], **given["tls"]}
     values.update(given)
+    if isinstance(values.get("models_dir"), Path):
+        _add_site_models(values)
     try:
         return Deployment.model_validate(values)
     except ValidationError as error:
@@ -218,3 +239,23 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
             text = f"expected a table with {', '.join(keys)} and {last}"
         origin = f" (in {file})" if file is not None else ""
         raise DeploymentError(f"{where}: {text}{origin}") from None
+
+
+def _add_site_models(values: dict[str, Any]) -> None:
+    """Name the models of a site beside the kit's, where none are named."""
+    # Imported where it is used: it takes a quarter of a second.
+    from deploy.repository.site import find_site_models
+
+    try:
+        there = find_site_models(values["models_dir"])
+    except RepositoryError as error:
+        raise DeploymentError(f"models_dir: {error.cause}", error.remedy) from None
+    for option in ("checkpoints", "norms"):
+        for model in values.get(option, ()):
+            if model in there:
+                raise DeploymentError(
+                    f"{option} names {model}, which {values['models_dir']} has: "
+                    "own weights are for the kit's models"
+                )
+    # All that are there now: one that is added later is not served by a deployment that runs.
+    values.setdefault("models", (*DEFAULT_MODELS, *(m for m in there if m not in DEFAULT_MODELS)))

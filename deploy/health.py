@@ -6,8 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from deploy.errors import LaunchError, RepositoryError
-from deploy.repository.stage import VERSION
-from deploy.server.golden import read_golden
+from deploy.server.golden import golden_of
 from deploy.server.metrics import ModelCounts, fetch_counts
 from deploy.server.probe import Probe, SmokeResult, smoke
 from deploy.state import DeploymentFolder, DeploymentState, endpoint
@@ -83,7 +82,8 @@ def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float)
             problems.append(error.cause)
     models = []
     for model in state.models:
-        result = _asked(folder, probe, model)
+        of_site = plan is not None and model in plan.site_models
+        result = _asked(folder, probe, model, of_site=of_site)
         alive = min(counts[model], wanted[model])
         models.append(ModelHealth(model, alive, wanted[model], result, counted.get(model)))
         if result.error is not None and server is not None:
@@ -93,9 +93,11 @@ def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float)
     return Health(problems=tuple(problems), models=tuple(models))
 
 
-def _asked(folder: DeploymentFolder, probe: Probe, model: str) -> SmokeResult:
+def _asked(folder: DeploymentFolder, probe: Probe, model: str, *, of_site: bool) -> SmokeResult:
     try:
-        golden = read_golden(folder.repository / model / VERSION / "golden.npz")
+        golden = golden_of(folder.repository / model)
+        if golden is None and not of_site:
+            raise RepositoryError(f"{folder.repository / model}: its golden event is gone")
     except RepositoryError as error:
         return SmokeResult(model, ready=False, error=error.cause, seconds=None)
     return smoke(probe, model, golden)

@@ -53,6 +53,7 @@ class ContainerPlan(BaseModel):
         mounts: What it sees of the host.
         limits: Its limits of resources that are not the host's usual ones, by name.
         gpus: UUIDs of the GPUs that it is given.
+        extracted_bytes: What the server extracts to /tmp: packed environments.
         health: The command by which the engine itself looks after it; empty: none.
     """
 
@@ -64,6 +65,7 @@ class ContainerPlan(BaseModel):
     mounts: tuple[Mount, ...]
     limits: tuple[tuple[str, int], ...] = ()
     gpus: tuple[str, ...] = ()
+    extracted_bytes: int = 0
     health: tuple[str, ...] = ()
 
 
@@ -83,6 +85,7 @@ class LaunchPlan(BaseModel):
         identity: What the server calls itself.
         artefact: Digest of execution environment and model files.
         log: The server's log.
+        site_models: Those of the models that are a site's own, and need no golden event.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -99,3 +102,4 @@ class LaunchPlan(BaseModel):
     artefact: str
     log: Path
     container: ContainerPlan | None = None
+    site_models: tuple[str, ...] = ()

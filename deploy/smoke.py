@@ -113,7 +113,8 @@ def _show(checks: Sequence[ServiceCheck], console: Console) -> None:
             if model.latency is not None:
                 seconds = (model.latency.median_s, model.latency.worst_s)
                 times = [f"{1e3 * s:.0f} ms" for s in seconds] + [str(model.latency.requests)]
-            rows.append([check.url, model.model, "ok" if model.ok else "FAILED", *times])
+            right = "ok" if model.latency is not None else "ready, values not known"
+            rows.append([check.url, model.model, right if model.ok else "FAILED", *times])
     if rows:
         columns = ("server", "model", "result", "median", "worst", "requests")
         console.table("smoke inference", columns, rows)

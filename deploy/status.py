@@ -44,9 +44,9 @@ def _status(options: argparse.Namespace, console: Console) -> int:
     rows = [
         [
             m.model,
-            f"{m.alive} of {m.wanted}",
+            f"{m.alive} of {m.wanted}" if m.wanted else "none needed",
             "ready" if m.smoke.ready else "not ready",
-            m.smoke.error or f"right, {1e3 * (m.smoke.seconds or 0):.0f} ms",
+            m.smoke.words,
             *_counted(m.counts),
         ]
         for m in health.models

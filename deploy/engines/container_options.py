@@ -12,8 +12,7 @@ from deploy.plan import ContainerPlan, LaunchPlan, mount_field
 from deploy.server.command import CONTAINER_PORTS
 from deploy.state import endpoint
 
-# What a server may write to; emptied with the container.
-_SCRATCH = {"/tmp": "mode=1777"}
+_SPARE_BYTES = 64 * 2**20
 _SECOND_NS = 10**9
 HEALTH_INTERVAL_S, HEALTH_TIMEOUT_S, HEALTH_START_S, HEALTH_RETRIES = 15, 10, 60, 3
 
@@ -24,6 +23,14 @@ def container_labels(plan: LaunchPlan) -> dict[str, str]:
         "org.numlkit.deployment": plan.deployment.name,
         "org.numlkit.state": str(plan.log.parent),
     }
+
+
+def scratch_options(container: ContainerPlan) -> str:
+    """Return how /tmp is mounted: what a server may write to, emptied with the container."""
+    if not container.extracted_bytes:
+        return "mode=1777"
+    # Libraries of an environment that is extracted there are loaded from there.
+    return f"exec,mode=1777,size={container.extracted_bytes + _SPARE_BYTES}"
 
 
 def create_options(plan: LaunchPlan) -> dict[str, Any]:
@@ -47,7 +54,7 @@ def create_options(plan: LaunchPlan) -> dict[str, Any]:
         "shm_size": int(deployment.shm_size),
         "ulimits": [Ulimit(name=name, soft=value, hard=value) for name, value in container.limits],
         "read_only": True,
-        "tmpfs": _SCRATCH,
+        "tmpfs": {"/tmp": scratch_options(container)},
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges"],
         "restart_policy": {"Name": "unless-stopped" if deployment.heal else "no"},
@@ -83,7 +90,7 @@ def run_command(plan: LaunchPlan) -> tuple[str, ...]:
     words += [f"--label={name}={value}" for name, value in container_labels(plan).items()]
     if container.user is not None:
         words.append(f"--user={container.user}")
-    words += ["--read-only", *(f"--tmpfs={path}:{how}" for path, how in _SCRATCH.items())]
+    words += ["--read-only", f"--tmpfs=/tmp:{scratch_options(container)}"]
     words += ["--cap-drop=ALL", "--security-opt=no-new-privileges"]
     words += [f"--ulimit={name}={value}" for name, value in container.limits]
     words.append(f"--shm-size={int(deployment.shm_size)}")

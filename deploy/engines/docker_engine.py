@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 from docker.errors import DockerException, ImageNotFound
 
 from deploy.building.request import image_name
@@ -17,6 +18,7 @@ from deploy.deployment import Deployment, Ports
 from deploy.engines.container import ContainerEngine, ImageInUse, image_in_use
 from deploy.engines.container_options import run_command
 from deploy.errors import DeploymentError, LaunchError
+from deploy.images.base import base_name
 from deploy.images.engine import connect, first_line
 from deploy.plan import LaunchPlan
 from deploy.server.command import CONTAINER_LISTEN, CONTAINER_PORTS
@@ -37,7 +39,12 @@ class DockerEngine(ContainerEngine):
 
     def image(self, *, deployment: Deployment) -> ImageInUse:
         """Return the image that a launch would start."""
-        name = deployment.image or image_name(deployment.triton, deployment.flavour)
+        packed = deployment.env == "packed"
+        name = deployment.image or (
+            base_name("ngc", deployment.triton)
+            if packed
+            else image_name(deployment.triton, deployment.flavour)
+        )
         client = connect()
         try:
             image = client.images.get(name)
@@ -45,7 +52,7 @@ class DockerEngine(ContainerEngine):
             build = f"python3 deploy/build.py --target image --flavour {deployment.flavour}"
             raise LaunchError(
                 f"the Docker engine has no image {name}",
-                build if deployment.image is None else f"docker pull {name}, or docker load it",
+                f"docker pull {name}, or docker load it" if packed or deployment.image else build,
             ) from None
         except DockerException as error:
             raise LaunchError(f"the Docker engine refuses: {first_line(error)}") from None
@@ -80,6 +87,23 @@ class DockerEngine(ContainerEngine):
                         "read it",
                         f"chgrp 0 {shlex.quote(str(file))}; chmod g+r {shlex.quote(str(file))}",
                     )
+
+    def require_room(self, deployment: Deployment, extracted: int) -> None:
+        """Check the memory: a container's /tmp is in it."""
+        remedy = "the kit's image, where the environment lies unpacked (without --env packed)"
+        free = psutil.virtual_memory().available
+        if extracted > free:
+            raise LaunchError(
+                f"packed environments take {extracted / 1e6:.0f} MB of memory when they are "
+                f"extracted, {free / 1e6:.0f} MB are free",
+                remedy,
+            )
+        if deployment.memory is not None and extracted > deployment.memory:
+            raise LaunchError(
+                f"packed environments take {extracted / 1e6:.0f} MB of memory when they are "
+                f"extracted, the container is to have {deployment.memory / 1e6:.0f} MB",
+                f"a higher --memory, or {remedy}",
+            )
 
     def command(self, plan: LaunchPlan) -> Sequence[str]:
         """Return the words of a command that starts the planned server by hand."""

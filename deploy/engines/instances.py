@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 
 from deploy.deployment import Deployment
+from deploy.engines.site import kit_models, site_models
 from deploy.environment.lock import read_lock
 from deploy.errors import GpuError
 from deploy.hardware.gpu import find_gpus
 from deploy.hardware.plan import ON_CPU, DevicePlan, plan_gpus
 from deploy.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY
 from deploy.repository.config import GpuInstances, ModelConfig, made_for_cpu, read_config
+from deploy.repository.served import stub_count
 from deploy.repository.stage import find_model
 from deploy.server.release import gpu_needs
 
@@ -23,7 +25,8 @@ def choose_devices(deployment: Deployment) -> DevicePlan:
     """
     if deployment.flavour == "cpu":
         return ON_CPU
-    models = [m for m in deployment.models if not made_for_cpu(_config(m))]
+    models = [m for m in kit_models(deployment) if not made_for_cpu(_config(m))]
+    models += [m.name for m in site_models(deployment) if not made_for_cpu(m.config)]
     if not models:
         raise GpuError(
             f"none of {', '.join(deployment.models)} is made for a GPU", "start with --cpu"
@@ -47,19 +50,25 @@ def gpu_instances(deployment: Deployment, devices: DevicePlan) -> GpuInstances |
 
 
 def count_instances(deployment: Deployment, devices: DevicePlan) -> dict[str, int]:
-    """Return how many processes serve each model.
+    """Return how many processes serve each model; none if it runs in the server itself.
 
     Raises:
         RepositoryError: If a model or its configuration is not usable.
     """
     on_gpu = gpu_instances(deployment, devices)
-    counts = {}
-    for model in deployment.models:
+    # A site's own keep what stands in their configurations.
+    counts = {
+        model.name: stub_count(
+            model.config, versions=len(model.versions), gpus=len(devices.devices)
+        )
+        for model in site_models(deployment)
+    }
+    for model in kit_models(deployment):
         if on_gpu is None or made_for_cpu(_config(model)):
             counts[model] = deployment.instance_count()
         else:
             counts[model] = on_gpu.count * len(on_gpu.numbers)
-    return counts
+    return {model: counts[model] for model in deployment.models}
 
 
 def _config(model: str) -> ModelConfig:

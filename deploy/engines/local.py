@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
-import shutil
 from collections.abc import Sequence
-from pathlib import Path
 
 import psutil
 
 from deploy.console import Say
 from deploy.deployment import Deployment
-from deploy.engines.base import Engine, end_process, process_with_identity
+from deploy.engines.base import Engine, end_process, process_with_identity, require_space
 from deploy.engines.instances import choose_devices, count_instances, gpu_instances
 from deploy.engines.own_weights import digest_served, ensure_own_weights, own_weights
+from deploy.engines.site import (
+    Runtime,
+    all_complete,
+    check_site,
+    kit_models,
+    runs_in_kits,
+    site_environments,
+    site_models,
+    stage_site_model,
+)
 from deploy.environment.check import check_models_answer, check_stub_fits
 from deploy.environment.compiled import compiled_folder, ensure_compiled
 from deploy.environment.install import Environment
 from deploy.environment.standard import standard_environment
-from deploy.errors import DeploymentError, KitError
 from deploy.paths import MODEL_REPOSITORY, cache_folder
 from deploy.plan import LaunchPlan
 from deploy.repository.config import LaunchSettings
 from deploy.repository.stage import VERSION, StagedModel, plan_models
-from deploy.server.command import server_arguments, server_environment
+from deploy.repository.view import THE_HOST
+from deploy.server.command import require_plain, server_arguments, server_environment
 from deploy.server.distribution import (
     TritonDistribution,
     distribution_folder,
@@ -35,6 +42,7 @@ from deploy.server.ports import choose_ports
 from deploy.server.release import find_release
 from deploy.state import DeploymentFolder, DeploymentState
 from deploy.supervisor.leftovers import (
+    SCRATCH,
     SHARED_MEMORY,
     scratch_since,
     shm_prefix,
@@ -47,7 +55,6 @@ _MB = 1_000_000
 _ENVIRONMENT_BYTES = {"cpu": 3_000 * _MB, "gpu": 12_000 * _MB}
 _LAUNCH_BYTES = 100 * _MB
 _SHM_BYTES_PER_INSTANCE = 2 * _MB
-_PLAIN = re.compile(r"[\w./+@%:,=~-]+", re.ASCII)
 
 
 class LocalEngine(Engine):
@@ -65,7 +72,7 @@ class LocalEngine(Engine):
             ("XDG_CACHE_HOME", distribution.root),
             ("XDG_STATE_HOME", folder.repository),
         ):
-            _require_plain(variable, path)
+            require_plain(path, f"set {variable} to a folder with a plain name")
         devices = choose_devices(deployment)
         instances = count_instances(deployment, devices)
         ports = choose_ports(
@@ -86,6 +93,7 @@ class LocalEngine(Engine):
                 identity=identity,
                 http_listen=deployment.http_listen,
                 tls=deployment.tls,
+                complete=all_complete(site_models(deployment)),
             ),
             variables=server_environment(
                 distribution=distribution,
@@ -99,37 +107,43 @@ class LocalEngine(Engine):
             identity=identity,
             artefact=self.artefact(deployment=deployment),
             log=folder.log,
+            site_models=tuple(model.name for model in site_models(deployment)),
         )
 
     def prepare(self, *, deployment: Deployment, say: Say) -> None:
         """Make Triton, environment and weights where they lack, and check them."""
         cache = cache_folder()
         standard = standard_environment(deployment.flavour)
-        environment = standard.environment
-        if not standard.packages.exists():
-            _require_space(
+        environment, site = standard.environment, site_models(deployment)
+        models = kit_models(deployment)
+        needs_environment = bool(models) or any(runs_in_kits(model) for model in site)
+        if needs_environment and not standard.packages.exists():
+            require_space(
                 cache, _ENVIRONMENT_BYTES[deployment.flavour], "the execution environment"
             )
-        _require_space(DeploymentFolder(deployment.name).path, _LAUNCH_BYTES, "the deployment")
+        require_space(DeploymentFolder(deployment.name).path, _LAUNCH_BYTES, "the deployment")
         devices = choose_devices(deployment)
         for warning in devices.warnings:
             say(f"warning: {warning}")
         processes = sum(count_instances(deployment, devices).values())
-        _require_space(SHARED_MEMORY, processes * _SHM_BYTES_PER_INSTANCE, "the model instances")
+        require_space(SHARED_MEMORY, processes * _SHM_BYTES_PER_INSTANCE, "the model instances")
         distribution = ensure_distribution(
             cache, find_release(deployment.triton), standard.lock.python, say
         )
-        standard.ensure(say)
-        check_stub_fits(environment, distribution)
+        check_site(deployment, site, self._runtime(deployment), say)
+        extracted = sum(given.unpacked_bytes for given in site_environments(site))
+        if extracted:
+            require_space(SCRATCH, extracted, "what is extracted there")
+        if needs_environment:
+            standard.ensure(say)
+            check_stub_fits(environment, distribution)
         ensure_own_weights(deployment, environment, say)
-        weights = own_weights(deployment)
-        folders = [
-            weights.get(model, MODEL_REPOSITORY / model / VERSION) for model in deployment.models
-        ]
         # Reads every configuration: a broken one is to be found before the checks cost time.
-        plan_models(
-            MODEL_REPOSITORY, deployment.models, _settings(deployment, environment), weights
-        )
+        self.models(deployment=deployment)
+        if not models:
+            return
+        weights = own_weights(deployment)
+        folders = [weights.get(model, MODEL_REPOSITORY / model / VERSION) for model in models]
         compiled_as = ensure_compiled(environment, folders, cache, say)
         say("checking that every model gives its golden answer")
         check_models_answer(
@@ -149,9 +163,14 @@ class LocalEngine(Engine):
     def models(self, *, deployment: Deployment) -> tuple[StagedModel, ...]:
         """Return the models, configured for a launch."""
         environment = standard_environment(deployment.flavour).environment
-        weights = own_weights(deployment)
-        return plan_models(
-            MODEL_REPOSITORY, deployment.models, _settings(deployment, environment), weights
+        settings, weights = _settings(deployment, environment), own_weights(deployment)
+        runtime = self._runtime(deployment)
+        return (
+            *plan_models(MODEL_REPOSITORY, kit_models(deployment), settings, weights),
+            *(
+                stage_site_model(deployment, model, runtime, THE_HOST)
+                for model in site_models(deployment)
+            ),
         )
 
     def clear(self, *, folder: DeploymentFolder, state: DeploymentState) -> None:
@@ -170,6 +189,18 @@ class LocalEngine(Engine):
         python = ".".join(environment.python_version.split(".")[:2])
         root = distribution_folder(cache_folder(), find_release(deployment.triton), python)
         return TritonDistribution(root=root, stub_python=python)
+
+    def _runtime(self, deployment: Deployment) -> Runtime:
+        environment = standard_environment(deployment.flavour).environment
+        distribution = self._distribution(deployment, environment)
+        return Runtime(
+            environment=environment.folder,
+            python=distribution.stub_python,
+            stub=None,
+            server_python=distribution.stub_python,
+            in_container=False,
+            backends=frozenset(p.name for p in distribution.backends.glob("*")),
+        )
 
     def artefact(self, *, deployment: Deployment) -> str:
         """Return the digest of execution environment and model files."""
@@ -194,22 +225,3 @@ def _unrecorded(folder: DeploymentFolder) -> psutil.Process | None:
     """Return the server whose supervisor was killed before it could write its number down."""
     plan = folder.plan()
     return process_with_identity(plan.identity) if plan is not None else None
-
-
-def _require_plain(variable: str, path: Path) -> None:
-    """Refuse what Triton's Python backend would break at: it puts paths into a shell command."""
-    if not _PLAIN.fullmatch(str(path)):
-        raise DeploymentError(
-            f"{path}: Triton's Python backend cannot use a path with blanks or special characters",
-            f"set {variable} to a folder with a plain name",
-        )
-
-
-def _require_space(folder: Path, needed: int, what: str) -> None:
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(there).free
-    if free < needed:
-        raise KitError(
-            f"{there} has {free / _MB:.0f} MB free, {what} needs {needed / _MB:.0f} MB",
-            f"free space there (df -h {there})",
-        )

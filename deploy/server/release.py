@@ -33,12 +33,16 @@ class TritonRelease:
         server: Version of the server, as in ``2.51.0``.
         wheel: Where the container-free engine gets it.
         image_libc: The glibc in NVIDIA's image of it.
+        image_python: ``X.Y`` of the Python that the stub in NVIDIA's image of it is built for.
+        numpy_below: The first major version of numpy whose arrays its stubs send empty.
     """
 
     release: str
     server: str
     wheel: WheelSource
     image_libc: tuple[int, int]
+    numpy_below: int
+    image_python: str
 
 
 RELEASES = {
@@ -51,6 +55,8 @@ RELEASES = {
             libc=(2, 35),
         ),
         image_libc=(2, 35),  # Ubuntu 22.04
+        numpy_below=2,
+        image_python="3.10",
     ),
 }
 

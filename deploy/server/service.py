@@ -21,7 +21,7 @@ from deploy.errors import KitError
 from deploy.repository.stage import VERSION, find_model, read_weight_facts
 from deploy.server.contract import Signature, breach
 from deploy.server.failures import diagnose
-from deploy.server.golden import GoldenEvent, difference, read_golden
+from deploy.server.golden import GoldenEvent, difference, golden_of
 from deploy.server.probe import asked_model
 
 _LISTED = 10  # models named in a remedy
@@ -32,12 +32,13 @@ class ExpectedModel:
     """What a model must be like.
 
     Attributes:
-        heads: The heads of its weights.
-        golden: An event with its right answer.
+        heads: The heads of its weights; None: it is a site's own model, which the wire
+            contract says nothing of.
+        golden: An event with its right answer; None: it has none, so values are not compared.
     """
 
-    heads: tuple[str, ...]
-    golden: GoldenEvent
+    heads: tuple[str, ...] | None
+    golden: GoldenEvent | None
 
     @classmethod
     def read(cls, repository: Path, model: str) -> ExpectedModel:
@@ -46,8 +47,10 @@ class ExpectedModel:
         Raises:
             RepositoryError: There is no such model, or a file of it is not usable.
         """
-        folder = find_model(repository, model) / VERSION
-        return cls(read_weight_facts(folder).heads, read_golden(folder / "golden.npz"))
+        folder = find_model(repository, model)
+        weights = folder / VERSION
+        ours = (weights / "model.json").exists()
+        return cls(read_weight_facts(weights).heads if ours else None, golden_of(folder))
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class ModelCheck:
         ready: Whether the server says it is ready.
         error: What is wrong, or None.
         remedy: What to do about it.
-        latency: Measured if nothing is wrong.
+        latency: Measured if its values were compared and nothing is wrong.
     """
 
     model: str
@@ -169,21 +172,23 @@ def _check_model(
     expected: ExpectedModel,
     repeat: int,
 ) -> ModelCheck:
-    golden = expected.golden
-    served = asked_model(model, golden.inputs, tuple(golden.outputs))
-    ready = False
+    golden, ready = expected.golden, False
     try:
         ready = transport.model_ready(model)
         if not ready:
             return _not_ready(transport, endpoint, model)
-        broken = breach(_signature(transport, endpoint, model), expected.heads)
-        if broken is not None:
-            return ModelCheck(
-                model,
-                ready,
-                f"model {model} breaks the wire contract: {broken}",
-                "correct its config.pbtxt: existing clients cannot ask it as it is",
-            )
+        if expected.heads is not None:
+            broken = breach(_signature(transport, endpoint, model), expected.heads)
+            if broken is not None:
+                return ModelCheck(
+                    model,
+                    ready,
+                    f"model {model} breaks the wire contract: {broken}",
+                    "correct its config.pbtxt: existing clients cannot ask it as it is",
+                )
+        if golden is None:
+            return ModelCheck(model, ready)
+        served = asked_model(model, golden.inputs, tuple(golden.outputs))
         seconds = []
         for _ in range(repeat):
             started = time.perf_counter()

@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 
 from deploy.deployment import EngineName
-from deploy.repository.stage import VERSION
-from deploy.server.golden import read_golden
+from deploy.server.golden import golden_of
 from deploy.server.probe import Probe
 from deploy.state import DeploymentFolder, endpoint, reachable_host
 from deploy.supervisor.process import ProcessServer
@@ -55,10 +54,7 @@ def main(argument: str) -> int:
             usable = sorted(os.sched_getaffinity(0))
             chosen = random.sample(usable, min(plan.deployment.cpus, len(usable)))
             os.sched_setaffinity(0, chosen)
-        golden = {
-            model: read_golden(plan.repository / model / VERSION / "golden.npz")
-            for model in plan.deployment.models
-        }
+        golden = {model: golden_of(plan.repository / model) for model in plan.deployment.models}
         host = reachable_host(plan.deployment.http_listen)
         probe = Probe(f"http://{endpoint(host, plan.ports.http)}", identity=plan.identity)
         supervisor = Supervisor(folder, plan, server_of(plan.engine), probe, golden)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import platform
 import pwd
+import shutil
 import subprocess
 import time
 from pathlib import Path
 
 from deploy.engines.base import end_process, process_with_identity
 from deploy.errors import LaunchError
-from deploy.plan import LaunchPlan, mount_field
+from deploy.plan import LaunchPlan, Mount, mount_field
 from deploy.server.failures import diagnose, last_words
 from deploy.state import ProcessId
 from deploy.supervisor.server import Note, Server
@@ -41,6 +42,9 @@ class InstanceServer(Server):
         super().__init__(plan)
         assert plan.container is not None
         self._name, self._folder = plan.container.name, plan.log.parent
+        if plan.container.extracted_bytes:
+            shutil.rmtree(scratch_folder(self._folder), ignore_errors=True)
+            scratch_folder(self._folder).mkdir(mode=0o700)
         _join_logs(plan.log, self._name)
         done = _apptainer(instance_command(plan), self._folder)
         if done.returncode != 0:
@@ -75,10 +79,22 @@ def config_folder(folder: Path) -> Path:
     return folder / "apptainer"
 
 
+def scratch_folder(folder: Path) -> Path:
+    """Return the folder of a deployment's that is the instance's /tmp.
+
+    Apptainer's own is in memory, and too small for an environment to be extracted there.
+    """
+    return folder / "scratch"
+
+
 def instance_command(plan: LaunchPlan) -> tuple[str, ...]:
     """Return the command that starts the planned instance, word by word."""
     container = plan.container
     assert container is not None
+    mounts = list(container.mounts)
+    if container.extracted_bytes:
+        scratch = scratch_folder(plan.log.parent)
+        mounts.append(Mount(source=scratch, target=Path("/tmp"), writable=True))
     return (
         "apptainer",
         "instance",
@@ -87,7 +103,7 @@ def instance_command(plan: LaunchPlan) -> tuple[str, ...]:
         "--containall",
         "--no-privs",
         *(["--nv"] if container.gpus else []),
-        *(f"--mount={mount_field(mount, 'destination', 'ro')}" for mount in container.mounts),
+        *(f"--mount={mount_field(mount, 'destination', 'ro')}" for mount in mounts),
         *(f"--env={name}={value}" for name, value in plan.variables.items()),
         container.image,
         container.name,
@@ -96,7 +112,7 @@ def instance_command(plan: LaunchPlan) -> tuple[str, ...]:
 
 
 def stop_instance(name: str, folder: Path) -> None:
-    """Stop the instance ``name``; one that is not there is no mistake.
+    """Stop the instance ``name`` and remove its /tmp; one that is not there is no mistake.
 
     Args:
         name: Its name.
@@ -111,6 +127,7 @@ def stop_instance(name: str, folder: Path) -> None:
             f"instance {name} cannot be stopped: {last_words(done.stderr)[:300]}",
             f"APPTAINER_CONFIGDIR={config_folder(folder)} apptainer instance list",
         )
+    shutil.rmtree(scratch_folder(folder), ignore_errors=True)
 
 
 def _apptainer(command: tuple[str, ...], folder: Path) -> subprocess.CompletedProcess[str]:

@@ -77,7 +77,7 @@ class Server(ABC):
     def wait_ready(
         self,
         probe: Probe,
-        golden: Mapping[str, GoldenEvent],
+        golden: Mapping[str, GoldenEvent | None],
         *,
         deadline: float,
         stopped: Callable[[], bool],
@@ -86,7 +86,7 @@ class Server(ABC):
 
         Args:
             probe: Asks the server.
-            golden: Golden events by model.
+            golden: Golden events by model; None for one that has none.
             deadline: On the monotonic clock.
             stopped: Says whether to give up waiting.
 

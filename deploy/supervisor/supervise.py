@@ -1,8 +1,8 @@
 """The life of a deployment: start, watch, heal, stop.
 
 Triton 24.10 does not replace a stub that died: it goes on saying that it is ready, and
-every request to that instance fails. The supervisor notices within a second and touches
-the model's files, at which the polling server loads the model anew. A server that died is
+every request to that instance fails. The supervisor notices within a second and touches a
+file in the model's folder, at which the polling server loads the model anew. A server that died is
 started again, with a growing pause.
 """
 
@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from deploy.errors import KitError, LaunchError
 from deploy.plan import LaunchPlan
-from deploy.repository.stage import VERSION
+from deploy.repository.stage import BYTECODE
 from deploy.server.golden import GoldenEvent
 from deploy.server.probe import Probe, smoke
 from deploy.state import (
@@ -49,7 +49,7 @@ class Supervisor:
         plan: What to run.
         start: Starts a server after the plan.
         probe: Asks the server.
-        golden: Golden events by model.
+        golden: Golden events by model; None for one that has none.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Supervisor:
         plan: LaunchPlan,
         start: StartServer,
         probe: Probe,
-        golden: Mapping[str, GoldenEvent],
+        golden: Mapping[str, GoldenEvent | None],
     ) -> None:
         self._folder = folder
         self._plan = plan
@@ -188,7 +188,8 @@ class Supervisor:
             return
         before = {stub.process for stub in server.living_stubs()}
         for model in missing:
-            (self._plan.repository / model / VERSION / "model.py").touch()
+            for file in (self._plan.repository / model).rglob(BYTECODE):
+                file.touch()
         deadline = time.monotonic() + HEAL_DEADLINE_S
         while not self._stop.wait(0.1) and server.alive():
             if all(self._is_renewed(server, model, before) for model in missing):

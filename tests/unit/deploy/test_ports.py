@@ -26,7 +26,8 @@ def test_a_port_is_looked_for_where_it_will_be_used() -> None:
         with pytest.raises(DeploymentError, match=f"http port {port} on 127.0.0.2 is taken"):
             choose_ports("127.0.0.1", ports, http_listen="127.0.0.2")
         with pytest.raises(DeploymentError, match=f"grpc port {port} on 127.0.0.2 is taken"):
-            choose_ports("127.0.0.2", Ports(grpc=port), http_listen="127.0.0.1")
+            free = choose_ports("127.0.0.1", None).http
+            choose_ports("127.0.0.2", Ports(http=free, grpc=port), http_listen="127.0.0.1")
 
 
 def test_ports_that_were_not_asked_for_are_a_free_three() -> None:
