@@ -42,7 +42,7 @@ from deploy.server.distribution import TritonDistribution, ensure_distribution
 from deploy.server.release import TritonRelease
 from deploy.sif.build import build_sif_from_image, build_sif_without_docker
 from deploy.sif.squashfs import COMPRESSIONS
-from deploy.sif.tools import SifTools, find_tools
+from deploy.sif.tools import SifTools, check_folder, find_tools
 
 _LARGEST = 12
 
@@ -76,6 +76,8 @@ def look_around(request: BuildRequest) -> Workplace:
     """
     if request.wire is not None:
         check_target(request.wire)
+    if "sif" in request.targets:
+        check_folder(request.out)
     client, route, without_docker = _engine(request)
     lock = read_lock(ENVIRONMENT_SOURCE / "locks", request.flavour)
     needs = room_needed(

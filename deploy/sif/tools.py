@@ -22,6 +22,8 @@ _APPTAINER = (1, 2)
 _MKSQUASHFS = (4, 4)
 # 4.5 is the first that reads a tar.
 TAR_READER = (4, 5)
+# Seen in 1.4.5: "while executing inspect command: exit status 255".
+_OF_THE_SHELL = re.compile(r"""['"\n&;()|<>]| #""")
 # 4.7.5 mends files with holes and files found to be duplicates, which these write wrongly.
 _CORRUPTING = ((4, 7), (4, 7, 5))
 
@@ -95,6 +97,20 @@ def find_tools(compression: Compression) -> SifTools:
         )
     _check_compressor(mksquashfs, compression)
     return SifTools(apptainer=apptainer, mksquashfs=mksquashfs)
+
+
+def check_folder(folder: Path) -> None:
+    """Check that Apptainer can build in a folder.
+
+    Raises:
+        BuildError: If its name holds what Apptainer's own inspection takes for the shell's.
+    """
+    found = _OF_THE_SHELL.search(str(folder))
+    if found is not None:
+        raise BuildError(
+            f"Apptainer cannot build in {str(folder)!r}: {found[0]!r} is in its name",
+            "name another --out",
+        )
 
 
 def version_in(text: str) -> Version:

@@ -5,8 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from deploy.errors import BuildError
 from deploy.sif.squashfs import COMPRESSIONS
-from deploy.sif.tools import MissingToolError, find_tools, install_hint, version_in
+from deploy.sif.tools import (
+    MissingToolError,
+    check_folder,
+    find_tools,
+    install_hint,
+    version_in,
+)
 
 ZSTD = COMPRESSIONS["zstd"]
 
@@ -85,6 +92,19 @@ def test_a_compressor_that_was_not_built_in_is_found_by_trial(on_path: Path) -> 
     assert caught.value.cause == "mksquashfs 4.5.1 cannot compress with zstd"
     assert caught.value.remedy == "use --compressor gzip"
     find_tools(COMPRESSIONS["gzip"])
+
+
+@pytest.mark.parametrize("name", ["two words", "a#1", "$HOME", "`id`", "é", "a\\b", "a[1]*!"])
+def test_apptainer_builds_in_folders_of_most_names(name: str) -> None:
+    check_folder(Path("/out") / name)
+
+
+@pytest.mark.parametrize("name", ["it's", 'a"', "a\nb", "a&b", "a;b", "(1)", "a|b", "a<b", "a #1"])
+def test_folders_whose_names_apptainer_takes_for_the_shell_s_are_refused(name: str) -> None:
+    with pytest.raises(BuildError, match="Apptainer cannot build in ") as caught:
+        check_folder(Path("/out") / name)
+    assert "\n" not in caught.value.cause
+    assert caught.value.remedy == "name another --out"
 
 
 @pytest.mark.parametrize(
