@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from deploy.cores import usable_cores
 from deploy.errors import DeploymentError, RepositoryError
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,39}$"
@@ -177,7 +177,7 @@ class Deployment(BaseModel):
 
     def instance_count(self) -> int:
         """Return the instances of each model: as asked, else one per core it may use."""
-        usable = len(os.sched_getaffinity(0))
+        usable = usable_cores()
         return self.instances or min(self.cpus or usable, usable)
 
 
