@@ -1,125 +1,257 @@
 #!/usr/bin/env python3
-"""Measure our serving path against NuGraph's own code, side by side on one core.
+"""Measure what an event takes: with NuGraph's own code, in one process, and through a server.
 
-    python3 scripts/benchmark.py                          # 200 and 1300 hits, all models
-    python3 scripts/benchmark.py --hits 100 200 500 1300 2500 5000 --json run.json --plot run.png
+    python3 scripts/benchmark.py                       # everything; about nine minutes
+    python3 scripts/benchmark.py --quick               # a minute, to see that it works
+    python3 scripts/benchmark.py --json run.json --plot run.png
 
-The reference is pynuml's and PyTorch Geometric's preprocessing with nugraph 24.7.1's own models,
-with gradients on, as it is mostly served, and off. Everything runs in this one process, pinned to
-one core, one thread, interleaved event by event; answers are compared before anything is timed.
+The reference is pynuml's and PyTorch Geometric's preprocessing with nugraph 24.7.1's own models.
+In one process, on one core, it is measured with gradients on, as it is mostly served, and off;
+and through the same Triton that serves ours, as it is served today (one instance, torch's own
+number of threads) and at its best (an instance per core with one thread, gradients off).
+Everything has its turn in each of several rounds, side by side; answers are compared first.
+The server is the benchmark's own, on loopback; clients share its cores.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import sys
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)
 
-from deploy.bootstrap import ensure_execution_environment
+from deploy.bootstrap import ensure_kit
 
-ensure_execution_environment()
+ensure_kit()
 sys.path.insert(0, str(ROOT / "envs" / "numl"))
 
+import argparse
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from numl_bench.events import events_of_size, write_sets
+from numl_demo.simulate import SimulationError
+
+from deploy.arguments import Parser
+from deploy.speed.cells import PROTOCOLS, SERVERS, EventSet, Results
+from deploy.speed.document import document
+from deploy.speed.in_process import InProcess
+from deploy.speed.plot import plot
+from deploy.speed.run import Settings, machine_facts, measure
+from deploy.speed.server import benchmark_deployment, benchmark_server, weights_of
+from deploy.speed.tables import tables
+from deploy.cli import assignments
+from deploy.client.events import EventFile
+from deploy.console import Console
+from deploy.engines.local import LocalEngine
+from deploy.environment.compiled import compiled_folder
+from deploy.environment.standard import standard_environment
+from deploy.errors import KitError
+from deploy.files import write_atomically
 from deploy.paths import cache_folder
 
 MODELS = ("nugraph3", "nugraph2")
-HITS = (200, 1300)
+LATENCY_HITS = (100, 200, 500, 1300, 2500, 5000)
+LOADED_HITS = (200, 1300)
+CONCURRENCIES = (1, 2, 4, 8)
+FEWEST_HITS = 60  # 20 in each plane, or pynuml drops the event
+SEED = 3
 
 
-def parser() -> argparse.ArgumentParser:
-    """Make the parser of the command line."""
-    command = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def parser() -> Parser:
+    """Return the command's parser."""
+    flags = Parser(
+        prog="python3 scripts/benchmark.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument(
-        "--model",
-        type=Path,
-        action="append",
-        metavar="NAME|DIR",
-        help="a model of model_repository, or a folder with model.json and weights "
-        "(may be repeated; default: nugraph3 and nugraph2)",
+    flags.add_argument(
+        "--models", type=_names, default=MODELS, metavar="A,B", help="(default: nugraph3,nugraph2)"
     )
-    command.add_argument(
-        "--hits", type=int, nargs="+", default=HITS, metavar="N", help="event sizes (default both)"
+    flags.add_argument(
+        "--checkpoint", action="append", metavar="MODEL=PATH", help="own weights, as for up.py"
     )
-    command.add_argument(
-        "--events", type=int, default=4, metavar="N", help="events of each size (default 4)"
+    flags.add_argument("--norm", action="append", metavar="MODEL=FILE", help="as for up.py")
+    flags.add_argument(
+        "--hits", type=_hits, nargs="+", default=LATENCY_HITS, metavar="N",
+        help="sizes of simulated events at which latency is measured",
+    )  # fmt: skip
+    flags.add_argument(
+        "--loaded-hits", type=_hits, nargs="*", default=LOADED_HITS, metavar="N",
+        help="those of them at which throughput is measured, too (default: 200 1300)",
+    )  # fmt: skip
+    flags.add_argument("--file", type=Path, metavar="FILE.h5", help="measure its events, too")
+    flags.add_argument(
+        "--events", type=_positive, default=4, metavar="N", help="events of each size (default: 4)"
     )
-    command.add_argument(
-        "--seconds", type=float, default=20.0, metavar="S", help="per model and size (default 20)"
+    flags.add_argument("--seed", type=int, default=SEED, metavar="S", help="of the events")
+    flags.add_argument(
+        "--protocols", nargs="+", choices=PROTOCOLS, default=PROTOCOLS,
+        help="how the server is asked; shm: gRPC with tensors in system shared memory",
+    )  # fmt: skip
+    flags.add_argument(
+        "--concurrency", type=_positive, nargs="+", default=CONCURRENCIES, metavar="N",
+        help="numbers of clients (default: 1 2 4 8)",
+    )  # fmt: skip
+    flags.add_argument("--rounds", type=_positive, default=5, metavar="N", help="(default: 5)")
+    flags.add_argument(
+        "--seconds", type=float, default=0.7, metavar="S", help="of one turn (default: 0.7)"
     )
-    command.add_argument("--core", type=int, metavar="N", help="core to use (default: the last)")
-    command.add_argument("--seed", type=int, default=3, metavar="S", help="of the events")
-    command.add_argument(
-        "--eager", action="store_true", help="do not compile the networks, which takes a minute"
+    flags.add_argument(
+        "--only", choices=("in-process", "server"), help="measure nothing else, and no reference "
+        "through the server",
+    )  # fmt: skip
+    flags.add_argument(
+        "--cores", type=_cores, metavar="A,B", help="cores to use (default: all this process may)"
     )
-    command.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
-    command.add_argument("--plot", type=Path, metavar="FILE", help="draw latency against hits")
-    return command
+    flags.add_argument(
+        "--quick", action="store_true", help="two small sizes, one round, to see that it works"
+    )
+    flags.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
+    flags.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw latency and throughput (.png, .pdf, .svg)"
+    )
+    return flags
 
 
-def main() -> int:
-    """Run the command; returns the exit code: 1 if any answer differs from the reference's."""
-    command = parser()
-    options = command.parse_args()
-    if min(options.hits) < 60:
-        command.error("--hits must be at least 60 (20 in each plane)")
-    if options.events < 1:
-        command.error("--events must be at least 1")
-    allowed = sorted(os.sched_getaffinity(0))
-    core = allowed[-1] if options.core is None else options.core
-    if core not in allowed:
-        command.error(f"--core must be one of {', '.join(map(str, allowed))}")
-    # Before torch is imported: its threads are made then.
-    os.environ["OMP_NUM_THREADS"] = "1"
-    os.sched_setaffinity(0, {core})
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
 
-    from numl_bench import report
-    from numl_bench.compare import compare
-    from numl_demo.simulate import SimulationError
-    from numl_serving.errors import ServingError
 
+def _cores(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not positive")
+    return number
+
+
+def _hits(text: str) -> int:
+    number = int(text)
+    if number < FEWEST_HITS:
+        raise argparse.ArgumentTypeError(f"events need {FEWEST_HITS} hits at least, {number} given")
+    return number
+
+
+def event_sets(options: argparse.Namespace, say: Callable[[str], None]) -> list[EventSet]:
+    """Simulate the events, and read those of a file."""
+    sets = []
+    for hits in sorted({*options.hits, *options.loaded_hits}):
+        say(f"simulating {options.events} events of about {hits} hits")
+        events = events_of_size(hits, options.events, options.seed)
+        sets.append(EventSet(f"{hits} hits", events, hits in options.loaded_hits))
+    if options.file is not None:
+        with EventFile(options.file) as file:
+            wanted = range(min(len(file), options.events))
+            events = [dict(file.read(index).tensors) for index in wanted]
+        for event in events:
+            for axis in "xyz":
+                event.pop(f"spacepoint_table_position_{axis}", None)
+        sets.append(EventSet(options.file.name, events, loaded=False))
+    return sets
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status: 1 if any answer differs from the reference's."""
+    options = parser().parse_args(argv)
+    if options.quick:
+        options.hits, options.loaded_hits, options.events = (100, 300), (300,), 2
+        options.concurrency, options.rounds, options.seconds = (1, 4), 1, 0.2
+    console = Console()
+    # Ended by a signal, it stops its server and removes what it has written.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if options.cores:
+        os.sched_setaffinity(0, options.cores)
+    try:
+        return benchmark(options, console)
+    except KitError as error:
+        console.error(error)
+    except (SimulationError, OSError) as error:
+        console.error(KitError(str(error)))
+    except KeyboardInterrupt:
+        return 130
+    return 1
+
+
+def benchmark(options: argparse.Namespace, console: Console) -> int:
+    """Measure and show everything; returns the exit status."""
+    cores = sorted(os.sched_getaffinity(0))
     started = time.monotonic()
 
-    def say(line: str) -> None:
-        print(f"{time.monotonic() - started:6.0f} s  {line}", flush=True)
+    def say(text: str) -> None:
+        console.say(f"{time.monotonic() - started:5.0f} s  {text}")
 
-    cases = []
-    try:
-        for model in options.model or [Path(name) for name in MODELS]:
-            name, folder = model.name, model
-            if not (folder / "model.json").exists():
-                folder = ROOT / "model_repository" / model / "1"
-            for case in compare(
-                name,
-                folder,
-                hits=options.hits,
-                events=options.events,
-                seed=options.seed,
-                seconds=options.seconds,
-                compiled=None if options.eager else cache_folder() / "compiled",
-                say=say,
-            ):
-                print("\n".join(report.lines(case)), flush=True)
-                cases.append(case)
-        if options.json:
-            content = report.as_json(cases, report.machine(core))
-            options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        if options.plot:
-            report.plot(cases, options.plot)
-    except (ServingError, SimulationError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
-        return 130
-    return 1 if any(case.differences for case in cases) else 0
+    deployment = benchmark_deployment(
+        options.models,
+        checkpoints=assignments(options.checkpoint, "--checkpoint"),
+        norms=assignments(options.norm, "--norm"),
+    )
+    sets = event_sets(options, say)
+    settings = Settings(
+        models=options.models,
+        sets=sets,
+        protocols=options.protocols,
+        concurrencies=sorted(set(options.concurrency)),
+        servers=SERVERS if options.only is None else ("ours",),
+        rounds=options.rounds,
+        seconds=options.seconds,
+    )
+    results = Results(machine=machine_facts(cores))
+    results.sets = {each.name: (each.hits, each.spacepoints, len(each.events)) for each in sets}
+    with ExitStack() as stack:
+        server = worker = None
+        LocalEngine().prepare(deployment=deployment, say=say)
+        if options.only != "in-process":
+            server = stack.enter_context(benchmark_server(deployment, settings.servers, say))
+            results.machine["instances"] = server.plan.instances
+        folders = weights_of(deployment)
+        results.models = {
+            model: "{0[architecture]} {0[variant]}".format(
+                json.loads((folder / "model.json").read_text(encoding="utf-8"))
+            )
+            for model, folder in folders.items()
+        }
+        if options.only != "server":
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            write_sets(folder / "events.npz", {each.name: each.events for each in sets})
+            worker = stack.enter_context(
+                InProcess(
+                    standard_environment(deployment.flavour).environment,
+                    folders,
+                    folder / "events.npz",
+                    compiled=compiled_folder(cache_folder()),
+                    core=cores[-1],
+                )
+            )
+            results.machine |= worker.facts
+            for model, facts in worker.models.items():
+                if facts["uncompiled"]:
+                    say(f"{model}: only eager: {facts['uncompiled']}")
+        results.machine["load_before"] = os.getloadavg()
+        measure(settings, worker, server, results, say)
+        results.machine["load_after"] = os.getloadavg()
+    run = document(results)
+    for table in tables(run):
+        console.table(table.title, table.columns, table.rows)
+        for note in table.notes:
+            console.line(f"  {note}")
+    for difference in run["differences"]:
+        console.line(f"ANSWERS DIFFER: {difference}")
+    if options.json:
+        write_atomically(options.json, json.dumps(run, indent=1) + "\n")
+    if options.plot:
+        plot(run, options.plot)
+    return 1 if run["differences"] else 0
 
 
 if __name__ == "__main__":

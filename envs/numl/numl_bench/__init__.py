@@ -1,5 +1,6 @@
-"""The benchmark: our serving path against NuGraph as people serve it, side by side.
+"""The benchmark's part in the execution environment: NuGraph as people serve it, and our path.
 
-Runs in the execution environment, which has pynuml, nugraph and PyTorch Geometric; nothing of it
-is installed with ``numl_serving``.
+It has pynuml, nugraph and PyTorch Geometric at hand there; nothing of it is installed with
+``numl_serving``. Only `events` runs in the kit's own Python, too. The rest of the benchmark is in
+``deploy/speed``.
 """

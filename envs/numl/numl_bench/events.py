@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 from numl_demo.simulate import SimulatedEvent, SimulationError, simulate_event
 from numl_serving.event import INPUT_TENSORS
 from numpy.typing import NDArray
 
-Tensors = dict[str, NDArray[Any]]
+Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 
 _TOLERANCE = 0.05
 _ATTEMPTS = 8
@@ -41,3 +43,24 @@ def request_tensors(event: SimulatedEvent) -> Tensors:
     for axis, plane in enumerate("uvy"):
         columns[f"spacepoint_table_hit_id_{plane}"] = spacepoints["hit_id"][:, axis]
     return {name: np.ascontiguousarray(columns[name], dtype) for name, dtype in INPUT_TENSORS}
+
+
+def write_sets(path: Path, sets: Mapping[str, Sequence[Tensors]]) -> None:
+    """Write sets of events to a file for `read_sets`."""
+    arrays = {
+        f"{name}/{number}/{tensor}": array
+        for name, events in sets.items()
+        for number, event in enumerate(events)
+        for tensor, array in event.items()
+    }
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+
+
+def read_sets(path: Path) -> dict[str, list[Tensors]]:
+    """Read what `write_sets` has written."""
+    sets: dict[str, dict[int, dict[str, NDArray[Any]]]] = {}
+    with np.load(path, allow_pickle=False) as arrays:
+        for key in arrays.files:
+            name, number, tensor = key.rsplit("/", 2)
+            sets.setdefault(name, {}).setdefault(int(number), {})[tensor] = arrays[key]
+    return {name: [events[number] for number in sorted(events)] for name, events in sets.items()}

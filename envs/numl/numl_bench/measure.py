@@ -1,8 +1,8 @@
-"""Measure several paths from a request's tensors to its answer, interleaved in one process.
+"""Time several paths from a request's tensors to its answer, interleaved in one process.
 
 On a machine that others use too, only ratios of what ran side by side mean anything. A round
 takes every path once, each through all events of a size, in an order that changes from round to
-round; a ratio is taken per round.
+round.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 Outputs: TypeAlias = dict[str, NDArray[np.float32]]
-Floats: TypeAlias = NDArray[np.float64]
+Seconds: TypeAlias = list[list[tuple[float, float, float, float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,77 +38,48 @@ class Path:
     answer: Callable[[Tensors], Timed]
 
 
-STAGES = ("preprocess", "network", "event")
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Seconds of one path: per stage ``[rounds, events]``; the stage ``event`` is the whole."""
-
-    stages: Mapping[str, Floats]
-
-    def median(self, stage: str = "event") -> float:
-        """Return the median over all events (s)."""
-        return float(np.median(self.stages[stage]))
-
-    def quantile(self, q: float, stage: str = "event") -> float:
-        """Return a quantile over all events (s)."""
-        return float(np.quantile(self.stages[stage], q))
-
-    def rate(self) -> float:
-        """Return events per second: of the median round, so that one stall does not decide."""
-        rounds = self.stages["event"]
-        return float(rounds.shape[1] / np.median(rounds.sum(axis=1)))
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """How many times faster one path is than another: median, and the middle 80% of rounds."""
-
-    median: float
-    low: float
-    high: float
-
-
-def ratio(slow: Times, fast: Times, stage: str = "event") -> Ratio:
-    """Compare two paths round by round."""
-    rounds = slow.stages[stage].sum(axis=1) / fast.stages[stage].sum(axis=1)
-    low, median, high = np.quantile(rounds, (0.1, 0.5, 0.9))
-    return Ratio(float(median), float(low), float(high))
+def warm(paths: Sequence[Path], events: Sequence[Tensors]) -> None:
+    """Let every path answer every event: first calls load code and fill caches."""
+    for path in paths:
+        for tensors in events:
+            path.answer(tensors)
 
 
 def measure(
-    paths: Sequence[Path], events: Sequence[Tensors], *, seconds: float, min_rounds: int
-) -> dict[str, Times]:
-    """Time the paths on the events, for about so many seconds.
+    paths: Sequence[Path], events: Sequence[Tensors], *, seconds: float, first: int = 0
+) -> dict[str, Seconds]:
+    """Time the paths on the events, for at least one round and about so many seconds.
 
     Garbage is collected between the turns, so that no path pays for what another left behind.
+
+    Args:
+        paths: The paths, all of them warm.
+        events: The events.
+        seconds: How long to go on.
+        first: Number of the first round: it says which path begins.
+
+    Returns:
+        By path, ``[rounds][events]``: the seconds to the graph, in the network, and in all; and
+        those of processor time in all, which other work on the machine disturbs least.
     """
-    samples: dict[str, list[list[tuple[float, float, float]]]] = {path.name: [] for path in paths}
-    for path in paths:  # warm: first calls load code and fill caches
-        for tensors in events:
-            path.answer(tensors)
-    gc.collect()
-    gc.freeze()
+    samples: dict[str, Seconds] = {path.name: [] for path in paths}
     deadline = time.perf_counter() + seconds
     number = 0
+    gc.collect()
+    gc.freeze()
     try:
-        while number < min_rounds or time.perf_counter() < deadline:
-            turn = number % len(paths)
+        while not number or time.perf_counter() < deadline:
+            turn = (first + number) % len(paths)
             for path in (*paths[turn:], *paths[:turn]):
                 gc.collect()
                 taken = []
                 for tensors in events:
-                    start = time.perf_counter()
+                    start, used = time.perf_counter(), time.process_time()
                     timed = path.answer(tensors)
-                    whole = time.perf_counter() - start
-                    taken.append((timed.preprocess_s, timed.network_s, whole))
+                    whole, used = time.perf_counter() - start, time.process_time() - used
+                    taken.append((timed.preprocess_s, timed.network_s, whole, used))
                 samples[path.name].append(taken)
             number += 1
     finally:
         gc.unfreeze()
-    times = {}
-    for name, rounds in samples.items():
-        array = np.array(rounds)
-        times[name] = Times({stage: array[:, :, i] for i, stage in enumerate(STAGES)})
-    return times
+    return samples

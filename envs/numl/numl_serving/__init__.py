@@ -5,4 +5,6 @@ The package turns the tensors of a request into an event (`event`), the event in
 backend. Importing the package itself imports nothing heavy.
 """
 
+from numl_serving import startup as startup  # first: it takes the time
+
 __version__ = "0.1.0"

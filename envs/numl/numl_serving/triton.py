@@ -38,6 +38,7 @@ from numl_serving.golden import read_event
 from numl_serving.metrics import Metrics
 from numl_serving.modelcard import GOLDEN_FILE
 from numl_serving.runtime import Outputs, Runtime
+from numl_serving.startup import Startup
 
 ENVIRONMENT_FILE = "numlkit-environment.json"
 """File at the root of an execution environment whose ``digest`` identifies it."""
@@ -94,6 +95,7 @@ class TritonPythonModel:
         Raises:
             ServingError: The environment, the parameters or the model files do not fit.
         """
+        startup = Startup()
         # Exists only inside a stub, whence the import at run time.
         self._pb: Any = importlib.import_module("triton_python_backend_utils")
         config = json.loads(args["model_config"])
@@ -105,6 +107,7 @@ class TritonPythonModel:
         self._runtime = Runtime.load(
             directory, device=device, threads=parameters.threads, compiled=parameters.compiled
         )
+        startup.end("weights")
         outputs = self._runtime.infer(warm_up_event(directory))
         check_outputs(config["output"], outputs)
         self._metrics = _publish_metrics(self._pb, args["model_name"], args["model_version"])
@@ -115,6 +118,8 @@ class TritonPythonModel:
                 max_items=parameters.batch_max_events,
                 max_wait_s=parameters.batch_max_wait_ms / 1000,
             )
+        startup.end("warm-up")
+        self._pb.Logger.log_info(f"{args['model_instance_name']} {startup}")
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         """Answer requests, or hand them to the worker and return None."""

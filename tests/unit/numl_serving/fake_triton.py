@@ -113,12 +113,17 @@ class MetricFamily:
 
 class Logger:
     lines: ClassVar[list] = []
+    told: ClassVar[list] = []
 
     @classmethod
     def log_error(cls, message):
         cls.lines.append(message)
 
     log_warn = log_error
+
+    @classmethod
+    def log_info(cls, message):
+        cls.told.append(message)
 
 
 class FakeRuntime:

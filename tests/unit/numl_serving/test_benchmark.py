@@ -1,49 +1,99 @@
-"""The benchmark's reference answers like our runtime, and its arithmetic is right."""
+"""The benchmark's reference answers like our runtime, in its worker and as a Triton model."""
 
 from __future__ import annotations
 
+import importlib.util
+import io
 import json
+import sys
+from collections import Counter
 from pathlib import Path
 
+import fake_triton
 import numpy as np
 import pytest
+from fake_triton import Request
 from model_files import model_directory
-from numl_bench import report
-from numl_bench.compare import compare
-from numl_bench.events import events_of_size
-from numl_bench.measure import STAGES, Times, ratio
+from numl_bench import reference_model
+from numl_bench.events import events_of_size, read_sets, write_sets
 from numl_bench.paths import EAGER, GRADIENTS_OFF, GRADIENTS_ON
+from numl_bench.worker import Worker, serve
+from numl_serving.event import Event
+from numl_serving.golden import disagreements
+from numl_serving.runtime import Runtime
 from oracle import KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_comparison_finds_equal_answers_and_reports_every_path(kind: str, tmp_path: Path) -> None:
-    folder = model_directory(kind, tmp_path)
-    said: list[str] = []
-    (case,) = compare(
-        "m", folder, hits=[120], events=2, seed=1, seconds=0, compiled=None, say=said.append
-    )
-    assert case.differences == []
-    assert {GRADIENTS_ON, GRADIENTS_OFF, EAGER} <= set(case.times)
-    assert said
-    text = "\n".join(report.lines(case))
-    assert f"{EAGER} against {GRADIENTS_OFF}: preprocess" in text
-    content = json.loads(json.dumps(report.as_json([case], report.machine(0))))
-    paths = content["cases"][0]["paths"]
-    assert paths[GRADIENTS_OFF]["event"]["median"] > paths[GRADIENTS_OFF]["network"]["median"]
-    report.plot([case], tmp_path / "plot.png")
-    assert (tmp_path / "plot.png").stat().st_size > 1000
-
-
-def test_a_ratio_is_the_median_of_the_rounds() -> None:
-    slow = Times({stage: np.array([[2.0, 4.0], [8.0, 4.0], [90.0, 0.0]]) for stage in STAGES})
-    fast = Times({stage: np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 1.0]]) for stage in STAGES})
-    assert ratio(slow, fast).median == 4
-    assert ratio(slow, fast).low < 4 < ratio(slow, fast).high
-    assert slow.median() == 4
-    assert fast.rate() == 1
+def test_the_worker_finds_equal_answers_and_times_every_path(kind: str, tmp_path: Path) -> None:
+    worker = Worker({"120 hits": events_of_size(120, 2, seed=1)})
+    facts = worker.load("m", model_directory(kind, tmp_path), None)
+    assert facts["uncompiled"] is None
+    command = json.dumps({"model": "m", "events": "120 hits", "seconds": 0})
+    answers = io.StringIO()
+    serve(worker, io.StringIO(f"{command}\n{command}\n"), answers)
+    for line in answers.getvalue().splitlines():
+        answer = json.loads(line)
+        assert answer["differences"] == []
+        assert {GRADIENTS_ON, GRADIENTS_OFF, EAGER} == set(answer["times"])
+        for rounds in answer["times"].values():
+            preprocess, network, event, cpu = np.array(rounds)[0].T
+            assert (preprocess + network <= event).all()
+            assert (cpu > 0).all()
 
 
 def test_events_are_of_the_size_that_was_asked_for() -> None:
     events = events_of_size(300, 2, seed=5)
     assert all(285 <= len(event["hit_table_hit_id"]) <= 316 for event in events)
+
+
+def test_sets_of_events_pass_through_a_file(tmp_path: Path) -> None:
+    sets = {"100 hits": events_of_size(100, 2, seed=1), "a/b.h5": events_of_size(100, 1, seed=2)}
+    write_sets(tmp_path / "events.npz", sets)
+    read = read_sets(tmp_path / "events.npz")
+    assert {name: len(events) for name, events in read.items()} == {"100 hits": 2, "a/b.h5": 1}
+    for name, events in sets.items():
+        for written, found in zip(events, read[name], strict=True):
+            assert written.keys() == found.keys()
+            for tensor, array in written.items():
+                assert found[tensor].dtype == array.dtype
+                np.testing.assert_array_equal(found[tensor], array)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("gradients", ["on", "off"])
+def test_the_reference_served_by_triton_answers_as_ours_does(
+    kind: str, gradients: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against a fake of the backend's module (`fake_triton`): the real one is in a server only."""
+    fake_triton.MetricFamily.values = Counter()
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", fake_triton)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    folder = model_directory(kind, tmp_path)
+    (event,) = events_of_size(120, 1, seed=4)
+    golden = {f"input/{name}": array for name, array in event.items()}
+    np.savez(folder / "golden.npz", **golden)
+    # As Triton does: the file is copied, and knows its package by the parameter alone.
+    spec = importlib.util.spec_from_file_location("model", reference_model.__file__)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    parameters = {
+        "numl_bench": str(Path(reference_model.__file__).parents[1]),
+        "threads": "1",
+        "gradients": gradients,
+    }
+    config = {"parameters": {name: {"string_value": v} for name, v in parameters.items()}}
+    model = module.TritonPythonModel()
+    model.initialize(
+        {
+            "model_config": json.dumps(config),
+            "model_repository": str(folder.parent),
+            "model_version": folder.name,
+            "model_name": "m_today",
+        }
+    )
+    expected = Runtime.load(folder).infer(Event.from_tensors(event))
+    (response,) = model.execute([Request(event, list(expected))])
+    assert disagreements(expected, response.outputs) == []
+    counted = fake_triton.MetricFamily.values
+    assert counted["nugraph_events_total", "m_today", folder.name] == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 import time
@@ -35,6 +36,7 @@ def arguments(tmp_path, *, outputs=OUTPUTS, kind="CPU", device_id="0", **paramet
         "model_repository": str(tmp_path),
         "model_version": "1",
         "model_name": "nugraph3",
+        "model_instance_name": "nugraph3_0_0",
         "model_instance_kind": kind,
         "model_instance_device_id": device_id,
     }
@@ -73,6 +75,18 @@ def start(tmp_path, runtime):
     runtime.gate.set()
     for model in started:
         model.finalize()
+
+
+def test_a_start_is_told_phase_by_phase(start):
+    start()
+    said = re.fullmatch(
+        r"nugraph3_0_0 ready (\S+) s after its server's start: "
+        r"process (\S+), interpreter (\S+), imports (\S+), weights (\S+), warm-up (\S+)",
+        fake_triton.Logger.told[-1],
+    )
+    whole, *phases = map(float, said.groups())
+    assert whole == pytest.approx(sum(phases), abs=0.05)
+    assert min(phases) >= 0
 
 
 def request(first_id=1, hits=3, *, outputs=("x_filter_u", "x_semantic_u"), damage=None, **options):

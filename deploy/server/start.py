@@ -1,0 +1,46 @@
+"""How long the start of each model instance took, phase by phase, read from a server's log.
+
+``numl_serving.startup`` writes these lines.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+PHASES = ("process", "interpreter", "imports", "weights", "warm-up")
+"""From the server's start until the instance's process runs; until the first line of
+``numl_serving``; until all is imported; until weights and compiled networks are loaded; until
+the golden event is answered."""
+
+_LINE = re.compile(
+    r"\b(?P<instance>[\w.-]+) ready (?P<whole>[\d.]+) s after its server's start: "
+    + ", ".join(rf"{phase} (?P<{phase.replace('-', '_')}>-?[\d.]+)" for phase in PHASES)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceStart:
+    """The start of one model instance.
+
+    Attributes:
+        instance: Its name, as in ``nugraph3_0_1``.
+        seconds: From its server's start until it was ready.
+        phases: The seconds of each of `PHASES`.
+    """
+
+    instance: str
+    seconds: float
+    phases: tuple[float, ...]
+
+
+def read_starts(log: str) -> tuple[InstanceStart, ...]:
+    """Return the starts that a server's log tells of, in its order."""
+    return tuple(
+        InstanceStart(
+            instance=found["instance"],
+            seconds=float(found["whole"]),
+            phases=tuple(float(found[phase.replace("-", "_")]) for phase in PHASES),
+        )
+        for found in _LINE.finditer(log)
+    )

@@ -1,0 +1,198 @@
+"""The benchmark's own server: the kit's container-free Triton, its endpoints open on loopback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from deploy.speed.cells import Server
+from deploy.speed.counters import Counters, read_counters
+from deploy.client.transport import Endpoint, ServedModel, TritonTransport
+from deploy.console import Say
+from deploy.deployment import Deployment, Ports, load_deployment
+from deploy.engines.local import LocalEngine
+from deploy.engines.own_weights import own_weights
+from deploy.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY
+from deploy.plan import LaunchPlan
+from deploy.repository.stage import VERSION, StagedModel, stage
+from deploy.server.command import RESTRICTED_APIS
+from deploy.server.golden import read_golden
+from deploy.server.probe import Probe
+from deploy.state import DeploymentFolder
+from deploy.supervisor.process import ProcessServer
+from deploy.supervisor.stubs import Stub
+
+LISTEN = "127.0.0.1"
+START_S = 300.0
+REQUEST_S = 120.0
+REFERENCE_MODEL = ENVIRONMENT_SOURCE / "numl_bench" / "reference_model.py"
+
+
+@dataclass(frozen=True)
+class BenchmarkServer:
+    """A server that runs.
+
+    Attributes:
+        plan: What was started.
+        seconds_to_ready: From its start until every model had given its golden answer.
+    """
+
+    plan: LaunchPlan
+    process: ProcessServer
+    seconds_to_ready: float
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """``host:port`` by protocol."""
+        ports = self.plan.ports
+        return {"http": f"{LISTEN}:{ports.http}", "grpc": f"{LISTEN}:{ports.grpc}"}
+
+    def describe(self, model: str) -> ServedModel:
+        """Return a model's description."""
+        endpoint = Endpoint.parse(f"grpc://{self.addresses['grpc']}")
+        transport = TritonTransport(endpoint, timeout=REQUEST_S)
+        try:
+            return transport.describe(model)
+        finally:
+            transport.close()
+
+    def counters(self, model: str) -> Counters:
+        """Return what the server has counted of a model."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        url = f"http://{LISTEN}:{self.plan.ports.metrics}/metrics"
+        with opener.open(url, timeout=REQUEST_S) as answer:
+            return read_counters(answer.read().decode(), model)
+
+    def stubs(self) -> tuple[Stub, ...]:
+        """Return the processes of its model instances."""
+        return self.process.living_stubs()
+
+    def log(self) -> str:
+        """Return what it has said."""
+        return self.process.output()
+
+
+def served_name(model: str, server: Server) -> str:
+    """Return the name under which the benchmark's server has a model."""
+    return model if server == "ours" else f"{model}_{server}"
+
+
+@contextmanager
+def benchmark_server(
+    deployment: Deployment, servers: Sequence[Server], say: Say
+) -> Iterator[BenchmarkServer]:
+    """Run a server for the length of the block.
+
+    Args:
+        deployment: Which models, with how many instances and threads; prepared.
+        servers: Beside ``ours``, the references to serve, of each model.
+        say: Is told what happens.
+
+    Raises:
+        KitError: If it cannot be made or does not become ready.
+    """
+    engine = LocalEngine()
+    plan = open_plan(engine.plan(deployment=deployment))
+    staged = list(engine.models(deployment=deployment))
+    for model in tuple(staged):
+        for server in servers:
+            if server != "ours":
+                staged.append(reference_model(model, server, deployment.instance_count()))
+    folder = DeploymentFolder(deployment.name)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    golden = {model.name: read_golden(model.files / "golden.npz") for model in staged}
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder.path, ignore_errors=True)
+        stage(staged, plan.repository)
+        say(f"starting a server with {len(staged)} models")
+        started = time.monotonic()
+        process = ProcessServer(plan, lambda **_changes: None)
+        stack.callback(process.stop)
+        probe = Probe(f"http://{LISTEN}:{plan.ports.http}", identity=plan.identity)
+        process.wait_ready(probe, golden, deadline=started + START_S, stopped=lambda: False)
+        yield BenchmarkServer(plan, process, time.monotonic() - started)
+
+
+def benchmark_deployment(
+    models: Sequence[str],
+    *,
+    checkpoints: Mapping[str, Path] | None = None,
+    norms: Mapping[str, Path] | None = None,
+) -> Deployment:
+    """Return a deployment that nobody else has.
+
+    Args:
+        models: The models.
+        checkpoints: Own weights, by model.
+        norms: Feature normalisation, by model.
+
+    Raises:
+        DeploymentError: If these do not fit together.
+    """
+    given = {
+        "name": f"benchmark-{os.getpid()}",
+        "engine": "local",
+        "models": models,
+        "checkpoints": checkpoints,
+        "norms": norms,
+        "listen": LISTEN,
+        "ports": free_ports(),
+    }
+    return load_deployment(None, given)
+
+
+def weights_of(deployment: Deployment) -> dict[str, Path]:
+    """Return the folders with ``model.json`` and weights, by model, as they are once prepared."""
+    own = own_weights(deployment)
+    return {
+        model: own.get(model, MODEL_REPOSITORY / model / VERSION) for model in deployment.models
+    }
+
+
+def open_plan(plan: LaunchPlan) -> LaunchPlan:
+    """Return a plan whose server lets clients register shared memory."""
+    closed = f"={RESTRICTED_APIS}:"
+    return plan.model_copy(
+        update={"arguments": tuple(word for word in plan.arguments if closed not in word)}
+    )
+
+
+def reference_model(model: StagedModel, server: Server, instances: int) -> StagedModel:
+    """Return a model that answers with NuGraph's own code.
+
+    Args:
+        model: Ours, with the weights to use.
+        server: Which reference.
+        instances: Our instances.
+    """
+    config = type(model.config)()
+    config.CopyFrom(model.config)
+    config.name = served_name(model.name, server)
+    today = server == "today"
+    parameters = {
+        "numl_bench": str(ENVIRONMENT_SOURCE),
+        "threads": "0" if today else "1",
+        "gradients": "on" if today else "off",
+    }
+    for name, value in parameters.items():
+        config.parameters[name].string_value = value
+    for group in config.instance_group:
+        group.count = 1 if today else instances
+    return replace(model, name=config.name, config=config, code=REFERENCE_MODEL)
+
+
+def free_ports() -> Ports:
+    """Return three ports that are free now, away from those that deployments begin with."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for free in sockets:
+            free.bind((LISTEN, 0))
+        http, grpc, metrics = (free.getsockname()[1] for free in sockets)
+    return Ports(http=http, grpc=grpc, metrics=metrics)

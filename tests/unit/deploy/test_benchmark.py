@@ -1,0 +1,305 @@
+"""The benchmark's plan, its clients, its arithmetic, and what it shows."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deploy.speed.cells import (
+    PROTOCOLS,
+    SERVERS,
+    Cell,
+    EventSet,
+    PathTimes,
+    Protocol,
+    Results,
+    Server,
+    Tensors,
+    Turn,
+    plan_cells,
+)
+from deploy.speed.clients import drive, summarise
+from deploy.speed.counters import Counters, read_counters
+from deploy.speed.document import COMPILED, GRADIENTS_OFF, document, find
+from deploy.speed.plot import plot
+from deploy.speed.server import REFERENCE_MODEL, open_plan, reference_model
+from deploy.speed.tables import ms, tables
+from deploy.client.transport import ServedModel
+from deploy.deployment import Deployment, Ports
+from deploy.errors import KitError
+from deploy.paths import MODEL_REPOSITORY
+from deploy.plan import LaunchPlan
+from deploy.repository.config import LaunchSettings
+from deploy.repository.stage import plan_models
+from deploy.server.command import server_arguments
+from deploy.server.distribution import TritonDistribution
+
+MODEL = ServedModel("m", {}, (), {})
+
+
+def events(count: int, hits: int = 3) -> list[Tensors]:
+    tensors = {
+        "hit_table_hit_id": np.arange(hits, dtype=np.int32),
+        "spacepoint_table_spacepoint_id": np.arange(2, dtype=np.int32),
+    }
+    return [{**tensors, "number": np.array([number])} for number in range(count)]
+
+
+def cells(loaded: bool, protocols: tuple[Protocol, ...] = PROTOCOLS) -> list[Cell]:
+    few = EventSet("3 hits", events(2), loaded)
+    return plan_cells("m", few, protocols=protocols, concurrencies=(1, 2, 4), servers=SERVERS)
+
+
+def test_ours_is_asked_in_every_way_and_the_references_over_grpc() -> None:
+    assert [(c.server, c.protocol, c.concurrency) for c in cells(loaded=True)] == [
+        ("ours", "http", 1), ("ours", "grpc", 1), ("ours", "shm", 1),
+        ("today", "grpc", 1), ("best", "grpc", 1),
+        ("ours", "http", 2), ("ours", "grpc", 2), ("ours", "shm", 2), ("today", "grpc", 2),
+        ("ours", "http", 4), ("ours", "grpc", 4), ("ours", "shm", 4),
+        ("today", "grpc", 4), ("best", "grpc", 4),
+    ]  # fmt: skip
+
+
+def test_a_set_for_latency_alone_is_asked_for_by_one_client() -> None:
+    assert [(c.server, c.protocol, c.concurrency) for c in cells(False, ("http",))] == [
+        ("ours", "http", 1),
+        ("today", "http", 1),
+    ]
+
+
+class Recorder:
+    """A connection that takes a while, and tells which events were sent by which thread."""
+
+    def __init__(self, seconds: float = 0.001, fail_at: int | None = None) -> None:
+        self.seconds, self.fail_at = seconds, fail_at
+        self.sent: list[tuple[int, int]] = []
+        self.closed = 0
+
+    def infer(self, model: ServedModel, tensors: Tensors) -> dict[str, Any]:
+        number = int(tensors["number"][0])
+        self.sent.append((threading.get_ident(), number))
+        if self.fail_at is not None and len(self.sent) > self.fail_at:
+            raise KitError("refused")
+        time.sleep(self.seconds)
+        return {}
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_each_client_begins_with_another_event_and_sends_all_in_turn() -> None:
+    recorder = Recorder()
+    begun = []
+    driven = drive(
+        lambda: recorder, MODEL, events(3), concurrency=2, seconds=0.05,
+        started=lambda: begun.append(len(recorder.sent)),
+    )  # fmt: skip
+    assert begun == [2]  # an answer for each, before any time is taken
+    clients: dict[int, list[int]] = {}
+    for thread, number in recorder.sent[2:]:
+        clients.setdefault(thread, []).append(number)
+    assert sorted(sent[:4] for sent in clients.values()) == [[0, 1, 2, 0], [1, 2, 0, 1]]
+    assert len(driven.latencies) == len(recorder.sent) - 2
+    assert driven.latencies.min() >= 0.001
+    assert recorder.closed == 2
+
+
+def test_every_client_gets_two_answers_even_if_the_time_is_too_short() -> None:
+    recorder = Recorder(seconds=0.02)
+    drive(lambda: recorder, MODEL, events(1), concurrency=3, seconds=0.01)
+    sent = Counter(thread for thread, _ in recorder.sent[3:])
+    assert len(sent) == 3
+    assert min(sent.values()) >= 2
+
+
+@pytest.mark.parametrize("fail_at", [0, 3])
+def test_the_first_error_of_a_client_ends_all_and_is_told(fail_at: int) -> None:
+    recorder = Recorder(fail_at=fail_at)
+    with pytest.raises(KitError, match="refused"):
+        drive(lambda: recorder, MODEL, events(1), concurrency=4, seconds=5)
+    assert recorder.closed == 4
+
+
+def test_the_rate_is_that_of_the_time_in_which_all_clients_are_at_work() -> None:
+    # Two clients, an answer each second from each, the second half a second later; the last
+    # request of the second ends when the first client has left.
+    first = [(0.0, 1.0), (1.0, 2.0), (2.0, 3.0)]
+    second = [(0.0, 1.5), (1.5, 2.5), (2.5, 9.0)]
+    driven = summarise([first, second])
+    assert driven.rate == 2  # at 2, 2.5 and 3, after each had its first answer by 1.5
+    assert sorted(driven.latencies) == [1, 1, 1, 1, 1.5, 6.5]
+
+
+METRICS = """\
+# HELP nv_inference_request_success Number of successful inference requests
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{{model="m",version="1"}} {requests}
+nv_inference_request_success{{model="m_today",version="1"}} 1000
+# TYPE nv_inference_queue_duration_us counter
+nv_inference_queue_duration_us{{model="m",version="1"}} {queue}
+# TYPE nv_inference_compute_input_duration_us counter
+nv_inference_compute_input_duration_us{{model="m",version="1"}} 1000000
+# TYPE nv_inference_compute_infer_duration_us counter
+nv_inference_compute_infer_duration_us{{model="m",version="1"}} {infer}
+# TYPE nugraph_events_total counter
+nugraph_events_total{{model="m",version="1"}} {requests}
+# TYPE nugraph_preprocessing_seconds_total counter
+nugraph_preprocessing_seconds_total{{model="m",version="1"}} {graph}
+# TYPE nugraph_network_seconds_total counter
+nugraph_network_seconds_total{{model="m",version="1"}} 2.5
+"""
+
+
+def test_times_are_means_of_what_was_added_between_two_looks() -> None:
+    before = read_counters(METRICS.format(requests=10, queue=0, infer=5e6, graph=1), "m")
+    after = read_counters(METRICS.format(requests=14, queue=8e6, infer=6e6, graph=3), "m")
+    assert after.since(before) == Counters(
+        requests=4, queue=2, execute=0.25, events=4, preprocess=0.5, network=0
+    )
+
+
+def test_a_look_without_requests_in_between_gives_no_times() -> None:
+    counters = read_counters(METRICS.format(requests=10, queue=0, infer=5e6, graph=1), "m")
+    assert counters.since(counters) == Counters()
+
+
+def plan(name: str) -> LaunchPlan:
+    distribution = TritonDistribution(root=Path("/triton"), stub_python="3.11")
+    ports = Ports(http=1, grpc=2, metrics=3)
+    return LaunchPlan(
+        deployment=Deployment(name=name),
+        engine="local",
+        ports=ports,
+        arguments=server_arguments(
+            distribution=distribution, repository=Path("/models"), listen="127.0.0.1",
+            ports=ports, shm_prefix="p-", identity="i",
+        ),
+        variables={},
+        repository=Path("/models"),
+        instances=2,
+        shm_prefix="p-",
+        identity="i",
+        artefact="",
+        log=Path("/log"),
+    )  # fmt: skip
+
+
+def test_the_benchmarks_own_server_lets_clients_register_shared_memory_on_loopback_only() -> None:
+    closed = plan("benchmark-1")
+    opened = open_plan(closed)
+    gone = set(closed.arguments) - set(opened.arguments)
+    assert {word.split("=")[0] for word in gone} == {
+        "--http-restricted-api",
+        "--grpc-restricted-protocol",
+    }
+    assert "--http-address=127.0.0.1" in opened.arguments
+    assert "--grpc-address=127.0.0.1" in opened.arguments
+
+
+@pytest.mark.parametrize(
+    ("server", "instances", "threads", "gradients"),
+    [("today", 1, "0", "on"), ("best", 2, "1", "off")],
+)
+def test_a_reference_is_served_with_our_weights_by_nugraphs_own_code(
+    server: Server, instances: int, threads: str, gradients: str
+) -> None:
+    settings = LaunchSettings(environment=Path("/env"), parameters={}, instances=2)
+    (ours,) = plan_models(MODEL_REPOSITORY, ["nugraph3"], settings, {})
+    reference = reference_model(ours, server, 2)
+    assert reference.name == reference.config.name == f"nugraph3_{server}"
+    assert (reference.code, reference.files) == (REFERENCE_MODEL, ours.files)
+    assert [group.count for group in reference.config.instance_group] == [instances]
+    given = {name: value.string_value for name, value in reference.config.parameters.items()}
+    assert given["EXECUTION_ENV_PATH"] == "/env"
+    assert (given["threads"], given["gradients"]) == (threads, gradients)
+    assert reference.config.output == ours.config.output
+    assert [group.count for group in ours.config.instance_group] == [2]
+
+
+def turn(rate: float, latency: float, preprocess: float = 0.001) -> Turn:
+    return Turn(np.full(10, latency), rate, preprocess, 0.002, 0.0005, 0.004)
+
+
+@pytest.fixture
+def results() -> Results:
+    made = Results(machine={"cores": 2}, models={"m": "nugraph3 24.7.1"})
+    made.sets = {"3 hits": (3.0, 2.0, 2)}
+    shape = (4, 2)  # rounds, events
+    for path, seconds in ((GRADIENTS_OFF, 0.03), (COMPILED, 0.01)):
+        stages = [np.full(shape, part * seconds) for part in (0.2, 0.8, 1.0, 0.9)]
+        made.in_process["m", "3 hits", path] = PathTimes(np.stack(stages, axis=-1))
+    ours, today = (Cell("m", "3 hits", server, "grpc", 1) for server in ("ours", "today"))
+    made.served[ours] = [turn(90, 0.005), turn(110, 0.005), turn(100, 0.005)]
+    made.served[today] = [turn(9, 0.05), turn(10, 0.05), turn(10, 0.05)]
+    return made
+
+
+def test_ratios_are_taken_turn_by_turn(results: Results) -> None:
+    run = json.loads(json.dumps(document(results)))
+    served = find(run["served_ratios"], against="today")
+    assert served is not None
+    assert served["events_per_second"]["median"] == 10  # of 10, 11, 10; not 100 / 10
+    assert served["events_per_second"]["high"] > 10
+    assert served["latency"]["median"] == pytest.approx(10)
+    (alone,) = run["in_process_ratios"]
+    assert (alone["of"], alone["against"]) == (COMPILED, GRADIENTS_OFF)
+    assert alone["event"]["median"] == pytest.approx(3)
+
+
+def test_throughput_is_set_against_one_core_and_overhead_is_what_is_not_the_models(
+    results: Results,
+) -> None:
+    ours = find(document(results)["served"], server="ours")
+    assert ours is not None
+    assert ours["times_one_core"]["median"] == pytest.approx(1.0)
+    assert ours["overhead"]["median"] == pytest.approx(0.002)
+    today = find(document(results)["served"], server="today")
+    assert today is not None
+    assert "times_one_core" not in today
+
+
+def test_a_run_is_shown_whole(results: Results) -> None:
+    alone, served = tables(document(results))
+    assert alone.title == (
+        "m (nugraph3 24.7.1), 3 hits: 2 events of about 3 hits and 2 spacepoints; "
+        "one core, one thread"
+    )
+    assert alone.rows == [
+        ("reference, gradients off", "6.00", "24.0", "30.0", "27.0", "30.0", "33.3"),
+        ("numl_serving, compiled", "2.00", "8.00", "10.0", "9.00", "10.0", "100.0"),
+    ]
+    assert alone.notes == (
+        "numl_serving, compiled against reference, gradients off: "
+        "preprocess 3.0x (3.0 to 3.0), network 3.0x (3.0 to 3.0), event 3.0x (3.0 to 3.0), "
+        "cpu 3.0x (3.0 to 3.0)",
+    )
+    assert served.rows == [
+        (
+            "numl_serving", "grpc", "1", "5.00", "5.00", "100.0", "20%", "40%", "10%", "30%",
+            "2.00", "10.0x (10.0 to 10.8)", "-", "1.00",
+        ),
+        (
+            "reference as served today", "grpc", "1", "50.0", "50.0", "10.0", "2%", "4%", "1%",
+            "93%", "47.0", "-", "-", "-",
+        ),
+    ]  # fmt: skip
+    assert all(len(row) == len(served.columns) for row in served.rows)
+
+
+def test_a_run_is_drawn(results: Results, tmp_path: Path) -> None:
+    plot(document(results), tmp_path / "run.png")
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.0012345, "1.23"), (0.012345, "12.3"), (0.12345, "123")]
+)
+def test_times_are_shown_with_the_digits_that_count(seconds: float, shown: str) -> None:
+    assert ms(seconds) == shown
