@@ -71,7 +71,9 @@ def plan_environment(
         "\0".join((_LAYOUT, lock.digest, interpreter.version, str(interpreter.executable))).encode()
     ).hexdigest()
     files = [source / "pyproject.toml"]
-    files += [p for p in (source / "numl_serving").rglob("*") if p.suffix in {".py", ".typed"}]
+    files += [
+        p for p in (source / "numl_serving").rglob("*") if p.suffix in {".py", ".cpp", ".typed"}
+    ]
     serving = digest_of(files, base=source)
     digest = hashlib.sha256(f"{base}{serving}".encode()).hexdigest()
     folder = cache / "environments"

@@ -99,7 +99,7 @@ def plan_build(
     )
     files = [ENVIRONMENT_SOURCE / "pyproject.toml"]
     package = ENVIRONMENT_SOURCE / "numl_serving"
-    files += [path for path in package.rglob("*") if path.suffix in {".py", ".typed"}]
+    files += [path for path in package.rglob("*") if path.suffix in {".py", ".cpp", ".typed"}]
     serving = digest_of(files, base=ENVIRONMENT_SOURCE)
     total = hashlib.sha256("\0".join((recipe, lock.digest, identity, serving)).encode())
     return EnvironmentBuild(

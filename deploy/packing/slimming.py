@@ -31,7 +31,10 @@ class Rule:
     why: str
 
 
-KEPT = (Rule("{site}/torch/bin/torch_shm_manager", "torch looks for it when it is imported"),)
+KEPT = (
+    Rule("{site}/torch/bin/torch_shm_manager", "torch looks for it when it is imported"),
+    Rule("{site}/numl_serving/*.cpp", "compiled networks are told apart by it"),
+)
 
 LEFT_OUT = (
     Rule("{site}/*.dist-info/RECORD*", "lists the wheel's files; conda-meta lists ours"),

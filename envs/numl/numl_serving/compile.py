@@ -18,8 +18,9 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,10 @@ from numl_serving.graph import build_graph
 from numl_serving.iteration import COMPANION, Network, iteration_of, weights_of
 from numl_serving.networks.common import GraphBatch, collate
 from numl_serving.runtime import load_network
+from numl_serving.softmax_op import SHIM
 
 _CHECKED_HITS = (0, 1, 3, 40, 400)
+_SOURCE, _KERNEL = "softmax_aggregate.cpp", "numl_softmax_aggregate"
 
 
 def compile_network(network: Network, normalisation: Any, root: Path) -> Path:
@@ -132,15 +135,26 @@ def _build(network: Network, normalisation: Any, scratch: Path, library: Path) -
         for one, two in zip(example, other, strict=True)
     )
     package = scratch / "iteration.pt2"
+    compiler = os.environ.get("CXX", "g++")
     try:
         with torch.no_grad():
             program = export(_Call(network), example, dynamic_shapes=(free,))
-        torch._inductor.aoti_compile_and_package(
-            program,
-            package_path=str(package),
-            # One thread: instances of a model share the cores among them.
-            inductor_configs={"cpp.threads": 1, "cpp.cxx": (os.environ.get("CXX", "g++"),)},
-        )
+        with _library_path(build_kernel(compiler, scratch).parent):
+            torch._inductor.aoti_compile_and_package(
+                program,
+                package_path=str(package),
+                inductor_configs={
+                    # One thread: instances of a model share the cores among them.
+                    "cpp.threads": 1,
+                    "cpp.cxx": (compiler,),
+                    "aot_inductor.custom_ops_to_c_shims": {
+                        torch.ops.numl.gated_softmax.default: [SHIM]
+                    },
+                    "aot_inductor.custom_op_libs": [_KERNEL],
+                },
+            )
+    except CompiledError:
+        raise
     except Exception as error:  # a compiler has many ways to fail, and all of them mean: without
         line = (str(error).strip().splitlines() or [""])[0]
         raise CompiledError(f"compilation failed: {type(error).__name__}: {line}") from error
@@ -148,6 +162,40 @@ def _build(network: Network, normalisation: Any, scratch: Path, library: Path) -
         (name,) = (name for name in archive.namelist() if name.endswith(".so"))
         library.write_bytes(archive.read(name))
     library.chmod(0o755)
+
+
+def build_kernel(compiler: str, folder: Path) -> Path:
+    """Compile the C++ of the softmax aggregation into an archive in a folder; returns its path.
+
+    Raises:
+        CompiledError: With what the compiler says.
+    """
+    source, compiled = Path(__file__).with_name(_SOURCE), folder / f"{_KERNEL}.o"
+    archive = folder / f"lib{_KERNEL}.a"
+    flags = ["-O3", "-march=native", "-std=c++17", "-fPIC", "-fno-math-errno", "-Wno-psabi"]
+    include = Path(torch.__file__).parent / "include"
+    for command in (
+        [compiler, *flags, f"-I{include}", "-c", str(source), "-o", str(compiled)],
+        ["ar", "rcs", str(archive), str(compiled)],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+            raise CompiledError(f"{command[0]} fails on {_SOURCE}: {said[0]}")
+    return archive
+
+
+@contextmanager
+def _library_path(folder: Path) -> Iterator[None]:
+    """Let the linker find libraries in a folder, too: Inductor has no setting for it."""
+    before = os.environ.get("LIBRARY_PATH")
+    os.environ["LIBRARY_PATH"] = os.pathsep.join(filter(None, (str(folder), before)))
+    try:
+        yield
+    finally:
+        del os.environ["LIBRARY_PATH"]
+        if before is not None:
+            os.environ["LIBRARY_PATH"] = before
 
 
 def _check(network: Network, normalisation: Any, library: Path) -> None:

@@ -33,8 +33,8 @@ LIBRARY_FILE = "iteration.so"
 FACTS_FILE = "facts.json"
 FORMAT = 1
 
-_CODE = ("iteration.py", "compile.py", "networks/common.py", "networks/nugraph2.py",
-         "networks/nugraph3.py")  # fmt: skip
+_CODE = ("iteration.py", "compile.py", "softmax_aggregate.cpp", "softmax_op.py",
+         "networks/common.py", "networks/nugraph2.py", "networks/nugraph3.py")  # fmt: skip
 
 
 class CompiledError(Exception):
@@ -66,11 +66,10 @@ def folder_of(root: Path, facts: dict[str, Any]) -> Path:
 
 
 class CompiledNetwork:
-    """A network whose iterations run compiled, as long as the messages allow it.
+    """A network whose iterations run compiled.
 
     Args:
-        network: The network; it encodes and decodes, and does any iteration that the compiled
-            one cannot.
+        network: The network; it encodes and decodes.
         library: The compiled iteration's shared library.
     """
 
@@ -116,9 +115,7 @@ class CompiledNetwork:
         if isinstance(network, NuGraph3):
             state = network.start(batch)
             for _ in range(network.iterations):
-                *new, strain = self._runner.run([*state, *fixed])
-                # Not "above 1": NaN is for the exact arithmetic, too.
-                state = State3(*new) if strain.item() <= 1 else network.iterate(state, batch)
+                state = State3(*self._runner.run([*state, *fixed]))
             return network.decode(state, batch)
         known: State2 = network.start(batch)
         for _ in range(network.iterations):

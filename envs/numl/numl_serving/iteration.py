@@ -10,7 +10,6 @@ ever that small: an event travels with a constant second one, its `COMPANION`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -19,12 +18,7 @@ from torch import Tensor, nn
 
 from numl_serving.event import Event
 from numl_serving.graph import EventGraph, build_graph
-from numl_serving.networks.common import (
-    GraphBatch,
-    closed_offsets,
-    gated_messages,
-    segment_sum,
-)
+from numl_serving.networks.common import GraphBatch, closed_offsets
 from numl_serving.networks.nugraph2 import ClassEdges, NuGraph2, State2
 from numl_serving.networks.nugraph3 import NuGraph3, State3
 
@@ -105,18 +99,7 @@ class Iteration3(nn.Module):
         spacepoint_offsets: Tensor,
         *features: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Return the new state and its strain; the state is right only if that is at most 1."""
-        strains: list[Tensor] = []
-
-        def aggregate(
-            table: Tensor, rows: Tensor | None, gate: Tensor, segment: Tensor, offsets: Tensor
-        ) -> Tensor:
-            received, total = scaled_softmax_aggregate(gated_messages(table, rows, gate), offsets)
-            # A segment without messages has a total of 0, and any other number stands for it.
-            least = torch.where((offsets.diff() > 0)[:, None], total, 1.0).amin()
-            strains.extend((total.amax() / _LARGEST_TOTAL, _LEAST_TOTAL / least))
-            return received
-
+        """Return the new state."""
         u, v, y = features or (hits, hits, hits)
         batch = GraphBatch(
             features=(u, v, y),
@@ -134,8 +117,16 @@ class Iteration3(nn.Module):
             spacepoint_offsets=spacepoint_offsets,
             spacepoint_position=nexus,  # not read by an iteration
         )
-        state = self.network.iterate(State3(hits, nexus, event), batch, aggregate)
-        return (*state, torch.stack(strains).amax())
+        return tuple(self.network.iterate(State3(hits, nexus, event), batch, _aggregate))
+
+
+def _aggregate(
+    table: Tensor, rows: Tensor | None, gate: Tensor, segment: Tensor, offsets: Tensor
+) -> Tensor:
+    if rows is None:
+        rows = torch.arange(table.shape[0])
+    aggregated: Tensor = torch.ops.numl.gated_softmax(table, rows, gate, offsets)
+    return aggregated
 
 
 class Iteration2(nn.Module):
@@ -210,35 +201,6 @@ def weights_of(iteration: Iteration) -> Mapping[str, Tensor]:
         for name, tensor in sorted(iteration.named_buffers())
         if not name.startswith(outside)
     }
-
-
-# Softmax weights are exp(m - 50). They sum to something between these limits where the largest
-# message of each segment and feature is between -30 and about 119: Mish gives nothing below -0.31,
-# and the encoder seldom.
-_HALF_SCALE = math.exp(-25.0)
-_LARGEST_TOTAL = 1e30
-_LEAST_TOTAL = 1e-35
-
-
-def scaled_softmax_aggregate(messages: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """Aggregate messages by their softmax without finding each segment's largest one.
-
-    Args:
-        messages: ``[E, F]``, sorted by segment.
-        offsets: int64 ``[M + 1]``, first message of each segment.
-
-    Returns:
-        ``[M, F]`` the aggregate, zero for empty segments, and ``[M, F]`` the sum of the weights;
-        the aggregate is right where this is from 1e-35 to 1e30.
-    """
-    # Scaled after halving: subtracting 50 from the message would cost it its last digits, and
-    # exp(m) alone would overflow before it is scaled.
-    root = torch.exp(messages * 0.5) * _HALF_SCALE
-    weights = root * root
-    width = messages.shape[1]
-    sums = segment_sum(torch.cat((weights * messages, weights), 1), offsets)
-    total = sums[:, width:]
-    return sums[:, :width] / total.clamp(min=_LEAST_TOTAL), total
 
 
 # Numerator (odd powers) and denominator (even powers), highest power first: the approximation of

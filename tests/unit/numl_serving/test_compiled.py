@@ -8,7 +8,6 @@ import logging
 import os
 import shutil
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +17,11 @@ from model_files import model_directory
 from networks_under_test import rewritten, run
 from numl_serving import compiled
 from numl_serving.compile import compile_model, compile_network
-from numl_serving.compiled import CompiledError, CompiledNetwork, facts_of, folder_of
+from numl_serving.compiled import CompiledError, facts_of, folder_of
 from numl_serving.event import Event, HitTable
 from numl_serving.golden import disagreements
 from numl_serving.graph import build_graph
-from numl_serving.iteration import rational_tanh, scaled_softmax_aggregate
+from numl_serving.iteration import rational_tanh
 from numl_serving.runtime import Runtime
 from oracle import KINDS, NORMALISATION, answer, random_event, reference
 
@@ -113,19 +112,6 @@ def test_large_numbers_in_double_precision_equal_nugraphs(
     for name, array in expected.items():
         scale = np.abs(array).max(initial=0)
         np.testing.assert_allclose(actual[name], array, rtol=0, atol=1e-9 * scale)
-
-
-@pytest.mark.parametrize("low", [-30.0, -0.31, 0.0])
-@pytest.mark.parametrize("high", [0.1, 60.0, 115.0])
-def test_a_softmax_without_shift_is_that_with_shift(low: float, high: float) -> None:
-    messages = torch.from_numpy(rng().uniform(low, high, (400, 6)).astype(np.float32))
-    offsets = torch.tensor([0, 0, 1, 3, 390, 400])
-    actual, total = scaled_softmax_aggregate(messages, offsets)
-    assert total.max() <= 1e30
-    for segment, (start, end) in enumerate(pairwise(offsets.tolist())):
-        rows = messages[start:end].double()
-        expected = (rows * rows.softmax(0)).sum(0).float()
-        torch.testing.assert_close(actual[segment], expected, rtol=3e-6, atol=1e-6)
 
 
 def test_the_rational_tanh_is_within_float32_precision_of_torchs() -> None:
@@ -232,24 +218,3 @@ def test_without_a_compiler_compilation_is_refused_in_one_line(
     ):
         compile_network(network, NORMALISATION, tmp_path / "root")
     assert not (tmp_path / "root").exists()
-
-
-def test_a_compiled_iteration_hands_messages_beyond_its_range_to_the_exact_one(
-    directories: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    card_and_network = Runtime.load(directories["24.7.1"])
-    network = card_and_network._network
-    loaded = CompiledNetwork.load(network, ROOT)
-    exact: list[int] = []
-    original = network.iterate
-
-    def counted(*arguments: object) -> object:
-        exact.append(1)
-        return original(*arguments)
-
-    monkeypatch.setattr(network, "iterate", counted)
-    runtime = Runtime(card_and_network.card, network, torch.device("cpu"), loaded)
-    runtime.infer(EVENTS["60 hits"])
-    assert not exact
-    runtime.infer(EVENTS["large charges"])
-    assert exact
