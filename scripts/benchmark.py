@@ -4,6 +4,8 @@
     python3 scripts/benchmark.py                       # everything; about nine minutes
     python3 scripts/benchmark.py --quick               # a minute, to see that it works
     python3 scripts/benchmark.py --json run.json --plot run.png
+    python3 scripts/benchmark.py memory                # 5,000 events, and what instances hold
+    python3 scripts/benchmark.py start                 # where the time of a start goes
 
 The reference is pynuml's and PyTorch Geometric's preprocessing with nugraph 24.7.1's own models.
 In one process, on one core, it is measured with gradients on, as it is mostly served, and off;
@@ -29,12 +31,14 @@ sys.path.insert(0, str(ROOT / "envs" / "numl"))
 import argparse
 import json
 import os
+import random
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 
+import numpy as np
 from numl_bench.events import events_of_size, write_sets
 from numl_demo.simulate import SimulationError
 
@@ -42,13 +46,16 @@ from deploy.arguments import Parser
 from deploy.speed.cells import PROTOCOLS, SERVERS, EventSet, Results
 from deploy.speed.document import document
 from deploy.speed.in_process import InProcess
+from deploy.speed.memory import watch_memory
 from deploy.speed.plot import plot
 from deploy.speed.run import Settings, machine_facts, measure
 from deploy.speed.server import benchmark_deployment, benchmark_server, weights_of
-from deploy.speed.tables import tables
+from deploy.speed.start import measure_starts, start_table
+from deploy.speed.tables import Table, tables
 from deploy.cli import assignments
 from deploy.client.events import EventFile
-from deploy.console import Console
+from deploy.console import Console, Say
+from deploy.deployment import DEFAULT_MODELS, Deployment
 from deploy.engines.local import LocalEngine
 from deploy.environment.compiled import compiled_folder
 from deploy.environment.standard import standard_environment
@@ -62,6 +69,8 @@ LOADED_HITS = (200, 1300)
 CONCURRENCIES = (1, 2, 4, 8)
 FEWEST_HITS = 60  # 20 in each plane, or pynuml drops the event
 SEED = 3
+MEMORY_EVENTS = 60
+SETTLED_EVENTS = 1000
 
 
 def parser() -> Parser:
@@ -72,7 +81,14 @@ def parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     flags.add_argument(
-        "--models", type=_names, default=MODELS, metavar="A,B", help="(default: nugraph3,nugraph2)"
+        "what", nargs="?", choices=("speed", "memory", "start"), default="speed",
+        help="what is measured (default: speed)",
+    )  # fmt: skip
+    flags.add_argument(
+        "--models",
+        type=_names,
+        metavar="A,B",
+        help="models (default: nugraph3,nugraph2; of a start: all three)",
     )
     flags.add_argument(
         "--checkpoint", action="append", metavar="MODEL=PATH", help="own weights, as for up.py"
@@ -111,6 +127,10 @@ def parser() -> Parser:
         "--cores", type=_cores, metavar="A,B", help="cores to use (default: all this process may)"
     )
     flags.add_argument(
+        "--count", type=_positive, default=5000, metavar="N",
+        help="of memory: events sent to each model (default: 5000)",
+    )  # fmt: skip
+    flags.add_argument(
         "--quick", action="store_true", help="two small sizes, one round, to see that it works"
     )
     flags.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
@@ -142,7 +162,7 @@ def _hits(text: str) -> int:
     return number
 
 
-def event_sets(options: argparse.Namespace, say: Callable[[str], None]) -> list[EventSet]:
+def event_sets(options: argparse.Namespace, say: Say) -> list[EventSet]:
     """Simulate the events, and read those of a file."""
     sets = []
     for hits in sorted({*options.hits, *options.loaded_hits}):
@@ -166,6 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.quick:
         options.hits, options.loaded_hits, options.events = (100, 300), (300,), 2
         options.concurrency, options.rounds, options.seconds = (1, 4), 1, 0.2
+    options.models = options.models or (DEFAULT_MODELS if options.what == "start" else MODELS)
     console = Console()
     # Ended by a signal, it stops its server and removes what it has written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -173,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.cores:
         os.sched_setaffinity(0, options.cores)
     try:
-        return benchmark(options, console)
+        return {"speed": speed, "memory": memory, "start": start}[options.what](options, console)
     except KitError as error:
         console.error(error)
     except (SimulationError, OSError) as error:
@@ -183,19 +204,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1
 
 
-def benchmark(options: argparse.Namespace, console: Console) -> int:
-    """Measure and show everything; returns the exit status."""
-    cores = sorted(os.sched_getaffinity(0))
-    started = time.monotonic()
-
-    def say(text: str) -> None:
-        console.say(f"{time.monotonic() - started:5.0f} s  {text}")
-
-    deployment = benchmark_deployment(
+def _deployment(options: argparse.Namespace) -> Deployment:
+    return benchmark_deployment(
         options.models,
         checkpoints=assignments(options.checkpoint, "--checkpoint"),
         norms=assignments(options.norm, "--norm"),
     )
+
+
+def _clock(console: Console) -> Say:
+    started = time.monotonic()
+    return lambda text: console.say(f"{time.monotonic() - started:5.0f} s  {text}")
+
+
+def speed(options: argparse.Namespace, console: Console) -> int:
+    """Measure latency and throughput; returns the exit status."""
+    cores, say = sorted(os.sched_getaffinity(0)), _clock(console)
+    deployment = _deployment(options)
     sets = event_sets(options, say)
     settings = Settings(
         models=options.models,
@@ -215,12 +240,7 @@ def benchmark(options: argparse.Namespace, console: Console) -> int:
             server = stack.enter_context(benchmark_server(deployment, settings.servers, say))
             results.machine["instances"] = server.plan.instances
         folders = weights_of(deployment)
-        results.models = {
-            model: "{0[architecture]} {0[variant]}".format(
-                json.loads((folder / "model.json").read_text(encoding="utf-8"))
-            )
-            for model, folder in folders.items()
-        }
+        results.models = {model: _network(folder) for model, folder in folders.items()}
         if options.only != "server":
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             write_sets(folder / "events.npz", {each.name: each.events for each in sets})
@@ -242,9 +262,7 @@ def benchmark(options: argparse.Namespace, console: Console) -> int:
         results.machine["load_after"] = os.getloadavg()
     run = document(results)
     for table in tables(run):
-        console.table(table.title, table.columns, table.rows)
-        for note in table.notes:
-            console.line(f"  {note}")
+        _show(console, table)
     for difference in run["differences"]:
         console.line(f"ANSWERS DIFFER: {difference}")
     if options.json:
@@ -252,6 +270,60 @@ def benchmark(options: argparse.Namespace, console: Console) -> int:
     if options.plot:
         plot(run, options.plot)
     return 1 if run["differences"] else 0
+
+
+def memory(options: argparse.Namespace, console: Console) -> int:
+    """Measure what model instances hold after thousands of events of all sizes."""
+    say, deployment = _clock(console), _deployment(options)
+    smallest, largest = min(options.hits), max(options.hits)
+    say(f"simulating {MEMORY_EVENTS} events of {smallest} to {largest} hits")
+    hits = np.geomspace(smallest, largest, MEMORY_EVENTS).astype(int)
+    events = [events_of_size(int(size), 1, options.seed)[0] for size in hits]
+    random.Random(options.seed).shuffle(events)
+    LocalEngine().prepare(deployment=deployment, say=say)
+    rows = []
+    with benchmark_server(deployment, ("ours",), say) as server:
+        for model in options.models:
+            for growth in watch_memory(server, model, events, count=options.count, say=say):
+                first, settled = growth.resident[0] / 1e6, min(SETTLED_EVENTS, options.count)
+                rows.append(
+                    (
+                        growth.instance,
+                        f"{first:.0f}",
+                        f"{growth.after(settled):.0f}",
+                        f"{growth.resident[-1] / 1e6:.0f}",
+                        f"{growth.own / 1e6:.0f}",
+                        f"{growth.slope(settled):+.2f}",
+                        str(growth.threads),
+                    )
+                )
+    columns = (
+        "instance", "at the start", f"after {settled}", f"after {options.count}", "of its own",
+        "per 1000 more", "threads",
+    )  # fmt: skip
+    title = f"resident memory (MB), events of {smallest} to {largest} hits"
+    _show(console, Table(title, columns, rows))
+    return 0
+
+
+def start(options: argparse.Namespace, console: Console) -> int:
+    """Measure starts phase by phase."""
+    say, deployment = _clock(console), _deployment(options)
+    LocalEngine().prepare(deployment=deployment, say=say)
+    starts = measure_starts(deployment, options.rounds, say)
+    _show(console, start_table(starts, len(options.models)))
+    return 0
+
+
+def _network(folder: Path) -> str:
+    card = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    return f"{card['architecture']} {card['variant']}"
+
+
+def _show(console: Console, table: Table) -> None:
+    console.table(table.title, table.columns, table.rows)
+    for note in table.notes:
+        console.line(f"  {note}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol
@@ -13,8 +14,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from deploy.speed.cells import Floats, Tensors
-from deploy.client.transport import Endpoint, ServedModel, TritonTransport
+from deploy.client.transport import (
+    Endpoint,
+    RequestError,
+    ServedModel,
+    TritonTransport,
+    triton_reason,
+)
 
+_RELEASE_S = 1.0
 _LONGEST = 6.0
 """A turn that cannot get enough answers in its time is given up to so many times as long."""
 
@@ -112,6 +120,38 @@ def drive(
     return summarise(spans)
 
 
+def send_all(
+    connect: Callable[[], Transport],
+    model: ServedModel,
+    events: Sequence[Tensors],
+    *,
+    clients: int,
+) -> None:
+    """Send each event once, by several clients that share them.
+
+    Raises:
+        KitError: The first error that a client met.
+    """
+    waiting = iter(events)
+    turn = threading.Lock()
+
+    def client() -> None:
+        transport = connect()
+        try:
+            while True:
+                with turn:
+                    event = next(waiting, None)
+                if event is None:
+                    return
+                transport.infer(model, event)
+        finally:
+            transport.close()
+
+    with ThreadPoolExecutor(clients) as pool:
+        for done in [pool.submit(client) for _ in range(clients)]:
+            done.result()
+
+
 def summarise(spans: Sequence[Sequence[tuple[float, float]]]) -> Driven:
     """Return latencies and rate from when each client's requests began and were answered (s).
 
@@ -158,7 +198,7 @@ class SharedMemoryTransport:
     def infer(self, model: ServedModel, tensors: Tensors) -> dict[str, Any]:
         """Return the outputs by name."""
         if not self._shapes:
-            metadata = self._client.get_model_metadata(model.name, as_json=True)
+            metadata = self._ask("get_model_metadata", model.name, as_json=True)
             self._shapes = {
                 output["name"]: [int(length) for length in output["shape"]]
                 for output in metadata["outputs"]
@@ -182,8 +222,8 @@ class SharedMemoryTransport:
             outputs.append(wanted)
             places[name] = place
             place += size
-        result = self._client.infer(
-            model.name, inputs, outputs=outputs, client_timeout=self._timeout
+        result = self._ask(
+            "infer", model.name, inputs, outputs=outputs, client_timeout=self._timeout
         )
         return {
             name: self._shared.get_contents_as_numpy(
@@ -204,7 +244,7 @@ class SharedMemoryTransport:
         self._release()
         size *= 2  # room for the larger ones that may follow
         self._region = self._shared.create_shared_memory_region(self._name, self._name, size)
-        self._client.register_system_shared_memory(self._name, f"/{self._name}", size)
+        self._ask("register_system_shared_memory", self._name, f"/{self._name}", size)
         self._size = size
 
     def _release(self) -> None:
@@ -212,9 +252,26 @@ class SharedMemoryTransport:
         if region is None:
             return
         try:
-            self._client.unregister_system_shared_memory(self._name)
+            deadline = time.monotonic() + _RELEASE_S
+            while True:
+                try:
+                    self._ask("unregister_system_shared_memory", self._name)
+                    return
+                except RequestError as error:
+                    # The server lets go of it a moment after it has sent its answer.
+                    if "currently in use" not in error.cause or time.monotonic() > deadline:
+                        raise
+                time.sleep(0.001)
         finally:
             self._shared.destroy_shared_memory_region(region)
+
+    def _ask(self, method: str, *arguments: Any, **options: Any) -> Any:
+        from tritonclient.utils import InferenceServerException
+
+        try:
+            return getattr(self._client, method)(*arguments, **options)
+        except InferenceServerException as error:
+            raise RequestError(f"{method}: {triton_reason(error.message())}") from error
 
 
 def _elements(shape: Sequence[int], hits: int) -> int:

@@ -53,7 +53,7 @@ def write_sets(path: Path, sets: Mapping[str, Sequence[Tensors]]) -> None:
         for number, event in enumerate(events)
         for tensor, array in event.items()
     }
-    np.savez(path, **arrays)  # type: ignore[arg-type]
+    np.savez(path, **arrays)
 
 
 def read_sets(path: Path) -> dict[str, list[Tensors]]:
