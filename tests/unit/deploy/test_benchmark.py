@@ -25,11 +25,13 @@ from deploy.speed.cells import (
     Turn,
     plan_cells,
 )
-from deploy.speed.clients import drive, summarise
+from deploy.speed.clients import drive, send_all, summarise
 from deploy.speed.counters import Counters, read_counters
 from deploy.speed.document import COMPILED, GRADIENTS_OFF, document, find
+from deploy.speed.memory import Growth
 from deploy.speed.plot import plot
 from deploy.speed.server import REFERENCE_MODEL, open_plan, reference_model
+from deploy.speed.start import Start, start_table
 from deploy.speed.tables import ms, tables
 from deploy.client.transport import ServedModel
 from deploy.deployment import Deployment, Ports
@@ -40,6 +42,7 @@ from deploy.repository.config import LaunchSettings
 from deploy.repository.stage import plan_models
 from deploy.server.command import server_arguments
 from deploy.server.distribution import TritonDistribution
+from deploy.server.start import InstanceStart
 
 MODEL = ServedModel("m", {}, (), {})
 
@@ -135,6 +138,20 @@ def test_the_rate_is_that_of_the_time_in_which_all_clients_are_at_work() -> None
     driven = summarise([first, second])
     assert driven.rate == 2  # at 2, 2.5 and 3, after each had its first answer by 1.5
     assert sorted(driven.latencies) == [1, 1, 1, 1, 1.5, 6.5]
+
+
+def test_each_event_of_a_list_is_sent_once_by_clients_that_share_them() -> None:
+    recorder = Recorder()
+    send_all(lambda: recorder, MODEL, events(20), clients=3)
+    assert sorted(number for _, number in recorder.sent) == list(range(20))
+    assert recorder.closed == 3
+
+
+def test_a_list_of_events_ends_with_the_error_of_one() -> None:
+    recorder = Recorder(fail_at=5)
+    with pytest.raises(KitError, match="refused"):
+        send_all(lambda: recorder, MODEL, events(20), clients=3)
+    assert recorder.closed == 3
 
 
 METRICS = """\
@@ -303,3 +320,33 @@ def test_a_run_is_drawn(results: Results, tmp_path: Path) -> None:
 )
 def test_times_are_shown_with_the_digits_that_count(seconds: float, shown: str) -> None:
     assert ms(seconds) == shown
+
+
+def test_memory_that_grows_with_each_event_has_a_slope_and_memory_that_settles_has_none() -> None:
+    looks = tuple(range(0, 5001, 500))
+    settled = tuple(300_000_000 if events < 1000 else 400_000_000 for events in looks)
+    leaking = tuple(300_000_000 + 20_000 * events for events in looks)
+    assert Growth("m", looks, settled, 0, 1).slope(since=1000) == pytest.approx(0)
+    assert Growth("m", looks, settled, 0, 1).after(1000) == 400
+    assert Growth("m", looks, leaking, 0, 1).slope(since=1000) == pytest.approx(20)
+
+
+def test_the_phases_of_several_starts_are_shown_with_the_slowest_instance() -> None:
+    def instance(imports: float) -> InstanceStart:
+        return InstanceStart("m_0_0", 1.5 + imports, (0.5, 0.25, imports, 0.5, 0.25))
+
+    starts = [
+        Start(4.0, (instance(2.0), instance(1.0))),
+        Start(6.0, (instance(2.0), instance(3.0))),
+    ]
+    table = start_table(starts, models=1)
+    assert table.title == "2 starts of 1 models with 2 instances in all"
+    assert list(table.rows) == [
+        ("process", "0.50", "0.50"),
+        ("interpreter", "0.25", "0.25"),
+        ("imports", "2.00", "3.00"),
+        ("weights", "0.50", "0.50"),
+        ("warm-up", "0.25", "0.25"),
+        ("last instance ready", "4.00", "4.50"),
+        ("all models answered", "5.00", "6.00"),
+    ]
