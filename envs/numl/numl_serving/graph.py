@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial import Delaunay, QhullError
 
 from numl_serving.event import PLANES, Event, Float32Array, HitTable, Int32Array
+from numl_serving.qhull import Delaunay, QhullError
 
 Int64Array: TypeAlias = NDArray[np.int64]
 

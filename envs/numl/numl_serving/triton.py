@@ -18,6 +18,10 @@ Parameters of config.pbtxt (all strings, all optional):
 
 from __future__ import annotations
 
+# Before torch, which others import, too.
+from numl_serving import lean_torch as lean_torch
+
+# isort: split
 import importlib
 import json
 import platform
