@@ -29,6 +29,7 @@ from numl_serving.networks.common import GraphBatch, collate
 from numl_serving.networks.nugraph2 import NuGraph2
 from numl_serving.networks.nugraph3 import NuGraph3
 from numl_serving.networks.variants import Spec, recognise
+from numl_serving.transfer import Transfer
 
 Outputs: TypeAlias = dict[str, NDArray[np.float32]]
 
@@ -66,7 +67,7 @@ class Runtime:
     ) -> None:
         self.card = card
         self._network = network.to(device).eval()
-        self._device = device
+        self._transfer = Transfer(device) if device.type != "cpu" else None
         self._compiled = compiled
 
     @property
@@ -147,12 +148,13 @@ class Runtime:
         return BatchResult(answers, built - start, answered - built)
 
     def _run(self, batch: GraphBatch) -> dict[str, NDArray[np.float32]]:
+        answer = self._network if self._compiled is None else self._compiled
         with torch.inference_mode():
-            if self._device.type != "cpu":
-                batch = batch.to(self._device)
-            answer = self._network if self._compiled is None else self._compiled
-            outputs: Mapping[str, Tensor] = answer(batch)
-            return {name: tensor.cpu().numpy() for name, tensor in outputs.items()}
+            if self._transfer is None:
+                outputs: Mapping[str, Tensor] = answer(batch)
+                return {name: tensor.numpy() for name, tensor in outputs.items()}
+            with self._transfer.stream():
+                return self._transfer.fetch(answer(self._transfer.to_device(batch)))
 
 
 def load_network(directory: Path) -> tuple[ModelCard, Network]:
