@@ -32,6 +32,7 @@ from deploy.supervisor.stubs import Stub
 LISTEN = "127.0.0.1"
 START_S = 300.0
 REQUEST_S = 120.0
+_SETTLE_S = 1.0
 REFERENCE_MODEL = ENVIRONMENT_SOURCE / "numl_bench" / "reference_model.py"
 
 
@@ -64,7 +65,16 @@ class BenchmarkServer:
             transport.close()
 
     def counters(self, model: str) -> Counters:
-        """Return what the server has counted of a model."""
+        """Return what the server has counted of a model, which must be idle."""
+        deadline = time.monotonic() + _SETTLE_S
+        while True:
+            counters = self._read_counters(model)
+            # The model itself publishes what it has counted a moment later than Triton.
+            if counters.events >= counters.requests or time.monotonic() > deadline:
+                return counters
+            time.sleep(0.02)
+
+    def _read_counters(self, model: str) -> Counters:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         url = f"http://{LISTEN}:{self.plan.ports.metrics}/metrics"
         with opener.open(url, timeout=REQUEST_S) as answer:

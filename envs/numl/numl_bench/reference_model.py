@@ -45,13 +45,20 @@ class TritonPythonModel:
         self._gradients = given["gradients"] == "on"
         self._reference = Reference(directory)
         labels = {"model": args["model_name"], "version": args["model_version"]}
-        self._metrics = Metrics(self._pb, labels)
+        self._metrics = Metrics(self._pb, labels, self._log)
         event = read_event(directory / "golden.npz")
         self._reference.network(self._reference.preprocess(event.tensors()), gradients=False)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer requests, one after the other."""
         return [self._answer(request) for request in requests]
+
+    def finalize(self) -> None:
+        """Publish the last metrics."""
+        self._metrics.close()
+
+    def _log(self, error: Exception) -> None:
+        self._pb.Logger.log_error(f"metrics are no longer counted: {error}")
 
     def _answer(self, request: Any) -> Any:
         start = time.perf_counter()

@@ -112,7 +112,6 @@ def _build(network: Network, normalisation: Any, scratch: Path, library: Path) -
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(scratch / "inductor")
     import torch._inductor
     import torch._inductor.fx_passes.post_grad as post_grad
-    import torch._meta_registrations  # a process that answers events has left it out: lean_torch
 
     # A sum behind a matrix product is cheaper in the loop that follows; on a CPU Inductor would
     # make an addmm of the two, which first copies the term.

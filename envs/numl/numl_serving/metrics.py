@@ -6,6 +6,9 @@ know nothing of hits.
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 _COUNTERS = {
@@ -23,17 +26,24 @@ _COUNTERS = {
     "network": ("nugraph_network_seconds_total", "Time spent in the network (s)"),
 }
 _BATCH_EVENTS = ("nugraph_batch_events", "Number of events in the last batch")
+_PUBLISH_S = 0.1
 
 
 class Metrics:
     """Counters of one model instance; all instances of a model add to the same counters.
 
+    To change a counter of Triton's is to wait for an answer of the server. No event waits for
+    that: what is counted is published by a thread, a tenth of a second later at most.
+
     Args:
         pb: The module ``triton_python_backend_utils``.
         labels: Labels of every metric, such as model and version.
+        failed: Told once, in that thread, why nothing is published any more.
     """
 
-    def __init__(self, pb: Any, labels: dict[str, str]) -> None:
+    def __init__(
+        self, pb: Any, labels: dict[str, str], failed: Callable[[Exception], None]
+    ) -> None:
         # Triton drops a metric whose family is collected: hold both.
         self._families: list[Any] = []
         self._counters = {
@@ -41,6 +51,14 @@ class Metrics:
             for key, (name, description) in _COUNTERS.items()
         }
         self._batch_events = self._metric(pb, *_BATCH_EVENTS, pb.MetricFamily.GAUGE, labels)
+        self._failed = failed
+        self._changed = threading.Condition()
+        self._counted: dict[str, float] = {}
+        self._last_batch = 0
+        self._closed = False
+        # A daemon: a stub whose server was killed must end, and has nobody left to tell.
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+        self._thread.start()
 
     def _metric(
         self, pb: Any, name: str, description: str, kind: Any, labels: dict[str, str]
@@ -51,13 +69,44 @@ class Metrics:
 
     def count_batch(self, *, events: int, hits: int, preprocess_s: float, network_s: float) -> None:
         """Count one run of the network over some events."""
-        self._counters["batches"].increment(1)
-        self._counters["events"].increment(events)
-        self._counters["hits"].increment(hits)
-        self._counters["preprocessing"].increment(preprocess_s)
-        self._counters["network"].increment(network_s)
-        self._batch_events.set(events)
+        self._last_batch = events
+        self._add(
+            batches=1, events=events, hits=hits, preprocessing=preprocess_s, network=network_s
+        )
 
     def count_rejected(self) -> None:
         """Count one event that was refused as invalid."""
-        self._counters["rejected"].increment(1)
+        self._add(rejected=1)
+
+    def _add(self, **counts: float) -> None:
+        with self._changed:
+            for key, count in counts.items():
+                self._counted[key] = self._counted.get(key, 0) + count
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Publish what is not yet published, and count no more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while self._publish():
+                time.sleep(_PUBLISH_S)
+        except Exception as error:  # an answer is worth more than its count
+            self._failed(error)
+
+    def _publish(self) -> bool:
+        """Wait for something to publish, and publish it; returns whether to go on."""
+        with self._changed:
+            while not self._counted and not self._closed:
+                self._changed.wait()
+            counted, self._counted = self._counted, {}
+            closed = self._closed
+        for key, value in counted.items():
+            self._counters[key].increment(value)
+        if "batches" in counted:
+            self._batch_events.set(self._last_batch)
+        return not closed

@@ -27,7 +27,7 @@ import json
 import platform
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ class TritonPythonModel:
         startup.end("weights")
         outputs = self._runtime.infer(warm_up_event(directory))
         check_outputs(config["output"], outputs)
-        self._metrics = _publish_metrics(self._pb, args["model_name"], args["model_version"])
+        self._metrics = self._publish_metrics(args["model_name"], args["model_version"])
         self._worker: BatchWorker[Job] | None = None
         if parameters.batch_max_events > 1:
             self._worker = BatchWorker(
@@ -139,6 +139,8 @@ class TritonPythonModel:
         """Answer the requests that still wait; Triton calls this before it unloads the model."""
         if self._worker is not None:
             self._worker.close()
+        if self._metrics is not None:
+            self._metrics.close()
 
     def _answer_jobs(self, jobs: Sequence[Job]) -> None:
         responses = self._responses([job.request for job in jobs])
@@ -191,14 +193,13 @@ class TritonPythonModel:
                 alone.update(self._infer({index: event}))
             return alone
         hits = sum(len(event.hits) for event in events.values())
-        self._count(
-            lambda metrics: metrics.count_batch(
+        if self._metrics is not None:
+            self._metrics.count_batch(
                 events=len(events),
                 hits=hits,
                 preprocess_s=batch.preprocess_s,
                 network_s=batch.network_s,
             )
-        )
         return results
 
     def _response(self, request: Any, result: Outputs | Exception) -> Any:
@@ -216,7 +217,8 @@ class TritonPythonModel:
 
     def _failure(self, error: Exception) -> Any:
         if isinstance(error, EventError):
-            self._count(Metrics.count_rejected)
+            if self._metrics is not None:
+                self._metrics.count_rejected()
             return self._error(str(error), "INVALID_ARG")
         if not isinstance(error, ServingError):  # not foreseen: the log tells where it happened
             self._log("".join(traceback.format_exception(error)))
@@ -226,14 +228,15 @@ class TritonPythonModel:
         error = self._pb.TritonError(message, getattr(self._pb.TritonError, code))
         return self._pb.InferenceResponse(error=error)
 
-    def _count(self, record: Callable[[Metrics], None]) -> None:
-        if self._metrics is None:
-            return
-        try:
-            record(self._metrics)
-        except Exception as error:  # an answer is worth more than its count
-            self._metrics = None
+    def _publish_metrics(self, model: str, version: str) -> Metrics | None:
+        def failed(error: Exception) -> None:
             self._log(f"metrics are no longer counted: {_one_line(error)}")
+
+        try:
+            return Metrics(self._pb, {"model": model, "version": version}, failed)
+        except Exception as error:  # a server may run with --allow-metrics=false
+            self._pb.Logger.log_warn(f"{model} publishes no metrics: {_one_line(error)}")
+            return None
 
     def _log(self, message: str) -> None:
         self._pb.Logger.log_error(message)
@@ -332,14 +335,6 @@ def check_outputs(declared: Sequence[Mapping[str, Any]], outputs: Outputs) -> No
                 f"config.pbtxt declares {wanted} as the last dimension of output {name} but "
                 f"these weights give {shape[-1]}: correct its dims in config.pbtxt"
             )
-
-
-def _publish_metrics(pb: Any, model: str, version: str) -> Metrics | None:
-    try:
-        return Metrics(pb, {"model": model, "version": version})
-    except Exception as error:  # a server may run with --allow-metrics=false
-        pb.Logger.log_warn(f"{model} publishes no metrics: {_one_line(error)}")
-        return None
 
 
 def _number(given: Mapping[str, str], name: str, *, whole: bool, least: int, default: int) -> float:

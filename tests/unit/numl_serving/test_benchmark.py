@@ -95,5 +95,6 @@ def test_the_reference_served_by_triton_answers_as_ours_does(
     expected = Runtime.load(folder).infer(Event.from_tensors(event))
     (response,) = model.execute([Request(event, list(expected))])
     assert disagreements(expected, response.outputs) == []
+    model.finalize()
     counted = fake_triton.MetricFamily.values
     assert counted["nugraph_events_total", "m_today", folder.name] == 1

@@ -32,8 +32,14 @@ UNWANTED = (
 
 
 def python(code: str) -> list[str]:
-    """Run code in a Python of its own, as a model instance is; returns the words it prints."""
-    start = f"import sys; sys.path.insert(0, {SOURCE!r})\n"
+    """Run code in a Python of its own, as a model instance is; returns the words it prints.
+
+    A stub has imported the backend's module before, which exists nowhere else: an empty one.
+    """
+    start = (
+        f"import sys, types; sys.path.insert(0, {SOURCE!r})\n"
+        "sys.modules['triton_python_backend_utils'] = types.ModuleType('backend')\n"
+    )
     command = [sys.executable, "-c", start + code]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
 

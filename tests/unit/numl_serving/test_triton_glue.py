@@ -221,7 +221,9 @@ def test_a_sender_that_always_fails_does_not_stop_the_worker(start):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_metrics_count_events_hits_rejections_and_seconds(start, mode):
-    responses(start(**mode), [request(1, hits=3), request(2, hits=5), request(3, damage=1)])
+    model = start(**mode)
+    responses(model, [request(1, hits=3), request(2, hits=5), request(3, damage=1)])
+    model.finalize()  # publishes what is not yet published
     values = {name: value for (name, *_), value in fake_triton.MetricFamily.values.items()}
     batches = values["nugraph_batches_total"]
     assert values == {
@@ -236,6 +238,17 @@ def test_metrics_count_events_hits_rejections_and_seconds(start, mode):
     assert {key[1:] for key in fake_triton.MetricFamily.values} == {("nugraph3", "1")}
 
 
+def test_metrics_are_published_while_the_model_serves(start):
+    model = start()
+    for number in range(3):
+        responses(model, [request(number)])
+        deadline = time.monotonic() + 10
+        key = ("nugraph_events_total", "nugraph3", "1")
+        while fake_triton.MetricFamily.values[key] <= number:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_broken_metrics_cost_no_answer(start, mode, when):
@@ -245,6 +258,7 @@ def test_broken_metrics_cost_no_answer(start, mode, when):
     good, bad = responses(model, [request(1), request(2, damage=0)])
     assert good.error is None
     assert bad.error is None or bad.error.code == "invalid"
+    model.finalize()
     assert len(fake_triton.Logger.lines) == 1
 
 
