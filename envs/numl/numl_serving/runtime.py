@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -144,7 +145,7 @@ class Runtime:
         outputs = self._run(batch)
         answered = time.perf_counter()
         _check_finite(outputs, events)
-        answers = _split(outputs, graphs)[: len(events)]
+        answers = _split(outputs, graphs, len(events))
         return BatchResult(answers, built - start, answered - built)
 
     def _run(self, batch: GraphBatch) -> dict[str, NDArray[np.float32]]:
@@ -255,16 +256,16 @@ def _check_finite(outputs: Mapping[str, NDArray[Any]], events: Sequence[Event]) 
     )
 
 
-def _split(outputs: Outputs, graphs: Sequence[EventGraph]) -> list[Outputs]:
-    """Give each event its rows of a batch's outputs."""
-    if len(graphs) == 1:
-        return [outputs]
-    ends = {
-        plane: np.cumsum([len(graph.planes[index].features) for graph in graphs])[:-1]
+def _split(outputs: Outputs, graphs: Sequence[EventGraph], events: int) -> list[Outputs]:
+    """Give each of the first so many events its rows of a batch's outputs."""
+    rows = {
+        plane: [0, *accumulate(len(graph.planes[index].features) for graph in graphs)]
         for index, plane in enumerate(PLANES)
     }
-    split = {
-        name: np.split(array, ends.get(name[-1], np.arange(1, len(graphs))))
-        for name, array in outputs.items()
-    }
-    return [{name: parts[i] for name, parts in split.items()} for i in range(len(graphs))]
+    one_each = range(len(graphs) + 1)
+    split: list[Outputs] = [{} for _ in range(events)]
+    for name, array in outputs.items():
+        begin = rows.get(name[-1], one_each)
+        for number, answer in enumerate(split):
+            answer[name] = array[begin[number] : begin[number + 1]]
+    return split
