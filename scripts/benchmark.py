@@ -43,15 +43,6 @@ from numl_bench.events import events_of_size, write_sets
 from numl_demo.simulate import SimulationError
 
 from deploy.arguments import Parser
-from deploy.speed.cells import PROTOCOLS, SERVERS, EventSet, Results
-from deploy.speed.document import document
-from deploy.speed.in_process import InProcess
-from deploy.speed.memory import watch_memory
-from deploy.speed.plot import plot
-from deploy.speed.run import Settings, machine_facts, measure
-from deploy.speed.server import benchmark_deployment, benchmark_server, weights_of
-from deploy.speed.start import measure_starts, start_table
-from deploy.speed.tables import Table, tables
 from deploy.cli import assignments
 from deploy.client.events import EventFile
 from deploy.console import Console, Say
@@ -62,6 +53,15 @@ from deploy.environment.standard import standard_environment
 from deploy.errors import KitError
 from deploy.files import write_atomically
 from deploy.paths import cache_folder
+from deploy.speed.cells import PROTOCOLS, SERVERS, EventSet, Results
+from deploy.speed.document import document
+from deploy.speed.in_process import InProcess
+from deploy.speed.memory import watch_memory
+from deploy.speed.plot import plot
+from deploy.speed.run import Settings, machine_facts, measure
+from deploy.speed.server import benchmark_deployment, benchmark_server, weights_of
+from deploy.speed.start import measure_starts, start_table
+from deploy.speed.tables import Table, tables
 
 MODELS = ("nugraph3", "nugraph2")
 LATENCY_HITS = (100, 200, 500, 1300, 2500, 5000)
@@ -238,7 +238,7 @@ def speed(options: argparse.Namespace, console: Console) -> int:
         LocalEngine().prepare(deployment=deployment, say=say)
         if options.only != "in-process":
             server = stack.enter_context(benchmark_server(deployment, settings.servers, say))
-            results.machine["instances"] = server.plan.instances
+            results.machine["instances"] = dict(server.plan.instances)
         folders = weights_of(deployment)
         results.models = {model: _network(folder) for model, folder in folders.items()}
         if options.only != "server":

@@ -13,14 +13,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from deploy.client.endpoint import Endpoint
+from deploy.client.errors import RequestError
+from deploy.client.transport import ServedModel, TritonTransport, triton_reason
 from deploy.speed.cells import Floats, Tensors
-from deploy.client.transport import (
-    Endpoint,
-    RequestError,
-    ServedModel,
-    TritonTransport,
-    triton_reason,
-)
 
 _RELEASE_S = 1.0
 _LONGEST = 6.0

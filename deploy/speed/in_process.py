@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from deploy.speed.cells import Floats
 from deploy.environment.install import Environment
 from deploy.errors import KitError
 from deploy.paths import ENVIRONMENT_SOURCE
+from deploy.speed.cells import Floats
 
 # The benchmark's own package comes last: the one that is measured is the environment's.
 _WORKER = (

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import psutil
 
+from deploy.console import Say
 from deploy.speed.cells import Tensors
 from deploy.speed.clients import connector, send_all
 from deploy.speed.server import REQUEST_S, BenchmarkServer
-from deploy.console import Say
 
 _MB = 1e6
 _LOOKS = 25

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from deploy.console import Say
 from deploy.speed.cells import (
     Cell,
     EventSet,
@@ -25,7 +26,6 @@ from deploy.speed.clients import connector, drive
 from deploy.speed.counters import Counters
 from deploy.speed.in_process import InProcess
 from deploy.speed.server import REQUEST_S, BenchmarkServer, served_name
-from deploy.console import Say
 
 
 @dataclass(frozen=True)

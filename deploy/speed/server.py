@@ -12,9 +12,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from deploy.speed.cells import Server
-from deploy.speed.counters import Counters, read_counters
-from deploy.client.transport import Endpoint, ServedModel, TritonTransport
+from deploy.client.endpoint import Endpoint
+from deploy.client.transport import ServedModel, TritonTransport
 from deploy.console import Say
 from deploy.deployment import Deployment, Ports, load_deployment
 from deploy.engines.local import LocalEngine
@@ -25,6 +24,8 @@ from deploy.repository.stage import VERSION, StagedModel, stage
 from deploy.server.command import RESTRICTED_APIS
 from deploy.server.golden import read_golden
 from deploy.server.probe import Probe
+from deploy.speed.cells import Server
+from deploy.speed.counters import Counters, read_counters
 from deploy.state import DeploymentFolder
 from deploy.supervisor.process import ProcessServer
 from deploy.supervisor.stubs import Stub
@@ -117,7 +118,7 @@ def benchmark_server(
                 staged.append(reference_model(model, server, deployment.instance_count()))
     folder = DeploymentFolder(deployment.name)
     folder.path.mkdir(parents=True, exist_ok=True)
-    golden = {model.name: read_golden(model.files / "golden.npz") for model in staged}
+    golden = {model.name: read_golden(model.copies[f"{VERSION}/golden.npz"]) for model in staged}
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder.path, ignore_errors=True)
         stage(staged, plan.repository)
@@ -195,7 +196,8 @@ def reference_model(model: StagedModel, server: Server, instances: int) -> Stage
         config.parameters[name].string_value = value
     for group in config.instance_group:
         group.count = 1 if today else instances
-    return replace(model, name=config.name, config=config, code=REFERENCE_MODEL)
+    copies = {**model.copies, f"{VERSION}/model.py": REFERENCE_MODEL}
+    return replace(model, name=config.name, config=config, copies=copies)
 
 
 def free_ports() -> Ports:

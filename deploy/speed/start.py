@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from deploy.speed.server import benchmark_server
-from deploy.speed.tables import Table
 from deploy.console import Say
 from deploy.deployment import Deployment
 from deploy.server.start import PHASES, InstanceStart, read_starts
+from deploy.speed.server import benchmark_server
+from deploy.speed.tables import Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from deploy.client.transport import ServedModel
+from deploy.deployment import Deployment, Ports
+from deploy.errors import KitError
+from deploy.paths import MODEL_REPOSITORY
+from deploy.plan import LaunchPlan
+from deploy.repository.config import LaunchSettings
+from deploy.repository.stage import plan_models
+from deploy.server.command import server_arguments
+from deploy.server.distribution import TritonDistribution
+from deploy.server.start import InstanceStart
 from deploy.speed.cells import (
     PROTOCOLS,
     SERVERS,
@@ -33,16 +43,6 @@ from deploy.speed.plot import plot
 from deploy.speed.server import REFERENCE_MODEL, open_plan, reference_model
 from deploy.speed.start import Start, start_table
 from deploy.speed.tables import ms, tables
-from deploy.client.transport import ServedModel
-from deploy.deployment import Deployment, Ports
-from deploy.errors import KitError
-from deploy.paths import MODEL_REPOSITORY
-from deploy.plan import LaunchPlan
-from deploy.repository.config import LaunchSettings
-from deploy.repository.stage import plan_models
-from deploy.server.command import server_arguments
-from deploy.server.distribution import TritonDistribution
-from deploy.server.start import InstanceStart
 
 MODEL = ServedModel("m", {}, (), {})
 
@@ -200,7 +200,7 @@ def plan(name: str) -> LaunchPlan:
         ),
         variables={},
         repository=Path("/models"),
-        instances=2,
+        instances={"nugraph3": 2},
         shm_prefix="p-",
         identity="i",
         artefact="",
@@ -231,7 +231,7 @@ def test_a_reference_is_served_with_our_weights_by_nugraphs_own_code(
     (ours,) = plan_models(MODEL_REPOSITORY, ["nugraph3"], settings, {})
     reference = reference_model(ours, server, 2)
     assert reference.name == reference.config.name == f"nugraph3_{server}"
-    assert (reference.code, reference.files) == (REFERENCE_MODEL, ours.files)
+    assert reference.copies == {**ours.copies, "1/model.py": REFERENCE_MODEL}
     assert [group.count for group in reference.config.instance_group] == [instances]
     given = {name: value.string_value for name, value in reference.config.parameters.items()}
     assert given["EXECUTION_ENV_PATH"] == "/env"
