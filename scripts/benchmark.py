@@ -6,6 +6,7 @@
     python3 scripts/benchmark.py --json run.json --plot run.png
     python3 scripts/benchmark.py memory                # 5,000 events, and what instances hold
     python3 scripts/benchmark.py start                 # where the time of a start goes
+    python3 scripts/benchmark.py readme                # what the README says, from stored runs
 
 The reference is pynuml's and PyTorch Geometric's preprocessing with nugraph 24.7.1's own models.
 In one process, on one core, it is measured with gradients on, as it is mostly served, and off;
@@ -54,13 +55,14 @@ from deploy.errors import KitError
 from deploy.files import write_atomically
 from deploy.paths import cache_folder
 from deploy.speed.cells import PROTOCOLS, SERVERS, EventSet, Results
-from deploy.speed.document import document
+from deploy.speed.document import Document, document
 from deploy.speed.in_process import InProcess
-from deploy.speed.memory import watch_memory
+from deploy.speed.memory import memory_document, memory_table, watch_memory
 from deploy.speed.plot import plot
+from deploy.speed.readme import replace_section, section
 from deploy.speed.run import Settings, machine_facts, measure
 from deploy.speed.server import benchmark_deployment, benchmark_server, weights_of
-from deploy.speed.start import measure_starts, start_table
+from deploy.speed.start import measure_starts, start_document, start_table
 from deploy.speed.tables import Table, tables
 
 MODELS = ("nugraph3", "nugraph2")
@@ -71,6 +73,7 @@ FEWEST_HITS = 60  # 20 in each plane, or pynuml drops the event
 SEED = 3
 MEMORY_EVENTS = 60
 SETTLED_EVENTS = 1000
+STORED = ROOT / "scripts" / "data" / "speed"
 
 
 def parser() -> Parser:
@@ -81,7 +84,7 @@ def parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     flags.add_argument(
-        "what", nargs="?", choices=("speed", "memory", "start"), default="speed",
+        "what", nargs="?", choices=("speed", "memory", "start", "readme"), default="speed",
         help="what is measured (default: speed)",
     )  # fmt: skip
     flags.add_argument(
@@ -194,7 +197,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.cores:
         os.sched_setaffinity(0, options.cores)
     try:
-        return {"speed": speed, "memory": memory, "start": start}[options.what](options, console)
+        commands = {"speed": speed, "memory": memory, "start": start, "readme": readme}
+        return commands[options.what](options, console)
     except KitError as error:
         console.error(error)
     except (SimulationError, OSError) as error:
@@ -265,8 +269,7 @@ def speed(options: argparse.Namespace, console: Console) -> int:
         _show(console, table)
     for difference in run["differences"]:
         console.line(f"ANSWERS DIFFER: {difference}")
-    if options.json:
-        write_atomically(options.json, json.dumps(run, indent=1) + "\n")
+    _store(run, options.json)
     if options.plot:
         plot(run, options.plot)
     return 1 if run["differences"] else 0
@@ -281,28 +284,18 @@ def memory(options: argparse.Namespace, console: Console) -> int:
     events = [events_of_size(int(size), 1, options.seed)[0] for size in hits]
     random.Random(options.seed).shuffle(events)
     LocalEngine().prepare(deployment=deployment, say=say)
-    rows = []
+    growths = []
     with benchmark_server(deployment, ("ours",), say) as server:
         for model in options.models:
-            for growth in watch_memory(server, model, events, count=options.count, say=say):
-                first, settled = growth.resident[0] / 1e6, min(SETTLED_EVENTS, options.count)
-                rows.append(
-                    (
-                        growth.instance,
-                        f"{first:.0f}",
-                        f"{growth.after(settled):.0f}",
-                        f"{growth.resident[-1] / 1e6:.0f}",
-                        f"{growth.own / 1e6:.0f}",
-                        f"{growth.slope(settled):+.2f}",
-                        str(growth.threads),
-                    )
-                )
-    columns = (
-        "instance", "at the start", f"after {settled}", f"after {options.count}", "of its own",
-        "per 1000 more", "threads",
-    )  # fmt: skip
-    title = f"resident memory (MB), events of {smallest} to {largest} hits"
-    _show(console, Table(title, columns, rows))
+            growths += watch_memory(server, model, events, count=options.count, say=say)
+    run = memory_document(
+        growths,
+        settled=min(SETTLED_EVENTS, options.count),
+        count=options.count,
+        hits=(smallest, largest),
+    )
+    _show(console, memory_table(run))
+    _store(run, options.json)
     return 0
 
 
@@ -311,8 +304,28 @@ def start(options: argparse.Namespace, console: Console) -> int:
     say, deployment = _clock(console), _deployment(options)
     LocalEngine().prepare(deployment=deployment, say=say)
     starts = measure_starts(deployment, options.rounds, say)
-    _show(console, start_table(starts, len(options.models)))
+    run = start_document(starts, len(options.models))
+    _show(console, start_table(run))
+    _store(run, options.json)
     return 0
+
+
+def readme(options: argparse.Namespace, console: Console) -> int:
+    """Write the README's section on speed anew, from the stored runs."""
+    runs = [
+        json.loads((STORED / f"{name}.json").read_text(encoding="utf-8"))
+        for name in ("speed", "memory", "start")
+    ]
+    path = ROOT / "README.md"
+    text = replace_section(path.read_text(encoding="utf-8"), section(*runs))
+    write_atomically(path, text)
+    plot(runs[0], STORED / "speed.png")
+    return 0
+
+
+def _store(run: Document, path: Path | None) -> None:
+    if path is not None:
+        write_atomically(path, json.dumps(run, indent=1) + "\n")
 
 
 def _network(folder: Path) -> str:

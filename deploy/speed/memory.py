@@ -11,7 +11,9 @@ import psutil
 from deploy.console import Say
 from deploy.speed.cells import Tensors
 from deploy.speed.clients import connector, send_all
+from deploy.speed.document import Document
 from deploy.speed.server import REQUEST_S, BenchmarkServer
+from deploy.speed.tables import Table
 
 _MB = 1e6
 _LOOKS = 25
@@ -105,3 +107,54 @@ def watch_memory(
         )
         for process, seen in zip(processes, resident, strict=True)
     ]
+
+
+def memory_document(
+    growths: Sequence[Growth], *, settled: int, count: int, hits: tuple[int, int]
+) -> Document:
+    """Return the run as JSON can hold it.
+
+    Args:
+        growths: The instances.
+        settled: Events in which memory is taken that is then used again.
+        count: Events in all.
+        hits: Sizes of the smallest and the largest event.
+    """
+    return {
+        "format": 1,
+        "settled": settled,
+        "events": count,
+        "hits": list(hits),
+        "instances": [
+            {
+                "instance": growth.instance,
+                "first_mb": growth.resident[0] / _MB,
+                "settled_mb": growth.after(settled),
+                "last_mb": growth.resident[-1] / _MB,
+                "own_mb": growth.own / _MB,
+                "slope_mb": growth.slope(settled),
+                "threads": growth.threads,
+            }
+            for growth in growths
+        ],
+    }
+
+
+def memory_table(run: Document) -> Table:
+    """Return the run as a table."""
+    columns = (
+        "instance", "at the start", f"after {run['settled']}", f"after {run['events']}",
+        "of its own", "per 1000 more", "threads",
+    )  # fmt: skip
+    rows = [
+        (
+            each["instance"],
+            *(f"{each[key]:.0f}" for key in ("first_mb", "settled_mb", "last_mb", "own_mb")),
+            f"{each['slope_mb']:+.2f}",
+            str(each["threads"]),
+        )
+        for each in run["instances"]
+    ]
+    smallest, largest = run["hits"]
+    title = f"resident memory (MB), events of {smallest} to {largest} hits"
+    return Table(title, columns, rows)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deploy.console import Say
 from deploy.deployment import Deployment
 from deploy.server.start import PHASES, InstanceStart, read_starts
+from deploy.speed.document import Document
 from deploy.speed.server import benchmark_server
 from deploy.speed.tables import Table
 
@@ -44,17 +46,40 @@ def measure_starts(deployment: Deployment, rounds: int, say: Say) -> list[Start]
     return starts
 
 
-def start_table(starts: list[Start], models: int) -> Table:
-    """Return the phases of the starts: medians of all instances, and the slowest."""
+def start_document(starts: Sequence[Start], models: int) -> Document:
+    """Return the starts as JSON can hold it: medians of all instances, and the longest (s).
+
+    Args:
+        starts: The starts, all of the same models.
+        models: How many models.
+    """
     every = [instance for start in starts for instance in start.instances]
-    rows = []
-    for index, phase in enumerate(PHASES):
-        seconds = [instance.phases[index] for instance in every]
-        rows.append((phase, f"{statistics.median(seconds):.2f}", f"{max(seconds):.2f}"))
+    phases = {
+        phase: [instance.phases[index] for instance in every] for index, phase in enumerate(PHASES)
+    }
     ready = [max(each.seconds for each in start.instances) for start in starts]
-    rows.append(("last instance ready", f"{statistics.median(ready):.2f}", f"{max(ready):.2f}"))
     whole = [start.seconds for start in starts]
-    rows.append(("all models answered", f"{statistics.median(whole):.2f}", f"{max(whole):.2f}"))
-    instances = len(every) // len(starts)
-    title = f"{len(starts)} starts of {models} models with {instances} instances in all"
+    return {
+        "format": 1,
+        "starts": len(starts),
+        "models": models,
+        "instances": len(every) // len(starts),
+        "phases": {name: statistics.median(seconds) for name, seconds in phases.items()},
+        "longest": {name: max(seconds) for name, seconds in phases.items()},
+        "ready": {"median": statistics.median(ready), "longest": max(ready)},
+        "answered": {"median": statistics.median(whole), "longest": max(whole)},
+    }
+
+
+def start_table(run: Document) -> Table:
+    """Return the starts as a table."""
+    rows = [
+        (name, f"{seconds:.2f}", f"{run['longest'][name]:.2f}")
+        for name, seconds in run["phases"].items()
+    ]
+    for name, key in (("last instance ready", "ready"), ("all models answered", "answered")):
+        rows.append((name, f"{run[key]['median']:.2f}", f"{run[key]['longest']:.2f}"))
+    title = (
+        f"{run['starts']} starts of {run['models']} models with {run['instances']} instances in all"
+    )
     return Table(title, ("s", "median", "longest"), rows)

@@ -166,7 +166,9 @@ class TritonPythonModel:
         events: dict[int, Event] = {}
         for index, request in enumerate(requests):
             try:
-                if request.is_cancelled():
+                # To ask is to wait for the server, which hands over no request that is cancelled:
+                # only one that has waited here can have been.
+                if self._worker is not None and request.is_cancelled():
                     responses[index] = self._error("the request was cancelled", "CANCELLED")
                 else:
                     events[index] = Event.from_tensors(

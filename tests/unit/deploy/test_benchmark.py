@@ -41,7 +41,7 @@ from deploy.speed.document import COMPILED, GRADIENTS_OFF, document, find
 from deploy.speed.memory import Growth
 from deploy.speed.plot import plot
 from deploy.speed.server import REFERENCE_MODEL, open_plan, reference_model
-from deploy.speed.start import Start, start_table
+from deploy.speed.start import Start, start_document, start_table
 from deploy.speed.tables import ms, tables
 
 MODEL = ServedModel("m", {}, (), {})
@@ -339,7 +339,7 @@ def test_the_phases_of_several_starts_are_shown_with_the_slowest_instance() -> N
         Start(4.0, (instance(2.0), instance(1.0))),
         Start(6.0, (instance(2.0), instance(3.0))),
     ]
-    table = start_table(starts, models=1)
+    table = start_table(start_document(starts, models=1))
     assert table.title == "2 starts of 1 models with 2 instances in all"
     assert list(table.rows) == [
         ("process", "0.50", "0.50"),

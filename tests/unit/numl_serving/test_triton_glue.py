@@ -159,11 +159,20 @@ def test_an_unknown_output_is_an_error_of_its_request(start, mode):
     assert second.outputs["x_filter_u"][0] == 5
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_cancelled_request_is_answered_without_work(start, mode, runtime):
+@pytest.mark.parametrize("mode", MODES[1:])
+def test_a_request_that_was_cancelled_while_it_waited_is_answered_without_work(
+    start, mode, runtime
+):
     (response,) = responses(start(**mode), [request(cancelled=True)])
     assert response.error.code == "cancelled"
     assert not runtime.batches
+
+
+def test_without_a_worker_no_request_waits_and_none_is_asked_whether_it_is_cancelled(start):
+    asked = request()
+    asked.is_cancelled = None
+    (response,) = responses(start(), [asked])
+    assert response.error is None
 
 
 def test_a_batch_with_a_poisoned_event_is_split(start, runtime):
