@@ -68,9 +68,11 @@ def check_temporary_folder() -> Path:
         BuildError: If it is not.
     """
     named = os.environ.get("TMPDIR")
-    if named and not os.access(Path(named, "."), os.W_OK | os.X_OK):
+    if not named:
+        return Path(tempfile.gettempdir())
+    if not os.access(Path(named, "."), os.W_OK | os.X_OK):
         raise BuildError(f"TMPDIR={named} is not a folder that can be written to", "set TMPDIR")
-    return Path(tempfile.gettempdir())
+    return Path(named).absolute()
 
 
 def check_writable(needs: Sequence[Room]) -> None:
