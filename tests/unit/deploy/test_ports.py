@@ -25,9 +25,9 @@ def test_a_port_is_looked_for_where_it_will_be_used() -> None:
         ports = Ports(http=port, grpc=1 if port != 1 else 2)
         with pytest.raises(DeploymentError, match=f"http port {port} on 127.0.0.2 is taken"):
             choose_ports("127.0.0.1", ports, http_listen="127.0.0.2")
+        ports = Ports(http=choose_ports("127.0.0.1", None).http, grpc=port)
         with pytest.raises(DeploymentError, match=f"grpc port {port} on 127.0.0.2 is taken"):
-            free = choose_ports("127.0.0.1", None).http
-            choose_ports("127.0.0.2", Ports(http=free, grpc=port), http_listen="127.0.0.1")
+            choose_ports("127.0.0.2", ports, http_listen="127.0.0.1")
 
 
 def test_ports_that_were_not_asked_for_are_a_free_three() -> None:
