@@ -15,8 +15,10 @@ from docker.errors import DockerException, ImageNotFound
 from deploy.building.request import image_name
 from deploy.console import Say
 from deploy.deployment import Deployment, Ports
-from deploy.engines.container import ContainerEngine, ImageInUse, image_in_use
+from deploy.engines.container import ContainerEngine, ImageInUse, image_in_use, uses_archive
 from deploy.engines.container_options import run_command
+from deploy.engines.packed import find_archive
+from deploy.engines.site import site_environments, site_models
 from deploy.errors import DeploymentError, LaunchError
 from deploy.images.base import base_name
 from deploy.images.engine import connect, first_line
@@ -71,17 +73,16 @@ class DockerEngine(ContainerEngine):
             listen=CONTAINER_LISTEN,
             http_listen=CONTAINER_LISTEN,
             inner_ports=Ports(**CONTAINER_PORTS),
-            # The image's own user is one without rights; the calling user is, too, or is root.
-            user=f"{os.getuid()}:{os.getgid()}" if os.getuid() else None,
+            user=_user(deployment),
             limits=(("memlock", -1), *limits) if may_raise_limits() else limits,
         )
 
     def prepare(self, *, deployment: Deployment, say: Say) -> None:
-        """Check that the image is here, and that the server in it may read what it needs."""
+        """Check also that the server in the container may read what it needs."""
         super().prepare(deployment=deployment, say=say)
-        if deployment.tls is not None and os.getuid() == 0:
-            for file in (deployment.tls.cert, deployment.tls.key, deployment.tls.ca):
-                if file is not None and not readable_in_image(file):
+        if os.getuid() == 0:
+            for file in _shown(deployment):
+                if not readable_in_image(file):
                     raise DeploymentError(
                         f"{file}: the server's user in the container (1000, group 0) may not "
                         "read it",
@@ -113,6 +114,27 @@ class DockerEngine(ContainerEngine):
         """Stop and remove the container; what it wrote is gone with it."""
         if state.container is not None:
             remove_container(state.container)
+
+
+def _user(deployment: Deployment) -> str | None:
+    """Return ``uid:gid`` of the server; None: the user of the kit's image, who has no rights."""
+    if os.getuid():
+        return f"{os.getuid()}:{os.getgid()}"
+    # A stock image's user is root.
+    return f"{IMAGE_USER}:0" if deployment.env == "packed" else None
+
+
+def _shown(deployment: Deployment) -> list[Path]:
+    """Return the files of others that the server reads."""
+    site = site_models(deployment)
+    shown = [path for model in site for path in model.files.values()]
+    shown += [given.path for given in site_environments(site)]
+    if uses_archive(deployment):
+        shown.append(find_archive(deployment))
+    if deployment.tls is not None:
+        files = (deployment.tls.cert, deployment.tls.key, deployment.tls.ca)
+        shown += [file for file in files if file is not None]
+    return shown
 
 
 def readable_in_image(file: Path) -> bool:

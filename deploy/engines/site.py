@@ -122,6 +122,12 @@ def check_site(
                 f"{', '.join(sorted(runtime.backends))}",
                 "--env packed --image with NVIDIA's image, which has it",
             )
+        for step in model.config.ensemble_scheduling.step:
+            if step.model_name not in deployment.models:
+                raise RepositoryError(
+                    f"model {model.name} is an ensemble of {step.model_name}, which is not served",
+                    f"--models {','.join((*deployment.models, step.model_name))}",
+                )
         for name in skipped_warmups(model.config):
             say(f"warning: model {model.name}: Triton skips warm-up {name!r}: batch_size is 0")
         if not uses_stubs(model.config):

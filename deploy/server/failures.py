@@ -154,6 +154,17 @@ TABLE: tuple[Failure, ...] = (
         "the log's last lines before that message say more; check free memory (free -g)",
     ),
     _row(
+        r"failed to load '(?P<model>[^']+)' version \d+: [^\n]*?"
+        r"unable to find backend library for backend '(?P<backend>[^']+)'",
+        "model {model} needs backend {backend}, which this Triton does not have",
+        "--env packed --image with an image that has it: NVIDIA's has most",
+    ),
+    _row(
+        r"Failed to create environment directory for '(?P<path>[^']+)'",
+        "a packed execution environment could not be unpacked, and so no other one can be",
+        "free space in /tmp (df -h /tmp); the log's first message about an archive says more",
+    ),
+    _row(
         r"has kind KIND_GPU but (?:no GPUs are available|server does not support GPUs)",
         "a model wants a GPU and the server sees none",
         "start it with --cpu, or check nvidia-smi on this host",

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from numl_serving.errors import ServingError
 from numl_serving.golden import disagreements, read_golden
-from numl_serving.modelcard import GOLDEN_FILE
+from numl_serving.modelcard import CARD_FILE, GOLDEN_FILE
 
 ROUND_S = 8.0
 """Time (s) that asking all models once may take."""
@@ -101,7 +101,8 @@ def check_repository(
 
     Args:
         server: The server that serves it.
-        repository: Its folder; the golden answers in it are expected.
+        repository: Its folder; the golden answers in it are expected. A model without a
+            ``model.json`` is a site's own, and is only asked whether it is ready.
         processes: Where the system lists processes.
 
     Returns:
@@ -118,8 +119,7 @@ def check_repository(
     server.ask("GET", "/v2/health/live")
     faults = []
     for model in models:
-        golden_file = repository / model / "1" / GOLDEN_FILE
-        fault = _fault(server, model, golden_file) or _loss(server, model, processes)
+        fault = _fault(server, repository / model / "1") or _loss(server, model, processes)
         if fault is not None:
             faults.append(f"{model}: {fault}")
     if faults:
@@ -176,11 +176,14 @@ def _tensors(answer: Answer) -> Iterable[tuple[str, NDArray[Any]]]:
         place += size
 
 
-def _fault(server: Server, model: str, golden_file: Path) -> str | None:
-    """Return what is wrong with a model, in one line, or None."""
+def _fault(server: Server, directory: Path) -> str | None:
+    """Return what is wrong with the model of a version's folder, in one line, or None."""
+    model = directory.parent.name
     if server.ask("GET", f"/v2/models/{model}/ready").status != http.client.OK:
         return f"not ready{_reason(server, model)}"
-    golden = read_golden(golden_file)
+    if not _is_ours(directory):
+        return None
+    golden = read_golden(directory / GOLDEN_FILE)
     try:
         outputs = infer(server, model, golden.event.tensors(), golden.outputs)
     except NoAnswerError as error:
@@ -189,6 +192,10 @@ def _fault(server: Server, model: str, golden_file: Path) -> str | None:
         return str(error)
     faults = disagreements(golden.outputs, outputs)
     return f"wrong answer: {'; '.join(faults)}" if faults else None
+
+
+def _is_ours(directory: Path) -> bool:
+    return (directory / CARD_FILE).exists()
 
 
 def _loss(server: Server, model: str, processes: Path) -> str | None:
@@ -249,7 +256,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return 1
             time.sleep(_PAUSE_S)
         else:
-            sys.stdout.write(f"healthy: {', '.join(models)} gave their golden answers\n")
+            ours = [model for model in models if _is_ours(options.repository / model / "1")]
+            said = [f"{', '.join(ours)} gave their golden answers"] if ours else []
+            said += [f"{model} is ready" for model in models if model not in ours]
+            sys.stdout.write(f"healthy: {'; '.join(said)}\n")
             return 0
 
 

@@ -5,6 +5,7 @@ import pytest
 from deploy.deployment import Ports, Tls, load_deployment
 from deploy.errors import DeploymentError
 from deploy.paths import CHECKOUT
+from tests.unit.deploy.site_repository import write_model
 
 
 def test_defaults_are_safe() -> None:
@@ -62,9 +63,41 @@ def test_a_flag_for_tls_overrides_its_own_key_of_the_file_alone(tmp_path: Path) 
     )
 
 
+def test_a_sites_models_are_served_beside_the_kits_unless_some_are_named(tmp_path: Path) -> None:
+    for model in ("vision", "nugraph3"):
+        write_model(tmp_path / "models", model)
+    file = tmp_path / "site.toml"
+    file.write_text('models_dir = "models"\n')
+    deployment = load_deployment(file, {})
+    assert deployment.models_dir == tmp_path / "models"
+    assert deployment.models == ("nugraph2", "nugraph2_cpu", "nugraph3", "vision")
+    assert load_deployment(file, {"models": ("vision",)}).models == ("vision",)
+
+
+def test_a_models_dir_without_models_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DeploymentError) as caught:
+        load_deployment(None, {"models_dir": tmp_path})
+    assert caught.value.cause == (
+        f"models_dir: {tmp_path} is no model repository: no folder in it has a config.pbtxt"
+    )
+
+
+def test_own_weights_for_a_sites_model_are_refused(tmp_path: Path) -> None:
+    write_model(tmp_path, "nugraph3")
+    with pytest.raises(DeploymentError) as caught:
+        load_deployment(
+            None, {"models_dir": tmp_path, "checkpoints": {"nugraph3": Path("own.ckpt")}}
+        )
+    assert caught.value.cause == (
+        f"checkpoints names nugraph3, which {tmp_path} has: own weights are for the kit's models"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ('env = "packed"\nengine = "local"', "env packed is for the engines docker and apptainer"),
+        ('archive = "env.tar.gz"', "archive given without env packed"),
         ("instances = 0", "instances: Input should be greater than or equal to 1"),
         ('colour = "red"', "colour: no such key (there are: name, engine"),
         ("models = []", "models: name at least one model"),

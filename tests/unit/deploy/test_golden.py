@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from deploy.errors import RepositoryError
-from deploy.server.golden import difference, read_golden
+from deploy.server.golden import difference, golden_of, read_golden
 
 WANT = {"x": np.array([[1.0, 2.0], [4.0, 3.0]], np.float32)}
 
@@ -54,3 +54,42 @@ def test_a_golden_event_without_outputs_is_refused(tmp_path: Path) -> None:
     np.savez(path, **{"input/a": np.zeros(3)})
     with pytest.raises(RepositoryError, match="lacks inputs or outputs"):
         read_golden(path)
+
+
+@pytest.mark.parametrize(
+    ("want", "other"),
+    [
+        (np.array([7, 7], np.uint8), np.array([7, 8], np.uint8)),
+        (np.array([10**9], np.int64), np.array([10**9 + 1], np.int64)),
+        (np.array([True, False]), np.array([True, True])),
+    ],
+)
+def test_labels_and_counts_are_right_only_if_they_are_the_same(
+    want: np.ndarray, other: np.ndarray
+) -> None:
+    assert difference({"x": want}, {"x": want.copy()}) is None
+    assert difference({"x": want}, {"x": other}) == "output x is another one"
+
+
+def test_words_are_compared_as_a_file_has_them_with_what_triton_answers() -> None:
+    want = {"x": np.array([b"cat", b"ibex"])}
+    assert difference(want, {"x": np.array([b"cat", b"ibex"], dtype=object)}) is None
+    answer = {"x": np.array([b"cat", b"dog"], dtype=object)}
+    assert difference(want, answer) == "output x is another one"
+
+
+def test_a_model_s_golden_event_is_that_of_its_newest_version(tmp_path: Path) -> None:
+    for version in ("2", "10", "configs"):
+        (tmp_path / version).mkdir()
+    assert golden_of(tmp_path) is None
+    np.savez(tmp_path / "2" / "golden.npz", **{"input/a": np.zeros(1), "output/b": np.zeros(1)})
+    assert golden_of(tmp_path) is None, "an older version's says nothing of the newest"
+    np.savez(tmp_path / "10" / "golden.npz", **{"input/a": np.ones(1), "output/b": np.ones(1)})
+    golden = golden_of(tmp_path)
+    assert golden is not None
+    assert golden.inputs["a"] == [1]
+
+
+def test_a_model_that_is_not_there_has_no_golden_event_to_look_for(tmp_path: Path) -> None:
+    with pytest.raises(RepositoryError, match="none: No such file"):
+        golden_of(tmp_path / "none")

@@ -122,6 +122,7 @@ def repository(tmp_path: Path) -> Path:
         version = tmp_path / model / "1"
         version.mkdir(parents=True)
         (tmp_path / model / "config.pbtxt").touch()
+        (version / "model.json").touch()
         write_golden(version / "golden.npz", Golden(event, dict(GOLDEN)))
     return tmp_path
 
@@ -135,6 +136,23 @@ def test_golden_answers_are_healthy(
 ) -> None:
     assert ask(triton, repository) == 0
     assert capsys.readouterr().out == "healthy: nugraph2, nugraph3 gave their golden answers\n"
+
+
+def test_a_sites_own_model_is_asked_only_whether_it_is_ready(
+    triton: Triton, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = repository / "classifier" / "1"
+    version.mkdir(parents=True)
+    (version.parent / "config.pbtxt").touch()
+    np.savez(version / "golden.npz", **{"input/image": np.zeros(2), "output/label": np.zeros(1)})
+    triton.ready["classifier"] = True
+    assert ask(triton, repository) == 0
+    assert capsys.readouterr().out == (
+        "healthy: nugraph2, nugraph3 gave their golden answers; classifier is ready\n"
+    )
+    triton.ready["classifier"] = False
+    assert ask(triton, repository) == 1
+    assert capsys.readouterr().out == "unhealthy: classifier: not ready\n"
 
 
 def test_the_event_is_sent_as_binary_tensors(triton: Triton, repository: Path) -> None:
