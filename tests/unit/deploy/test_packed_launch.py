@@ -22,7 +22,7 @@ from deploy.engines.container_options import create_options, run_command
 from deploy.engines.docker_engine import DockerEngine
 from deploy.engines.packed import find_archive, packed_environment
 from deploy.engines.ready_times import compared, remember
-from deploy.errors import EnvironmentSetupError, KitError, LaunchError, RepositoryError
+from deploy.errors import DeploymentError, EnvironmentSetupError, KitError, LaunchError
 from deploy.plan import LaunchPlan
 from deploy.server.distribution import distribution_folder
 from deploy.server.release import find_release
@@ -80,7 +80,12 @@ class Apptainer(ApptainerEngine):
 def rendered(engine: ContainerEngine, deployment: Deployment) -> LaunchPlan:
     """Return the plan, without what differs from host to host."""
     plan = engine.planned(
-        deployment, ports=PORTS, listen="0.0.0.0", inner_ports=Ports(), user="1234:100"
+        deployment,
+        ports=PORTS,
+        listen="0.0.0.0",
+        http_listen="0.0.0.0",
+        inner_ports=Ports(),
+        user="1234:100",
     )
     assert plan.container is not None
     container = plan.container.model_copy(update={"name": "numlkit-numl"})
@@ -183,7 +188,9 @@ def test_an_incomplete_configuration_has_the_server_ask_the_models(home: Path) -
     ask = "--disable-auto-complete-config"
     for models, asked in (("m",), True), (("nugraph3",), False):
         deployment = wanted(env="unpacked", models_dir=home / "site", models=models)
-        plan = Docker().planned(deployment, ports=PORTS, listen="::", inner_ports=Ports())
+        plan = Docker().planned(
+            deployment, ports=PORTS, listen="::", http_listen="::", inner_ports=Ports()
+        )
         assert (ask not in plan.arguments) == asked
 
 
@@ -280,13 +287,13 @@ def test_root_is_told_of_files_that_the_server_may_not_read(
     monkeypatch.setattr(os, "getuid", lambda: 0)
     secret = write_model(home / "site", "m") / "model.py"
     secret.chmod(0o600)
-    with pytest.raises(RepositoryError) as caught:
+    with pytest.raises(DeploymentError) as caught:
         Docker().prepare(
             deployment=wanted(env="unpacked", models_dir=home / "site", models=("m",)),
             say=lambda _text: None,
         )
     assert caught.value.cause == (
-        f"{secret} can be read by its owner alone, and the server is not to be root"
+        f"{secret}: the server's user in the container (1000, group 0) may not read it"
     )
 
 
