@@ -6,11 +6,13 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import psutil
+
 from deploy.console import Say
 from deploy.deployment import Deployment
 from deploy.server.start import PHASES, InstanceStart, read_starts
 from deploy.speed.document import Document
-from deploy.speed.server import benchmark_server
+from deploy.speed.server import BenchmarkServer, benchmark_server
 from deploy.speed.tables import Table
 
 
@@ -20,10 +22,13 @@ class Start:
 
     Attributes:
         seconds: From the launch until every model had given its golden answer.
+        processor: Seconds of processor time that server and instances took for it: what a busy
+            machine disturbs least.
         instances: The starts of the model instances.
     """
 
     seconds: float
+    processor: float
     instances: tuple[InstanceStart, ...]
 
 
@@ -41,9 +46,19 @@ def measure_starts(deployment: Deployment, rounds: int, say: Say) -> list[Start]
     starts = []
     for _ in range(rounds):
         with benchmark_server(deployment, ("ours",), say) as server:
-            starts.append(Start(server.seconds_to_ready, read_starts(server.log())))
+            used = _processor_seconds(server)
+            starts.append(Start(server.seconds_to_ready, used, read_starts(server.log())))
         say(f"ready after {starts[-1].seconds:.1f} s")
     return starts
+
+
+def _processor_seconds(server: BenchmarkServer) -> float:
+    """Return what server and instances have used so far; they do nothing any more."""
+    assert server.process.identity is not None
+    processes = [psutil.Process(server.process.identity.pid)]
+    processes += [psutil.Process(stub.process.pid) for stub in server.stubs()]
+    times = [process.cpu_times() for process in processes]
+    return float(sum(each.user + each.system for each in times))
 
 
 def start_document(starts: Sequence[Start], models: int) -> Document:
@@ -59,6 +74,7 @@ def start_document(starts: Sequence[Start], models: int) -> Document:
     }
     ready = [max(each.seconds for each in start.instances) for start in starts]
     whole = [start.seconds for start in starts]
+    used = [start.processor for start in starts]
     return {
         "format": 1,
         "starts": len(starts),
@@ -68,6 +84,7 @@ def start_document(starts: Sequence[Start], models: int) -> Document:
         "longest": {name: max(seconds) for name, seconds in phases.items()},
         "ready": {"median": statistics.median(ready), "longest": max(ready)},
         "answered": {"median": statistics.median(whole), "longest": max(whole)},
+        "processor": {"median": statistics.median(used), "longest": max(used)},
     }
 
 
@@ -77,7 +94,11 @@ def start_table(run: Document) -> Table:
         (name, f"{seconds:.2f}", f"{run['longest'][name]:.2f}")
         for name, seconds in run["phases"].items()
     ]
-    for name, key in (("last instance ready", "ready"), ("all models answered", "answered")):
+    for name, key in (
+        ("last instance ready", "ready"),
+        ("all models answered", "answered"),
+        ("processor time of all", "processor"),
+    ):
         rows.append((name, f"{run[key]['median']:.2f}", f"{run[key]['longest']:.2f}"))
     title = (
         f"{run['starts']} starts of {run['models']} models with {run['instances']} instances in all"

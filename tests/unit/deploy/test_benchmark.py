@@ -336,8 +336,8 @@ def test_the_phases_of_several_starts_are_shown_with_the_slowest_instance() -> N
         return InstanceStart("m_0_0", 1.5 + imports, (0.5, 0.25, imports, 0.5, 0.25))
 
     starts = [
-        Start(4.0, (instance(2.0), instance(1.0))),
-        Start(6.0, (instance(2.0), instance(3.0))),
+        Start(4.0, 5.0, (instance(2.0), instance(1.0))),
+        Start(6.0, 7.0, (instance(2.0), instance(3.0))),
     ]
     table = start_table(start_document(starts, models=1))
     assert table.title == "2 starts of 1 models with 2 instances in all"
@@ -349,4 +349,5 @@ def test_the_phases_of_several_starts_are_shown_with_the_slowest_instance() -> N
         ("warm-up", "0.25", "0.25"),
         ("last instance ready", "4.00", "4.50"),
         ("all models answered", "5.00", "6.00"),
+        ("processor time of all", "6.00", "7.00"),
     ]
