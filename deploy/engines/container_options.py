@@ -10,6 +10,8 @@ from docker.types import DeviceRequest, Healthcheck, Mount, Ulimit
 from deploy.plan import ContainerPlan, LaunchPlan, mount_field
 from deploy.server.command import CONTAINER_PORTS
 
+# The deployment's name, and its folder.
+DEPLOYMENT_LABEL, STATE_LABEL = "org.numlkit.deployment", "org.numlkit.state"
 # What a server may write to; emptied with the container.
 _SCRATCH = {"/tmp": "mode=1777"}
 _SECOND_NS = 10**9
@@ -19,8 +21,8 @@ HEALTH_INTERVAL_S, HEALTH_TIMEOUT_S, HEALTH_START_S, HEALTH_RETRIES = 15, 10, 60
 def container_labels(plan: LaunchPlan) -> dict[str, str]:
     """Return the labels by which a container is known to be a deployment's."""
     return {
-        "org.numlkit.deployment": plan.deployment.name,
-        "org.numlkit.state": str(plan.log.parent),
+        DEPLOYMENT_LABEL: plan.deployment.name,
+        STATE_LABEL: str(plan.log.parent),
     }
 
 

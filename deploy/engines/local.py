@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from deploy.environment.check import check_models_answer, check_stub_fits
 from deploy.environment.compiled import compiled_folder, ensure_compiled
 from deploy.environment.install import Environment
 from deploy.environment.standard import standard_environment
-from deploy.errors import DeploymentError, KitError
+from deploy.errors import DeploymentError
 from deploy.paths import MODEL_REPOSITORY, cache_folder
 from deploy.plan import LaunchPlan
 from deploy.repository.config import LaunchSettings
@@ -35,18 +34,12 @@ from deploy.server.ports import choose_ports
 from deploy.server.release import find_release
 from deploy.state import DeploymentFolder, DeploymentState
 from deploy.supervisor.leftovers import (
-    SHARED_MEMORY,
     scratch_since,
     shm_prefix,
     sweep,
     taking_turns,
 )
 
-_MB = 1_000_000
-# The environment takes 1.3 GB (5.6 for GPUs), and pip as much again while it unpacks; Triton 0.2.
-_ENVIRONMENT_BYTES = {"cpu": 3_000 * _MB, "gpu": 12_000 * _MB}
-_LAUNCH_BYTES = 100 * _MB
-_SHM_BYTES_PER_INSTANCE = 2 * _MB
 _PLAIN = re.compile(r"[\w./+@%:,=~-]+", re.ASCII)
 
 
@@ -65,7 +58,7 @@ class LocalEngine(Engine):
             ("XDG_CACHE_HOME", distribution.root),
             ("XDG_STATE_HOME", folder.repository),
         ):
-            _require_plain(variable, path)
+            check_plain(variable, path)
         devices = choose_devices(deployment)
         instances = count_instances(deployment, devices)
         ports = choose_ports(deployment.listen, deployment.ports)
@@ -102,16 +95,8 @@ class LocalEngine(Engine):
         cache = cache_folder()
         standard = standard_environment(deployment.flavour)
         environment = standard.environment
-        if not standard.packages.exists():
-            _require_space(
-                cache, _ENVIRONMENT_BYTES[deployment.flavour], "the execution environment"
-            )
-        _require_space(DeploymentFolder(deployment.name).path, _LAUNCH_BYTES, "the deployment")
-        devices = choose_devices(deployment)
-        for warning in devices.warnings:
+        for warning in choose_devices(deployment).warnings:
             say(f"warning: {warning}")
-        processes = sum(count_instances(deployment, devices).values())
-        _require_space(SHARED_MEMORY, processes * _SHM_BYTES_PER_INSTANCE, "the model instances")
         distribution = ensure_distribution(
             cache, find_release(deployment.triton), standard.lock.python, say
         )
@@ -192,20 +177,18 @@ def _unrecorded(folder: DeploymentFolder) -> psutil.Process | None:
     return process_with_identity(plan.identity) if plan is not None else None
 
 
-def _require_plain(variable: str, path: Path) -> None:
-    """Refuse what Triton's Python backend would break at: it puts paths into a shell command."""
+def check_plain(variable: str, path: Path) -> None:
+    """Refuse what Triton's Python backend would break at: it puts paths into a shell command.
+
+    Args:
+        variable: What chooses another folder.
+        path: The folder, or something in it.
+
+    Raises:
+        DeploymentError: If the path has blanks or special characters.
+    """
     if not _PLAIN.fullmatch(str(path)):
         raise DeploymentError(
             f"{path}: Triton's Python backend cannot use a path with blanks or special characters",
             f"set {variable} to a folder with a plain name",
-        )
-
-
-def _require_space(folder: Path, needed: int, what: str) -> None:
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(there).free
-    if free < needed:
-        raise KitError(
-            f"{there} has {free / _MB:.0f} MB free, {what} needs {needed / _MB:.0f} MB",
-            f"free space there (df -h {there})",
         )

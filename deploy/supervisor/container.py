@@ -13,10 +13,10 @@ from docker.models.containers import Container
 
 from deploy.engines.container_options import create_options
 from deploy.errors import LaunchError
+from deploy.failures.table import diagnose
 from deploy.images.engine import connect, first_line
 from deploy.plan import LaunchPlan
 from deploy.server.command import EXIT_TIMEOUT_S
-from deploy.server.failures import diagnose
 from deploy.state import ProcessId
 from deploy.supervisor.server import Note, Server
 

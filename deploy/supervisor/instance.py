@@ -16,8 +16,8 @@ from pathlib import Path
 
 from deploy.engines.base import end_process, process_with_identity
 from deploy.errors import LaunchError
+from deploy.failures.table import diagnose, last_words
 from deploy.plan import LaunchPlan, mount_field
-from deploy.server.failures import diagnose, last_words
 from deploy.state import ProcessId
 from deploy.supervisor.server import Note, Server
 
@@ -93,6 +93,11 @@ def instance_command(plan: LaunchPlan) -> tuple[str, ...]:
         container.name,
         *plan.arguments,
     )
+
+
+def instance_files(folder: Path) -> tuple[Path, ...]:
+    """Return the files in which Apptainer keeps what it knows of a deployment's instances."""
+    return tuple(sorted(config_folder(folder).glob("instances/app/*/*/*/*.json")))
 
 
 def stop_instance(name: str, folder: Path) -> None:

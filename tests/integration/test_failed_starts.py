@@ -30,7 +30,7 @@ from deploy.paths import MODEL_REPOSITORY, cache_folder
 from deploy.repository.config import LaunchSettings
 from deploy.repository.stage import VERSION, plan_models, stage
 from deploy.server.distribution import TritonDistribution
-from deploy.server.failures import diagnose
+from deploy.failures.table import diagnose
 from deploy.server.golden import GoldenEvent, read_golden
 from deploy.server.ports import choose_ports
 from deploy.server.probe import Probe

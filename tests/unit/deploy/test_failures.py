@@ -2,7 +2,7 @@
 
 import pytest
 
-from deploy.server.failures import TABLE, diagnose, last_words
+from deploy.failures.table import TABLE, diagnose, last_words
 
 LOADING = "E1121 model_lifecycle.cc:642] \"failed to load 'nugraph3' version 1: "
 
