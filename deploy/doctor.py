@@ -86,7 +86,7 @@ def _show(console: Console, findings: Sequence[Finding], fixes: Sequence[_Fixed]
     for fixed in fixes:
         console.line(f"{'fixed' if fixed.ok else 'not fixed'}: {fixed.said}")
     problems, warnings = _count(findings, "problem"), _count(findings, "warning")
-    console.line(f"{problems} problems, {warnings} warnings")
+    console.line(f"{_counted(problems, 'problem')}, {_counted(warnings, 'warning')}")
     console.answer(
         {
             "ok": not problems,
@@ -104,6 +104,10 @@ def _document(finding: Finding) -> dict[str, Any]:
         "remedy": finding.remedy,
         "fixable": finding.fix is not None,
     }
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _count(findings: Sequence[Finding], level: str) -> int:

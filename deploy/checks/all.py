@@ -59,7 +59,7 @@ def examine_everything(deployment: Deployment) -> list[Finding]:
         Check("engine docker", lambda: docker_findings(deployment, level("docker"))),
         Check("engine apptainer", lambda: apptainer_findings(deployment, level("apptainer"))),
         Check("engine local", lambda: environment_findings(deployment, level("local"))),
-        Check("GPU", gpu_findings),
+        Check("GPU", lambda: gpu_findings(deployment)),
         Check("room", lambda: _rooms(deployment, engine or "local")),
         Check("ports", lambda: port_findings(deployment)),
         Check(
@@ -69,12 +69,17 @@ def examine_everything(deployment: Deployment) -> list[Finding]:
             ),
         ),
         Check("deployments", deployment_findings),
+    ]
+    left_behind = [
         Check("leftovers", leftover_findings),
         Check("leftovers: containers", container_findings),
         Check("leftovers: instances", instance_findings),
         Check("leftovers: half-built", half_built_findings),
     ]
-    return found + examine(checks)
+    found += examine([*checks, *left_behind])
+    if not any(finding.subject.startswith("leftovers") for finding in found):
+        found.append(ok("leftovers", "none of dead servers or interrupted commands"))
+    return found
 
 
 def _rooms(deployment: Deployment, engine: EngineName) -> Iterator[Finding]:
@@ -84,7 +89,7 @@ def _rooms(deployment: Deployment, engine: EngineName) -> Iterator[Finding]:
     more = [Room(Path(tempfile.gettempdir()), 10**8, "temporary files", "set TMPDIR")]
     images = _image_folder() if engine == "docker" else None
     if images is not None:
-        rooms.append(Room(images, 10**8, "the container", "move Docker's data-root"))
+        rooms.append(Room(images, 10**8, "the container", "move Docker's data-root", ours=False))
     if engine != "local" and not _is_built(deployment, engine):
         more += _build_rooms(deployment, engine, images)
     yield from room_findings(rooms, more)
@@ -130,5 +135,6 @@ def _build_rooms(deployment: Deployment, engine: EngineName, images: Path | None
         request,
         route="docker" if images is not None else "apptainer",
         engine_folder=images,
+        temporary=Path(tempfile.gettempdir()),
         wheels_there=False,
     )

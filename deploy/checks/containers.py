@@ -15,8 +15,8 @@ import psutil
 import requests
 from docker.errors import APIError, DockerException, NotFound
 
-from deploy.checks.deployments import locked_or_busy
 from deploy.checks.finding import Finding
+from deploy.checks.locks import nobody_at_work
 from deploy.engines.container_options import DEPLOYMENT_LABEL, STATE_LABEL
 from deploy.errors import DeploymentError, KitError
 from deploy.images.engine import connect, first_line
@@ -75,7 +75,7 @@ class StopInstance:
 
     def apply(self) -> str:
         """Look again while no deployment of that name can be started, then stop it."""
-        with locked_or_busy(self.folder / "launch.lock"):
+        with nobody_at_work([self.folder / "launch.lock"]):
             if _has_state(self.folder) or _serves(self.file):
                 raise KitError(f"instance {self.name} is in use again")
             if self.file.exists():

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
 from deploy.checks.finding import Finding, ok, wrong
+from deploy.checks.locks import nobody_at_work
 from deploy.engines.base import process_with_identity
 from deploy.engines.choose import engine_named
 from deploy.errors import DeploymentError, KitError
@@ -32,7 +30,7 @@ class ClearDeployment:
     def apply(self) -> str:
         """Look again, then clear it."""
         folder = DeploymentFolder(self.name)
-        with locked_or_busy(folder.path / "launch.lock"):
+        with nobody_at_work([folder.path / "launch.lock"]):
             state = folder.state_here()
             if state is None:
                 raise KitError(f"deployment {self.name} is gone already")
@@ -71,21 +69,6 @@ def living_server(folder: DeploymentFolder, state: DeploymentState) -> psutil.Pr
     if process is None and plan is not None:
         process = process_with_identity(plan.identity)
     return process
-
-
-@contextmanager
-def locked_or_busy(path: Path) -> Iterator[None]:
-    """Hold the lock on ``path`` for the length of the block, without waiting for it.
-
-    Raises:
-        KitError: If somebody holds it.
-    """
-    with path.open("a") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise KitError(f"another command is at work in {path.parent}") from None
-        yield
 
 
 def _watched(subject: str, state: DeploymentState) -> Finding:

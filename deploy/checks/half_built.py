@@ -6,16 +6,15 @@ anything in it, on no host that shares it.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.checks.deployments import locked_or_busy
 from deploy.checks.finding import Finding
+from deploy.checks.locks import nobody_at_work
 from deploy.environment.install import MARKER
 from deploy.errors import KitError
+from deploy.files import remove_folder
 from deploy.paths import CHECKOUT, cache_folder, deployments_folder
 
 SUBJECT = "leftovers"
@@ -38,12 +37,10 @@ class RemoveHalfBuilt:
 
     def apply(self) -> str:
         """Take all locks, look again, then remove what still is half-built."""
-        with ExitStack() as stack:
-            for lock in _locks(self.root):
-                stack.enter_context(locked_or_busy(lock))
+        with nobody_at_work(_locks(self.root)):
             for path in set(half_built(self.root)) & set(self.paths):
                 if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path, ignore_errors=True)
+                    remove_folder(path)
                 else:
                     path.unlink(missing_ok=True)
         left = [path for path in self.paths if path.exists()]
@@ -59,11 +56,10 @@ def half_built_findings() -> Iterator[Finding]:
         if not paths:
             continue
         try:
-            with ExitStack() as stack:
-                for lock in _locks(root):
-                    stack.enter_context(locked_or_busy(lock))
+            with nobody_at_work(_locks(root)):
+                pass
         except KitError:
-            continue  # somebody is at work there
+            continue
         yield Finding(
             "warning",
             SUBJECT,

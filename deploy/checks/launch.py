@@ -12,6 +12,7 @@ from deploy.checks.room import (
     writable_findings,
 )
 from deploy.deployment import Deployment, EngineName
+from deploy.engines.instances import choose_devices
 from deploy.engines.local import check_plain
 from deploy.engines.own_weights import own_weights
 from deploy.paths import MODEL_REPOSITORY, cache_folder
@@ -30,6 +31,7 @@ def check_launch(deployment: Deployment, engine: EngineName) -> None:
     """
     if engine == "local":
         check_plain_folders(deployment)
+    choose_devices(deployment)
     check_room(deployment, engine)
     refuse(launch_findings(MODEL_REPOSITORY, deployment.models, own_weights(deployment)))
     check_ports(deployment)

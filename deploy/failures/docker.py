@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from deploy.failures.row import Failure, row
 
+# How the docker SDK begins to say that it reaches no engine.
+NO_CONNECTION = "Error while fetching server API version"
 _BIND = r"(?:Bind for|listen tcp\d?|bind host port(?: for)?) (?P<where>\S+?:\d+)"
 _TOOLKIT = (
     "install nvidia-container-toolkit, then: sudo nvidia-ctk runtime configure --runtime=docker "
@@ -21,18 +23,18 @@ _DELEGATE = (
 DOCKER: tuple[Failure, ...] = (
     # In the words of the docker SDK, and of the docker command.
     row(
-        r"Error while fetching server API version: .*Permission ?[dD]enied"
+        NO_CONNECTION + r": .*Permission ?[dD]enied"
         r"|permission denied while trying to connect to the [Dd]ocker",
         "the Docker engine does not let this user in",
         'sudo usermod -aG docker "$USER", then log in anew',
     ),
     row(
-        r"Error while fetching server API version: .*Read timed out",
+        NO_CONNECTION + r": .*Read timed out",
         "the Docker engine is there, but does not answer",
         "its log may say why: journalctl -u docker; sudo systemctl restart docker starts it anew",
     ),
     row(
-        r"Error while fetching server API version|Cannot connect to the Docker daemon",
+        NO_CONNECTION + r"|Cannot connect to the Docker daemon",
         "no Docker engine answers here",
         "start it (sudo systemctl start docker), or install it "
         "(sudo scripts/install_container_tools)",

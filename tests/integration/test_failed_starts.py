@@ -26,11 +26,11 @@ from deploy.environment.install import MARKER, Environment
 from deploy.environment.interpreter import Interpreter, find_interpreter
 from deploy.environment.standard import StandardEnvironment, standard_environment
 from deploy.errors import EnvironmentSetupError, LaunchError
+from deploy.failures.table import diagnose
 from deploy.paths import MODEL_REPOSITORY, cache_folder
 from deploy.repository.config import LaunchSettings
 from deploy.repository.stage import VERSION, plan_models, stage
 from deploy.server.distribution import TritonDistribution
-from deploy.failures.table import diagnose
 from deploy.server.golden import GoldenEvent, read_golden
 from deploy.server.ports import choose_ports
 from deploy.server.probe import Probe
