@@ -159,7 +159,7 @@ def orphaned_stubs() -> tuple[ProcessId, ...]:
 def unused_regions(folder: Path = SHARED_MEMORY) -> tuple[Path, ...]:
     """Return this user's regions of the kit's servers that no process uses that has a server.
 
-    None if a process of this user does not tell what it has in its memory.
+    None if a Triton of this user does not tell what it has in its memory.
     """
     named = re.compile(rf"numlkit-{os.getuid()}-.+-{_UUID}")
     old = time.time() - _OLD_ENOUGH_S
@@ -182,7 +182,10 @@ def unused_regions(folder: Path = SHARED_MEMORY) -> tuple[Path, ...]:
 
 
 def _maps_of_this_user(without: Set[int]) -> Iterator[bytes | None]:
-    """Yield what each process has in its memory; None for one that does not tell."""
+    """Yield what each process has in its memory; None for a Triton's that does not tell.
+
+    The regions of a Python backend are in the memory of its server and its stubs only.
+    """
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if int(process.name) not in without and process.stat().st_uid == os.getuid():
@@ -190,4 +193,12 @@ def _maps_of_this_user(without: Set[int]) -> Iterator[bytes | None]:
         except (FileNotFoundError, ProcessLookupError):
             continue
         except OSError:
-            yield None
+            if _is_triton(process):
+                yield None
+
+
+def _is_triton(process: Path) -> bool:
+    try:
+        return b"triton" in (process / "cmdline").read_bytes()
+    except OSError:
+        return True

@@ -45,8 +45,9 @@ def launch_rooms(deployment: Deployment, engine: EngineName) -> list[Room]:
         needed, what = _ENVIRONMENT_BYTES[deployment.flavour], "the execution environment"
         rooms.append(Room(cache_folder(), needed, what, "set XDG_CACHE_HOME"))
     if engine != "docker":  # whose containers have their own
-        shared = "the model instances"
-        rooms.append(Room(SHARED_MEMORY, _shared_bytes(deployment), shared, "fewer --instances"))
+        setting = "fewer --instances, or doctor.py --fix if dead servers fill it"
+        needed = _shared_bytes(deployment)
+        rooms.append(Room(SHARED_MEMORY, needed, "the model instances", setting))
     return rooms
 
 

@@ -40,6 +40,11 @@ APPTAINER: tuple[Failure, ...] = (
         _AGAIN,
     ),
     row(
+        r"failed to find loop device: (?P<reason>[^\n]+)",
+        "Apptainer gets no loop device to mount the .sif with: {reason}",
+        "sudo modprobe loop, or free some (losetup --list)",
+    ),
+    row(
         r"squashfuse\w* exited: fuse: failed to open /dev/fuse: Permission denied",
         "this user may not open /dev/fuse, by which Apptainer mounts a .sif",
         f"sudo chmod 666 /dev/fuse (its usual mode), {_SETUID}",
@@ -72,11 +77,6 @@ APPTAINER: tuple[Failure, ...] = (
         r"Could not find any nv files on this host",
         "Apptainer found no libraries of NVIDIA's driver on this host (--nv)",
         "install NVIDIA's driver until nvidia-smi works, or start with --cpu",
-    ),
-    row(
-        r'"nvidia-container-cli": executable file not found',
-        "Apptainer is to use nvidia-container-cli (--nvccli), which is not installed",
-        "install nvidia-container-toolkit, or unset APPTAINER_NVCCLI",
     ),
     row(
         r"mount source (?P<path>\S+) doesn't exist",

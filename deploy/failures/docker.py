@@ -29,7 +29,7 @@ DOCKER: tuple[Failure, ...] = (
         'sudo usermod -aG docker "$USER", then log in anew',
     ),
     row(
-        NO_CONNECTION + r": .*Read timed out",
+        NO_CONNECTION + r": .*Read timed out|\AUnixHTTPConnectionPool\(.*Read timed out",
         "the Docker engine is there, but does not answer",
         "its log may say why: journalctl -u docker; sudo systemctl restart docker starts it anew",
     ),
@@ -38,6 +38,12 @@ DOCKER: tuple[Failure, ...] = (
         "no Docker engine answers here",
         "start it (sudo systemctl start docker), or install it "
         "(sudo scripts/install_container_tools)",
+    ),
+    row(
+        # All that the SDK says of an engine that ends while it works.
+        r"\A\('Connection aborted\.'",
+        "the Docker engine has gone away",
+        "sudo systemctl status docker, and journalctl -u docker, tell why",
     ),
     row(
         r'(?i)container name "/?(?P<name>[^"]+)" is already in use',
@@ -83,8 +89,8 @@ DOCKER: tuple[Failure, ...] = (
     ),
     row(
         # moby 29 and podman: GPUs by the container device interface.
-        r"failed to discover GPU vendor from CDI|unresolvable CDI devices (?P<devices>[^\s:]+)",
-        "the container engine knows of no GPU {devices}: no device interface (CDI) names one",
+        r"failed to discover GPU vendor from CDI|unresolvable CDI devices",
+        "the container engine knows of no such GPU: no device interface (CDI) names it",
         "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml (it comes with "
         "nvidia-container-toolkit); or start with --cpu",
     ),
@@ -113,7 +119,7 @@ DOCKER: tuple[Failure, ...] = (
     ),
     row(
         # crun and runc without rights on a controller
-        r"requested cgroup controller [`'](?P<controller>\w+)' is not available"
+        r"requested cgroup controller [`'](?P<controller>\w+)[`'] is not available"
         r"|(?:openat2?|failed to write|opening file)[^\n]*/(?P<file>(?:cpu|memory|pids)\.\w+)[`':]"
         r"[^\n]*(?:no such file|permission denied)",
         "the container engine cannot set limits: no cgroup controller {controller}{file} for it",
@@ -130,7 +136,7 @@ DOCKER: tuple[Failure, ...] = (
         "--memory with more, as in --memory 4g",
     ),
     row(
-        r'exec: "(?P<program>[^"]+)": (?:stat|executable file not found)[^\n]*',
+        r'exec: "(?P<program>/[^"]+)": (?:stat|executable file not found)[^\n]*',
         "the image has no {program}",
         "--image with one that deploy/build.py has made",
     ),

@@ -9,6 +9,7 @@ from deploy.failures.row import Failure, row
 
 _MODEL = r"failed to load '(?P<model>[^']+)' version \d+: Internal: "
 _WRONG_PYTHON = "the environment's Python must be the version that the stub is built for"
+_FREE_SHM = "free space in /dev/shm (doctor.py --fix removes what dead servers have left)"
 _REMAKE = "rm -r ~/.cache/numlkit/environments, then repeat the command: it is made anew"
 
 TRITON: tuple[Failure, ...] = (
@@ -26,13 +27,12 @@ TRITON: tuple[Failure, ...] = (
         r"Unable to initialize shared memory key[^\n]*No space left on device"
         r"|Unable to (?:create|allocate) shared memory[^\n]*",
         "/dev/shm is too small for the model instances (1 MB for each at load)",
-        "free space in /dev/shm (df -h /dev/shm), give the container more (--shm-size), "
-        "or use fewer --instances",
+        f"{_FREE_SHM}, give the container more (--shm-size), or use fewer --instances",
     ),
     row(
         r"Failed to increase the shared memory pool size[^\n]*",
         "/dev/shm is full: a request's tensors do not fit",
-        "free space in /dev/shm (df -h /dev/shm) or give the container more (--shm-size)",
+        f"{_FREE_SHM}, or give the container more (--shm-size)",
     ),
     row(
         r"error while loading shared libraries: (?P<library>libpython[^:]+):",
@@ -67,7 +67,8 @@ TRITON: tuple[Failure, ...] = (
     row(
         r"archive_write_data_block\(\) failed[^\n]*",
         "/tmp is full: a packed execution environment is extracted there",
-        "free space in /tmp (df -h /tmp), or use an unpacked environment",
+        "free space in /tmp (df -h /tmp; doctor.py --fix removes what dead servers have left), or "
+        "use an unpacked environment",
     ),
     row(
         r"Path (?P<path>\S+/bin/activate) does not exist",

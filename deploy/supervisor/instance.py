@@ -43,8 +43,13 @@ class InstanceServer(Server):
         self._name, self._folder = plan.container.name, plan.log.parent
         _join_logs(plan.log, self._name)
         done = _apptainer(instance_command(plan), self._folder)
+        known = diagnose(done.stderr)
+        if done.returncode == 0 and known is not None and plan.container.gpus:
+            # To Apptainer a GPU that it cannot hand on is worth a warning; a server that was to
+            # have it is of no use without.
+            stop_instance(self._name, self._folder)
+            raise LaunchError(known.cause, known.remedy)
         if done.returncode != 0:
-            known = diagnose(done.stderr)
             if known is not None:
                 raise LaunchError(known.cause, known.remedy)
             raise LaunchError(

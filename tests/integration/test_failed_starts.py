@@ -35,7 +35,7 @@ from deploy.server.golden import GoldenEvent, read_golden
 from deploy.server.ports import choose_ports
 from deploy.server.probe import Probe
 from deploy.state import LaunchPlan
-from deploy.supervisor.server import Server
+from deploy.supervisor.process import ProcessServer
 from tests.kit import leftovers
 
 DEADLINE_S = 30
@@ -89,7 +89,7 @@ class Bench:
         protocol: str = "http",
     ) -> None:
         """Wait until a server is ready, and stop it, as a supervisor does."""
-        server = Server(plan, lambda process, before: None)
+        server = ProcessServer(plan, lambda **_changes: None)
         started = time.monotonic()
         try:
             server.wait_ready(
@@ -123,8 +123,8 @@ def _ports() -> Ports:
 
 @pytest.fixture(scope="session")
 def environment() -> Path:
-    engine = LocalEngine()
-    return engine.prepare(deployment=Deployment(), say=Console("quiet").say)
+    LocalEngine().prepare(deployment=Deployment(), say=Console("quiet").say)
+    return standard_environment("cpu").environment.folder
 
 
 @pytest.fixture
