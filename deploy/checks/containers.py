@@ -25,6 +25,7 @@ from deploy.state import DeploymentFolder
 from deploy.supervisor.instance import instance_files, stop_instance
 
 SUBJECT = "leftovers"
+_INIT = "appinit"  # what Apptainer calls an instance's first process
 _ENDED = ("exited", "created", "dead")
 _REMEDY = "python3 deploy/doctor.py --fix removes it"
 
@@ -78,7 +79,7 @@ class StopInstance:
         with nobody_at_work([self.folder / "launch.lock"]):
             if _has_state(self.folder) or _serves(self.file):
                 raise KitError(f"instance {self.name} is in use again")
-            if self.file.exists():
+            if _init(self.file) is not None:
                 stop_instance(self.name, self.folder)
         return f"stopped instance {self.name}"
 
@@ -118,7 +119,7 @@ def instance_findings() -> Iterator[Finding]:
     for folder in sorted(deployments_folder().glob("*")):
         for file in instance_files(folder):
             name = file.stem
-            if _has_state(folder) or not _init(file):
+            if _has_state(folder) or _init(file) is None:
                 continue
             detail = f"instance {name} of a deployment that has no state"
             if _serves(file):
@@ -149,11 +150,16 @@ def _has_state(folder: Path) -> bool:
 
 
 def _init(file: Path) -> psutil.Process | None:
-    """Return an instance's first process, by which it lives."""
+    """Return an instance's first process, by which it lives; None if that is dead.
+
+    Its number may be another program's since: Apptainer would stop that.
+    """
     try:
-        return psutil.Process(int(json.loads(file.read_bytes())["pid"]))
-    except (OSError, ValueError, KeyError, TypeError, psutil.NoSuchProcess):
+        process = psutil.Process(int(json.loads(file.read_bytes())["pid"]))
+        calls_itself = " ".join([process.name(), *process.cmdline()])
+    except (OSError, ValueError, KeyError, TypeError, psutil.Error):
         return None
+    return process if _INIT in calls_itself else None
 
 
 def _serves(file: Path) -> bool:

@@ -16,6 +16,7 @@ from deploy.engines.apptainer_engine import ApptainerEngine
 from deploy.engines.container import ContainerEngine
 from deploy.engines.docker_engine import DockerEngine
 from deploy.errors import KitError
+from deploy.failures.docker import INSTALL_TOOLKIT
 from deploy.images.engine import connect
 from deploy.sif.tools import APPTAINER_OLDEST, install_hint_here, version_in
 
@@ -52,6 +53,7 @@ def docker_findings(deployment: Deployment, level: Level) -> Iterator[Finding]:
         return
     yield ok(DOCKER, docker_in_words(version, info))
     yield from limit_findings(info, deployment, level)
+    yield from runtime_findings(info, deployment)
     yield from _image_findings(DOCKER, DockerEngine(), deployment, level)
 
 
@@ -92,6 +94,21 @@ def limit_findings(info: dict[str, Any], deployment: Deployment, level: Level) -
                 f"{flag} is asked for, and the engine cannot limit it: no cgroup for that here",
                 f"leave out {flag}; rootless engines need cgroup v2 and delegated controllers",
             )
+
+
+def runtime_findings(info: dict[str, Any], deployment: Deployment) -> Iterator[Finding]:
+    """Return a warning if an engine does not seem able to hand on GPUs that are wanted.
+
+    It may be, all the same: one that finds NVIDIA's hook on its path needs no runtime.
+
+    Args:
+        info: The engine's answer to ``/info``.
+        deployment: What is wanted.
+    """
+    able = "nvidia" in (info.get("Runtimes") or {}) or info.get("DiscoveredDevices")
+    if deployment.flavour == "gpu" and not able:
+        detail = "the engine names no runtime for GPUs"
+        yield Finding("warning", DOCKER, detail, INSTALL_TOOLKIT)
 
 
 def apptainer_findings(deployment: Deployment, level: Level) -> Iterator[Finding]:

@@ -14,12 +14,13 @@ from deploy.deployment import Deployment, Ports
 from deploy.engines.container import ContainerEngine, ImageInUse, image_in_use
 from deploy.engines.container_options import run_command
 from deploy.errors import LaunchError
+from deploy.failures.table import diagnose
 from deploy.images.engine import connect, first_line
 from deploy.plan import LaunchPlan
 from deploy.server.command import CONTAINER_LISTEN, CONTAINER_PORTS
 from deploy.server.ports import choose_ports
 from deploy.state import DeploymentFolder, DeploymentState
-from deploy.supervisor.container import remove_container
+from deploy.supervisor.container import refusal, remove_container
 
 # Stubs lock memory and have deep stacks: what NVIDIA advises for Triton in a container.
 _STACK_BYTES = 64 * 2**20
@@ -44,7 +45,9 @@ class DockerEngine(ContainerEngine):
                 build if deployment.image is None else f"docker pull {name}, or docker load it",
             ) from None
         except DockerException as error:
-            raise LaunchError(f"the Docker engine refuses: {first_line(error)}") from None
+            words = first_line(error)
+            known = diagnose(words) or refusal(words)
+            raise LaunchError(known.cause, known.remedy) from None
         finally:
             client.close()
         return image_in_use(name, str(image.id), image.labels, deployment)

@@ -94,7 +94,7 @@ APPTAINER: tuple[Failure, ...] = (
 APPTAINER_LAST: tuple[Failure, ...] = (
     row(
         r"FATAL:\s+(?!while executing starter)(?P<reason>[^\n]+)",
-        "Apptainer does not start it: {reason}",
-        "apptainer --debug with the words of up.py --dry-run says more",
+        "Apptainer fails: {reason}",
+        "apptainer --debug, with the further words that up.py --dry-run shows, says more",
     ),
 )

@@ -10,7 +10,7 @@ from deploy.failures.row import Failure, row
 # How the docker SDK begins to say that it reaches no engine.
 NO_CONNECTION = "Error while fetching server API version"
 _BIND = r"(?:Bind for|listen tcp\d?|bind host port(?: for)?) (?P<where>\S+?:\d+)"
-_TOOLKIT = (
+INSTALL_TOOLKIT = (
     "install nvidia-container-toolkit, then: sudo nvidia-ctk runtime configure --runtime=docker "
     "&& sudo systemctl restart docker; or start with --cpu"
 )
@@ -85,7 +85,7 @@ DOCKER: tuple[Failure, ...] = (
         r'|[Uu]nknown (?:or invalid )?runtime (?:name|specified)[: "]*nvidia',
         "the Docker engine has no runtime for GPUs: it lacks the NVIDIA container toolkit, or "
         "does not know of it",
-        _TOOLKIT,
+        INSTALL_TOOLKIT,
     ),
     row(
         # moby 29 and podman: GPUs by the container device interface.

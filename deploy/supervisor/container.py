@@ -13,7 +13,7 @@ from docker.models.containers import Container
 
 from deploy.engines.container_options import create_options
 from deploy.errors import LaunchError
-from deploy.failures.table import diagnose
+from deploy.failures.table import Diagnosis, diagnose
 from deploy.images.engine import connect, first_line
 from deploy.plan import LaunchPlan
 from deploy.server.command import EXIT_TIMEOUT_S
@@ -118,9 +118,12 @@ def _engine_errors() -> Iterator[None]:
         yield
     except (APIError, requests.RequestException) as error:
         words = first_line(error)
-        known = diagnose(words)
-        if known is not None:
-            raise LaunchError(known.cause, known.remedy) from None
-        raise LaunchError(
-            f"the Docker engine refuses: {words[:300]}", "its log says more: journalctl -u docker"
-        ) from None
+        known = diagnose(words) or refusal(words)
+        raise LaunchError(known.cause, known.remedy) from None
+
+
+def refusal(words: str) -> Diagnosis:
+    """Return what a Docker engine says, as it says it, where the table does not know it."""
+    return Diagnosis(
+        f"the Docker engine refuses: {words[:300]}", "its log says more: journalctl -u docker"
+    )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from deploy.engines.base import end_process, process_with_identity
 from deploy.errors import LaunchError
-from deploy.failures.table import diagnose, last_words
+from deploy.failures.table import Diagnosis, diagnose, last_words
 from deploy.plan import LaunchPlan, mount_field
 from deploy.state import ProcessId
 from deploy.supervisor.server import Note, Server
@@ -50,12 +50,11 @@ class InstanceServer(Server):
             stop_instance(self._name, self._folder)
             raise LaunchError(known.cause, known.remedy)
         if done.returncode != 0:
-            if known is not None:
-                raise LaunchError(known.cause, known.remedy)
-            raise LaunchError(
+            known = known or Diagnosis(
                 f"apptainer does not start the instance: {last_words(done.stderr)[:300]}",
                 f"read its log: {plan.log}",
             )
+            raise LaunchError(known.cause, known.remedy)
         deadline = time.monotonic() + _START_S
         while self.identity is None and time.monotonic() < deadline:
             process = process_with_identity(plan.identity)

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -214,39 +214,6 @@ def test_an_environment_of_another_python_is_named_before_a_launch(
 
 
 # Leftovers. The commands run for real, and look at the whole host.
-
-
-def _findings(kit: Kit, *flags: str) -> list[dict[str, Any]]:
-    findings: list[dict[str, Any]] = kit.json("doctor", *flags)["findings"]
-    return findings
-
-
-def _about(findings: Sequence[dict[str, Any]], text: str) -> list[dict[str, Any]]:
-    return [f for f in findings if text in f["finding"] + f["detail"]]
-
-
-def test_a_deployment_whose_supervisor_was_killed_is_found_and_its_server_left_alone(
-    kit: Kit, single: dict[str, Any]
-) -> None:
-    os.kill(single["supervisor"]["pid"], signal.SIGKILL)
-    until(lambda: kit.json("status", "--name", "single")["status"] != 0, 5, "the notice")
-    (found,) = _about(_findings(kit, "--fix"), "deployment single")
-    assert (found["level"], found["fixable"]) == ("problem", False)
-    assert "its server runs on" in found["detail"]
-    assert psutil.pid_exists(single["server"]["pid"])
-    assert kit.json("smoke", "--name", "single")["ok"]
-
-
-def test_a_dead_deployment_is_found_and_cleared_away(kit: Kit, single: dict[str, Any]) -> None:
-    for process in ("supervisor", "server"):
-        os.kill(single[process]["pid"], signal.SIGKILL)
-    until(lambda: not psutil.pid_exists(single["server"]["pid"]), 10, "its death")
-    (found,) = _about(_findings(kit), "deployment single")
-    assert (found["level"], found["fixable"]) == ("problem", True)
-    fixed = kit.json("doctor", "--fix")
-    assert any("cleared deployment single" in f["said"] for f in fixed["fixes"])
-    assert not _about(fixed["findings"], "deployment single")
-    assert not kit.leftovers("single", single["scratch"])
 
 
 def test_what_nobody_remembers_is_found_and_removed_and_a_living_server_keeps_its_own(

@@ -385,6 +385,14 @@ def test_a_shared_memory_folder_that_is_too_small_is_named(bench: Bench) -> None
     assert failure.cause.startswith("/dev/shm is too small")
 
 
+def test_a_shared_memory_folder_that_is_too_small_for_a_request_is_named(bench: Bench) -> None:
+    plan = bench.plan(environment=bench.environment, code=GOOD_MODEL)
+    large = np.ones(1_000_000, np.float32)
+    golden = {"echo": GoldenEvent({"x": large}, {"y": large})}
+    failure = bench.failure(_with_small(plan, "/dev/shm", "3m"), golden=golden)
+    assert failure.cause.endswith("/dev/shm is full: a request's tensors do not fit")
+
+
 def test_a_tmp_that_is_too_small_for_a_packed_environment_is_named(bench: Bench) -> None:
     packed = bench.folder / "env.tar.gz"
     _tar(packed, {"bin/activate": b"", "lib/large": os.urandom(3_000_000)})

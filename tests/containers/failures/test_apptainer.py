@@ -132,9 +132,9 @@ def test_a_folder_that_is_not_there_is_named(folder: Path, sif: Path, name: str)
 def test_a_sif_without_the_start_script_says_why_it_ends(
     folder: Path, tmp_path: Path, name: str
 ) -> None:
-    path = make_sif(tmp_path / "empty.sif", start_script=False)
+    path = make_sif(tmp_path / "empty.sif", runs=None)
     error = refusal(make_plan(folder, path, name))
-    assert error.cause.startswith("Apptainer does not start it: exec /.singularity.d/runscript")
+    assert error.cause.startswith("Apptainer fails: exec /.singularity.d/runscript")
 
 
 def _limits(sif: Path, name: str) -> list[str]:

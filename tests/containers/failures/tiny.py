@@ -17,24 +17,36 @@ WAIT = "/wait"
 _LOADED_AT = 0x400000
 _HEADERS = 64 + 56
 # mov eax, 34 (pause); syscall; jmp back
-_CODE = b"\xb8\x22\x00\x00\x00\x0f\x05\xeb\xf7"
+_WAITS = b"\xb8\x22\x00\x00\x00\x0f\x05\xeb\xf7"
+# lea rsi, [rsp+8]; xor edx, edx; lea rdi, [rip+7]; mov eax, 59 (execve); syscall; the path
+_EXECUTES = b"\x48\x8d\x74\x24\x08\x31\xd2\x48\x8d\x3d\x07\x00\x00\x00\xb8\x3b\x00\x00\x00\x0f\x05"
 _FOLDERS = (".singularity.d", "dev", "etc", "opt", "proc", "sys", "tmp")
 
 
 def waiting_program(machine: int = X86_64) -> bytes:
-    """Return an executable that needs no library and waits until it is killed.
+    """Return an executable that waits until it is killed."""
+    return _executable(_WAITS, machine)
+
+
+def executing_program(path: str) -> bytes:
+    """Return an executable that becomes the one at ``path``."""
+    return _executable(_EXECUTES + path.encode() + b"\0", X86_64)
+
+
+def _executable(code: bytes, machine: int) -> bytes:
+    """Return an executable that needs no library.
 
     Source of the format: ELF-64 Object File Format, version 1.5.
     """
     identity = b"\x7fELF\x02\x01\x01" + bytes(9)
     header = (2, machine, 1, _LOADED_AT + _HEADERS, 64, 0, 0, 64, 56, 1, 0, 0, 0)
-    size = _HEADERS + len(_CODE)
+    size = _HEADERS + len(code)
     segment = (1, 5, 0, _LOADED_AT, _LOADED_AT, size, size, 0x1000)
     return (
         identity
         + struct.pack("<HHIQQQIHHHHHH", *header)
         + struct.pack("<IIQQQQQQ", *segment)
-        + _CODE
+        + code
     )
 
 
@@ -58,19 +70,23 @@ def image_tar(machine: int = X86_64, ballast: int = 0) -> bytes:
     return stream.getvalue()
 
 
-def make_sif(path: Path, *, partarch: int = 2, start_script: bool = True) -> Path:
+def make_sif(path: Path, *, partarch: int = 2, runs: str | None = WAIT) -> Path:
     """Write a .sif.
 
     Args:
         path: Where it goes.
         partarch: Apptainer's number of the processor it says to be for: 2 is amd64, 4 arm64.
-        start_script: Whether it has one, which waits.
+        runs: The program that its start script becomes, which waits; None: it has no such script.
     """
     box = path.with_suffix(".box")
     with tarfile.open(fileobj=io.BytesIO(image_tar())) as tar:
         tar.extractall(box, filter="fully_trusted")
-    if start_script:
-        shutil.copy(box / WAIT[1:], box / ".singularity.d" / "runscript")
+    if runs is not None:
+        if runs != WAIT:
+            shutil.copy(box / WAIT[1:], box / runs[1:])
+        script = box / ".singularity.d" / "runscript"
+        script.write_bytes(executing_program(runs))
+        script.chmod(0o755)
     squashed = path.with_suffix(".squashfs")
     for words in (
         ["mksquashfs", box, squashed, "-noappend", "-quiet"],

@@ -13,6 +13,7 @@ from deploy.checks.engines import (
     docker_in_words,
     limit_findings,
     look_at_host,
+    runtime_findings,
 )
 from deploy.checks.finding import Finding
 from deploy.checks.gpu import gpu_findings, stack_findings
@@ -50,6 +51,18 @@ def test_limits_that_an_engine_would_silently_drop_are_named() -> None:
         "--memory", "--cpus"
     ]  # fmt: skip
     assert not list(limit_findings({"MemoryLimit": True}, limited, "problem"))
+
+
+def test_an_engine_without_a_runtime_for_gpus_that_are_wanted_is_a_warning() -> None:
+    """What engines with NVIDIA's toolkit say is recorded; there is none here."""
+    gpu = Deployment(flavour="gpu")
+    (found,) = runtime_findings({"Runtimes": {"runc": {}}}, gpu)
+    assert (found.level, found.detail) == ("warning", "the engine names no runtime for GPUs")
+    assert "nvidia-container-toolkit" in (found.remedy or "")
+    assert not list(runtime_findings({"Runtimes": {"runc": {}, "nvidia": {}}}, gpu))
+    devices = [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}]
+    assert not list(runtime_findings({"DiscoveredDevices": devices}, gpu))
+    assert not list(runtime_findings({}, DEPLOYMENT))
 
 
 @pytest.mark.parametrize(

@@ -351,7 +351,7 @@ APPTAINER: Words = [
         "FATAL:   exec /.singularity.d/runscript failed: fork/exec /.singularity.d/runscript: no "
         "such file or directory\n\nFATAL:   while executing starter: failed to start instance: "
         "exit status 255",
-        "Apptainer does not start it: exec /.singularity.d/runscript failed: fork/exec "
+        "Apptainer fails: exec /.singularity.d/runscript failed: fork/exec "
         "/.singularity.d/runscript: no such file or directory",
     ),
 ]
