@@ -27,7 +27,7 @@ from deploy.supervisor.instance import instance_files, stop_instance
 SUBJECT = "leftovers"
 _INIT = "appinit"  # what Apptainer calls an instance's first process
 _ENDED = ("exited", "created", "dead")
-_REMEDY = "python3 deploy/doctor.py --fix removes it"
+_REMEDY = "python3 deploy/doctor.py --fix"
 
 
 @dataclass(frozen=True)

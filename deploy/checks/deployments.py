@@ -34,7 +34,7 @@ class ClearDeployment:
             state = folder.state_here()
             if state is None:
                 raise KitError(f"deployment {self.name} is gone already")
-            if state.supervisor.process() is not None or living_server(folder, state) is not None:
+            if state.supervisor.process() is not None or serves(folder, state):
                 raise KitError(f"deployment {self.name} is alive again")
             engine_named(state.engine).stop(folder=folder, state=state)
         return f"cleared deployment {self.name}, of which nothing was alive; its logs stay"
@@ -42,7 +42,10 @@ class ClearDeployment:
 
 def deployment_findings() -> Iterator[Finding]:
     """Return a finding for each deployment that has a state file."""
-    for name in known_deployments():
+    names = known_deployments()
+    if not names:
+        yield ok("deployments", "none of this user")
+    for name in names:
         folder, subject = DeploymentFolder(name), f"deployment {name}"
         try:
             state = folder.state()
@@ -71,6 +74,22 @@ def living_server(folder: DeploymentFolder, state: DeploymentState) -> psutil.Pr
     return process
 
 
+def serves(folder: DeploymentFolder, state: DeploymentState) -> bool:
+    """Return whether a deployment's server lives, or its container where that is elsewhere.
+
+    Raises:
+        KitError: If that cannot be found out.
+    """
+    if living_server(folder, state) is not None:
+        return True
+    if state.engine != "docker" or state.container is None:
+        return False
+    # Imported where it is used: the docker SDK takes a quarter of a second.
+    from deploy.supervisor.container import container_runs
+
+    return container_runs(state.container)
+
+
 def _watched(subject: str, state: DeploymentState) -> Finding:
     if state.phase == "ready":
         return ok(subject, f"ready, with engine {state.engine}, at HTTP port {state.ports.http}")
@@ -80,7 +99,14 @@ def _watched(subject: str, state: DeploymentState) -> Finding:
 
 
 def _unwatched(subject: str, folder: DeploymentFolder, state: DeploymentState) -> Finding:
-    if living_server(folder, state) is not None:
+    try:
+        alive = serves(folder, state)
+    except KitError as error:
+        detail = (
+            f"its supervisor is dead; whether its server is, too, cannot be told: {error.cause}"
+        )
+        return Finding("problem", subject, detail, error.remedy)
+    if alive:
         return Finding(
             "problem",
             subject,

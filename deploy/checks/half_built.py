@@ -64,7 +64,7 @@ def half_built_findings() -> Iterator[Finding]:
             "warning",
             SUBJECT,
             f"half-built and left behind: {', '.join(map(str, paths))}",
-            "python3 deploy/doctor.py --fix removes it",
+            "python3 deploy/doctor.py --fix",
             RemoveHalfBuilt(root, paths),
         )
 

@@ -31,7 +31,7 @@ _END_S = 5
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of the kernel's proc_ns.h
 _NOTHING_BEFORE = Surroundings(folders=(), processes=())
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_REMEDY = "python3 deploy/doctor.py --fix removes them"
+_REMEDY = "python3 deploy/doctor.py --fix"
 _OUTSIDE = "doctor.py --fix outside of this container, where all that may use them can be seen"
 
 
@@ -47,11 +47,14 @@ class EndStubs:
 
     def apply(self) -> str:
         """Look again, then end those that still have no server."""
-        ended = set(orphaned_stubs()) & set(self.stubs)
-        for process in [found for stub in ended if (found := stub.process()) is not None]:
+        orphans = set(orphaned_stubs()) & set(self.stubs)
+        processes = [found for stub in orphans if (found := stub.process()) is not None]
+        for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-                process.wait(_END_S)
+        _, left = psutil.wait_procs(processes, timeout=_END_S)
+        if left:
+            raise KitError(f"process {left[0].pid} does not end")
         return f"ended {len(self.stubs)} model processes without a server"
 
 
@@ -86,7 +89,7 @@ class RemoveScratch:
     folders: tuple[Path, ...]
 
     def apply(self) -> str:
-        """Look again while no server can be started, then remove those that still are nobody's."""
+        """Look again while nothing is being started, then remove what still is nobody's."""
         with taking_turns():
             for folder in scratch_since(_NOTHING_BEFORE, None) & set(self.folders):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -106,8 +109,8 @@ def leftover_findings() -> Iterator[Finding]:
             "problem",
             SUBJECT,
             f"{len(stubs)} model processes whose server is dead: {numbers}",
-            "python3 deploy/doctor.py --fix ends them",
-            EndStubs(stubs),
+            _REMEDY if fixable else _OUTSIDE,
+            EndStubs(stubs) if fixable else None,
         )
     regions = unused_regions()
     if regions:

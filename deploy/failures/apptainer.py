@@ -34,7 +34,7 @@ APPTAINER: tuple[Failure, ...] = (
         "build it on a host of this kind: python3 deploy/build.py --target sif",
     ),
     row(
-        r"bad superblock for squashfs image partition"
+        r"bad superblock for squashfs image partition|failed to read SIF partition at offset"
         r"|read (?P<path>/\.singularity\.d/\S+): input/output error",
         "the .sif is damaged or cut off",
         _AGAIN,
@@ -93,7 +93,7 @@ APPTAINER: tuple[Failure, ...] = (
 # What says that an instance did not start, and, behind a line that says nothing, why.
 APPTAINER_LAST: tuple[Failure, ...] = (
     row(
-        r"FATAL:\s+(?!while executing starter)(?P<reason>[^\n]+)",
+        r"FATAL:\s++(?!while executing starter)(?P<reason>[^\n]+)",
         "Apptainer fails: {reason}",
         "apptainer --debug, with the further words that up.py --dry-run shows, says more",
     ),

@@ -94,6 +94,22 @@ class ContainerServer(Server):
         return f"ended with status {state.get('ExitCode')}"
 
 
+def container_runs(name: str) -> bool:
+    """Return whether the container ``name`` runs, on whichever host the engine is.
+
+    Raises:
+        KitError: If the engine does not answer, or refuses.
+    """
+    with _engine_errors():
+        client = connect()
+        try:
+            return bool(client.containers.get(name).attrs["State"]["Running"])
+        except NotFound:
+            return False
+        finally:
+            client.close()
+
+
 def remove_container(name: str) -> None:
     """Stop and remove the container ``name``; one that is not there is no mistake.
 

@@ -43,7 +43,8 @@ class InstanceServer(Server):
         self._name, self._folder = plan.container.name, plan.log.parent
         _join_logs(plan.log, self._name)
         done = _apptainer(instance_command(plan), self._folder)
-        known = diagnose(done.stderr)
+        # What is said before the instance is one is in the one, what it says itself in the other.
+        known = diagnose(f"{done.stderr}\n{self.output()}")
         if done.returncode == 0 and known is not None and plan.container.gpus:
             # To Apptainer a GPU that it cannot hand on is worth a warning; a server that was to
             # have it is of no use without.

@@ -195,22 +195,6 @@ def test_a_limit_that_the_engine_may_not_set_is_named(folder: Path, image: str, 
 # Engines that are not there.
 
 
-def refused_connection() -> BuildError:
-    with pytest.raises(BuildError) as caught:
-        connect()
-    return caught.value
-
-
-def test_an_engine_that_does_not_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DOCKER_HOST", raising=False)
-    monkeypatch.setattr("docker.constants.DEFAULT_UNIX_SOCKET", "http+unix:///no/such.sock")
-    monkeypatch.setattr("docker.api.client.DEFAULT_UNIX_SOCKET", "http+unix:///no/such.sock")
-    monkeypatch.setattr("docker.utils.utils.DEFAULT_UNIX_SOCKET", "http+unix:///no/such.sock")
-    error = refused_connection()
-    assert error.cause == "no Docker engine answers here"
-    assert "systemctl start docker" in (error.remedy or "")
-
-
 @ROOT
 def test_a_user_whom_the_engine_does_not_let_in_is_told_so() -> None:
     """Asked by a child process of this one that has become nobody."""
@@ -310,7 +294,7 @@ def test_an_engine_whose_disk_is_full_is_named(
             while True:
                 file.write(bytes(100))
         error = refusal(make_plan(folder, image, "full"))
-    assert error.cause.startswith("disk full: /")
+    assert error.cause.startswith("disk full: ")
     assert "df -h" in (error.remedy or "")
 
 

@@ -6,10 +6,12 @@ import os
 import secrets
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import docker
 import pytest
+from docker.errors import NotFound
 from docker.models.containers import Container
 
 from deploy.checks.containers import (
@@ -67,7 +69,8 @@ def container(engine: docker.DockerClient, image: str) -> Iterator[Container]:
     )
     made.start()
     yield made
-    made.remove(force=True)
+    with suppress(NotFound):
+        made.remove(force=True)
 
 
 def _about(name: str, findings: Iterator[Finding]) -> list[Finding]:

@@ -81,7 +81,7 @@ def test_a_dead_deployment_is_named_with_why_it_died_and_can_be_cleared_away() -
     )
     assert not folder.state_file.exists()
     assert folder.log.exists()
-    assert not list(deployment_findings())
+    assert list(deployment_findings()) == [Finding("ok", "deployments", "none of this user")]
     with pytest.raises(KitError, match="is gone already"):
         ClearDeployment("a").apply()
 
@@ -92,6 +92,18 @@ def test_the_words_of_earlier_servers_say_nothing_of_the_last_one_s_death() -> N
     assert "packed execution environment is damaged" in _found().detail
     _write(supervisor=DEAD, server=DEAD, log_start=folder.log.stat().st_size)
     assert _found().detail == "its supervisor and its server are dead"
+
+
+def test_a_container_that_an_engine_may_run_elsewhere_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
+    _write(engine="docker", container="numlkit-0-ab-a", supervisor=DEAD, server=DEAD)
+    found = _found()
+    assert found.fix is None
+    assert found.detail.startswith("its supervisor is dead; whether its server is, too, cannot be")
+    with pytest.raises(KitError, match="no Docker engine answers at"):
+        ClearDeployment("a").apply()
 
 
 def test_a_deployment_that_somebody_is_starting_is_not_cleared_away() -> None:
