@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from rich.console import Console as RichConsole
 from rich.table import Table
+from rich.text import Text
 
 from deploy.errors import KitError
 
@@ -31,13 +32,13 @@ class Console:
 
     def __init__(self, mode: Mode = "normal") -> None:
         self.mode = mode
-        self._out = RichConsole(highlight=False, soft_wrap=True)
-        self._err = RichConsole(stderr=True, highlight=False, soft_wrap=True)
+        self._out = RichConsole(highlight=False, markup=False, soft_wrap=True)
+        self._err = RichConsole(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
         """Show a line of progress."""
         if self.mode == "normal":
-            self._err.print(text, markup=False)
+            self._err.print(text)
 
     @contextmanager
     def step(self, title: str) -> Iterator[Say]:
@@ -51,12 +52,12 @@ class Console:
             yield lambda _detail: None
             return
         if self._err.is_terminal:
-            with self._err.status(title) as status:
-                yield lambda detail: status.update(f"{title}: {detail}")
+            with self._err.status(Text(title)) as status:
+                yield lambda detail: status.update(Text(f"{title}: {detail}"))
         else:
-            self._err.print(f"{title} ...", markup=False)
-            yield lambda detail: self._err.print(f"  {detail}", markup=False)
-        self._err.print(f"{title}: {time.monotonic() - started:.1f} s", markup=False)
+            self._err.print(f"{title} ...")
+            yield lambda detail: self._err.print(f"  {detail}")
+        self._err.print(f"{title}: {time.monotonic() - started:.1f} s")
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print a table; nothing in JSON mode, where :meth:`answer` speaks."""
@@ -68,18 +69,18 @@ class Console:
                 table.add_column(column)
             for row in rows:
                 table.add_row(*row)
-            self._out.print(table, markup=False)
+            self._out.print(table)
             return
         widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
-        self._out.print(title, markup=False)
+        self._out.print(title)
         for row in (columns, *rows):
             cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            self._out.print("  " + "  ".join(cells).rstrip(), markup=False)
+            self._out.print("  " + "  ".join(cells).rstrip())
 
     def line(self, text: str) -> None:
         """Print a line of the answer; nothing in JSON mode."""
         if self.mode != "json":
-            self._out.print(text, markup=False)
+            self._out.print(text)
 
     def answer(self, document: Any) -> None:
         """Print the machine-readable answer, in JSON mode only."""
@@ -88,7 +89,7 @@ class Console:
 
     def error(self, error: KitError) -> None:
         """Print a cause, and the remedy on the next line."""
-        self._err.print(f"error: {error.cause}", markup=False)
+        self._err.print(f"error: {error.cause}")
         if error.remedy:
-            self._err.print(f"  try: {error.remedy}", markup=False)
+            self._err.print(f"  try: {error.remedy}")
         self.answer({"ok": False, "error": error.cause, "remedy": error.remedy})

@@ -37,12 +37,12 @@ def work_folder(target: Path) -> Iterator[Path]:
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     for stale in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):
-        _remove(stale)
+        remove_folder(stale)
     folder = tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".partial")
     try:
         yield Path(folder)
     finally:
-        _remove(Path(folder))
+        remove_folder(Path(folder))
 
 
 @contextmanager
@@ -56,7 +56,8 @@ def built_folder(target: Path) -> Iterator[Path]:
         partial.rename(target)
 
 
-def _remove(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
+    """Remove ``folder`` and all in it, as far as this user may."""
     shutil.rmtree(folder, ignore_errors=True)
     if not folder.exists():
         return
@@ -122,7 +123,7 @@ def scratch_folder(prefix: str, *, lock: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        _remove(folder)
+        remove_folder(folder)
         os.close(use)
 
 

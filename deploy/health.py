@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass
 
 from deploy.errors import LaunchError, RepositoryError
+from deploy.failures.table import Diagnosis, diagnose
 from deploy.server.golden import golden_of
 from deploy.server.metrics import ModelCounts, fetch_counts
 from deploy.server.probe import Probe, SmokeResult, smoke
 from deploy.state import DeploymentFolder, DeploymentState, endpoint
 from deploy.supervisor.stubs import living_stubs, missing_stubs
+
+# More than a server says from its start to its end, unless it has served for months.
+_LAST_WORDS_BYTES = 10**6
 
 
 @dataclass(frozen=True)
@@ -44,10 +49,12 @@ class Health:
     Attributes:
         problems: What is wrong, a line each; empty if nothing is.
         models: The health of each model.
+        remedy: What to do about what is dead or has failed, in one line; None if nothing has.
     """
 
     problems: tuple[str, ...]
     models: tuple[ModelHealth, ...]
+    remedy: str | None = None
 
 
 def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float) -> Health:
@@ -60,12 +67,19 @@ def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float)
         state: Its state.
         timeout: Seconds for an answer.
     """
-    problems = []
+    problems, remedy = [], state.remedy
     if state.supervisor.process() is None:
         problems.append("the supervisor is dead: nothing that fails will be healed")
+        remedy = f"python3 deploy/up.py --name {state.name} starts it anew"
     server = state.server.process() if state.server is not None else None
     if server is None:
-        problems.append("the server is dead")
+        death = why_dead(state)
+        # A cause that the supervisor knows is told with the phase.
+        why = f": {death.cause}" if death is not None and state.cause is None else ""
+        problems.append(f"the server is dead{why}")
+        remedy = f"python3 deploy/logs.py --name {state.name}"
+        if death is not None:
+            remedy = death.remedy
     plan = folder.plan()
     wanted = plan.instances if plan is not None else dict.fromkeys(state.models, 1)
     url = state.url("http")
@@ -90,7 +104,20 @@ def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float)
             problems.append(f"model {model}: {result.error}")
     if state.phase != "ready":
         problems.append(f"the deployment is {state.phase}{f': {state.cause}' * bool(state.cause)}")
-    return Health(problems=tuple(problems), models=tuple(models))
+    return Health(problems=tuple(problems), models=tuple(models), remedy=remedy)
+
+
+def why_dead(state: DeploymentState) -> Diagnosis | None:
+    """Return why a deployment's server is dead, as far as its state or its log tells."""
+    if state.cause is not None:
+        return Diagnosis(state.cause, state.remedy or f"read its log: {state.log}")
+    try:
+        with state.log.open("rb") as log:
+            end = log.seek(0, os.SEEK_END)
+            log.seek(max(state.log_start, end - _LAST_WORDS_BYTES))
+            return diagnose(log.read().decode(errors="replace"))
+    except OSError:
+        return None
 
 
 def _asked(folder: DeploymentFolder, probe: Probe, model: str, *, of_site: bool) -> SmokeResult:

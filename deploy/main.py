@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-COMMANDS = ("prepare", "build", "up", "down", "status", "logs", "smoke")
+COMMANDS = ("prepare", "build", "up", "down", "status", "logs", "smoke", "doctor")
 
 
 def main() -> int:

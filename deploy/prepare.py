@@ -14,6 +14,7 @@ if __package__ in (None, ""):
 import argparse
 from collections.abc import Sequence
 
+from deploy.checks.launch import check_room
 from deploy.cli import Parser, make_parser, run
 from deploy.console import Console
 from deploy.deployment import Deployment
@@ -33,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _prepare(options: argparse.Namespace, console: Console) -> int:
     engine, deployment = LocalEngine(), Deployment(name=options.name)
+    check_room(deployment, engine.name)
     with console.step("prepare") as say:
         engine.prepare(deployment=deployment, say=say)
     environment = standard_environment(deployment.flavour).environment.folder

@@ -89,6 +89,7 @@ class DeploymentState(BaseModel):
         models: The models it serves.
         artefact: Digest of execution environment and model files.
         log: The server's log.
+        log_start: Bytes in it that earlier servers have written.
         phase: Where in its life it is.
         supervisor: The process beside the server.
         server: The server's own process on this host, once started; in a container, too.
@@ -112,6 +113,7 @@ class DeploymentState(BaseModel):
     models: tuple[str, ...]
     artefact: str
     log: Path
+    log_start: int = 0
     phase: Phase
     supervisor: ProcessId
     server: ProcessId | None = None

@@ -59,12 +59,15 @@ def _status(options: argparse.Namespace, console: Console) -> int:
     )
     for problem in health.problems:
         console.line(f"problem: {problem}")
+    if health.remedy is not None:
+        console.line(f"  try: {health.remedy}")
     healed = f"healed stubs {state.heals} times, restarted the server {state.restarts} times"
     console.line(f"{url}  phase {state.phase}; {healed}")
     console.answer(
         {
             "ok": not health.problems,
             "problems": health.problems,
+            "remedy": health.remedy,
             "models": [{**dataclasses.asdict(m), "ok": m.ok} for m in health.models],
             "state": state.model_dump(mode="json"),
         }

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from deploy.checks.launch import check_launch
 from deploy.cli import Parser, assignments, make_parser, run
 from deploy.console import Console
 from deploy.deployment import Deployment, Ports, load_deployment
@@ -161,6 +162,7 @@ def _up(options: argparse.Namespace, console: Console) -> int:
 def _launch(
     deployment: Deployment, engine: Engine, folder: DeploymentFolder, console: Console
 ) -> DeploymentState:
+    check_launch(deployment, engine.name)
     with console.step("prepare") as say:
         engine.prepare(deployment=deployment, say=say)
     stale = folder.state_here()

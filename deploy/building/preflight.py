@@ -14,6 +14,7 @@ import psutil
 from deploy.errors import BuildError
 
 _GB = 1e9
+_MB = 1e6
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,51 @@ def check_writable(needs: Sequence[Room]) -> None:
                              need.setting)  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Demand:
+    """What will be written to one file system.
+
+    Attributes:
+        rooms: What it is used for.
+        free: Bytes that there are.
+    """
+
+    rooms: tuple[Room, ...]
+    free: int
+
+    @property
+    def bytes(self) -> int:
+        """How much is needed."""
+        return sum(room.bytes for room in self.rooms)
+
+    def error(self) -> BuildError:
+        """Return what is wrong if that is more than there is."""
+        parts = ", ".join(f"{size(r.bytes)} in {r.folder} for {r.purpose}" for r in self.rooms)
+        settings = dict.fromkeys(room.setting for room in self.rooms)
+        return BuildError(
+            f"disk too small: {size(self.bytes)} needed ({parts}), {size(self.free)} free",
+            f"free space there, or use a larger disk: {'; '.join(settings)}",
+        )
+
+
+def by_file_system(
+    rooms: Sequence[Room], look: Callable[[Path], FileSystem] = file_system_of
+) -> list[Demand]:
+    """Return what will be written to each file system.
+
+    Args:
+        rooms: What will be used; those on one file system are added up.
+        look: Finds a folder's file system.
+    """
+    together: dict[int, list[Room]] = {}
+    free: dict[int, int] = {}
+    for room in rooms:
+        found = look(room.folder)
+        together.setdefault(found.device, []).append(room)
+        free[found.device] = found.free
+    return [Demand(tuple(group), free[device]) for device, group in together.items()]
+
+
 def check_room(needs: Sequence[Room], look: Callable[[Path], FileSystem] = file_system_of) -> None:
     """Check that every file system has room for all that will be written to it.
 
@@ -103,24 +149,14 @@ def check_room(needs: Sequence[Room], look: Callable[[Path], FileSystem] = file_
     Raises:
         BuildError: Naming what is needed, for what, and what there is.
     """
-    together: dict[int, list[Room]] = {}
-    free: dict[int, int] = {}
-    for need in needs:
-        found = look(need.folder)
-        together.setdefault(found.device, []).append(need)
-        free[found.device] = found.free
-    for device, group in together.items():
-        wanted = sum(need.bytes for need in group)
-        if wanted > free[device]:
-            parts = ", ".join(
-                f"{need.bytes / _GB:.1f} GB in {need.folder} for {need.purpose}" for need in group
-            )
-            settings = dict.fromkeys(need.setting for need in group)
-            raise BuildError(
-                f"disk too small: {wanted / _GB:.1f} GB needed ({parts}), "
-                f"{free[device] / _GB:.1f} GB free",
-                f"free space there, or use a larger disk: {'; '.join(settings)}",
-            )
+    for demand in by_file_system(needs, look):
+        if demand.bytes > demand.free:
+            raise demand.error()
+
+
+def size(count: int) -> str:
+    """Return a number of bytes as a person writes it."""
+    return f"{count / _GB:.1f} GB" if count >= _GB else f"{count / _MB:.0f} MB"
 
 
 def check_memory(wanted: int, available: int | None = None) -> None:

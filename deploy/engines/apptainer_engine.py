@@ -13,6 +13,7 @@ from deploy.deployment import Deployment
 from deploy.engines.base import end_process, process_with_identity, require_space
 from deploy.engines.container import ContainerEngine, ImageInUse, image_in_use
 from deploy.errors import LaunchError
+from deploy.failures.table import Diagnosis, diagnose, last_words
 from deploy.images.base import base_name
 from deploy.paths import CHECKOUT
 from deploy.plan import LaunchPlan
@@ -40,11 +41,11 @@ class ApptainerEngine(ContainerEngine):
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode != 0:
-            words = done.stderr.strip().splitlines()
-            raise LaunchError(
-                f"{sif}: apptainer cannot read it: {words[-1] if words else 'it says nothing'}",
+            known = diagnose(done.stderr) or Diagnosis(
+                f"{sif}: apptainer cannot read it: {last_words(done.stderr)[:300]}",
                 "copy or build it again",
             )
+            raise LaunchError(known.cause, known.remedy)
         labels = json.loads(done.stdout)["data"]["attributes"]["labels"]
         facts = sif.stat()
         # Reading half a gigabyte at every look would cost more than it tells.

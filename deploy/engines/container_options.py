@@ -12,6 +12,8 @@ from deploy.plan import ContainerPlan, LaunchPlan, mount_field
 from deploy.server.command import CONTAINER_PORTS
 from deploy.state import endpoint
 
+# The deployment's name, and its folder.
+DEPLOYMENT_LABEL, STATE_LABEL = "org.numlkit.deployment", "org.numlkit.state"
 _SPARE_BYTES = 64 * 2**20
 _SECOND_NS = 10**9
 HEALTH_INTERVAL_S, HEALTH_TIMEOUT_S, HEALTH_START_S, HEALTH_RETRIES = 15, 10, 60, 3
@@ -20,8 +22,8 @@ HEALTH_INTERVAL_S, HEALTH_TIMEOUT_S, HEALTH_START_S, HEALTH_RETRIES = 15, 10, 60
 def container_labels(plan: LaunchPlan) -> dict[str, str]:
     """Return the labels by which a container is known to be a deployment's."""
     return {
-        "org.numlkit.deployment": plan.deployment.name,
-        "org.numlkit.state": str(plan.log.parent),
+        DEPLOYMENT_LABEL: plan.deployment.name,
+        STATE_LABEL: str(plan.log.parent),
     }
 
 

@@ -20,13 +20,14 @@ from deploy.engines.container_options import run_command
 from deploy.engines.packed import find_archive
 from deploy.engines.site import site_environments, site_models
 from deploy.errors import DeploymentError, LaunchError
+from deploy.failures.table import diagnose
 from deploy.images.base import base_name
 from deploy.images.engine import connect, first_line
 from deploy.plan import LaunchPlan
 from deploy.server.command import CONTAINER_LISTEN, CONTAINER_PORTS
 from deploy.server.ports import choose_ports
 from deploy.state import DeploymentFolder, DeploymentState
-from deploy.supervisor.container import remove_container
+from deploy.supervisor.container import refusal, remove_container
 
 # Stubs lock memory and have deep stacks: what NVIDIA advises for Triton in a container.
 _STACK_BYTES = 64 * 2**20
@@ -57,7 +58,9 @@ class DockerEngine(ContainerEngine):
                 f"docker pull {name}, or docker load it" if packed or deployment.image else build,
             ) from None
         except DockerException as error:
-            raise LaunchError(f"the Docker engine refuses: {first_line(error)}") from None
+            words = first_line(error)
+            known = diagnose(words) or refusal(words)
+            raise LaunchError(known.cause, known.remedy) from None
         finally:
             client.close()
         return image_in_use(name, str(image.id), image.labels, deployment)

@@ -43,18 +43,11 @@ from deploy.server.release import find_release
 from deploy.state import DeploymentFolder, DeploymentState
 from deploy.supervisor.leftovers import (
     SCRATCH,
-    SHARED_MEMORY,
     scratch_since,
     shm_prefix,
     sweep,
     taking_turns,
 )
-
-_MB = 1_000_000
-# The environment takes 1.3 GB (5.6 for GPUs), and pip as much again while it unpacks; Triton 0.2.
-_ENVIRONMENT_BYTES = {"cpu": 3_000 * _MB, "gpu": 12_000 * _MB}
-_LAUNCH_BYTES = 100 * _MB
-_SHM_BYTES_PER_INSTANCE = 2 * _MB
 
 
 class LocalEngine(Engine):
@@ -117,16 +110,8 @@ class LocalEngine(Engine):
         environment, site = standard.environment, site_models(deployment)
         models = kit_models(deployment)
         needs_environment = bool(models) or any(runs_in_kits(model) for model in site)
-        if needs_environment and not standard.packages.exists():
-            require_space(
-                cache, _ENVIRONMENT_BYTES[deployment.flavour], "the execution environment"
-            )
-        require_space(DeploymentFolder(deployment.name).path, _LAUNCH_BYTES, "the deployment")
-        devices = choose_devices(deployment)
-        for warning in devices.warnings:
+        for warning in choose_devices(deployment).warnings:
             say(f"warning: {warning}")
-        processes = sum(count_instances(deployment, devices).values())
-        require_space(SHARED_MEMORY, processes * _SHM_BYTES_PER_INSTANCE, "the model instances")
         distribution = ensure_distribution(
             cache, find_release(deployment.triton), standard.lock.python, say
         )

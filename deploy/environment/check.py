@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.environment.install import Environment
+from deploy.environment.interpreter import version_of
 from deploy.errors import EnvironmentSetupError, RepositoryError
 from deploy.files import digest_of, write_atomically
 from deploy.server.distribution import TritonDistribution
@@ -25,18 +26,32 @@ def check_stub_fits(environment: Environment, distribution: TritonDistribution) 
     Raises:
         EnvironmentSetupError: If the stub would start with another Python, or not at all.
     """
+    folder, remake = environment.folder, f"rm -r {environment.folder}, and repeat the command"
     short = ".".join(environment.python_version.split(".")[:2])
     if short != distribution.stub_python:
-        raise EnvironmentSetupError(
-            f"execution environment {environment.folder} has Python {short}, "
-            f"the stub is built for {distribution.stub_python}"
-        )
-    for path in (environment.folder / "bin" / "activate", environment.libpython):
+        raise _another_python(folder, short, distribution, remake)
+    for path in (folder / "bin" / "activate", environment.libpython):
         if not path.exists():
             raise EnvironmentSetupError(
-                f"execution environment {environment.folder} has no {path.name}",
-                f"rm -r {environment.folder.parent} and repeat the command",
+                f"execution environment {folder} has no {path.name}", remake
             )
+    found = version_of(environment.python)
+    if found is None:
+        raise EnvironmentSetupError(
+            f"execution environment {folder}: its bin/python does not start", remake
+        )
+    if not found.startswith(f"{distribution.stub_python}."):
+        raise _another_python(folder, found, distribution, remake)
+
+
+def _another_python(
+    folder: Path, version: str, distribution: TritonDistribution, remedy: str
+) -> EnvironmentSetupError:
+    return EnvironmentSetupError(
+        f"execution environment {folder} has Python {version}, "
+        f"the stub is built for {distribution.stub_python}",
+        remedy,
+    )
 
 
 def check_models_answer(

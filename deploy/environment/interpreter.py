@@ -87,6 +87,15 @@ def given_interpreter(executable: Path, wanted: str) -> Interpreter:
     raise _no_library(executable, wanted)
 
 
+def version_of(executable: Path) -> str | None:
+    """Return ``X.Y.Z`` of the Python at ``executable``; None if it does not run as one."""
+    try:
+        facts = _probe(executable)
+    except OSError:
+        return None
+    return facts[0] if facts is not None else None
+
+
 def _no_library(executable: Path, wanted: str) -> EnvironmentSetupError:
     return EnvironmentSetupError(
         f"{executable} has no shared libpython{wanted}, which Triton's stub loads",

@@ -10,6 +10,8 @@ from docker.errors import DockerException
 from requests.exceptions import RequestException
 
 from deploy.errors import BuildError
+from deploy.failures.docker import NO_CONNECTION
+from deploy.failures.table import diagnose
 
 # A build step that writes gigabytes says nothing while it does.
 _TIMEOUT_S = 1800
@@ -27,21 +29,15 @@ def connect() -> docker.DockerClient:
         client.ping()
     except (DockerException, RequestException) as error:
         host = os.environ.get("DOCKER_HOST")
-        if "Permission denied" in str(error) and not host:
-            raise BuildError(
-                "the Docker engine does not let this user in",
-                "sudo usermod -aG docker $USER, then log in anew",
-            ) from None
         if host:
             raise BuildError(
                 f"no Docker engine answers at {host}, which DOCKER_HOST names",
                 "set it to where one does, or unset it",
             ) from None
-        raise BuildError(
-            "no Docker engine answers here",
-            "start it (sudo systemctl start docker), or install it "
-            "(sudo scripts/install_container_tools)",
-        ) from None
+        # Whatever it is, there is no connection; the table knows why.
+        known = diagnose(f"{NO_CONNECTION}: {error}")
+        assert known is not None
+        raise BuildError(known.cause, known.remedy) from None
     client.api.timeout = _TIMEOUT_S
     return client
 

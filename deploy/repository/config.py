@@ -21,6 +21,13 @@ ModelConfig: TypeAlias = Any  # protobuf's class; tritonclient ships no types
 SEMANTIC_OUTPUTS = ("x_semantic_u", "x_semantic_v", "x_semantic_y")
 EVENT_OUTPUT = "e_evt"
 POSITION_INPUTS = tuple(f"spacepoint_table_position_{axis}" for axis in "xyz")
+# The outputs that each head of a network gives.
+OUTPUTS = {
+    "semantic": SEMANTIC_OUTPUTS,
+    "filter": ("x_filter_u", "x_filter_v", "x_filter_y"),
+    "event": (EVENT_OUTPUT,),
+    "vertex": ("v_evt",),
+}
 
 
 @dataclass(frozen=True)
@@ -135,19 +142,32 @@ def process_count(config: ModelConfig) -> int:
     return sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
 
 
+def misfits(config: ModelConfig, weights: WeightFacts) -> tuple[str, ...]:
+    """Return the outputs and inputs of ``config`` that are not those of ``weights``, by name.
+
+    A launch sets them right; a server that is given the configuration as it is does not.
+    """
+    fitting = model_config_pb2.ModelConfig()
+    fitting.CopyFrom(config)
+    _fit_outputs(fitting, weights)
+    given = {output.name: list(output.dims) for output in config.output}
+    for output in fitting.output:
+        # Existing configurations declare it in either way; what is answered is the same.
+        if output.name == EVENT_OUTPUT and given[EVENT_OUTPUT] == [1, *output.dims]:
+            output.dims[:] = given[EVENT_OUTPUT]
+    wanted = {name for head in weights.heads for name in OUTPUTS.get(head, ())}
+    found = sorted(wanted - {output.name for output in config.output})
+    for there, right in ((config.output, fitting.output), (config.input, fitting.input)):
+        tensors = {tensor.name: tensor for tensor in there}
+        fitted = {tensor.name: tensor for tensor in right}
+        names = dict.fromkeys([*tensors, *fitted])
+        found += [name for name in names if tensors.get(name) != fitted.get(name)]
+    return tuple(found)
+
+
 def _fit_outputs(config: ModelConfig, weights: WeightFacts) -> None:
     """Give ``config`` the output sizes and class names of ``weights``."""
-    absent = {
-        name
-        for head, names in (
-            ("semantic", SEMANTIC_OUTPUTS),
-            ("filter", ("x_filter_u", "x_filter_v", "x_filter_y")),
-            ("event", (EVENT_OUTPUT,)),
-            ("vertex", ("v_evt",)),
-        )
-        if head not in weights.heads
-        for name in names
-    }
+    absent = {name for head in OUTPUTS.keys() - set(weights.heads) for name in OUTPUTS[head]}
     kept = [output for output in config.output if output.name not in absent]
     del config.output[:]
     config.output.extend(kept)
@@ -162,7 +182,7 @@ def _fit_outputs(config: ModelConfig, weights: WeightFacts) -> None:
     if weights.event_classes:
         config.parameters["event_classes"].string_value = ",".join(weights.event_classes)
     if weights.spacepoint_positions:
-        for name in POSITION_INPUTS:
+        for name in sorted(set(POSITION_INPUTS) - {tensor.name for tensor in config.input}):
             config.input.add(
                 name=name, data_type=model_config_pb2.TYPE_FP32, dims=[-1], optional=True
             )

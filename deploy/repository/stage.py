@@ -78,6 +78,16 @@ def read_weight_facts(folder: Path) -> WeightFacts:
         )
 
 
+def read_weights_digest(folder: Path) -> str | None:
+    """Return the sha256 that ``model.json`` names for the weights; None if it names none.
+
+    Raises:
+        RepositoryError: Naming the file and what is wrong with it.
+    """
+    with _card(folder) as card:
+        return str(card["weights"]["sha256"]) if "weights" in card else None
+
+
 @contextmanager
 def _card(folder: Path) -> Iterator[Any]:
     """Yield the content of ``model.json``; what is wrong with it is told in one line."""

@@ -45,6 +45,11 @@ class TritonDistribution:
         return self.root / "bin" / "tritonserver"
 
     @property
+    def stub(self) -> Path:
+        """The Python backend's stub."""
+        return self.backends / "python" / "triton_python_backend_stub"
+
+    @property
     def backends(self) -> Path:
         """The backend directory."""
         return self.root / "backends"
@@ -88,12 +93,12 @@ def ensure_distribution(
     return found
 
 
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def check_libc(release: TritonRelease) -> None:
+    """Check that the wheel's tritonserver starts on this system.
 
-
-def _download(release: TritonRelease, folder: Path, say: Say) -> Path:
+    Raises:
+        TritonSetupError: If it needs a newer glibc.
+    """
     libc = platform.libc_ver()[1]
     wanted = release.wheel.libc
     if libc and tuple(int(part) for part in libc.split(".")[:2]) < wanted:
@@ -102,6 +107,15 @@ def _download(release: TritonRelease, folder: Path, say: Say) -> Path:
             f"{wanted[0]}.{wanted[1]}; this system has {libc}",
             "a newer system (Debian 12, Ubuntu 22.04, EL 10), or a container engine",
         )
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _download(release: TritonRelease, folder: Path, say: Say) -> Path:
+    check_libc(release)
     say(f"fetching tritonserver {release.server} ({release.wheel.requirement})")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
     command += ["--only-binary=:all:", "--dest", str(folder), release.wheel.requirement]

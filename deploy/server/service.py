@@ -18,9 +18,9 @@ from deploy.client.endpoint import Endpoint
 from deploy.client.errors import ClientError, RequestError
 from deploy.client.transport import TritonTransport, no_triton, triton_reason
 from deploy.errors import KitError
+from deploy.failures.table import diagnose
 from deploy.repository.stage import VERSION, find_model, read_weight_facts
 from deploy.server.contract import Signature, breach
-from deploy.server.failures import diagnose
 from deploy.server.golden import GoldenEvent, difference, golden_of
 from deploy.server.probe import asked_model
 

@@ -17,7 +17,7 @@ from deploy.sif.squashfs import Compression, options, without_epoch
 Version = tuple[int, ...]
 
 # 1.2 is the first whose definition files take arguments.
-_APPTAINER = (1, 2)
+APPTAINER_OLDEST = (1, 2)
 # 4.4 is the first that sets the times of all files.
 _MKSQUASHFS = (4, 4)
 # 4.5 is the first that reads a tar.
@@ -88,7 +88,7 @@ def find_tools(compression: Compression) -> SifTools:
         )
     assert apptainer is not None
     assert mksquashfs is not None
-    _check_version(apptainer, _APPTAINER)
+    _check_version(apptainer, APPTAINER_OLDEST)
     _check_version(mksquashfs, _MKSQUASHFS)
     if _CORRUPTING[0] <= mksquashfs.version < _CORRUPTING[1]:
         raise MissingToolError(

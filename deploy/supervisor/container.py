@@ -13,10 +13,10 @@ from docker.models.containers import Container
 
 from deploy.engines.container_options import create_options
 from deploy.errors import LaunchError
+from deploy.failures.table import Diagnosis, diagnose
 from deploy.images.engine import connect, first_line
 from deploy.plan import LaunchPlan
 from deploy.server.command import EXIT_TIMEOUT_S
-from deploy.server.failures import diagnose
 from deploy.state import ProcessId
 from deploy.supervisor.server import Note, Server
 
@@ -94,6 +94,22 @@ class ContainerServer(Server):
         return f"ended with status {state.get('ExitCode')}"
 
 
+def container_runs(name: str) -> bool:
+    """Return whether the container ``name`` runs, on whichever host the engine is.
+
+    Raises:
+        KitError: If the engine does not answer, or refuses.
+    """
+    with _engine_errors():
+        client = connect()
+        try:
+            return bool(client.containers.get(name).attrs["State"]["Running"])
+        except NotFound:
+            return False
+        finally:
+            client.close()
+
+
 def remove_container(name: str) -> None:
     """Stop and remove the container ``name``; one that is not there is no mistake.
 
@@ -118,9 +134,12 @@ def _engine_errors() -> Iterator[None]:
         yield
     except (APIError, requests.RequestException) as error:
         words = first_line(error)
-        known = diagnose(words)
-        if known is not None:
-            raise LaunchError(known.cause, known.remedy) from None
-        raise LaunchError(
-            f"the Docker engine refuses: {words[:300]}", "its log says more: journalctl -u docker"
-        ) from None
+        known = diagnose(words) or refusal(words)
+        raise LaunchError(known.cause, known.remedy) from None
+
+
+def refusal(words: str) -> Diagnosis:
+    """Return what a Docker engine says, as it says it, where the table does not know it."""
+    return Diagnosis(
+        f"the Docker engine refuses: {words[:300]}", "its log says more: journalctl -u docker"
+    )

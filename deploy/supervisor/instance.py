@@ -17,8 +17,8 @@ from pathlib import Path
 
 from deploy.engines.base import end_process, process_with_identity
 from deploy.errors import LaunchError
+from deploy.failures.table import Diagnosis, diagnose, last_words
 from deploy.plan import LaunchPlan, Mount, mount_field
-from deploy.server.failures import diagnose, last_words
 from deploy.state import ProcessId
 from deploy.supervisor.server import Note, Server
 
@@ -47,14 +47,19 @@ class InstanceServer(Server):
             scratch_folder(self._folder).mkdir(mode=0o700)
         _join_logs(plan.log, self._name)
         done = _apptainer(instance_command(plan), self._folder)
+        # What is said before the instance is one is in the one, what it says itself in the other.
+        known = diagnose(f"{done.stderr}\n{self.output()}")
+        if done.returncode == 0 and known is not None and plan.container.gpus:
+            # To Apptainer a GPU that it cannot hand on is worth a warning; a server that was to
+            # have it is of no use without.
+            stop_instance(self._name, self._folder)
+            raise LaunchError(known.cause, known.remedy)
         if done.returncode != 0:
-            known = diagnose(done.stderr)
-            if known is not None:
-                raise LaunchError(known.cause, known.remedy)
-            raise LaunchError(
+            known = known or Diagnosis(
                 f"apptainer does not start the instance: {last_words(done.stderr)[:300]}",
                 f"read its log: {plan.log}",
             )
+            raise LaunchError(known.cause, known.remedy)
         deadline = time.monotonic() + _START_S
         while self.identity is None and time.monotonic() < deadline:
             process = process_with_identity(plan.identity)
@@ -109,6 +114,11 @@ def instance_command(plan: LaunchPlan) -> tuple[str, ...]:
         container.name,
         *plan.arguments,
     )
+
+
+def instance_files(folder: Path) -> tuple[Path, ...]:
+    """Return the files in which Apptainer keeps what it knows of a deployment's instances."""
+    return tuple(sorted(config_folder(folder).glob("instances/app/*/*/*/*.json")))
 
 
 def stop_instance(name: str, folder: Path) -> None:

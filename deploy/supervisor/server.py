@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import NoReturn, Protocol
 
 from deploy.errors import LaunchError
+from deploy.failures.table import diagnose, is_hopeless, last_words
 from deploy.plan import LaunchPlan
-from deploy.server.failures import diagnose, is_hopeless, last_words
 from deploy.server.golden import GoldenEvent
 from deploy.server.probe import Probe, smoke
 from deploy.state import ProcessId

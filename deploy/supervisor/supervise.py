@@ -137,7 +137,8 @@ class Supervisor:
         def note(**changes: object) -> None:
             self._note(phase, **changes)
 
-        note(server=None)
+        log = self._plan.log
+        note(server=None, log_start=log.stat().st_size if log.exists() else 0)
         return self._start_server(self._plan, note)
 
     def _until_ready(self, server: Server, timeout: float) -> None:

@@ -26,16 +26,16 @@ from deploy.environment.install import MARKER, Environment
 from deploy.environment.interpreter import Interpreter, find_interpreter
 from deploy.environment.standard import StandardEnvironment, standard_environment
 from deploy.errors import EnvironmentSetupError, LaunchError
+from deploy.failures.table import diagnose
 from deploy.paths import MODEL_REPOSITORY, cache_folder
 from deploy.repository.config import LaunchSettings
 from deploy.repository.stage import VERSION, plan_models, stage
 from deploy.server.distribution import TritonDistribution
-from deploy.server.failures import diagnose
 from deploy.server.golden import GoldenEvent, read_golden
 from deploy.server.ports import choose_ports
 from deploy.server.probe import Probe
 from deploy.state import LaunchPlan
-from deploy.supervisor.server import Server
+from deploy.supervisor.process import ProcessServer
 from tests.kit import leftovers
 
 DEADLINE_S = 30
@@ -89,7 +89,7 @@ class Bench:
         protocol: str = "http",
     ) -> None:
         """Wait until a server is ready, and stop it, as a supervisor does."""
-        server = Server(plan, lambda process, before: None)
+        server = ProcessServer(plan, lambda **_changes: None)
         started = time.monotonic()
         try:
             server.wait_ready(
@@ -123,8 +123,8 @@ def _ports() -> Ports:
 
 @pytest.fixture(scope="session")
 def environment() -> Path:
-    engine = LocalEngine()
-    return engine.prepare(deployment=Deployment(), say=Console("quiet").say)
+    LocalEngine().prepare(deployment=Deployment(), say=Console("quiet").say)
+    return standard_environment("cpu").environment.folder
 
 
 @pytest.fixture
@@ -383,6 +383,14 @@ def test_a_shared_memory_folder_that_is_too_small_is_named(bench: Bench) -> None
     plan = bench.plan(environment=bench.environment, code=GOOD_MODEL)
     failure = bench.failure(_with_small(plan, "/dev/shm", "512k"))
     assert failure.cause.startswith("/dev/shm is too small")
+
+
+def test_a_shared_memory_folder_that_is_too_small_for_a_request_is_named(bench: Bench) -> None:
+    plan = bench.plan(environment=bench.environment, code=GOOD_MODEL)
+    large = np.ones(1_000_000, np.float32)
+    golden = {"echo": GoldenEvent({"x": large}, {"y": large})}
+    failure = bench.failure(_with_small(plan, "/dev/shm", "3m"), golden=golden)
+    assert failure.cause.endswith("/dev/shm is full: a request's tensors do not fit")
 
 
 def test_a_tmp_that_is_too_small_for_a_packed_environment_is_named(bench: Bench) -> None:

@@ -13,7 +13,7 @@ import pytest
 from deploy.environment.standard import standard_environment
 from deploy.paths import CHECKOUT
 
-COMMANDS = ("prepare", "build", "up", "down", "status", "logs", "smoke")
+COMMANDS = ("prepare", "build", "up", "down", "status", "logs", "smoke", "doctor")
 
 
 def _run(
@@ -192,4 +192,4 @@ def test_a_bare_python_continues_in_the_environment_that_quickstart_made(tmp_pat
 def test_the_console_command_names_its_commands(tmp_path: Path) -> None:
     done = _run(["-m", "deploy.main", "--help"], tmp_path)
     assert done.returncode == 0
-    assert done.stdout == "usage: numlkit {prepare,build,up,down,status,logs,smoke} ...\n"
+    assert done.stdout == "usage: numlkit {prepare,build,up,down,status,logs,smoke,doctor} ...\n"

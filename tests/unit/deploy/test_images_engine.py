@@ -3,6 +3,8 @@
 The engine that lets a user in is a real one, in tests/containers.
 """
 
+import hashlib
+import json
 import socket
 import threading
 import time
@@ -50,3 +52,39 @@ def test_one_that_breaks_off_does_not_answer(
         threading.Thread(target=lambda: broken.accept()[0].close(), daemon=True).start()
         with pytest.raises(BuildError, match="no Docker engine answers at unix://"):
             connect()
+
+
+@pytest.fixture
+def usual_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where an engine is looked for if DOCKER_HOST does not say: in the current context."""
+    path = tmp_path / "socket"
+    digest = hashlib.sha256(b"other").hexdigest()
+    (tmp_path / "contexts" / "meta" / digest).mkdir(parents=True)
+    host = {"docker": {"Host": f"unix://{path}", "SkipTLSVerify": False}}
+    (tmp_path / "contexts" / "meta" / digest / "meta.json").write_text(
+        json.dumps({"Name": "other", "Metadata": {}, "Endpoints": host})
+    )
+    (tmp_path / "config.json").write_text('{"currentContext": "other"}')
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    return path
+
+
+def test_one_that_does_not_run_is_told_from_one_that_hangs(
+    usual_socket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BuildError) as absent:
+        connect()
+    monkeypatch.setattr(engine, "_GREETING_S", 0.2)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(usual_socket))
+        with pytest.raises(BuildError) as dead:
+            connect()
+        silent.listen()
+        with pytest.raises(BuildError) as hanging:
+            connect()
+    for error in (absent.value, dead.value):
+        assert error.cause == "no Docker engine answers here"
+        assert error.remedy is not None
+        assert error.remedy.startswith("start it (sudo systemctl start docker)")
+    assert hanging.value.cause == "the Docker engine is there, but does not answer"

@@ -1,0 +1,71 @@
+"""What a launch is refused for before anything is made: what doctor would say, too."""
+
+from __future__ import annotations
+
+from deploy.checks.finding import refuse
+from deploy.checks.ports import check_ports
+from deploy.checks.repository import launch_findings
+from deploy.checks.room import (
+    container_memory_findings,
+    launch_rooms,
+    room_findings,
+    writable_findings,
+)
+from deploy.deployment import Deployment, EngineName
+from deploy.engines.instances import choose_devices
+from deploy.engines.own_weights import own_weights
+from deploy.engines.site import kit_models
+from deploy.paths import MODEL_REPOSITORY, cache_folder
+from deploy.server.command import require_plain
+from deploy.state import DeploymentFolder
+
+
+def check_launch(deployment: Deployment, engine: EngineName) -> None:
+    """Refuse a launch that could not end well.
+
+    Args:
+        deployment: What is wanted.
+        engine: What starts it.
+
+    Raises:
+        KitError: With cause and remedy of the first thing that is wrong.
+    """
+    if engine == "local":
+        check_plain_folders(deployment)
+    choose_devices(deployment)
+    check_room(deployment, engine)
+    refuse(launch_findings(MODEL_REPOSITORY, kit_models(deployment), own_weights(deployment)))
+    check_ports(deployment)
+
+
+def check_plain_folders(deployment: Deployment) -> None:
+    """Refuse folders whose names a server without a container cannot use.
+
+    Args:
+        deployment: What is wanted.
+
+    Raises:
+        DeploymentError: Naming the folder, and what chooses another.
+    """
+    for variable, path in (
+        ("XDG_CACHE_HOME", cache_folder()),
+        ("XDG_STATE_HOME", DeploymentFolder(deployment.name).path),
+    ):
+        require_plain(path, f"set {variable} to a folder with a plain name")
+
+
+def check_room(deployment: Deployment, engine: EngineName) -> None:
+    """Refuse what there is no room for.
+
+    Args:
+        deployment: What is wanted.
+        engine: What starts it.
+
+    Raises:
+        LaunchError: Naming folder, what is needed and what there is.
+    """
+    rooms = launch_rooms(deployment, engine)
+    refuse(writable_findings(rooms))
+    refuse(room_findings(rooms))
+    if engine == "docker":
+        refuse(container_memory_findings(deployment))

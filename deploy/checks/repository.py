@@ -1,0 +1,157 @@
+"""A model repository: is every model in it complete, valid, and of one piece?"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from deploy.checks.finding import Finding, ok
+from deploy.errors import RepositoryError
+from deploy.repository.config import misfits, read_config
+from deploy.repository.stage import (
+    MODEL_FILES,
+    VERSION,
+    find_model,
+    read_weight_facts,
+    read_weights_digest,
+)
+from deploy.repository.weights import check_classes, check_digest
+from deploy.server.golden import read_golden
+
+SUBJECT = "model repository"
+_WEIGHTS = "weights.safetensors"
+_CODE = "model.py"
+_CONFIG = "config.pbtxt"
+# A stub beside the configuration serves a Python of its own, with the library it is linked to.
+_BESIDE_CONFIG = {_CONFIG, VERSION, "triton_python_backend_stub"}
+_AGAIN = "git checkout it, or import the checkpoint again (scripts/import_checkpoint.py)"
+_REMEDY = "correct the file, or git checkout it"
+_BESIDE_WEIGHTS = {_CODE, *MODEL_FILES, "__pycache__"}
+
+
+def launch_findings(
+    repository: Path, models: Sequence[str], weights: Mapping[str, Path]
+) -> Iterator[Finding]:
+    """Return what keeps ``models`` from being served.
+
+    Args:
+        repository: A model repository in Triton's layout.
+        models: The models to serve.
+        weights: Folders with weights and ``model.json`` that replace the repository's, by
+            model.
+    """
+    for model in models:
+        try:
+            folder = find_model(repository, model)
+            _check_config(folder)
+            _check_code(folder / VERSION / _CODE)
+            files = weights.get(model, folder / VERSION)
+            if model in weights and not files.exists():
+                continue  # not imported yet
+            _check_files(folder, files)
+        except RepositoryError as error:
+            yield Finding("problem", SUBJECT, error.cause, error.remedy or _REMEDY)
+
+
+def repository_findings(
+    repository: Path, models: Sequence[str], weights: Mapping[str, Path]
+) -> Iterator[Finding]:
+    """Return all that is wrong with a repository, and what is odd in it.
+
+    Args:
+        repository: A model repository in Triton's layout.
+        models: The models to serve.
+        weights: Folders with weights and ``model.json`` that replace the repository's, by
+            model.
+    """
+    found = list(launch_findings(repository, models, weights))
+    if not found:
+        found = [
+            finding
+            for model in models
+            if model not in weights
+            for finding in _misfit_findings(repository / model)
+        ]
+    if not found:
+        yield ok(SUBJECT, f"{', '.join(models)} in {repository}")
+    yield from found
+    yield from _unknown_findings(repository)
+
+
+def _check_config(folder: Path) -> None:
+    path = folder / _CONFIG
+    config = read_config(path)
+    if config.name not in ("", folder.name):
+        raise RepositoryError(
+            f"{path}: names its model {config.name!r}", f'name: "{folder.name}", or no name'
+        )
+    if config.backend != "python":
+        raise RepositoryError(
+            f"{path}: its backend is {config.backend!r}, this kit serves Python models",
+            'backend: "python"',
+        )
+
+
+def _check_code(path: Path) -> None:
+    try:
+        ast.parse(path.read_bytes(), filename=str(path))
+    except OSError as error:
+        raise RepositoryError(f"{path}: {error.strerror}") from None
+    except (SyntaxError, ValueError) as error:
+        raise RepositoryError(f"{path}: not Python: {error}") from None
+
+
+def _check_files(folder: Path, files: Path) -> None:
+    for name in MODEL_FILES:
+        if not (files / name).is_file():
+            raise RepositoryError(
+                f"{files / name}: no such file",
+                _AGAIN,
+            )
+    facts, digest = read_weight_facts(files), read_weights_digest(files)
+    if digest is not None:
+        check_digest(files / _WEIGHTS, digest)
+    check_classes(files / _WEIGHTS, facts)
+    golden = read_golden(files / "golden.npz")
+    asked = {tensor.name for tensor in read_config(folder / _CONFIG).input if not tensor.optional}
+    if missing := sorted(asked - golden.inputs.keys()):
+        raise RepositoryError(
+            f"{files / 'golden.npz'}: its event has no {', '.join(missing)}",
+            _AGAIN,
+        )
+
+
+def _misfit_findings(folder: Path) -> Iterator[Finding]:
+    """Return what a launch sets right, and a server that is given the folder does not."""
+    names = misfits(read_config(folder / _CONFIG), read_weight_facts(folder / VERSION))
+    if names:
+        yield Finding(
+            "problem",
+            SUBJECT,
+            f"{folder / _CONFIG}: its {', '.join(names)} are not those of the weights",
+            "correct names and dims after model.json beside the weights; up does so by itself",
+        )
+
+
+def _unknown_findings(repository: Path) -> Iterator[Finding]:
+    for folder in sorted(repository.iterdir()):
+        if not (folder / _CONFIG).exists():
+            yield _unknown([folder], "no model: Triton takes every folder here for one")
+            continue
+        known = _BESIDE_CONFIG | {path.name for path in folder.glob("lib*.so*")}
+        yield from _strangers(folder, known)
+        yield from _strangers(folder / VERSION, _BESIDE_WEIGHTS)
+
+
+def _strangers(folder: Path, known: Iterable[str]) -> Iterator[Finding]:
+    there = sorted(folder.iterdir()) if folder.is_dir() else []
+    strangers = [path for path in there if path.name not in known]
+    if strangers:
+        yield _unknown(strangers, "nothing that a launch serves")
+
+
+def _unknown(paths: Sequence[Path], what: str) -> Finding:
+    names = ", ".join(str(path) for path in paths[:3])
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return Finding("warning", SUBJECT, f"{names}{more}: {what}", "move it elsewhere")

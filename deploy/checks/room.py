@@ -1,0 +1,119 @@
+"""Is there room for what a launch, or a build, writes: on disks and in shared memory?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from deploy.building.preflight import (
+    Demand,
+    FileSystem,
+    Room,
+    by_file_system,
+    check_temporary_folder,
+    check_writable,
+    file_system_of,
+    size,
+)
+from deploy.checks.finding import Finding, ok, wrong
+from deploy.deployment import Deployment, EngineName
+from deploy.engines.instances import choose_devices, count_instances
+from deploy.environment.standard import standard_environment
+from deploy.errors import BuildError, EnvironmentSetupError, GpuError
+from deploy.paths import cache_folder
+from deploy.state import DeploymentFolder
+from deploy.supervisor.leftovers import SHARED_MEMORY
+
+SUBJECT = "room"
+_MB = 10**6
+# The environment takes 1.3 GB (5.6 for GPUs), and pip as much again while it unpacks; Triton 0.2.
+_ENVIRONMENT_BYTES = {"cpu": 3_000 * _MB, "gpu": 12_000 * _MB}
+_LAUNCH_BYTES = 100 * _MB
+_SHM_BYTES_PER_INSTANCE = 2 * _MB
+
+
+def launch_rooms(deployment: Deployment, engine: EngineName) -> list[Room]:
+    """Return what a launch writes on this host.
+
+    Args:
+        deployment: What is wanted.
+        engine: What starts it.
+    """
+    state = DeploymentFolder(deployment.name).path
+    rooms = [Room(state, _LAUNCH_BYTES, "the deployment", "set XDG_STATE_HOME")]
+    if (engine == "local" or deployment.checkpoints) and not _has_environment(deployment):
+        needed, what = _ENVIRONMENT_BYTES[deployment.flavour], "the execution environment"
+        rooms.append(Room(cache_folder(), needed, what, "set XDG_CACHE_HOME"))
+    if engine != "docker":  # whose containers have their own
+        setting = "fewer --instances, or doctor.py --fix if dead servers fill it"
+        needed = _shared_bytes(deployment)
+        rooms.append(Room(SHARED_MEMORY, needed, "the model instances", setting))
+    return rooms
+
+
+def room_findings(
+    rooms: Sequence[Room],
+    more: Sequence[Room] = (),
+    look: Callable[[Path], FileSystem] = file_system_of,
+) -> Iterator[Finding]:
+    """Return a finding for each file system that will be written to.
+
+    Args:
+        rooms: What must be there, or it is a problem.
+        more: What is better there, or it is a warning.
+        look: Finds a folder's file system.
+    """
+    for demand in by_file_system([*rooms, *more], look):
+        needed = Demand(tuple(room for room in demand.rooms if room in rooms), demand.free)
+        if needed.bytes > demand.free:
+            yield wrong(SUBJECT, needed.error())
+        elif demand.bytes > demand.free:
+            yield wrong(SUBJECT, demand.error(), "warning")
+        else:
+            folders = ", ".join(dict.fromkeys(str(room.folder) for room in demand.rooms))
+            yield ok(SUBJECT, f"{size(demand.free)} free for {folders}")
+
+
+def writable_findings(rooms: Sequence[Room]) -> Iterator[Finding]:
+    """Return a problem for each folder that this user can neither write to nor make."""
+    for room in rooms:
+        try:
+            check_writable([room])
+        except BuildError as error:
+            yield wrong(SUBJECT, error)
+
+
+def temporary_findings() -> Iterator[Finding]:
+    """Return a problem if TMPDIR names no usable folder."""
+    try:
+        check_temporary_folder()
+    except BuildError as error:
+        yield wrong(SUBJECT, error)
+
+
+def container_memory_findings(deployment: Deployment) -> Iterator[Finding]:
+    """Return a problem if a Docker container is to get too little shared memory."""
+    needed = _shared_bytes(deployment)
+    if deployment.shm_size < needed:
+        yield Finding(
+            "problem",
+            SUBJECT,
+            f"the container is to have {size(deployment.shm_size)} of shared memory, "
+            f"the model instances need {size(needed)}",
+            "--shm-size 1g, or fewer --instances",
+        )
+
+
+def _shared_bytes(deployment: Deployment) -> int:
+    try:
+        count = sum(count_instances(deployment, choose_devices(deployment)).values())
+    except GpuError:  # another check's to say
+        count = len(deployment.models)
+    return count * _SHM_BYTES_PER_INSTANCE
+
+
+def _has_environment(deployment: Deployment) -> bool:
+    try:
+        return standard_environment(deployment.flavour).packages.exists()
+    except EnvironmentSetupError:  # another check's to say
+        return True

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from typing import Any
+
+import psutil
+
+from tests.kit import Kit, until
+
+
+def _about(answer: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    return [f for f in answer["findings"] if f["finding"] == f"deployment {name}"]
+
+
+def test_a_deployment_that_serves_is_fine_to_the_doctor(kit: Kit, demo: dict[str, Any]) -> None:
+    (found,) = _about(kit.json("doctor", "--name", "demo"), "demo")
+    assert found["level"] == "ok"
+    assert f"with engine {kit.engine}" in found["detail"]
+
+
+def test_a_server_whose_supervisor_was_killed_is_named_and_left_alone(
+    kit: Kit, single: dict[str, Any]
+) -> None:
+    os.kill(single["supervisor"]["pid"], signal.SIGKILL)
+    until(lambda: kit.json("status", "--name", "single")["status"] != 0, 5, "the notice")
+    fixed = kit.json("doctor", "--fix")
+    assert fixed["status"] == 1
+    (found,) = _about(fixed, "single")
+    assert (found["level"], found["fixable"]) == ("problem", False)
+    assert "its server runs on" in found["detail"]
+    assert psutil.pid_exists(single["server"]["pid"])
+    assert kit.json("smoke", "--name", "single")["ok"]
+
+
+def test_a_deployment_of_which_nothing_lives_is_cleared_away(
+    kit: Kit, single: dict[str, Any]
+) -> None:
+    os.kill(single["supervisor"]["pid"], signal.SIGKILL)
+    if kit.engine == "docker":  # which starts a server that only dies again
+        subprocess.run(["docker", "kill", single["container"]], check=True, capture_output=True)
+    else:
+        os.kill(single["server"]["pid"], signal.SIGKILL)
+    until(lambda: not psutil.pid_exists(single["server"]["pid"]), 10, "its death")
+    (found,) = _about(kit.json("doctor"), "single")
+    assert (found["level"], found["fixable"]) == ("problem", True)
+    fixed = kit.json("doctor", "--fix")
+    assert any("cleared deployment single" in fix["said"] for fix in fixed["fixes"])
+    assert not _about(fixed, "single")
+    assert not kit.leftovers("single", single["scratch"])

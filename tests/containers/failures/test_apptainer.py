@@ -1,0 +1,308 @@
+"""Each way Apptainer is known to refuse, provoked; what cannot be provoked is recorded.
+
+The recorded words are in tests/unit/deploy/test_failures.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.deployment import Deployment, Ports
+from deploy.errors import LaunchError
+from deploy.failures.table import Diagnosis, diagnose
+from deploy.plan import ContainerPlan, LaunchPlan, Mount
+from deploy.supervisor import instance
+from deploy.supervisor.instance import (
+    InstanceServer,
+    config_folder,
+    instance_command,
+    instance_files,
+    stop_instance,
+)
+from tests.containers.failures.tiny import make_sif
+from tests.containers.sif.conftest import Host, ordinary_user
+
+__all__ = ["ordinary_user"]  # a fixture
+
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change what a process sees")
+CLONE_NEWUSER = 0x10000000
+
+
+@pytest.fixture(scope="session")
+def sif(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    for parent in (folder, *folder.parents[:2]):
+        parent.chmod(0o755)  # for an ordinary user to read
+    return make_sif(folder / "tiny.sif")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "server.log").touch()
+    (tmp_path / "model_repository").mkdir()
+    # The program that waits is no Triton: it never gives a name.
+    monkeypatch.setattr(instance, "_START_S", 0.5)
+    return tmp_path
+
+
+@pytest.fixture
+def name(folder: Path) -> Iterator[str]:
+    name = f"numlkit-test-{secrets.token_hex(4)}"
+    yield name
+    stop_instance(name, folder)
+
+
+def make_plan(
+    folder: Path, sif: Path, name: str, *, source: Path | None = None, gpus: tuple[str, ...] = ()
+) -> LaunchPlan:
+    mount = Mount(source=source or folder / "model_repository", target=Path("/opt"))
+    return LaunchPlan(
+        deployment=Deployment(name="failing"),
+        engine="apptainer",
+        ports=Ports(),
+        arguments=("tritonserver",),
+        variables={},
+        repository=folder / "model_repository",
+        instances={},
+        shm_prefix=f"{name}-",
+        identity=name,
+        artefact="",
+        log=folder / "server.log",
+        container=ContainerPlan(image=str(sif), name=name, mounts=(mount,), gpus=gpus),
+    )
+
+
+def start(plan: LaunchPlan) -> InstanceServer:
+    return InstanceServer(plan, lambda **_changes: None)
+
+
+def refusal(plan: LaunchPlan) -> LaunchError:
+    with pytest.raises(LaunchError) as caught:
+        start(plan)
+    assert "\n" not in caught.value.cause
+    assert caught.value.remedy
+    return caught.value
+
+
+def test_an_instance_that_is_there_already_is_named(folder: Path, sif: Path, name: str) -> None:
+    start(make_plan(folder, sif, name))
+    assert [file.stem for file in instance_files(folder)] == [name]
+    error = refusal(make_plan(folder, sif, name))
+    assert error.cause == f"there is an instance named {name} already"
+    assert f"apptainer instance stop {name}" in (error.remedy or "")
+
+
+@pytest.mark.parametrize("content", [b"", b"hello\n", b"\x7fELF"])
+def test_a_file_that_is_no_sif_is_named(folder: Path, name: str, content: bytes) -> None:
+    path = folder / "not.sif"
+    path.write_bytes(content)
+    error = refusal(make_plan(folder, path, name))
+    assert error.cause == f"{path} is no .sif: empty, or another file"
+
+
+def test_a_sif_that_is_not_there_is_named(folder: Path, name: str) -> None:
+    error = refusal(make_plan(folder, Path("/no/such.sif"), name))
+    assert error.cause == "/no/such.sif: no such file"
+
+
+@pytest.mark.parametrize("missing", [10, 3000])
+def test_a_sif_that_is_cut_off_is_named(folder: Path, sif: Path, name: str, missing: int) -> None:
+    path = folder / "cut.sif"
+    path.write_bytes(sif.read_bytes()[:-missing])
+    path.chmod(0o755)
+    assert refusal(make_plan(folder, path, name)).cause == "the .sif is damaged or cut off"
+
+
+def test_a_sif_for_another_processor_is_named(folder: Path, name: str) -> None:
+    error = refusal(make_plan(folder, make_sif(folder / "arm.sif", partarch=4), name))
+    assert error.cause == "the .sif is for arm64 processors, this host's is amd64"
+
+
+def test_a_folder_that_is_not_there_is_named(folder: Path, sif: Path, name: str) -> None:
+    error = refusal(make_plan(folder, sif, name, source=Path("/no/such/folder")))
+    assert error.cause == "/no/such/folder is to be seen in the container and is not there"
+
+
+def test_a_sif_without_the_start_script_says_why_it_ends(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    path = make_sif(tmp_path / "empty.sif", runs=None)
+    error = refusal(make_plan(folder, path, name))
+    assert error.cause.startswith("Apptainer fails: exec /.singularity.d/runscript")
+
+
+def _limits(sif: Path, name: str) -> list[str]:
+    return ["apptainer", "instance", "run", "--containall", "--memory", "200m", str(sif), name]
+
+
+def test_limits_without_cgroups_are_named(folder: Path, sif: Path, name: str) -> None:
+    """Provoked where systemd does not run; where it does, the text is recorded."""
+    environment = {**os.environ, "APPTAINER_CONFIGDIR": str(config_folder(folder))}
+    done = subprocess.run(
+        _limits(sif, name), env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode == 0:
+        done.stderr = (
+            "FATAL:   container creation failed: while applying cgroups config: cannot use "
+            "cgroups - cannot use systemd cgroups manager, systemd not running as init\n"
+        )
+    known = diagnose(done.stderr)
+    assert known is not None
+    assert known.cause.startswith("Apptainer cannot limit CPUs or memory here: ")
+
+
+# What an ordinary user meets. As root, the tests hide things from a child of theirs.
+
+
+def _as_ordinary(host: Host, folder: Path, plan: LaunchPlan, before: str) -> Diagnosis | None:
+    """Start an instance as an ordinary user, after ``before`` in a mount name space."""
+    folder.chmod(0o777)
+    config = f"APPTAINER_CONFIGDIR={config_folder(folder)}"
+    words = host.words("env", config, *instance_command(plan))
+    script = f'set -e; mount --make-rprivate /; {before}; exec "$@"'
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script, "sh", *words],
+        cwd="/", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0, done.stderr
+    return diagnose(done.stderr)
+
+
+@pytest.fixture
+def readable(folder: Path) -> Path:
+    """The test's folder, which an ordinary user may use."""
+    for parent in (folder, *folder.parents[:2]):
+        parent.chmod(0o755)
+    return folder
+
+
+@ROOT
+@pytest.mark.parametrize(
+    ("device", "cause"),
+    [
+        ("mknod -m 600 {0}/fuse c 10 229; mount --bind {0}/fuse /dev/fuse",
+         "this user may not open /dev/fuse, by which Apptainer mounts a .sif"),
+        ("mount --bind /dev/null /dev/fuse",
+         "no usable /dev/fuse here, by which Apptainer mounts an ordinary user's .sif"),
+    ],
+)  # fmt: skip
+def test_a_user_who_may_not_mount_a_sif_is_told_what_it_takes(
+    ordinary_user: Host, readable: Path, sif: Path, device: str, cause: str
+) -> None:
+    if not Path("/dev/fuse").exists():
+        pytest.skip("no /dev/fuse to be hidden")
+    plan = make_plan(readable, sif, "hidden")
+    known = _as_ordinary(ordinary_user, readable, plan, device.format(readable))
+    assert known is not None
+    assert known.cause == cause
+    assert "apptainer-suid" in known.remedy
+
+
+@ROOT
+def test_a_folder_that_is_too_small_to_unpack_the_sif_is_named(
+    ordinary_user: Host, readable: Path, sif: Path
+) -> None:
+    (readable / "small").mkdir()
+    words = list(instance_command(make_plan(readable, sif, "unpacked")))
+    words[3:3] = ["--unsquash"]
+    config = f"APPTAINER_CONFIGDIR={config_folder(readable)}"
+    temporary = f"APPTAINER_TMPDIR={readable}/small"
+    readable.chmod(0o777)
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c",
+         f'mount -t tmpfs -o size=4k,mode=1777 none {readable}/small && exec "$@"', "sh",
+         *ordinary_user.words("env", config, temporary, *words)],
+        cwd="/", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    known = diagnose(done.stderr)
+    assert known is not None, done.stderr
+    assert known.cause == "the folder for temporary files is too small to unpack the .sif into"
+
+
+@ROOT
+def test_a_host_without_user_namespaces_is_named(
+    ordinary_user: Host, readable: Path, sif: Path
+) -> None:
+    """In a user name space of its own, whose limit of further ones is nought."""
+    readable.chmod(0o777)
+    account = ordinary_user.account
+    assert account is not None
+    command = ["env", f"APPTAINER_CONFIGDIR={config_folder(readable)}"]
+    command += instance_command(make_plan(readable, sif, "unspaced"))
+    done = _in_user_namespace(
+        command, "/proc/sys/user/max_user_namespaces", account.pw_uid, account.pw_gid
+    )
+    known = diagnose(done)
+    assert known is not None, done
+    assert known.cause.startswith("this host gives ordinary users no namespaces")
+    assert "max_user_namespaces" in known.remedy
+
+
+def _in_user_namespace(command: list[str], limit: str, user: int, group: int) -> str:
+    """Run a command as a user of a new user name space in which ``limit`` is 0."""
+    ready, writing_ready = os.pipe()
+    mapped, writing_mapped = os.pipe()
+    said, writing_said = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if ctypes.CDLL(None).unshare(CLONE_NEWUSER) != 0:
+                os._exit(1)
+            os.write(writing_ready, b"x")
+            os.read(mapped, 1)
+            os.setresgid(0, 0, 0)
+            os.setgroups([])
+            os.setresuid(0, 0, 0)
+            Path(limit).write_text("0")
+            os.setresgid(group, group, group)
+            os.setresuid(user, user, user)
+            os.dup2(writing_said, 2)
+            os.execvp(command[0], command)
+        finally:
+            os._exit(1)
+    for descriptor in (writing_ready, writing_said):
+        os.close(descriptor)
+    os.read(ready, 1)
+    for kind in ("uid_map", "gid_map"):
+        Path(f"/proc/{child}/{kind}").write_text("0 0 65536")
+    os.write(writing_mapped, b"x")
+    with os.fdopen(said, errors="replace") as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    return text
+
+
+@ROOT
+def test_a_gpu_without_the_driver_s_libraries_is_refused(
+    folder: Path, sif: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Apptainer looks for what its list names: here for something that no host has."""
+    settings = subprocess.run(["apptainer", "buildcfg"], capture_output=True, text=True, check=True)
+    found = dict(line.split("=", 1) for line in settings.stdout.splitlines() if "=" in line)
+    listed = Path(found["APPTAINER_CONFDIR"]) / "nvliblist.conf"
+    (folder / "list").write_text("libno-such-library.so\n")
+    program = folder / "bin" / "apptainer"
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/sh\n"
+        f"exec unshare --mount sh -c 'mount --bind {folder}/list {listed} && exec \"$@\"' sh "
+        f'{_program("apptainer")} "$@"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    error = refusal(make_plan(folder, sif, name, gpus=("GPU-0123",)))
+    assert error.cause == "Apptainer found no libraries of NVIDIA's driver on this host (--nv)"
+    assert not instance_files(folder), "what had started is stopped"
+
+
+def _program(name: str) -> str:
+    return subprocess.run(
+        ["which", name], capture_output=True, text=True, check=True
+    ).stdout.strip()

@@ -1,0 +1,267 @@
+"""A doctor on a host that is ill: each finding provoked, and the launch that is refused for it.
+
+What a test hides from the commands, or puts in its place, it does in a mount name space.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from deploy.checks.leftovers import SHARED_MEMORY
+from deploy.environment.install import MARKER
+from deploy.environment.interpreter import Interpreter, find_interpreter
+from deploy.environment.standard import standard_environment
+from deploy.errors import EnvironmentSetupError
+from deploy.paths import CHECKOUT, MODEL_REPOSITORY, cache_folder
+from deploy.supervisor.leftovers import shared_memory_regions, shm_prefix
+from deploy.supervisor.stubs import living_stubs
+from tests.kit import Kit, until
+
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+LOCAL = 'engine = "local"\nmodels = ["nugraph3"]\ninstances = 1\n'
+
+
+class Site:
+    """A deployment file, and commands that see a host changed by ``before``."""
+
+    def __init__(self, kit: Kit, file: Path, before: str = "", **variables: str) -> None:
+        self.kit, self.file, self.before, self.variables = kit, file, before, variables
+        file.write_text(f'name = "{file.stem}"\n{LOCAL}')
+
+    def run(self, command: str, *flags: str) -> dict[str, Any]:
+        words = [sys.executable, f"deploy/{command}.py", "--json", *flags, str(self.file)]
+        if self.before:
+            script = f'mount --make-rprivate / && {self.before} && exec "$@"'
+            words = ["unshare", "--mount", "sh", "-c", script, "sh", *words]
+        done = subprocess.run(
+            words, cwd=CHECKOUT, env={**self.kit.variables, **self.variables},
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.stdout, done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return {**answer, "status": done.returncode}
+
+    def problem(self, said: str) -> tuple[str, str]:
+        """Return detail and remedy of the one problem that says so."""
+        answer = self.run("doctor")
+        assert answer["status"] == 1
+        found = [f for f in answer["findings"] if f["level"] == "problem" and said in f["detail"]]
+        assert len(found) == 1, answer
+        return found[0]["detail"], found[0]["remedy"]
+
+    def refusal(self) -> tuple[str, str]:
+        """Return cause and remedy with which a launch is refused, before anything is made."""
+        answer = self.run("up")
+        assert answer["status"] in (1, 2), answer
+        assert not (self.kit.folder(self.file.stem) / "plan.json").exists()
+        return answer["error"], answer["remedy"]
+
+
+@pytest.fixture
+def site(kit: Kit, tmp_path: Path) -> Callable[..., Site]:
+    return lambda before="", **variables: Site(kit, tmp_path / "site.toml", before, **variables)
+
+
+def test_a_host_that_is_fine_is_told_to_be(site: Callable[..., Site]) -> None:
+    answer = site().run("doctor")
+    wrong = [f for f in answer["findings"] if f["level"] != "ok" and f["finding"] != "leftovers"]
+    assert not wrong
+    looked_at = {f["finding"] for f in answer["findings"]}
+    assert looked_at >= {
+        "engine", "engine docker", "engine apptainer", "engine local", "GPU", "room", "ports",
+        "model repository",
+    }  # fmt: skip
+
+
+@ROOT
+def test_shared_memory_that_is_too_small_is_named_before_a_launch(
+    site: Callable[..., Site],
+) -> None:
+    ill = site(f"mount -t tmpfs -o size=1m none {SHARED_MEMORY}")
+    found = ill.problem(str(SHARED_MEMORY))
+    assert found[0] == (
+        "disk too small: 2 MB needed (2 MB in /dev/shm for the model instances), 1 MB free"
+    )
+    assert ill.refusal() == found
+
+
+@ROOT
+def test_a_cache_that_is_too_small_for_the_environment_is_named_before_a_launch(
+    site: Callable[..., Site], tmp_path: Path
+) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    ill = site(f"mount -t tmpfs -o size=10m none {small}", XDG_CACHE_HOME=str(small))
+    found = ill.problem("for the execution environment")
+    assert found[0].startswith("disk too small: 3.0 GB needed")
+    assert ill.refusal() == found
+
+
+@ROOT
+def test_a_cache_that_cannot_be_executed_in_is_named(
+    site: Callable[..., Site], tmp_path: Path
+) -> None:
+    cache = tmp_path / "noexec"
+    cache.mkdir()
+    ill = site(f"mount -t tmpfs -o noexec none {cache}", XDG_CACHE_HOME=str(cache))
+    assert "is mounted noexec" in ill.problem("noexec")[0]
+
+
+def test_a_cache_with_a_blank_in_its_name_is_named_before_a_launch(
+    site: Callable[..., Site], tmp_path: Path
+) -> None:
+    ill = site(XDG_CACHE_HOME=str(tmp_path / "my cache"))
+    found = ill.problem("cannot use a path with blanks")
+    assert ill.refusal() == found
+
+
+def _flip_a_byte(models: Path) -> None:
+    weights = models / "nugraph3" / "1" / "weights.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+
+
+def _break_the_configuration(models: Path) -> None:
+    config = models / "nugraph3" / "config.pbtxt"
+    config.write_text(config.read_text().replace("input [", "input {[", 1))
+
+
+@ROOT
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (_flip_a_byte, "weights.safetensors is not the file that model.json belongs to"),
+        (_break_the_configuration, "config.pbtxt: not a model configuration: 7:1"),
+    ],
+)
+def test_a_broken_model_is_named_before_a_launch(
+    site: Callable[..., Site], tmp_path: Path, harm: Callable[[Path], None], said: str
+) -> None:
+    models = Path(shutil.copytree(MODEL_REPOSITORY, tmp_path / "models"))
+    harm(models)
+    ill = site(f"mount --bind {models} {MODEL_REPOSITORY}")
+    found = ill.problem("nugraph3")
+    assert said in found[0]
+    assert ill.refusal() == found
+
+
+def test_a_taken_port_is_named_before_a_launch(site: Callable[..., Site]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ill = site()
+        with ill.file.open("a") as file:
+            file.write(f"[ports]\nhttp = {port}\ngrpc = 18101\nmetrics = 18102\n")
+        found = ill.problem(str(port))
+        assert found[0] == f"ports: http port {port} on 127.0.0.1 is taken by another program"
+        assert ill.refusal() == found
+
+
+@pytest.fixture(scope="module")
+def another_python() -> Interpreter:
+    wanted = standard_environment("cpu").lock.python
+    for minor in (12, 13, 10, 14, 9, 8):
+        try:
+            return find_interpreter(f"3.{minor}")
+        except EnvironmentSetupError:
+            continue
+    pytest.fail(
+        f"this test needs a Python other than {wanted}, with its libpython, on PATH or among "
+        "pyenv's versions"
+    )
+
+
+def test_an_environment_of_another_python_is_named_before_a_launch(
+    site: Callable[..., Site],
+    tmp_path: Path,
+    another_python: Interpreter,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when somebody has replaced its interpreter."""
+    triton = cache_folder() / "triton"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    standard = standard_environment("cpu")
+    environment = standard.environment
+    for folder in (environment.folder, standard.packages):
+        (folder / "bin").mkdir(parents=True)
+        (folder / "lib").mkdir()
+        (folder / MARKER).write_text("{}")
+    (environment.folder / "bin" / "activate").touch()
+    environment.libpython.symlink_to(standard.interpreter.libpython)
+    environment.python.symlink_to(another_python.executable)
+    (cache_folder() / "triton").symlink_to(triton)
+    ill = site(XDG_CACHE_HOME=str(tmp_path))
+    cause, remedy = ill.problem("the stub is built for")
+    assert cause == (
+        f"execution environment {environment.folder} has Python {another_python.version}, "
+        f"the stub is built for {standard.lock.python}"
+    )
+    assert remedy == f"rm -r {environment.folder}, and repeat the command"
+    assert ill.refusal() == (cause, remedy)
+
+
+# Leftovers. The commands run for real, and look at the whole host.
+
+
+def test_what_nobody_remembers_is_found_and_removed_and_a_living_server_keeps_its_own(
+    kit: Kit, demo: dict[str, Any], single: dict[str, Any]
+) -> None:
+    """Killed with its supervisor, and its state file lost: only the host itself can tell."""
+    server = psutil.Process(single["server"]["pid"])
+    stubs = {stub.process.pid for stub in living_stubs(server)}
+    for pid in (single["supervisor"]["pid"], server.pid):
+        os.kill(pid, signal.SIGKILL)
+    (kit.folder("single") / "state.json").unlink()
+    prefix = shm_prefix(kit.folder("single"))
+    for region in shared_memory_regions(prefix):
+        os.utime(region, (time.time() - 3600,) * 2)  # a young one might just be coming into use
+    until(lambda: not psutil.pid_exists(server.pid), 10, "its death")
+    of_the_living = set(shared_memory_regions(shm_prefix(kit.folder("demo"))))
+
+    fixed = kit.json("doctor", "--fix")
+    assert all(fix["ok"] for fix in fixed["fixes"]), fixed["fixes"]
+    assert not any(psutil.pid_exists(pid) for pid in stubs)
+    assert not shared_memory_regions(prefix)
+    assert of_the_living == set(shared_memory_regions(shm_prefix(kit.folder("demo"))))
+    assert kit.json("status", "--name", "demo")["ok"]
+    assert kit.json("smoke", "--name", "demo")["ok"]
+
+
+def test_status_tells_why_a_dead_server_has_died(kit: Kit) -> None:
+    """A server that could not be started again: another program has its port meanwhile."""
+    answer = kit.up("unlucky", "--models", "nugraph3", "--instances", "1")
+    os.kill(answer["server"]["pid"], signal.SIGKILL)
+    port = answer["ports"]["grpc"]
+    with _listening(port):
+
+        def told() -> bool:
+            status = kit.json("status", "--name", "unlucky")
+            problems = " ".join(status["problems"])
+            return f"127.0.0.1:{port} was taken by another program" in problems and bool(
+                status["remedy"]
+            )
+
+        until(told, 60, "the cause")
+    kit.down("unlucky")
+
+
+def _listening(port: int) -> socket.socket:
+    deadline = time.monotonic() + 5
+    while True:
+        try:
+            return socket.create_server(("127.0.0.1", port))
+        except OSError:
+            assert time.monotonic() < deadline

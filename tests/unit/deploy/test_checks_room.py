@@ -1,0 +1,118 @@
+from pathlib import Path
+
+import pytest
+
+from deploy.building.preflight import FileSystem, Room
+from deploy.checks import room as room_module
+from deploy.checks.finding import Finding
+from deploy.checks.room import (
+    container_memory_findings,
+    launch_rooms,
+    room_findings,
+    temporary_findings,
+    writable_findings,
+)
+from deploy.deployment import Deployment
+from deploy.paths import cache_folder
+from deploy.supervisor.leftovers import SHARED_MEMORY
+
+MB = 10**6
+CACHE = Room(Path("/cache"), 300 * MB, "the environment", "set XDG_CACHE_HOME")
+STATE = Room(Path("/state"), 100 * MB, "the deployment", "set XDG_STATE_HOME")
+SHARED = Room(Path("/dev/shm"), 12 * MB, "the model instances", "fewer --instances")
+BUILD = Room(Path("/cache"), 2000 * MB, "the image", "name another --out")
+
+
+def _free(**free: int) -> list[Finding]:
+    """Findings where /cache and /state are on one file system and /dev/shm is on another."""
+    systems = {
+        "/cache": FileSystem(1, free["disk"]),
+        "/state": FileSystem(1, free["disk"]),
+        "/dev/shm": FileSystem(2, free["shared"]),
+    }
+    return list(room_findings([CACHE, STATE, SHARED], [BUILD], lambda path: systems[str(path)]))
+
+
+def test_enough_room_is_told_by_file_system() -> None:
+    assert _free(disk=5000 * MB, shared=64 * MB) == [
+        Finding("ok", "room", "5.0 GB free for /cache, /state"),
+        Finding("ok", "room", "64 MB free for /dev/shm"),
+    ]
+
+
+def test_too_little_for_a_launch_is_a_problem_with_all_that_is_needed_there() -> None:
+    problem, shared = _free(disk=350 * MB, shared=8 * MB)
+    assert problem == Finding(
+        "problem",
+        "room",
+        "disk too small: 400 MB needed (300 MB in /cache for the environment, "
+        "100 MB in /state for the deployment), 350 MB free",
+        "free space there, or use a larger disk: set XDG_CACHE_HOME; set XDG_STATE_HOME",
+    )
+    assert shared == Finding(
+        "problem",
+        "room",
+        "disk too small: 12 MB needed (12 MB in /dev/shm for the model instances), 8 MB free",
+        "free space there, or use a larger disk: fewer --instances",
+    )
+
+
+def test_too_little_for_a_build_is_a_warning() -> None:
+    warning = _free(disk=2300 * MB, shared=64 * MB)[0]
+    assert warning.level == "warning"
+    assert "2.4 GB needed" in warning.detail
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_an_environment_that_is_not_made_needs_room_where_a_launch_makes_it(
+    empty_cache: Path,
+) -> None:
+    deployment = Deployment(models=("nugraph3",), instances=2)
+    local = {room.folder: room.bytes for room in launch_rooms(deployment, "local")}
+    assert local[cache_folder()] == 3000 * MB
+    assert local[SHARED_MEMORY] == 4 * MB
+    docker = {room.folder for room in launch_rooms(deployment, "docker")}
+    assert not docker & {cache_folder(), SHARED_MEMORY}, "its containers have their own"
+    gpu = launch_rooms(deployment.model_copy(update={"flavour": "gpu"}), "local")
+    assert max(room.bytes for room in gpu) == 12_000 * MB
+
+
+def test_a_folder_that_cannot_be_made_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    room = Room(tmp_path / "file" / "cache", 1, "the cache", "set XDG_CACHE_HOME")
+    assert list(writable_findings([room, STATE])) == [
+        Finding("problem", "room", f"{tmp_path / 'file'} is not a folder: no place for the cache",
+                "set XDG_CACHE_HOME")
+    ]  # fmt: skip
+
+
+def test_a_temporary_folder_that_is_not_there_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert not list(temporary_findings())
+    monkeypatch.setenv("TMPDIR", "/no/such")
+    assert [f.detail for f in temporary_findings()] == [
+        "TMPDIR=/no/such is not a folder that can be written to"
+    ]
+
+
+def test_a_container_with_less_shared_memory_than_its_models_need_is_a_problem() -> None:
+    deployment = Deployment(instances=2, shm_size="8m")  # type: ignore[arg-type]
+    found = list(container_memory_findings(deployment))
+    assert [f.detail for f in found] == [
+        "the container is to have 8 MB of shared memory, the model instances need 12 MB"
+    ]
+    assert not list(container_memory_findings(Deployment(instances=2)))
+
+
+def test_a_gpu_that_is_not_there_is_left_to_its_own_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests' host has no GPU, or the variable hides it."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    deployment = Deployment(flavour="gpu", models=("nugraph3",))
+    assert room_module.launch_rooms(deployment, "apptainer")[-1].bytes == 2 * MB
