@@ -74,9 +74,13 @@ def write_stub(stub: StubFiles, folder: Path) -> None:
         BuildError: If the stub cannot be changed.
     """
     target = folder / STUB
-    shutil.copyfile(stub.program, target)
+    for source, copy in [
+        (stub.program, target),
+        *((library, folder / library.name) for library in stub.libraries),
+    ]:
+        # What is there may be a link to a file of somebody else's.
+        copy.unlink(missing_ok=True)
+        shutil.copyfile(source, copy)
     target.chmod(0o755)
-    for library in stub.libraries:
-        shutil.copyfile(library, folder / library.name)
     # What it came with has been found before, and is not to be lost.
     set_search_path(target, ":".join(filter(None, ("$ORIGIN", search_path(target)))))

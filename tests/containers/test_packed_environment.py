@@ -234,14 +234,14 @@ def triton(repository: Path, folder: Path) -> Iterator[Probe]:
 
 
 def test_a_real_triton_serves_all_models_from_the_archive(
-    archive: Path, build: EnvironmentBuild, tmp_path: Path
+    archive: Path, build: EnvironmentBuild, prefix: Prefix, tmp_path: Path
 ) -> None:
     distribution = ensure_distribution(cache_folder(), find_release("24.10"), "3.11", say)
     settings = wired_settings(archive, environment_digest=build.digest, instances=1, gpu=False)
     repository = tmp_path / "models"
     wire(
         repository, archive=archive, repository=MODEL_REPOSITORY, models=DEFAULT_MODELS,
-        settings=settings, distribution=distribution,
+        settings=settings, distribution=distribution, libpython=prefix.libpython,
     )  # fmt: skip
     with triton(repository, tmp_path) as probe:
         started = time.monotonic()

@@ -40,10 +40,15 @@ def test_it_is_written_with_its_libraries_and_finds_them_first(
     libpython = tmp_path / "libpython3.12.so.1.0"
     libpython.write_text("library")
     before = program.stat(), program.read_bytes()
+    theirs = tmp_path / "theirs"
+    theirs.write_text("of a site")
     target = tmp_path / "model"
     target.mkdir()
+    (target / libpython.name).symlink_to(theirs)
     write_stub(StubFiles(program, (libpython,)), target)
     assert sorted(path.name for path in target.iterdir()) == [libpython.name, STUB]
     assert search_path(target / STUB) == "$ORIGIN:/theirs"
     assert (target / STUB).stat().st_mode & 0o777 == 0o755
-    assert (program.stat(), program.read_bytes()) == before, "theirs is left alone"
+    assert (target / libpython.name).read_text() == "library"
+    assert (program.stat(), program.read_bytes()) == before
+    assert theirs.read_text() == "of a site", "what is theirs is left alone"

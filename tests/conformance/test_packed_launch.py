@@ -1,0 +1,149 @@
+"""A stock image of Triton with the packed environment beside it.
+
+Debian with a Triton and nothing else stands in the place of NVIDIA's image, which has 15 GB: as
+in that one the stub is for another Python than the environment's.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from deploy.deployment import Deployment
+from deploy.engines.packed import STOCK_LABEL, find_archive
+from deploy.images.base import base_name, ensure_base
+from deploy.images.engine import connect
+from deploy.images.triton import triton_layer
+from deploy.paths import cache_folder
+from deploy.server.distribution import ensure_distribution
+from deploy.server.release import find_release
+from deploy.supervisor.instance import scratch_folder
+from deploy.supervisor.stubs import living_stubs
+from tests.kit import Kit, until
+
+RELEASE = find_release("24.10")
+MODELS = ("--models", "nugraph2,nugraph3", "--instances", "1")
+
+
+def quiet(_text: str) -> None:
+    pass
+
+
+@pytest.fixture(scope="session")
+def stock_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The stand-in, in the Docker engine."""
+    client, tag = connect(), f"numlkit-test/stock:{secrets.token_hex(4)}"
+    name = base_name("slim", RELEASE.release)
+    base = ensure_base(client, name=name, digest=None, cache=cache_folder(), say=quiet)
+    distribution = ensure_distribution(cache_folder(), RELEASE, RELEASE.image_python, quiet)
+    folder = tmp_path_factory.mktemp("stock")
+    triton_layer(distribution, folder / "triton.tar", base="slim", say=quiet)
+    (folder / "Dockerfile").write_text(
+        f"FROM {base.reference}\nADD triton.tar /\nLABEL {STOCK_LABEL}={RELEASE.server}\n"
+    )
+    client.images.build(path=str(folder), tag=tag, rm=True)
+    yield tag
+    client.images.remove(tag, force=True)
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def stock(
+    engine: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    """The stand-in, as the engine takes it."""
+    if engine == "local":
+        pytest.skip("a stock image is for engines with a container")
+    image: str = request.getfixturevalue("stock_image")
+    if engine == "docker":
+        return image
+    sif = tmp_path_factory.mktemp("images") / "stock.sif"
+    subprocess.run(
+        ["apptainer", "build", str(sif), f"docker-daemon:{image}"], check=True, capture_output=True
+    )
+    return str(sif)
+
+
+@pytest.fixture(scope="module")
+def packed(kit: Kit, stock: str) -> Iterator[dict[str, Any]]:
+    yield kit.up("packed", "--env", "packed", "--image", stock, *MODELS)
+    kit.down("packed")
+
+
+def test_all_models_answer_rightly_from_the_one_environment_that_was_extracted(
+    kit: Kit, packed: dict[str, Any]
+) -> None:
+    status = kit.json("status", "--name", "packed")
+    assert status["ok"], status
+    assert kit.json("smoke", "--name", "packed")["ok"]
+    stubs = living_stubs(psutil.Process(packed["server"]["pid"]))
+    assert {stub.model for stub in stubs} == {"nugraph2", "nugraph3"}
+    prefixes = {psutil.Process(s.process.pid).environ()["CONDA_PREFIX"] for s in stubs}
+    assert len(prefixes) == 1
+    assert prefixes.pop().startswith("/tmp/python_env_")
+
+
+def test_a_killed_process_is_replaced(kit: Kit, packed: dict[str, Any]) -> None:
+    stubs = living_stubs(psutil.Process(packed["server"]["pid"]))
+    os.kill(stubs[0].process.pid, 9)
+
+    def healed() -> bool:
+        status = kit.json("status", "--name", "packed")
+        return status["status"] == 0 and status["state"]["heals"] == 1
+
+    until(healed, 30, "the healing")
+
+
+def test_a_killed_server_extracts_it_anew(kit: Kit, packed: dict[str, Any]) -> None:
+    os.kill(kit.json("status", "--name", "packed")["state"]["server"]["pid"], 9)
+
+    def restarted() -> bool:
+        status = kit.json("status", "--name", "packed")
+        return status["status"] == 0 and status["state"]["restarts"] == 1
+
+    until(restarted, 120, "the restart")
+    assert kit.json("smoke", "--name", "packed")["ok"]
+
+
+def test_a_person_is_told_what_the_extraction_costs(
+    kit: Kit, stock: str, packed: dict[str, Any]
+) -> None:
+    done = kit.run("up", "--name", "packed", "--env", "packed", "--image", stock, *MODELS)
+    assert done.returncode == 0, done.stderr
+    assert "ready in " in done.stdout
+    assert "the kit's image" in done.stdout
+
+
+def test_nothing_of_it_is_left_when_it_is_stopped(kit: Kit, stock: str) -> None:
+    answer = kit.up("brief", "--env", "packed", "--image", stock, *MODELS)
+    assert kit.down("brief")["stopped"] == ["brief"]
+    assert not kit.leftovers("brief", answer["scratch"])
+    assert not scratch_folder(kit.folder("brief")).exists()
+
+
+def test_without_an_image_the_command_that_fetches_nvidias_is_told(kit: Kit, stock: str) -> None:
+    answer = kit.json("up", "--name", "own", "--env", "packed", *MODELS, "--dry-run")
+    remedies = {"docker": "docker pull nvcr.io/", "apptainer": "apptainer pull "}
+    assert answer["status"] == 1
+    assert answer["remedy"].startswith(remedies[kit.engine])
+
+
+def test_an_archive_that_is_cut_off_is_refused_before_anything_starts(
+    kit: Kit, stock: str, tmp_path: Path
+) -> None:
+    cut = tmp_path / "cut.tar.gz"
+    with find_archive(Deployment(env="packed", engine="docker")).open("rb") as whole:
+        cut.write_bytes(whole.read(20_000_000))
+    answer = kit.json(
+        "up", "--name", "cut", "--env", "packed", "--image", stock, "--archive", str(cut)
+    )
+    assert answer["status"] == 1
+    assert answer["error"].startswith(f"execution environment {cut} is cut off or damaged: ")
+    assert not (kit.folder("cut") / "server.log").exists()

@@ -1,0 +1,152 @@
+"""A site's own repository for real servers: plain numpy, an environment of its own, no NuGraph."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+
+from deploy.environment.interpreter import find_interpreter
+from deploy.environment.standard import standard_environment
+from deploy.packing.cpython import lay_out
+
+WEIGHTS = np.array([[1, 0, 2], [0, 3, 0]], np.float32)
+PIXELS = np.array([1, 2], np.float32)
+CLASSIFIER = """
+import importlib.util
+import pathlib
+import numpy as np
+import triton_python_backend_utils as pb
+from tools.labels import LABELS
+
+class TritonPythonModel:
+    def initialize(self, args):
+        assert importlib.util.find_spec("torch") is None, "this is the kit's environment"
+        folder = pathlib.Path(args["model_repository"], args["model_version"])
+        self.weights = np.load(folder / "weights.npy")
+        self.seen = 0
+
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            scores = pb.get_input_tensor_by_name(request, "pixels").as_numpy() @ self.weights
+            label = np.array([LABELS[scores.argmax()]], np.object_)
+            seen = np.array([self.seen], np.int32)
+            self.seen += 1
+            answers.append(pb.InferenceResponse([
+                pb.Tensor("scores", scores), pb.Tensor("label", label), pb.Tensor("seen", seen),
+            ]))
+        return answers
+"""
+PLAIN = """
+import torch
+import triton_python_backend_utils as pb
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.set_max_batch_size(0)
+        config.add_input({"name": "x", "data_type": "TYPE_FP32", "dims": [-1]})
+        config.add_output({"name": "y", "data_type": "TYPE_FP32", "dims": [-1]})
+        return config
+
+    def execute(self, requests):
+        return [pb.InferenceResponse([
+            pb.Tensor("y", torch.cos(torch.from_numpy(
+                pb.get_input_tensor_by_name(request, "x").as_numpy())).numpy())
+        ]) for request in requests]
+"""
+TENSORS = """
+input { name: "pixels" data_type: TYPE_FP32 dims: 2 }
+output { name: "scores" data_type: TYPE_FP32 dims: 3 }
+output { name: "label" data_type: TYPE_STRING dims: 1 }
+output { name: "seen" data_type: TYPE_INT32 dims: 1 }
+"""
+CLASSIFIER_CONFIG = """
+name: "classifier"
+backend: "python"
+{tensors}
+instance_group {{ kind: KIND_CPU count: 2 }}
+model_warmup {{
+  name: "zeros" batch_size: 1
+  inputs {{ key: "pixels" value {{ data_type: TYPE_FP32 dims: 2 zero_data: true }} }}
+}}
+parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}
+"""
+# All else Triton has to ask the model for.
+PLAIN_CONFIG = 'backend: "python"'
+ENSEMBLE_CONFIG = f"""
+platform: "ensemble"
+{TENSORS}
+ensemble_scheduling {{ step {{
+  model_name: "classifier" model_version: -1
+  input_map {{ key: "pixels" value: "pixels" }}
+  output_map {{ key: "scores" value: "scores" }}
+  output_map {{ key: "label" value: "label" }}
+  output_map {{ key: "seen" value: "seen" }}
+}} }}
+"""
+ACTIVATE = """
+_here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+export CONDA_PREFIX="$_here" PATH="$_here/bin:$PATH"
+"""
+
+
+def write_environment(archive: Path, python: str = "3.11") -> Path:
+    """Pack a Python with numpy, and nothing else, as conda-pack would."""
+    prefix = archive.with_suffix(".prefix")
+    prefix.mkdir()
+    lay_out(find_interpreter(python), prefix)
+    packages = standard_environment("cpu").packages / "lib"
+    source = next(packages.glob("python3.*")) / "site-packages"
+    target = prefix / "lib" / f"python{python}" / "site-packages"
+    for path in source.glob("numpy*"):
+        shutil.copytree(path, target / path.name, ignore=shutil.ignore_patterns("tests"))
+    (prefix / "bin" / "activate").write_text(ACTIVATE)
+    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
+        for path in sorted(prefix.iterdir()):
+            tar.add(path, path.name)
+    shutil.rmtree(prefix)
+    return archive
+
+
+def write_site(folder: Path, environment: Path) -> Path:
+    """Write the repository; return its folder.
+
+    ``classifier`` has an environment of its own, a golden event, weights that are a link to a
+    release elsewhere, and is warmed up; ``plain`` has not even its tensors in its configuration;
+    ``pair`` is an ensemble.
+    """
+    repository = folder / "model repository"
+    version = repository / "classifier" / "1"
+    (version / "tools").mkdir(parents=True)
+    (version / "model.py").write_text(CLASSIFIER)
+    (version / "tools" / "labels.py").write_text('LABELS = (b"cat", b"dog", b"ibex")\n')
+    release = folder / "releases" / "v7"
+    release.mkdir(parents=True)
+    np.save(release / "weights.npy", WEIGHTS)
+    (version / "weights.npy").symlink_to(release / "weights.npy")
+    write_golden(version / "golden.npz")
+    (repository / "classifier" / "config.pbtxt").write_text(
+        CLASSIFIER_CONFIG.format(tensors=TENSORS, environment=environment)
+    )
+    (repository / "plain" / "3").mkdir(parents=True)
+    (repository / "plain" / "3" / "model.py").write_text(PLAIN)
+    (repository / "plain" / "config.pbtxt").write_text(PLAIN_CONFIG)
+    (repository / "pair" / "1").mkdir(parents=True)
+    (repository / "pair" / "config.pbtxt").write_text(ENSEMBLE_CONFIG)
+    return repository
+
+
+def write_golden(path: Path, label: bytes = b"dog") -> None:
+    """Write what the classifier must answer."""
+    np.savez(
+        path,
+        **{
+            "input/pixels": PIXELS,
+            "output/scores": PIXELS @ WEIGHTS,
+            "output/label": np.array([label]),
+        },
+    )
