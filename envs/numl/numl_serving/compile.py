@@ -31,11 +31,13 @@ from torch.export import Dim, export
 
 from numl_serving.compiled import (
     FACTS_FILE,
+    LEVELS,
     LIBRARY_FILE,
     CompiledError,
     CompiledNetwork,
     facts_of,
     folder_of,
+    levels,
 )
 from numl_serving.errors import ServingError
 from numl_serving.event import Event
@@ -47,24 +49,32 @@ from numl_serving.runtime import load_network
 from numl_serving.softmax_op import SHIM
 
 _CHECKED_HITS = (0, 1, 3, 40, 400)
+_REGISTER_BITS = {"x86-64-v4": 512, "x86-64-v3": 256}
 _SOURCE, _KERNEL = "softmax_aggregate.cpp", "numl_softmax_aggregate"
 
 
-def compile_network(network: Network, normalisation: Any, root: Path) -> Path:
+def compile_network(
+    network: Network, normalisation: Any, root: Path, level: str | None = None
+) -> Path:
     """Compile a network's iteration, check its answers, and put it below a folder.
 
     Args:
         network: The network.
         normalisation: Of the features, as `collate` takes it.
         root: Where compiled iterations are kept.
+        level: The level of instructions it may use, of `levels`; None: the highest.
 
     Returns:
         The folder with library and facts.
 
     Raises:
-        CompiledError: There is no compiler, it fails, or the answers are wrong.
+        CompiledError: There is no compiler, it fails, or the answers are wrong; or this processor
+            does not have the level.
     """
-    facts = facts_of(network)
+    level = level or levels()[0]
+    if level not in levels():
+        raise CompiledError(f"this processor has no {level}, only {', '.join(levels())}")
+    facts = facts_of(network, level)
     folder = folder_of(root, facts)
     if (folder / FACTS_FILE).exists():
         return folder
@@ -77,7 +87,7 @@ def compile_network(network: Network, normalisation: Any, root: Path) -> Path:
         staged = Path(scratch) / folder.name
         staged.mkdir()
         library = staged / LIBRARY_FILE
-        _build(network, normalisation, Path(scratch), library)
+        _build(network, normalisation, Path(scratch), library, level)
         _check(network, normalisation, library)
         sha256 = hashlib.sha256(library.read_bytes()).hexdigest()
         content = json.dumps(facts | {"sha256": sha256}, indent=2)
@@ -107,7 +117,7 @@ class _Call(nn.Module):
         )
 
 
-def _build(network: Network, normalisation: Any, scratch: Path, library: Path) -> None:
+def _build(network: Network, normalisation: Any, scratch: Path, library: Path, level: str) -> None:
     # Inductor keeps what it makes in a folder of its own, by default in /tmp for ever.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(scratch / "inductor")
     import torch._inductor
@@ -136,10 +146,11 @@ def _build(network: Network, normalisation: Any, scratch: Path, library: Path) -
     )
     package = scratch / "iteration.pt2"
     compiler = os.environ.get("CXX", "g++")
+    march = level if level in LEVELS else None  # None: whatever the processor has
     try:
         with torch.no_grad():
             program = export(_Call(network), example, dynamic_shapes=(free,))
-        with _library_path(build_kernel(compiler, scratch).parent):
+        with _library_path(build_kernel(compiler, scratch, march or "native").parent):
             torch._inductor.aoti_compile_and_package(
                 program,
                 package_path=str(package),
@@ -147,6 +158,8 @@ def _build(network: Network, normalisation: Any, scratch: Path, library: Path) -
                     # One thread: instances of a model share the cores among them.
                     "cpp.threads": 1,
                     "cpp.cxx": (compiler,),
+                    "cpp.march": march,
+                    "cpp.simdlen": _REGISTER_BITS.get(level),
                     "aot_inductor.custom_ops_to_c_shims": {
                         torch.ops.numl.gated_softmax.default: [SHIM]
                     },
@@ -164,15 +177,20 @@ def _build(network: Network, normalisation: Any, scratch: Path, library: Path) -
     library.chmod(0o755)
 
 
-def build_kernel(compiler: str, folder: Path) -> Path:
+def build_kernel(compiler: str, folder: Path, march: str = "native") -> Path:
     """Compile the C++ of the softmax aggregation into an archive in a folder; returns its path.
+
+    Args:
+        compiler: g++, or another that knows its flags.
+        folder: Where it is put.
+        march: What instructions it may use, as the compiler names them.
 
     Raises:
         CompiledError: With what the compiler says.
     """
     source, compiled = Path(__file__).with_name(_SOURCE), folder / f"{_KERNEL}.o"
     archive = folder / f"lib{_KERNEL}.a"
-    flags = ["-O3", "-march=native", "-std=c++17", "-fPIC", "-fno-math-errno", "-Wno-psabi"]
+    flags = ["-O3", f"-march={march}", "-std=c++17", "-fPIC", "-fno-math-errno", "-Wno-psabi"]
     include = Path(torch.__file__).parent / "include"
     for command in (
         [compiler, *flags, f"-I{include}", "-c", str(source), "-o", str(compiled)],
@@ -236,7 +254,7 @@ def _scattered_event(hits: int) -> Event:
     )
 
 
-def compile_model(directory: Path, root: Path) -> Path:
+def compile_model(directory: Path, root: Path, level: str | None = None) -> Path:
     """Compile the iteration of the model in a directory; see `compile_network`.
 
     Raises:
@@ -244,7 +262,7 @@ def compile_model(directory: Path, root: Path) -> Path:
         ModelFilesError: The model cannot be loaded.
     """
     card, network = load_network(directory)
-    return compile_network(network.eval(), card.normalisation, root)
+    return compile_network(network.eval(), card.normalisation, root, level)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -252,14 +270,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m numl_serving.compile", description=__doc__)
     parser.add_argument("directories", nargs="+", type=Path, metavar="MODEL_DIR")
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER")
+    parser.add_argument(
+        "--level", choices=LEVELS, help="instructions they may use (default: all there are)"
+    )
     options = parser.parse_args(arguments)
     directories: list[Path] = options.directories
     torch.set_num_threads(1)
     if len(directories) == 1:
-        return _compile_one(directories[0], options.out)
+        return _compile_one(directories[0], options.out, options.level)
     try:
         first = {
-            folder_of(options.out, facts_of(load_network(directory)[1])): directory
+            folder_of(options.out, facts_of(load_network(directory)[1], options.level)): directory
             for directory in reversed(directories)
         }
     except ServingError as error:
@@ -267,25 +288,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     leaders = list(dict.fromkeys(first.values()))
     with ThreadPoolExecutor(min(len(leaders), len(os.sched_getaffinity(0)))) as pool:
-        codes = list(pool.map(lambda each: _compile_apart(each, options.out), leaders))
+        codes = list(
+            pool.map(lambda each: _compile_apart(each, options.out, options.level), leaders)
+        )
     return max(codes)
 
 
-def _compile_apart(directory: Path, root: Path) -> int:
+def _compile_apart(directory: Path, root: Path, level: str | None) -> int:
     command = [sys.executable, "-P", "-m", "numl_serving.compile", str(directory)]
-    done = subprocess.run(
-        [*command, "--out", str(root)], stdout=subprocess.PIPE, text=True, check=False
-    )
+    command += ["--out", str(root)]
+    if level is not None:
+        command += ["--level", level]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     sys.stdout.write(done.stdout)
     sys.stdout.flush()
     return 0 if done.returncode == 0 else 1
 
 
-def _compile_one(directory: Path, root: Path) -> int:
+def _compile_one(directory: Path, root: Path, level: str | None) -> int:
     start = time.monotonic()
     folder, problem = None, None
     try:
-        folder = str(compile_model(directory, root))
+        folder = str(compile_model(directory, root, level))
     except (CompiledError, ServingError, OSError) as error:
         problem = str(error)
     seconds = round(time.monotonic() - start, 1)

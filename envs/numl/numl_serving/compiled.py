@@ -2,8 +2,8 @@
 
 A compiled iteration is a shared library that `numl_serving.compile` makes with AOTInductor. It
 belongs to an architecture (names and shapes of weights), a version of torch, this package's code
-and a processor; a digest of these names its folder, so that what was made for anything else is
-never looked at. Whatever is wrong with it, the network runs without it.
+and a level of the processor's instructions; a digest of these names its folder, so that what was
+made for anything else is never looked at. Whatever is wrong with it, the network runs without it.
 
 Loading a library executes what is in it. It is therefore never taken from beside the weights,
 which may come from anywhere: only from the folder that the launch names, into which nobody but the
@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from numl_serving.networks.nugraph3 import NuGraph3, State3
 
 LIBRARY_FILE = "iteration.so"
 FACTS_FILE = "facts.json"
-FORMAT = 1
+FORMAT = 2
 
 _CODE = ("iteration.py", "compile.py", "softmax_aggregate.cpp", "softmax_op.py",
          "networks/common.py", "networks/nugraph2.py", "networks/nugraph3.py")  # fmt: skip
@@ -41,8 +42,13 @@ class CompiledError(Exception):
     """There is no usable compiled iteration; says why in one line."""
 
 
-def facts_of(network: Network) -> dict[str, Any]:
-    """Return everything that a compiled iteration depends on, as JSON can hold it."""
+def facts_of(network: Network, level: str | None = None) -> dict[str, Any]:
+    """Return everything that a compiled iteration depends on, as JSON can hold it.
+
+    Args:
+        network: The network.
+        level: The level of instructions; None: this processor's highest.
+    """
     package = Path(__file__).parent
     code = hashlib.sha256()
     for name in _CODE:
@@ -55,7 +61,7 @@ def facts_of(network: Network) -> dict[str, Any]:
         "weights": {name: list(tensor.shape) for name, tensor in weights.items()},
         "torch": torch.__version__,
         "code": code.hexdigest(),
-        "processor": _processor(),
+        "processor": level or levels()[0],
     }
 
 
@@ -88,7 +94,9 @@ class CompiledNetwork:
             CompiledError: There is none for this network, torch, code and processor, or it is
                 damaged, or somebody else may have written it.
         """
-        facts = facts_of(network)
+        known = [facts_of(network, level) for level in levels()]
+        there = (each for each in known if folder_of(root, each).is_dir())
+        facts = next(there, known[0])
         folder = folder_of(root, facts)
         library = folder / LIBRARY_FILE
         try:
@@ -127,19 +135,38 @@ class CompiledNetwork:
 def _check_owner(*paths: Path) -> None:
     for path in paths:
         status = path.stat()
-        if status.st_uid not in (0, os.getuid()) or status.st_mode & stat.S_IWOTH:
+        ours = status.st_uid in (0, os.getuid()) and not status.st_mode & stat.S_IWOTH
+        # In an Apptainer image root's files may seem to be nobody's, but nobody can write them.
+        if not ours and not os.statvfs(path).f_flag & os.ST_RDONLY:
             raise CompiledError(f"{path} belongs to somebody else or is writable by all: remove it")
 
 
-def _processor() -> str:
-    """Return a digest of the processor's kind: the library uses whatever instructions it has."""
+# x86-64-v3 and -v4 of the psABI, under the names of /proc/cpuinfo: what a compiler may use that
+# is told the level.
+_LEVEL_3 = frozenset(("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"))
+_LEVEL_4 = _LEVEL_3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+LEVELS: Mapping[str, frozenset[str]] = {"x86-64-v4": _LEVEL_4, "x86-64-v3": _LEVEL_3}
+"""Levels of instructions, the highest first, and the flags of a processor that has them."""
+
+
+def levels(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
+    """Return the levels of instructions that this processor has, the highest first.
+
+    Another kind of processor has one, which is all of its own.
+
+    Args:
+        cpuinfo: Where the kernel describes the processor.
+    """
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = [platform.processor()]
     wanted = ("vendor_id", "cpu family", "model", "flags", "Features")
     # Flags of the kernel's own making come and go with it, their order, too.
     kinds = {line.split(":", 1)[0].strip(): sorted(line.split(":", 1)[-1].split())
              for line in lines if line.split("\t")[0].strip() in wanted}  # fmt: skip
-    text = json.dumps([platform.machine(), torch.backends.cpu.get_cpu_capability(), kinds])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    found = tuple(name for name, flags in LEVELS.items() if flags <= set(kinds.get("flags", ())))
+    if found:
+        return found
+    text = json.dumps([platform.machine(), kinds])
+    return (hashlib.sha256(text.encode()).hexdigest()[:16],)

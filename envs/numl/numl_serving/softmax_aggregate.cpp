@@ -17,8 +17,14 @@
 
 namespace {
 
-// As wide as the widest registers there are; the compiler splits them where they are narrower.
+// As wide as the registers are: wider ones the compiler would take apart, one by one.
+#if defined(__AVX512F__)
 constexpr int kLanes = 16;
+#elif defined(__AVX__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
 typedef float Floats __attribute__((vector_size(kLanes * sizeof(float))));
 typedef int32_t Ints __attribute__((vector_size(kLanes * sizeof(int32_t))));
 

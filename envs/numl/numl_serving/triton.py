@@ -19,7 +19,7 @@ Parameters of config.pbtxt (all strings, all optional):
 from __future__ import annotations
 
 # Before torch, which others import, too.
-from numl_serving import lean_torch as lean_torch
+from numl_serving.lean_torch import keep_imported
 
 # isort: split
 import importlib
@@ -122,6 +122,7 @@ class TritonPythonModel:
                 max_items=parameters.batch_max_events,
                 max_wait_s=parameters.batch_max_wait_ms / 1000,
             )
+        keep_imported()
         startup.end("warm-up")
         self._pb.Logger.log_info(f"{args['model_instance_name']} {startup}")
 

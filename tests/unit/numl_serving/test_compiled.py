@@ -17,7 +17,7 @@ from model_files import model_directory
 from networks_under_test import rewritten, run
 from numl_serving import compiled
 from numl_serving.compile import compile_model, compile_network
-from numl_serving.compiled import CompiledError, facts_of, folder_of
+from numl_serving.compiled import CompiledError, facts_of, folder_of, levels
 from numl_serving.event import Event, HitTable
 from numl_serving.golden import disagreements
 from numl_serving.graph import build_graph
@@ -181,7 +181,7 @@ def test_a_damaged_or_foreign_library_is_not_loaded(
     assert "writable by all" in reason(directory, folder.parent, caplog)
     library.chmod(0o755)
     assert Runtime.load(directory, compiled=folder.parent).is_compiled
-    monkeypatch.setattr(compiled, "_processor", lambda: "another")
+    monkeypatch.setattr(compiled, "levels", lambda: ("another",))
     assert "is missing" in reason(directory, folder.parent, caplog)
 
 
@@ -196,6 +196,47 @@ def test_a_file_that_is_no_library_is_not_loaded_even_with_the_right_digest(
     facts["sha256"] = hashlib.sha256(b"nonsense").hexdigest()
     (tmp_path / found.name / "facts.json").write_text(json.dumps(facts))
     assert "cannot be loaded" in reason(directory, tmp_path, caplog)
+
+
+V3 = "fpu sse2 avx avx2 bmi1 bmi2 f16c fma abm movbe"
+
+
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        (V3, ("x86-64-v3",)),
+        (f"{V3} avx512f avx512bw avx512cd avx512dq avx512vl", ("x86-64-v4", "x86-64-v3")),
+        (f"{V3} avx512f", ("x86-64-v3",)),
+    ],
+)
+def test_a_processor_has_the_levels_whose_instructions_it_has(
+    flags: str, found: tuple[str, ...], tmp_path: Path
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"processor\t: 0\nvendor_id\t: X\nflags\t\t: {flags}\n\n")
+    assert compiled.levels(cpuinfo) == found
+
+
+def test_another_kind_of_processor_has_a_level_of_its_own(tmp_path: Path) -> None:
+    names = set()
+    for features in ("fp asimd", "fp asimd sve", "sve asimd fp"):
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nFeatures\t: {features}\n")
+        names.add(compiled.levels(tmp_path / "cpuinfo"))
+    assert len(names) == 2
+    assert not {name for (name,) in names} & set(compiled.LEVELS)
+
+
+def test_what_was_compiled_for_a_lower_level_is_used_where_there_is_nothing_better(
+    directories: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "levels", lambda: ("x86-64-v9", *levels()))
+    assert Runtime.load(directories["24.7.1"], compiled=ROOT).is_compiled
+
+
+def test_a_level_that_the_processor_lacks_is_not_compiled_for(tmp_path: Path) -> None:
+    network = rewritten(model_of("nugraph2", 0), "nugraph2")
+    with pytest.raises(CompiledError, match="this processor has no x86-64-v9, only"):
+        compile_network(network, NORMALISATION, tmp_path, "x86-64-v9")
 
 
 def test_each_architecture_code_and_torch_has_its_own_folder() -> None:

@@ -71,6 +71,17 @@ def test_after_a_lean_import_a_model_answers_and_everything_else_can_still_be_ha
     assert said == ["[]", "True", "True", "True", "2"]
 
 
+def test_what_was_imported_is_not_looked_through_again_and_garbage_is_still_found() -> None:
+    said = python(
+        "import gc\n"
+        "from numl_serving import triton\n"
+        "print(gc.isenabled())\n"
+        "triton.keep_imported()\n"
+        "print(gc.isenabled(), gc.get_freeze_count() > 100_000, len(gc.get_objects()) < 1000)\n"
+    )
+    assert said == ["False", "True", "True", "True"]
+
+
 def test_where_scipy_was_imported_before_its_own_triangulation_is_used() -> None:
     from numl_serving.qhull import Delaunay
 

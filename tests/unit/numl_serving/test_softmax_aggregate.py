@@ -10,16 +10,22 @@ from pathlib import Path
 import pytest
 import torch
 from numl_serving.compile import build_kernel
+from numl_serving.compiled import LEVELS, levels
 from numl_serving.softmax_op import gated_softmax
 
 OFFSETS = torch.tensor([0, 0, 1, 3, 3, 390, 400])
 ROWS = 50
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+MARCHES = [level for level in levels() if level in LEVELS]
+
+
+@pytest.fixture(scope="module", params=[*MARCHES, "x86-64"] if MARCHES else ["native"])
+def library(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("kernel")
-    archive, linked = build_kernel("g++", folder), folder / "kernel.so"
+    archive, linked = build_kernel("g++", folder, request.param), folder / "kernel.so"
     command = ["g++", "-shared", "-o", str(linked), "-Wl,--whole-archive", str(archive)]
     command += ["-Wl,--no-whole-archive", f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu"]
     subprocess.run(command, check=True)
