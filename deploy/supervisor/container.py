@@ -18,7 +18,7 @@ from deploy.images.engine import connect, first_line
 from deploy.plan import LaunchPlan
 from deploy.server.command import EXIT_TIMEOUT_S
 from deploy.state import ProcessId
-from deploy.supervisor.server import Note, Server
+from deploy.supervisor.server import Note, Server, closed
 
 _LAST_WORDS_S = 2.0
 
@@ -41,7 +41,7 @@ class ContainerServer(Server):
         self._container: Container | None = None
         with _engine_errors():
             client = connect()
-            self._container = client.containers.create(**create_options(plan))
+            self._container = client.containers.create(**create_options(closed(plan)))
             try:
                 self._container.start()
                 self._container.reload()

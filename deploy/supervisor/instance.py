@@ -20,7 +20,7 @@ from deploy.errors import LaunchError
 from deploy.failures.table import Diagnosis, diagnose, last_words
 from deploy.plan import LaunchPlan, Mount, mount_field
 from deploy.state import ProcessId
-from deploy.supervisor.server import Note, Server
+from deploy.supervisor.server import Note, Server, closed
 
 _START_S = 20.0
 # What Apptainer needs of the caller's environment; APPTAINER_BIND and its like are the user's.
@@ -46,7 +46,7 @@ class InstanceServer(Server):
             shutil.rmtree(scratch_folder(self._folder), ignore_errors=True)
             scratch_folder(self._folder).mkdir(mode=0o700)
         _join_logs(plan.log, self._name)
-        done = _apptainer(instance_command(plan), self._folder)
+        done = _apptainer(instance_command(closed(plan)), self._folder)
         # What is said before the instance is one is in the one, what it says itself in the other.
         known = diagnose(f"{done.stderr}\n{self.output()}")
         if done.returncode == 0 and known is not None and plan.container.gpus:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 import subprocess
 import time
 from pathlib import Path
 
 from deploy.plan import LaunchPlan
-from deploy.server.command import EXIT_TIMEOUT_S, KEY_PLACEHOLDER
+from deploy.server.command import EXIT_TIMEOUT_S
 from deploy.state import ProcessId
 from deploy.supervisor.leftovers import (
     look_around,
@@ -17,7 +16,7 @@ from deploy.supervisor.leftovers import (
     sweep,
     taking_turns,
 )
-from deploy.supervisor.server import Note, Server
+from deploy.supervisor.server import Note, Server, closed
 
 _SCRATCH_WAIT_S = 5.0
 
@@ -36,7 +35,6 @@ class ProcessServer(Server):
     def __init__(self, plan: LaunchPlan, note: Note) -> None:
         super().__init__(plan)
         self.scratch: frozenset[Path] = frozenset()
-        key = secrets.token_hex(16)
         # The backend names its scratch folder only by making it: starts take turns, so that a
         # new folder is known to be this server's.
         with taking_turns():
@@ -44,7 +42,7 @@ class ProcessServer(Server):
             note(server=None, scratch=(), before=self._before)
             with plan.log.open("ab") as log:
                 self._process = subprocess.Popen(
-                    [argument.replace(KEY_PLACEHOLDER, key) for argument in plan.arguments],
+                    closed(plan).arguments,
                     env=plan.variables,
                     cwd="/",
                     stdin=subprocess.DEVNULL,

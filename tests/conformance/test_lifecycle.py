@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from deploy.paths import CHECKOUT
+from deploy.server.command import KEY_PLACEHOLDER
 from deploy.supervisor.stubs import living_stubs
 from tests.kit import Kit, until
 
@@ -78,6 +79,9 @@ def test_admin_endpoints_are_closed(demo: dict[str, Any]) -> None:
         ):
             with pytest.raises(InferenceServerException):
                 ask()
+        with pytest.raises(InferenceServerException):
+            # What a plan shows is no key.
+            client.get_log_settings(headers={"closed": KEY_PLACEHOLDER})
         assert client.is_model_ready("nugraph3")
 
 
