@@ -15,7 +15,6 @@ from deploy.console import Say
 from deploy.environment.install import Environment
 from deploy.files import digest_of, locked, write_atomically
 
-
 # What any x86-64 server of the last ten years has: for what is made here and runs elsewhere.
 PORTABLE_LEVEL = "x86-64-v3"
 
