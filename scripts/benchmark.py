@@ -118,7 +118,7 @@ def parser() -> Parser:
         "--concurrency", type=_positive, nargs="+", default=CONCURRENCIES, metavar="N",
         help="numbers of clients (default: 1 2 4 8)",
     )  # fmt: skip
-    flags.add_argument("--rounds", type=_positive, default=5, metavar="N", help="(default: 5)")
+    flags.add_argument("--rounds", type=_positive, default=3, metavar="N", help="(default: 3)")
     flags.add_argument(
         "--seconds", type=float, default=0.7, metavar="S", help="of one turn (default: 0.7)"
     )

@@ -129,7 +129,7 @@ class LocalEngine(Engine):
             return
         weights = own_weights(deployment)
         folders = [weights.get(model, MODEL_REPOSITORY / model / VERSION) for model in models]
-        compiled_as = ensure_compiled(environment, folders, cache, say)
+        compiled = ensure_compiled(environment, folders, cache, say)
         say("checking that every model gives its golden answer")
         check_models_answer(
             environment,
@@ -137,7 +137,7 @@ class LocalEngine(Engine):
             stamps=cache / "checked",
             threads=deployment.threads,
             compiled=compiled_folder(cache),
-            compiled_as=compiled_as,
+            compiled_as=compiled.name,
         )
 
     def command(self, plan: LaunchPlan) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""Networks compiled for this host's processor: made once per architecture, kept in the cache."""
+"""Compiled networks: made once per architecture and level of instructions, kept in the cache."""
 
 from __future__ import annotations
 
@@ -8,11 +8,28 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.console import Say
 from deploy.environment.install import Environment
 from deploy.files import digest_of, locked, write_atomically
+
+# What any x86-64 server of the last ten years has: for what is made here and runs elsewhere.
+PORTABLE_LEVEL = "x86-64-v3"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the models run with.
+
+    Attributes:
+        name: Another one once more of them are compiled.
+        folders: The compiled networks; none if they run uncompiled.
+    """
+
+    name: str = "uncompiled"
+    folders: tuple[Path, ...] = ()
 
 
 def compiled_folder(cache: Path) -> Path:
@@ -20,7 +37,13 @@ def compiled_folder(cache: Path) -> Path:
     return cache / "compiled"
 
 
-def ensure_compiled(environment: Environment, models: Sequence[Path], cache: Path, say: Say) -> str:
+def ensure_compiled(
+    environment: Environment,
+    models: Sequence[Path],
+    cache: Path,
+    say: Say,
+    level: str | None = None,
+) -> Compiled:
     """Compile what is not compiled yet; without it models serve the same answers, slower.
 
     Args:
@@ -28,23 +51,25 @@ def ensure_compiled(environment: Environment, models: Sequence[Path], cache: Pat
         models: Folders with ``model.json`` and weights.
         cache: The kit's cache folder.
         say: Is told what happens, and why something is not compiled.
-
-    Returns:
-        A name for what the models run with: another one once more of them are compiled.
+        level: The level of instructions they may use; None: all that this processor has.
     """
     folder = compiled_folder(cache)
-    total = hashlib.sha256(f"{environment.digest}{_processor()}".encode())
+    total = hashlib.sha256(f"{environment.digest}{_processor()}{level or ''}".encode())
     for model in models:
         total.update(digest_of([model / "model.json"], base=model).encode())
     stamp = folder / f"{total.hexdigest()}.done"
-    if stamp.exists() and all((folder / name).is_dir() for name in stamp.read_text().split()):
-        return stamp.name
+    if stamp.exists():
+        made = tuple(folder / name for name in stamp.read_text().split())
+        if all(each.is_dir() for each in made):
+            return Compiled(stamp.name, made)
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
         say(f"models run uncompiled, which is slower: no C++ compiler ({compiler})")
-        return "uncompiled"
-    say("compiling the networks for this processor (about a minute, once)")
+        return Compiled()
+    say(f"compiling the networks for {level or 'this processor'} (about a minute, once)")
     command = [str(environment.python), "-P", "-m", "numl_serving.compile", *map(str, models)]
+    if level is not None:
+        command += ["--level", level]
     variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     variables["OMP_NUM_THREADS"] = "1"
     folder.mkdir(parents=True, exist_ok=True)
@@ -62,10 +87,10 @@ def ensure_compiled(environment: Environment, models: Sequence[Path], cache: Pat
         said = done.stderr.strip().splitlines()
         reason = errors[0] if errors else said[-1] if said else f"exit status {done.returncode}"
         say(f"models run uncompiled, which is slower: {reason}")
-        return "uncompiled"
+        return Compiled()
     names = sorted({Path(report["compiled"]).name for report in reports})
     write_atomically(stamp, "\n".join(names) + "\n")
-    return stamp.name
+    return Compiled(stamp.name, tuple(folder / name for name in names))
 
 
 def _processor() -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import mpi4py
 import numpy as np
 import pandas as pd
 import safetensors.torch
@@ -19,14 +20,17 @@ import torch
 from numl_serving.modelcard import CARD_FILE, ModelCard, read_card
 from numl_serving.networks.variants import canonical_name, is_served
 from numpy.typing import NDArray
-from pynuml.process import HitGraphProducer
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
+
+# pynuml imports MPI, which leaves shared memory behind when a process with it is killed.
+mpi4py.rc.initialize = False
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # nugraph's imports warn of their own old age
     from nugraph.models import NuGraph2, NuGraph3
     from nugraph.util import FeatureNorm, HierarchicalEdges, PositionFeatures
+    from pynuml.process import HitGraphProducer
 
     from .per_plane import PLANES, PerPlaneNuGraph3
 

@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -88,6 +89,7 @@ def compile_network(
         staged.mkdir()
         library = staged / LIBRARY_FILE
         _build(network, normalisation, Path(scratch), library, level)
+        _run(["strip", "--strip-all", "--remove-section=.note.gnu.build-id", str(library)])
         _check(network, normalisation, library)
         sha256 = hashlib.sha256(library.read_bytes()).hexdigest()
         content = json.dumps(facts | {"sha256": sha256}, indent=2)
@@ -145,7 +147,7 @@ def _build(network: Network, normalisation: Any, scratch: Path, library: Path, l
         for one, two in zip(example, other, strict=True)
     )
     package = scratch / "iteration.pt2"
-    compiler = os.environ.get("CXX", "g++")
+    compiler = _placeless_compiler(os.environ.get("CXX", "g++"), scratch)
     march = level if level in LEVELS else None  # None: whatever the processor has
     try:
         with torch.no_grad():
@@ -192,15 +194,37 @@ def build_kernel(compiler: str, folder: Path, march: str = "native") -> Path:
     archive = folder / f"lib{_KERNEL}.a"
     flags = ["-O3", f"-march={march}", "-std=c++17", "-fPIC", "-fno-math-errno", "-Wno-psabi"]
     include = Path(torch.__file__).parent / "include"
-    for command in (
-        [compiler, *flags, f"-I{include}", "-c", str(source), "-o", str(compiled)],
-        ["ar", "rcs", str(archive), str(compiled)],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-            raise CompiledError(f"{command[0]} fails on {_SOURCE}: {said[0]}")
+    _run([compiler, *flags, f"-I{include}", "-c", str(source), "-o", str(compiled)])
+    _run(["ar", "rcs", str(archive), str(compiled)])
     return archive
+
+
+def _placeless_compiler(compiler: str, folder: Path) -> str:
+    """Return the path of a compiler that puts no names of files into what it makes.
+
+    They lie in folders of this machine, and are others each time.
+    """
+    script = folder / "bin" / Path(compiler).name
+    script.parent.mkdir()
+    flags = ["-Wno-builtin-macro-redefined", '-D__FILE__="iteration"']
+    script.write_text(f'#!/bin/sh\nexec {shlex.join([compiler, *flags])} "$@"\n', encoding="utf-8")
+    script.chmod(0o700)
+    return str(script)
+
+
+def _run(command: Sequence[str]) -> None:
+    """Run a program of the compiler's kind.
+
+    Raises:
+        CompiledError: With the first line of what it complains of.
+    """
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise CompiledError(f"{command[0]} cannot be run ({error.strerror})") from None
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise CompiledError(f"{Path(command[0]).name} fails: {said[0]}")
 
 
 @contextmanager
