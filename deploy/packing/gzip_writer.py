@@ -45,6 +45,10 @@ class GzipWriter(io.RawIOBase):
         """Tell that it can be written to."""
         return True
 
+    def tell(self) -> int:
+        """Return how many bytes it has been given."""
+        return self._size + len(self._pending)
+
     def write(self, data: Any, /) -> int:
         """Take the next bytes."""
         self._pending += data

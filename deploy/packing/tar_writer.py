@@ -74,10 +74,10 @@ class _Archive(ArchiveBase):  # type: ignore[misc]
     def __init__(self, stream: IO[bytes] | io.RawIOBase, *, root: str, epoch: int) -> None:
         self.arcroot = root
         self._epoch = epoch
+        # Not "w|": given up half-way it would write what it has in a buffer of its own when
+        # it is collected, to a stream that is closed.
         self._tar = tarfile.open(  # noqa: SIM115
-            fileobj=cast(IO[bytes], stream),
-            mode="w|",
-            format=tarfile.GNU_FORMAT,
+            fileobj=cast(IO[bytes], stream), mode="w", format=tarfile.GNU_FORMAT
         )
         self._folders: set[PurePosixPath] = {PurePosixPath()}
 

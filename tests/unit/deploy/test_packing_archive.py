@@ -4,6 +4,7 @@ import hashlib
 import io
 import os
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from deploy.packing.layers import pack_layers
 from deploy.packing.plan import EnvironmentBuild
 from deploy.packing.prefix import Prefix
 from deploy.packing.tar_writer import write_tar
+from deploy.paths import CHECKOUT
 
 PYTHON = PackageName("python", "3.11.7", "0_cpython")
 SERVING = PackageName("numl-serving", "0.1.0", "py311_0")
@@ -104,6 +106,30 @@ def test_everybody_can_read_everything_and_nobody_else_owns_it(prefix: Prefix) -
     assert found["lib/python3.11/site-packages"].mode == 0o755
     assert all(m.uid == m.gid == 0 and m.mtime == EPOCH for m in found.values())
     assert "CACHEDIR.TAG" not in found
+
+
+def test_an_archive_that_is_given_up_half_way_is_not_spoken_of_again(
+    prefix: Prefix, tmp_path: Path
+) -> None:
+    script = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from conda_pack.core import Packer\n"
+        "from deploy.packing import gzip_writer\n"
+        "from deploy.packing.tar_writer import write_tar\n"
+        "def interrupt(self): raise KeyboardInterrupt\n"
+        "gzip_writer._BLOCK = 64\n"
+        "Packer.finish = interrupt\n"
+        "try:\n"
+        "    with open(sys.argv[1], 'wb') as file, gzip_writer.GzipWriter(file, 1) as out:\n"
+        "        write_tar(out, Path(sys.argv[2]), root='', destination=None, epoch=0,\n"
+        "                  wanted=lambda path: True, scripts=True)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    command = [sys.executable, "-c", script, tmp_path / "archive", prefix.folder]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 
 def test_a_folder_comes_before_what_is_in_it(prefix: Prefix) -> None:
