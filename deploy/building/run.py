@@ -150,14 +150,14 @@ class _Run:
         request, steps = self._request, self._steps
         if self._workplace.without_docker is not None:
             self._say(f"{self._workplace.without_docker}: Apptainer makes the .sif alone")
-        with steps.step("environment") as say:
+        with steps.step("environment", cache_folder()) as say:
             build = plan_build(
                 flavour=request.flavour, wheels=request.wheels, python=request.python
             )
             prefix = make_prefix(build, say)
         if request.base == "ngc" or request.wire is not None:
             check_libc(prefix, request.triton)
-        with steps.step("Triton") as say:
+        with steps.step("Triton", cache_folder()) as say:
             distribution = ensure_distribution(
                 cache_folder(), request.triton, build.lock.python, say
             )
@@ -166,7 +166,7 @@ class _Run:
         if self._workplace.route is not None:
             lock = cache_folder() / "scratch.lock"
             with scratch_folder("numlkit-build-", lock=lock) as context:
-                with steps.step("layers") as say:
+                with steps.step("layers", context) as say:
                     make_context(
                         context, build=build, prefix=prefix, distribution=distribution,
                         base=request.base, say=say,
@@ -178,7 +178,7 @@ class _Run:
         self, build: EnvironmentBuild, prefix: Prefix, distribution: TritonDistribution
     ) -> None:
         request = self._request
-        with self._steps.step("packed environment") as say:
+        with self._steps.step("packed environment", request.out) as say:
             archive = pack_archive(prefix, build, request.out, say, self._workplace.source.epoch)
         self._record("env", archive.name, archive.stat().st_size, sha256_of(archive), prefix, {})
         if request.wire is not None:
@@ -186,7 +186,7 @@ class _Run:
                 archive, environment_digest=prefix.digest, instances=INSTANCES,
                 gpu=request.flavour == "gpu",
             )  # fmt: skip
-            with self._steps.step("wired repository"):
+            with self._steps.step("wired repository", request.wire):
                 wire(
                     request.wire, archive=archive, repository=MODEL_REPOSITORY,
                     models=DEFAULT_MODELS, settings=settings, distribution=distribution,
@@ -202,7 +202,7 @@ class _Run:
         tools, epoch = self._workplace.tools, self._workplace.source.epoch
         assert tools is not None
         compression = COMPRESSIONS[request.compressor]
-        with self._steps.step(".sif") as say:
+        with self._steps.step(".sif", request.out) as say:
             if client is not None:
                 built = build_sif_from_image(
                     client, image.tag, request.sif, tools=tools, compression=compression,
@@ -228,12 +228,12 @@ class _Run:
         self, client: docker.DockerClient, context: Path, prefix: Prefix
     ) -> tuple[BuiltImage, BaseImage]:
         request = self._request
-        with self._steps.step("base image") as say:
+        with self._steps.step("base image", cache_folder()) as say:
             base = ensure_base(
                 client, name=self._base_name, digest=request.base_digest, cache=cache_folder(),
                 say=say,
             )  # fmt: skip
-        with self._steps.step("image") as say:
+        with self._steps.step("image", context) as say:
             image = build_image(
                 client, context, base=base, facts=self._facts(prefix), tag=request.image_tag,
                 say=say,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from deploy.console import Console, Say
 
@@ -26,13 +27,22 @@ class Steps:
         return dict(self._seconds)
 
     @contextmanager
-    def step(self, name: str) -> Iterator[Say]:
+    def step(self, name: str, folder: Path) -> Iterator[Say]:
         """Run one step.
+
+        Args:
+            name: Its name.
+            folder: Where it writes: named when a disk is full and the system names no file.
 
         Yields:
             A function that shows what the step is doing now.
         """
         started = time.monotonic()
         with self._console.step(name) as say:
-            yield say
+            try:
+                yield say
+            except OSError as error:
+                if error.errno is not None and error.filename is None:
+                    error.filename = str(folder)
+                raise
         self._seconds[name] = round(time.monotonic() - started, 1)

@@ -21,6 +21,7 @@ from deploy.building.run import check_libc
 from deploy.building.source import find_source, published
 from deploy.building.steps import Steps
 from deploy.building.wire import wired_settings
+from deploy.cli import describe_os_error
 from deploy.console import Console
 from deploy.errors import BuildError
 from deploy.packing.prefix import Prefix
@@ -129,13 +130,24 @@ def test_a_manifest_that_is_none_is_named(tmp_path: Path) -> None:
         read_manifest(tmp_path)
 
 
-def test_a_failed_step_is_not_counted() -> None:
+def test_a_failed_step_is_not_counted(tmp_path: Path) -> None:
     steps = Steps(Console("quiet"))
-    with steps.step("first"):
+    with steps.step("first", tmp_path):
         pass
-    with pytest.raises(BuildError), steps.step("second"):
+    with pytest.raises(BuildError), steps.step("second", tmp_path):
         raise BuildError("no")
     assert list(steps.seconds) == ["first"]
+
+
+def test_a_full_disk_is_named_by_the_folder_where_the_system_names_no_file(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OSError, match="No space left") as caught,
+        Steps(Console("quiet")).step("pack", tmp_path),
+        Path("/dev/full").open("wb", buffering=0) as full,
+    ):
+        full.write(b"x")
+    error = describe_os_error(caught.value)
+    assert error.cause == f"disk full: {tmp_path}: No space left on device"
 
 
 @pytest.fixture
