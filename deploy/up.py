@@ -25,12 +25,12 @@ from deploy.engines.base import Engine, describe_instances
 from deploy.engines.choose import choose_engine, engine_named
 from deploy.engines.ready_times import compared, remember
 from deploy.errors import DeploymentError, LaunchError
+from deploy.failures.row import PORT_TAKEN
 from deploy.files import locked
 from deploy.hardware.plan import device_names
 from deploy.health import examine
 from deploy.plan import LaunchPlan
 from deploy.server.golden import golden_of
-from deploy.server.ports import is_free
 from deploy.state import DeploymentFolder, DeploymentState
 from deploy.tls.files import check_server_files
 
@@ -174,13 +174,9 @@ def _launch(
             plan = engine.plan(deployment=deployment)
             try:
                 return engine.launch(plan=plan, say=say)
-            except LaunchError:
+            except LaunchError as error:
                 # Ports that were found, not asked for, may be lost to another start meanwhile.
-                ports = plan.ports
-                taken = not is_free(deployment.listen, ports.grpc) or not all(
-                    is_free(deployment.http_listen, p) for p in (ports.http, ports.metrics)
-                )
-                if deployment.ports is not None or not taken:
+                if deployment.ports is not None or PORT_TAKEN not in error.cause:
                     raise
                 say("another program has taken a port: trying others")
         return engine.launch(plan=engine.plan(deployment=deployment), say=say)

@@ -5,7 +5,7 @@ The patterns were seen with Docker 20.10, or are those of the sources named besi
 
 from __future__ import annotations
 
-from deploy.failures.row import Failure, row
+from deploy.failures.row import PORT_TAKEN, Failure, row
 
 # How the docker SDK begins to say that it reaches no engine.
 NO_CONNECTION = "Error while fetching server API version"
@@ -53,7 +53,7 @@ DOCKER: tuple[Failure, ...] = (
     ),
     row(
         _BIND + r"[^\n]*already (?:allocated|in use)",
-        "{where} was taken by another program while the container started",
+        "{where} " + PORT_TAKEN + " the container started",
         "repeat the command, or choose other ports with --ports HTTP,GRPC,METRICS",
     ),
     row(

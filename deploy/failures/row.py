@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+# Of the causes that a launch with ports of its own choice mends by choosing others.
+PORT_TAKEN = "was taken by another program while"
+
 
 @dataclass(frozen=True)
 class Failure:

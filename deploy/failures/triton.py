@@ -5,7 +5,7 @@ The patterns were seen with Triton 24.10.
 
 from __future__ import annotations
 
-from deploy.failures.row import Failure, row
+from deploy.failures.row import PORT_TAKEN, Failure, row
 
 _MODEL = r"failed to load '(?P<model>[^']+)' version \d+: Internal: "
 _WRONG_PYTHON = "the environment's Python must be the version that the stub is built for"
@@ -21,7 +21,7 @@ TRITON: tuple[Failure, ...] = (
     ),
     row(
         r"failed to start (?P<service>\w+) service: .*?'(?P<where>[^']+)' already in use",
-        "{where} was taken by another program while the server started ({service})",
+        "{where} " + PORT_TAKEN + " the server started ({service})",
         "repeat the command, or choose other ports with --ports HTTP,GRPC,METRICS",
     ),
     row(
