@@ -22,7 +22,7 @@ SMALL = ("--models", "nugraph3", "--instances", "1")
 def _start(kit: Kit, name: str) -> subprocess.Popen[str]:
     kit.names.append(name)
     return subprocess.Popen(
-        [sys.executable, "deploy/up.py", "--name", name, "--json", *SMALL],
+        [*kit.start, "--name", name, "--json", *SMALL],
         cwd=CHECKOUT,
         env=kit.variables,
         stdout=subprocess.PIPE,
@@ -104,7 +104,7 @@ def _start_and_die(
         f"import sys; sys.executable = {str(python)!r}; import deploy.up as up; sys.exit(up.main())"
     )
     kit.names.append(name)
-    command = [sys.executable, "-c", up, "--name", name, "--json", *SMALL]
+    command = [sys.executable, "-c", up, *kit.start[2:], "--name", name, "--json", *SMALL]
     done = subprocess.run(
         command, cwd=CHECKOUT, env=kit.variables, capture_output=True, timeout=120, check=False
     )

@@ -119,7 +119,8 @@ def check_repository(
     server.ask("GET", "/v2/health/live")
     faults = []
     for model in models:
-        fault = _fault(server, repository / model / "1") or _loss(server, model, processes)
+        directory = repository / model / "1"
+        fault = _fault(server, directory) or _loss(server, directory, processes)
         if fault is not None:
             faults.append(f"{model}: {fault}")
     if faults:
@@ -198,8 +199,12 @@ def _is_ours(directory: Path) -> bool:
     return (directory / CARD_FILE).exists()
 
 
-def _loss(server: Server, model: str, processes: Path) -> str | None:
+def _loss(server: Server, directory: Path, processes: Path) -> str | None:
     """Return how many of a model's processes are gone, in one line, or None."""
+    model = directory.parent.name
+    # Another server on this host may have a model of this name. The repositories of an image,
+    # for CPUs and for GPUs, lie side by side.
+    begin, end = f"{directory.parents[2]}/".encode(), f"/{model}/1/model.py".encode()
     answer = server.ask("GET", f"/v2/models/{model}/config")
     try:
         groups = json.loads(answer.body)["instance_group"]
@@ -207,7 +212,7 @@ def _loss(server: Server, model: str, processes: Path) -> str | None:
     except (ValueError, KeyError, TypeError):
         return f"its configuration cannot be read: {answer.error}"
     alive = sum(
-        words[0].endswith(_STUB) and words[1].endswith(f"/{model}/1/model.py".encode())
+        words[0].endswith(_STUB) and words[1].startswith(begin) and words[1].endswith(end)
         for words in _command_lines(processes)
     )
     # None at all: they are not to be seen from here, for one of them has just answered.

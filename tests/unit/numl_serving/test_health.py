@@ -209,7 +209,9 @@ def test_a_dead_stub_is_unhealthy_although_the_model_says_it_is_ready(
 def list_processes(folder: Path, *models: str) -> Path:
     """Write command lines as /proc shows them; that of a dead process is empty."""
     stub = "/opt/tritonserver/backends/python/triton_python_backend_stub"
-    lines = [f"{stub}\0/models/{model}/1/model.py\0region\0" for model in models]
+    lines = [f"{stub}\0{folder.parent}/{model}/1/model.py\0region\0" for model in models]
+    # Another server's.
+    lines += [f"{stub}\0/elsewhere/models/{model}/1/model.py\0region\0" for model in models]
     for number, line in enumerate([*lines, "", "bash\0"]):
         (folder / str(number)).mkdir(parents=True)
         (folder / str(number) / "cmdline").write_text(line)
