@@ -24,6 +24,7 @@ from deploy.engines.packed import find_archive, packed_environment
 from deploy.engines.ready_times import compared, remember
 from deploy.errors import DeploymentError, EnvironmentSetupError, KitError, LaunchError
 from deploy.plan import LaunchPlan
+from deploy.server.command import LAUNCHER
 from deploy.server.distribution import distribution_folder
 from deploy.server.release import find_release
 from deploy.supervisor.instance import instance_command
@@ -113,6 +114,8 @@ def test_the_whole_docker_command_of_a_stock_image(home: Path, archive: Path) ->
         "--publish=127.0.0.1:8011:8001",
         "--publish=127.0.0.1:8012:8002",
         f"--mount=type=bind,source={state}/model_repository,target=/opt/numl/models/cpu,readonly",
+        f"--mount=type=bind,source={LAUNCHER},target=/opt/numl/keyed_start.py,readonly",
+        f"--mount=type=bind,source={state}/admin.key,target=/opt/numl/admin.key,readonly",
         f"--mount=type=bind,source={archive},target=/opt/numl/environment.tar.gz,readonly",
         "--env=OMP_NUM_THREADS=1",
         "--env=MKL_NUM_THREADS=1",
@@ -134,6 +137,8 @@ def test_the_whole_apptainer_command_of_a_stock_image(home: Path, archive: Path)
         "--containall",
         "--no-privs",
         f"--mount=type=bind,source={state}/model_repository,destination=/opt/numl/models/cpu,ro",
+        f"--mount=type=bind,source={LAUNCHER},destination=/opt/numl/keyed_start.py,ro",
+        f"--mount=type=bind,source={state}/admin.key,destination=/opt/numl/admin.key,ro",
         f"--mount=type=bind,source={archive},destination=/opt/numl/environment.tar.gz,ro",
         f"--mount=type=bind,source={state}/scratch,destination=/tmp",
         "--env=OMP_NUM_THREADS=1",
@@ -173,7 +178,7 @@ def test_a_sites_repository_and_its_environments_are_mounted_beside_ours(home: P
     write_model(home / "site", "m", environment=str(outside))
     plan = rendered(Docker(), wanted(env="unpacked", models_dir=home / "site", models=("m",)))
     assert plan.container is not None
-    mounts = [(m.source, str(m.target), m.writable) for m in plan.container.mounts[1:]]
+    mounts = [(m.source, str(m.target), m.writable) for m in plan.container.mounts[3:]]
     assert mounts == [
         (home / "site", "/opt/numl/site/models", False),
         (outside, "/opt/numl/site/environments/1-their_env.tar.gz", False),

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from deploy.deployment import Ports, Tls
-from deploy.server.command import server_arguments, server_environment
+from deploy.server.command import keyed_command, server_arguments, server_environment
 from deploy.server.distribution import TritonDistribution
 
 TRITON = TritonDistribution(root=Path("/cache/triton"), stub_python="3.11")
@@ -23,8 +23,8 @@ def test_the_whole_command_line() -> None:
         "--backend-directory=/cache/triton/backends",
         "--cache-directory=/cache/triton/caches",
         "--backend-config=python,shm-region-prefix-name=numlkit-0-numl-",
-        "--model-control-mode=poll",
-        "--repository-poll-secs=1",
+        "--model-control-mode=explicit",
+        "--load-model=*",
         "--exit-on-error=false",
         "--disable-auto-complete-config",
         "--exit-timeout-secs=5",
@@ -37,8 +37,32 @@ def test_the_whole_command_line() -> None:
         "--metrics-config=summary_latencies=true",
         "--reuse-http-port=false",
         "--reuse-grpc-port=false",
-        "--http-restricted-api=shared-memory,trace,logging:closed=KEY-MADE-AT-START",
-        "--grpc-restricted-protocol=shared-memory,trace,logging:closed=KEY-MADE-AT-START",
+        "--http-restricted-api=model-repository,shared-memory,trace,logging:"
+        "numlkit-key=PUT-IN-AT-START",
+        "--grpc-restricted-protocol=model-repository,shared-memory,trace,logging:"
+        "numlkit-key=PUT-IN-AT-START",
+    )
+
+
+def test_the_command_line_that_hides_the_key() -> None:
+    command = keyed_command(
+        (
+            "/cache/triton/bin/tritonserver",
+            "--http-restricted-api=trace:numlkit-key=PUT-IN-AT-START",
+        ),
+        python=Path("/opt/numl/env/bin/python"),
+        launcher=Path("/a b/keyed_start.py"),
+        key_file=Path("/state/numl/admin.key"),
+    )
+    assert command == (
+        "/opt/numl/env/bin/python",
+        "-IS",
+        "/a b/keyed_start.py",
+        "--key-file",
+        "/state/numl/admin.key",
+        "--",
+        "/cache/triton/bin/tritonserver",
+        "--http-restricted-api=trace:numlkit-key=PUT-IN-AT-START",
     )
 
 
