@@ -103,6 +103,6 @@ class Admin:
         except TimeoutError:
             raise AdminError(f"{where} within {self._timeout:g} s") from None
         except Exception as error:  # the libraries below raise their own, undocumented kinds
-            raise AdminError(f"{where}: {error or type(error).__name__}") from None
+            raise AdminError(f"{where}: {str(error) or type(error).__name__}") from None
         finally:
             client.close()
