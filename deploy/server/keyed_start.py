@@ -12,8 +12,8 @@ process lives. Nor is the key in ``/proc/PID/environ``, nor do the program's chi
 
 The program takes this process's place and number. A helper that traces it (ptrace(2)) makes
 the exchange and ends; if it cannot finish, it takes the program with it. Where tracing is not
-permitted at all, or there is no key, the endpoints are restricted by a header that no client
-can send: they are closed to everybody, and a line on standard error says so.
+permitted at all, or there is no key, the program gets the placeholder. With that the endpoints
+are closed to everybody, and a line on standard error says so.
 
 A single file for Python 3.8 or later, without any package: it also runs in containers, in
 whatever Python is there.
@@ -24,7 +24,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import secrets
 import signal
 import struct
 import sys
@@ -32,7 +31,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, NoReturn
 
 KEY_NAME = "numlkit-key"
-PLACEHOLDER = f"{KEY_NAME}=PUT-IN-AT-START"
+# No client can send a header of this name, also none that reads it in the list of processes: HTTP
+# ends a name at the colon, and gRPC takes no call with such a one. So it opens nothing.
+PLACEHOLDER = "numlkit:key=PUT-IN-AT-START"
 KEY_PATTERN = r"[0-9A-Za-z_-]{16,}"
 
 # Where the stack pointer is among the general registers: struct user_regs_struct of x86_64,
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     """Become the program; return an exit status if that cannot be done."""
     if len(arguments) < 4 or arguments[0] != "--key-file" or arguments[2] != "--":
         return _say("usage: keyed_start.py --key-file FILE -- PROGRAM ARGUMENT...")
-    key_file, command = arguments[1], list(arguments[3:])
+    key_file, command = arguments[1], [*arguments[3:]]
     if not any(PLACEHOLDER in argument for argument in command):
         return _say(f"no argument holds {PLACEHOLDER}")
     if os.getpid() == 1:
@@ -79,8 +80,6 @@ def main(arguments: Sequence[str]) -> int:
         _have_exchanged(command[0], hidden)
     except (ClosedError, OSError) as error:
         _say(f"the admin endpoints are closed to everybody: {_words(error)}")
-        closed = unsendable_header()
-        command = [argument.replace(PLACEHOLDER, closed) for argument in command]
     # Python ignores these two, and what a process ignores the program it becomes ignores too.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
@@ -106,14 +105,6 @@ def read_key(path: str) -> str:
     if not re.fullmatch(KEY_PATTERN, key):
         raise ClosedError(f"{path}: holds no key")
     return key
-
-
-def unsendable_header() -> str:
-    """Return name and value of a header that no client can send, also one that knows it.
-
-    A line feed ends a header of HTTP, and gRPC takes no call whose headers have such names.
-    """
-    return f"closed\nto-all={secrets.token_hex(16)}"
 
 
 def _say(text: str, status: int = 2) -> int:

@@ -38,9 +38,9 @@ def test_the_whole_command_line() -> None:
         "--reuse-http-port=false",
         "--reuse-grpc-port=false",
         "--http-restricted-api=model-repository,shared-memory,trace,logging:"
-        "numlkit-key=PUT-IN-AT-START",
+        "numlkit:key=PUT-IN-AT-START",
         "--grpc-restricted-protocol=model-repository,shared-memory,trace,logging:"
-        "numlkit-key=PUT-IN-AT-START",
+        "numlkit:key=PUT-IN-AT-START",
     )
 
 
@@ -48,7 +48,7 @@ def test_the_command_line_that_hides_the_key() -> None:
     command = keyed_command(
         (
             "/cache/triton/bin/tritonserver",
-            "--http-restricted-api=trace:numlkit-key=PUT-IN-AT-START",
+            "--http-restricted-api=trace:numlkit:key=PUT-IN-AT-START",
         ),
         python=Path("/opt/numl/env/bin/python"),
         launcher=Path("/a b/keyed_start.py"),
@@ -62,7 +62,7 @@ def test_the_command_line_that_hides_the_key() -> None:
         "/state/numl/admin.key",
         "--",
         "/cache/triton/bin/tritonserver",
-        "--http-restricted-api=trace:numlkit-key=PUT-IN-AT-START",
+        "--http-restricted-api=trace:numlkit:key=PUT-IN-AT-START",
     )
 
 
