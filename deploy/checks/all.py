@@ -32,8 +32,10 @@ from deploy.engines.own_weights import own_weights
 from deploy.engines.site import kit_models
 from deploy.errors import KitError
 from deploy.images.engine import connect, storage_folder
-from deploy.paths import CHECKOUT, MODEL_REPOSITORY
+from deploy.paths import CHECKOUT, MODEL_REPOSITORY, cache_folder
 from deploy.server.release import find_release
+
+_MB = 10**6
 
 
 def examine_everything(deployment: Deployment) -> list[Finding]:
@@ -87,10 +89,15 @@ def _rooms(deployment: Deployment, engine: EngineName) -> Iterator[Finding]:
     rooms = launch_rooms(deployment, engine)
     yield from writable_findings(rooms)
     yield from temporary_findings()
-    more = [Room(Path(tempfile.gettempdir()), 10**8, "temporary files", "set TMPDIR")]
+    more = [
+        Room(cache_folder(), 100 * _MB, "the cache", "set XDG_CACHE_HOME"),
+        Room(Path(tempfile.gettempdir()), 100 * _MB, "temporary files", "set TMPDIR"),
+        Room(CHECKOUT / "dist", 500 * _MB, "what a build makes", "name another --out"),
+    ]
     images = _image_folder() if engine == "docker" else None
     if images is not None:
-        rooms.append(Room(images, 10**8, "the container", "move Docker's data-root", ours=False))
+        data_root = "set data-root in /etc/docker/daemon.json"
+        rooms.append(Room(images, 100 * _MB, "the container", data_root, ours=False))
     if engine != "local" and not _is_built(deployment, engine):
         more += _build_rooms(deployment, engine, images)
     yield from room_findings(rooms, more)

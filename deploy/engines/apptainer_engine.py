@@ -13,7 +13,8 @@ from deploy.deployment import Deployment
 from deploy.engines.base import end_process, process_with_identity, require_space
 from deploy.engines.container import ContainerEngine, ImageInUse, image_in_use
 from deploy.errors import LaunchError
-from deploy.failures.table import Diagnosis, diagnose, last_words
+from deploy.failures.apptainer import complaint
+from deploy.failures.table import Diagnosis, diagnose
 from deploy.images.base import base_name
 from deploy.paths import CHECKOUT
 from deploy.plan import LaunchPlan
@@ -42,7 +43,7 @@ class ApptainerEngine(ContainerEngine):
         )  # fmt: skip
         if done.returncode != 0:
             known = diagnose(done.stderr) or Diagnosis(
-                f"{sif}: apptainer cannot read it: {last_words(done.stderr)[:300]}",
+                f"{sif}: apptainer cannot read it: {complaint(done.stderr)[:300]}",
                 "copy or build it again",
             )
             raise LaunchError(known.cause, known.remedy)

@@ -145,7 +145,7 @@ def _break_the_configuration(models: Path) -> None:
     ("harm", "said"),
     [
         (_flip_a_byte, "weights.safetensors is not the file that model.json belongs to"),
-        (_break_the_configuration, "config.pbtxt: not a model configuration: 7:1"),
+        (_break_the_configuration, "config.pbtxt: not a model configuration: 7:3"),
     ],
 )
 def test_a_broken_model_is_named_before_a_launch(
@@ -221,7 +221,7 @@ def test_what_nobody_remembers_is_found_and_removed_and_a_living_server_keeps_it
 ) -> None:
     """Killed with its supervisor, and its state file lost: only the host itself can tell."""
     server = psutil.Process(single["server"]["pid"])
-    stubs = {stub.process.pid for stub in living_stubs(server)}
+    stubs = [stub.process for stub in living_stubs(server)]
     for pid in (single["supervisor"]["pid"], server.pid):
         os.kill(pid, signal.SIGKILL)
     (kit.folder("single") / "state.json").unlink()
@@ -233,7 +233,7 @@ def test_what_nobody_remembers_is_found_and_removed_and_a_living_server_keeps_it
 
     fixed = kit.json("doctor", "--fix")
     assert all(fix["ok"] for fix in fixed["fixes"]), fixed["fixes"]
-    assert not any(psutil.pid_exists(pid) for pid in stubs)
+    assert not any(stub.process() for stub in stubs)
     assert not shared_memory_regions(prefix)
     assert of_the_living == set(shared_memory_regions(shm_prefix(kit.folder("demo"))))
     assert kit.json("status", "--name", "demo")["ok"]
