@@ -18,7 +18,7 @@ from deploy.checks.gpu import gpu_findings
 from deploy.checks.half_built import half_built_findings
 from deploy.checks.leftovers import leftover_findings
 from deploy.checks.ports import port_findings
-from deploy.checks.repository import repository_findings
+from deploy.checks.repository import repository_findings, site_findings
 from deploy.checks.room import (
     container_memory_findings,
     launch_rooms,
@@ -26,6 +26,7 @@ from deploy.checks.room import (
     temporary_findings,
     writable_findings,
 )
+from deploy.checks.tls import tls_findings
 from deploy.deployment import Deployment, EngineName
 from deploy.engines.choose import choose_engine, engine_named
 from deploy.engines.own_weights import own_weights
@@ -71,6 +72,8 @@ def examine_everything(deployment: Deployment) -> list[Finding]:
                 MODEL_REPOSITORY, kit_models(deployment), own_weights(deployment)
             ),
         ),
+        Check("model repository", lambda: site_findings(deployment)),
+        Check("TLS", lambda: tls_findings(deployment)),
         Check("deployments", deployment_findings),
     ]
     left_behind = [

@@ -8,9 +8,10 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from deploy.building.preflight import Room, check_room
 from deploy.building.request import sif_name
 from deploy.deployment import Deployment
-from deploy.engines.base import end_process, process_with_identity, require_space
+from deploy.engines.base import end_process, process_with_identity
 from deploy.engines.container import ContainerEngine, ImageInUse, image_in_use
 from deploy.errors import LaunchError
 from deploy.failures.apptainer import complaint
@@ -65,7 +66,8 @@ class ApptainerEngine(ContainerEngine):
         """Check the disk: the instance's /tmp is in the deployment's folder."""
         if extracted:
             folder = DeploymentFolder(deployment.name).path
-            require_space(folder, extracted, "what is extracted of packed environments")
+            what = "packed environments, extracted"
+            check_room([Room(folder, extracted, what, "set XDG_STATE_HOME")])
 
     def command(self, plan: LaunchPlan) -> Sequence[str]:
         """Return the words of a command that starts the planned server by hand."""
