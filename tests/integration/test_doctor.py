@@ -145,7 +145,7 @@ def _break_the_configuration(models: Path) -> None:
     ("harm", "said"),
     [
         (_flip_a_byte, "weights.safetensors is not the file that model.json belongs to"),
-        (_break_the_configuration, "config.pbtxt: not a model configuration: 7:"),
+        (_break_the_configuration, "config.pbtxt: not a model configuration: 7:3"),
     ],
 )
 def test_a_broken_model_is_named_before_a_launch(
