@@ -358,10 +358,6 @@ APPTAINER: Words = [
         "not running as init on this host",
     ),
     (
-        "INFO:    Could not find any nv files on this host!",
-        "Apptainer found no libraries of NVIDIA's driver on this host (--nv)",
-    ),
-    (
         "FATAL:   container creation failed: mount hook function failure: mount /no/such->/tmp "
         "error: while mounting /no/such: mount source /no/such doesn't exist",
         "/no/such is to be seen in the container and is not there",
@@ -380,6 +376,10 @@ APPTAINER: Words = [
 ]
 
 APPTAINER_RECORDED: Words = [
+    (
+        "INFO:    Could not find any nv files on this host!",
+        "Apptainer found no libraries of NVIDIA's driver on this host (--nv)",
+    ),
     (
         "ERROR  : Failed to create mount namespace: mount namespace requires privileges, check "
         "Apptainer installation",
