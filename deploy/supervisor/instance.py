@@ -16,6 +16,7 @@ from pathlib import Path
 
 from deploy.engines.base import await_server, end_process, is_mentioned
 from deploy.errors import LaunchError
+from deploy.failures.apptainer import complaint
 from deploy.failures.table import Diagnosis, diagnose, last_words
 from deploy.plan import LaunchPlan, Mount, mount_field
 from deploy.supervisor.server import Note, Server
@@ -53,7 +54,7 @@ class InstanceServer(Server):
             raise LaunchError(known.cause, known.remedy)
         if done.returncode != 0:
             known = known or Diagnosis(
-                f"apptainer does not start the instance: {last_words(done.stderr)[:300]}",
+                f"apptainer does not start the instance: {complaint(done.stderr)[:300]}",
                 f"read its log: {plan.log}",
             )
             raise LaunchError(known.cause, known.remedy)
