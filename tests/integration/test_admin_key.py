@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from deploy.paths import CHECKOUT
 from deploy.repository.stage import VERSION
 from deploy.server.admin_key import grpc_metadata, http_headers, read_key
 from deploy.server.golden import read_golden
+from deploy.server.keyed_start import PLACEHOLDER
 from deploy.server.probe import Probe, smoke
 from deploy.supervisor.stubs import living_stubs
 from deploy.supervisor.supervise import RETIRE_S
@@ -109,6 +111,11 @@ def test_where_the_key_cannot_be_hidden_the_server_runs_with_closed_admin_endpoi
     key = read_key(kit.folder("closed") / "admin.key")
     with pytest.raises(AdminClosedError):
         Admin(f"127.0.0.1:{closed['ports']['http']}", key, timeout=10).index()
+    # What stands in the key's place has a name that cannot be sent: sent by hand, it is another.
+    header = PLACEHOLDER.replace("=", ": ").encode()
+    with socket.create_connection(("127.0.0.1", closed["ports"]["http"]), timeout=5) as asker:
+        asker.sendall(b"GET /v2/logging HTTP/1.1\r\nHost: x\r\n" + header + b"\r\n\r\n")
+        assert asker.recv(100).startswith(b"HTTP/1.1 403 ")
     assert kit.json("smoke", "--name", "closed")["ok"]
 
 
