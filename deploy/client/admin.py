@@ -55,21 +55,20 @@ class Admin:
         self._headers = dict(http_headers(key))
         self._timeout = timeout
 
-    def load(self, model: str, *, config: str | None = None) -> None:
-        """Load a model, or load it anew if its files or its configuration are not as they were.
+    def load(self, model: str) -> None:
+        """Load a model, or load it anew if its files are not as they were.
 
         The instances that serve it go on until the new ones are ready.
 
         Args:
             model: Its name.
-            config: Its configuration in JSON, in place of the repository's.
 
         Raises:
             AdminError: If it is not loaded; what has served before goes on serving.
         """
         self._ask(
             f"load model {model}",
-            lambda client: client.load_model(model, headers=self._headers, config=config),
+            lambda client: client.load_model(model, headers=self._headers),
         )
 
     def index(self) -> tuple[IndexEntry, ...]:

@@ -1,7 +1,7 @@
 """The key to a server's admin endpoints: one per deployment, in a file that only its owner reads.
 
 It opens loading of models, registration of shared memory, trace and log settings. A client
-sends it in a header, see :func:`headers`.
+sends it in a header, see :func:`http_headers`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,3 @@ def read_key(path: Path) -> str:
 def http_headers(key: str) -> Mapping[str, str]:
     """Return the headers that open the admin endpoints to an HTTP request."""
     return {KEY_NAME: key}
-
-
-def grpc_metadata(key: str) -> Mapping[str, str]:
-    """Return the metadata that opens the admin endpoints to a gRPC call."""
-    return {f"triton-grpc-protocol-{KEY_NAME}": key}

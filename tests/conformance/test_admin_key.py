@@ -13,9 +13,12 @@ import tritonclient.grpc as grpc
 from tritonclient.utils import InferenceServerException
 
 from deploy.client.admin import Admin, AdminClosedError, AdminError
-from deploy.server.admin_key import grpc_metadata, read_key
+from deploy.server.admin_key import read_key
 from deploy.supervisor.stubs import living_stubs
 from tests.kit import Kit
+
+# As README.md tells client authors.
+GRPC_HEADER = "triton-grpc-protocol-numlkit-key"
 
 
 @pytest.fixture
@@ -32,7 +35,7 @@ def test_who_has_the_key_may_use_the_admin_endpoints(demo: dict[str, Any], key: 
     assert {(e.model, e.state) for e in admin.index()} == {(m, "READY") for m in demo["models"]}
     admin.load("nugraph3")
     with grpc.InferenceServerClient(f"127.0.0.1:{demo['ports']['grpc']}") as client:
-        headers = dict(grpc_metadata(key))
+        headers = {GRPC_HEADER: key}
         assert client.get_log_settings(headers=headers).settings["log_info"].bool_param
         assert client.get_system_shared_memory_status(headers=headers) is not None
         assert client.get_trace_settings(headers=headers).settings["trace_level"].value == ["OFF"]
@@ -50,7 +53,7 @@ def test_another_key_opens_nothing(demo: dict[str, Any], key: str) -> None:
         grpc.InferenceServerClient(f"127.0.0.1:{demo['ports']['grpc']}") as client,
         pytest.raises(InferenceServerException, match="This protocol is restricted"),
     ):
-        client.get_model_repository_index(headers=dict(grpc_metadata(other)))
+        client.get_model_repository_index(headers={GRPC_HEADER: other})
 
 
 def test_what_cannot_be_loaded_is_told_in_one_line(demo: dict[str, Any], key: str) -> None:

@@ -20,7 +20,7 @@ import tritonclient.http as http
 from deploy.client.admin import Admin, AdminClosedError
 from deploy.paths import CHECKOUT
 from deploy.repository.stage import VERSION
-from deploy.server.admin_key import grpc_metadata, http_headers, read_key
+from deploy.server.admin_key import http_headers, read_key
 from deploy.server.golden import read_golden
 from deploy.server.keyed_start import PLACEHOLDER
 from deploy.server.probe import Probe, smoke
@@ -31,6 +31,9 @@ from tests.tracing import refuse_tracing
 
 NOBODY = 65534
 SMALL = ("--models", "nugraph3", "--instances")
+
+# As README.md tells client authors.
+GRPC_HEADER = "triton-grpc-protocol-numlkit-key"
 
 
 @pytest.fixture
@@ -47,7 +50,7 @@ def test_who_has_the_key_may_register_shared_memory(
     key = read_key(kit.folder("demo") / "admin.key")
     for library, protocol, headers in (
         (http, "http", dict(http_headers(key))),
-        (grpc, "grpc", dict(grpc_metadata(key))),
+        (grpc, "grpc", {GRPC_HEADER: key}),
     ):
         address = f"127.0.0.1:{demo['ports'][protocol]}"
         with library.InferenceServerClient(address) as client:
