@@ -45,6 +45,7 @@ from deploy.server.command import (
     keyed_command,
     server_arguments,
     thread_settings,
+    with_or_without_key,
 )
 from deploy.server.distribution import TritonDistribution, distribution_folder, ensure_distribution
 from deploy.server.release import find_release
@@ -266,26 +267,28 @@ class ContainerEngine(Engine):
             gpus=devices.uuids,
             extracted_bytes=extracted_bytes(deployment),
         )
+        packed = deployment.env == "packed"
+        command = keyed_command(
+            server_arguments(
+                distribution=TritonDistribution(root=TRITON_ROOT, stub_python=""),
+                repository=IMAGE_MODELS,
+                listen=listen,
+                ports=inner_ports,
+                shm_prefix=prefix,
+                identity=identity,
+                http_listen=http_listen,
+                tls=tls,
+                complete=all_complete(site),
+            ),
+            python=STOCK_PYTHON if packed else IMAGE_PYTHON,
+            launcher=IMAGE_LAUNCHER,
+            key_file=IMAGE_KEY,
+        )
         return LaunchPlan(
             deployment=deployment,
             engine=self.name,
             ports=ports,
-            arguments=keyed_command(
-                server_arguments(
-                    distribution=TritonDistribution(root=TRITON_ROOT, stub_python=""),
-                    repository=IMAGE_MODELS,
-                    listen=listen,
-                    ports=inner_ports,
-                    shm_prefix=prefix,
-                    identity=identity,
-                    http_listen=http_listen,
-                    tls=tls,
-                    complete=all_complete(site),
-                ),
-                python=STOCK_PYTHON if deployment.env == "packed" else IMAGE_PYTHON,
-                launcher=IMAGE_LAUNCHER,
-                key_file=IMAGE_KEY,
-            ),
+            arguments=with_or_without_key(command) if packed else command,
             variables={**thread_settings(deployment.threads), **devices.variables},
             repository=folder.repository,
             instances=count_instances(deployment, devices),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -40,8 +41,8 @@ class ContainerServer(Server):
         self._container: Container | None = None
         with _engine_errors():
             client = connect()
-            if plan.container.user is None:
-                # The image's user is in root's group, and no other user of this host is.
+            if os.getuid() == 0:
+                # The server's user is in root's group, and no other user of this host is.
                 plan.key_file.chmod(0o640)
             self._container = client.containers.create(**create_options(plan))
             try:

@@ -1,7 +1,15 @@
+import subprocess
 from pathlib import Path
 
+import pytest
+
 from deploy.deployment import Ports, Tls
-from deploy.server.command import keyed_command, server_arguments, server_environment
+from deploy.server.command import (
+    keyed_command,
+    server_arguments,
+    server_environment,
+    with_or_without_key,
+)
 from deploy.server.distribution import TritonDistribution
 
 TRITON = TritonDistribution(root=Path("/cache/triton"), stub_python="3.11")
@@ -64,6 +72,30 @@ def test_the_command_line_that_hides_the_key() -> None:
         "/cache/triton/bin/tritonserver",
         "--http-restricted-api=trace:numlkit:key=PUT-IN-AT-START",
     )
+
+
+@pytest.mark.parametrize(
+    ("python", "said", "told"),
+    [
+        ("/bin/echo", "-IS /a b/k.py --key-file /key -- /bin/echo it's --x=$1\n", ""),
+        (
+            "/no/python3",
+            "it's --x=$1\n",
+            "the admin endpoints are closed to everybody: this image has no /no/python3\n",
+        ),
+    ],
+)
+def test_an_image_without_python_gets_its_server_with_the_placeholder(
+    python: str, said: str, told: str
+) -> None:
+    command = keyed_command(
+        ("/bin/echo", "it's", "--x=$1"),
+        python=Path(python),
+        launcher=Path("/a b/k.py"),
+        key_file=Path("/key"),
+    )
+    done = subprocess.run(with_or_without_key(command), capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (said, told)
 
 
 def test_tls_is_for_grpc_and_the_rest_stays_on_the_loopback() -> None:
