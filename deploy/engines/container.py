@@ -41,11 +41,11 @@ from deploy.repository.stage import StagedModel, plan_models
 from deploy.repository.view import View, mounted
 from deploy.server.command import (
     LAUNCHER,
+    TOLERANT_LAUNCHER,
     TRITON_ROOT,
     keyed_command,
     server_arguments,
     thread_settings,
-    with_or_without_key,
 )
 from deploy.server.distribution import TritonDistribution, distribution_folder, ensure_distribution
 from deploy.server.release import find_release
@@ -64,6 +64,7 @@ IMAGE_TLS = Path("/opt/numl/tls")
 STOCK_PYTHON = Path("/usr/bin/python3")
 # What starts the server in a container, and the key that it is given.
 IMAGE_LAUNCHER = Path("/opt/numl/keyed_start.py")
+IMAGE_TOLERANT_LAUNCHER = Path("/opt/numl/with_or_without_key.sh")
 IMAGE_KEY = Path("/opt/numl/admin.key")
 
 
@@ -252,6 +253,9 @@ class ContainerEngine(Engine):
             Mount(source=folder.key_file, target=IMAGE_KEY),
             *tls_mounts,
         ]
+        packed = deployment.env == "packed"
+        if packed:
+            mounts.append(Mount(source=TOLERANT_LAUNCHER, target=IMAGE_TOLERANT_LAUNCHER))
         if uses_archive(deployment):
             mounts.append(Mount(source=find_archive(deployment).resolve(), target=ARCHIVE_PLACE))
         view = site_view(deployment)
@@ -267,7 +271,6 @@ class ContainerEngine(Engine):
             gpus=devices.uuids,
             extracted_bytes=extracted_bytes(deployment),
         )
-        packed = deployment.env == "packed"
         command = keyed_command(
             server_arguments(
                 distribution=TritonDistribution(root=TRITON_ROOT, stub_python=""),
@@ -288,7 +291,8 @@ class ContainerEngine(Engine):
             deployment=deployment,
             engine=self.name,
             ports=ports,
-            arguments=with_or_without_key(command) if packed else command,
+            # A file, since what Apptainer makes of an image evaluates the words it is given.
+            arguments=("/bin/sh", str(IMAGE_TOLERANT_LAUNCHER), *command) if packed else command,
             variables={**thread_settings(deployment.threads), **devices.variables},
             repository=folder.repository,
             instances=count_instances(deployment, devices),

@@ -25,12 +25,8 @@ CONTAINER_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 TRITON_ROOT = Path("/opt/tritonserver")
 # Starts the server with its key; a container is given this same file.
 LAUNCHER = Path(keyed_start.__file__)
-# Not every image of Triton has a Python.
-_WITH_OR_WITHOUT_KEY = (
-    'if [ -x "$1" ]; then exec "$@"; fi; '
-    'echo "the admin endpoints are closed to everybody: this image has no $1" >&2; '
-    'while [ "$1" != -- ]; do shift; done; shift; exec "$@"'
-)
+# Starts it where there may be no Python for that.
+TOLERANT_LAUNCHER = LAUNCHER.with_name("with_or_without_key.sh")
 _PLAIN = re.compile(r"[\w./+@%:,=~-]+", re.ASCII)
 
 
@@ -114,17 +110,6 @@ def keyed_command(
         key_file: The file that holds the key.
     """
     return (str(python), "-IS", str(launcher), "--key-file", str(key_file), "--", *arguments)
-
-
-def with_or_without_key(command: Sequence[str]) -> tuple[str, ...]:
-    """Return a command line that starts the server also where there is no such Python.
-
-    With the placeholder in the key's place its admin endpoints are closed to everybody.
-
-    Args:
-        command: Of :func:`keyed_command`.
-    """
-    return ("/bin/sh", "-c", _WITH_OR_WITHOUT_KEY, "sh", *command)
 
 
 def server_environment(
