@@ -85,6 +85,7 @@ class LaunchPlan(BaseModel):
         identity: What the server calls itself.
         artefact: Digest of execution environment and model files.
         log: The server's log.
+        key_file: The key to the server's admin endpoints, on this host; there while it runs.
         site_models: Those of the models that are a site's own, and need no golden event.
     """
 
@@ -101,5 +102,6 @@ class LaunchPlan(BaseModel):
     identity: str
     artefact: str
     log: Path
+    key_file: Path
     container: ContainerPlan | None = None
     site_models: tuple[str, ...] = ()

@@ -153,6 +153,7 @@ class DeploymentFolder:
         self.plan_file = self.path / "plan.json"
         self.state_file = self.path / "state.json"
         self.lock_file = self.path / "lock"
+        self.key_file = self.path / "admin.key"
         self.repository = self.path / "model_repository"
         self.log = self.path / "server.log"
         self.supervisor_log = self.path / "supervisor.log"

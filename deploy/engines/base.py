@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 import psutil
 
@@ -18,8 +19,10 @@ from deploy.errors import LaunchError
 from deploy.paths import CHECKOUT
 from deploy.plan import LaunchPlan
 from deploy.repository.stage import StagedModel, stage
-from deploy.state import DeploymentFolder, DeploymentState
+from deploy.server.command import LAUNCHER
+from deploy.state import DeploymentFolder, DeploymentState, ProcessId
 
+_START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 30.0
 
 
@@ -179,15 +182,50 @@ def end_process(process: psutil.Process) -> None:
 
 def process_with_identity(identity: str) -> psutil.Process | None:
     """Return the server that was told to call itself ``identity``, or None."""
-    for process in psutil.process_iter():
-        try:
-            command = process.cmdline()
-            # Whoever starts a server has its whole command line, too.
-            if f"--id={identity}" in command and command[0].endswith("/tritonserver"):
+    for process, command in _mentioning(identity):
+        # Whoever starts a server has its whole command line, too. Its launcher on this host,
+        # which begins a session of its own, is about to become it.
+        with suppress(ProcessLookupError):
+            becomes = str(LAUNCHER) in command and os.getsid(process.pid) == process.pid
+            if becomes or command[0].endswith("/tritonserver"):
                 return process
-        except psutil.Error:
-            continue
     return None
+
+
+def is_mentioned(identity: str) -> bool:
+    """Return whether there is a server of this name, or a process that is to start it."""
+    return any(True for _ in _mentioning(identity))
+
+
+def await_server(identity: str, may_come: Callable[[], bool]) -> ProcessId | None:
+    """Wait for the server that was told to call itself ``identity``.
+
+    Args:
+        identity: What it was told.
+        may_come: Says whether to wait on.
+
+    Returns:
+        Its process, or None if it does not come.
+    """
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        going_on = may_come()
+        process = process_with_identity(identity)
+        if process is not None:
+            with suppress(psutil.NoSuchProcess):
+                return ProcessId.of(process.pid)
+        elif not going_on:
+            break
+        time.sleep(0.05)
+    return None
+
+
+def _mentioning(identity: str) -> Iterator[tuple[psutil.Process, list[str]]]:
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            command = process.cmdline()
+            if f"--id={identity}" in command:
+                yield process, command
 
 
 def _await_ready(
@@ -220,4 +258,5 @@ def _forget(folder: DeploymentFolder) -> None:
     """Remove a deployment's state and staged repository; its logs stay."""
     folder.state_file.unlink(missing_ok=True)
     folder.plan_file.unlink(missing_ok=True)
+    folder.key_file.unlink(missing_ok=True)
     shutil.rmtree(folder.repository, ignore_errors=True)

@@ -39,7 +39,14 @@ from deploy.plan import ContainerPlan, LaunchPlan, Mount
 from deploy.repository.config import LaunchSettings
 from deploy.repository.stage import StagedModel, plan_models
 from deploy.repository.view import View, mounted
-from deploy.server.command import TRITON_ROOT, server_arguments, thread_settings
+from deploy.server.command import (
+    LAUNCHER,
+    TOLERANT_LAUNCHER,
+    TRITON_ROOT,
+    keyed_command,
+    server_arguments,
+    thread_settings,
+)
 from deploy.server.distribution import TritonDistribution, distribution_folder, ensure_distribution
 from deploy.server.release import find_release
 from deploy.server.stub import stub_of_wheel
@@ -48,10 +55,17 @@ from deploy.supervisor.leftovers import shm_prefix
 
 # Where the kit's image has its environment and its models; a launch lays its own over them.
 IMAGE_ENVIRONMENT = Path("/opt/numl/env")
+IMAGE_PYTHON = IMAGE_ENVIRONMENT / "bin" / "python"
 IMAGE_MODELS = Path("/opt/numl/models/cpu")
 IMAGE_HEALTH = ("/opt/numl/bin/health",)
 # Where a container sees the files for TLS.
 IMAGE_TLS = Path("/opt/numl/tls")
+# The Python that NVIDIA's images bring.
+STOCK_PYTHON = Path("/usr/bin/python3")
+# What starts the server in a container, and the key that it is given.
+IMAGE_LAUNCHER = Path("/opt/numl/keyed_start.py")
+IMAGE_TOLERANT_LAUNCHER = Path("/opt/numl/with_or_without_key.sh")
+IMAGE_KEY = Path("/opt/numl/admin.key")
 
 
 @dataclass(frozen=True)
@@ -233,7 +247,15 @@ class ContainerEngine(Engine):
         identity = f"numlkit-{deployment.name}-{secrets.token_hex(4)}"
         tls, tls_mounts = tls_in_container(deployment.tls)
         site = site_models(deployment)
-        mounts = [Mount(source=folder.repository, target=IMAGE_MODELS), *tls_mounts]
+        mounts = [
+            Mount(source=folder.repository, target=IMAGE_MODELS),
+            Mount(source=LAUNCHER, target=IMAGE_LAUNCHER),
+            Mount(source=folder.key_file, target=IMAGE_KEY),
+            *tls_mounts,
+        ]
+        packed = deployment.env == "packed"
+        if packed:
+            mounts.append(Mount(source=TOLERANT_LAUNCHER, target=IMAGE_TOLERANT_LAUNCHER))
         if uses_archive(deployment):
             mounts.append(Mount(source=find_archive(deployment).resolve(), target=ARCHIVE_PLACE))
         view = site_view(deployment)
@@ -249,11 +271,8 @@ class ContainerEngine(Engine):
             gpus=devices.uuids,
             extracted_bytes=extracted_bytes(deployment),
         )
-        return LaunchPlan(
-            deployment=deployment,
-            engine=self.name,
-            ports=ports,
-            arguments=server_arguments(
+        command = keyed_command(
+            server_arguments(
                 distribution=TritonDistribution(root=TRITON_ROOT, stub_python=""),
                 repository=IMAGE_MODELS,
                 listen=listen,
@@ -264,6 +283,16 @@ class ContainerEngine(Engine):
                 tls=tls,
                 complete=all_complete(site),
             ),
+            python=STOCK_PYTHON if packed else IMAGE_PYTHON,
+            launcher=IMAGE_LAUNCHER,
+            key_file=IMAGE_KEY,
+        )
+        return LaunchPlan(
+            deployment=deployment,
+            engine=self.name,
+            ports=ports,
+            # A file, since what Apptainer makes of an image evaluates the words it is given.
+            arguments=("/bin/sh", str(IMAGE_TOLERANT_LAUNCHER), *command) if packed else command,
             variables={**thread_settings(deployment.threads), **devices.variables},
             repository=folder.repository,
             instances=count_instances(deployment, devices),
@@ -271,6 +300,7 @@ class ContainerEngine(Engine):
             identity=identity,
             artefact=self.artefact(deployment=deployment),
             log=folder.log,
+            key_file=folder.key_file,
             container=container,
             site_models=tuple(model.name for model in site),
         )

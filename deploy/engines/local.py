@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import psutil
 
@@ -33,7 +35,13 @@ from deploy.plan import LaunchPlan
 from deploy.repository.config import LaunchSettings
 from deploy.repository.stage import VERSION, StagedModel, plan_models
 from deploy.repository.view import THE_HOST
-from deploy.server.command import require_plain, server_arguments, server_environment
+from deploy.server.command import (
+    LAUNCHER,
+    keyed_command,
+    require_plain,
+    server_arguments,
+    server_environment,
+)
 from deploy.server.distribution import (
     TritonDistribution,
     distribution_folder,
@@ -78,16 +86,21 @@ class LocalEngine(Engine):
             deployment=deployment,
             engine=self.name,
             ports=ports,
-            arguments=server_arguments(
-                distribution=distribution,
-                repository=folder.repository,
-                listen=deployment.listen,
-                ports=ports,
-                shm_prefix=prefix,
-                identity=identity,
-                http_listen=deployment.http_listen,
-                tls=deployment.tls,
-                complete=all_complete(site_models(deployment)),
+            arguments=keyed_command(
+                server_arguments(
+                    distribution=distribution,
+                    repository=folder.repository,
+                    listen=deployment.listen,
+                    ports=ports,
+                    shm_prefix=prefix,
+                    identity=identity,
+                    http_listen=deployment.http_listen,
+                    tls=deployment.tls,
+                    complete=all_complete(site_models(deployment)),
+                ),
+                python=Path(sys.executable),
+                launcher=LAUNCHER,
+                key_file=folder.key_file,
             ),
             variables=server_environment(
                 distribution=distribution,
@@ -101,6 +114,7 @@ class LocalEngine(Engine):
             identity=identity,
             artefact=self.artefact(deployment=deployment),
             log=folder.log,
+            key_file=folder.key_file,
             site_models=tuple(model.name for model in site_models(deployment)),
         )
 

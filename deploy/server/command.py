@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from deploy.deployment import Ports, Tls
 from deploy.errors import DeploymentError
+from deploy.server import keyed_start
 from deploy.server.distribution import TritonDistribution
+from deploy.server.keyed_start import PLACEHOLDER
 
 # A stop waits this long for connections that clients keep open without using them;
 # requests that run get the same time to finish. What the server then leaves behind is
 # swept by the supervisor.
 EXIT_TIMEOUT_S = 5
-POLL_S = 1
-# Admin endpoints that nobody is to use. The key that opens them is made at the start and
-# told to nobody; only a user of the same host can read it, in the list of processes.
-RESTRICTED_APIS = "shared-memory,trace,logging"
-KEY_PLACEHOLDER = "KEY-MADE-AT-START"
+# What only the owner of the deployment may use, by its key.
+RESTRICTED_APIS = "model-repository,shared-memory,trace,logging"
 # Where a server listens in a container with a network of its own.
 CONTAINER_LISTEN = "0.0.0.0"
 CONTAINER_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 # Where NVIDIA's image, and the kit's, have Triton.
 TRITON_ROOT = Path("/opt/tritonserver")
+# Starts the server with its key; a container is given this same file.
+LAUNCHER = Path(keyed_start.__file__)
+# Starts it where there may be no Python for that.
+TOLERANT_LAUNCHER = LAUNCHER.with_name("with_or_without_key.sh")
 _PLAIN = re.compile(r"[\w./+@%:,=~-]+", re.ASCII)
 
 
@@ -41,9 +44,8 @@ def server_arguments(
 ) -> tuple[str, ...]:
     """Return the command line of a server, as it is in its container if it has one.
 
-    Model control is ``poll``: the server watches its staged repository, so a model is
-    reloaded by touching its files. No admin endpoint for it is open, and none needs a
-    key on a command line that other users of the host could read.
+    It holds a placeholder for the key to the admin endpoints: see :func:`keyed_command`.
+    Model control is ``explicit``: a model is loaded anew when the holder of the key asks.
     ``--exit-on-error=false`` keeps the good models up beside a broken one; readiness
     reports the broken one by name.
 
@@ -67,8 +69,8 @@ def server_arguments(
         f"--backend-directory={distribution.backends}",
         f"--cache-directory={distribution.root / 'caches'}",
         f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
-        "--model-control-mode=poll",
-        f"--repository-poll-secs={POLL_S}",
+        "--model-control-mode=explicit",
+        "--load-model=*",
         "--exit-on-error=false",
         *(["--disable-auto-complete-config"] if complete else []),
         f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
@@ -81,8 +83,8 @@ def server_arguments(
         "--metrics-config=summary_latencies=true",
         "--reuse-http-port=false",
         "--reuse-grpc-port=false",
-        f"--http-restricted-api={RESTRICTED_APIS}:closed={KEY_PLACEHOLDER}",
-        f"--grpc-restricted-protocol={RESTRICTED_APIS}:closed={KEY_PLACEHOLDER}",
+        f"--http-restricted-api={RESTRICTED_APIS}:{PLACEHOLDER}",
+        f"--grpc-restricted-protocol={RESTRICTED_APIS}:{PLACEHOLDER}",
         *_tls_arguments(tls),
     )
 
@@ -94,6 +96,20 @@ def _tls_arguments(tls: Tls | None) -> tuple[str, ...]:
     if tls.ca is None:
         return pair
     return (*pair, "--grpc-use-ssl-mutual=true", f"--grpc-root-cert={tls.ca}")
+
+
+def keyed_command(
+    arguments: Sequence[str], *, python: Path, launcher: Path, key_file: Path
+) -> tuple[str, ...]:
+    """Return the command line that starts a server with its key, unseen by other users.
+
+    Args:
+        arguments: The server's command line, with the placeholder for the key.
+        python: A Python, 3.8 or later.
+        launcher: ``keyed_start.py``, where that Python finds it.
+        key_file: The file that holds the key.
+    """
+    return (str(python), "-IS", str(launcher), "--key-file", str(key_file), "--", *arguments)
 
 
 def server_environment(

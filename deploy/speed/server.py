@@ -169,10 +169,9 @@ def weights_of(deployment: Deployment) -> dict[str, Path]:
 
 def open_plan(plan: LaunchPlan) -> LaunchPlan:
     """Return a plan whose server lets clients register shared memory."""
-    closed = f"={RESTRICTED_APIS}:"
-    return plan.model_copy(
-        update={"arguments": tuple(word for word in plan.arguments if closed not in word)}
-    )
+    kept = ",".join(api for api in RESTRICTED_APIS.split(",") if api != "shared-memory")
+    words = (word.replace(f"={RESTRICTED_APIS}:", f"={kept}:") for word in plan.arguments)
+    return plan.model_copy(update={"arguments": tuple(words)})
 
 
 def reference_model(model: StagedModel, server: Server, instances: int) -> StagedModel:

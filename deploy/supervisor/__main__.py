@@ -10,7 +10,9 @@ import signal
 import sys
 from pathlib import Path
 
+from deploy.client.admin import Admin
 from deploy.deployment import EngineName
+from deploy.server.admin_key import make_key
 from deploy.server.golden import golden_of
 from deploy.server.probe import Probe
 from deploy.state import DeploymentFolder, endpoint, reachable_host
@@ -55,12 +57,16 @@ def main(argument: str) -> int:
             chosen = random.sample(usable, min(plan.deployment.cpus, len(usable)))
             os.sched_setaffinity(0, chosen)
         golden = {model: golden_of(plan.repository / model) for model in plan.deployment.models}
-        host = reachable_host(plan.deployment.http_listen)
-        probe = Probe(f"http://{endpoint(host, plan.ports.http)}", identity=plan.identity)
-        supervisor = Supervisor(folder, plan, server_of(plan.engine), probe, golden)
+        address = endpoint(reachable_host(plan.deployment.http_listen), plan.ports.http)
+        probe = Probe(f"http://{address}", identity=plan.identity)
+        admin = Admin(address, make_key(plan.key_file), timeout=plan.deployment.timeout)
+        supervisor = Supervisor(folder, plan, server_of(plan.engine), probe, admin, golden)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: supervisor.request_stop())
-        return supervisor.run()
+        try:
+            return supervisor.run()
+        finally:
+            plan.key_file.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-import psutil
 import requests
 from docker.errors import APIError, DockerException, NotFound
 from docker.models.containers import Container
 
+from deploy.engines.base import await_server
 from deploy.engines.container_options import create_options
 from deploy.errors import LaunchError
 from deploy.failures.table import Diagnosis, diagnose
 from deploy.images.engine import connect, first_line
 from deploy.plan import LaunchPlan
 from deploy.server.command import EXIT_TIMEOUT_S
-from deploy.state import ProcessId
-from deploy.supervisor.server import Note, Server, closed
+from deploy.supervisor.server import Note, Server
 
 _LAST_WORDS_S = 2.0
 
@@ -41,14 +41,14 @@ class ContainerServer(Server):
         self._container: Container | None = None
         with _engine_errors():
             client = connect()
-            self._container = client.containers.create(**create_options(closed(plan)))
+            if os.getuid() == 0:
+                # The server's user is in root's group, and no other user of this host is.
+                plan.key_file.chmod(0o640)
+            self._container = client.containers.create(**create_options(plan))
             try:
                 self._container.start()
-                self._container.reload()
-                pid = int(self._container.attrs["State"]["Pid"])
-                # One that has ended already is found dead at the first look.
-                with suppress(psutil.NoSuchProcess):
-                    self.identity = ProcessId.of(pid) if pid else None
+                # The container's first process is the launcher; the server is its child.
+                self.identity = await_server(plan.identity, self._runs)
             except BaseException:
                 self._container.remove(force=True)
                 raise
@@ -70,6 +70,11 @@ class ContainerServer(Server):
         """Stop and remove the container; what it wrote is gone with it."""
         remove_container(self._name)
         self._follower.join(_LAST_WORDS_S)
+
+    def _runs(self) -> bool:
+        assert self._container is not None
+        self._container.reload()
+        return bool(self._container.attrs["State"]["Running"])
 
     def _follow(self) -> None:
         """Write what the server says into the deployment's log."""

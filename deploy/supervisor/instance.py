@@ -12,18 +12,15 @@ import platform
 import pwd
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
-from deploy.engines.base import end_process, process_with_identity
+from deploy.engines.base import await_server, end_process, is_mentioned
 from deploy.errors import LaunchError
 from deploy.failures.apptainer import complaint
 from deploy.failures.table import Diagnosis, diagnose, last_words
 from deploy.plan import LaunchPlan, Mount, mount_field
-from deploy.state import ProcessId
-from deploy.supervisor.server import Note, Server, closed
+from deploy.supervisor.server import Note, Server
 
-_START_S = 20.0
 # What Apptainer needs of the caller's environment; APPTAINER_BIND and its like are the user's.
 _KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR")
 
@@ -47,7 +44,7 @@ class InstanceServer(Server):
             shutil.rmtree(scratch_folder(self._folder), ignore_errors=True)
             scratch_folder(self._folder).mkdir(mode=0o700)
         _join_logs(plan.log, self._name)
-        done = _apptainer(instance_command(closed(plan)), self._folder)
+        done = _apptainer(instance_command(plan), self._folder)
         # What is said before the instance is one is in the one, what it says itself in the other.
         known = diagnose(f"{done.stderr}\n{self.output()}")
         if done.returncode == 0 and known is not None and plan.container.gpus:
@@ -61,16 +58,12 @@ class InstanceServer(Server):
                 f"read its log: {plan.log}",
             )
             raise LaunchError(known.cause, known.remedy)
-        deadline = time.monotonic() + _START_S
-        while self.identity is None and time.monotonic() < deadline:
-            process = process_with_identity(plan.identity)
-            if process is not None:
-                self.identity = ProcessId.of(process.pid)
-            elif self.output().strip():
-                break  # it has ended with some words
-            else:
-                time.sleep(0.05)
+        self.identity = await_server(plan.identity, self._runs)
         note(server=self.identity)
+
+    def _runs(self) -> bool:
+        # The instance runs on without a server; one that has ended has said why.
+        return not self.output().strip() or is_mentioned(self._plan.identity)
 
     def stop(self) -> None:
         """Stop server and instance; what they wrote is gone with the instance."""

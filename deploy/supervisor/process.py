@@ -16,7 +16,7 @@ from deploy.supervisor.leftovers import (
     sweep,
     taking_turns,
 )
-from deploy.supervisor.server import Note, Server, closed
+from deploy.supervisor.server import Note, Server
 
 _SCRATCH_WAIT_S = 5.0
 
@@ -42,7 +42,7 @@ class ProcessServer(Server):
             note(server=None, scratch=(), before=self._before)
             with plan.log.open("ab") as log:
                 self._process = subprocess.Popen(
-                    closed(plan).arguments,
+                    plan.arguments,
                     env=plan.variables,
                     cwd="/",
                     stdin=subprocess.DEVNULL,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -11,7 +10,6 @@ from typing import NoReturn, Protocol
 from deploy.errors import LaunchError
 from deploy.failures.table import diagnose, is_hopeless, last_words
 from deploy.plan import LaunchPlan
-from deploy.server.command import KEY_PLACEHOLDER
 from deploy.server.golden import GoldenEvent
 from deploy.server.probe import Probe, smoke
 from deploy.state import ProcessId
@@ -25,13 +23,6 @@ class Note(Protocol):
 
     def __call__(self, **changes: object) -> None:
         """Write ``changes``, which are fields of :class:`deploy.state.DeploymentState`."""
-
-
-def closed(plan: LaunchPlan) -> LaunchPlan:
-    """Return ``plan`` with a key to the admin endpoints that is made now and told to nobody."""
-    key = secrets.token_hex(16)
-    arguments = tuple(argument.replace(KEY_PLACEHOLDER, key) for argument in plan.arguments)
-    return plan.model_copy(update={"arguments": arguments})
 
 
 class Server(ABC):

@@ -1,9 +1,10 @@
 """The life of a deployment: start, watch, heal, stop.
 
 Triton 24.10 does not replace a stub that died: it goes on saying that it is ready, and
-every request to that instance fails. The supervisor notices within a second and touches a
-file in the model's folder, at which the polling server loads the model anew. A server that died is
-started again, with a growing pause.
+every request to that instance fails. The supervisor notices within a second and has the server
+load the model anew, through its admin endpoints. The living stubs serve until the new ones are
+ready. A server that died is started again, with a growing pause; so is one with dead stubs whose
+admin endpoints are closed, since its key could not be hidden.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
+from contextlib import suppress
 from typing import TypeAlias
 
+import psutil
+
+from deploy.client.admin import Admin, AdminClosedError, AdminError
 from deploy.errors import KitError, LaunchError
 from deploy.plan import LaunchPlan
 from deploy.repository.stage import BYTECODE
@@ -33,6 +38,8 @@ from deploy.supervisor.stubs import missing_stubs
 
 WATCH_S = 0.5
 HEAL_DEADLINE_S = 30.0
+HEAL_PAUSE_S = 5.0
+RETIRE_S = 15.0
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 
@@ -49,6 +56,7 @@ class Supervisor:
         plan: What to run.
         start: Starts a server after the plan.
         probe: Asks the server.
+        admin: Its admin endpoints.
         golden: Golden events by model; None for one that has none.
     """
 
@@ -58,14 +66,18 @@ class Supervisor:
         plan: LaunchPlan,
         start: StartServer,
         probe: Probe,
+        admin: Admin,
         golden: Mapping[str, GoldenEvent | None],
     ) -> None:
         self._folder = folder
         self._plan = plan
         self._start_server = start
         self._probe = probe
+        self._admin = admin
         self._golden = golden
         self._stop = threading.Event()
+        # Stubs that serve no more, with the time until which they may finish what they do.
+        self._retired: dict[ProcessId, float] = {}
         deployment = plan.deployment
         self._state = DeploymentState(
             name=deployment.name,
@@ -101,7 +113,8 @@ class Supervisor:
                         log.warning("the server %s: it is started anew", excess)
                         server = self._replace(server)
                     else:
-                        self._heal_stubs(server)
+                        self._end_retired()
+                        server = self._heal_stubs(server)
                 except OSError as error:
                     # A full disk or a missing file: the next look may find it mended.
                     log.error("cannot heal: %s", error)
@@ -176,33 +189,84 @@ class Supervisor:
                 return server
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
-    def _heal_stubs(self, server: Server) -> None:
-        """Have models with dead stubs loaded anew."""
+    def _heal_stubs(self, server: Server) -> Server:
+        """Have models with dead stubs loaded anew; return the server that runs then."""
         missing = self._missing(server)
         if not missing or not server.alive():
-            return
+            return server
         cause = describe_missing(missing)
         if cause != self._state.cause:
             log.warning("%s", cause)
             self._note("healing" if self._plan.deployment.heal else "degraded", cause=cause)
         if not self._plan.deployment.heal:
-            return
-        before = {stub.process for stub in server.living_stubs()}
-        for model in missing:
-            for file in (self._plan.repository / model).rglob(BYTECODE):
-                file.touch()
+            return server
+        before = {stub.process for stub in server.living_stubs() if stub.model in missing}
+        try:
+            self._reload(server, missing)
+        except AdminClosedError as error:
+            log.warning("%s: it is started anew", error.cause)
+            return self._replace(server)
+        except AdminError as error:
+            log.error("not healed: %s", error.cause)
+            self._stop.wait(HEAL_PAUSE_S)
+            return server
+        self._retired |= dict.fromkeys(before, time.monotonic() + RETIRE_S)
         deadline = time.monotonic() + HEAL_DEADLINE_S
         while not self._stop.wait(0.1) and server.alive():
             if all(self._is_renewed(server, model, before) for model in missing):
                 self._note("ready", heals=self._state.heals + 1, cause=None, remedy=None)
                 log.info("healed %s", ", ".join(missing))
-                return
+                return server
             if time.monotonic() > deadline:
                 log.error("not healed in %.0f s: trying again", HEAL_DEADLINE_S)
-                return
+                break
+        return server
+
+    def _reload(self, server: Server, models: Iterable[str]) -> None:
+        """Have models loaded anew.
+
+        Raises:
+            AdminError: If the server does not load one.
+            OSError: If the model's files cannot be touched.
+        """
+        failed: list[Exception] = []
+
+        def load() -> None:
+            try:
+                for model in models:
+                    # A model whose files are as they were is taken to be loaded already.
+                    for file in (self._plan.repository / model).rglob(BYTECODE):
+                        file.touch()
+                    self._admin.load(model)
+            except (AdminError, OSError) as error:
+                failed.append(error)
+
+        # The answer comes when the model is loaded. A stop is not to wait for that.
+        loading = threading.Thread(target=load, daemon=True)
+        loading.start()
+        while loading.is_alive() and server.alive() and not self._stop.is_set():
+            loading.join(0.1)
+        if failed:
+            raise failed[0]
+
+    def _end_retired(self) -> None:
+        """End the stubs that were replaced.
+
+        Triton 24.10 does so itself, but not if the stub that died was at work on a request: it
+        takes that request to be under way for ever, and the model's other stubs stay.
+        """
+        for stub, until in list(self._retired.items()):
+            process = stub.process()
+            if process is not None and time.monotonic() < until:
+                continue
+            del self._retired[stub]
+            if process is not None:
+                with suppress(psutil.Error):
+                    process.kill()
 
     def _missing(self, server: Server) -> dict[str, int]:
-        return missing_stubs(server.living_stubs(), self._plan.instances)
+        stubs = (stub for stub in server.living_stubs() if stub.process not in self._retired)
+        return missing_stubs(stubs, self._plan.instances)
 
     def _is_renewed(self, server: Server, model: str, before: Set[ProcessId]) -> bool:
         # By identity: a process's start time and the clock may disagree by seconds.

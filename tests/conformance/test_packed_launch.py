@@ -1,7 +1,7 @@
 """A stock image of Triton with the packed environment beside it.
 
-Debian with a Triton and nothing else stands in the place of NVIDIA's image, which has 15 GB: as
-in that one the stub is for another Python than the environment's.
+Debian with a Triton, a Python and nothing else stands in the place of NVIDIA's image, which has
+15 GB: as in that one the stub is for another Python than the environment's.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,19 @@ def quiet(_text: str) -> None:
     pass
 
 
+def python_layer(path: Path) -> None:
+    """Write a Python in /usr: the packed environment's, without its packages."""
+    deployment = Deployment(engine="docker", env="packed")
+    with tarfile.open(find_archive(deployment)) as packed, tarfile.open(path, "w") as layer:
+        for member in packed:
+            words = member.name.split("/")
+            of_python = words[:2] == ["lib", "python3.11"] and "site-packages" not in words
+            a_library = words[0] == "lib" and len(words) == 2 and ".so" in words[1]
+            if of_python or a_library or words == ["bin", "python3.11"]:
+                member.name = "usr/" + member.name.replace("bin/python3.11", "bin/python3")
+                layer.addfile(member, packed.extractfile(member) if member.isreg() else None)
+
+
 @pytest.fixture(scope="session")
 def stock_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The stand-in, in the Docker engine."""
@@ -45,8 +59,11 @@ def stock_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     distribution = ensure_distribution(cache_folder(), RELEASE, RELEASE.image_python, quiet)
     folder = tmp_path_factory.mktemp("stock")
     triton_layer(distribution, folder / "triton.tar", base="slim", say=quiet)
+    python_layer(folder / "python.tar")
     (folder / "Dockerfile").write_text(
-        f"FROM {base.reference}\nADD triton.tar /\nLABEL {STOCK_LABEL}={RELEASE.server}\n"
+        f"FROM {base.reference}\n"
+        "ADD triton.tar python.tar /\n"
+        f"LABEL {STOCK_LABEL}={RELEASE.server}\n"
     )
     client.images.build(path=str(folder), tag=tag, rm=True)
     yield tag

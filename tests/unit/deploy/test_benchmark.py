@@ -205,17 +205,22 @@ def plan(name: str) -> LaunchPlan:
         identity="i",
         artefact="",
         log=Path("/log"),
+        key_file=Path("/key"),
     )  # fmt: skip
 
 
 def test_the_benchmarks_own_server_lets_clients_register_shared_memory_on_loopback_only() -> None:
     closed = plan("benchmark-1")
     opened = open_plan(closed)
-    gone = set(closed.arguments) - set(opened.arguments)
-    assert {word.split("=")[0] for word in gone} == {
+    changed = dict(
+        pair for pair in zip(closed.arguments, opened.arguments, strict=True) if pair[0] != pair[1]
+    )
+    assert {word.split("=")[0] for word in changed} == {
         "--http-restricted-api",
         "--grpc-restricted-protocol",
     }
+    for before, after in changed.items():
+        assert after == before.replace("shared-memory,", "")
     assert "--http-address=127.0.0.1" in opened.arguments
     assert "--grpc-address=127.0.0.1" in opened.arguments
 

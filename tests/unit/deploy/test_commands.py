@@ -123,7 +123,8 @@ def test_a_dry_run_shows_a_command_and_changes_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)["plan"]
     assert plan["deployment"]["models"] == ["nugraph3"]
-    assert plan["arguments"][0].endswith("/bin/tritonserver")
+    server = plan["arguments"][plan["arguments"].index("--") + 1]
+    assert server.endswith("/bin/tritonserver")
     assert list(tmp_path.iterdir()) == []
 
 

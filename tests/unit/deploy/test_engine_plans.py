@@ -46,6 +46,7 @@ def planned(
         identity="numlkit-numl-0123",
         artefact="digest",
         log=folder / "server.log",
+        key_file=folder / "admin.key",
         container=ContainerPlan(
             image=image,
             name="numlkit-0-01234567-numl",

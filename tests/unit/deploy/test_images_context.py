@@ -14,8 +14,9 @@ from deploy.images.context import CONTAINERS, SCRIPTS, stage_models
 from deploy.packing.layers import IMAGE_PREFIX
 from deploy.paths import MODEL_REPOSITORY
 from deploy.repository.config import read_config
-from deploy.server.command import server_arguments
+from deploy.server.command import RESTRICTED_APIS, server_arguments
 from deploy.server.distribution import TritonDistribution
+from deploy.server.keyed_start import PLACEHOLDER
 
 DOCKERFILE = (CONTAINERS / "Dockerfile").read_text()
 SERVE = (CONTAINERS / "serve").read_text()
@@ -63,7 +64,7 @@ def test_serve_starts_the_server_as_the_engine_without_a_container_does() -> Non
         "$prefix": "PREFIX",
         "$exit_timeout_s": re.findall(r"exit_timeout_s=(\d+)", SERVE)[0],
         "$listen": re.findall(r"NUML_LISTEN:-([\d.]+)", SERVE)[0],
-        "$closed": re.findall(r'closed="(.*)=\$key"', SERVE)[0] + "=KEY-MADE-AT-START",
+        "$closed": f"{RESTRICTED_APIS}:{PLACEHOLDER}",
     }
     text = SERVE[SERVE.index('"$triton/bin/tritonserver"') : SERVE.rindex('"$@"')]
     for name, value in variables.items():
@@ -71,8 +72,15 @@ def test_serve_starts_the_server_as_the_engine_without_a_container_does() -> Non
     text = re.sub(r"\$\{NUML_\w+:-(\d+)\}", r"\1", text).replace('"', "")
     wanted = flags(" ".join(arguments[1:]))
     # What is in an image does not change, and its server has its host to itself.
-    del wanted["--repository-poll-secs"], wanted["--id"]
+    del wanted["--load-model"], wanted["--id"]
     assert flags(text) == wanted | {"--model-control-mode": "none"}
+
+
+def test_nobody_can_use_the_admin_endpoints_of_an_image_s_own_server() -> None:
+    [(apis, name)] = re.findall(r'closed="(.*?):(.*)=', SERVE)
+    # Without model control, its list of models is all there is to read.
+    assert {*apis.split(",")} == {*RESTRICTED_APIS.split(",")} - {"model-repository"}
+    assert ":" in name
 
 
 @pytest.mark.parametrize(("flavour", "devices"), [("cpu", ["cpu"]), ("gpu", ["cpu", "gpu"])])

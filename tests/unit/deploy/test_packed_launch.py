@@ -24,6 +24,8 @@ from deploy.engines.packed import find_archive, packed_environment
 from deploy.engines.ready_times import compared, remember
 from deploy.errors import DeploymentError, EnvironmentSetupError, KitError, LaunchError
 from deploy.plan import LaunchPlan
+from deploy.server.command import LAUNCHER
+from deploy.server.command import TOLERANT_LAUNCHER as TOLERANT
 from deploy.server.distribution import distribution_folder
 from deploy.server.release import find_release
 from deploy.supervisor.instance import instance_command
@@ -77,9 +79,8 @@ class Apptainer(ApptainerEngine):
         return image_in_use("/images/triton.sif", "1", LABELS, deployment)
 
 
-def rendered(engine: ContainerEngine, deployment: Deployment) -> LaunchPlan:
-    """Return the plan, without what differs from host to host."""
-    plan = engine.planned(
+def planned(engine: ContainerEngine, deployment: Deployment) -> LaunchPlan:
+    return engine.planned(
         deployment,
         ports=PORTS,
         listen="0.0.0.0",
@@ -87,6 +88,11 @@ def rendered(engine: ContainerEngine, deployment: Deployment) -> LaunchPlan:
         inner_ports=Ports(),
         user="1234:100",
     )
+
+
+def rendered(engine: ContainerEngine, deployment: Deployment) -> LaunchPlan:
+    """Return the plan, without what differs from host to host."""
+    plan = planned(engine, deployment)
     assert plan.container is not None
     container = plan.container.model_copy(update={"name": "numlkit-numl"})
     return plan.model_copy(update={"arguments": ("tritonserver",), "container": container})
@@ -113,6 +119,9 @@ def test_the_whole_docker_command_of_a_stock_image(home: Path, archive: Path) ->
         "--publish=127.0.0.1:8011:8001",
         "--publish=127.0.0.1:8012:8002",
         f"--mount=type=bind,source={state}/model_repository,target=/opt/numl/models/cpu,readonly",
+        f"--mount=type=bind,source={LAUNCHER},target=/opt/numl/keyed_start.py,readonly",
+        f"--mount=type=bind,source={state}/admin.key,target=/opt/numl/admin.key,readonly",
+        f"--mount=type=bind,source={TOLERANT},target=/opt/numl/with_or_without_key.sh,readonly",
         f"--mount=type=bind,source={archive},target=/opt/numl/environment.tar.gz,readonly",
         "--env=OMP_NUM_THREADS=1",
         "--env=MKL_NUM_THREADS=1",
@@ -134,6 +143,9 @@ def test_the_whole_apptainer_command_of_a_stock_image(home: Path, archive: Path)
         "--containall",
         "--no-privs",
         f"--mount=type=bind,source={state}/model_repository,destination=/opt/numl/models/cpu,ro",
+        f"--mount=type=bind,source={LAUNCHER},destination=/opt/numl/keyed_start.py,ro",
+        f"--mount=type=bind,source={state}/admin.key,destination=/opt/numl/admin.key,ro",
+        f"--mount=type=bind,source={TOLERANT},destination=/opt/numl/with_or_without_key.sh,ro",
         f"--mount=type=bind,source={archive},destination=/opt/numl/environment.tar.gz,ro",
         f"--mount=type=bind,source={state}/scratch,destination=/tmp",
         "--env=OMP_NUM_THREADS=1",
@@ -143,6 +155,22 @@ def test_the_whole_apptainer_command_of_a_stock_image(home: Path, archive: Path)
         "/images/triton.sif",
         "numlkit-numl",
         "tritonserver",
+    )
+
+
+@pytest.mark.parametrize("engine", [Docker(), Apptainer()])
+def test_a_stock_image_s_own_python_hides_the_key(engine: ContainerEngine, archive: Path) -> None:
+    arguments = planned(engine, wanted()).arguments
+    assert arguments[: arguments.index("--") + 2] == (
+        "/bin/sh",
+        "/opt/numl/with_or_without_key.sh",
+        "/usr/bin/python3",
+        "-IS",
+        "/opt/numl/keyed_start.py",
+        "--key-file",
+        "/opt/numl/admin.key",
+        "--",
+        "/opt/tritonserver/bin/tritonserver",
     )
 
 
@@ -173,7 +201,7 @@ def test_a_sites_repository_and_its_environments_are_mounted_beside_ours(home: P
     write_model(home / "site", "m", environment=str(outside))
     plan = rendered(Docker(), wanted(env="unpacked", models_dir=home / "site", models=("m",)))
     assert plan.container is not None
-    mounts = [(m.source, str(m.target), m.writable) for m in plan.container.mounts[1:]]
+    mounts = [(m.source, str(m.target), m.writable) for m in plan.container.mounts[3:]]
     assert mounts == [
         (home / "site", "/opt/numl/site/models", False),
         (outside, "/opt/numl/site/environments/1-their_env.tar.gz", False),

@@ -1,7 +1,15 @@
+import subprocess
 from pathlib import Path
 
+import pytest
+
 from deploy.deployment import Ports, Tls
-from deploy.server.command import server_arguments, server_environment
+from deploy.server.command import (
+    TOLERANT_LAUNCHER,
+    keyed_command,
+    server_arguments,
+    server_environment,
+)
 from deploy.server.distribution import TritonDistribution
 
 TRITON = TritonDistribution(root=Path("/cache/triton"), stub_python="3.11")
@@ -23,8 +31,8 @@ def test_the_whole_command_line() -> None:
         "--backend-directory=/cache/triton/backends",
         "--cache-directory=/cache/triton/caches",
         "--backend-config=python,shm-region-prefix-name=numlkit-0-numl-",
-        "--model-control-mode=poll",
-        "--repository-poll-secs=1",
+        "--model-control-mode=explicit",
+        "--load-model=*",
         "--exit-on-error=false",
         "--disable-auto-complete-config",
         "--exit-timeout-secs=5",
@@ -37,9 +45,59 @@ def test_the_whole_command_line() -> None:
         "--metrics-config=summary_latencies=true",
         "--reuse-http-port=false",
         "--reuse-grpc-port=false",
-        "--http-restricted-api=shared-memory,trace,logging:closed=KEY-MADE-AT-START",
-        "--grpc-restricted-protocol=shared-memory,trace,logging:closed=KEY-MADE-AT-START",
+        "--http-restricted-api=model-repository,shared-memory,trace,logging:"
+        "numlkit:key=PUT-IN-AT-START",
+        "--grpc-restricted-protocol=model-repository,shared-memory,trace,logging:"
+        "numlkit:key=PUT-IN-AT-START",
     )
+
+
+def test_the_command_line_that_hides_the_key() -> None:
+    command = keyed_command(
+        (
+            "/cache/triton/bin/tritonserver",
+            "--http-restricted-api=trace:numlkit:key=PUT-IN-AT-START",
+        ),
+        python=Path("/opt/numl/env/bin/python"),
+        launcher=Path("/a b/keyed_start.py"),
+        key_file=Path("/state/numl/admin.key"),
+    )
+    assert command == (
+        "/opt/numl/env/bin/python",
+        "-IS",
+        "/a b/keyed_start.py",
+        "--key-file",
+        "/state/numl/admin.key",
+        "--",
+        "/cache/triton/bin/tritonserver",
+        "--http-restricted-api=trace:numlkit:key=PUT-IN-AT-START",
+    )
+
+
+@pytest.mark.parametrize(
+    ("python", "said", "told"),
+    [
+        ("/bin/echo", "-IS /a b/k.py --key-file /key -- /bin/echo it's --x=$1\n", ""),
+        (
+            "/no/python3",
+            "it's --x=$1\n",
+            "the admin endpoints are closed to everybody: this image has no /no/python3\n",
+        ),
+    ],
+)
+def test_an_image_without_python_gets_its_server_with_the_placeholder(
+    python: str, said: str, told: str
+) -> None:
+    command = keyed_command(
+        ("/bin/echo", "it's", "--x=$1"),
+        python=Path(python),
+        launcher=Path("/a b/k.py"),
+        key_file=Path("/key"),
+    )
+    done = subprocess.run(
+        ["/bin/sh", TOLERANT_LAUNCHER, *command], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == (said, told)
 
 
 def test_tls_is_for_grpc_and_the_rest_stays_on_the_loopback() -> None:
