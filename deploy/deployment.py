@@ -63,6 +63,20 @@ class Tls(BaseModel):
     ca: Path | None = None
 
 
+class Batch(BaseModel):
+    """How requests that wait join into one run of a network; each is answered for itself.
+
+    Attributes:
+        max_events: Most events in one run; 1: requests do not join.
+        wait_ms: Longest time for which an event waits for others, in milliseconds.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_events: Annotated[int, Field(ge=1, le=1024)] = 16
+    wait_ms: Annotated[float, Field(ge=0, le=1000)] = 0.0
+
+
 class Deployment(BaseModel):
     """A server to be started.
 
@@ -88,6 +102,7 @@ class Deployment(BaseModel):
         instances: Instances of each model, on each GPU if it runs there; None: one per core
             that it may use, or one on each GPU.
         threads: Torch threads per instance.
+        batch: How requests join; None: as the model's configuration says, by default on GPUs only.
         cpus: Cores the server may use; None: all.
         memory: Bytes the server may use, or with a unit (``4g``); None: no limit.
         shm_size: Bytes of shared memory of a Docker container, or with a unit.
@@ -114,6 +129,7 @@ class Deployment(BaseModel):
     ports: Ports | None = None
     instances: Annotated[int, Field(ge=1, le=256)] | None = None
     threads: Annotated[int, Field(ge=1, le=256)] = 1
+    batch: Batch | None = None
     cpus: Annotated[int, Field(ge=1, le=1024)] | None = None
     memory: Size | None = None
     shm_size: Size = ByteSize(10**9)
@@ -225,7 +241,7 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "deployment"
         text = first["msg"].removeprefix("Value error, ")
-        tables: dict[str, type[BaseModel]] = {"ports": Ports, "tls": Tls}
+        tables: dict[str, type[BaseModel]] = {"ports": Ports, "tls": Tls, "batch": Batch}
         *keys, last = tables.get(where.split(".")[0], Deployment).model_fields
         if first["type"] == "extra_forbidden":
             text = f"no such key (there are: {', '.join([*keys, last])})"

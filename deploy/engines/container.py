@@ -191,6 +191,7 @@ class ContainerEngine(Engine):
             parameters={"environment_digest": digest, "threads": str(deployment.threads)},
             instances=deployment.instance_count(),
             gpus=gpu_instances(deployment, choose_devices(deployment)),
+            batch=deployment.batch,
         )
         models, weights = kit_models(deployment), own_weights(deployment)
         view = site_view(deployment)

@@ -219,6 +219,7 @@ def _settings(deployment: Deployment, environment: Environment) -> LaunchSetting
         },
         instances=deployment.instance_count(),
         gpus=gpu_instances(deployment, choose_devices(deployment)),
+        batch=deployment.batch,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from deploy.deployment import Batch
 from deploy.errors import RepositoryError
 from deploy.files import write_atomically
 
@@ -20,6 +21,10 @@ ModelConfig: TypeAlias = Any  # protobuf's class; tritonclient ships no types
 
 SEMANTIC_OUTPUTS = ("x_semantic_u", "x_semantic_v", "x_semantic_y")
 EVENT_OUTPUT = "e_evt"
+# Parameters that numl_serving reads.
+BATCH_EVENTS, BATCH_WAIT = "batch_max_events", "batch_max_wait_ms"
+# A GPU takes about as long for a few events as for one; on a CPU joining gains nothing.
+GPU_BATCH = Batch()
 POSITION_INPUTS = tuple(f"spacepoint_table_position_{axis}" for axis in "xyz")
 # The outputs that each head of a network gives.
 OUTPUTS = {
@@ -54,12 +59,14 @@ class LaunchSettings:
         parameters: Further string parameters, by name.
         instances: Instances of the model on CPUs.
         gpus: Where they run on GPUs instead, or None; a model that is made for a CPU stays there.
+        batch: How requests join; None: as the tracked configuration says, else on GPUs only.
     """
 
     environment: Path
     parameters: Mapping[str, str]
     instances: int
     gpus: GpuInstances | None = None
+    batch: Batch | None = None
 
 
 @dataclass(frozen=True)
@@ -120,6 +127,7 @@ def for_launch(config: ModelConfig, settings: LaunchSettings, weights: WeightFac
         launched.parameters[name].string_value = value
     kind = model_config_pb2.ModelInstanceGroup
     del launched.instance_group[:]
+    batch = settings.batch
     if settings.gpus is None or made_for_cpu(config):
         launched.instance_group.add(kind=kind.KIND_CPU, count=settings.instances)
     else:
@@ -127,6 +135,11 @@ def for_launch(config: ModelConfig, settings: LaunchSettings, weights: WeightFac
         launched.instance_group.add(
             kind=kind.KIND_GPU, count=settings.gpus.count, gpus=settings.gpus.numbers
         )
+        if BATCH_EVENTS not in config.parameters:
+            batch = batch or GPU_BATCH
+    if batch is not None:
+        launched.parameters[BATCH_EVENTS].string_value = str(batch.max_events)
+        launched.parameters[BATCH_WAIT].string_value = f"{batch.wait_ms:g}"
     _fit_outputs(launched, weights)
     return launched
 

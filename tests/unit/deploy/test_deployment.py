@@ -119,6 +119,8 @@ def test_own_weights_for_a_sites_model_are_refused(tmp_path: Path) -> None:
             '[tls]\ncert = "x"\nkey = "y"\nroot = "z"',
             "tls.root: no such key (there are: cert, key, ca)",
         ),
+        ("[batch]\nevents = 4", "batch.events: no such key (there are: max_events, wait_ms)"),
+        ("[batch]\nmax_events = 0", "batch.max_events: Input should be greater than or equal to 1"),
         ('tls = "x"', "tls: expected a table with cert, key and ca"),
     ],
 )

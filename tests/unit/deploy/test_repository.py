@@ -5,12 +5,15 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
-from deploy.deployment import DEFAULT_MODELS
+from deploy.deployment import DEFAULT_MODELS, Batch
 from deploy.errors import RepositoryError
 from deploy.paths import MODEL_REPOSITORY
 from deploy.repository.config import (
+    BATCH_EVENTS,
+    BATCH_WAIT,
     GpuInstances,
     LaunchSettings,
+    ModelConfig,
     WeightFacts,
     for_launch,
     made_for_cpu,
@@ -109,6 +112,46 @@ def _model(repository: Path, name: str = "nugraph3") -> Path:
     }
     (version / "model.json").write_text(json.dumps(card))
     return version
+
+
+def _batch(config: ModelConfig) -> tuple[str, str]:
+    parameters = config.parameters
+    return tuple(parameters[name].string_value for name in (BATCH_EVENTS, BATCH_WAIT))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tracked", "asked", "events", "wait"),
+    [
+        (None, "", None, "", ""),
+        (None, "", Batch(max_events=4, wait_ms=0.5), "4", "0.5"),
+        (GpuInstances(1), "", None, "16", "0"),
+        (GpuInstances(1), "", Batch(max_events=1), "1", "0"),
+        (GpuInstances(1), "8", None, "8", ""),
+        (GpuInstances(1), "8", Batch(max_events=4), "4", "0"),
+    ],
+)
+def test_requests_join_on_gpus_or_as_asked(
+    tmp_path: Path,
+    gpus: GpuInstances | None,
+    tracked: str,
+    asked: Batch | None,
+    events: str,
+    wait: str,
+) -> None:
+    path = tmp_path / "config.pbtxt"
+    path.write_text(TRACKED)
+    config = read_config(path)
+    if tracked:
+        config.parameters[BATCH_EVENTS].string_value = tracked
+    launched = for_launch(config, replace(SETTINGS, gpus=gpus, batch=asked), FACTS)
+    assert _batch(launched) == (events, wait)
+
+
+def test_a_model_that_is_made_for_cpus_joins_no_requests_beside_gpus(tmp_path: Path) -> None:
+    path = tmp_path / "config.pbtxt"
+    path.write_text(TRACKED.replace("KIND_AUTO", "KIND_CPU"))
+    launched = for_launch(read_config(path), replace(SETTINGS, gpus=GpuInstances(1)), FACTS)
+    assert _batch(launched) == ("", "")
 
 
 def test_a_launch_sets_environment_instances_and_the_sizes_that_the_weights_have(
