@@ -63,6 +63,7 @@ class TestALockedDownServer:
         reports = [json.loads(line) for line in words.splitlines() if line.startswith("{")]
         assert status == 0
         assert [r["ok"] for r in reports if "model" in r] == [True] * len(DEFAULT_MODELS)
+        assert [r["compiled"] for r in reports if "model" in r] == [True] * len(DEFAULT_MODELS)
         assert reports[0]["prefix"] == "/opt/numl/env"
 
     def test_keeps_its_admin_endpoints_closed(self, server: Server) -> None:

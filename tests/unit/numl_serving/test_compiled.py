@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shutil
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 import torch
 from model_files import model_directory
 from networks_under_test import rewritten, run
-from numl_serving import compiled
+from numl_serving import check, compiled
 from numl_serving.compile import compile_model, compile_network
 from numl_serving.compiled import CompiledError, facts_of, folder_of, levels
 from numl_serving.event import Event, HitTable
@@ -231,6 +232,34 @@ def test_what_was_compiled_for_a_lower_level_is_used_where_there_is_nothing_bett
 ) -> None:
     monkeypatch.setattr(compiled, "levels", lambda: ("x86-64-v9", *levels()))
     assert Runtime.load(directories["24.7.1"], compiled=ROOT).is_compiled
+
+
+def test_an_environment_may_bring_compiled_networks_of_its_own(
+    copied: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    directory, folder = copied
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "env"))
+    assert compiled.own_folder() is None
+    shutil.copytree(folder, tmp_path / "env" / "lib" / "numl_serving" / "compiled" / folder.name)
+    assert check.main([str(directory)]) == 0
+    _, report = map(json.loads, capsys.readouterr().out.splitlines())
+    assert report == {"model": str(directory), "ok": True, "error": None, "compiled": True}
+
+
+def test_nobody_s_files_are_used_only_where_nobody_can_write_them(
+    copied: tuple[Path, Path], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, folder = copied
+    if os.getuid() != 0:
+        pytest.skip("only root can give files away")
+    os.chown(folder / "iteration.so", 65534, 65534)
+    assert "belongs to somebody else" in reason(directory, folder.parent, caplog)
+    read_only = (*os.statvfs(folder)[:8], os.ST_RDONLY, 255)
+    monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result(read_only))
+    assert Runtime.load(directory, compiled=folder.parent).is_compiled
 
 
 def test_a_level_that_the_processor_lacks_is_not_compiled_for(tmp_path: Path) -> None:

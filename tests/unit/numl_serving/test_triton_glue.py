@@ -277,6 +277,18 @@ def test_initialize_loads_the_version_directory_and_warms_up(start, runtime, tmp
     assert runtime.compiled == "/compiled"
 
 
+def test_without_a_folder_of_compiled_networks_the_environment_s_own_are_used(
+    start, runtime, tmp_path, monkeypatch
+):
+    start()
+    assert runtime.compiled is None
+    folder = tmp_path / "lib" / "numl_serving" / "compiled"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    start()
+    assert runtime.compiled == folder
+
+
 def test_a_golden_event_is_read_for_the_warm_up(tmp_path):
     tensors = make_tensors([0, 1], [5, 6], [7, 8])
     np.savez(
