@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shutil
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -197,6 +198,33 @@ def test_a_file_that_is_no_library_is_not_loaded_even_with_the_right_digest(
     facts["sha256"] = hashlib.sha256(b"nonsense").hexdigest()
     (tmp_path / found.name / "facts.json").write_text(json.dumps(facts))
     assert "cannot be loaded" in reason(directory, tmp_path, caplog)
+
+
+@pytest.mark.parametrize("compiled_in", [None, ROOT])
+def test_one_thread_does_all_the_work_whatever_the_environment_says(
+    directories: dict[str, Path], compiled_in: Path | None
+) -> None:
+    code = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from numl_serving.golden import read_event\n"
+        "from numl_serving.runtime import Runtime\n"
+        "directory, compiled = Path(sys.argv[1]), sys.argv[2] or None\n"
+        "runtime = Runtime.load(directory, compiled=compiled)\n"
+        "event = read_event(directory / 'golden.npz')\n"
+        "runtime.infer(event)\n"
+        "all_threads, this_thread = time.process_time(), time.thread_time()\n"
+        "for _ in range(200):\n"
+        "    runtime.infer(event)\n"
+        "print((time.thread_time() - this_thread) / (time.process_time() - all_threads))\n"
+    )
+    # Nobody has told OpenMP or MKL how many threads to use: they take a thread for each core.
+    unset = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    variables = {name: value for name, value in os.environ.items() if name not in unset}
+    variables["PYTHONPATH"] = os.pathsep.join(sys.path)
+    command = [sys.executable, "-c", code, str(directories["24.7.1"]), str(compiled_in or "")]
+    done = subprocess.run(command, env=variables, check=True, capture_output=True, text=True)
+    assert float(done.stdout) > 0.9
 
 
 V3 = "fpu sse2 avx avx2 bmi1 bmi2 f16c fma abm movbe"
