@@ -19,7 +19,7 @@ from deploy.checks.gpu import gpu_findings
 from deploy.checks.half_built import half_built_findings
 from deploy.checks.leftovers import leftover_findings
 from deploy.checks.ports import port_findings
-from deploy.checks.repository import repository_findings
+from deploy.checks.repository import repository_findings, site_findings
 from deploy.checks.room import (
     container_memory_findings,
     launch_rooms,
@@ -27,14 +27,17 @@ from deploy.checks.room import (
     temporary_findings,
     writable_findings,
 )
+from deploy.checks.tls import tls_findings
 from deploy.deployment import Deployment, EngineName
 from deploy.engines.choose import choose_engine, engine_named
 from deploy.engines.own_weights import own_weights
 from deploy.engines.site import kit_models
 from deploy.errors import KitError
 from deploy.images.engine import connect, storage_folder
-from deploy.paths import CHECKOUT, MODEL_REPOSITORY
+from deploy.paths import CHECKOUT, MODEL_REPOSITORY, cache_folder
 from deploy.server.release import find_release
+
+_MB = 10**6
 
 
 def examine_everything(deployment: Deployment) -> list[Finding]:
@@ -70,6 +73,8 @@ def examine_everything(deployment: Deployment) -> list[Finding]:
                 MODEL_REPOSITORY, kit_models(deployment), own_weights(deployment)
             ),
         ),
+        Check("model repository", lambda: site_findings(deployment)),
+        Check("TLS", lambda: tls_findings(deployment)),
         Check("deployments", deployment_findings),
     ]
     left_behind = [
@@ -88,10 +93,15 @@ def _rooms(deployment: Deployment, engine: EngineName) -> Iterator[Finding]:
     rooms = launch_rooms(deployment, engine)
     yield from writable_findings(rooms)
     yield from temporary_findings()
-    more = [Room(Path(tempfile.gettempdir()), 10**8, "temporary files", "set TMPDIR")]
+    more = [
+        Room(cache_folder(), 100 * _MB, "the cache", "set XDG_CACHE_HOME"),
+        Room(Path(tempfile.gettempdir()), 100 * _MB, "temporary files", "set TMPDIR"),
+        Room(CHECKOUT / "dist", 500 * _MB, "what a build makes", "name another --out"),
+    ]
     images = _image_folder() if engine == "docker" else None
     if images is not None:
-        rooms.append(Room(images, 10**8, "the container", "move Docker's data-root", ours=False))
+        data_root = "set data-root in /etc/docker/daemon.json"
+        rooms.append(Room(images, 100 * _MB, "the container", data_root, ours=False))
     if engine != "local" and not _is_built(deployment, engine):
         more += _build_rooms(deployment, engine, images)
     yield from room_findings(rooms, more)

@@ -215,4 +215,5 @@ def _image_findings(
         else:
             yield ok(subject, f"{error.cause} ({error.remedy})")
         return
-    yield ok(subject, f"serves {image.name}, environment {image.environment_digest[:12]}")
+    environment = image.environment_digest and f", environment {image.environment_digest[:12]}"
+    yield ok(subject, f"serves {image.name}{environment}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from deploy.checks.deployments import living_server
 from deploy.checks.finding import Finding, ok
-from deploy.deployment import Deployment
+from deploy.deployment import Deployment, Ports
 from deploy.server.ports import choose_ports
 from deploy.state import DeploymentFolder
 
@@ -23,7 +23,7 @@ def check_ports(deployment: Deployment) -> None:
     state = folder.state_here()
     # A server without a supervisor is stopped before another is started in its place.
     if state is None or living_server(folder, state) is None:
-        choose_ports(deployment.listen, deployment.ports)
+        _choose(deployment)
 
 
 def port_findings(deployment: Deployment) -> Iterator[Finding]:
@@ -38,5 +38,10 @@ def port_findings(deployment: Deployment) -> Iterator[Finding]:
         there = state.ports.model_dump().values()
         yield ok(SUBJECT, f"{', '.join(map(str, there))}: the deployment's own")
         return
-    ports = choose_ports(deployment.listen, deployment.ports).model_dump().values()
+    ports = _choose(deployment).model_dump().values()
     yield ok(SUBJECT, f"{', '.join(map(str, ports))} on {deployment.listen} are free")
+
+
+def _choose(deployment: Deployment) -> Ports:
+    listen, ports = deployment.listen, deployment.ports
+    return choose_ports(listen, ports, http_listen=deployment.http_listen)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from deploy.checks.finding import Finding, ok
+from deploy.deployment import Deployment
+from deploy.engines.site import site_models
 from deploy.errors import RepositoryError
 from deploy.repository.config import misfits, read_config
 from deploy.repository.stage import (
@@ -77,6 +79,20 @@ def repository_findings(
         yield ok(SUBJECT, f"{', '.join(models)} in {repository}")
     yield from found
     yield from _unknown_findings(repository)
+
+
+def site_findings(deployment: Deployment) -> Iterator[Finding]:
+    """Return whether a site's own models can be read; nothing if a deployment has none.
+
+    Args:
+        deployment: What is wanted.
+
+    Raises:
+        RepositoryError: Naming the first that cannot.
+    """
+    names = ", ".join(model.name for model in site_models(deployment))
+    if names:
+        yield ok(SUBJECT, f"{names} in {deployment.models_dir}")
 
 
 def _check_config(folder: Path) -> None:

@@ -8,12 +8,14 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from deploy.building.preflight import Room, check_room
 from deploy.building.request import sif_name
 from deploy.deployment import Deployment
-from deploy.engines.base import end_process, process_with_identity, require_space
+from deploy.engines.base import end_process, process_with_identity
 from deploy.engines.container import ContainerEngine, ImageInUse, image_in_use
 from deploy.errors import LaunchError
-from deploy.failures.table import Diagnosis, diagnose, last_words
+from deploy.failures.apptainer import complaint
+from deploy.failures.table import Diagnosis, diagnose
 from deploy.images.base import base_name
 from deploy.paths import CHECKOUT
 from deploy.plan import LaunchPlan
@@ -42,7 +44,7 @@ class ApptainerEngine(ContainerEngine):
         )  # fmt: skip
         if done.returncode != 0:
             known = diagnose(done.stderr) or Diagnosis(
-                f"{sif}: apptainer cannot read it: {last_words(done.stderr)[:300]}",
+                f"{sif}: apptainer cannot read it: {complaint(done.stderr)[:300]}",
                 "copy or build it again",
             )
             raise LaunchError(known.cause, known.remedy)
@@ -64,7 +66,8 @@ class ApptainerEngine(ContainerEngine):
         """Check the disk: the instance's /tmp is in the deployment's folder."""
         if extracted:
             folder = DeploymentFolder(deployment.name).path
-            require_space(folder, extracted, "what is extracted of packed environments")
+            what = "packed environments, extracted"
+            check_room([Room(folder, extracted, what, "set XDG_STATE_HOME")])
 
     def command(self, plan: LaunchPlan) -> Sequence[str]:
         """Return the words of a command that starts the planned server by hand."""

@@ -9,13 +9,12 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 
 import psutil
 
 from deploy.console import Say
 from deploy.deployment import Deployment, EngineName
-from deploy.errors import KitError, LaunchError
+from deploy.errors import LaunchError
 from deploy.paths import CHECKOUT
 from deploy.plan import LaunchPlan
 from deploy.repository.stage import StagedModel, stage
@@ -164,26 +163,6 @@ def describe_instances(plan: LaunchPlan) -> str:
     """Return which models are served by how many processes, in a few words."""
     counted = [f"{model} ({count})" for model, count in plan.instances.items()]
     return f"{', '.join(counted)}: processes of each model in brackets"
-
-
-def require_space(folder: Path, needed: int, what: str) -> None:
-    """Check that a file system has room.
-
-    Args:
-        folder: A folder on it, made or not yet made.
-        needed: Bytes.
-        what: What needs them.
-
-    Raises:
-        KitError: If it has not.
-    """
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(there).free
-    if free < needed:
-        raise KitError(
-            f"{there} has {free / 1e6:.0f} MB free, {what} needs {needed / 1e6:.0f} MB",
-            f"free space there (df -h {there})",
-        )
 
 
 def end_process(process: psutil.Process) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 import psutil
 
+from deploy.building.preflight import Room, check_room
 from deploy.console import Say
 from deploy.deployment import Deployment
-from deploy.engines.base import Engine, end_process, process_with_identity, require_space
+from deploy.engines.base import Engine, end_process, process_with_identity
 from deploy.engines.instances import choose_devices, count_instances, gpu_instances
 from deploy.engines.own_weights import digest_served, ensure_own_weights, own_weights
 from deploy.engines.site import (
@@ -118,7 +119,8 @@ class LocalEngine(Engine):
         check_site(deployment, site, self._runtime(deployment), say)
         extracted = sum(given.unpacked_bytes for given in site_environments(site))
         if extracted:
-            require_space(SCRATCH, extracted, "what is extracted there")
+            setting = "an environment that is a folder is not extracted"
+            check_room([Room(SCRATCH, extracted, "packed environments, extracted", setting)])
         if needs_environment:
             standard.ensure(say)
             check_stub_fits(environment, distribution)

@@ -5,6 +5,8 @@ The patterns were seen with Apptainer 1.4.5, or are those of the sources named b
 
 from __future__ import annotations
 
+import re
+
 from deploy.failures.row import Failure, row
 
 _SETUID = "or install apptainer-suid"
@@ -19,12 +21,12 @@ _NAMESPACES = (
 
 APPTAINER: tuple[Failure, ...] = (
     row(
-        r"could not open image (?P<path>[^\n]+?): image format not recognized",
+        r"open image (?P<path>[^\n]+?): image format not recognized",
         "{path} is no .sif: empty, or another file",
         "python3 deploy/build.py --target sif, or --image PATH.sif",
     ),
     row(
-        r"could not open image (?P<path>[^\n]+?): failed to retrieve path",
+        r"open image (?P<path>[^\n]+?): failed to retrieve path",
         "{path}: no such file",
         "python3 deploy/build.py --target sif, or --image PATH.sif",
     ),
@@ -43,6 +45,11 @@ APPTAINER: tuple[Failure, ...] = (
         r"failed to find loop device: (?P<reason>[^\n]+)",
         "Apptainer gets no loop device to mount the .sif with: {reason}",
         "sudo modprobe loop, or free some (losetup --list)",
+    ),
+    row(
+        r"exec /\.singularity\.d/runscript failed|No runscript and no /bin/sh",
+        "the .sif has no start script that runs: it is none of the kit's",
+        "--image with one that deploy/build.py has made",
     ),
     row(
         r"squashfuse\w* exited: fuse: failed to open /dev/fuse: Permission denied",
@@ -90,11 +97,13 @@ APPTAINER: tuple[Failure, ...] = (
     ),
 )
 
-# What says that an instance did not start, and, behind a line that says nothing, why.
-APPTAINER_LAST: tuple[Failure, ...] = (
-    row(
-        r"FATAL:\s++(?!while executing starter)(?P<reason>[^\n]+)",
-        "Apptainer fails: {reason}",
-        "apptainer --debug, with the further words that up.py --dry-run shows, says more",
-    ),
+_COMPLAINT = re.compile(
+    r"(?:FATAL|ERROR)\s*:\s++(?!while executing starter|container cleanup failed)(?P<reason>[^\n]+)"
 )
+
+
+def complaint(said: str) -> str:
+    """Return what Apptainer says went wrong; it ends with a line that only says that it did."""
+    found = _COMPLAINT.search(said)
+    lines = [line for line in said.splitlines() if line.strip()]
+    return found["reason"] if found is not None else lines[-1] if lines else "it says nothing"

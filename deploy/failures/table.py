@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deploy.failures.apptainer import APPTAINER, APPTAINER_LAST
+from deploy.failures.apptainer import APPTAINER
 from deploy.failures.docker import DOCKER
 from deploy.failures.general import GENERAL
 from deploy.failures.row import Failure
@@ -20,7 +20,6 @@ TABLE: tuple[Failure, ...] = (
     *APPTAINER,
     *GENERAL,
     *TRITON_LAST,
-    *APPTAINER_LAST,
 )
 
 # Messages after which a server that goes on running still never becomes what was asked for.

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from deploy.engines.base import end_process, process_with_identity
 from deploy.errors import LaunchError
+from deploy.failures.apptainer import complaint
 from deploy.failures.table import Diagnosis, diagnose, last_words
 from deploy.plan import LaunchPlan, Mount, mount_field
 from deploy.state import ProcessId
@@ -56,7 +57,7 @@ class InstanceServer(Server):
             raise LaunchError(known.cause, known.remedy)
         if done.returncode != 0:
             known = known or Diagnosis(
-                f"apptainer does not start the instance: {last_words(done.stderr)[:300]}",
+                f"apptainer does not start the instance: {complaint(done.stderr)[:300]}",
                 f"read its log: {plan.log}",
             )
             raise LaunchError(known.cause, known.remedy)

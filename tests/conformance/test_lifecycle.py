@@ -35,8 +35,9 @@ def test_the_smoke_inference_is_right_over_http_and_grpc(kit: Kit, demo: dict[st
 
 
 def test_up_again_finds_it_running(kit: Kit, demo: dict[str, Any]) -> None:
+    running = kit.json("status", "--name", "demo")["state"]
     again = kit.up("demo")
-    assert again["server"] == demo["server"]
+    assert again["server"] == running["server"]
 
 
 def test_up_with_other_settings_is_refused_while_it_runs(kit: Kit, demo: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from deploy.building.wire import wire, wired_settings
 from deploy.client.errors import ServerAwayError
 from deploy.deployment import DEFAULT_MODELS
 from deploy.environment.interpreter import Interpreter, find_interpreter
+from deploy.hardware.plan import ON_CPU
 from deploy.packing.archive import archive_name, pack_archive
 from deploy.packing.conda_package import (
     PLACEHOLDER,
@@ -223,7 +224,9 @@ def triton(repository: Path, folder: Path) -> Iterator[Probe]:
         distribution=distribution, repository=repository, listen="127.0.0.1", ports=ports,
         shm_prefix=f"numl_packed_{os.getpid()}", identity="packed",
     )  # fmt: skip
-    variables = server_environment(distribution=distribution, threads=1, inherited=os.environ)
+    variables = server_environment(
+        distribution=distribution, threads=1, inherited=os.environ, devices=ON_CPU.variables
+    )
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, env=variables)
     try:

@@ -112,10 +112,9 @@ def test_a_sif_that_is_not_there_is_named(folder: Path, name: str) -> None:
     assert error.cause == "/no/such.sif: no such file"
 
 
-@pytest.mark.parametrize("missing", [10, 3000])
-def test_a_sif_that_is_cut_off_is_named(folder: Path, sif: Path, name: str, missing: int) -> None:
-    path = folder / "cut.sif"
-    path.write_bytes(sif.read_bytes()[:-missing])
+def test_a_sif_that_is_cut_off_is_named(folder: Path, sif: Path, name: str) -> None:
+    path, content = folder / "cut.sif", sif.read_bytes()
+    path.write_bytes(content[: int(0.9 * len(content))])
     path.chmod(0o755)
     assert refusal(make_plan(folder, path, name)).cause == "the .sif is damaged or cut off"
 
@@ -130,12 +129,10 @@ def test_a_folder_that_is_not_there_is_named(folder: Path, sif: Path, name: str)
     assert error.cause == "/no/such/folder is to be seen in the container and is not there"
 
 
-def test_a_sif_without_the_start_script_says_why_it_ends(
-    folder: Path, tmp_path: Path, name: str
-) -> None:
-    path = make_sif(tmp_path / "empty.sif", runs=None)
+def test_a_sif_without_a_start_script_is_named(folder: Path, name: str) -> None:
+    path = make_sif(folder / "empty.sif", runs=None)
     error = refusal(make_plan(folder, path, name))
-    assert error.cause.startswith("Apptainer fails: exec /.singularity.d/runscript")
+    assert error.cause == "the .sif has no start script that runs: it is none of the kit's"
 
 
 def _limits(sif: Path, name: str) -> list[str]:
@@ -277,29 +274,6 @@ def _in_user_namespace(command: list[str], limit: str, user: int, group: int) ->
         text = pipe.read()
     os.waitpid(child, 0)
     return text
-
-
-@ROOT
-def test_a_gpu_without_the_driver_s_libraries_is_refused(
-    folder: Path, sif: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Apptainer looks for what its list names: here for something that no host has."""
-    settings = subprocess.run(["apptainer", "buildcfg"], capture_output=True, text=True, check=True)
-    found = dict(line.split("=", 1) for line in settings.stdout.splitlines() if "=" in line)
-    listed = Path(found["APPTAINER_CONFDIR"]) / "nvliblist.conf"
-    (folder / "list").write_text("libno-such-library.so\n")
-    program = folder / "bin" / "apptainer"
-    program.parent.mkdir()
-    program.write_text(
-        "#!/bin/sh\n"
-        f"exec unshare --mount sh -c 'mount --bind {folder}/list {listed} && exec \"$@\"' sh "
-        f'{_program("apptainer")} "$@"\n'
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    error = refusal(make_plan(folder, sif, name, gpus=("GPU-0123",)))
-    assert error.cause == "Apptainer found no libraries of NVIDIA's driver on this host (--nv)"
-    assert not instance_files(folder), "what had started is stopped"
 
 
 def _program(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -26,28 +27,35 @@ from tests.containers.sif.conftest import Builder, Host
 START_S = 180
 
 
+# What a server that ``serve`` starts calls its regions; those of up.py have a name in between.
+REGION = re.compile(r"numlkit-\d+-[0-9a-f]{8}-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def regions() -> frozenset[str]:
+    return frozenset(p.name for p in Path("/dev/shm").iterdir() if REGION.fullmatch(p.name))
+
+
 @dataclass(frozen=True)
 class Scratch:
-    """Folders of the host that a server has as /tmp and /dev/shm: no other server's."""
+    """What a server writes to: a folder of the host as its /tmp, and the host's /dev/shm."""
 
     tmp: Path
-    memory: Path
+    before: frozenset[str]
 
     @property
     def options(self) -> tuple[str, ...]:
-        return ("--bind", f"{self.tmp}:/tmp", "--bind", f"{self.memory}:/dev/shm")
+        return ("--bind", f"{self.tmp}:/tmp")
 
     @property
     def content(self) -> list[str]:
-        return [path.name for folder in (self.tmp, self.memory) for path in folder.iterdir()]
+        return [*(path.name for path in self.tmp.iterdir()), *(regions() - self.before)]
 
 
 @pytest.fixture
 def scratch() -> Iterator[Scratch]:
-    with tempfile.TemporaryDirectory() as tmp, tempfile.TemporaryDirectory(dir="/dev/shm") as shm:
-        for folder in (tmp, shm):
-            Path(folder).chmod(0o1777)
-        yield Scratch(Path(tmp), Path(shm))
+    with tempfile.TemporaryDirectory() as tmp:
+        Path(tmp).chmod(0o1777)
+        yield Scratch(Path(tmp), regions())
 
 
 @pytest.fixture
@@ -93,7 +101,7 @@ def test_run_serves_and_leaves_nothing(
                               HEALTH, "--wait", str(START_S))  # fmt: skip
             assert waited.returncode == 0, waited.stdout + (tmp_path / "log").read_text()
             assert_all_models_answer(ports)
-            assert any(name.startswith("numlkit-") for name in scratch.content)
+            assert any(name.startswith("python_env_") for name in scratch.content)
             process.send_signal(signal.SIGTERM)
             assert process.wait(timeout=60) == 0
         finally:

@@ -1,5 +1,6 @@
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -7,10 +8,12 @@ import pytest
 from deploy.checks.deployments import ClearDeployment, deployment_findings
 from deploy.checks.finding import Finding
 from deploy.checks.ports import check_ports, port_findings
+from deploy.checks.tls import tls_findings
 from deploy.deployment import Deployment, Ports
 from deploy.errors import DeploymentError, KitError
 from deploy.files import locked
 from deploy.state import DeploymentFolder, ProcessId
+from tests.certificates import LONG_AGO, Authority
 from tests.unit.deploy.test_state import make_state
 
 DEAD = ProcessId(pid=1, started=1)  # the number of a process that has started at another time
@@ -145,3 +148,26 @@ def test_free_ports_are_named() -> None:
     (found,) = port_findings(Deployment(name="b"))
     assert found.level == "ok"
     assert found.detail.endswith(" on 127.0.0.1 are free")
+
+
+@pytest.mark.parametrize(
+    ("valid", "level"),
+    [(timedelta(days=300), "ok"), (timedelta(days=10), "warning")],
+)
+def test_a_certificate_that_ends_soon_is_a_warning(
+    tmp_path: Path, valid: timedelta, level: str
+) -> None:
+    now = datetime.now(UTC)
+    pair = Authority(tmp_path, "site").issue("localhost", valid=(now - valid, now + valid))
+    deployment = Deployment.model_validate({"tls": {"cert": pair.cert, "key": pair.key}})
+    (found,) = tls_findings(deployment)
+    assert found.level == level
+    assert found.detail.startswith(f"{pair.cert} is valid until ")
+    assert not list(tls_findings(Deployment()))
+
+
+def test_a_certificate_that_has_ended_is_refused(tmp_path: Path) -> None:
+    pair = Authority(tmp_path, "site").issue("localhost", valid=LONG_AGO)
+    deployment = Deployment.model_validate({"tls": {"cert": pair.cert, "key": pair.key}})
+    with pytest.raises(DeploymentError, match="expired"):
+        list(tls_findings(deployment))

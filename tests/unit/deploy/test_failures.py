@@ -7,6 +7,7 @@ words of other versions, kernels and hosts, as their makers' sources or users' r
 
 import pytest
 
+from deploy.failures.apptainer import complaint
 from deploy.failures.table import TABLE, diagnose, last_words
 
 LOADING = "E1121 model_lifecycle.cc:642] \"failed to load 'nugraph3' version 1: "
@@ -303,6 +304,14 @@ APPTAINER: Words = [
         "/x/no.sif is no .sif: empty, or another file",
     ),
     (
+        "FATAL:   Failed to open image /x/no.sif: image format not recognized",
+        "/x/no.sif is no .sif: empty, or another file",
+    ),
+    (
+        "ERROR:   No runscript and no /bin/sh executable found in container, aborting",
+        "the .sif has no start script that runs: it is none of the kit's",
+    ),
+    (
         "FATAL:   While checking container encryption: could not open image /x/y.sif: failed to "
         "retrieve path for /x/y.sif: lstat /x/y.sif: no such file or directory",
         "/x/y.sif: no such file",
@@ -349,10 +358,6 @@ APPTAINER: Words = [
         "not running as init on this host",
     ),
     (
-        "INFO:    Could not find any nv files on this host!",
-        "Apptainer found no libraries of NVIDIA's driver on this host (--nv)",
-    ),
-    (
         "FATAL:   container creation failed: mount hook function failure: mount /no/such->/tmp "
         "error: while mounting /no/such: mount source /no/such doesn't exist",
         "/no/such is to be seen in the container and is not there",
@@ -366,12 +371,15 @@ APPTAINER: Words = [
         "FATAL:   exec /.singularity.d/runscript failed: fork/exec /.singularity.d/runscript: no "
         "such file or directory\n\nFATAL:   while executing starter: failed to start instance: "
         "exit status 255",
-        "Apptainer fails: exec /.singularity.d/runscript failed: fork/exec "
-        "/.singularity.d/runscript: no such file or directory",
+        "the .sif has no start script that runs: it is none of the kit's",
     ),
 ]
 
 APPTAINER_RECORDED: Words = [
+    (
+        "INFO:    Could not find any nv files on this host!",
+        "Apptainer found no libraries of NVIDIA's driver on this host (--nv)",
+    ),
     (
         "ERROR  : Failed to create mount namespace: mount namespace requires privileges, check "
         "Apptainer installation",
@@ -430,6 +438,18 @@ def test_every_row_has_a_remedy_that_is_not_its_cause() -> None:
     for row in TABLE:
         assert row.remedy
         assert row.remedy != row.cause
+
+
+def test_apptainer_s_complaint_is_not_the_line_that_only_says_that_it_failed() -> None:
+    said = (
+        "INFO:    a hint\nERROR:   container cleanup failed: no instance found\n"
+        "FATAL:   container creation failed: the reason\n\n"
+        "FATAL:   while executing starter: failed to start instance: exit status 255\n"
+    )
+    assert complaint(said) == "container creation failed: the reason"
+    assert complaint("\x1b[91mERROR  : no\n") == "no"
+    assert complaint("first\nlast\n") == "last"
+    assert complaint("") == "it says nothing"
 
 
 def test_last_words_are_those_that_say_something() -> None:
