@@ -316,3 +316,35 @@ def test_without_a_compiler_compilation_is_refused_in_one_line(
     ):
         compile_network(network, NORMALISATION, tmp_path / "root")
     assert not (tmp_path / "root").exists()
+
+
+def test_a_compilation_leaves_nothing_but_the_same_bytes_as_any_other(
+    directories: dict[str, Path], tmp_path: Path
+) -> None:
+    home, temporary, root = (tmp_path / name for name in ("home", "tmp", "root"))
+    home.mkdir()
+    temporary.mkdir()
+    kept = {"PATH", "LANG", "CXX", "LIBRARY_PATH", "CPATH"}
+    variables = {name: value for name, value in os.environ.items() if name in kept}
+    variables |= {"HOME": str(home), "TMPDIR": str(temporary)}
+    variables["PYTHONPATH"] = os.pathsep.join(sys.path)
+    variables["PYTHONDONTWRITEBYTECODE"] = "1"
+    command = [sys.executable, "-m", "numl_serving.compile", str(directories["nugraph2"])]
+    subprocess.run([*command, "--out", str(root)], env=variables, check=True)
+    assert [*temporary.rglob("*"), *home.rglob("*")] == []
+    (made,) = root.iterdir()
+    assert sorted(path.name for path in made.iterdir()) == ["facts.json", "iteration.so"]
+    for path in made.iterdir():
+        assert path.read_bytes() == (ROOT / made.name / path.name).read_bytes()
+
+
+def test_a_compilation_that_fails_leaves_nothing_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "false")
+    before = dict(os.environ)
+    network = rewritten(model_of("nugraph2", 0), "nugraph2")
+    with pytest.raises(CompiledError, match="false fails: exit status 1"):
+        compile_network(network, NORMALISATION, tmp_path)
+    assert dict(os.environ) == before
+    assert list(tmp_path.iterdir()) == []
