@@ -270,7 +270,8 @@ def _show(console: Console, folder: DeploymentFolder, state: DeploymentState) ->
             "gRPC has TLS. Triton has none for HTTP and metrics: they are on 127.0.0.1 only"
         )
     console.line(f"log: {state.log}")
-    starts = read_starts(state.log.read_text(errors="replace"))
+    # Before it are the starts of earlier servers.
+    starts = read_starts(state.log.read_bytes()[state.log_start :].decode(errors="replace"))
     if state.seconds_to_ready is not None and starts:
         console.line(f"ready in {state.seconds_to_ready:.1f} s; {slowest(starts)}")
     plan = folder.plan()

@@ -44,7 +44,7 @@ def slowest(starts: Sequence[InstanceStart]) -> str:
     last = max(starts, key=lambda start: start.seconds)
     phases = zip(PHASES, last.phases, strict=True)
     told = ", ".join(f"{name} {seconds:.2f}" for name, seconds in phases)
-    return f"of these, {last.instance} took {last.seconds:.2f}: {told}"
+    return f"of these, {last.instance} took {last.seconds:.2f} s: {told}"
 
 
 def read_starts(log: str) -> tuple[InstanceStart, ...]:

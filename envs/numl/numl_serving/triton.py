@@ -128,7 +128,8 @@ class TritonPythonModel:
             )
         keep_imported()
         startup.end("warm-up")
-        self._pb.Logger.log_info(f"{args['model_instance_name']} {startup}")
+        how = "compiled" if self._runtime.is_compiled else "uncompiled"
+        self._pb.Logger.log_info(f"{args['model_instance_name']} {startup}; {how}")
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         """Answer requests, or hand them to the worker and return None."""

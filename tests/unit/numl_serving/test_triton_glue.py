@@ -77,14 +77,18 @@ def start(tmp_path, runtime):
         model.finalize()
 
 
-def test_a_start_is_told_phase_by_phase(start):
+@pytest.mark.parametrize("how", ["compiled", "uncompiled"])
+def test_a_start_is_told_phase_by_phase(start, runtime, how):
+    runtime.is_compiled = how == "compiled"
     start()
     said = re.fullmatch(
         r"nugraph3_0_0 ready (\S+) s after its server's start: "
-        r"process (\S+), interpreter (\S+), imports (\S+), weights (\S+), warm-up (\S+)",
+        r"process (\S+), interpreter (\S+), imports (\S+), weights (\S+), warm-up (\S+); (\w+)",
         fake_triton.Logger.told[-1],
     )
-    whole, *phases = map(float, said.groups())
+    *seconds, told = said.groups()
+    assert told == how
+    whole, *phases = map(float, seconds)
     assert whole == pytest.approx(sum(phases), abs=0.05)
     assert min(phases) >= 0
 
