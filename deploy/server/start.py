@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 PHASES = ("process", "interpreter", "imports", "weights", "warm-up")
@@ -32,6 +33,18 @@ class InstanceStart:
     instance: str
     seconds: float
     phases: tuple[float, ...]
+
+
+def slowest(starts: Sequence[InstanceStart]) -> str:
+    """Return, in one line, how long the instance took that was ready last, phase by phase.
+
+    Args:
+        starts: At least one.
+    """
+    last = max(starts, key=lambda start: start.seconds)
+    phases = zip(PHASES, last.phases, strict=True)
+    told = ", ".join(f"{name} {seconds:.2f}" for name, seconds in phases)
+    return f"of these, {last.instance} took {last.seconds:.2f} s: {told}"
 
 
 def read_starts(log: str) -> tuple[InstanceStart, ...]:

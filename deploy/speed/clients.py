@@ -158,8 +158,10 @@ def summarise(spans: Sequence[Sequence[tuple[float, float]]]) -> Driven:
     until = min((client[-1][1] for client in spans if client), default=0.0)
     answered = np.sort([end for client in spans for _, end in client if end <= until])
     lead = min(len(spans), max(len(answered) - 1, 0))
-    if lead < 1:
-        return Driven(latencies, float("nan"))
+    if lead < 1:  # the server is so slow that they never were
+        first = min((start for client in spans for start, _ in client), default=0.0)
+        last = max((end for client in spans for _, end in client), default=1.0)
+        return Driven(latencies, len(latencies) / (last - first))
     rate = (len(answered) - lead) / (answered[-1] - answered[lead - 1])
     return Driven(latencies, float(rate))
 

@@ -31,7 +31,7 @@ class InProcess:
     Args:
         environment: The environment it runs in.
         models: Folders with ``model.json`` and weights, by name.
-        events: File of events, as ``numl_bench`` writes it.
+        events: File of events, as ``numl_bench`` writes it; torch may make a folder beside it.
         compiled: Folder of compiled networks; None measures without.
         core: The core it is pinned to.
 
@@ -66,9 +66,11 @@ class InProcess:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         # Removed when it is closed: only what went wrong at last is of interest.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        # NuGraph's own code lets torch make this folder, by default in /tmp and for good.
+        inductor = {"TORCHINDUCTOR_CACHE_DIR": str(events.with_name("inductor"))}
         self._process = subprocess.Popen(
             command,
-            env={**kept, "OMP_NUM_THREADS": "1"},
+            env={**kept, **inductor, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -2,7 +2,8 @@
 
 ``python -m numl_serving.check MODEL_DIR...`` prints one JSON line about the interpreter and one
 per model directory (the version directory, with ``model.json``); exit code 1 if any model fails.
-With ``--compiled`` models answer as they would with that folder of compiled iterations.
+With ``--compiled`` models answer as they would with that folder of compiled iterations; without, as
+with those that came with the environment. Each model's line says whether it ran compiled.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from numl_serving.compiled import own_folder
 from numl_serving.errors import ServingError
 from numl_serving.golden import disagreements, read_golden
 from numl_serving.modelcard import GOLDEN_FILE
 from numl_serving.runtime import Runtime
 
 
-def check_model(directory: Path, compiled: Path | None = None) -> str | None:
+def check_model(directory: Path, compiled: Path | None = None) -> dict[str, Any]:
     """Load a model and compare its answer to the golden one.
 
     Args:
@@ -32,17 +34,21 @@ def check_model(directory: Path, compiled: Path | None = None) -> str | None:
         compiled: Folder of compiled iterations, to be used where it has the model's.
 
     Returns:
-        What is wrong, in one line, or None.
+        ``model``, ``ok``, ``error`` (what is wrong, in one line, or None) and ``compiled``.
     """
+    error, is_compiled = None, False
     try:
         golden = read_golden(directory / GOLDEN_FILE)
-        outputs = Runtime.load(directory, compiled=compiled).infer(golden.event)
-    except ServingError as error:
-        return str(error)
-    except Exception as error:  # a checker tells of anything that would stop a server
-        return f"{type(error).__name__}: {' '.join(str(error).split())}"
-    faults = disagreements(golden.outputs, outputs)
-    return f"wrong answer: {'; '.join(faults)}" if faults else None
+        runtime = Runtime.load(directory, compiled=compiled)
+        is_compiled = runtime.is_compiled
+        faults = disagreements(golden.outputs, runtime.infer(golden.event))
+        error = f"wrong answer: {'; '.join(faults)}" if faults else None
+    except ServingError as refused:
+        error = str(refused)
+    except Exception as failed:  # a checker tells of anything that would stop a server
+        error = f"{type(failed).__name__}: {' '.join(str(failed).split())}"
+    ok = error is None
+    return {"model": str(directory), "ok": ok, "error": error, "compiled": is_compiled}
 
 
 def interpreter() -> dict[str, str]:
@@ -63,10 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     directories: list[Path] = options.directories
     _print_line(interpreter())
-    errors = [check_model(directory, options.compiled) for directory in directories]
-    for directory, error in zip(directories, errors, strict=True):
-        _print_line({"model": str(directory), "ok": error is None, "error": error})
-    return 0 if all(error is None for error in errors) else 1
+    compiled = options.compiled or own_folder()
+    reports = [check_model(directory, compiled) for directory in directories]
+    for report in reports:
+        _print_line(report)
+    return 0 if all(report["ok"] for report in reports) else 1
 
 
 def _print_line(content: dict[str, Any]) -> None:

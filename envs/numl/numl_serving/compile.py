@@ -88,7 +88,9 @@ def compile_network(
         staged = Path(scratch) / folder.name
         staged.mkdir()
         library = staged / LIBRARY_FILE
-        _build(network, normalisation, Path(scratch), library, level)
+        # Inductor keeps what it makes, by default in /tmp and for ever.
+        with _variables(TORCHINDUCTOR_CACHE_DIR=str(Path(scratch, "inductor"))):
+            _build(network, normalisation, Path(scratch), library, level)
         _run(["strip", "--strip-all", "--remove-section=.note.gnu.build-id", str(library)])
         _check(network, normalisation, library)
         sha256 = hashlib.sha256(library.read_bytes()).hexdigest()
@@ -120,8 +122,6 @@ class _Call(nn.Module):
 
 
 def _build(network: Network, normalisation: Any, scratch: Path, library: Path, level: str) -> None:
-    # Inductor keeps what it makes in a folder of its own, by default in /tmp for ever.
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(scratch / "inductor")
     import torch._inductor
     import torch._inductor.fx_passes.post_grad as post_grad
 
@@ -152,7 +152,10 @@ def _build(network: Network, normalisation: Any, scratch: Path, library: Path, l
     try:
         with torch.no_grad():
             program = export(_Call(network), example, dynamic_shapes=(free,))
-        with _library_path(build_kernel(compiler, scratch, march or "native").parent):
+        kernel = build_kernel(compiler, scratch, march or "native")
+        # Where the linker looks, too: Inductor has no setting for it.
+        places = filter(None, (str(kernel.parent), os.environ.get("LIBRARY_PATH")))
+        with _variables(LIBRARY_PATH=os.pathsep.join(places)):
             torch._inductor.aoti_compile_and_package(
                 program,
                 package_path=str(package),
@@ -162,6 +165,8 @@ def _build(network: Network, normalisation: Any, scratch: Path, library: Path, l
                     "cpp.cxx": (compiler,),
                     "cpp.march": march,
                     "cpp.simdlen": _REGISTER_BITS.get(level),
+                    # They lie in /tmp whatever its folder is: half a gigabyte, for two files.
+                    "aot_inductor.precompile_headers": False,
                     "aot_inductor.custom_ops_to_c_shims": {
                         torch.ops.numl.gated_softmax.default: [SHIM]
                     },
@@ -228,16 +233,18 @@ def _run(command: Sequence[str]) -> None:
 
 
 @contextmanager
-def _library_path(folder: Path) -> Iterator[None]:
-    """Let the linker find libraries in a folder, too: Inductor has no setting for it."""
-    before = os.environ.get("LIBRARY_PATH")
-    os.environ["LIBRARY_PATH"] = os.pathsep.join(filter(None, (str(folder), before)))
+def _variables(**values: str) -> Iterator[None]:
+    """Give this process, and those that it starts, other environment variables for a while."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        del os.environ["LIBRARY_PATH"]
-        if before is not None:
-            os.environ["LIBRARY_PATH"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _check(network: Network, normalisation: Any, library: Path) -> None:

@@ -6,9 +6,9 @@ and a level of the processor's instructions; a digest of these names its folder,
 made for anything else is never looked at. Whatever is wrong with it, the network runs without it.
 
 Loading a library executes what is in it. It is therefore never taken from beside the weights,
-which may come from anywhere: only from the folder that the launch names, into which nobody but the
-user who compiled writes. Nothing is unpickled: torch's loader of ``.pt2`` packages is not used,
-only the library that it would unpack.
+which may come from anywhere: only from the environment itself, or from the folder that the launch
+names, into which nobody but the user who compiled writes. Nothing is unpickled: torch's loader of
+``.pt2`` packages is not used, only the library that it would unpack.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import stat
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from numl_serving.networks.common import GraphBatch
 from numl_serving.networks.nugraph2 import State2
 from numl_serving.networks.nugraph3 import NuGraph3, State3
 
+OWN_FOLDER = "lib/numl_serving/compiled"
+"""Where an environment may have compiled iterations of its own, below its prefix."""
 LIBRARY_FILE = "iteration.so"
 FACTS_FILE = "facts.json"
 FORMAT = 2
@@ -40,6 +43,12 @@ _CODE = ("iteration.py", "compile.py", "softmax_aggregate.cpp", "softmax_op.py",
 
 class CompiledError(Exception):
     """There is no usable compiled iteration; says why in one line."""
+
+
+def own_folder() -> Path | None:
+    """Return the folder of compiled iterations that came with this environment, or None."""
+    folder = Path(sys.prefix, OWN_FOLDER)
+    return folder if folder.is_dir() else None
 
 
 def facts_of(network: Network, level: str | None = None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ Parameters of config.pbtxt (all strings, all optional):
 - ``batch_max_wait_ms``: longest time (ms) for which an event waits for others, default 0.
 - ``environment_digest``: digest of the execution environment that the model must run in.
 - ``compiled``: folder of the compiled iterations that ``numl_serving.compile`` has made; without
-  it, or where it has none that fits, the network runs uncompiled.
+  it, those that came with the environment. Where none fits, the network runs uncompiled.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ import numpy as np
 import torch
 
 from numl_serving.batching import BatchWorker
+from numl_serving.compiled import own_folder
 from numl_serving.errors import EventError, ModelFilesError, ServingError
 from numl_serving.event import INPUT_TENSORS, Event
 from numl_serving.golden import read_event
@@ -109,7 +110,10 @@ class TritonPythonModel:
         directory = Path(args["model_repository"]) / args["model_version"]
         device = choose_device(args["model_instance_kind"], args["model_instance_device_id"])
         self._runtime = Runtime.load(
-            directory, device=device, threads=parameters.threads, compiled=parameters.compiled
+            directory,
+            device=device,
+            threads=parameters.threads,
+            compiled=parameters.compiled or own_folder(),
         )
         startup.end("weights")
         outputs = self._runtime.infer(warm_up_event(directory))
@@ -124,7 +128,8 @@ class TritonPythonModel:
             )
         keep_imported()
         startup.end("warm-up")
-        self._pb.Logger.log_info(f"{args['model_instance_name']} {startup}")
+        how = "compiled" if self._runtime.is_compiled else "uncompiled"
+        self._pb.Logger.log_info(f"{args['model_instance_name']} {startup}; {how}")
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         """Answer requests, or hand them to the worker and return None."""

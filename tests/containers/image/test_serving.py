@@ -63,7 +63,13 @@ class TestALockedDownServer:
         reports = [json.loads(line) for line in words.splitlines() if line.startswith("{")]
         assert status == 0
         assert [r["ok"] for r in reports if "model" in r] == [True] * len(DEFAULT_MODELS)
+        assert [r["compiled"] for r in reports if "model" in r] == [True] * len(DEFAULT_MODELS)
         assert reports[0]["prefix"] == "/opt/numl/env"
+
+    def test_says_of_each_instance_that_it_runs_compiled(self, server: Server) -> None:
+        starts = [line for line in server.logs().splitlines() if "after its server's start" in line]
+        assert len(starts) >= len(DEFAULT_MODELS)
+        assert [line for line in starts if not line.endswith('; compiled"')] == []
 
     def test_keeps_its_admin_endpoints_closed(self, server: Server) -> None:
         script = (

@@ -154,6 +154,10 @@ def test_a_list_of_events_ends_with_the_error_of_one() -> None:
     assert recorder.closed == 3
 
 
+def test_a_server_that_is_too_slow_for_that_has_a_rate_all_the_same() -> None:
+    assert summarise([[(0.0, 3.0)], [(0.0, 4.0)]]).rate == 0.5
+
+
 METRICS = """\
 # HELP nv_inference_request_success Number of successful inference requests
 # TYPE nv_inference_request_success counter

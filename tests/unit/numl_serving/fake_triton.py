@@ -133,6 +133,7 @@ class FakeRuntime:
     """
 
     POISON = 666
+    is_compiled = False
 
     def __init__(self):
         self.batches = []

@@ -7,6 +7,8 @@ import json
 import logging
 import os
 import shutil
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import pytest
 import torch
 from model_files import model_directory
 from networks_under_test import rewritten, run
-from numl_serving import compiled
+from numl_serving import check, compiled
 from numl_serving.compile import compile_model, compile_network
 from numl_serving.compiled import CompiledError, facts_of, folder_of, levels
 from numl_serving.event import Event, HitTable
@@ -198,6 +200,33 @@ def test_a_file_that_is_no_library_is_not_loaded_even_with_the_right_digest(
     assert "cannot be loaded" in reason(directory, tmp_path, caplog)
 
 
+@pytest.mark.parametrize("compiled_in", [None, ROOT])
+def test_one_thread_does_all_the_work_whatever_the_environment_says(
+    directories: dict[str, Path], compiled_in: Path | None
+) -> None:
+    code = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from numl_serving.golden import read_event\n"
+        "from numl_serving.runtime import Runtime\n"
+        "directory, compiled = Path(sys.argv[1]), sys.argv[2] or None\n"
+        "runtime = Runtime.load(directory, compiled=compiled)\n"
+        "event = read_event(directory / 'golden.npz')\n"
+        "runtime.infer(event)\n"
+        "all_threads, this_thread = time.process_time(), time.thread_time()\n"
+        "for _ in range(200):\n"
+        "    runtime.infer(event)\n"
+        "print((time.thread_time() - this_thread) / (time.process_time() - all_threads))\n"
+    )
+    # Nobody has told OpenMP or MKL how many threads to use: they take a thread for each core.
+    unset = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    variables = {name: value for name, value in os.environ.items() if name not in unset}
+    variables["PYTHONPATH"] = os.pathsep.join(sys.path)
+    command = [sys.executable, "-c", code, str(directories["24.7.1"]), str(compiled_in or "")]
+    done = subprocess.run(command, env=variables, check=True, capture_output=True, text=True)
+    assert float(done.stdout) > 0.9
+
+
 V3 = "fpu sse2 avx avx2 bmi1 bmi2 f16c fma abm movbe"
 
 
@@ -233,6 +262,34 @@ def test_what_was_compiled_for_a_lower_level_is_used_where_there_is_nothing_bett
     assert Runtime.load(directories["24.7.1"], compiled=ROOT).is_compiled
 
 
+def test_an_environment_may_bring_compiled_networks_of_its_own(
+    copied: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    directory, folder = copied
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "env"))
+    assert compiled.own_folder() is None
+    shutil.copytree(folder, tmp_path / "env" / "lib" / "numl_serving" / "compiled" / folder.name)
+    assert check.main([str(directory)]) == 0
+    _, report = map(json.loads, capsys.readouterr().out.splitlines())
+    assert report == {"model": str(directory), "ok": True, "error": None, "compiled": True}
+
+
+def test_nobody_s_files_are_used_only_where_nobody_can_write_them(
+    copied: tuple[Path, Path], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, folder = copied
+    if os.getuid() != 0:
+        pytest.skip("only root can give files away")
+    os.chown(folder / "iteration.so", 65534, 65534)
+    assert "belongs to somebody else" in reason(directory, folder.parent, caplog)
+    read_only = (*os.statvfs(folder)[:8], os.ST_RDONLY, 255)
+    monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result(read_only))
+    assert Runtime.load(directory, compiled=folder.parent).is_compiled
+
+
 def test_a_level_that_the_processor_lacks_is_not_compiled_for(tmp_path: Path) -> None:
     network = rewritten(model_of("nugraph2", 0), "nugraph2")
     with pytest.raises(CompiledError, match="this processor has no x86-64-v9, only"):
@@ -259,3 +316,35 @@ def test_without_a_compiler_compilation_is_refused_in_one_line(
     ):
         compile_network(network, NORMALISATION, tmp_path / "root")
     assert not (tmp_path / "root").exists()
+
+
+def test_a_compilation_leaves_nothing_but_the_same_bytes_as_any_other(
+    directories: dict[str, Path], tmp_path: Path
+) -> None:
+    home, temporary, root = (tmp_path / name for name in ("home", "tmp", "root"))
+    home.mkdir()
+    temporary.mkdir()
+    kept = {"PATH", "LANG", "CXX", "LIBRARY_PATH", "CPATH"}
+    variables = {name: value for name, value in os.environ.items() if name in kept}
+    variables |= {"HOME": str(home), "TMPDIR": str(temporary)}
+    variables["PYTHONPATH"] = os.pathsep.join(sys.path)
+    variables["PYTHONDONTWRITEBYTECODE"] = "1"
+    command = [sys.executable, "-m", "numl_serving.compile", str(directories["nugraph2"])]
+    subprocess.run([*command, "--out", str(root)], env=variables, check=True)
+    assert [*temporary.rglob("*"), *home.rglob("*")] == []
+    (made,) = root.iterdir()
+    assert sorted(path.name for path in made.iterdir()) == ["facts.json", "iteration.so"]
+    for path in made.iterdir():
+        assert path.read_bytes() == (ROOT / made.name / path.name).read_bytes()
+
+
+def test_a_compilation_that_fails_leaves_nothing_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "false")
+    before = dict(os.environ)
+    network = rewritten(model_of("nugraph2", 0), "nugraph2")
+    with pytest.raises(CompiledError, match="false fails: exit status 1"):
+        compile_network(network, NORMALISATION, tmp_path)
+    assert dict(os.environ) == before
+    assert list(tmp_path.iterdir()) == []

@@ -181,7 +181,8 @@ def test_the_check_tells_of_each_model_and_of_the_interpreter(
     assert interpreter["prefix"] == sys.prefix
     assert interpreter["numpy"] == np.__version__
     assert models == [
-        {"model": str(path), "ok": True, "error": None} for path in directories.values()
+        {"model": str(path), "ok": True, "error": None, "compiled": False}
+        for path in directories.values()
     ]
 
     wrong = tmp_path / "wrong"

@@ -77,14 +77,18 @@ def start(tmp_path, runtime):
         model.finalize()
 
 
-def test_a_start_is_told_phase_by_phase(start):
+@pytest.mark.parametrize("how", ["compiled", "uncompiled"])
+def test_a_start_is_told_phase_by_phase(start, runtime, how):
+    runtime.is_compiled = how == "compiled"
     start()
     said = re.fullmatch(
         r"nugraph3_0_0 ready (\S+) s after its server's start: "
-        r"process (\S+), interpreter (\S+), imports (\S+), weights (\S+), warm-up (\S+)",
+        r"process (\S+), interpreter (\S+), imports (\S+), weights (\S+), warm-up (\S+); (\w+)",
         fake_triton.Logger.told[-1],
     )
-    whole, *phases = map(float, said.groups())
+    *seconds, told = said.groups()
+    assert told == how
+    whole, *phases = map(float, seconds)
     assert whole == pytest.approx(sum(phases), abs=0.05)
     assert min(phases) >= 0
 
@@ -275,6 +279,18 @@ def test_initialize_loads_the_version_directory_and_warms_up(start, runtime, tmp
     start(threads="3", compiled="/compiled")
     assert runtime.loaded == (tmp_path / "1", "cpu", 3)
     assert runtime.compiled == "/compiled"
+
+
+def test_without_a_folder_of_compiled_networks_the_environment_s_own_are_used(
+    start, runtime, tmp_path, monkeypatch
+):
+    start()
+    assert runtime.compiled is None
+    folder = tmp_path / "lib" / "numl_serving" / "compiled"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    start()
+    assert runtime.compiled == folder
 
 
 def test_a_golden_event_is_read_for_the_warm_up(tmp_path):

@@ -1,0 +1,40 @@
+"""The benchmark in its shortest form, with its own server and NuGraph's own code behind it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+from tests.kit import Kit
+
+
+def _shared_memory() -> set[str]:
+    return {path.name for path in Path("/dev/shm").iterdir() if "benchmark" in path.name}
+
+
+def test_a_quick_run_measures_every_way_and_leaves_nothing(kit: Kit, tmp_path: Path) -> None:
+    before = _shared_memory()
+    flags = ["--quick", "--models", "nugraph3", "--json", str(tmp_path / "run.json")]
+    done = kit.run("benchmark", *flags, "--plot", str(tmp_path / "run.png"), script="scripts")
+    assert done.returncode == 0, done.stderr
+    run = json.loads((tmp_path / "run.json").read_text())
+    assert run["differences"] == []
+    assert {entry["path"] for entry in run["in_process"]} >= {
+        "reference, gradients on",
+        "reference, gradients off",
+        "numl_serving, eager",
+    }
+    served = run["served"]
+    assert {entry["server"] for entry in served} == {"ours", "today", "best"}
+    assert {entry["protocol"] for entry in served} == {"http", "grpc", "shm"}
+    for entry in served:
+        assert 0 < entry["latency"]["p50"] <= entry["latency"]["p99"]
+        assert entry["events_per_second"]["median"] > 0
+        # What a model does is part of what Triton sees of it, and that of what a client sees.
+        spent = entry["preprocess"] + entry["network"]
+        assert 0 < spent < entry["execute"] < entry["latency"]["mean"]
+    assert all(math.isfinite(ratio["latency"]["median"]) for ratio in run["served_ratios"])
+    assert (tmp_path / "run.png").stat().st_size > 10_000
+    assert not list((kit.state / "numlkit" / "deployments").glob("benchmark-*"))
+    assert _shared_memory() <= before
