@@ -6,6 +6,7 @@
     python3 scripts/benchmark.py --json run.json --plot run.png
     python3 scripts/benchmark.py memory                # 5,000 events, and what instances hold
     python3 scripts/benchmark.py start                 # where the time of a start goes
+    python3 scripts/benchmark.py instances             # in processes of their own, or in threads
     python3 scripts/benchmark.py readme                # what the README says, from stored runs
 
 The reference is pynuml's and PyTorch Geometric's preprocessing with nugraph 24.7.1's own models.
@@ -57,6 +58,7 @@ from deploy.paths import cache_folder
 from deploy.speed.cells import PROTOCOLS, SERVERS, EventSet, Results
 from deploy.speed.document import Document, document
 from deploy.speed.in_process import InProcess
+from deploy.speed.instances import compare_instances, instances_document, instances_table
 from deploy.speed.memory import memory_document, memory_table, watch_memory
 from deploy.speed.plot import plot
 from deploy.speed.readme import replace_section, section
@@ -84,7 +86,8 @@ def parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     flags.add_argument(
-        "what", nargs="?", choices=("speed", "memory", "start", "readme"), default="speed",
+        "what", nargs="?", default="speed",
+        choices=("speed", "memory", "start", "instances", "readme"),
         help="what is measured (default: speed)",
     )  # fmt: skip
     flags.add_argument(
@@ -197,7 +200,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.cores:
         os.sched_setaffinity(0, options.cores)
     try:
-        commands = {"speed": speed, "memory": memory, "start": start, "readme": readme}
+        commands = {
+            "speed": speed,
+            "memory": memory,
+            "start": start,
+            "instances": instances,
+            "readme": readme,
+        }
         return commands[options.what](options, console)
     except KitError as error:
         console.error(error)
@@ -306,6 +315,34 @@ def start(options: argparse.Namespace, console: Console) -> int:
     starts = measure_starts(deployment, options.rounds, say)
     run = start_document(starts, len(options.models))
     _show(console, start_table(run))
+    _store(run, options.json)
+    return 0
+
+
+def instances(options: argparse.Namespace, console: Console) -> int:
+    """Measure an instance per core: in a process for each, and in a thread for each."""
+    say, deployment = _clock(console), _deployment(options)
+    options.hits = options.loaded_hits
+    sets = event_sets(options, say)
+    LocalEngine().prepare(deployment=deployment, say=say)
+    (model, *_), folders = options.models, weights_of(deployment)
+    cores = len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory() as folder:
+        events = Path(folder) / "events.npz"
+        write_sets(events, {each.name: each.events for each in sets})
+        shapes = compare_instances(
+            standard_environment(deployment.flavour).environment,
+            folders[model],
+            events,
+            [each.name for each in sets],
+            instances=cores,
+            compiled=compiled_folder(cache_folder()),
+            rounds=options.rounds,
+            seconds=options.seconds,
+            say=say,
+        )
+    run = instances_document(shapes, model, cores)
+    _show(console, instances_table(run))
     _store(run, options.json)
     return 0
 

@@ -38,3 +38,17 @@ def test_a_quick_run_measures_every_way_and_leaves_nothing(kit: Kit, tmp_path: P
     assert (tmp_path / "run.png").stat().st_size > 10_000
     assert not list((kit.state / "numlkit" / "deployments").glob("benchmark-*"))
     assert _shared_memory() <= before
+
+
+def test_instances_in_processes_are_measured_beside_those_in_threads(
+    kit: Kit, tmp_path: Path
+) -> None:
+    flags = ["instances", "--quick", "--json", str(tmp_path / "run.json")]
+    done = kit.run("benchmark", *flags, script="scripts")
+    assert done.returncode == 0, done.stderr
+    run = json.loads((tmp_path / "run.json").read_text())
+    assert set(run["shapes"]) == {"a process for each", "a thread for each"}
+    for shape in run["shapes"].values():
+        assert shape["ready"] > 0
+        assert shape["resident"] > 50e6
+        assert all(rate > 0 for rate in shape["rates"].values())

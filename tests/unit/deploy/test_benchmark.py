@@ -38,6 +38,7 @@ from deploy.speed.cells import (
 from deploy.speed.clients import drive, send_all, summarise
 from deploy.speed.counters import Counters, read_counters
 from deploy.speed.document import COMPILED, GRADIENTS_OFF, document, find
+from deploy.speed.instances import Shape, instances_document, instances_table
 from deploy.speed.memory import Growth
 from deploy.speed.plot import plot
 from deploy.speed.server import REFERENCE_MODEL, open_plan, reference_model
@@ -359,4 +360,18 @@ def test_the_phases_of_several_starts_are_shown_with_the_slowest_instance() -> N
         ("last instance ready", "4.00", "4.50"),
         ("all models answered", "5.00", "6.00"),
         ("processor time of all", "6.00", "7.00"),
+    ]
+
+
+def test_both_ways_of_having_instances_stand_side_by_side() -> None:
+    shapes = {
+        "a process for each": Shape([2.0, 4.0, 3.0], [400 * 10**6] * 3, {"200 hits": [9, 11, 10]}),
+        "a thread for each": Shape([1.0, 2.0, 1.5], [200 * 10**6] * 3, {"200 hits": [5, 7, 6]}),
+    }
+    table = instances_table(instances_document(shapes, "nugraph3", 2))
+    assert table.title == "2 instances of nugraph3"
+    assert table.columns == ("", "ready s", "MB", "events/s, 200 hits")
+    assert table.rows == [
+        ("a process for each", "3.0", "400", "10.0"),
+        ("a thread for each", "1.5", "200", "6.0"),
     ]

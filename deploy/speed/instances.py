@@ -1,0 +1,131 @@
+"""An instance in each of several processes, as Triton's Python backend has it, or all in one."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from deploy.console import Say
+from deploy.environment.install import Environment
+from deploy.speed.child import Child
+from deploy.speed.document import Document
+from deploy.speed.tables import Table
+
+# Processes and the threads of each, by what it is called, for so many instances.
+_SHAPES = {"a process for each": (None, 1), "a thread for each": (1, None)}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What so many instances do in one way.
+
+    Attributes:
+        ready: Seconds until all have answered every event once, round by round.
+        resident: Bytes that all hold together; what processes share is counted once.
+        rates: Events answered in a second, by set of events, round by round.
+    """
+
+    ready: list[float]
+    resident: list[int]
+    rates: dict[str, list[float]]
+
+
+def compare_instances(
+    environment: Environment,
+    model: Path,
+    events: Path,
+    sets: Sequence[str],
+    *,
+    instances: int,
+    compiled: Path,
+    rounds: int,
+    seconds: float,
+    say: Say,
+) -> Mapping[str, Shape]:
+    """Measure both ways, in turn, round by round.
+
+    Args:
+        environment: What the instances run in.
+        model: Folder of the model.
+        events: File of events, as ``numl_bench`` writes it.
+        sets: The sets of events in it.
+        instances: How many instances.
+        compiled: Folder of compiled networks.
+        rounds: How often each has its turn.
+        seconds: How long each answers a set, in a turn.
+        say: Is told what happens.
+
+    Raises:
+        KitError: If a process ends by itself.
+    """
+    shapes = {name: Shape([], [], {events: [] for events in sets}) for name in _SHAPES}
+    for number in range(rounds):
+        for name, (processes, threads) in _SHAPES.items():
+            say(f"round {number + 1} of {rounds}: {name}")
+            arguments = [str(events), str(model), str(threads or instances)]
+            arguments += ["--compiled", str(compiled)]
+            with ExitStack() as stack:
+                started = time.monotonic()
+                children = [
+                    stack.enter_context(
+                        Child(
+                            environment,
+                            "numl_bench.instances",
+                            arguments,
+                            scratch=events.parent,
+                        )
+                    )
+                    for _ in range(processes or instances)
+                ]
+                for child in children:
+                    child.read()
+                shapes[name].ready.append(time.monotonic() - started)
+                for each in sets:
+                    for child in children:
+                        child.tell({"events": each, "seconds": seconds})
+                    answered = sum(child.read()["answered"] for child in children)
+                    shapes[name].rates[each].append(answered / seconds)
+                held = (psutil.Process(child.pid).memory_full_info().pss for child in children)
+                shapes[name].resident.append(sum(held))
+    return shapes
+
+
+def instances_document(shapes: Mapping[str, Shape], model: str, instances: int) -> Document:
+    """Return the comparison as JSON can hold it: medians of the rounds."""
+    return {
+        "format": 1,
+        "model": model,
+        "instances": instances,
+        "shapes": {
+            name: {
+                "ready": statistics.median(shape.ready),
+                "resident": statistics.median(shape.resident),
+                "rates": {each: statistics.median(r) for each, r in shape.rates.items()},
+            }
+            for name, shape in shapes.items()
+        },
+    }
+
+
+def instances_table(run: Document) -> Table:
+    """Return the comparison as a table."""
+    (first, *_) = run["shapes"].values()
+    return Table(
+        f"{run['instances']} instances of {run['model']}",
+        ("", "ready s", "MB", *(f"events/s, {name}" for name in first["rates"])),
+        [
+            (
+                name,
+                f"{shape['ready']:.1f}",
+                f"{shape['resident'] / 1e6:.0f}",
+                *(f"{rate:.1f}" for rate in shape["rates"].values()),
+            )
+            for name, shape in run["shapes"].items()
+        ],
+    )
