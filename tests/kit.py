@@ -29,12 +29,14 @@ class Kit:
         engine: What starts servers.
         image: What it starts them from.
         names: The deployments that were started.
+        within: Words before each command, as of one that changes what the command sees.
     """
 
     state: Path
     engine: EngineName = "local"
     image: str | None = None
     names: list[str] = field(default_factory=list)
+    within: tuple[str, ...] = ()
 
     @property
     def variables(self) -> dict[str, str]:
@@ -44,12 +46,13 @@ class Kit:
     def start(self) -> list[str]:
         """The command that starts a deployment."""
         image = ["--image", self.image] if self.image is not None else []
-        return [sys.executable, "deploy/up.py", "--engine", self.engine, *image]
+        return [*self.within, sys.executable, "deploy/up.py", "--engine", self.engine, *image]
 
     def run(
         self, command: str, *flags: str, script: str = "deploy"
     ) -> subprocess.CompletedProcess[str]:
-        words = self.start if command == "up" else [sys.executable, f"{script}/{command}.py"]
+        other = [*self.within, sys.executable, f"{script}/{command}.py"]
+        words = self.start if command == "up" else other
         return subprocess.run(
             [*words, *flags],
             cwd=CHECKOUT,

@@ -44,7 +44,8 @@ def launch_rooms(deployment: Deployment, engine: EngineName) -> list[Room]:
     if (engine == "local" or deployment.checkpoints) and not _has_environment(deployment):
         needed, what = _ENVIRONMENT_BYTES[deployment.flavour], "the execution environment"
         rooms.append(Room(cache_folder(), needed, what, "set XDG_CACHE_HOME"))
-    if engine != "docker":  # whose containers have their own
+    # Containers have their own: Apptainer's --containall, too, puts one there.
+    if engine == "local":
         setting = "fewer --instances, or doctor.py --fix if dead servers fill it"
         needed = _shared_bytes(deployment)
         rooms.append(Room(SHARED_MEMORY, needed, "the model instances", setting))

@@ -6,13 +6,18 @@ pytest tests/conformance --engines docker,apptainer  needs what deploy/build.py 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from deploy.deployment import EngineName
+from deploy.paths import CHECKOUT, cache_folder
 from tests.kit import Kit
+from tests.views import only, python_folders, view
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,3 +49,17 @@ def single(kit: Kit) -> Iterator[dict[str, Any]]:
     answer = kit.up("single", "--models", "nugraph3", "--instances", "1")
     yield answer
     kit.down("single")
+
+
+@pytest.fixture
+def full_tmp(kit: Kit) -> Iterator[Kit]:
+    """The kit on a host in whose /tmp not a byte can be written."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can fill /tmp for the kit alone")
+    # The tests have their files beside the state folder.
+    keep = [kit.state.parent, CHECKOUT, cache_folder(), *python_folders()]
+    fill = "{ cat /dev/zero >/tmp/full 2>/dev/null || true; }"
+    with view(*only(Path("/tmp"), keep, "size=1m,mode=1777"), fill) as full:
+        with pytest.raises(OSError, match="No space left"):
+            (full.path(Path("/tmp")) / "more").write_bytes(bytes(10_000))
+        yield replace(kit, within=full.within)

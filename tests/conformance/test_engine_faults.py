@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploy.paths import CHECKOUT
-from deploy.supervisor.instance import config_folder
+from deploy.supervisor.instance import config_folder, instance_files
 from tests.kit import Kit, until
 
 SMALL = ("--models", "nugraph3", "--instances", "1")
@@ -39,12 +41,28 @@ def _healed(kit: Kit, name: str, seconds: float) -> dict[str, Any]:
     return kit.json("status", "--name", name)
 
 
-def test_a_container_that_somebody_removes_is_replaced(contained: Kit) -> None:
-    answer = contained.up("hurt", *SMALL)
-    if contained.engine == "docker":
-        _engine(contained, "hurt", "docker", "rm", "--force", answer["container"])
+def _remove(kit: Kit, container: str) -> None:
+    if kit.engine == "docker":
+        _engine(kit, "hurt", "docker", "rm", "--force", container)
     else:
-        _engine(contained, "hurt", "apptainer", "instance", "stop", "--force", answer["container"])
+        _engine(kit, "hurt", "apptainer", "instance", "stop", "--force", container)
+
+
+def _kill(kit: Kit, container: str) -> None:
+    """Kill what keeps the container: Docker's first process in it, Apptainer's outside of it."""
+    if kit.engine == "docker":
+        _engine(kit, "hurt", "docker", "kill", container)
+    else:
+        (file,) = instance_files(kit.folder("hurt"))
+        os.kill(json.loads(file.read_text())["ppid"], signal.SIGKILL)
+
+
+@pytest.mark.parametrize("harm", [_remove, _kill], ids=["removed", "killed"])
+def test_a_container_that_somebody_does_away_with_is_replaced(
+    contained: Kit, harm: Callable[[Kit, str], None]
+) -> None:
+    answer = contained.up("hurt", *SMALL)
+    harm(contained, answer["container"])
     status = _healed(contained, "hurt", 60)
     assert status["state"]["container"] == answer["container"]
     assert status["state"]["server"] != answer["server"]

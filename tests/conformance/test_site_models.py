@@ -157,3 +157,16 @@ def test_an_environment_that_cannot_be_unpacked_is_refused_before_anything_start
     assert answer["status"] == 1
     assert answer["error"].startswith(f"execution environment {cut} is cut off or damaged: ")
     assert not (kit.folder("cut") / "server.log").exists()
+
+
+def test_an_environment_that_does_not_fit_into_a_full_tmp_is_refused(
+    kit: Kit, full_tmp: Kit, repository: Path
+) -> None:
+    if kit.engine != "local":
+        pytest.skip("a container has a /tmp of its own")
+    flags = ["--models-dir", str(repository), "--models", "classifier"]
+    answer = full_tmp.json("up", "--name", "extracted", *flags)
+    assert answer["status"] == 1
+    assert answer["error"].startswith("disk too small: "), answer
+    assert "in /tmp for packed environments, extracted" in answer["error"], answer
+    assert not kit.leftovers("extracted")

@@ -1,0 +1,298 @@
+"""Hosts on which something is short, taken, broken, or somebody else's."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.http as http
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from deploy.paths import CHECKOUT, cache_folder
+from deploy.supervisor.leftovers import SHARED_MEMORY
+from tests.kit import Kit
+from tests.views import (
+    ROOT,
+    account,
+    docker_group,
+    opened,
+    python_folders,
+    shared_cache,
+    view,
+)
+
+SMALL = ("--models", "nugraph3", "--instances", "1")
+
+
+def refused(kit: Kit, name: str, *flags: str) -> dict[str, Any]:
+    """Have a start refused; nothing of it may be left."""
+    answer = kit.json("up", "--name", name, *flags)
+    assert answer["status"] != 0, answer
+    assert len(answer["error"].splitlines()) == 1, answer
+    assert answer["remedy"], answer
+    assert "Traceback" not in answer["stderr"]
+    assert not (kit.folder(name) / "state.json").exists()
+    assert not kit.leftovers(name)
+    return answer
+
+
+@dataclass(frozen=True)
+class Tight:
+    """The kit where a server gets 16 MB of shared memory.
+
+    Attributes:
+        kit: The kit.
+        flags: What ``up`` is told.
+        shared_memory: The folder, as this test sees it; None if only a container has it.
+    """
+
+    kit: Kit
+    flags: tuple[str, ...]
+    shared_memory: Path | None = None
+
+
+@pytest.fixture
+def tight(kit: Kit) -> Iterator[Tight]:
+    if kit.engine == "docker":
+        yield Tight(kit, ("--shm-size", "16m"))
+        return
+    if kit.engine == "apptainer":
+        pytest.skip("an instance has a /dev/shm of its own, as large as half of the memory")
+    if os.geteuid() != 0:
+        pytest.skip("only root can make the host's /dev/shm small")
+    with view(f"mount -t tmpfs -o size=16m none {SHARED_MEMORY}") as small:
+        yield Tight(replace(kit, within=small.within), (), small.path(SHARED_MEMORY))
+
+
+def oversized() -> list[http.InferInput]:
+    """Return the tensors of a request of 24 MB."""
+    hits, spacepoints = np.zeros(1_000_000), np.zeros(0)
+    columns = {
+        "hit_table_hit_id": hits.astype(np.int32),
+        "hit_table_local_plane": hits.astype(np.int32),
+        "hit_table_local_time": hits.astype(np.float32),
+        "hit_table_local_wire": hits.astype(np.int32),
+        "hit_table_integral": hits.astype(np.float32),
+        "hit_table_rms": hits.astype(np.float32),
+        **{
+            f"spacepoint_table_{name}": spacepoints.astype(np.int32)
+            for name in ("spacepoint_id", "hit_id_u", "hit_id_v", "hit_id_y")
+        },
+    }
+    inputs = []
+    for name, array in columns.items():
+        tensor = http.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        tensor.set_data_from_numpy(array)
+        inputs.append(tensor)
+    return inputs
+
+
+def test_16_mb_of_shared_memory_serve_what_fits_and_nothing_else_harms(tight: Tight) -> None:
+    answer = tight.kit.up("tight", *SMALL, *tight.flags)
+    with (
+        http.InferenceServerClient(f"127.0.0.1:{answer['ports']['http']}") as client,
+        pytest.raises(InferenceServerException, match="shared memory"),
+    ):
+        client.infer("nugraph3", oversized())
+    assert tight.kit.json("smoke", "--name", "tight")["ok"]
+    status = tight.kit.json("status", "--name", "tight")
+    assert (status["ok"], status["state"]["restarts"], status["state"]["heals"]) == (True, 0, 0)
+    tight.kit.down("tight")
+    assert not tight.kit.leftovers("tight", answer["scratch"])
+    assert tight.shared_memory is None or not list(tight.shared_memory.iterdir())
+
+
+def test_more_instances_than_16_mb_of_shared_memory_hold_are_refused(tight: Tight) -> None:
+    answer = refused(tight.kit, "crowded", "--models", "nugraph3", "--instances", "9", *tight.flags)
+    assert "18 MB" in answer["error"], answer
+    assert "fewer --instances" in answer["remedy"], answer
+    assert not (tight.kit.folder("crowded") / "server.log").exists(), "nothing was started"
+
+
+@ROOT
+def test_an_instance_needs_nothing_of_the_host_s_shared_memory(kit: Kit) -> None:
+    if kit.engine != "apptainer":
+        pytest.skip("only an instance could be taken to use it, and does not")
+    with view(f"mount -t tmpfs -o size=4k,nr_inodes=1 none {SHARED_MEMORY}") as none_left:
+        there = replace(kit, within=none_left.within)
+        there.up("apart", *SMALL)
+        assert there.json("smoke", "--name", "apart")["ok"]
+        there.down("apart")
+    assert not kit.leftovers("apart")
+
+
+def test_a_full_tmp_is_no_hindrance(full_tmp: Kit) -> None:
+    answer = full_tmp.up("full", *SMALL)
+    assert full_tmp.json("smoke", "--name", "full")["ok"]
+    full_tmp.down("full")
+    assert not full_tmp.leftovers("full", answer["scratch"])
+
+
+# Takes a port of a start when it has been found free and the server is not yet there.
+THIEF = """
+import socket, sys
+from deploy.engines.base import Engine
+launch, taken = Engine.launch, []
+def robbed(engine, *, plan, say):
+    if not taken:
+        taken.append(socket.create_server(("127.0.0.1", plan.ports.grpc)))
+    return launch(engine, plan=plan, say=say)
+Engine.launch = robbed
+import deploy.up as up
+sys.exit(up.main())
+"""
+
+
+def robbed(kit: Kit, name: str, *flags: str) -> dict[str, Any]:
+    kit.names.append(name)
+    words = [sys.executable, "-c", THIEF, *kit.start[2:], "--json"]
+    done = subprocess.run(
+        [*words, "--name", name, *SMALL, *flags], cwd=CHECKOUT, env=kit.variables,
+        capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return {**answer, "status": done.returncode, "stderr": done.stderr}
+
+
+def free_ports() -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def test_a_port_stolen_between_check_and_start_is_named(kit: Kit) -> None:
+    ports = free_ports()
+    answer = robbed(kit, "robbed", "--ports", ",".join(map(str, ports)))
+    assert answer["status"] == 1, answer
+    assert f"127.0.0.1:{ports[1]} was taken by another program" in answer["error"], answer
+    assert "--ports" in answer["remedy"]
+    assert not (kit.folder("robbed") / "state.json").exists()
+    assert not kit.leftovers("robbed")
+
+
+def test_a_stolen_port_that_nobody_asked_for_is_replaced_by_another(kit: Kit) -> None:
+    answer = robbed(kit, "evaded")
+    assert answer["status"] == 0, answer
+    assert kit.json("smoke", "--name", "evaded")["ok"]
+    kit.down("evaded")
+    assert not kit.leftovers("evaded", answer["scratch"])
+
+
+BROKEN = """
+import triton_python_backend_utils as pb
+
+class TritonPythonModel:
+    def initialize(self, args):
+        raise ValueError("weights of another detector")
+
+    def execute(self, requests):
+        return [pb.InferenceResponse([]) for _ in requests]
+"""
+BROKEN_CONFIG = """
+backend: "python"
+input { name: "x" data_type: TYPE_FP32 dims: -1 }
+output { name: "y" data_type: TYPE_FP32 dims: -1 }
+instance_group { kind: KIND_CPU count: 1 }
+"""
+
+
+def test_a_broken_model_among_good_ones_is_named_and_the_start_leaves_nothing(
+    kit: Kit, tmp_path: Path
+) -> None:
+    version = tmp_path / "models" / "broken" / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text(BROKEN)
+    (version.parent / "config.pbtxt").write_text(BROKEN_CONFIG)
+    kit.names.append("mixed")
+    answer = refused(
+        kit, "mixed", "--models-dir", str(version.parents[1]), "--models", "nugraph3,broken"
+    )
+    assert answer["error"].startswith("model broken "), answer
+    assert "weights of another detector" in answer["error"], answer
+
+
+@dataclass(frozen=True)
+class Other:
+    """Another user of the host.
+
+    Attributes:
+        kit: The kit, as this user runs it.
+        uid: The user's id.
+    """
+
+    kit: Kit
+    uid: int
+
+    def belongings(self) -> list[str]:
+        """Return what this user has: processes, shared memory, scratch folders, containers."""
+        found = [f"process {p.pid}" for p in psutil.process_iter() if p.uids().real == self.uid]
+        for folder in (SHARED_MEMORY, Path("/tmp")):
+            found += [str(path) for path in folder.iterdir() if path.lstat().st_uid == self.uid]
+        if self.kit.engine == "docker":
+            names = ["docker", "ps", "--all", "--format={{.Names}}"]
+            done = subprocess.run(names, capture_output=True, text=True, check=True)
+            found += [n for n in done.stdout.split() if n.startswith(f"numlkit-{self.uid}-")]
+        return found
+
+
+@pytest.fixture
+def other(kit: Kit, demo: dict[str, Any]) -> Iterator[Other]:
+    """An ordinary user, who finds made what was made for ``demo``."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can be another user, too")
+    group = docker_group() if kit.engine == "docker" else None
+    if kit.engine == "docker" and group is None:
+        pytest.skip("the Docker engine has no socket whose group a user could be in")
+    fuse = Path("/dev/fuse")
+    if kit.engine == "apptainer" and not (fuse.exists() and fuse.stat().st_mode & stat.S_IWOTH):
+        pytest.skip("an ordinary user may not open /dev/fuse here, by which a .sif is mounted")
+    with tempfile.TemporaryDirectory(prefix="numlkit-test-") as name:
+        Path(name).chmod(0o755)
+        user = account(Path(name) / "home")
+        cache = cache_folder()
+        made = ("checked", "compiled", "environments", "triton")
+        if kit.engine == "local":
+            shared_cache(user.home, cache, made, user)
+        needed = [CHECKOUT, *python_folders(), *(cache / each for each in made)]
+        with view(*opened(path for path in needed if path.exists())) as seen:
+            within = (*seen.within, *user.words(*([group] if group is not None else [])))
+            theirs = Other(Kit(user.home / "state", kit.engine, within=within), user.uid)
+            yield theirs
+            theirs.kit.close()
+
+
+def test_two_users_of_one_host_do_not_meet(
+    kit: Kit, demo: dict[str, Any], single: dict[str, Any], other: Other
+) -> None:
+    before = other.belongings()
+    missing = other.kit.json("down", "--name", "demo")
+    assert missing["stopped"] == [], missing
+    theirs = other.kit.up("single", *SMALL)
+    assert set(theirs["ports"].values()).isdisjoint(single["ports"].values())
+    for each in (other.kit, kit):
+        each.json("doctor", "--fix")
+    for each in (other.kit, kit):
+        assert each.json("smoke", "--name", "single")["ok"]
+    kit.down("single")
+    assert not kit.leftovers("single", single["scratch"])
+    assert other.kit.json("smoke", "--name", "single")["ok"]
+    status = other.kit.json("status", "--name", "single")
+    assert (status["ok"], status["state"]["restarts"]) == (True, 0), status
+    assert other.kit.down("single")["stopped"] == ["single"]
+    assert other.belongings() == before
+    assert kit.json("status", "--name", "demo")["ok"]
