@@ -31,7 +31,7 @@ from deploy.hardware.plan import device_names
 from deploy.health import examine
 from deploy.plan import LaunchPlan
 from deploy.server.golden import golden_of
-from deploy.server.start import read_starts, slowest
+from deploy.server.start import slowest, starts_since
 from deploy.state import DeploymentFolder, DeploymentState
 from deploy.tls.files import check_server_files
 
@@ -270,8 +270,7 @@ def _show(console: Console, folder: DeploymentFolder, state: DeploymentState) ->
             "gRPC has TLS. Triton has none for HTTP and metrics: they are on 127.0.0.1 only"
         )
     console.line(f"log: {state.log}")
-    # Before it are the starts of earlier servers.
-    starts = read_starts(state.log.read_bytes()[state.log_start :].decode(errors="replace"))
+    starts = starts_since(state.log, state.log_start)
     if state.seconds_to_ready is not None and starts:
         console.line(f"ready in {state.seconds_to_ready:.1f} s; {slowest(starts)}")
     plan = folder.plan()

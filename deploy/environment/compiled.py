@@ -74,6 +74,8 @@ def ensure_compiled(
     variables["OMP_NUM_THREADS"] = "1"
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / ".lock"):
+        for left in folder.glob(".compiling-*"):  # by one that was killed
+            shutil.rmtree(left, ignore_errors=True)
         done = subprocess.run(
             [*command, "--out", str(folder)],
             capture_output=True,

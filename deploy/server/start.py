@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 PHASES = ("process", "interpreter", "imports", "weights", "warm-up")
 """From the server's start until the instance's process runs; until the first line of
@@ -45,6 +46,16 @@ def slowest(starts: Sequence[InstanceStart]) -> str:
     phases = zip(PHASES, last.phases, strict=True)
     told = ", ".join(f"{name} {seconds:.2f}" for name, seconds in phases)
     return f"of these, {last.instance} took {last.seconds:.2f} s: {told}"
+
+
+def starts_since(log: Path, start: int) -> tuple[InstanceStart, ...]:
+    """Return the starts that a log's file tells of, without those of earlier servers.
+
+    Args:
+        log: The file.
+        start: Bytes in it that earlier servers have written.
+    """
+    return read_starts(log.read_bytes()[start:].decode(errors="replace"))
 
 
 def read_starts(log: str) -> tuple[InstanceStart, ...]:

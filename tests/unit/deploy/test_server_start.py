@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from deploy.server.start import InstanceStart, read_starts, slowest
+from pathlib import Path
+
+from deploy.server.start import InstanceStart, read_starts, slowest, starts_since
 
 LOG = """\
 I1121 17:41:29.203112 13349 python_be.cc:1912] "TRITONBACKEND_ModelInstanceInitialize: nugraph3_0_0"
@@ -29,3 +31,9 @@ def test_the_slowest_instance_is_told_in_one_line() -> None:
 
 def test_a_log_of_another_kind_tells_nothing() -> None:
     assert read_starts("Server ready after its server's start\n") == ()
+
+
+def test_the_starts_of_earlier_servers_do_not_count(tmp_path: Path) -> None:
+    log, earlier = tmp_path / "server.log", "Löwe\n" + LOG
+    log.write_text(earlier + LOG, encoding="utf-8")
+    assert starts_since(log, len(earlier.encode())) == read_starts(LOG)
