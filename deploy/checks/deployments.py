@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from deploy.checks.finding import Finding, ok, wrong
 from deploy.checks.locks import nobody_at_work
 from deploy.engines.base import process_with_identity
 from deploy.engines.choose import engine_named
+from deploy.engines.container import IMAGE_USER
 from deploy.errors import DeploymentError, KitError
 from deploy.health import why_dead
 from deploy.state import DeploymentFolder, DeploymentState, known_deployments
@@ -70,7 +72,10 @@ def living_server(folder: DeploymentFolder, state: DeploymentState) -> psutil.Pr
     process = state.server.process() if state.server is not None else None
     plan = folder.plan()
     if process is None and plan is not None:
-        process = process_with_identity(plan.identity)
+        # In a container that root starts it has the image's user.
+        in_image = state.engine == "docker" and os.getuid() == 0
+        owners = (os.getuid(), IMAGE_USER) if in_image else None
+        process = process_with_identity(plan.identity, owners)
     return process
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import psutil
@@ -169,7 +169,11 @@ def describe_instances(plan: LaunchPlan) -> str:
 
 
 def end_process(process: psutil.Process) -> None:
-    """Ask a process to end and wait for it; kill it if it does not."""
+    """Ask a process to end and wait for it; kill it if it does not.
+
+    Raises:
+        LaunchError: If it is another user's.
+    """
     try:
         process.terminate()
         process.wait(_STOP_TIMEOUT_S)
@@ -178,39 +182,57 @@ def end_process(process: psutil.Process) -> None:
         process.wait(_STOP_TIMEOUT_S)
     except psutil.NoSuchProcess:
         return
+    except psutil.AccessDenied:
+        raise LaunchError(
+            f"process {process.pid} may not be ended: it is another user's",
+            "give the command as the user who started the deployment",
+        ) from None
 
 
-def process_with_identity(identity: str) -> psutil.Process | None:
-    """Return the server that was told to call itself ``identity``, or None."""
-    for process, command in _mentioning(identity):
-        # Whoever starts a server has its whole command line, too. Its launcher on this host,
-        # which begins a session of its own, is about to become it.
-        with suppress(ProcessLookupError):
-            becomes = str(LAUNCHER) in command and os.getsid(process.pid) == process.pid
-            if becomes or command[0].endswith("/tritonserver"):
-                return process
+def process_with_identity(
+    identity: str, owners: Collection[int] | None = None
+) -> psutil.Process | None:
+    """Return the server that was told to call itself ``identity``, or None.
+
+    Args:
+        identity: What it was told. Others can read it, and call a process of theirs so.
+        owners: Numbers of the users whose process it may be; None: the calling user's.
+    """
+    for process in _mentioning(identity, psutil.process_iter(), owners or (os.getuid(),)):
+        return process
     return None
 
 
-def is_mentioned(identity: str) -> bool:
-    """Return whether there is a server of this name, or a process that is to start it."""
-    return any(True for _ in _mentioning(identity))
-
-
-def await_server(identity: str, may_come: Callable[[], bool]) -> ProcessId | None:
-    """Wait for the server that was told to call itself ``identity``.
+def server_below(first: psutil.Process, identity: str) -> psutil.Process | None:
+    """Return the server of this identity among a process and its children, or None.
 
     Args:
-        identity: What it was told.
+        first: As the first one of a container: its user may have any number on the host.
+        identity: What the server was told to call itself.
+    """
+    try:
+        family = (first, *first.children())
+    except psutil.Error:
+        return None
+    return next(_mentioning(identity, family, None), None)
+
+
+def await_server(
+    find: Callable[[], psutil.Process | None], may_come: Callable[[], bool]
+) -> ProcessId | None:
+    """Wait for a server's process.
+
+    Args:
+        find: Returns it, once it is there.
         may_come: Says whether to wait on.
 
     Returns:
-        Its process, or None if it does not come.
+        The process, or None if it does not come.
     """
     deadline = time.monotonic() + _START_TIMEOUT_S
     while time.monotonic() < deadline:
         going_on = may_come()
-        process = process_with_identity(identity)
+        process = find()
         if process is not None:
             with suppress(psutil.NoSuchProcess):
                 return ProcessId.of(process.pid)
@@ -220,12 +242,32 @@ def await_server(identity: str, may_come: Callable[[], bool]) -> ProcessId | Non
     return None
 
 
-def _mentioning(identity: str) -> Iterator[tuple[psutil.Process, list[str]]]:
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
+def is_starting(identity: str) -> bool:
+    """Return whether a process of this user is to become the server of this identity."""
+    everyone = psutil.process_iter()
+    return any(True for _ in _mentioning(identity, everyone, (os.getuid(),), becomes=True))
+
+
+def _mentioning(
+    identity: str,
+    processes: Iterable[psutil.Process],
+    owners: Collection[int] | None,
+    *,
+    becomes: bool = False,
+) -> Iterator[psutil.Process]:
+    """Yield the servers of this identity; with ``becomes`` what is to start one, too."""
+    for process in processes:
+        with suppress(psutil.Error, ProcessLookupError):
             command = process.cmdline()
-            if f"--id={identity}" in command:
-                yield process, command
+            if f"--id={identity}" not in command:
+                continue
+            if owners is not None and process.uids().real not in owners:
+                continue
+            # Whoever starts a server has its whole command line, too. Its launcher on this host,
+            # which begins a session of its own, is about to become it.
+            launched = str(LAUNCHER) in command and os.getsid(process.pid) == process.pid
+            if becomes or launched or command[0].endswith("/tritonserver"):
+                yield process
 
 
 def _await_ready(

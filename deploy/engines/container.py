@@ -55,6 +55,7 @@ from deploy.supervisor.leftovers import shm_prefix
 
 # Where the kit's image has its environment and its models; a launch lays its own over them.
 IMAGE_ENVIRONMENT = Path("/opt/numl/env")
+IMAGE_USER = 1000  # in group 0: containers/Dockerfile
 IMAGE_PYTHON = IMAGE_ENVIRONMENT / "bin" / "python"
 IMAGE_MODELS = Path("/opt/numl/models/cpu")
 IMAGE_HEALTH = ("/opt/numl/bin/health",)

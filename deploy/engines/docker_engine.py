@@ -15,7 +15,13 @@ from docker.errors import DockerException, ImageNotFound
 from deploy.building.request import image_name
 from deploy.console import Say
 from deploy.deployment import Deployment, Ports
-from deploy.engines.container import ContainerEngine, ImageInUse, image_in_use, uses_archive
+from deploy.engines.container import (
+    IMAGE_USER,
+    ContainerEngine,
+    ImageInUse,
+    image_in_use,
+    uses_archive,
+)
 from deploy.engines.container_options import run_command
 from deploy.engines.packed import find_archive
 from deploy.engines.site import site_environments, site_models
@@ -32,7 +38,6 @@ from deploy.supervisor.container import refusal, remove_container
 # Stubs lock memory and have deep stacks: what NVIDIA advises for Triton in a container.
 _STACK_BYTES = 64 * 2**20
 _CAP_SYS_RESOURCE = 24  # capabilities(7)
-IMAGE_USER = 1000  # in group 0: containers/Dockerfile
 
 
 class DockerEngine(ContainerEngine):

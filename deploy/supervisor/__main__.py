@@ -59,8 +59,11 @@ def main(argument: str) -> int:
         golden = {model: golden_of(plan.repository / model) for model in plan.deployment.models}
         address = endpoint(reachable_host(plan.deployment.http_listen), plan.ports.http)
         probe = Probe(f"http://{address}", identity=plan.identity)
-        admin = Admin(address, make_key(plan.key_file), timeout=plan.deployment.timeout)
-        supervisor = Supervisor(folder, plan, server_of(plan.engine), probe, admin, golden)
+
+        def new_admin() -> Admin:
+            return Admin(address, make_key(plan.key_file), timeout=plan.deployment.timeout)
+
+        supervisor = Supervisor(folder, plan, server_of(plan.engine), probe, new_admin, golden)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: supervisor.request_stop())
         try:

@@ -7,11 +7,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+import psutil
 import requests
 from docker.errors import APIError, DockerException, NotFound
 from docker.models.containers import Container
 
-from deploy.engines.base import await_server
+from deploy.engines.base import await_server, server_below
 from deploy.engines.container_options import create_options
 from deploy.errors import LaunchError
 from deploy.failures.table import Diagnosis, diagnose
@@ -42,13 +43,14 @@ class ContainerServer(Server):
         with _engine_errors():
             client = connect()
             if os.getuid() == 0:
-                # The server's user is in root's group, and no other user of this host is.
+                # The server's user is in root's group, and no other user of this host is. The
+                # file may have been given another group, by a folder that hands on its own.
+                os.chown(plan.key_file, 0, 0)
                 plan.key_file.chmod(0o640)
             self._container = client.containers.create(**create_options(plan))
             try:
                 self._container.start()
-                # The container's first process is the launcher; the server is its child.
-                self.identity = await_server(plan.identity, self._runs)
+                self.identity = await_server(self._server, self._runs)
             except BaseException:
                 self._container.remove(force=True)
                 raise
@@ -70,6 +72,15 @@ class ContainerServer(Server):
         """Stop and remove the container; what it wrote is gone with it."""
         remove_container(self._name)
         self._follower.join(_LAST_WORDS_S)
+
+    def _server(self) -> psutil.Process | None:
+        """Return the server; the container's first process is mostly what launches it."""
+        assert self._container is not None
+        try:
+            first = psutil.Process(self._container.attrs["State"]["Pid"] or -1)
+        except (psutil.NoSuchProcess, ValueError):
+            return None
+        return server_below(first, self._plan.identity)
 
     def _runs(self) -> bool:
         assert self._container is not None

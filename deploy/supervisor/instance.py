@@ -14,7 +14,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from deploy.engines.base import await_server, end_process, is_mentioned
+from deploy.engines.base import (
+    await_server,
+    end_process,
+    is_starting,
+    process_with_identity,
+)
 from deploy.errors import LaunchError
 from deploy.failures.apptainer import complaint
 from deploy.failures.table import Diagnosis, diagnose, last_words
@@ -58,12 +63,12 @@ class InstanceServer(Server):
                 f"read its log: {plan.log}",
             )
             raise LaunchError(known.cause, known.remedy)
-        self.identity = await_server(plan.identity, self._runs)
+        self.identity = await_server(lambda: process_with_identity(plan.identity), self._runs)
         note(server=self.identity)
 
     def _runs(self) -> bool:
         # The instance runs on without a server; one that has ended has said why.
-        return not self.output().strip() or is_mentioned(self._plan.identity)
+        return not self.output().strip() or is_starting(self._plan.identity)
 
     def stop(self) -> None:
         """Stop server and instance; what they wrote is gone with the instance."""

@@ -16,7 +16,7 @@ import re
 import shutil
 import stat
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import psutil
@@ -45,22 +45,26 @@ def shm_prefix(folder: Path) -> str:
 
 
 def shared_memory_regions(prefix: str, folder: Path = SHARED_MEMORY) -> tuple[Path, ...]:
-    """Return the regions whose names are ``prefix`` and a UUID, and nothing else."""
-    return tuple(
-        path
-        for path in folder.glob(f"{prefix}*")
-        if _UUID.fullmatch(path.name.removeprefix(prefix))
-    )
+    """Return this user's regions whose names are ``prefix`` and a UUID, and nothing else."""
+    found = []
+    for path in folder.glob(f"{prefix}*"):
+        with suppress(FileNotFoundError):
+            own = path.lstat().st_uid == os.getuid()
+            if own and _UUID.fullmatch(path.name.removeprefix(prefix)):
+                found.append(path)
+    return tuple(found)
 
 
 def stubs_at(prefix: str) -> list[psutil.Process]:
-    """Return the living stubs whose regions have ``prefix``: orphans, if their server is gone.
+    """Return this user's living stubs whose regions have ``prefix``: orphans without a server.
 
     One that was about to start when its server was killed waits for it for ever.
     """
     found = []
     for process in psutil.process_iter():
         try:
+            if process.uids().real != os.getuid():
+                continue
             command = process.cmdline()
         except psutil.Error:
             continue

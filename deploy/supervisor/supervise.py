@@ -14,7 +14,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from contextlib import suppress
 from typing import TypeAlias
 
@@ -56,7 +56,7 @@ class Supervisor:
         plan: What to run.
         start: Starts a server after the plan.
         probe: Asks the server.
-        admin: Its admin endpoints.
+        new_admin: Makes the key of a server to come, and returns how its admin endpoints are asked.
         golden: Golden events by model; None for one that has none.
     """
 
@@ -66,14 +66,15 @@ class Supervisor:
         plan: LaunchPlan,
         start: StartServer,
         probe: Probe,
-        admin: Admin,
+        new_admin: Callable[[], Admin],
         golden: Mapping[str, GoldenEvent | None],
     ) -> None:
         self._folder = folder
         self._plan = plan
         self._start_server = start
         self._probe = probe
-        self._admin = admin
+        self._new_admin = new_admin
+        self._admin: Admin | None = None
         self._golden = golden
         self._stop = threading.Event()
         # Stubs that serve no more, with the time until which they may finish what they do.
@@ -152,6 +153,7 @@ class Supervisor:
 
         log = self._plan.log
         note(server=None, log_start=log.stat().st_size if log.exists() else 0)
+        self._admin = self._new_admin()
         return self._start_server(self._plan, note)
 
     def _until_ready(self, server: Server, timeout: float) -> None:
@@ -182,9 +184,11 @@ class Supervisor:
                 server = self._start("healing")
                 self._until_ready(server, self._plan.deployment.timeout)
                 return server
-            except KitError as error:
-                log.error("restart failed: %s", error.cause)
-                self._note("healing", cause=error.cause, remedy=error.remedy)
+            except (KitError, OSError) as error:
+                # A full disk, for one, is no reason to give up: it may be mended meanwhile.
+                known = error if isinstance(error, KitError) else KitError(str(error))
+                log.error("restart failed: %s", known.cause)
+                self._note("healing", cause=known.cause, remedy=known.remedy)
             if self._stop.wait(pause):
                 return server
             pause = min(2 * pause, LONGEST_PAUSE_S)
@@ -200,20 +204,22 @@ class Supervisor:
             self._note("healing" if self._plan.deployment.heal else "degraded", cause=cause)
         if not self._plan.deployment.heal:
             return server
-        before = {stub.process for stub in server.living_stubs() if stub.model in missing}
-        try:
-            self._reload(server, missing)
-        except AdminClosedError as error:
-            log.warning("%s: it is started anew", error.cause)
+        before = [stub for stub in server.living_stubs() if stub.model in missing]
+        loaded, failure = self._reload(server, missing)
+        retired = {stub.process for stub in before if stub.model in loaded}
+        self._retired |= dict.fromkeys(retired, time.monotonic() + RETIRE_S)
+        if isinstance(failure, AdminClosedError):
+            log.warning("%s: it is started anew", failure.cause)
             return self._replace(server)
-        except AdminError as error:
-            log.error("not healed: %s", error.cause)
+        if isinstance(failure, AdminError):
+            log.error("not healed: %s", failure.cause)
             self._stop.wait(HEAL_PAUSE_S)
             return server
-        self._retired |= dict.fromkeys(before, time.monotonic() + RETIRE_S)
+        if failure is not None:
+            raise failure
         deadline = time.monotonic() + HEAL_DEADLINE_S
         while not self._stop.wait(0.1) and server.alive():
-            if all(self._is_renewed(server, model, before) for model in missing):
+            if all(self._is_renewed(server, model, retired) for model in missing):
                 self._note("ready", heals=self._state.heals + 1, cause=None, remedy=None)
                 log.info("healed %s", ", ".join(missing))
                 return server
@@ -222,22 +228,28 @@ class Supervisor:
                 break
         return server
 
-    def _reload(self, server: Server, models: Iterable[str]) -> None:
+    def _reload(
+        self, server: Server, models: Iterable[str]
+    ) -> tuple[Collection[str], AdminError | OSError | None]:
         """Have models loaded anew.
 
-        Raises:
-            AdminError: If the server does not load one.
-            OSError: If the model's files cannot be touched.
+        Returns:
+            Those that are, and what kept the others from it: the server, or files that cannot be
+            touched.
         """
-        failed: list[Exception] = []
+        assert self._admin is not None
+        admin, loaded, failed = self._admin, list[str](), list[AdminError | OSError]()
 
         def load() -> None:
             try:
                 for model in models:
+                    if self._stop.is_set() or not server.alive():
+                        return
                     # A model whose files are as they were is taken to be loaded already.
                     for file in (self._plan.repository / model).rglob(BYTECODE):
                         file.touch()
-                    self._admin.load(model)
+                    admin.load(model)
+                    loaded.append(model)
             except (AdminError, OSError) as error:
                 failed.append(error)
 
@@ -246,8 +258,7 @@ class Supervisor:
         loading.start()
         while loading.is_alive() and server.alive() and not self._stop.is_set():
             loading.join(0.1)
-        if failed:
-            raise failed[0]
+        return tuple(loaded), failed[0] if failed else None
 
     def _end_retired(self) -> None:
         """End the stubs that were replaced.

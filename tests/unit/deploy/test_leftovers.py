@@ -143,3 +143,12 @@ def test_a_stub_that_waits_for_a_server_that_is_gone_is_ended_and_another_s_is_n
         for stub in stubs:
             stub.kill()
             stub.wait()
+
+
+def test_another_user_s_regions_and_stubs_are_not_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"numlkit-0-a-{UUID}").touch()
+    assert shared_memory_regions("numlkit-0-a-", tmp_path)
+    monkeypatch.setattr(os, "getuid", lambda: 65534)
+    assert not shared_memory_regions("numlkit-0-a-", tmp_path)

@@ -1,0 +1,92 @@
+"""What other users of the host call their processes and files is not taken for a deployment's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from deploy.supervisor.leftovers import shm_prefix
+from tests.kit import Kit, until
+
+NOBODY = 65534
+UUID = "01234567-89ab-cdef-0123-456789abcdef"
+
+
+@pytest.fixture
+def stranger() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes of another user; ended when the test ends."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can start another user's process")
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def pretend(started: list[subprocess.Popen[bytes]], name: str, *words: str) -> int:
+    """Start a process of another user under another name; return its number."""
+    process = subprocess.Popen(
+        [name, "-f", *words], executable=shutil.which("tail"), cwd="/dev/shm",
+        user=NOBODY, group=NOBODY, extra_groups=[], stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    started.append(process)
+    return process.pid
+
+
+def test_a_stranger_s_process_is_not_taken_for_the_server(
+    kit: Kit, single: dict[str, Any], stranger: list[subprocess.Popen[bytes]]
+) -> None:
+    plan = kit.folder("single") / "plan.json"
+    identity = plan.read_text().split('"identity":')[1].split('"')[1]
+    pid = pretend(stranger, "/x/tritonserver", "/dev/null", "--", f"--id={identity}")
+    os.kill(single["server"]["pid"], signal.SIGKILL)
+
+    def restarted() -> bool:
+        status = kit.json("status", "--name", "single")
+        return status["status"] == 0 and status["state"]["restarts"] >= 1
+
+    until(restarted, 90, "the restart")
+    server = kit.json("status", "--name", "single")["state"]["server"]["pid"]
+    assert server != pid
+    assert psutil.pid_exists(pid)
+
+
+def test_a_stranger_s_files_and_processes_do_not_keep_a_deployment_from_its_end(
+    kit: Kit, stranger: list[subprocess.Popen[bytes]]
+) -> None:
+    kit.up("crowded", "--models", "nugraph3", "--instances", "1")
+    prefix = shm_prefix(kit.folder("crowded"))
+    region = Path("/dev/shm") / f"{prefix}{UUID}"
+    region.touch()
+    os.chown(region, NOBODY, NOBODY)
+    pid = pretend(stranger, "triton_python_backend_stub", region.name)
+    try:
+        assert kit.down("crowded")["stopped"] == ["crowded"]
+        assert region.exists()
+        assert psutil.pid_exists(pid)
+    finally:
+        region.unlink()
+
+
+def test_a_server_is_replaced_though_its_key_s_file_was_removed(
+    kit: Kit, single: dict[str, Any]
+) -> None:
+    key = kit.folder("single") / "admin.key"
+    key.unlink()
+    os.kill(single["server"]["pid"], signal.SIGKILL)
+
+    def restarted() -> bool:
+        status = kit.json("status", "--name", "single")
+        return status["status"] == 0 and status["state"]["restarts"] == 1
+
+    until(restarted, 90, "the restart")
+    assert key.exists()
