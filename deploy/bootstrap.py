@@ -70,7 +70,7 @@ def ensure_kit() -> None:
     A script's own folder comes first on Python's path; it is replaced by the
     checkout, so that ``import deploy`` works and nothing in the folder hides a
     library. If this Python lacks a dependency and the checkout has the virtual
-    environment that ``scripts/quickstart`` makes, the same command is run there.
+    environment that ``scripts/kit-environment`` makes, the same command is run there.
 
     Raises:
         SystemExit: With status 2 and one line on standard error.
@@ -90,7 +90,7 @@ def ensure_kit() -> None:
             )
     if problem is None:
         return
-    # The scripts directory says where quickstart put them; the mark stops a loop.
+    # The scripts directory says where they are put; the mark stops a loop.
     complete = os.path.exists(os.path.join(ROOT, ".venv", ".numlkit-complete"))  # noqa: PTH110, PTH118
     if complete and os.environ.get(_MARK) != KIT_PYTHON:
         os.environ[_MARK] = KIT_PYTHON
@@ -98,5 +98,5 @@ def ensure_kit() -> None:
             os.execv(KIT_PYTHON, [KIT_PYTHON, *sys.argv])
         except OSError:
             problem = "the kit's environment in .venv is broken"
-    sys.stderr.write("error: %s: run scripts/quickstart, which sets them up\n" % problem)  # noqa: UP031
+    sys.stderr.write("error: %s: run scripts/kit-environment, which sets them up\n" % problem)  # noqa: UP031
     raise SystemExit(2)

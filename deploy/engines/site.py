@@ -28,6 +28,7 @@ from deploy.repository.stage import StagedModel
 from deploy.repository.view import View
 from deploy.server.command import require_plain
 from deploy.server.distribution import TritonDistribution, distribution_folder, ensure_distribution
+from deploy.server.golden import read_golden
 from deploy.server.release import find_release
 from deploy.server.stub import StubFiles, python_of_stub, stub_of_wheel
 
@@ -128,6 +129,9 @@ def check_site(
                     f"model {model.name} is an ensemble of {step.model_name}, which is not served",
                     f"--models {','.join((*deployment.models, step.model_name))}",
                 )
+        golden = model.files.get(f"{model.versions[-1]}/{GOLDEN}")
+        if golden is not None:
+            read_golden(golden)
         for name in skipped_warmups(model.config):
             say(f"warning: model {model.name}: Triton skips warm-up {name!r}: batch_size is 0")
         if not uses_stubs(model.config):

@@ -45,8 +45,13 @@ def read_golden(path: Path) -> GoldenEvent:
             named = {name: arrays[name] for name in arrays.files}
     except FileNotFoundError:
         raise RepositoryError(f"{path}: no such file") from None
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        raise RepositoryError(f"{path}: not a golden event: {error}") from None
+    except OSError as error:
+        raise RepositoryError(f"{path}: {error.strerror or error}") from None
+    except (EOFError, ValueError, zipfile.BadZipFile):
+        # numpy's words are about pickles, which are never read here.
+        raise RepositoryError(
+            f"{path}: not a golden event", "write it anew with numpy.savez, as README.md shows"
+        ) from None
     inputs = {n.removeprefix("input/"): a for n, a in named.items() if n.startswith("input/")}
     outputs = {n.removeprefix("output/"): a for n, a in named.items() if n.startswith("output/")}
     if not inputs or not outputs:

@@ -173,7 +173,20 @@ def test_a_python_without_the_kit_s_dependencies_says_in_one_line_what_sets_them
     assert done.returncode == 2
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
-    assert "run scripts/quickstart" in done.stderr
+    assert "run scripts/kit-environment" in done.stderr
+
+
+@pytest.mark.parametrize(("flag", "status"), [("--help", 0), ("bogus", 2)])
+def test_quickstart_with_words_says_what_it_is_and_does_nothing(flag: str, status: int) -> None:
+    done = subprocess.run(
+        [CHECKOUT / "scripts" / "quickstart", flag], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status
+    assert done.stdout.splitlines() == [
+        "From a bare Python 3.11 to a real Triton that answers a simulated event, and its picture.",
+        "Can be interrupted and repeated; what is done already is not done again.",
+        "usage: scripts/quickstart    (no arguments: python3 deploy/up.py has them)",
+    ]
 
 
 def test_a_bare_python_continues_in_the_environment_that_quickstart_made(tmp_path: Path) -> None:

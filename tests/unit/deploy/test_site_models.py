@@ -326,6 +326,14 @@ def test_a_backend_that_is_not_there_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_a_damaged_golden_event_is_named_before_anything_is_started(tmp_path: Path) -> None:
+    version = write_model(tmp_path, "m")
+    (version / "golden.npz").write_text("not numpy")
+    error = failed(tmp_path)
+    assert error.cause == f"{version}/golden.npz: not a golden event"
+    assert error.remedy == "write it anew with numpy.savez, as README.md shows"
+
+
 def test_an_ensemble_of_a_model_that_is_not_served_is_refused(tmp_path: Path) -> None:
     (tmp_path / "e" / "1").mkdir(parents=True)
     (tmp_path / "e" / "config.pbtxt").write_text(ENSEMBLE)
