@@ -24,6 +24,7 @@ from deploy.building.steps import Steps
 from deploy.building.wire import check_target, wire, wired_settings
 from deploy.console import Console
 from deploy.deployment import DEFAULT_MODELS
+from deploy.environment.install import serving_digest
 from deploy.environment.lock import read_lock
 from deploy.errors import BuildError
 from deploy.files import digest_of, locked, scratch_folder, sha256_of
@@ -262,6 +263,7 @@ class _Run:
             flavour=self._request.flavour,
             triton=self._request.triton.release,
             environment_digest=prefix.digest,
+            serving_digest=serving_digest(ENVIRONMENT_SOURCE),
         )
 
     def _record(

@@ -30,10 +30,11 @@ from deploy.engines.site import (
     site_models,
     stage_site_model,
 )
+from deploy.environment.install import serving_digest
 from deploy.environment.lock import read_lock
 from deploy.environment.standard import standard_environment
 from deploy.errors import LaunchError
-from deploy.images.labels import ENVIRONMENT_LABEL, FLAVOUR_LABEL, TRITON_LABEL
+from deploy.images.labels import ENVIRONMENT_LABEL, FLAVOUR_LABEL, SERVING_LABEL, TRITON_LABEL
 from deploy.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
 from deploy.plan import ContainerPlan, LaunchPlan, Mount
 from deploy.repository.config import LaunchSettings
@@ -87,6 +88,11 @@ class ImageInUse:
     def environment_digest(self) -> str:
         """Names the execution environment in it; empty if it is none of the kit's images."""
         return self.labels.get(ENVIRONMENT_LABEL, "")
+
+    def is_of_another_checkout(self) -> bool:
+        """Return whether what serves in it is known to be other code than this checkout's."""
+        served = self.labels.get(SERVING_LABEL)
+        return served is not None and served != serving_digest(ENVIRONMENT_SOURCE)
 
 
 def image_in_use(
@@ -151,7 +157,12 @@ class ContainerEngine(Engine):
 
     def prepare(self, *, deployment: Deployment, say: Say) -> None:
         """Check that image and environments are here; import a user's own checkpoints."""
-        self.image(deployment=deployment)
+        image = self.image(deployment=deployment)
+        if image.is_of_another_checkout():
+            say(
+                f"warning: {image.name} has another numl_serving than this checkout: "
+                "python3 deploy/build.py makes one that has the same"
+            )
         for warning in choose_devices(deployment).warnings:
             say(f"warning: {warning}")
         if uses_archive(deployment):

@@ -70,16 +70,20 @@ def plan_environment(
     base = hashlib.sha256(
         "\0".join((_LAYOUT, lock.digest, interpreter.version, str(interpreter.executable))).encode()
     ).hexdigest()
-    files = [source / "pyproject.toml"]
-    files += [
-        p for p in (source / "numl_serving").rglob("*") if p.suffix in {".py", ".cpp", ".typed"}
-    ]
-    serving = digest_of(files, base=source)
-    digest = hashlib.sha256(f"{base}{serving}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{base}{serving_digest(source)}".encode()).hexdigest()
     folder = cache / "environments"
     return folder / f"locked-{base[:16]}", Environment(
         folder=folder / f"numl-{digest[:16]}", digest=digest, python_version=interpreter.version
     )
+
+
+def serving_digest(source: Path) -> str:
+    """Return the digest of ``numl_serving``, as it lies in ``envs/numl``."""
+    files = [source / "pyproject.toml"]
+    files += [
+        p for p in (source / "numl_serving").rglob("*") if p.suffix in {".py", ".cpp", ".typed"}
+    ]
+    return digest_of(files, base=source)
 
 
 def ensure_environment(

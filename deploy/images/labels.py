@@ -15,6 +15,7 @@ _OWN = "org.numlkit"
 FLAVOUR_LABEL = f"{_OWN}.flavour"
 TRITON_LABEL = f"{_OWN}.triton.release"
 ENVIRONMENT_LABEL = f"{_OWN}.environment.digest"
+SERVING_LABEL = f"{_OWN}.serving.digest"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class ImageFacts:
         flavour: ``cpu`` or ``gpu``.
         triton: NVIDIA's release of Triton.
         environment_digest: Names the execution environment.
+        serving_digest: Names the ``numl_serving`` in it.
     """
 
     source: str
@@ -38,6 +40,7 @@ class ImageFacts:
     flavour: str
     triton: str
     environment_digest: str
+    serving_digest: str
 
 
 def labels(base: BaseImage, facts: ImageFacts) -> dict[str, str]:
@@ -61,5 +64,6 @@ def labels(base: BaseImage, facts: ImageFacts) -> dict[str, str]:
         FLAVOUR_LABEL: facts.flavour,
         TRITON_LABEL: facts.triton,
         ENVIRONMENT_LABEL: facts.environment_digest,
+        SERVING_LABEL: facts.serving_digest,
     }
     return {name: value for name, value in everything.items() if value}

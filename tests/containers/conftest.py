@@ -25,6 +25,7 @@ from docker.models.containers import Container
 from deploy.building.networks import compile_networks
 from deploy.console import Say
 from deploy.deployment import DEFAULT_MODELS
+from deploy.environment.install import serving_digest
 from deploy.images.base import BaseImage, base_name, ensure_base
 from deploy.images.build import BuiltImage, build_image
 from deploy.images.context import make_context
@@ -32,7 +33,7 @@ from deploy.images.engine import connect
 from deploy.images.labels import ImageFacts
 from deploy.packing.plan import EnvironmentBuild, plan_build
 from deploy.packing.prefix import Prefix, make_prefix
-from deploy.paths import MODEL_REPOSITORY, cache_folder
+from deploy.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
 from deploy.server.distribution import ensure_distribution
 from deploy.server.golden import read_golden
 from deploy.server.probe import Probe, SmokeResult, smoke
@@ -81,6 +82,7 @@ class Ingredients:
             flavour="cpu",
             triton=RELEASE.release,
             environment_digest=self.prefix.digest,
+            serving_digest=serving_digest(ENVIRONMENT_SOURCE),
         )
 
 

@@ -31,6 +31,7 @@ FACTS = ImageFacts(
     flavour="cpu",
     triton="24.10",
     environment_digest="e2bc",
+    serving_digest="5e41",
 )
 
 
@@ -88,6 +89,7 @@ def test_all_labels() -> None:
         "org.numlkit.flavour": "cpu",
         "org.numlkit.triton.release": "24.10",
         "org.numlkit.environment.digest": "e2bc",
+        "org.numlkit.serving.digest": "5e41",
     }
 
 

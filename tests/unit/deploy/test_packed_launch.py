@@ -22,7 +22,9 @@ from deploy.engines.container_options import create_options, run_command
 from deploy.engines.docker_engine import DockerEngine
 from deploy.engines.packed import find_archive, packed_environment
 from deploy.engines.ready_times import compared, remember
+from deploy.environment.install import serving_digest
 from deploy.errors import DeploymentError, EnvironmentSetupError, KitError, LaunchError
+from deploy.paths import ENVIRONMENT_SOURCE
 from deploy.plan import LaunchPlan
 from deploy.server.command import LAUNCHER
 from deploy.server.command import TOLERANT_LAUNCHER as TOLERANT
@@ -367,3 +369,15 @@ def test_a_file_of_times_that_is_damaged_is_no_mistake(home: Path, archive: Path
     assert compared(plan, 1.0)
     remember(plan, 1.0)
     assert len(json.loads(file.read_text())) == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "another"),
+    [
+        ({}, False),  # by an older kit, or a stock one: nobody knows
+        ({"org.numlkit.serving.digest": serving_digest(ENVIRONMENT_SOURCE)}, False),
+        ({"org.numlkit.serving.digest": "another"}, True),
+    ],
+)
+def test_an_image_of_another_checkout_is_known(labels: dict[str, str], another: bool) -> None:
+    assert ImageInUse("numl:1", "sha256:1", labels).is_of_another_checkout() is another
