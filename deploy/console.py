@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from rich.console import Console as RichConsole
 from rich.table import Table
@@ -17,6 +18,9 @@ from deploy.errors import KitError
 
 Mode = Literal["normal", "quiet", "json"]
 Say = Callable[[str], None]
+
+# Controls, formats (which turn the direction of writing) and ends of line and paragraph.
+_STEERING = ("Cc", "Cf", "Zl", "Zp")
 
 
 class Console:
@@ -32,8 +36,8 @@ class Console:
 
     def __init__(self, mode: Mode = "normal") -> None:
         self.mode = mode
-        self._out = RichConsole(highlight=False, markup=False, soft_wrap=True)
-        self._err = RichConsole(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        self._out = _plain_console(stderr=False)
+        self._err = _plain_console(stderr=True)
 
     def say(self, text: str) -> None:
         """Show a line of progress."""
@@ -72,15 +76,33 @@ class Console:
             self._out.print(table)
             return
         widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
-        self._out.print(title)
+        self.line(title)
         for row in (columns, *rows):
             cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            self._out.print("  " + "  ".join(cells).rstrip())
+            self.line("  " + "  ".join(cells).rstrip())
 
     def line(self, text: str) -> None:
-        """Print a line of the answer; nothing in JSON mode."""
+        """Print a line of the answer; nothing in JSON mode.
+
+        Piped, it is what was said, character by character. On a terminal, what would steer it
+        is shown escaped.
+        """
         if self.mode != "json":
-            self._out.print(text)
+            _write(sys.stdout, text)
+
+    def log_line(self, line: bytes) -> None:
+        """Print a line of a log, given without its end; nothing in JSON mode.
+
+        Piped, it keeps every byte; on a terminal it is shown as by :meth:`line`.
+        """
+        if self.mode == "json":
+            return
+        if sys.stdout.isatty():
+            self.line(line.decode(errors="backslashreplace"))
+            return
+        sys.stdout.flush()
+        sys.stdout.buffer.write(line + b"\n")
+        sys.stdout.buffer.flush()
 
     def answer(self, document: Any) -> None:
         """Print the machine-readable answer, in JSON mode only."""
@@ -89,7 +111,26 @@ class Console:
 
     def error(self, error: KitError) -> None:
         """Print a cause, and the remedy on the next line."""
-        self._err.print(f"error: {error.cause}")
+        _write(sys.stderr, f"error: {error.cause}")
         if error.remedy:
-            self._err.print(f"  try: {error.remedy}")
+            _write(sys.stderr, f"  try: {error.remedy}")
         self.answer({"ok": False, "error": error.cause, "remedy": error.remedy})
+
+
+def _plain_console(*, stderr: bool) -> RichConsole:
+    return RichConsole(stderr=stderr, emoji=False, highlight=False, markup=False, soft_wrap=True)
+
+
+def _write(stream: TextIO, text: str) -> None:
+    # Not by rich, which replaces tabs and drops carriage returns.
+    print(_harmless(text) if stream.isatty() else text, file=stream, flush=True)
+
+
+def _harmless(text: str) -> str:
+    """Return ``text`` with what would steer a terminal, tabs aside, escaped as in Python."""
+    return "".join(
+        character.encode("unicode_escape").decode()
+        if character != "\t" and unicodedata.category(character) in _STEERING
+        else character
+        for character in text
+    )

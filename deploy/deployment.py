@@ -23,11 +23,14 @@ from deploy.cores import usable_cores
 from deploy.errors import DeploymentError, RepositoryError
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,39}$"
-MODEL_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+MODEL_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+DEVICE_PATTERN = re.compile(r"[0-9]{1,4}|(?:GPU|MIG)-[0-9a-f-]+", re.IGNORECASE)
+RELEASE_PATTERN = re.compile(r"[0-9]{2}\.[0-9]{2}")
 DEFAULT_MODELS = ("nugraph2", "nugraph2_cpu", "nugraph3")
 
 EngineName = Literal["local", "docker", "apptainer"]
-Port = Annotated[int, Field(ge=1, le=65535)]
+# Strict: true is not 1.
+Port = Annotated[int, Field(strict=True, ge=1, le=65535)]
 Size = Annotated[ByteSize, Field(ge=10**6)]
 
 
@@ -73,8 +76,8 @@ class Batch(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max_events: Annotated[int, Field(ge=1, le=1024)] = 16
-    wait_ms: Annotated[float, Field(ge=0, le=1000)] = 0.0
+    max_events: Annotated[int, Field(strict=True, ge=1, le=1024)] = 16
+    wait_ms: Annotated[float, Field(strict=True, ge=0, le=1000)] = 0.0
 
 
 class Deployment(BaseModel):
@@ -127,14 +130,14 @@ class Deployment(BaseModel):
     listen: str = "127.0.0.1"
     tls: Tls | None = None
     ports: Ports | None = None
-    instances: Annotated[int, Field(ge=1, le=256)] | None = None
-    threads: Annotated[int, Field(ge=1, le=256)] = 1
+    instances: Annotated[int, Field(strict=True, ge=1, le=256)] | None = None
+    threads: Annotated[int, Field(strict=True, ge=1, le=256)] = 1
     batch: Batch | None = None
-    cpus: Annotated[int, Field(ge=1, le=1024)] | None = None
+    cpus: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = None
     memory: Size | None = None
     shm_size: Size = ByteSize(10**9)
     heal: bool = True
-    timeout: Annotated[float, Field(gt=0, le=3600)] = 120.0
+    timeout: Annotated[float, Field(strict=True, gt=0, le=3600)] = 120.0
 
     @field_validator("models")
     @classmethod
@@ -142,11 +145,26 @@ class Deployment(BaseModel):
         if not models:
             raise ValueError("name at least one model")
         for model in models:
-            if not MODEL_PATTERN.match(model):
+            if not MODEL_PATTERN.fullmatch(model):
                 raise ValueError(f"{model!r} is not a model name")
         if len(set(models)) != len(models):
             raise ValueError("a model is named twice")
         return models
+
+    @field_validator("devices")
+    @classmethod
+    def _device_names(cls, devices: tuple[str, ...]) -> tuple[str, ...]:
+        for device in devices:
+            if not DEVICE_PATTERN.fullmatch(device):
+                raise ValueError(f"{device!r} is neither the number nor the UUID of a GPU")
+        return devices
+
+    @field_validator("triton")
+    @classmethod
+    def _release(cls, triton: str) -> str:
+        if not RELEASE_PATTERN.fullmatch(triton):
+            raise ValueError(f"{triton!r} is not a release like 24.10")
+        return triton
 
     @field_validator("image")
     @classmethod
@@ -161,9 +179,13 @@ class Deployment(BaseModel):
     def _address(cls, listen: str) -> str:
         # Triton takes a name for an address and then listens somewhere else.
         try:
-            return str(ip_address("127.0.0.1" if listen == "localhost" else listen))
+            address = str(ip_address("127.0.0.1" if listen == "localhost" else listen))
         except ValueError:
-            raise ValueError(f"{listen!r} is not an IP address") from None
+            address = ""
+        # The zone of an IPv6 address (fe80::1%eth0) may be anything to ip_address.
+        if not address or not address.isprintable() or " " in address:
+            raise ValueError(f"{listen!r} is not an IP address")
+        return address
 
     @model_validator(mode="after")
     def _packed_is_for_containers(self) -> Deployment:

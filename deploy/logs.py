@@ -43,24 +43,32 @@ def _logs(options: argparse.Namespace, console: Console) -> int:
         raise NotRunningError(
             f"deployment {options.name!r} has no log", f"python3 deploy/up.py --name {options.name}"
         )
-    text = path.read_text(errors="replace")
-    lines = text.splitlines()[-options.tail :] if options.tail > 0 else []
+    following = options.follow and not options.json
+    content = path.read_bytes()
+    if following:
+        # A line that is being written is shown when it is whole.
+        content = content[: content.rfind(b"\n") + 1]
+    lines = content.removesuffix(b"\n").split(b"\n") if content else []
+    lines = lines[-options.tail :] if options.tail > 0 else []
     for line in lines:
-        console.line(line)
-    console.answer({"ok": True, "log": str(path), "lines": lines})
-    if options.follow and not options.json:
-        _follow(path, path.stat().st_size, console)
+        console.log_line(line)
+    said = [line.decode(errors="replace") for line in lines]
+    console.answer({"ok": True, "log": str(path), "lines": said})
+    if following:
+        _follow(path, len(content), console)
     return 0
 
 
 def _follow(path: Path, offset: int, console: Console) -> None:
-    with path.open(errors="replace") as stream:
+    with path.open("rb") as stream:
         stream.seek(offset)
+        begun = b""
         try:
             while True:
-                line = stream.readline()
-                if line:
-                    console.line(line.rstrip("\n"))
+                begun += stream.readline()
+                if begun.endswith(b"\n"):
+                    console.log_line(begun.removesuffix(b"\n"))
+                    begun = b""
                 else:
                     time.sleep(0.2)
         except KeyboardInterrupt:

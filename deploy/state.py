@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 from pathlib import Path
 from typing import Literal
 
@@ -172,7 +173,8 @@ class DeploymentFolder:
             reason = error.strerror if isinstance(error, OSError) else "not a state file"
             raise DeploymentError(
                 f"{self.state_file}: {reason}",
-                f"end what runs there (pgrep -af {self.path}), then remove the file",
+                f"end what runs there (pgrep -af {shlex.quote(str(self.path))}), "
+                "then remove the file",
             ) from None
 
     def state_here(self) -> DeploymentState | None:

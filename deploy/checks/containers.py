@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from deploy.errors import DeploymentError, KitError
 from deploy.images.engine import connect, first_line
 from deploy.paths import deployments_folder
 from deploy.state import DeploymentFolder
-from deploy.supervisor.instance import instance_files, stop_instance
+from deploy.supervisor.instance import config_folder, instance_files, stop_instance
 
 SUBJECT = "leftovers"
 _INIT = "appinit"  # what Apptainer calls an instance's first process
@@ -123,8 +124,9 @@ def instance_findings() -> Iterator[Finding]:
                 continue
             detail = f"instance {name} of a deployment that has no state"
             if _serves(file):
+                config = shlex.quote(str(config_folder(folder)))
                 remedy = (
-                    f"APPTAINER_CONFIGDIR={folder}/apptainer apptainer instance stop {name}, "
+                    f"APPTAINER_CONFIGDIR={config} apptainer instance stop {shlex.quote(name)}, "
                     "if nobody uses it"
                 )
                 yield Finding("problem", SUBJECT, f"{detail} runs a server", remedy)

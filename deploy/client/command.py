@@ -275,7 +275,7 @@ def _interrupts(stop: threading.Event) -> Iterator[list[int]]:
 @contextmanager
 def _progress(console: Console, tally: Tally) -> Iterator[Callable[[], None]]:
     """Show how far the run is: a bar on a terminal, else a line now and then."""
-    terminal = RichConsole(stderr=True)
+    terminal = RichConsole(stderr=True, emoji=False)
     if console.mode == "normal" and terminal.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with Progress(*columns, TimeRemainingColumn(), console=terminal) as bar:

@@ -11,10 +11,10 @@ Enumeration".
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from deploy.deployment import DEVICE_PATTERN
 from deploy.errors import DeploymentError, GpuError
 from deploy.hardware.gpu import Device, Gpu, GpuStack, MigInstance, NoGpus
 from deploy.hardware.needs import GpuNeeds
@@ -24,7 +24,6 @@ PROCESS_BYTES = 1 << 30
 # From this driver release on a process sees several MIG instances, and whole GPUs beside them.
 _SEVERAL_INSTANCES_DRIVER = 570
 _MIB = 1 << 20
-_NAME = re.compile(r"[0-9]{1,4}|(?:GPU|MIG)-[0-9a-f-]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def device_names(text: str) -> tuple[str, ...]:
     """
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
-        if not _NAME.fullmatch(name):
+        if not DEVICE_PATTERN.fullmatch(name):
             raise DeploymentError(
                 f"--gpu {text!r}: {name!r} is neither the number nor the UUID of a GPU",
                 "as in --gpu 0,1 or --gpu MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f "
@@ -145,7 +144,7 @@ def _given(found: GpuStack, visible: str) -> list[Device]:
     """Return the devices of CUDA_VISIBLE_DEVICES: by CUDA's rule, up to the first unknown one."""
     given: list[Device] = []
     for name in map(str.strip, visible.split(",")):
-        if not _NAME.fullmatch(name):
+        if not DEVICE_PATTERN.fullmatch(name):
             break
         _refuse_broken(name, found)
         matches = _matches(name, found)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import pwd
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -134,7 +135,8 @@ def stop_instance(name: str, folder: Path) -> None:
     if done.returncode != 0 and "no instance found" not in done.stderr:
         raise LaunchError(
             f"instance {name} cannot be stopped: {last_words(done.stderr)[:300]}",
-            f"APPTAINER_CONFIGDIR={config_folder(folder)} apptainer instance list",
+            f"APPTAINER_CONFIGDIR={shlex.quote(str(config_folder(folder)))} "
+            "apptainer instance list",
         )
     shutil.rmtree(scratch_folder(folder), ignore_errors=True)
 

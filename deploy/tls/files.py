@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import ssl
 from pathlib import Path
 from typing import Literal
@@ -64,7 +65,7 @@ def read_pair(cert: Path, key: Path, *, role: Role) -> Certificate:
     if _LOCKED_KEY.search(secret):
         raise DeploymentError(
             f"private key {key}: needs a passphrase, which nobody can type at a server's start",
-            f"openssl pkey -in {key} -out PLAIN.key; chmod 600 PLAIN.key",
+            f"openssl pkey -in {shlex.quote(str(key))} -out PLAIN.key; chmod 600 PLAIN.key",
         )
     try:
         return _rehearse(chain, cert, key, role)

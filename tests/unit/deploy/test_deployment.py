@@ -105,6 +105,20 @@ def test_own_weights_for_a_sites_model_are_refused(tmp_path: Path) -> None:
         ('image = "-v"', "image: '-v' is neither an image's name nor a path"),
         ('image = "a\\nb"', r"image: 'a\nb' is neither an image's name nor a path"),
         ('models = ["../../etc"]', "models: '../../etc' is not a model name"),
+        ('models = ["nugraph3\\n"]', r"models: 'nugraph3\n' is not a model name"),
+        ('name = "numl\\n"', r"name: 'numl\n' is not lower-case letters"),
+        ('devices = ["0\\n"]', r"devices: '0\n' is neither the number nor the UUID of a GPU"),
+        ('devices = ["0", "--all"]', "devices: '--all' is neither the number nor the UUID"),
+        ('triton = "24.10\\n"', r"triton: '24.10\n' is not a release like 24.10"),
+        ('listen = "127.0.0.1\\n"', r"listen: '127.0.0.1\n' is not an IP address"),
+        ('listen = "fe80::1%eth0\\n"', r"listen: 'fe80::1%eth0\n' is not an IP address"),
+        ("instances = true", "instances: Input should be a valid integer"),
+        ("threads = true", "threads: Input should be a valid integer"),
+        ("cpus = true", "cpus: Input should be a valid integer"),
+        ("timeout = true", "timeout: Input should be a valid number"),
+        ("[ports]\nhttp = true", "ports.http: Input should be a valid integer"),
+        ("[batch]\nmax_events = true", "batch.max_events: Input should be a valid integer"),
+        ("[batch]\nwait_ms = true", "batch.wait_ms: Input should be a valid number"),
         ('models = ["nugraph3", "nugraph3"]', "models: a model is named twice"),
         ('name = "a b"', "name: 'a b' is not lower-case letters"),
         ('[checkpoints]\nother = "x"', "checkpoint given for other, which is not among"),
@@ -141,10 +155,17 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_deployment(tmp_path / "none.toml", {})
 
 
-@pytest.mark.parametrize("name", ["-x", "a/b", "a\nb", "A", "", "x" * 41, "a'b"])
+@pytest.mark.parametrize("name", ["-x", "a/b", "a\nb", "a\n", "A", "", "x" * 41, "a'b"])
 def test_a_name_that_could_break_out_of_a_path_is_refused(name: str) -> None:
     with pytest.raises(DeploymentError):
         load_deployment(None, {"name": name})
+
+
+def test_whole_seconds_and_milliseconds_need_no_decimal_point() -> None:
+    deployment = load_deployment(None, {"timeout": 60, "batch": {"wait_ms": 2}})
+    assert deployment.timeout == 60.0
+    assert deployment.batch is not None
+    assert deployment.batch.wait_ms == 2.0
 
 
 def test_a_deployment_is_frozen() -> None:

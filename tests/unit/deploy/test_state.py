@@ -53,6 +53,20 @@ def test_a_state_file_that_cannot_be_read_is_named_not_taken_for_none(
     assert default_endpoint("http") is None
 
 
+def test_the_command_beside_an_unreadable_state_file_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "my state"))
+    folder = DeploymentFolder("a")
+    folder.path.mkdir(parents=True)
+    folder.state_file.write_text("{}")
+    with pytest.raises(DeploymentError) as caught:
+        folder.state()
+    assert caught.value.remedy == (
+        f"end what runs there (pgrep -af '{folder.path}'), then remove the file"
+    )
+
+
 def test_a_deployment_of_another_host_is_left_to_that_host(folders: Path) -> None:
     DeploymentFolder("a").write_state(make_state("a", node="elsewhere"))
     with pytest.raises(DeploymentError, match="deployment a runs on elsewhere"):

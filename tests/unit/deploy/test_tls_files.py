@@ -128,6 +128,20 @@ def test_a_key_with_a_passphrase_is_refused_without_asking_for_it(
     assert error.remedy == f"openssl pkey -in {pair.key} -out PLAIN.key; chmod 600 PLAIN.key"
 
 
+def test_the_command_that_opens_a_key_can_be_pasted_whatever_the_key_is_called(
+    authority: Authority, tmp_path: Path
+) -> None:
+    pair = authority.issue("a", key_type=trustme.KeyType.RSA)
+    key = tmp_path / "my key; true.pem"
+    plain = load_pem_private_key(pair.key.read_bytes(), None)
+    locked = plain.private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
+    )
+    key.write_bytes(locked)
+    remedy = refusal(Pair(pair.cert, key)).remedy
+    assert remedy == f"openssl pkey -in '{key}' -out PLAIN.key; chmod 600 PLAIN.key"
+
+
 def self_signed(folder: Path, key: Any, *extensions: x509.ExtensionType) -> Pair:
     """Make a certificate whose subject is called me."""
     pair = Pair(folder / "c.pem", folder / "c.key")
