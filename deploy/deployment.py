@@ -116,7 +116,7 @@ class Deployment(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)] = "numl"
-    engine: Literal["auto"] | EngineName = "auto"
+    engine: Literal["auto", EngineName] = "auto"
     flavour: Literal["cpu", "gpu"] = "cpu"
     devices: tuple[str, ...] = ()
     image: str | None = None
@@ -188,9 +188,13 @@ class Deployment(BaseModel):
         return address
 
     @model_validator(mode="after")
-    def _packed_is_for_containers(self) -> Deployment:
+    def _what_is_given_has_a_use(self) -> Deployment:
         if self.env == "packed" and self.engine == "local":
             raise ValueError("env packed is for the engines docker and apptainer")
+        if self.image is not None and self.engine == "local":
+            raise ValueError("an image is for the engines docker and apptainer")
+        if self.devices and self.flavour == "cpu":
+            raise ValueError("devices are GPUs, and flavour is cpu")
         if self.archive is not None and self.env != "packed":
             raise ValueError("archive given without env packed")
         return self
@@ -270,7 +274,9 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
         elif first["type"].startswith("byte_size"):
             text = f"{first['input']!r} is not a size like 512m or 4g"
         elif first["type"] == "string_pattern_mismatch":
-            text = f"{first['input']!r} is not lower-case letters, digits, dots and dashes"
+            text = (
+                f"{first['input']!r} is not at most 40 lower-case letters, digits, dots and dashes"
+            )
         elif first["type"] == "missing":
             text = "is missing: certificate and private key belong together"
         elif first["type"] in ("model_type", "dataclass_type"):
