@@ -48,6 +48,7 @@ from deploy.arguments import Parser
 from deploy.cli import assignments
 from deploy.client.events import EventFile
 from deploy.console import Console, Say
+from deploy.cores import usable_cores
 from deploy.deployment import DEFAULT_MODELS, Deployment
 from deploy.engines.local import LocalEngine
 from deploy.environment.compiled import compiled_folder
@@ -58,7 +59,7 @@ from deploy.paths import cache_folder
 from deploy.speed.cells import PROTOCOLS, SERVERS, EventSet, Results
 from deploy.speed.document import Document, document
 from deploy.speed.in_process import InProcess
-from deploy.speed.instances import compare_instances, instances_document, instances_table
+from deploy.speed.instances import compare_instances, instances_document, instances_tables
 from deploy.speed.memory import memory_document, memory_table, watch_memory
 from deploy.speed.plot import plot
 from deploy.speed.readme import replace_section, section
@@ -94,7 +95,7 @@ def parser() -> Parser:
         "--models",
         type=_names,
         metavar="A,B",
-        help="models (default: nugraph3,nugraph2; of a start: all three)",
+        help="models (default: nugraph3,nugraph2; of a start: all three; of instances: nugraph3)",
     )
     flags.add_argument(
         "--checkpoint", action="append", metavar="MODEL=PATH", help="own weights, as for up.py"
@@ -192,7 +193,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.quick:
         options.hits, options.loaded_hits, options.events = (100, 300), (300,), 2
         options.concurrency, options.rounds, options.seconds = (1, 4), 1, 0.2
-    options.models = options.models or (DEFAULT_MODELS if options.what == "start" else MODELS)
+    models = {"start": DEFAULT_MODELS, "instances": MODELS[:1]}
+    options.models = options.models or models.get(options.what, MODELS)
     console = Console()
     # Ended by a signal, it stops its server and removes what it has written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -325,24 +327,27 @@ def instances(options: argparse.Namespace, console: Console) -> int:
     options.hits = options.loaded_hits
     sets = event_sets(options, say)
     LocalEngine().prepare(deployment=deployment, say=say)
-    (model, *_), folders = options.models, weights_of(deployment)
-    cores = len(os.sched_getaffinity(0))
+    environment = standard_environment(deployment.flavour).environment
+    cores, models = usable_cores(), {}
     with tempfile.TemporaryDirectory() as folder:
         events = Path(folder) / "events.npz"
         write_sets(events, {each.name: each.events for each in sets})
-        shapes = compare_instances(
-            standard_environment(deployment.flavour).environment,
-            folders[model],
-            events,
-            [each.name for each in sets],
-            instances=cores,
-            compiled=compiled_folder(cache_folder()),
-            rounds=options.rounds,
-            seconds=options.seconds,
-            say=say,
-        )
-    run = instances_document(shapes, model, cores)
-    _show(console, instances_table(run))
+        for model, weights in weights_of(deployment).items():
+            say(f"{cores} instances of {model}")
+            models[model] = compare_instances(
+                environment,
+                weights,
+                events,
+                [each.name for each in sets],
+                instances=cores,
+                compiled=compiled_folder(cache_folder()),
+                rounds=options.rounds,
+                seconds=options.seconds,
+                say=say,
+            )
+    run = instances_document(models, cores)
+    for table in instances_tables(run):
+        _show(console, table)
     _store(run, options.json)
     return 0
 

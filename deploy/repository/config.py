@@ -59,7 +59,8 @@ class LaunchSettings:
         parameters: Further string parameters, by name.
         instances: Instances of the model on CPUs.
         gpus: Where they run on GPUs instead, or None; a model that is made for a CPU stays there.
-        batch: How requests join; None: as the tracked configuration says, else on GPUs only.
+        batch: How requests join; None: as the tracked configuration says, and on GPUs as
+            ``GPU_BATCH`` does in what that leaves open.
     """
 
     environment: Path
@@ -127,7 +128,6 @@ def for_launch(config: ModelConfig, settings: LaunchSettings, weights: WeightFac
         launched.parameters[name].string_value = value
     kind = model_config_pb2.ModelInstanceGroup
     del launched.instance_group[:]
-    batch = settings.batch
     if settings.gpus is None or made_for_cpu(config):
         launched.instance_group.add(kind=kind.KIND_CPU, count=settings.instances)
     else:
@@ -135,11 +135,12 @@ def for_launch(config: ModelConfig, settings: LaunchSettings, weights: WeightFac
         launched.instance_group.add(
             kind=kind.KIND_GPU, count=settings.gpus.count, gpus=settings.gpus.numbers
         )
-        if BATCH_EVENTS not in config.parameters:
-            batch = batch or GPU_BATCH
-    if batch is not None:
-        launched.parameters[BATCH_EVENTS].string_value = str(batch.max_events)
-        launched.parameters[BATCH_WAIT].string_value = f"{batch.wait_ms:g}"
+        for name, value in _batch_parameters(GPU_BATCH).items():
+            if name not in launched.parameters:
+                launched.parameters[name].string_value = value
+    if settings.batch is not None:
+        for name, value in _batch_parameters(settings.batch).items():
+            launched.parameters[name].string_value = value
     _fit_outputs(launched, weights)
     return launched
 
@@ -148,11 +149,6 @@ def made_for_cpu(config: ModelConfig) -> bool:
     """Return whether a tracked configuration keeps its model on CPUs, whatever a launch has."""
     kind = model_config_pb2.ModelInstanceGroup.KIND_CPU
     return any(group.kind == kind for group in config.instance_group)
-
-
-def process_count(config: ModelConfig) -> int:
-    """Return how many processes serve a launched model, on all GPUs that are named together."""
-    return sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
 
 
 def misfits(config: ModelConfig, weights: WeightFacts) -> tuple[str, ...]:
@@ -176,6 +172,10 @@ def misfits(config: ModelConfig, weights: WeightFacts) -> tuple[str, ...]:
         names = dict.fromkeys([*tensors, *fitted])
         found += [name for name in names if tensors.get(name) != fitted.get(name)]
     return tuple(found)
+
+
+def _batch_parameters(batch: Batch) -> dict[str, str]:
+    return {BATCH_EVENTS: str(batch.max_events), BATCH_WAIT: f"{batch.wait_ms:g}"}
 
 
 def _fit_outputs(config: ModelConfig, weights: WeightFacts) -> None:

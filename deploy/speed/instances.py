@@ -17,9 +17,6 @@ from deploy.speed.child import Child
 from deploy.speed.document import Document
 from deploy.speed.tables import Table
 
-# Processes and the threads of each, by what it is called, for so many instances.
-_SHAPES = {"a process for each": (None, 1), "a thread for each": (1, None)}
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -62,14 +59,17 @@ def compare_instances(
         say: Is told what happens.
 
     Raises:
-        KitError: If a process ends by itself.
+        KitError: If an instance fails, or a process ends by itself.
     """
-    shapes = {name: Shape([], [], {events: [] for events in sets}) for name in _SHAPES}
+    processes_and_threads = {
+        "a process for each": (instances, 1),
+        "a thread for each": (1, instances),
+    }
+    shapes = {name: Shape([], [], {each: [] for each in sets}) for name in processes_and_threads}
     for number in range(rounds):
-        for name, (processes, threads) in _SHAPES.items():
+        for name, (processes, threads) in processes_and_threads.items():
             say(f"round {number + 1} of {rounds}: {name}")
-            arguments = [str(events), str(model), str(threads or instances)]
-            arguments += ["--compiled", str(compiled)]
+            arguments = [str(events), str(model), str(threads), "--compiled", str(compiled)]
             with ExitStack() as stack:
                 started = time.monotonic()
                 children = [
@@ -81,7 +81,7 @@ def compare_instances(
                             scratch=events.parent,
                         )
                     )
-                    for _ in range(processes or instances)
+                    for _ in range(processes)
                 ]
                 for child in children:
                     child.read()
@@ -89,35 +89,47 @@ def compare_instances(
                 for each in sets:
                     for child in children:
                         child.tell({"events": each, "seconds": seconds})
-                    answered = sum(child.read()["answered"] for child in children)
-                    shapes[name].rates[each].append(answered / seconds)
+                    shapes[name].rates[each].append(
+                        combined_rate([child.read() for child in children])
+                    )
                 held = (psutil.Process(child.pid).memory_full_info().pss for child in children)
                 shapes[name].resident.append(sum(held))
     return shapes
 
 
-def instances_document(shapes: Mapping[str, Shape], model: str, instances: int) -> Document:
-    """Return the comparison as JSON can hold it: medians of the rounds."""
+def combined_rate(answers: Sequence[Mapping[str, float]]) -> float:
+    """Return the events answered in a second by processes together, each by its own time."""
+    return sum(answer["answered"] / answer["elapsed"] for answer in answers)
+
+
+def instances_document(models: Mapping[str, Mapping[str, Shape]], instances: int) -> Document:
+    """Return the comparison as JSON can hold it, by model: medians of the rounds."""
     return {
         "format": 1,
-        "model": model,
         "instances": instances,
-        "shapes": {
-            name: {
-                "ready": statistics.median(shape.ready),
-                "resident": statistics.median(shape.resident),
-                "rates": {each: statistics.median(r) for each, r in shape.rates.items()},
+        "models": {
+            model: {
+                name: {
+                    "ready": statistics.median(shape.ready),
+                    "resident": statistics.median(shape.resident),
+                    "rates": {each: statistics.median(r) for each, r in shape.rates.items()},
+                }
+                for name, shape in shapes.items()
             }
-            for name, shape in shapes.items()
+            for model, shapes in models.items()
         },
     }
 
 
-def instances_table(run: Document) -> Table:
-    """Return the comparison as a table."""
-    (first, *_) = run["shapes"].values()
+def instances_tables(run: Document) -> list[Table]:
+    """Return the comparison as a table for each model."""
+    return [_table(model, shapes, run["instances"]) for model, shapes in run["models"].items()]
+
+
+def _table(model: str, shapes: Document, instances: int) -> Table:
+    (first, *_) = shapes.values()
     return Table(
-        f"{run['instances']} instances of {run['model']}",
+        f"{instances} instances of {model}",
         ("", "ready s", "MB", *(f"events/s, {name}" for name in first["rates"])),
         [
             (
@@ -126,6 +138,6 @@ def instances_table(run: Document) -> Table:
                 f"{shape['resident'] / 1e6:.0f}",
                 *(f"{rate:.1f}" for rate in shape["rates"].values()),
             )
-            for name, shape in run["shapes"].items()
+            for name, shape in shapes.items()
         ],
     )

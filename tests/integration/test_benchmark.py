@@ -47,8 +47,10 @@ def test_instances_in_processes_are_measured_beside_those_in_threads(
     done = kit.run("benchmark", *flags, script="scripts")
     assert done.returncode == 0, done.stderr
     run = json.loads((tmp_path / "run.json").read_text())
-    assert set(run["shapes"]) == {"a process for each", "a thread for each"}
-    for shape in run["shapes"].values():
+    assert set(run["models"]) == {"nugraph3"}
+    shapes = run["models"]["nugraph3"]
+    assert set(shapes) == {"a process for each", "a thread for each"}
+    for shape in shapes.values():
         assert shape["ready"] > 0
         assert shape["resident"] > 50e6
         assert all(rate > 0 for rate in shape["rates"].values())

@@ -38,7 +38,7 @@ from deploy.speed.cells import (
 from deploy.speed.clients import drive, send_all, summarise
 from deploy.speed.counters import Counters, read_counters
 from deploy.speed.document import COMPILED, GRADIENTS_OFF, document, find
-from deploy.speed.instances import Shape, instances_document, instances_table
+from deploy.speed.instances import Shape, combined_rate, instances_document, instances_tables
 from deploy.speed.memory import Growth
 from deploy.speed.plot import plot
 from deploy.speed.server import REFERENCE_MODEL, open_plan, reference_model
@@ -368,10 +368,17 @@ def test_both_ways_of_having_instances_stand_side_by_side() -> None:
         "a process for each": Shape([2.0, 4.0, 3.0], [400 * 10**6] * 3, {"200 hits": [9, 11, 10]}),
         "a thread for each": Shape([1.0, 2.0, 1.5], [200 * 10**6] * 3, {"200 hits": [5, 7, 6]}),
     }
-    table = instances_table(instances_document(shapes, "nugraph3", 2))
+    run = instances_document({"nugraph3": shapes, "nugraph2": shapes}, 2)
+    table, other = instances_tables(run)
     assert table.title == "2 instances of nugraph3"
+    assert other.title == "2 instances of nugraph2"
     assert table.columns == ("", "ready s", "MB", "events/s, 200 hits")
     assert table.rows == [
         ("a process for each", "3.0", "400", "10.0"),
         ("a thread for each", "1.5", "200", "6.0"),
     ]
+
+
+def test_the_rate_of_processes_is_that_of_each_by_the_time_that_it_really_took() -> None:
+    answers = [{"answered": 30, "elapsed": 1.5}, {"answered": 10, "elapsed": 1.0}]
+    assert combined_rate(answers) == 30
