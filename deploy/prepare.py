@@ -12,19 +12,35 @@ if __package__ in (None, ""):
     ensure_kit()
 
 import argparse
+import os
 from collections.abc import Sequence
 
-from deploy.checks.launch import check_room
+from deploy.checks.launch import check_room, check_shown_folders
 from deploy.cli import Parser, make_parser, run
-from deploy.console import Console
-from deploy.deployment import Deployment
-from deploy.engines.local import LocalEngine
+from deploy.console import Console, Say
+from deploy.deployment import Deployment, load_deployment
+from deploy.engines.base import Engine
+from deploy.engines.choose import engine_named
 from deploy.environment.standard import standard_environment
+from deploy.files import locked
+from deploy.options import add_deployment_options, overrides
+from deploy.repository.stage import stage
+from deploy.server.admin_key import make_key
+from deploy.state import DeploymentFolder
+from deploy.supervisor.instance import config_folder, scratch_folder
+from deploy.tls.files import check_server_files
 
 
 def parser() -> Parser:
     """Return the command's parser."""
-    return make_parser("prepare", "Make what a launch needs; print the environment's folder.")
+    flags = make_parser(
+        "prepare",
+        "Make what a launch needs, and what the command of up --dry-run needs. Print the "
+        "environment's folder, or for a container the staged model repository. "
+        "The engine auto is local here.",
+    )
+    add_deployment_options(flags)
+    return flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,14 +49,40 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _prepare(options: argparse.Namespace, console: Console) -> int:
-    engine, deployment = LocalEngine(), Deployment(name=options.name)
+    deployment = load_deployment(options.file, overrides(options))
+    check_shown_folders()
+    if deployment.tls is not None:
+        check_server_files(deployment.tls)
+    # Not the first that can start at once, as for up: those need little to be made.
+    engine = engine_named("local" if deployment.engine == "auto" else deployment.engine)
     check_room(deployment, engine.name)
+    folder = DeploymentFolder(deployment.name)
     with console.step("prepare") as say:
         engine.prepare(deployment=deployment, say=say)
-    environment = standard_environment(deployment.flavour).environment.folder
-    console.line(str(environment))
-    console.answer({"ok": True, "environment": str(environment)})
+        _lay_out(engine, deployment, folder, say)
+    made = folder.repository
+    if engine.name == "local":
+        made = standard_environment(deployment.flavour).environment.folder
+    console.line(str(made))
+    answer = {"environment": str(made)} if engine.name == "local" else {}
+    console.answer({"ok": True, **answer, "repository": str(folder.repository)})
     return 0
+
+
+def _lay_out(engine: Engine, deployment: Deployment, folder: DeploymentFolder, say: Say) -> None:
+    """Put into the deployment's folder what a server that is started by hand finds there."""
+    with locked(folder.path / "launch.lock"):
+        if folder.state() is not None:
+            say(f"deployment {folder.name} is there: its model repository and key are left alone")
+            return
+        stage(engine.models(deployment=deployment), folder.repository)
+        make_key(folder.key_file)
+        if engine.name == "docker" and os.getuid() == 0:
+            # The server's user is in root's group, and no other user of this host is.
+            folder.key_file.chmod(0o640)
+        if engine.name == "apptainer":
+            config_folder(folder.path).mkdir(exist_ok=True)
+            scratch_folder(folder.path).mkdir(mode=0o700, exist_ok=True)
 
 
 if __name__ == "__main__":

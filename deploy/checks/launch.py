@@ -15,7 +15,8 @@ from deploy.deployment import Deployment, EngineName
 from deploy.engines.instances import choose_devices
 from deploy.engines.own_weights import own_weights
 from deploy.engines.site import kit_models
-from deploy.paths import MODEL_REPOSITORY, cache_folder
+from deploy.errors import DeploymentError
+from deploy.paths import MODEL_REPOSITORY, cache_folder, state_folder
 from deploy.server.command import require_plain
 from deploy.state import DeploymentFolder
 
@@ -36,6 +37,20 @@ def check_launch(deployment: Deployment, engine: EngineName) -> None:
     check_room(deployment, engine)
     refuse(launch_findings(MODEL_REPOSITORY, kit_models(deployment), own_weights(deployment)))
     check_ports(deployment)
+
+
+def check_shown_folders() -> None:
+    """Refuse folders whose names a message or a command could not show as they are.
+
+    Raises:
+        DeploymentError: Naming the folder, and what chooses another.
+    """
+    for variable, path in (("XDG_CACHE_HOME", cache_folder()), ("XDG_STATE_HOME", state_folder())):
+        if not str(path).isprintable():
+            raise DeploymentError(
+                f"{variable}: {str(path)!r} has characters that cannot be shown",
+                f"set {variable} to a folder with a plain name",
+            )
 
 
 def check_plain_folders(deployment: Deployment) -> None:

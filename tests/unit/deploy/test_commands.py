@@ -1,6 +1,7 @@
 """The commands as a person types them."""
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,15 +12,22 @@ from pathlib import Path
 import pytest
 
 from deploy.environment.standard import standard_environment
-from deploy.paths import CHECKOUT
+from deploy.paths import CHECKOUT, cache_folder
+from deploy.server.admin_key import read_key
+from deploy.state import DeploymentFolder
+from tests.unit.deploy.test_state import make_state
 
 COMMANDS = ("prepare", "build", "up", "down", "status", "logs", "smoke", "doctor")
 
 
 def _run(
-    words: Sequence[str], home: Path, python: str = sys.executable, cwd: Path = CHECKOUT
+    words: Sequence[str],
+    home: Path,
+    python: str = sys.executable,
+    cwd: Path = CHECKOUT,
+    **more: str,
 ) -> subprocess.CompletedProcess[str]:
-    variables = {"HOME": str(home), "PATH": "/usr/bin:/bin", "TERM": "dumb"}
+    variables = {"HOME": str(home), "PATH": "/usr/bin:/bin", "TERM": "dumb", **more}
     return subprocess.run(
         [python, *words], cwd=cwd, env=variables, capture_output=True, text=True, check=False
     )
@@ -125,6 +133,86 @@ def test_a_dry_run_shows_a_command_and_changes_nothing(tmp_path: Path) -> None:
     assert plan["deployment"]["models"] == ["nugraph3"]
     server = plan["arguments"][plan["arguments"].index("--") + 1]
     assert server.endswith("/bin/tritonserver")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_begins_with_what_its_command_needs(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    flags = ["--models", "nugraph3", "--instances", "2", "--dry-run", "--engine", "local"]
+    done = _run(["deploy/up.py", *flags], tmp_path, XDG_STATE_HOME=str(state))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    repository = state / "numlkit/deployments/numl/model_repository"
+    assert lines[:5] == [
+        "# first: python3 deploy/prepare.py --models nugraph3 --instances 2 --engine local",
+        f"# which stages the model repository in {repository}",
+        "# nugraph3 (2): processes of each model in brackets",
+        "env \\",
+        "  -i \\",
+    ]
+    assert all(line.endswith(" \\") for line in lines[3:-1])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> dict[str, str]:
+    """Folders for a command that finds the environment made, and has a state of its own."""
+    if not standard_environment("cpu").environment.python.exists():
+        pytest.skip("needs the execution environment (python3 deploy/prepare.py)")
+    return {
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "XDG_CACHE_HOME": str(cache_folder().parent),
+    }
+
+
+def test_prepare_makes_what_the_command_of_a_dry_run_needs(
+    tmp_path: Path, prepared: dict[str, str]
+) -> None:
+    flags = ["--engine", "local", "--name", "hand", "--models", "nugraph3", "--threads", "1"]
+    shown = _run(["deploy/up.py", "--dry-run", *flags], tmp_path, **prepared).stdout
+    first = shlex.split(shown.splitlines()[0].removeprefix("# first: "))
+    done = _run(first[1:], tmp_path, **prepared)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{standard_environment('cpu').environment.folder}\n"
+    folder = tmp_path / "state/numlkit/deployments/hand"
+    assert [model.name for model in (folder / "model_repository").iterdir()] == ["nugraph3"]
+    assert (folder / "model_repository/nugraph3/1/weights.safetensors").is_file()
+    words = shlex.split(shown.replace("\\\n", ""), comments=True)
+    assert words[words.index("--key-file") + 1] == str(folder / "admin.key")
+    assert read_key(folder / "admin.key")
+    assert (folder / "admin.key").stat().st_mode & 0o777 == 0o600
+    assert not (folder / "state.json").exists()
+
+
+def test_prepare_leaves_a_deployment_that_is_there_alone(
+    tmp_path: Path, prepared: dict[str, str]
+) -> None:
+    folder = DeploymentFolder("numl", tmp_path / "state/numlkit/deployments")
+    folder.write_state(make_state("numl"))
+    (folder.repository / "served").mkdir(parents=True)
+    folder.key_file.write_text("its key")
+    done = _run(["deploy/prepare.py"], tmp_path, **prepared)
+    assert done.returncode == 0, done.stderr
+    assert "deployment numl is there" in done.stderr
+    assert [path.name for path in folder.repository.iterdir()] == ["served"]
+    assert folder.key_file.read_text() == "its key"
+
+
+@pytest.mark.parametrize("variable", ["XDG_STATE_HOME", "XDG_CACHE_HOME"])
+@pytest.mark.parametrize("engine", ["local", "docker", "apptainer"])
+@pytest.mark.parametrize("command", [["up"], ["up", "--dry-run"], ["prepare"]])
+def test_a_folder_that_cannot_be_shown_is_refused_at_once(
+    variable: str, engine: str, command: list[str], tmp_path: Path
+) -> None:
+    words = [f"deploy/{command[0]}.py", "--engine", engine, *command[1:]]
+    done = _run(words, tmp_path, **{variable: f"{tmp_path}/a\ntouch b"})
+    assert done.returncode == 2
+    folder = rf"'{tmp_path}/a\ntouch b/numlkit'"
+    assert done.stderr.splitlines() == [
+        f"error: {variable}: {folder} has characters that cannot be shown",
+        f"  try: set {variable} to a folder with a plain name",
+    ]
+    assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []
 
 
