@@ -14,7 +14,7 @@ if __package__ in (None, ""):
 import argparse
 from collections.abc import Sequence
 
-from deploy.cli import Parser, make_parser, run
+from deploy.cli import DEFAULT_NAME, Parser, make_parser, run
 from deploy.console import Console
 from deploy.engines.choose import engine_named
 from deploy.state import DeploymentFolder, known_deployments
@@ -39,6 +39,8 @@ def _down(options: argparse.Namespace, console: Console) -> int:
         folder = DeploymentFolder(name)
         state = folder.state_here()
         if state is None:
+            if name != DEFAULT_NAME and not folder.path.exists():
+                folder.require_state()  # a mistyped name: says which there are
             # Stopping twice is no mistake.
             console.say(f"deployment {name} is not running")
             continue

@@ -12,7 +12,6 @@ if __package__ in (None, ""):
     ensure_kit()
 
 import argparse
-import os
 from collections.abc import Sequence
 
 from deploy.checks.launch import check_room, check_shown_folders
@@ -24,10 +23,7 @@ from deploy.engines.choose import engine_named
 from deploy.environment.standard import standard_environment
 from deploy.files import locked
 from deploy.options import add_deployment_options, overrides
-from deploy.repository.stage import stage
-from deploy.server.admin_key import make_key
 from deploy.state import DeploymentFolder
-from deploy.supervisor.instance import config_folder, scratch_folder
 from deploy.tls.files import check_server_files
 
 
@@ -75,14 +71,7 @@ def _lay_out(engine: Engine, deployment: Deployment, folder: DeploymentFolder, s
         if folder.state() is not None:
             say(f"deployment {folder.name} is there: its model repository and key are left alone")
             return
-        stage(engine.models(deployment=deployment), folder.repository)
-        make_key(folder.key_file)
-        if engine.name == "docker" and os.getuid() == 0:
-            # The server's user is in root's group, and no other user of this host is.
-            folder.key_file.chmod(0o640)
-        if engine.name == "apptainer":
-            config_folder(folder.path).mkdir(exist_ok=True)
-            scratch_folder(folder.path).mkdir(mode=0o700, exist_ok=True)
+        engine.lay_out(deployment=deployment, folder=folder)
 
 
 if __name__ == "__main__":

@@ -153,8 +153,10 @@ def _show(console: Console, folder: DeploymentFolder, state: DeploymentState) ->
     console.table(title, ("model", "state", "smoke inference"), rows)
     console.line(f"{state.url('http')}  {state.url('grpc')}")
     if state.tls is not None:
+        others = " and at the container's own address" if state.engine == "docker" else ""
         console.line(
-            "gRPC has TLS. Triton has none for HTTP and metrics: they are on 127.0.0.1 only"
+            "gRPC has TLS. Triton has none for HTTP and metrics: they are on 127.0.0.1"
+            f"{others} only"
         )
     console.line(f"log: {state.log}")
     starts = starts_since(state.log, state.log_start)

@@ -27,7 +27,7 @@ from deploy.client.summary import Tally, report, show
 from deploy.client.tables import EventFileError
 from deploy.client.transport import ServedModel, TritonTransport
 from deploy.console import Console
-from deploy.errors import KitError
+from deploy.errors import DeploymentError, KitError, NotRunningError
 from deploy.state import DeploymentFolder, default_endpoint
 
 _PROGRESS_SECONDS = 10.0
@@ -100,8 +100,12 @@ def _seconds(text: str) -> float:
 
 
 def _infer(options: argparse.Namespace, console: Console) -> int:
-    endpoint = _endpoint(options)
     out: Path | None = options.out
+    for flag, path in (("--out", out), ("--display", options.display)):
+        if path is not None and not path.parent.is_dir():
+            remedy = f"mkdir -p {path.parent}, or another {flag}"
+            raise DeploymentError(f"no such folder: {path.parent}", remedy)
+    endpoint = _endpoint(options)
     if out is not None and any(_same(out, path) for path in options.files):
         raise ClientError(f"--out {out} is one of the input files")
 
@@ -128,8 +132,13 @@ def _infer(options: argparse.Namespace, console: Console) -> int:
         except ServerLostError as error:
             stopped = error
         interrupted = bool(interrupts)
+        unread = sum(failure.event_id is None for failure in tally.failures)
         if writer is not None:
-            writer.complete = stopped is None and not interrupted
+            writer.complete = stopped is None and not interrupted and not unread
+            if unread == len(options.files):
+                # Nothing was there to be asked: an earlier run's results are worth more.
+                writer.discard()
+                out = None
     seconds = time.monotonic() - started
     document = report(tally, model, endpoint, seconds, options.files, out)
     show(document, tally, console)
@@ -162,7 +171,12 @@ def _endpoint(options: argparse.Namespace) -> Endpoint:
     elif options.name is not None:
         url = DeploymentFolder(options.name).require_state().url(protocol)
     else:
-        url = default_endpoint(protocol) or "localhost"
+        url = default_endpoint(protocol)
+        if url is None:
+            raise NotRunningError(
+                "no deployment is running",
+                "start one with: python3 deploy/up.py, or name a server with --url",
+            )
     return Endpoint.parse(
         url,
         protocol=options.protocol,

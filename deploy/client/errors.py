@@ -9,6 +9,10 @@ class ClientError(KitError):
     """A server cannot be asked: it does not answer, serves no such model, is no Triton."""
 
 
+class NoTritonError(ClientError):
+    """Something answers, but not as Triton does: nothing more can be asked there."""
+
+
 class RequestError(KitError):
     """The server refused one event, or did not answer it."""
 

@@ -27,7 +27,7 @@ dataset                                    type, width     what it holds
 
 Attributes of the root: ``format`` (1), ``model``, ``endpoint``,
 ``semantic_classes`` and ``event_classes`` (the names, comma separated) and
-``complete`` (False after an interruption or a lost server).
+``complete`` (False after an interruption, a lost server or a file that could not be read).
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class ResultsWriter:
     """Writes a results file event by event; a context manager.
 
     The file gets its name when the block ends, whole or ``complete=False``; after
-    an error in the block nothing is left.
+    an error in the block, or :meth:`discard`, nothing is left.
 
     Args:
-        path: The file to write; one that is there is replaced.
+        path: The file to write, in a folder that is there; a file that is there is replaced.
         model: The model that answers.
         endpoint: The server's address.
 
@@ -74,12 +74,12 @@ class ResultsWriter:
     def __init__(self, path: Path, model: ServedModel, endpoint: str) -> None:
         self.path = path
         self.complete = False
+        self._discarded = False
         self._model = model
         self._sources: dict[str, int] = {}
         self._events = 0
         self._indices: dict[str, list[tuple[int, int]]] = {}
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             # HDF5 opens by name; a folder of our own makes that name free and private.
             self._folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
         except OSError as error:
@@ -109,7 +109,7 @@ class ResultsWriter:
         trace: TracebackType | None,
     ) -> None:
         try:
-            if kind is None:
+            if kind is None and not self._discarded:
                 self._finish()
                 self._file.flush()
                 size = self._file.id.get_filesize()
@@ -168,6 +168,10 @@ class ResultsWriter:
             1,
             {"source_file": self._source(failure.source), "reason": reason},
         )
+
+    def discard(self) -> None:
+        """Leave no file when the block ends; one that was there stays."""
+        self._discarded = True
 
     def _source(self, name: str) -> NDArray[np.int32]:
         return np.array([self._sources.setdefault(name, len(self._sources))], dtype=np.int32)

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from deploy.client.channel import channel_options, credentials, trusted_file
 from deploy.client.endpoint import Endpoint
-from deploy.client.errors import ClientError, RequestError, ServerAwayError
+from deploy.client.errors import ClientError, NoTritonError, RequestError, ServerAwayError
 from deploy.errors import KitError
 
 _CONNECT_SECONDS = 5.0
 _UNAVAILABLE = ("StatusCode.UNAVAILABLE", "502", "503", "504")
 _PROXY_STATUS = re.compile(r"Received http2 header with status: (\d+)")
 _NO_GRPC = "Data frame with END_STREAM flag received"  # an answer without gRPC's own ending
+_UNREADABLE = "an exception occurred in the client while decoding"  # an error that is not JSON
 _RESTRICTED = "This protocol is restricted"  # said with UNAVAILABLE
 _UNKNOWN_MODEL = "unknown model"
 _NOT_SERVING = re.compile(
@@ -285,14 +286,21 @@ class TritonTransport:
             away = status in _UNAVAILABLE and _RESTRICTED not in text
             if away or _NOT_SERVING.search(text):
                 return ServerAwayError(f"{url}: {text}")
+            if status == "404" and _UNREADABLE in text:
+                return no_triton(self._endpoint)
             return RequestError(text)
         if isinstance(error, TimeoutError) and elapsed >= self._timeout:
             return RequestError(f"no answer within {self._timeout:g} s (--timeout)")
         text = _line(error) or type(error).__name__
         if "Expected HTTP" in text:
+            scheme = "grpc" if self._endpoint.tls is None else "grpcs"
             return ClientError(
-                f"{url} answers, but not in HTTP", "gRPC has its own port: use --protocol grpc"
+                f"{url} answers, but not in HTTP",
+                f"gRPC has its own port: --url {scheme}://{self._endpoint.address}",
             )
+        if isinstance(error, ValueError) and not isinstance(error, OSError):
+            # What came is not JSON; a certificate's error is of both kinds.
+            return no_triton(self._endpoint)
         return ServerAwayError(f"{url}: {text}")
 
 
@@ -306,11 +314,16 @@ def _proxy_in_the_way(url: str, status: str) -> KitError:
     return ClientError(cause, "ask its administrator where, and for whom, it passes gRPC on")
 
 
-def no_triton(endpoint: Endpoint) -> ClientError:
+def no_triton(endpoint: Endpoint) -> NoTritonError:
     """Return the error for a server that answers, but not as Triton does."""
-    return ClientError(
+    if endpoint.protocol == "http":
+        return NoTritonError(
+            f"{endpoint.url} answers, but this is not Triton's HTTP port",
+            "check the port in --url: Triton's are 8000 (HTTP), 8001 (gRPC), 8002 (metrics)",
+        )
+    return NoTritonError(
         f"{endpoint.url} does not answer like a Triton server",
-        "check the address, and --protocol (gRPC has its own port)",
+        "check the address in --url (gRPC has its own port)",
     )
 
 

@@ -22,7 +22,12 @@ from deploy.plan import LaunchPlan
 from deploy.server.ports import choose_ports
 from deploy.sif.tools import install_hint_here
 from deploy.state import DeploymentFolder, DeploymentState
-from deploy.supervisor.instance import config_folder, instance_command, stop_instance
+from deploy.supervisor.instance import (
+    config_folder,
+    instance_command,
+    scratch_folder,
+    stop_instance,
+)
 
 
 class ApptainerEngine(ContainerEngine):
@@ -76,6 +81,12 @@ class ApptainerEngine(ContainerEngine):
             f"APPTAINER_CONFIGDIR={config_folder(plan.log.parent)}",
             *instance_command(plan),
         )
+
+    def lay_out(self, *, deployment: Deployment, folder: DeploymentFolder) -> None:
+        """Make the folders, too, that Apptainer and the instance write to."""
+        super().lay_out(deployment=deployment, folder=folder)
+        config_folder(folder.path).mkdir(exist_ok=True)
+        scratch_folder(folder.path).mkdir(mode=0o700, exist_ok=True)
 
     def clear(self, *, folder: DeploymentFolder, state: DeploymentState) -> None:
         """End server and instance; what they wrote is gone with the instance."""

@@ -19,6 +19,7 @@ from deploy.errors import LaunchError
 from deploy.paths import CHECKOUT
 from deploy.plan import LaunchPlan
 from deploy.repository.stage import StagedModel, stage
+from deploy.server.admin_key import make_key
 from deploy.server.command import LAUNCHER
 from deploy.state import DeploymentFolder, DeploymentState, ProcessId
 
@@ -99,6 +100,16 @@ class Engine(ABC):
         Raises:
             KitError: If something of it cannot be stopped.
         """
+
+    def lay_out(self, *, deployment: Deployment, folder: DeploymentFolder) -> None:
+        """Put into the deployment's folder what a server that is started by hand finds there.
+
+        Args:
+            deployment: Prepared.
+            folder: Its folder; nothing of it runs.
+        """
+        stage(self.models(deployment=deployment), folder.repository)
+        make_key(folder.key_file)
 
     def launch(self, *, plan: LaunchPlan, say: Say) -> DeploymentState:
         """Start supervisor and server, and wait until every model answers rightly.

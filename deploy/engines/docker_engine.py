@@ -30,6 +30,7 @@ from deploy.failures.table import diagnose
 from deploy.images.base import base_name
 from deploy.images.engine import connect, first_line
 from deploy.plan import LaunchPlan
+from deploy.server.admin_key import open_to_container
 from deploy.server.command import CONTAINER_LISTEN, CONTAINER_PORTS
 from deploy.server.ports import choose_ports
 from deploy.state import DeploymentFolder, DeploymentState
@@ -117,6 +118,12 @@ class DockerEngine(ContainerEngine):
     def command(self, plan: LaunchPlan) -> Sequence[str]:
         """Return the words of a command that starts the planned server by hand."""
         return run_command(plan)
+
+    def lay_out(self, *, deployment: Deployment, folder: DeploymentFolder) -> None:
+        """Let the container's user read the key, too."""
+        super().lay_out(deployment=deployment, folder=folder)
+        if os.getuid() == 0:
+            open_to_container(folder.key_file)
 
     def clear(self, *, folder: DeploymentFolder, state: DeploymentState) -> None:
         """Stop and remove the container; what it wrote is gone with it."""

@@ -6,6 +6,7 @@ sends it in a header, see :func:`http_headers`.
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +22,16 @@ def make_key(path: Path) -> str:
     key = secrets.token_hex(32)
     write_atomically(path, key + "\n", mode=0o600)
     return key
+
+
+def open_to_container(path: Path) -> None:
+    """Let the user read a key whom a container has that root starts.
+
+    It is in root's group, as no other user of the host is. The file may have been given another
+    group, by a folder that hands on its own.
+    """
+    os.chown(path, 0, 0)
+    path.chmod(0o640)
 
 
 def read_key(path: Path) -> str:

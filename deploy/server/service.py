@@ -15,7 +15,7 @@ from pathlib import Path
 from deploy.client.channel import grpc_health
 from deploy.client.diagnosis import why_unreachable
 from deploy.client.endpoint import Endpoint
-from deploy.client.errors import ClientError, RequestError
+from deploy.client.errors import ClientError, NoTritonError, RequestError
 from deploy.client.transport import TritonTransport, no_triton, triton_reason
 from deploy.errors import KitError
 from deploy.failures.table import diagnose
@@ -203,6 +203,8 @@ def _check_model(
                     "if its weights are not the kit's: --repository DIR with their golden.npz; "
                     "else look at its weights and environment",
                 )
+    except NoTritonError:
+        raise  # said once, for all models
     except KitError as error:
         known = diagnose(error.cause)
         remedy = error.remedy if known is None else known.remedy

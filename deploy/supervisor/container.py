@@ -18,6 +18,7 @@ from deploy.errors import LaunchError
 from deploy.failures.table import Diagnosis, diagnose
 from deploy.images.engine import connect, first_line
 from deploy.plan import LaunchPlan
+from deploy.server.admin_key import open_to_container
 from deploy.server.command import EXIT_TIMEOUT_S
 from deploy.supervisor.server import Note, Server
 
@@ -43,10 +44,7 @@ class ContainerServer(Server):
         with _engine_errors():
             client = connect()
             if os.getuid() == 0:
-                # The server's user is in root's group, and no other user of this host is. The
-                # file may have been given another group, by a folder that hands on its own.
-                os.chown(plan.key_file, 0, 0)
-                plan.key_file.chmod(0o640)
+                open_to_container(plan.key_file)
             self._container = client.containers.create(**create_options(plan))
             try:
                 self._container.start()

@@ -281,7 +281,7 @@ def test_two_users_of_one_host_do_not_meet(
 ) -> None:
     before = other.belongings()
     missing = other.kit.json("down", "--name", "demo")
-    assert missing["stopped"] == [], missing
+    assert missing["error"] == "no deployment named 'demo'", missing
     theirs = other.kit.up("single", *SMALL)
     assert set(theirs["ports"].values()).isdisjoint(single["ports"].values())
     for each in (other.kit, kit):

@@ -505,7 +505,7 @@ def test_a_service_behind_a_proxy_is_proved(kit: Kit, proxy: Proxy, site: Author
         (
             "web",
             "{url} does not answer like a Triton server",
-            "check the address, and --protocol (gRPC has its own port)",
+            "check the address in --url (gRPC has its own port)",
         ),
     ],
 )

@@ -58,7 +58,7 @@ class FakeTransport:
 def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeTransport, "endpoints", [], raising=False)
     monkeypatch.setattr(command, "TritonTransport", FakeTransport)
-    monkeypatch.setattr(command, "default_endpoint", lambda protocol: None)
+    monkeypatch.setattr(command, "default_endpoint", lambda protocol: "localhost")
 
 
 def write_events(path: Path, hits: Sequence[int], *, bad: int | None = None) -> Path:
@@ -123,6 +123,72 @@ def test_a_bad_event_and_a_bad_file_are_listed_and_the_rest_goes_on(
     ]
     with h5py.File(tmp_path / "r.h5") as file:
         assert len(file["failed_table/reason"]) == 2
+        assert not file.attrs["complete"]
+
+
+def test_a_bad_event_alone_leaves_the_results_complete(tmp_path: Path) -> None:
+    events = write_events(tmp_path / "a.h5", [6, 9], bad=1)
+    assert run(events, "--out", tmp_path / "r.h5", "--quiet") == 1
+    with h5py.File(tmp_path / "r.h5") as file:
+        assert len(file["failed_table/reason"]) == 1
+        assert file.attrs["complete"]
+
+
+def write_unreadable(path: Path, fault: str) -> Path:
+    write_events(path, [6])
+    if fault == "text":
+        path.write_text("run,subrun,event\n")
+    elif fault == "truncated":
+        path.write_bytes(path.read_bytes()[:-1000])
+    else:
+        with h5py.File(path, "a") as file:
+            del file[fault]
+    return path
+
+
+@pytest.mark.parametrize("fault", ["text", "truncated", "hit_table", "hit_table/rms"])
+def test_files_that_cannot_be_read_leave_no_results_and_replace_none(
+    fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = write_unreadable(tmp_path / "bad.h5", fault)
+    out = tmp_path / "r.h5"
+    assert run(bad, bad, "--out", out, "--json") == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["out"], len(answer["failed"])) == (None, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.h5"]
+    out.write_text("of an earlier run")
+    assert run(bad, "--event", "1,2,0", "--out", out) == 1
+    assert out.read_text() == "of an earlier run"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.h5", "r.h5"]
+
+
+def test_a_file_that_can_be_read_leaves_its_failures_beside_one_that_cannot(
+    tmp_path: Path,
+) -> None:
+    bad = write_unreadable(tmp_path / "bad.h5", "text")
+    events = write_events(tmp_path / "a.h5", [6], bad=0)
+    assert run(bad, events, "--out", tmp_path / "r.h5", "--quiet") == 1
+    with h5py.File(tmp_path / "r.h5") as file:
+        assert len(file["failed_table/reason"]) == 2
+        assert not file.attrs["complete"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "last"), [("--out", "r.h5"), ("--display", "png"), ("--display", "png/")]
+)
+def test_a_folder_that_is_not_there_is_refused_before_a_server_is_asked(
+    flag: str, last: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = write_events(tmp_path / "a.h5", [3])
+    assert run(events, flag, f"{tmp_path}/none/{last}") == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (
+        "",
+        f"error: no such folder: {tmp_path / 'none'}\n"
+        f"  try: mkdir -p {tmp_path / 'none'}, or another {flag}\n",
+    )
+    assert not (tmp_path / "none").exists()
+    assert FakeTransport.endpoints == []
 
 
 def test_where_nothing_was_answered_only_the_errors_are_told(
@@ -175,6 +241,18 @@ def test_the_running_deployment_is_asked_by_default(
     FakeTransport.endpoints.clear()
     assert run(events, "--protocol", "grpc") == 0
     assert {e.url for e in FakeTransport.endpoints} == {"grpc://127.0.0.1:9101"}
+
+
+def test_where_no_deployment_is_running_no_server_is_guessed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "default_endpoint", lambda protocol: None)
+    assert run(write_events(tmp_path / "a.h5", [3])) == 1
+    assert capsys.readouterr().err == (
+        "error: no deployment is running\n"
+        "  try: start one with: python3 deploy/up.py, or name a server with --url\n"
+    )
+    assert FakeTransport.endpoints == []
 
 
 def test_what_is_in_a_server_s_way_is_told(

@@ -18,6 +18,7 @@ from deploy.client.diagnosis import why_unreachable
 from deploy.client.endpoint import Endpoint
 from deploy.client.errors import ClientError, ServerAwayError
 from deploy.client.transport import TritonTransport
+from deploy.server.service import ExpectedModel, check_service
 from tests.certificates import FAR_AHEAD, LONG_AGO, Authority, Pair
 
 HTTP1 = "http/1.1"
@@ -68,15 +69,47 @@ class _Quiet(http.server.BaseHTTPRequestHandler):
         pass
 
 
+class _Metrics(_Quiet):
+    """Answers as Triton's metrics port does: 200 and nothing for a path that it does not know.
+
+    Source: ``HTTPMetricsServer::Handle`` in Triton's ``src/http_server.cc``.
+    """
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+class _Website(_Quiet):
+    """Answers every path with a page that says there is no such page."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        page = b"<html>404</html>"
+        self.send_response(404)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+
 class _Server(http.server.ThreadingHTTPServer):
     def handle_error(self, *_: object) -> None:
         pass  # a client that breaks off is what is tested
 
 
 @contextmanager
-def http_server(pair: Pair | None = None, clients: Authority | None = None) -> Iterator[int]:
+def http_server(
+    pair: Pair | None = None,
+    clients: Authority | None = None,
+    answers: type[http.server.BaseHTTPRequestHandler] = _Quiet,
+) -> Iterator[int]:
     """A server for HTTP/1.1 alone, as a proxy without HTTP/2 is."""
-    with _Server(("127.0.0.1", 0), _Quiet) as server:
+    with _Server(("127.0.0.1", 0), answers) as server:
         if pair is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(pair.cert, pair.key)
@@ -346,6 +379,43 @@ def test_a_proxy_of_this_host_that_grpc_takes_is_told(
         assert told(endpoint.url, site) is None
         with pytest.raises(ClientError, match="does not answer like a Triton server"):
             TritonTransport(endpoint, timeout=5).server_ready()
+
+
+def not_triton(port: int) -> tuple[str, str]:
+    return (
+        f"http://127.0.0.1:{port} answers, but this is not Triton's HTTP port",
+        "check the port in --url: Triton's are 8000 (HTTP), 8001 (gRPC), 8002 (metrics)",
+    )
+
+
+def test_the_metrics_port_is_told_once_and_not_for_each_model() -> None:
+    known = {name: ExpectedModel(("semantic",), None) for name in ("nugraph2", "nugraph3")}
+    with http_server(answers=_Metrics) as port:
+        endpoint = Endpoint.parse(f"http://127.0.0.1:{port}")
+        check = check_service(endpoint, known, timeout=5, repeat=1)
+        assert ((check.error, check.remedy), check.models) == (not_triton(port), ())
+
+
+@pytest.mark.parametrize("answers", [_Metrics, _Website])
+def test_http_that_is_not_triton_s_describes_no_model(
+    answers: type[http.server.BaseHTTPRequestHandler],
+) -> None:
+    with http_server(answers=answers) as port:
+        transport = TritonTransport(Endpoint.parse(f"http://127.0.0.1:{port}"), timeout=5)
+        with pytest.raises(ClientError) as caught:
+            transport.describe("nugraph3")
+        transport.close()
+        assert (caught.value.cause, caught.value.remedy) == not_triton(port)
+
+
+def test_http_asked_of_the_grpc_port_names_the_url_to_ask_with() -> None:
+    with grpc_server() as port:
+        url = f"http://127.0.0.1:{port}"
+        check = check_service(Endpoint.parse(url), {}, timeout=5, repeat=1)
+    assert (check.error, check.remedy) == (
+        f"{url} answers, but not in HTTP",
+        f"gRPC has its own port: --url grpc://127.0.0.1:{port}",
+    )
 
 
 def test_a_server_that_keeps_silent_is_told_after_the_timeout() -> None:

@@ -89,7 +89,7 @@ def test_wrong_usage_of_a_script_is_one_line_and_where_help_is(
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize("command", ["status", "logs", "smoke"])
+@pytest.mark.parametrize("command", ["status", "logs", "smoke", "down"])
 def test_asking_for_a_deployment_that_is_not_there_says_so(command: str, tmp_path: Path) -> None:
     done = _run([f"deploy/{command}.py", "--name", "none"], tmp_path)
     assert done.returncode == 1
@@ -98,8 +98,24 @@ def test_asking_for_a_deployment_that_is_not_there_says_so(command: str, tmp_pat
     assert "Traceback" not in done.stderr
 
 
-def test_stopping_what_does_not_run_is_no_error(tmp_path: Path) -> None:
-    assert _run(["deploy/down.py"], tmp_path).returncode == 0
+@pytest.mark.parametrize("flags", [[], ["--name", "stopped"], ["--all"]])
+def test_stopping_what_does_not_run_is_no_error(flags: list[str], tmp_path: Path) -> None:
+    # A deployment that was stopped leaves its folder, with the log.
+    (tmp_path / ".local/state/numlkit/deployments/stopped").mkdir(parents=True)
+    done = _run(["deploy/down.py", *flags], tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_stopping_what_never_was_names_those_that_are_there(tmp_path: Path) -> None:
+    deployments = tmp_path / ".local/state/numlkit/deployments"
+    for name in ("one", "other"):
+        (deployments / name).mkdir(parents=True)
+        (deployments / name / "state.json").touch()
+    done = _run(["deploy/down.py", "--name", "nope"], tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "error: no deployment named 'nope'\n  try: --name with one of: one, other\n"
+    )
 
 
 @pytest.mark.parametrize(
