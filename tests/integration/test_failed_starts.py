@@ -27,7 +27,7 @@ from deploy.environment.interpreter import Interpreter, find_interpreter
 from deploy.environment.standard import StandardEnvironment, standard_environment
 from deploy.errors import EnvironmentSetupError, LaunchError
 from deploy.failures.table import diagnose
-from deploy.paths import MODEL_REPOSITORY, cache_folder
+from deploy.paths import CHECKOUT, MODEL_REPOSITORY, cache_folder
 from deploy.repository.config import LaunchSettings
 from deploy.repository.stage import VERSION, plan_models, stage
 from deploy.server.distribution import TritonDistribution
@@ -397,7 +397,7 @@ def test_a_tmp_that_is_too_small_for_a_packed_environment_is_named(bench: Bench)
     packed = bench.folder / "env.tar.gz"
     _tar(packed, {"bin/activate": b"", "lib/large": os.urandom(3_000_000)})
     plan = bench.plan(environment=packed, code=GOOD_MODEL)
-    small = _with_small(plan, "/tmp", "1m", keep=(cache_folder(), bench.folder))
+    small = _with_small(plan, "/tmp", "1m", keep=(cache_folder(), bench.folder, CHECKOUT))
     assert bench.failure(small).cause.startswith("/tmp is full")
 
 

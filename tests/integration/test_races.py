@@ -98,7 +98,12 @@ def _start_and_die(
     script.write_text(
         DYING_SUPERVISOR.format(condition=condition, told=str(told), also=also or "pass")
     )
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} {script} "$@"\n')
+    # Of what is started with this Python, only the supervisor is to die.
+    python.write_text(
+        "#!/bin/sh\n"
+        f'if [ "$2" = deploy.supervisor ]; then exec {sys.executable} {script} "$@"; fi\n'
+        f'exec {sys.executable} "$@"\n'
+    )
     python.chmod(0o755)
     up = (
         f"import sys; sys.executable = {str(python)!r}; import deploy.up as up; sys.exit(up.main())"
