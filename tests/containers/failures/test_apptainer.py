@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from deploy.deployment import Deployment, Ports
+from deploy.engines import base
 from deploy.errors import LaunchError
 from deploy.failures.table import Diagnosis, diagnose
 from deploy.plan import ContainerPlan, LaunchPlan, Mount
-from deploy.supervisor import instance
 from deploy.supervisor.instance import (
     InstanceServer,
     config_folder,
@@ -48,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "server.log").touch()
     (tmp_path / "model_repository").mkdir()
     # The program that waits is no Triton: it never gives a name.
-    monkeypatch.setattr(instance, "_START_S", 0.5)
+    monkeypatch.setattr(base, "_START_TIMEOUT_S", 0.5)
     return tmp_path
 
 
@@ -75,6 +75,7 @@ def make_plan(
         identity=name,
         artefact="",
         log=folder / "server.log",
+        key_file=folder / "admin.key",
         container=ContainerPlan(image=str(sif), name=name, mounts=(mount,), gpus=gpus),
     )
 

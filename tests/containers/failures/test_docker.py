@@ -30,7 +30,7 @@ from deploy.server.ports import choose_ports
 from deploy.server.probe import Probe
 from deploy.supervisor.container import ContainerServer, remove_container
 from deploy.supervisor.server import Server
-from tests.containers.failures.tiny import AARCH64, WAIT, X86_64, image_tar
+from tests.containers.failures.tiny import AARCH64, SERVER, X86_64, image_tar
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start an engine of its own")
 ENGINE_S = 60
@@ -53,6 +53,7 @@ def image(engine: docker.DockerClient, tags: Callable[[str], str]) -> str:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "server.log").touch()
+    (tmp_path / "admin.key").touch()
     (tmp_path / "model_repository").mkdir()
     return tmp_path
 
@@ -70,7 +71,7 @@ def make_plan(
     name: str,
     *,
     ports: Ports | None = None,
-    program: str = WAIT,
+    program: str = SERVER,
     source: Path | None = None,
     limits: tuple[tuple[str, int], ...] = (),
     gpus: tuple[str, ...] = (),
@@ -82,7 +83,7 @@ def make_plan(
         deployment=Deployment(name="failing", **settings),
         engine="docker",
         ports=ports or choose_ports("127.0.0.1", None),
-        arguments=(program,),
+        arguments=(program, f"--id={name}"),
         variables={},
         repository=folder / "model_repository",
         instances={},
@@ -90,6 +91,7 @@ def make_plan(
         identity=name,
         artefact="",
         log=folder / "server.log",
+        key_file=folder / "admin.key",
         container=ContainerPlan(image=image, name=name, mounts=(mount,), limits=limits, gpus=gpus),
     )
 

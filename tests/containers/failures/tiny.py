@@ -13,7 +13,7 @@ import tarfile
 from pathlib import Path
 
 X86_64, AARCH64 = 62, 183  # ELF's numbers of processors
-WAIT = "/wait"
+WAIT, SERVER = "/wait", "/tritonserver"  # the same one; a server is known by its name
 _LOADED_AT = 0x400000
 _HEADERS = 64 + 56
 # mov eax, 34 (pause); syscall; jmp back
@@ -54,13 +54,14 @@ def image_tar(machine: int = X86_64, ballast: int = 0) -> bytes:
     """Return an image's files as a tar.
 
     Args:
-        machine: The processor that its program is for.
+        machine: The processor that its programs are for.
         ballast: Bytes of a further file.
     """
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as tar:
-        for name, content in ((WAIT[1:], waiting_program(machine)), ("ballast", bytes(ballast))):
-            member = tarfile.TarInfo(name)
+        program = waiting_program(machine)
+        for name, content in ((WAIT, program), (SERVER, program), ("/ballast", bytes(ballast))):
+            member = tarfile.TarInfo(name[1:])
             member.size, member.mode = len(content), 0o755
             tar.addfile(member, io.BytesIO(content))
         for name in _FOLDERS:
@@ -82,7 +83,7 @@ def make_sif(path: Path, *, partarch: int = 2, runs: str | None = WAIT) -> Path:
     with tarfile.open(fileobj=io.BytesIO(image_tar())) as tar:
         tar.extractall(box, filter="fully_trusted")
     if runs is not None:
-        if runs != WAIT:
+        if runs not in (WAIT, SERVER):
             shutil.copy(box / WAIT[1:], box / runs[1:])
         script = box / ".singularity.d" / "runscript"
         script.write_bytes(executing_program(runs))
