@@ -39,7 +39,7 @@ CLONE_NEWUSER = 0x10000000
 def sif(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny")
     for parent in (folder, *folder.parents[:2]):
-        parent.chmod(0o755)  # for an ordinary user to read
+        parent.chmod(parent.stat().st_mode | 0o755)  # for an ordinary user to read
     return make_sif(folder / "tiny.sif")
 
 
@@ -177,7 +177,7 @@ def _as_ordinary(host: Host, folder: Path, plan: LaunchPlan, before: str) -> Dia
 def readable(folder: Path) -> Path:
     """The test's folder, which an ordinary user may use."""
     for parent in (folder, *folder.parents[:2]):
-        parent.chmod(0o755)
+        parent.chmod(parent.stat().st_mode | 0o755)
     return folder
 
 
