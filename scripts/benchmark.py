@@ -38,7 +38,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import numpy as np
 from numl_bench.events import events_of_size, write_sets
@@ -260,12 +260,14 @@ def speed(options: argparse.Namespace, console: Console) -> int:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             write_sets(folder / "events.npz", {each.name: each.events for each in sets})
             worker = stack.enter_context(
-                InProcess(
-                    standard_environment(deployment.flavour).environment,
-                    folders,
-                    folder / "events.npz",
-                    compiled=compiled_folder(cache_folder()),
-                    core=cores[-1],
+                closing(
+                    InProcess(
+                        standard_environment(deployment.flavour).environment,
+                        folders,
+                        folder / "events.npz",
+                        compiled=compiled_folder(cache_folder()),
+                        core=cores[-1],
+                    )
                 )
             )
             results.machine |= worker.facts

@@ -8,7 +8,6 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from deploy.environment.install import Environment
@@ -23,7 +22,7 @@ _RUN = (
 
 
 class Child:
-    """The process; a context manager that ends it.
+    """The process; whoever starts it closes it.
 
     Args:
         environment: The environment it runs in.
@@ -70,17 +69,6 @@ class Child:
     def pid(self) -> int:
         """Its number."""
         return self._process.pid
-
-    def __enter__(self) -> Child:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def tell(self, command: dict[str, Any]) -> None:
         """Give it a command; it is answered by :meth:`read`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from deploy.speed.child import Child
 
 
 class InProcess:
-    """The worker; a context manager.
+    """The worker; whoever starts it closes it.
 
     Args:
         environment: The environment it runs in.
@@ -54,17 +53,6 @@ class InProcess:
             raise
         self.facts: dict[str, Any] = started["facts"]
         self.models: dict[str, dict[str, Any]] = started["models"]
-
-    def __enter__(self) -> InProcess:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def measure(
         self, model: str, events: str, seconds: float

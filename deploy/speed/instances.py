@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,11 +74,13 @@ def compare_instances(
                 started = time.monotonic()
                 children = [
                     stack.enter_context(
-                        Child(
-                            environment,
-                            "numl_bench.instances",
-                            arguments,
-                            scratch=events.parent,
+                        closing(
+                            Child(
+                                environment,
+                                "numl_bench.instances",
+                                arguments,
+                                scratch=events.parent,
+                            )
                         )
                     )
                     for _ in range(processes)
