@@ -83,7 +83,8 @@ def _up(options: argparse.Namespace, console: Console, words: Sequence[str]) -> 
 def _launch(
     deployment: Deployment, engine: Engine, folder: DeploymentFolder, console: Console
 ) -> DeploymentState:
-    check_launch(deployment, engine.name)
+    for finding in check_launch(deployment, engine.name):
+        console.say(f"warning: {finding.detail}")
     with console.step("prepare") as say:
         engine.prepare(deployment=deployment, say=say)
     stale = folder.state_here()

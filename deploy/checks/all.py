@@ -22,6 +22,7 @@ from deploy.checks.ports import port_findings
 from deploy.checks.repository import repository_findings, site_findings
 from deploy.checks.room import (
     container_memory_findings,
+    instance_memory_findings,
     launch_rooms,
     room_findings,
     temporary_findings,
@@ -107,6 +108,8 @@ def _rooms(deployment: Deployment, engine: EngineName) -> Iterator[Finding]:
     yield from room_findings(rooms, more)
     if engine == "docker":
         yield from container_memory_findings(deployment)
+    if engine == "apptainer":
+        yield from instance_memory_findings(deployment)
 
 
 def _image_folder() -> Path | None:

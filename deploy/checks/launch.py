@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from deploy.checks.finding import refuse
+from deploy.checks.finding import Finding, refuse
 from deploy.checks.ports import check_ports
 from deploy.checks.repository import launch_findings
 from deploy.checks.room import (
     container_memory_findings,
+    instance_memory_findings,
     launch_rooms,
     room_findings,
+    temporary_findings,
     writable_findings,
 )
 from deploy.deployment import Deployment, EngineName
@@ -21,8 +23,8 @@ from deploy.server.command import require_plain
 from deploy.state import DeploymentFolder
 
 
-def check_launch(deployment: Deployment, engine: EngineName) -> None:
-    """Refuse a launch that could not end well.
+def check_launch(deployment: Deployment, engine: EngineName) -> list[Finding]:
+    """Refuse a launch that could not end well; return what to warn of.
 
     Args:
         deployment: What is wanted.
@@ -37,6 +39,7 @@ def check_launch(deployment: Deployment, engine: EngineName) -> None:
     check_room(deployment, engine)
     refuse(launch_findings(MODEL_REPOSITORY, kit_models(deployment), own_weights(deployment)))
     check_ports(deployment)
+    return [*instance_memory_findings(deployment)] if engine == "apptainer" else []
 
 
 def check_shown_folders() -> None:
@@ -84,3 +87,6 @@ def check_room(deployment: Deployment, engine: EngineName) -> None:
     refuse(room_findings(rooms))
     if engine == "docker":
         refuse(container_memory_findings(deployment))
+    if engine == "apptainer":
+        # Where it cannot mount a .sif, it unpacks it there.
+        refuse(temporary_findings())

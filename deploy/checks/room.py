@@ -30,6 +30,7 @@ _MB = 10**6
 _ENVIRONMENT_BYTES = {"cpu": 3_000 * _MB, "gpu": 12_000 * _MB}
 _LAUNCH_BYTES = 100 * _MB
 _SHM_BYTES_PER_INSTANCE = 2 * _MB
+_MORE_SHARED_MEMORY = "fewer --instances, or doctor.py --fix if dead servers fill it"
 
 
 def launch_rooms(deployment: Deployment, engine: EngineName) -> list[Room]:
@@ -46,9 +47,8 @@ def launch_rooms(deployment: Deployment, engine: EngineName) -> list[Room]:
         rooms.append(Room(cache_folder(), needed, what, "set XDG_CACHE_HOME"))
     # Containers have their own: Apptainer's --containall, too, puts one there.
     if engine == "local":
-        setting = "fewer --instances, or doctor.py --fix if dead servers fill it"
         needed = _shared_bytes(deployment)
-        rooms.append(Room(SHARED_MEMORY, needed, "the model instances", setting))
+        rooms.append(Room(SHARED_MEMORY, needed, "the model instances", _MORE_SHARED_MEMORY))
     return rooms
 
 
@@ -102,6 +102,25 @@ def container_memory_findings(deployment: Deployment) -> Iterator[Finding]:
             f"the container is to have {size(deployment.shm_size)} of shared memory, "
             f"the model instances need {size(needed)}",
             "--shm-size 1g, or fewer --instances",
+        )
+
+
+def instance_memory_findings(
+    deployment: Deployment, look: Callable[[Path], FileSystem] = file_system_of
+) -> Iterator[Finding]:
+    """Return a warning if this host's shared memory is too small for a server from the .sif.
+
+    ``up`` shuts an instance in, and Apptainer then gives it shared memory of its own. The same
+    .sif started by hand uses the host's, unless it is shut in as well.
+    """
+    needed, free = _shared_bytes(deployment), look(SHARED_MEMORY).free
+    if free < needed:
+        yield Finding(
+            "warning",
+            SUBJECT,
+            f"{SHARED_MEMORY} of this host has {size(free)} free, the model instances need "
+            f"{size(needed)}: up gives them their own, apptainer run without --containall does not",
+            _MORE_SHARED_MEMORY,
         )
 
 

@@ -64,7 +64,7 @@ IMAGE_HEALTH = ("/opt/numl/bin/health",)
 IMAGE_TLS = Path("/opt/numl/tls")
 # The Python that NVIDIA's images bring.
 STOCK_PYTHON = Path("/usr/bin/python3")
-# What starts the server in a container, and the key that it is given.
+# What starts the server in a container, and the key that an Apptainer instance is given.
 IMAGE_LAUNCHER = Path("/opt/numl/keyed_start.py")
 IMAGE_TOLERANT_LAUNCHER = Path("/opt/numl/with_or_without_key.sh")
 IMAGE_KEY = Path("/opt/numl/admin.key")
@@ -237,6 +237,7 @@ class ContainerEngine(Engine):
         listen: str,
         http_listen: str,
         inner_ports: Ports,
+        new_key: Path | None = None,
         user: str | None = None,
         limits: tuple[tuple[str, int], ...] = (),
     ) -> LaunchPlan:
@@ -248,6 +249,7 @@ class ContainerEngine(Engine):
             listen: Where the server listens, as the container sees it.
             http_listen: The same for HTTP and metrics.
             inner_ports: Its ports, as the container sees them.
+            new_key: Where the launcher in the container makes the key; None: it is given one.
             user: ``uid:gid`` of its processes, where that is not the image's.
             limits: Limits of resources.
 
@@ -263,7 +265,7 @@ class ContainerEngine(Engine):
         mounts = [
             Mount(source=folder.repository, target=IMAGE_MODELS),
             Mount(source=LAUNCHER, target=IMAGE_LAUNCHER),
-            Mount(source=folder.key_file, target=IMAGE_KEY),
+            *([] if new_key else [Mount(source=folder.key_file, target=IMAGE_KEY)]),
             *tls_mounts,
         ]
         packed = deployment.env == "packed"
@@ -298,7 +300,8 @@ class ContainerEngine(Engine):
             ),
             python=STOCK_PYTHON if packed else IMAGE_PYTHON,
             launcher=IMAGE_LAUNCHER,
-            key_file=IMAGE_KEY,
+            key_file=new_key or IMAGE_KEY,
+            new=new_key is not None,
         )
         return LaunchPlan(
             deployment=deployment,

@@ -30,8 +30,8 @@ from deploy.failures.table import diagnose
 from deploy.images.base import base_name
 from deploy.images.engine import connect, first_line
 from deploy.plan import LaunchPlan
-from deploy.server.admin_key import open_to_container
-from deploy.server.command import CONTAINER_LISTEN, CONTAINER_PORTS
+from deploy.repository.stage import stage
+from deploy.server.command import CONTAINER_KEY, CONTAINER_LISTEN, CONTAINER_PORTS
 from deploy.server.ports import choose_ports
 from deploy.state import DeploymentFolder, DeploymentState
 from deploy.supervisor.container import refusal, remove_container
@@ -82,6 +82,8 @@ class DockerEngine(ContainerEngine):
             listen=CONTAINER_LISTEN,
             http_listen=CONTAINER_LISTEN,
             inner_ports=Ports(**CONTAINER_PORTS),
+            # The server's user there is not the key's owner here.
+            new_key=CONTAINER_KEY,
             user=_user(deployment),
             limits=(("memlock", -1), *limits) if may_raise_limits() else limits,
         )
@@ -120,10 +122,8 @@ class DockerEngine(ContainerEngine):
         return run_command(plan)
 
     def lay_out(self, *, deployment: Deployment, folder: DeploymentFolder) -> None:
-        """Let the container's user read the key, too."""
-        super().lay_out(deployment=deployment, folder=folder)
-        if os.getuid() == 0:
-            open_to_container(folder.key_file)
+        """Leave out the key, which is made in the container."""
+        stage(self.models(deployment=deployment), folder.repository)
 
     def clear(self, *, folder: DeploymentFolder, state: DeploymentState) -> None:
         """Stop and remove the container; what it wrote is gone with it."""

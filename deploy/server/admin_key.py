@@ -6,7 +6,7 @@ sends it in a header, see :func:`http_headers`.
 
 from __future__ import annotations
 
-import os
+import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,19 +19,18 @@ from deploy.server.keyed_start import KEY_NAME
 
 def make_key(path: Path) -> str:
     """Write a new key to ``path`` and return it; at no time can others read the file."""
-    key = secrets.token_hex(32)
+    key = secrets.token_hex(launcher.KEY_BYTES)
     write_atomically(path, key + "\n", mode=0o600)
     return key
 
 
-def open_to_container(path: Path) -> None:
-    """Let the user read a key whom a container has that root starts.
-
-    It is in root's group, as no other user of the host is. The file may have been given another
-    group, by a folder that hands on its own.
-    """
-    os.chown(path, 0, 0)
-    path.chmod(0o640)
+def keep_key(path: Path, text: str) -> str | None:
+    """Write a key that was made elsewhere to ``path`` and return it; None if it is none."""
+    key = text.strip()
+    if not re.fullmatch(launcher.KEY_PATTERN, key):
+        return None
+    write_atomically(path, key + "\n", mode=0o600)
+    return key
 
 
 def read_key(path: Path) -> str:

@@ -21,6 +21,8 @@ RESTRICTED_APIS = "model-repository,shared-memory,trace,logging"
 # Where a server listens in a container with a network of its own.
 CONTAINER_LISTEN = "0.0.0.0"
 CONTAINER_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
+# Where the launcher in a Docker container puts the key that it makes: in memory, and gone with it.
+CONTAINER_KEY = Path("/tmp/admin.key")
 # Where NVIDIA's image, and the kit's, have Triton.
 TRITON_ROOT = Path("/opt/tritonserver")
 # Starts the server with its key; a container is given this same file.
@@ -99,7 +101,7 @@ def _tls_arguments(tls: Tls | None) -> tuple[str, ...]:
 
 
 def keyed_command(
-    arguments: Sequence[str], *, python: Path, launcher: Path, key_file: Path
+    arguments: Sequence[str], *, python: Path, launcher: Path, key_file: Path, new: bool = False
 ) -> tuple[str, ...]:
     """Return the command line that starts a server with its key, unseen by other users.
 
@@ -108,8 +110,10 @@ def keyed_command(
         python: A Python, 3.8 or later.
         launcher: ``keyed_start.py``, where that Python finds it.
         key_file: The file that holds the key.
+        new: Whether the launcher makes the key and the file.
     """
-    return (str(python), "-IS", str(launcher), "--key-file", str(key_file), "--", *arguments)
+    option = "--new-key-file" if new else "--key-file"
+    return (str(python), "-IS", str(launcher), option, str(key_file), "--", *arguments)
 
 
 def server_environment(

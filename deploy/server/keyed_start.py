@@ -1,6 +1,9 @@
 """Start a program with a key among its arguments that no list of processes shows.
 
     python keyed_start.py --key-file FILE -- PROGRAM ARGUMENT...
+    python keyed_start.py --new-key-file FILE -- PROGRAM ARGUMENT...
+
+The second form makes the key, in a file that nobody but its own user may read.
 
 Triton takes the key to its admin endpoints only from its command line, and every user of a
 host can read every process's command line, also that of a process in a container. So the
@@ -28,6 +31,7 @@ import signal
 import struct
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, BinaryIO, NoReturn
 
 KEY_NAME = "numlkit-key"
@@ -35,6 +39,7 @@ KEY_NAME = "numlkit-key"
 # ends a name at the colon, and gRPC takes no call with such a one. So it opens nothing.
 PLACEHOLDER = "numlkit:key=PUT-IN-AT-START"
 KEY_PATTERN = r"[0-9A-Za-z_-]{16,}"
+KEY_BYTES = 32
 
 # Where the stack pointer is among the general registers: struct user_regs_struct of x86_64,
 # struct user_pt_regs of aarch64. In bytes.
@@ -63,15 +68,16 @@ class ClosedError(Exception):
 
 def main(arguments: Sequence[str]) -> int:
     """Become the program; return an exit status if that cannot be done."""
-    if len(arguments) < 4 or arguments[0] != "--key-file" or arguments[2] != "--":
-        return _say("usage: keyed_start.py --key-file FILE -- PROGRAM ARGUMENT...")
-    key_file, command = arguments[1], [*arguments[3:]]
+    sources = {"--key-file": read_key, "--new-key-file": _make_key}
+    if len(arguments) < 4 or arguments[0] not in sources or arguments[2] != "--":
+        return _say("usage: keyed_start.py --key-file|--new-key-file FILE -- PROGRAM ARGUMENT...")
+    obtain, key_file, command = sources[arguments[0]], arguments[1], [*arguments[3:]]
     if not any(PLACEHOLDER in argument for argument in command):
         return _say(f"no argument holds {PLACEHOLDER}")
     if os.getpid() == 1:
         _stay_as_init()
     try:
-        opened = f"{KEY_NAME}={read_key(key_file)}"
+        opened = f"{KEY_NAME}={obtain(key_file)}"
         hidden = {
             os.fsencode(argument): os.fsencode(argument.replace(PLACEHOLDER, opened))
             for argument in command
@@ -104,6 +110,24 @@ def read_key(path: str) -> str:
         key = ""
     if not re.fullmatch(KEY_PATTERN, key):
         raise ClosedError(f"{path}: holds no key")
+    return key
+
+
+def _make_key(path: str) -> str:
+    """Write a new key to a file that nobody else may read; return it.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    key = os.urandom(KEY_BYTES).hex()
+    with suppress(FileNotFoundError):
+        os.unlink(path)  # noqa: PTH108
+    # Not one that somebody else has put there meanwhile.
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(file, f"{key}\n".encode())
+    finally:
+        os.close(file)
     return key
 
 

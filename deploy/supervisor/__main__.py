@@ -12,7 +12,6 @@ from pathlib import Path
 
 from deploy.client.admin import Admin
 from deploy.deployment import EngineName
-from deploy.server.admin_key import make_key
 from deploy.server.golden import golden_of
 from deploy.server.probe import Probe
 from deploy.state import DeploymentFolder, endpoint, reachable_host
@@ -60,10 +59,10 @@ def main(argument: str) -> int:
         address = endpoint(reachable_host(plan.deployment.http_listen), plan.ports.http)
         probe = Probe(f"http://{address}", identity=plan.identity)
 
-        def new_admin() -> Admin:
-            return Admin(address, make_key(plan.key_file), timeout=plan.deployment.timeout)
+        def admin_with(key: str) -> Admin:
+            return Admin(address, key, timeout=plan.deployment.timeout)
 
-        supervisor = Supervisor(folder, plan, server_of(plan.engine), probe, new_admin, golden)
+        supervisor = Supervisor(folder, plan, server_of(plan.engine), probe, admin_with, golden)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: supervisor.request_stop())
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,11 +18,14 @@ from deploy.errors import LaunchError
 from deploy.failures.table import Diagnosis, diagnose
 from deploy.images.engine import connect, first_line
 from deploy.plan import LaunchPlan
-from deploy.server.admin_key import open_to_container
-from deploy.server.command import EXIT_TIMEOUT_S
+from deploy.server.admin_key import keep_key
+from deploy.server.command import CONTAINER_KEY, EXIT_TIMEOUT_S
 from deploy.supervisor.server import Note, Server
 
 _LAST_WORDS_S = 2.0
+_KEY_CHARACTERS = 200
+
+log = logging.getLogger("numlkit.supervisor")
 
 
 class ContainerServer(Server):
@@ -38,13 +41,12 @@ class ContainerServer(Server):
 
     def __init__(self, plan: LaunchPlan, note: Note) -> None:
         super().__init__(plan)
+        plan.key_file.unlink(missing_ok=True)
         assert plan.container is not None
         self._name = plan.container.name
         self._container: Container | None = None
         with _engine_errors():
             client = connect()
-            if os.getuid() == 0:
-                open_to_container(plan.key_file)
             self._container = client.containers.create(**create_options(plan))
             try:
                 self._container.start()
@@ -55,6 +57,21 @@ class ContainerServer(Server):
         note(server=self.identity)
         self._follower = threading.Thread(target=self._follow, daemon=True)
         self._follower.start()
+
+    def key(self) -> str | None:
+        """Return the key that its launcher has made; None if there is none, as without launcher."""
+        assert self._container is not None
+        try:
+            # As the server's own user: nobody else may read it there.
+            asked = ["head", "-c", str(_KEY_CHARACTERS), str(CONTAINER_KEY)]
+            done = self._container.exec_run(asked)
+            key = keep_key(self._plan.key_file, done.output.decode(errors="replace"))
+        except (DockerException, requests.RequestException, OSError) as error:
+            log.warning("the key of the admin endpoints cannot be fetched: %s", error)
+            return None
+        if key is None:
+            log.warning("the server has no key to its admin endpoints")
+        return key
 
     def output(self) -> str:
         """Return what it has said since its start."""
@@ -91,10 +108,10 @@ class ContainerServer(Server):
         # The engine going away ends it; the next server brings the next one.
         with (
             suppress(DockerException, requests.RequestException, OSError),
-            self._plan.log.open("ab", buffering=0) as log,
+            self._plan.log.open("ab", buffering=0) as stream,
         ):
             for chunk in self._container.logs(stream=True, follow=True):
-                log.write(chunk)
+                stream.write(chunk)
 
     def _ended(self) -> str:
         try:

@@ -25,6 +25,7 @@ from deploy.errors import LaunchError
 from deploy.failures.apptainer import complaint
 from deploy.failures.table import Diagnosis, diagnose, last_words
 from deploy.plan import LaunchPlan, Mount, mount_field
+from deploy.server.admin_key import make_key
 from deploy.supervisor.server import Note, Server
 
 # What Apptainer needs of the caller's environment; APPTAINER_BIND and its like are the user's.
@@ -44,6 +45,7 @@ class InstanceServer(Server):
 
     def __init__(self, plan: LaunchPlan, note: Note) -> None:
         super().__init__(plan)
+        self._key = make_key(plan.key_file)
         assert plan.container is not None
         self._name, self._folder = plan.container.name, plan.log.parent
         if plan.container.extracted_bytes:
@@ -70,6 +72,10 @@ class InstanceServer(Server):
     def _runs(self) -> bool:
         # The instance runs on without a server; one that has ended has said why.
         return not self.output().strip() or is_starting(self._plan.identity)
+
+    def key(self) -> str | None:
+        """Return the key that it was given."""
+        return self._key
 
     def stop(self) -> None:
         """Stop server and instance; what they wrote is gone with the instance."""

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from deploy.plan import LaunchPlan
+from deploy.server.admin_key import make_key
 from deploy.server.command import EXIT_TIMEOUT_S
 from deploy.state import ProcessId
 from deploy.supervisor.leftovers import (
@@ -34,6 +35,7 @@ class ProcessServer(Server):
 
     def __init__(self, plan: LaunchPlan, note: Note) -> None:
         super().__init__(plan)
+        self._key = make_key(plan.key_file)
         self.scratch: frozenset[Path] = frozenset()
         # The backend names its scratch folder only by making it: starts take turns, so that a
         # new folder is known to be this server's.
@@ -64,6 +66,10 @@ class ProcessServer(Server):
     def alive(self) -> bool:
         """Return whether the process runs."""
         return self._process.poll() is None
+
+    def key(self) -> str | None:
+        """Return the key that it was given."""
+        return self._key
 
     def stop(self) -> None:
         """Stop it, by force if it does not follow, and remove what it leaves behind."""

@@ -67,6 +67,13 @@ class Server(ABC):
         return f"uses {used / 1e6:.0f} MB, its memory limit (--memory) is {limit / 1e6:.0f} MB"
 
     @abstractmethod
+    def key(self) -> str | None:
+        """Return the key to its admin endpoints, once it is ready; None if there is none.
+
+        The plan's key file holds it, too.
+        """
+
+    @abstractmethod
     def stop(self) -> None:
         """Stop it, by force if it does not follow, and remove what it leaves behind.
 

@@ -56,7 +56,7 @@ class Supervisor:
         plan: What to run.
         start: Starts a server after the plan.
         probe: Asks the server.
-        new_admin: Makes the key of a server to come, and returns how its admin endpoints are asked.
+        admin_with: Returns how a server's admin endpoints are asked, with its key.
         golden: Golden events by model; None for one that has none.
     """
 
@@ -66,14 +66,14 @@ class Supervisor:
         plan: LaunchPlan,
         start: StartServer,
         probe: Probe,
-        new_admin: Callable[[], Admin],
+        admin_with: Callable[[str], Admin],
         golden: Mapping[str, GoldenEvent | None],
     ) -> None:
         self._folder = folder
         self._plan = plan
         self._start_server = start
         self._probe = probe
-        self._new_admin = new_admin
+        self._admin_with = admin_with
         self._admin: Admin | None = None
         self._golden = golden
         self._stop = threading.Event()
@@ -153,7 +153,6 @@ class Supervisor:
 
         log = self._plan.log
         note(server=None, log_start=log.stat().st_size if log.exists() else 0)
-        self._admin = self._new_admin()
         return self._start_server(self._plan, note)
 
     def _until_ready(self, server: Server, timeout: float) -> None:
@@ -165,6 +164,8 @@ class Supervisor:
             stopped=self._stop.is_set,
         )
         if not self._stop.is_set():
+            key = server.key()
+            self._admin = self._admin_with(key) if key is not None else None
             seconds = round(time.monotonic() - started, 2)
             self._note("ready", seconds_to_ready=seconds, cause=None, remedy=None)
             log.info("ready in %.1f s", seconds)
@@ -237,7 +238,8 @@ class Supervisor:
             Those that are, and what kept the others from it: the server, or files that cannot be
             touched.
         """
-        assert self._admin is not None
+        if self._admin is None:
+            return (), AdminClosedError("nobody has a key to the server's admin endpoints")
         admin, loaded, failed = self._admin, list[str](), list[AdminError | OSError]()
 
         def load() -> None:

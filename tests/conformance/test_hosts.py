@@ -127,10 +127,22 @@ def test_an_instance_needs_nothing_of_the_host_s_shared_memory(kit: Kit) -> None
         pytest.skip("only an instance could be taken to use it, and does not")
     with view(f"mount -t tmpfs -o size=4k,nr_inodes=1 none {SHARED_MEMORY}") as none_left:
         there = replace(kit, within=none_left.within)
-        there.up("apart", *SMALL)
+        there.names.append("apart")
+        done = there.run("up", "--name", "apart", *SMALL)
+        assert done.returncode == 0, done.stderr
+        assert "warning: /dev/shm of this host has 0 MB free" in done.stderr
         assert there.json("smoke", "--name", "apart")["ok"]
         there.down("apart")
     assert not kit.leftovers("apart")
+
+
+def test_a_tmpdir_that_is_not_there_is_told_before_apptainer_unpacks_into_it(kit: Kit) -> None:
+    if kit.engine != "apptainer":
+        pytest.skip("only Apptainer may unpack an image")
+    away = replace(kit, within=("env", "TMPDIR=/no/such"))
+    answer = refused(away, "away", *SMALL)
+    assert answer["error"] == "TMPDIR=/no/such is not a folder that can be written to"
+    assert answer["remedy"] == "set TMPDIR"
 
 
 def test_a_full_tmp_is_no_hindrance(full_tmp: Kit) -> None:

@@ -53,7 +53,6 @@ def image(engine: docker.DockerClient, tags: Callable[[str], str]) -> str:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "server.log").touch()
-    (tmp_path / "admin.key").touch()
     (tmp_path / "model_repository").mkdir()
     return tmp_path
 
@@ -143,6 +142,18 @@ def test_an_image_that_is_not_there_is_named(folder: Path, name: str) -> None:
 def test_a_folder_that_is_not_there_is_named(folder: Path, image: str, name: str) -> None:
     error = refusal(make_plan(folder, image, name, source=Path("/no/such/folder")))
     assert error.cause == "/no/such/folder is to be seen in the container and is not there"
+
+
+def test_a_container_that_has_made_no_key_has_none(
+    folder: Path, image: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor has this image a program to ask for one."""
+    (folder / "admin.key").write_text("a key of the server before")
+    assert start(make_plan(folder, image, name)).key() is None
+    assert not (folder / "admin.key").exists()
+    assert [record.getMessage() for record in caplog.records] == [
+        "the server has no key to its admin endpoints"
+    ]
 
 
 def test_an_image_without_the_program_is_named(folder: Path, image: str, name: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy.errors import DeploymentError
-from deploy.server.admin_key import make_key, read_key
+from deploy.server.admin_key import keep_key, make_key, read_key
 from deploy.server.keyed_start import KEY_PATTERN
 from deploy.server.keyed_start import read_key as launcher_s_read_key
 
@@ -44,6 +44,20 @@ def test_the_launcher_accepts_what_is_made(tmp_path: Path) -> None:
     key = make_key(path)
     assert re.fullmatch(KEY_PATTERN, key)
     assert launcher_s_read_key(str(path)) == key
+
+
+@pytest.mark.parametrize("text", ["", "head: cannot open '/tmp/admin.key'", "short\n", "a" * 200])
+def test_only_a_key_is_kept(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "admin.key"
+    kept = keep_key(path, text)
+    assert kept == (text if path.exists() else None)
+    assert path.exists() == (len(text) == 200)
+
+
+def test_a_key_that_is_kept_is_its_owner_s_alone(tmp_path: Path) -> None:
+    path = tmp_path / "admin.key"
+    assert keep_key(path, "k" * 64 + "\n") == read_key(path) == "k" * 64
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_a_missing_key_is_told_with_its_remedy(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from deploy.checks import room as room_module
 from deploy.checks.finding import Finding
 from deploy.checks.room import (
     container_memory_findings,
+    instance_memory_findings,
     launch_rooms,
     room_findings,
     temporary_findings,
@@ -110,6 +111,20 @@ def test_a_container_with_less_shared_memory_than_its_models_need_is_a_problem()
         "the container is to have 8 MB of shared memory, the model instances need 12 MB"
     ]
     assert not list(container_memory_findings(Deployment(instances=2)))
+
+
+def test_a_host_with_too_little_shared_memory_is_warned_of_before_an_instance() -> None:
+    deployment = Deployment(instances=2)
+    assert not list(instance_memory_findings(deployment, lambda _: FileSystem(1, 12 * MB)))
+    assert list(instance_memory_findings(deployment, lambda _: FileSystem(1, 4000))) == [
+        Finding(
+            "warning",
+            "room",
+            "/dev/shm of this host has 0 MB free, the model instances need 12 MB: up gives them "
+            "their own, apptainer run without --containall does not",
+            "fewer --instances, or doctor.py --fix if dead servers fill it",
+        )
+    ]
 
 
 def test_a_gpu_that_is_not_there_is_left_to_its_own_check(monkeypatch: pytest.MonkeyPatch) -> None:

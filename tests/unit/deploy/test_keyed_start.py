@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -271,6 +272,40 @@ def test_without_a_key_the_endpoints_are_closed_and_it_is_said(
     assert done.stdout == f"{PLACEHOLDER}\n"
 
 
+def make(path: Path, umask: int = 0) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-IS", LAUNCHER, "--new-key-file", path, "--", "/bin/echo", PLACEHOLDER],
+        umask=umask, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
+def test_a_key_that_it_makes_is_in_a_file_that_only_its_user_reads(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    done = make(path)
+    assert done.stderr == ""
+    assert done.stdout == f"{KEY_NAME}={keyed_start.read_key(str(path))}\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_what_is_in_a_new_key_s_place_is_not_written_to(tmp_path: Path) -> None:
+    """Others may write to the folder, a container's /tmp."""
+    other, path = tmp_path / "other", tmp_path / "key"
+    other.write_text("another's")
+    path.symlink_to(other)
+    assert make(path).stdout.startswith(f"{KEY_NAME}=")
+    assert not path.is_symlink()
+    assert other.read_text() == "another's"
+    assert make(path).stdout != make(path).stdout
+
+
+def test_where_no_key_can_be_made_the_endpoints_are_closed_and_it_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" / "key"
+    done = make(path)
+    told = f"keyed_start: the admin endpoints are closed to everybody: {path}: "
+    assert (done.returncode, done.stderr) == (0, f"{told}No such file or directory\n")
+    assert done.stdout == f"{PLACEHOLDER}\n"
+
+
 def test_a_program_without_a_place_for_the_key_is_not_started(key_file: Path) -> None:
     done = launch(key_file, "/bin/echo", "hello")
     told = f"keyed_start: no argument holds {PLACEHOLDER}\n"
@@ -287,5 +322,5 @@ def test_wrong_usage_is_told(key_file: Path) -> None:
     done = subprocess.run(
         [sys.executable, LAUNCHER, key_file, "/bin/echo"], capture_output=True, text=True
     )
-    told = "keyed_start: usage: keyed_start.py --key-file FILE -- PROGRAM ARGUMENT...\n"
-    assert (done.returncode, done.stderr) == (2, told)
+    usage = "keyed_start.py --key-file|--new-key-file FILE -- PROGRAM ARGUMENT..."
+    assert (done.returncode, done.stderr) == (2, f"keyed_start: usage: {usage}\n")

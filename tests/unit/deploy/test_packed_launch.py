@@ -26,7 +26,7 @@ from deploy.environment.install import serving_digest
 from deploy.errors import DeploymentError, EnvironmentSetupError, KitError, LaunchError
 from deploy.paths import ENVIRONMENT_SOURCE
 from deploy.plan import LaunchPlan
-from deploy.server.command import LAUNCHER
+from deploy.server.command import CONTAINER_KEY, LAUNCHER
 from deploy.server.command import TOLERANT_LAUNCHER as TOLERANT
 from deploy.server.distribution import distribution_folder
 from deploy.server.release import find_release
@@ -88,6 +88,7 @@ def planned(engine: ContainerEngine, deployment: Deployment) -> LaunchPlan:
         listen="0.0.0.0",
         http_listen="0.0.0.0",
         inner_ports=Ports(),
+        new_key=CONTAINER_KEY if engine.name == "docker" else None,
         user="1234:100",
     )
 
@@ -122,7 +123,6 @@ def test_the_whole_docker_command_of_a_stock_image(home: Path, archive: Path) ->
         "--publish=127.0.0.1:8012:8002",
         f"--mount=type=bind,source={state}/model_repository,target=/opt/numl/models/cpu,readonly",
         f"--mount=type=bind,source={LAUNCHER},target=/opt/numl/keyed_start.py,readonly",
-        f"--mount=type=bind,source={state}/admin.key,target=/opt/numl/admin.key,readonly",
         f"--mount=type=bind,source={TOLERANT},target=/opt/numl/with_or_without_key.sh,readonly",
         f"--mount=type=bind,source={archive},target=/opt/numl/environment.tar.gz,readonly",
         "--env=OMP_NUM_THREADS=1",
@@ -160,8 +160,16 @@ def test_the_whole_apptainer_command_of_a_stock_image(home: Path, archive: Path)
     )
 
 
-@pytest.mark.parametrize("engine", [Docker(), Apptainer()])
-def test_a_stock_image_s_own_python_hides_the_key(engine: ContainerEngine, archive: Path) -> None:
+@pytest.mark.parametrize(
+    ("engine", "key"),
+    [
+        (Docker(), ("--new-key-file", "/tmp/admin.key")),
+        (Apptainer(), ("--key-file", "/opt/numl/admin.key")),
+    ],
+)
+def test_a_stock_image_s_own_python_hides_the_key(
+    engine: ContainerEngine, key: tuple[str, str], archive: Path
+) -> None:
     arguments = planned(engine, wanted()).arguments
     assert arguments[: arguments.index("--") + 2] == (
         "/bin/sh",
@@ -169,8 +177,7 @@ def test_a_stock_image_s_own_python_hides_the_key(engine: ContainerEngine, archi
         "/usr/bin/python3",
         "-IS",
         "/opt/numl/keyed_start.py",
-        "--key-file",
-        "/opt/numl/admin.key",
+        *key,
         "--",
         "/opt/tritonserver/bin/tritonserver",
     )
@@ -203,7 +210,7 @@ def test_a_sites_repository_and_its_environments_are_mounted_beside_ours(home: P
     write_model(home / "site", "m", environment=str(outside))
     plan = rendered(Docker(), wanted(env="unpacked", models_dir=home / "site", models=("m",)))
     assert plan.container is not None
-    mounts = [(m.source, str(m.target), m.writable) for m in plan.container.mounts[3:]]
+    mounts = [(m.source, str(m.target), m.writable) for m in plan.container.mounts[2:]]
     assert mounts == [
         (home / "site", "/opt/numl/site/models", False),
         (outside, "/opt/numl/site/environments/1-their_env.tar.gz", False),

@@ -74,6 +74,13 @@ def test_the_command_line_that_hides_the_key() -> None:
     )
 
 
+def test_the_command_line_that_makes_and_hides_the_key() -> None:
+    command = keyed_command(
+        ("/bin/server",), python=Path("/p"), launcher=Path("/k.py"), key_file=Path("/f"), new=True
+    )
+    assert command == ("/p", "-IS", "/k.py", "--new-key-file", "/f", "--", "/bin/server")
+
+
 @pytest.mark.parametrize(
     ("python", "said", "told"),
     [
