@@ -18,7 +18,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
-from numl_serving.allocator import keep_freed_memory
+from numl_serving.allocator import (
+    BATCHES_BETWEEN_RETURNS,
+    keep_freed_memory,
+    return_freed_memory,
+)
 from numl_serving.compiled import CompiledError, CompiledNetwork
 from numl_serving.errors import EventError, ModelFilesError
 from numl_serving.event import PLANES, Event
@@ -70,6 +74,7 @@ class Runtime:
         self._network = network.to(device).eval()
         self._transfer = Transfer(device) if device.type != "cpu" else None
         self._compiled = compiled
+        self._batches = 0
 
     @property
     def is_compiled(self) -> bool:
@@ -136,6 +141,9 @@ class Runtime:
         """
         if not events:
             return BatchResult([], 0.0, 0.0)
+        self._batches += 1
+        if self._batches % BATCHES_BETWEEN_RETURNS == 0:
+            return_freed_memory()
         start = time.perf_counter()
         graphs = [build_graph(e, position_scale=self.card.position_scale) for e in events]
         if self._compiled is not None:
