@@ -108,6 +108,8 @@ def _measure_in_process(
 def measure_turn(server: BenchmarkServer, cell: Cell, events: EventSet, seconds: float) -> Turn:
     """Let clients send events to the server, and take its own times meanwhile."""
     name = served_name(cell.model, cell.server)
+    # Each client's first request is not timed: what is counted later are those that are.
+    connected = server.counters(name).requests + cell.concurrency
     before: list[Counters] = []
     driven = drive(
         connector(cell.protocol, server.addresses, REQUEST_S),
@@ -115,9 +117,9 @@ def measure_turn(server: BenchmarkServer, cell: Cell, events: EventSet, seconds:
         events.events,
         concurrency=cell.concurrency,
         seconds=seconds,
-        started=lambda: before.append(server.counters(name)),
+        started=lambda: before.append(server.counters(name, connected)),
     )
-    spent = server.counters(name).since(before[0])
+    spent = server.counters(name, connected + len(driven.latencies)).since(before[0])
     return Turn(
         latencies=driven.latencies,
         rate=driven.rate,

@@ -65,13 +65,18 @@ class BenchmarkServer:
         finally:
             transport.close()
 
-    def counters(self, model: str) -> Counters:
-        """Return what the server has counted of a model, which must be idle."""
+    def counters(self, model: str, requests: float = 0) -> Counters:
+        """Return what the server has counted of a model, which must be idle.
+
+        Args:
+            model: The model.
+            requests: How many it has been sent since it was loaded, if that is known.
+        """
         deadline = time.monotonic() + _SETTLE_S
         while True:
             counters = self._read_counters(model)
-            # The model itself publishes what it has counted a moment later than Triton.
-            if counters.events >= counters.requests or time.monotonic() > deadline:
+            # Triton counts a request a moment after its answer, and the model a moment later.
+            if counters.events >= counters.requests >= requests or time.monotonic() > deadline:
                 return counters
             time.sleep(0.02)
 

@@ -70,8 +70,9 @@ class Metrics:
     def count_batch(self, *, events: int, hits: int, preprocess_s: float, network_s: float) -> None:
         """Count one run of the network over some events."""
         self._last_batch = events
+        # Published in this order: who reads of an event finds all the rest of it, too.
         self._add(
-            batches=1, events=events, hits=hits, preprocessing=preprocess_s, network=network_s
+            preprocessing=preprocess_s, network=network_s, hits=hits, batches=1, events=events
         )
 
     def count_rejected(self) -> None:
