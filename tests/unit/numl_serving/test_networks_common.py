@@ -77,6 +77,16 @@ def test_weighted_sum_equals_the_sum_of_weighted_rows(seed: int, rows: int) -> N
     torch.testing.assert_close(segment_weighted_sum(table, source, weights, offsets), expected)
 
 
+@given(st.integers(0, 2**32 - 1), st.integers(0, 50))
+def test_a_sum_takes_each_edge_s_row_of_the_table(seed: int, edges: int) -> None:
+    rng = np.random.default_rng(seed)
+    _, offsets = segments(rng, edges, 7)
+    table = torch.from_numpy(rng.normal(size=(9, 3)))
+    source = torch.from_numpy(rng.integers(0, 9, edges))
+    expected = segment_sum(table[source], offsets)
+    torch.testing.assert_close(segment_sum(table, offsets, source), expected)
+
+
 def test_edges_of_a_batch_are_sorted_by_the_node_that_receives() -> None:
     rng = np.random.default_rng(1)
     graphs = [build_graph(random_event(rng, n, duplicates=True)) for n in (50, 0, 7, 120)]

@@ -155,17 +155,20 @@ def mish(x: Tensor) -> Tensor:
     return x * n.div_(n + 1.0)
 
 
-def segment_sum(values: Tensor, offsets: Tensor) -> Tensor:
-    """Sum contiguous rows.
+def segment_sum(values: Tensor, offsets: Tensor, rows: Tensor | None = None) -> Tensor:
+    """Sum rows, without ever holding those of all edges in memory.
 
     Args:
-        values: ``[E, F]``, sorted by segment.
-        offsets: int64 ``[M + 1]``, first row of each segment.
+        values: ``[R, F]``, one row per source, or per edge.
+        offsets: int64 ``[M + 1]``, first edge of each segment.
+        rows: int64 ``[E]``, the source of each edge, edges sorted by segment; None: each has a row
+            of its own, in order.
 
     Returns:
         ``[M, F]``, zero for empty segments.
     """
-    rows = torch.arange(values.shape[0], device=values.device)
+    if rows is None:
+        rows = torch.arange(values.shape[0], device=values.device)
     # Measured on one core: ten times faster than segment_reduce, 1.6 times than index_add.
     return functional.embedding_bag(rows, values, offsets, mode="sum", include_last_offset=True)
 

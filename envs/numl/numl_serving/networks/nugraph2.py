@@ -188,15 +188,20 @@ class NuGraph2(nn.Module):
         self.given_sent = PlaneClassAffine(sent[:, :, planar:], torch.zeros_like(hidden_bias))
         self.plane_output = PlaneClassAffine(*plane_layer("plane_net.net.{}.node_net.2"))
 
-        self.nexus_hidden = ClassAffine(*layer("nexus_net.nexus_net.0"))
+        # Hit -> spacepoint: the hidden layer's part of each plane, on the hits. A spacepoint sums
+        # over hits, and what it sums is then narrower.
+        weight, bias = layer("nexus_net.nexus_net.0")
+        up = weight.view(len(weight), len(PLANES), planar, -1).transpose(0, 1)
+        self.register_buffer("nexus_bias", bias)
         self.nexus_output = ClassAffine(*layer("nexus_net.nexus_net.2"))
 
         # Spacepoint -> hit: of the hit its own part and the gate's, of the spacepoint the gate's.
+        # What a hit sends to its spacepoints comes of the same product.
         gate, gate_bias = plane_layer("nexus_net.nexus_down.{}.edge_net.0")
         hidden, hidden_bias = plane_layer("nexus_net.nexus_down.{}.node_net.0")
         self.down_own = PlaneClassAffine(
-            torch.cat((hidden[:, :, :planar], gate[:, :, :planar]), 3),
-            torch.cat((hidden_bias, gate_bias), 3),
+            torch.cat((hidden[:, :, :planar], gate[:, :, :planar], up), 3),
+            torch.cat((hidden_bias, gate_bias, torch.zeros_like(up[:, :, :1])), 3),
         )
         self.register_buffer("down_gate", torch.cat(gate[:, :, planar:].unbind(), 2).contiguous())
         self.down_aggregate = PlaneClassProduct(hidden[:, :, planar:])
@@ -214,6 +219,7 @@ class NuGraph2(nn.Module):
             self.register_buffer("filter_weight", weight.view(3, spec.semantic_classes, planar, 1))
             self.register_buffer("filter_bias", torch.stack([state[f"{n}.bias"] for n in names]))
 
+    nexus_bias: Tensor
     down_gate: Tensor
     filter_weight: Tensor
     filter_bias: Tensor
@@ -272,13 +278,15 @@ class NuGraph2(nn.Module):
         hidden = tanh(own[:, :, :planar] + aggregate.view_as(state.hits))
         hits = self.plane_output(hidden, sizes, tanh)
 
-        messages = hits.flatten(0, 1).index_select(0, edges.up_rows.view(-1))
-        planes = segment_sum(messages, closed_offsets(edges.up_starts, edges.up_rows.numel()))
-        planes = planes.view(classes, len(PLANES), -1, planar)
-        joined = planes.transpose(1, 2).flatten(2)
-        nexus = tanh(self.nexus_output(tanh(self.nexus_hidden(joined))))
-
         own = self.down_own(hits, sizes)
+        planes = segment_sum(
+            own[:, :, planar + 1 :].flatten(0, 1),
+            closed_offsets(edges.up_starts, edges.up_rows.numel()),
+            edges.up_rows.view(-1),
+        )
+        planes = planes.view(classes, len(PLANES), -1, self.spec.nexus_features)
+        nexus = tanh(self.nexus_output(tanh(planes.sum(1) + self.nexus_bias)))
+
         slot_gate = torch.bmm(nexus, self.down_gate).flatten(1)
         weights = _class_softmax(
             own[:, :, planar].index_select(1, batch.down_hit),
