@@ -26,9 +26,17 @@ def parser() -> Parser:
     """Return the command's parser."""
     flags = make_parser("logs", "Show a deployment's logs, of a stopped one too.")
     flags.add_argument("--supervisor", action="store_true", help="the supervisor's log instead")
-    flags.add_argument("--tail", type=int, default=50, metavar="N", help="last lines (default: 50)")
+    flags.add_argument(
+        "--tail", type=_lines, default=50, metavar="N", help="last lines (default: 50)"
+    )
     flags.add_argument("--follow", action="store_true", help="go on until interrupted")
     return flags
+
+
+def _lines(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of lines")
+    return int(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from deploy.arguments import as_seconds
 from deploy.cli import Parser, make_parser, run
 from deploy.client.endpoint import Endpoint, client_tls
 from deploy.console import Console
@@ -49,7 +50,7 @@ def parser() -> Parser:
         type=Path,
         help="model repository with the golden answers (default: the deployment's, or the kit's)",
     )
-    add("--timeout", type=float, default=10.0, help="seconds for one answer (default: 10)")
+    add("--timeout", type=as_seconds, default=10.0, help="seconds for one answer (default: 10)")
     add("--repeat", type=_count, default=5, help="inferences of each model, for the times (5)")
     return flags
 

@@ -15,6 +15,7 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 
+from deploy.arguments import as_seconds
 from deploy.cli import Parser, make_parser, run
 from deploy.console import Console
 from deploy.health import examine
@@ -26,7 +27,7 @@ def parser() -> Parser:
     """Return the command's parser."""
     flags = make_parser("status", "Say how a deployment is: processes, models, values.")
     flags.add_argument(
-        "--timeout", type=float, default=10.0, help="seconds for an answer (default: 10)"
+        "--timeout", type=as_seconds, default=10.0, help="seconds for an answer (default: 10)"
     )
     return flags
 

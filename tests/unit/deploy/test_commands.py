@@ -142,6 +142,31 @@ def test_a_wrong_flag_is_refused_before_anything_is_done(flags: list[str], tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["up", "--instances", "abc"], "--instances: 'abc' is not a whole number from 1 to 256"),
+        (["up", "--threads", "1.5"], "--threads: 1.5 is not a whole number from 1 to 256"),
+        (["up", "--cpus", "0"], "--cpus: 0 is not a whole number from 1 to 1024"),
+        (["up", "--timeout", "-1"], "--timeout: -1 is not a number above 0, at most 3600"),
+        (["up", "--ports", "0,1,x"], "--ports: 0 is not a whole number from 1 to 65535"),
+        (["up", "--ports", "1,2"], "--ports: '1,2' is not three numbers, HTTP,GRPC,METRICS"),
+        (
+            ["status", "--timeout", "-1"],
+            "argument --timeout: '-1' is not a number of seconds above 0",
+        ),
+        (["smoke", "--timeout", "x"], "argument --timeout: 'x' is not a number of seconds above 0"),
+        (["logs", "--tail", "-1"], "argument --tail: '-1' is not a number of lines"),
+    ],
+)
+def test_a_wrong_number_is_told_with_its_option_and_what_is_wanted(
+    words: list[str], said: str, tmp_path: Path
+) -> None:
+    done = _run([f"deploy/{words[0]}.py", *words[1:]], tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == f"error: {said}"
+
+
 def test_a_dry_run_shows_a_command_and_changes_nothing(tmp_path: Path) -> None:
     done = _run(["deploy/up.py", "--dry-run", "--models", "nugraph3", "--json"], tmp_path)
     assert done.returncode == 0, done.stderr
