@@ -134,7 +134,7 @@ class Deployment(BaseModel):
         batch: How requests join; None: as the model's configuration says, by default on GPUs only.
         cpus: Cores the server may use; None: all.
         memory: Bytes the server may use, or with a unit (``4g``); None: no limit.
-        shm_size: Bytes of shared memory of a Docker container, or with a unit.
+        shm_size: Bytes of shared memory of a Docker container, or with a unit; None: 1 GB.
         heal: Whether a dead stub or server is replaced.
         timeout: Seconds until a start that is not ready counts as failed.
     """
@@ -161,7 +161,7 @@ class Deployment(BaseModel):
     batch: Batch | None = None
     cpus: Annotated[int, _whole_number(1, 1024)] | None = None
     memory: Size | None = None
-    shm_size: Size = ByteSize(10**9)
+    shm_size: Size | None = None
     heal: bool = True
     timeout: Annotated[float, _number(lambda s: 0 < s <= 3600, "above 0, at most 3600")] = 120.0
 
@@ -219,6 +219,8 @@ class Deployment(BaseModel):
             raise ValueError("env packed is for the engines docker and apptainer")
         if self.image is not None and self.engine == "local":
             raise ValueError("an image is for the engines docker and apptainer")
+        if self.shm_size is not None and self.engine in ("local", "apptainer"):
+            raise ValueError("shm_size is for the engine docker")
         if self.devices and self.flavour == "cpu":
             raise ValueError("devices are GPUs, and flavour is cpu")
         if self.archive is not None and self.env != "packed":
@@ -242,6 +244,11 @@ class Deployment(BaseModel):
     def http_listen(self) -> str:
         """The IP address for HTTP and metrics, for which Triton has no TLS."""
         return self.listen if self.tls is None else "127.0.0.1"
+
+    @property
+    def container_shm_bytes(self) -> int:
+        """The bytes of shared memory of a Docker container."""
+        return int(self.shm_size or 10**9)
 
     def instance_count(self) -> int:
         """Return the instances of each model: as asked, else one per core it may use."""

@@ -40,7 +40,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _status(options: argparse.Namespace, console: Console) -> int:
     folder = DeploymentFolder(options.name)
     state = folder.require_state()
-    url = state.url("http")
     health = examine(folder, state, timeout=options.timeout)
     rows = [
         [
@@ -63,7 +62,8 @@ def _status(options: argparse.Namespace, console: Console) -> int:
     if health.remedy is not None:
         console.line(f"  try: {health.remedy}")
     healed = f"healed stubs {state.heals} times, restarted the server {state.restarts} times"
-    console.line(f"{url}  phase {state.phase}; {healed}")
+    console.line(f"{state.url('http')}  {state.url('grpc')}")
+    console.line(f"phase {state.phase}; {healed}")
     console.answer(
         {
             "ok": not health.problems,

@@ -84,7 +84,8 @@ def _launch(
     deployment: Deployment, engine: Engine, folder: DeploymentFolder, console: Console
 ) -> DeploymentState:
     for finding in check_launch(deployment, engine.name):
-        console.say(f"warning: {finding.detail}")
+        remedy = f" ({finding.remedy})" if finding.remedy is not None else ""
+        console.say(f"warning: {finding.detail}{remedy}")
     with console.step("prepare") as say:
         engine.prepare(deployment=deployment, say=say)
     stale = folder.state_here()

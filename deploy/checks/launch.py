@@ -11,8 +11,10 @@ from deploy.checks.room import (
     launch_rooms,
     room_findings,
     temporary_findings,
+    unused_findings,
     writable_findings,
 )
+from deploy.checks.tls import tls_findings
 from deploy.deployment import Deployment, EngineName
 from deploy.engines.instances import choose_devices
 from deploy.engines.own_weights import own_weights
@@ -39,7 +41,10 @@ def check_launch(deployment: Deployment, engine: EngineName) -> list[Finding]:
     check_room(deployment, engine)
     refuse(launch_findings(MODEL_REPOSITORY, kit_models(deployment), own_weights(deployment)))
     check_ports(deployment)
-    return [*instance_memory_findings(deployment)] if engine == "apptainer" else []
+    found = [*tls_findings(deployment), *unused_findings(deployment, engine)]
+    if engine == "apptainer":
+        found += instance_memory_findings(deployment)
+    return [finding for finding in found if finding.level == "warning"]
 
 
 def check_shown_folders() -> None:

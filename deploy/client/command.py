@@ -51,8 +51,11 @@ def _parser() -> Parser:
     )
     add = parser.add_argument
     add("files", nargs="+", type=Path, metavar="FILE.h5", help="pynuml or pandas HDF5 files")
-    add("--url", help="[http|https|grpc|grpcs://]host[:port] (default: the running deployment)")
-    add("--name", help="the running deployment to ask, where there are several")
+    server = parser.add_mutually_exclusive_group()
+    server.add_argument(
+        "--url", help="[http|https|grpc|grpcs://]host[:port] (default: the running deployment)"
+    )
+    server.add_argument("--name", help="the running deployment to ask, where there are several")
     add("--protocol", choices=("http", "grpc"), help="for a URL without scheme (default: http)")
     add("--ssl", action="store_true", help="encrypt the connection")
     add("--ca", type=Path, metavar="FILE", help="PEM file of the authority to trust; implies --ssl")

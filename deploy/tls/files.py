@@ -73,8 +73,8 @@ def read_pair(cert: Path, key: Path, *, role: Role) -> Certificate:
         raise DeploymentError(f"certificate {cert}: {_reason(error, key, role)}") from None
 
 
-def check_server_files(tls: Tls) -> None:
-    """Check the files by which a server encrypts.
+def check_server_files(tls: Tls) -> Certificate:
+    """Check the files by which a server encrypts, and return what its certificate says.
 
     Raises:
         DeploymentError: One is not usable.
@@ -88,6 +88,7 @@ def check_server_files(tls: Tls) -> None:
         )
     if tls.ca is not None:
         check_authorities(tls.ca)
+    return certificate
 
 
 def check_authorities(path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.deployment import Ports
 from deploy.environment.standard import standard_environment
 from deploy.paths import CHECKOUT, cache_folder
 from deploy.server.admin_key import read_key
@@ -165,6 +166,47 @@ def test_a_wrong_number_is_told_with_its_option_and_what_is_wanted(
     done = _run([f"deploy/{words[0]}.py", *words[1:]], tmp_path)
     assert done.returncode == 2
     assert done.stderr.splitlines()[0] == f"error: {said}"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["scripts/infer.py", "x.h5", "--url", "localhost", "--name", "numl"],
+            "argument --name: not allowed with argument --url",
+        ),
+        (
+            ["deploy/smoke.py", "--url", "localhost", "--name", "numl"],
+            "--url and --name both say which server: leave one of them out",
+        ),
+        (
+            ["deploy/logs.py", "--follow", "--json"],
+            "--follow does not end, and --json is one document: leave one of them out",
+        ),
+        (
+            ["deploy/up.py", "--engine", "apptainer", "--shm-size", "2g"],
+            "deployment: shm_size is for the engine docker",
+        ),
+    ],
+)
+def test_flags_that_contradict_each_other_are_refused(
+    words: list[str], said: str, tmp_path: Path
+) -> None:
+    done = _run(words, tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == f"error: {said}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_status_shows_where_clients_find_the_server(tmp_path: Path) -> None:
+    folder = DeploymentFolder("numl", tmp_path / ".local/state/numlkit/deployments")
+    folder.write_state(make_state("numl", ports=Ports(http=1, grpc=2, metrics=3)))
+    done = _run(["deploy/status.py"], tmp_path)
+    assert done.returncode == 1  # nothing answers there
+    assert done.stdout.splitlines()[-2:] == [
+        "http://127.0.0.1:1  grpc://127.0.0.1:2",
+        "phase ready; healed stubs 0 times, restarted the server 0 times",
+    ]
 
 
 def test_a_dry_run_shows_a_command_and_changes_nothing(tmp_path: Path) -> None:

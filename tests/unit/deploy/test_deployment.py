@@ -99,6 +99,8 @@ def test_own_weights_for_a_sites_model_are_refused(tmp_path: Path) -> None:
         ('env = "packed"\nengine = "local"', "env packed is for the engines docker and apptainer"),
         ('engine = "podman"', "engine: 'podman' is not 'auto', 'local', 'docker' or 'apptainer'"),
         ('engine = "local"\nimage = "x"', "an image is for the engines docker and apptainer"),
+        ('engine = "local"\nshm_size = "2g"', "shm_size is for the engine docker"),
+        ('engine = "apptainer"\nshm_size = "2g"', "shm_size is for the engine docker"),
         ('devices = ["0"]', "devices are GPUs, and flavour is cpu"),
         ('archive = "env.tar.gz"', "archive given without env packed"),
         ("instances = 0", "instances: 0 is not a whole number from 1 to 256"),

@@ -22,7 +22,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from deploy.deployment import Tls
+from deploy.checks.finding import Finding
+from deploy.checks.tls import tls_findings
+from deploy.deployment import Deployment, Tls
 from deploy.errors import DeploymentError
 from deploy.tls.files import Role, check_authorities, check_pair, check_server_files
 from tests.certificates import FAR_AHEAD, LONG_AGO, Authority, Pair
@@ -182,9 +184,28 @@ def test_grpc_takes_a_certificate_for_any_host(authority: Authority, hosts: list
     check_server_files(Tls(cert=pair.cert, key=pair.key))
 
 
-def test_a_certificate_without_names_counts_for_its_subject(tmp_path: Path) -> None:
+def test_a_certificate_without_names_counts_for_its_subject_and_is_warned_of(
+    tmp_path: Path,
+) -> None:
     pair = self_signed(tmp_path, ec.generate_private_key(ec.SECP256R1()))
-    check_server_files(Tls(cert=pair.cert, key=pair.key))
+    tls = Tls(cert=pair.cert, key=pair.key)
+    assert check_server_files(tls).names == ()
+    unnamed = list(tls_findings(Deployment(tls=tls)))[-1]
+    assert unnamed == Finding(
+        "warning",
+        "TLS",
+        f"{pair.cert} names no host in its subject alternative names: clients that ask by an "
+        "address refuse it, and some that ask by a name",
+        "one that has them, as by openssl req -x509 ... -addext subjectAltName=DNS:HOST,IP:ADDRESS",
+    )
+
+
+def test_a_certificate_that_names_its_hosts_and_is_valid_for_long_is_all_right(
+    authority: Authority,
+) -> None:
+    pair = authority.issue("triton.example.org")
+    found = tls_findings(Deployment(tls=Tls(cert=pair.cert, key=pair.key)))
+    assert [finding.level for finding in found] == ["ok"]
 
 
 def test_authorities_are_certificates(authority: Authority, tmp_path: Path) -> None:
