@@ -21,7 +21,6 @@ from deploy.deployment import Deployment, load_deployment
 from deploy.engines.base import Engine
 from deploy.engines.choose import engine_named
 from deploy.environment.standard import standard_environment
-from deploy.files import locked
 from deploy.options import add_deployment_options, overrides
 from deploy.state import DeploymentFolder
 from deploy.tls.files import check_server_files
@@ -67,7 +66,7 @@ def _prepare(options: argparse.Namespace, console: Console) -> int:
 
 def _lay_out(engine: Engine, deployment: Deployment, folder: DeploymentFolder, say: Say) -> None:
     """Put into the deployment's folder what a server that is started by hand finds there."""
-    with locked(folder.path / "launch.lock"):
+    with folder.taking_turns():
         if folder.state() is not None:
             say(f"deployment {folder.name} is there: its model repository and key are left alone")
             return

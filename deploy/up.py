@@ -24,7 +24,6 @@ from deploy.engines.choose import choose_engine, engine_named
 from deploy.engines.ready_times import compared, remember
 from deploy.errors import LaunchError
 from deploy.failures.row import PORT_TAKEN
-from deploy.files import locked
 from deploy.health import examine
 from deploy.options import add_deployment_options, deployment_words, overrides
 from deploy.plan import LaunchPlan
@@ -64,7 +63,7 @@ def _up(options: argparse.Namespace, console: Console, words: Sequence[str]) -> 
         return 0
     folder = DeploymentFolder(deployment.name)
     # Two that start the same deployment take turns; the second finds it running.
-    with locked(folder.path / "launch.lock"):
+    with folder.taking_turns():
         state = folder.state_here()
         if state is not None and state.supervisor.process() is not None:
             _check_same(deployment, engine_named(state.engine), folder, state)

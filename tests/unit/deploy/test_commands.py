@@ -209,6 +209,13 @@ def test_status_shows_where_clients_find_the_server(tmp_path: Path) -> None:
     ]
 
 
+def test_a_refused_launch_leaves_no_deployment(tmp_path: Path) -> None:
+    done = _run(["deploy/up.py", "--engine", "local", "--models", "none"], tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: no model 'none' in ")
+    assert list((tmp_path / ".local/state/numlkit/deployments").iterdir()) == []
+
+
 def test_a_dry_run_shows_a_command_and_changes_nothing(tmp_path: Path) -> None:
     done = _run(["deploy/up.py", "--dry-run", "--models", "nugraph3", "--json"], tmp_path)
     assert done.returncode == 0, done.stderr
