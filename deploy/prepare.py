@@ -14,7 +14,7 @@ if __package__ in (None, ""):
 import argparse
 from collections.abc import Sequence
 
-from deploy.checks.launch import check_room, check_shown_folders
+from deploy.checks.launch import check_given, check_room, check_shown_folders
 from deploy.cli import Parser, make_parser, run
 from deploy.console import Console, Say
 from deploy.deployment import Deployment, load_deployment
@@ -46,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _prepare(options: argparse.Namespace, console: Console) -> int:
     deployment = load_deployment(options.file, overrides(options))
     check_shown_folders()
+    check_given(deployment)
     if deployment.tls is not None:
         check_server_files(deployment.tls)
     # Not the first that can start at once, as for up: those need little to be made.

@@ -15,7 +15,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from deploy.checks.launch import check_launch, check_shown_folders
+from deploy.checks.launch import check_given, check_launch, check_shown_folders
 from deploy.cli import Parser, make_parser, run
 from deploy.console import Console
 from deploy.deployment import Deployment, load_deployment
@@ -54,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _up(options: argparse.Namespace, console: Console, words: Sequence[str]) -> int:
     deployment = load_deployment(options.file, overrides(options))
     check_shown_folders()
+    check_given(deployment)
     if deployment.tls is not None:
         check_server_files(deployment.tls)
     choice = choose_engine(deployment)

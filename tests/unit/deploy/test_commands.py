@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import venv
@@ -209,10 +210,25 @@ def test_status_shows_where_clients_find_the_server(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("command", ["up", "prepare"])
+def test_a_checkpoint_that_is_none_is_refused_before_anything_is_made(
+    command: str, tmp_path: Path
+) -> None:
+    (tmp_path / "own.ckpt").touch()
+    flags = ["--checkpoint", f"nugraph3={tmp_path}/own.ckpt"]
+    done = _run([f"deploy/{command}.py", *flags], tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: checkpoint for nugraph3: {tmp_path}/own.ckpt: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["own.ckpt"]
+
+
 def test_a_refused_launch_leaves_no_deployment(tmp_path: Path) -> None:
-    done = _run(["deploy/up.py", "--engine", "local", "--models", "none"], tmp_path)
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: no model 'none' in ")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        flags = ["--engine", "local", "--ports", f"{port},{port - 1},{port - 2}"]
+        done = _run(["deploy/up.py", *flags], tmp_path)
+    assert done.returncode == 2
+    assert f"http port {port} " in done.stderr
     assert list((tmp_path / ".local/state/numlkit/deployments").iterdir()) == []
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from deploy.deployment import Deployment
+from deploy.engines import choose
 from deploy.engines.choose import choose_engine
+from deploy.errors import LaunchError, RepositoryError
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +45,38 @@ def test_apptainer_is_taken_where_its_sif_is_there(tmp_path: Path) -> None:
     assert choice.engine.name == "apptainer"
     assert choice.reason is not None
     assert choice.reason.startswith("its .sif is built; docker: no Docker engine answers at ")
+
+
+def test_what_no_engine_can_mend_is_said_once() -> None:
+    """The file belongs to the models, whichever engine serves them."""
+    with pytest.raises(RepositoryError) as caught:
+        choose_engine(Deployment(checkpoints={"nugraph3": Path("/none.ckpt")}))
+    assert caught.value.cause == "/none.ckpt: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("causes", "said"),
+    [
+        ({"docker": "x", "apptainer": "x"}, "x"),
+        (
+            {"docker": "x", "apptainer": "y"},
+            "no engine can start a stock image: docker: x; apptainer: y",
+        ),
+    ],
+)
+def test_why_no_engine_can_start_a_stock_image_is_said_once(
+    causes: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(name: str) -> SimpleNamespace:
+        def artefact(**_: object) -> str:
+            raise LaunchError(causes[name])
+
+        return SimpleNamespace(artefact=artefact)
+
+    monkeypatch.setattr(choose, "engine_named", fail)
+    with pytest.raises(LaunchError) as caught:
+        choose_engine(Deployment(env="packed"))
+    assert caught.value.cause == said
 
 
 @pytest.mark.parametrize("name", ["local", "docker", "apptainer"])
