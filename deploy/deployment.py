@@ -295,7 +295,10 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
         try:
             values = tomllib.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
-            raise DeploymentError(f"deployment file {file}: {error.strerror}") from None
+            raise DeploymentError(
+                f"deployment file {file}: {error.strerror}",
+                "a TOML file such as deploy/sites/cpu-node.toml, or none",
+            ) from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise DeploymentError(f"deployment file {file}: not TOML: {error}") from None
         for path in ("archive", "models_dir"):

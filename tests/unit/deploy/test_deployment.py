@@ -197,8 +197,16 @@ def test_a_wrong_flag_is_named_as_it_is_typed_whatever_stands_in_the_file(
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DeploymentError, match=r"none\.toml: No such file"):
+    with pytest.raises(DeploymentError, match=r"none\.toml: No such file") as caught:
         load_deployment(tmp_path / "none.toml", {})
+    assert caught.value.remedy == "a TOML file such as deploy/sites/cpu-node.toml, or none"
+
+
+def test_a_models_dir_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DeploymentError) as caught:
+        load_deployment(None, {"models_dir": tmp_path / "none"})
+    assert caught.value.cause == f"models_dir: {tmp_path}/none: No such file or directory"
+    assert caught.value.remedy == "name the folder that holds the models' folders"
 
 
 @pytest.mark.parametrize("name", ["-x", "a/b", "a\nb", "a\n", "A", "", "x" * 41, "a'b"])

@@ -108,6 +108,20 @@ def test_missing_files_are_named(authority: Authority, tmp_path: Path) -> None:
     assert refusal(Pair(tmp_path, pair.key)).cause == f"certificate {tmp_path}: Is a directory"
 
 
+@pytest.mark.parametrize(
+    ("role", "options"),
+    [("server", ["--tls-cert", "--tls-key"]), ("client", ["--cert", "--key"])],
+)
+def test_beside_a_missing_file_stands_the_option_to_correct(
+    authority: Authority, tmp_path: Path, role: Role, options: list[str]
+) -> None:
+    pair, none = authority.issue("a"), tmp_path / "none.pem"
+    wrong = [Pair(none, pair.key), Pair(pair.cert, none)]
+    assert [refusal(files, role).remedy for files in wrong] == [
+        f"{option} with a file that can be read" for option in options
+    ]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_may_not_be_read_is_named(authority: Authority) -> None:
     pair = authority.issue("a")
@@ -209,11 +223,11 @@ def test_a_certificate_that_names_its_hosts_and_is_valid_for_long_is_all_right(
 
 
 def test_authorities_are_certificates(authority: Authority, tmp_path: Path) -> None:
-    check_authorities(authority.file)
+    check_authorities(authority.file, "--ca")
     empty = tmp_path / "empty.pem"
     empty.touch()
     with pytest.raises(DeploymentError) as caught:
-        check_authorities(empty)
+        check_authorities(empty, "--ca")
     assert caught.value.cause == f"authority {empty}: holds no certificate in PEM form"
 
 
@@ -223,3 +237,4 @@ def test_all_files_of_a_server_are_checked(authority: Authority, tmp_path: Path)
     with pytest.raises(DeploymentError) as caught:
         check_server_files(Tls(cert=pair.cert, key=pair.key, ca=none))
     assert caught.value.cause == f"authority {none}: no such file"
+    assert caught.value.remedy == "--tls-ca with a file that can be read"
