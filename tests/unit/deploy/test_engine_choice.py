@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from deploy.deployment import Deployment
 from deploy.engines import choose
 from deploy.engines.choose import choose_engine
-from deploy.errors import LaunchError, RepositoryError
+from deploy.errors import RepositoryError
 
 
 @pytest.fixture(autouse=True)
@@ -54,29 +53,17 @@ def test_what_no_engine_can_mend_is_said_once() -> None:
     assert caught.value.cause == "/none.ckpt: No such file or directory"
 
 
-@pytest.mark.parametrize(
-    ("causes", "said"),
-    [
-        ({"docker": "x", "apptainer": "x"}, "x"),
-        (
-            {"docker": "x", "apptainer": "y"},
-            "no engine can start a stock image: docker: x; apptainer: y",
-        ),
-    ],
-)
-def test_why_no_engine_can_start_a_stock_image_is_said_once(
-    causes: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+def test_the_one_reason_why_no_engine_starts_a_stock_image_is_said_once(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(name: str) -> SimpleNamespace:
-        def artefact(**_: object) -> str:
-            raise LaunchError(causes[name])
+    class Nothing:
+        def artefact(self, **_: object) -> str:
+            raise RepositoryError("/models: Permission denied", "chmod it")
 
-        return SimpleNamespace(artefact=artefact)
-
-    monkeypatch.setattr(choose, "engine_named", fail)
-    with pytest.raises(LaunchError) as caught:
+    monkeypatch.setattr(choose, "engine_named", lambda _name: Nothing())
+    with pytest.raises(RepositoryError) as caught:
         choose_engine(Deployment(env="packed"))
-    assert caught.value.cause == said
+    assert (caught.value.cause, caught.value.remedy) == ("/models: Permission denied", "chmod it")
 
 
 @pytest.mark.parametrize("name", ["local", "docker", "apptainer"])
