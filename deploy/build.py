@@ -131,7 +131,9 @@ def _request(options: argparse.Namespace) -> BuildRequest:
         raise DeploymentError("--base-digest goes with --target image, sif or all")
     for flag, path in (("--wheels", options.wheels), ("--python", options.python)):
         if path is not None and not path.exists():
-            raise DeploymentError(f"{flag} {path}: no such file or folder")
+            raise DeploymentError(
+                f"{flag} {path}: no such file or folder", f"correct it, or leave out {flag}"
+            )
     return BuildRequest(
         targets=targets,
         flavour=options.flavour,

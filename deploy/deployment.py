@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ByteSize,
     ConfigDict,
     Field,
@@ -18,6 +19,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 
 from deploy.cores import usable_cores
 from deploy.errors import DeploymentError, RepositoryError
@@ -29,8 +31,32 @@ RELEASE_PATTERN = re.compile(r"[0-9]{2}\.[0-9]{2}")
 DEFAULT_MODELS = ("nugraph2", "nugraph2_cpu", "nugraph3")
 
 EngineName = Literal["local", "docker", "apptainer"]
-# Strict: true is not 1.
-Port = Annotated[int, Field(strict=True, ge=1, le=65535)]
+
+
+def _whole_number(low: int, high: int) -> BeforeValidator:
+    """Return what refuses all but a whole number from ``low`` to ``high``."""
+
+    def check(value: object) -> int:
+        # Its type itself: true is not 1.
+        if type(value) is not int or not low <= value <= high:
+            raise ValueError(f"{value!r} is not a whole number from {low} to {high}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _number(fits: Callable[[float], bool], wanted: str) -> BeforeValidator:
+    """Return what refuses all but a number that ``fits``, which is said as ``wanted``."""
+
+    def check(value: object) -> float:
+        if type(value) not in (int, float) or not fits(value):  # type: ignore[arg-type]
+            raise ValueError(f"{value!r} is not a number {wanted}")
+        return float(value)  # type: ignore[arg-type]
+
+    return BeforeValidator(check)
+
+
+Port = Annotated[int, _whole_number(1, 65535)]
 Size = Annotated[ByteSize, Field(ge=10**6)]
 
 
@@ -76,8 +102,8 @@ class Batch(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max_events: Annotated[int, Field(strict=True, ge=1, le=1024)] = 16
-    wait_ms: Annotated[float, Field(strict=True, ge=0, le=1000)] = 0.0
+    max_events: Annotated[int, _whole_number(1, 1024)] = 16
+    wait_ms: Annotated[float, _number(lambda ms: 0 <= ms <= 1000, "from 0 to 1000")] = 0.0
 
 
 class Deployment(BaseModel):
@@ -108,7 +134,7 @@ class Deployment(BaseModel):
         batch: How requests join; None: as the model's configuration says, by default on GPUs only.
         cpus: Cores the server may use; None: all.
         memory: Bytes the server may use, or with a unit (``4g``); None: no limit.
-        shm_size: Bytes of shared memory of a Docker container, or with a unit.
+        shm_size: Bytes of shared memory of a Docker container, or with a unit; None: 1 GB.
         heal: Whether a dead stub or server is replaced.
         timeout: Seconds until a start that is not ready counts as failed.
     """
@@ -130,14 +156,14 @@ class Deployment(BaseModel):
     listen: str = "127.0.0.1"
     tls: Tls | None = None
     ports: Ports | None = None
-    instances: Annotated[int, Field(strict=True, ge=1, le=256)] | None = None
-    threads: Annotated[int, Field(strict=True, ge=1, le=256)] = 1
+    instances: Annotated[int, _whole_number(1, 256)] | None = None
+    threads: Annotated[int, _whole_number(1, 256)] = 1
     batch: Batch | None = None
-    cpus: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = None
+    cpus: Annotated[int, _whole_number(1, 1024)] | None = None
     memory: Size | None = None
-    shm_size: Size = ByteSize(10**9)
+    shm_size: Size | None = None
     heal: bool = True
-    timeout: Annotated[float, Field(strict=True, gt=0, le=3600)] = 120.0
+    timeout: Annotated[float, _number(lambda s: 0 < s <= 3600, "above 0, at most 3600")] = 120.0
 
     @field_validator("models")
     @classmethod
@@ -193,6 +219,8 @@ class Deployment(BaseModel):
             raise ValueError("env packed is for the engines docker and apptainer")
         if self.image is not None and self.engine == "local":
             raise ValueError("an image is for the engines docker and apptainer")
+        if self.shm_size is not None and self.engine in ("local", "apptainer"):
+            raise ValueError("shm_size is for the engine docker")
         if self.devices and self.flavour == "cpu":
             raise ValueError("devices are GPUs, and flavour is cpu")
         if self.archive is not None and self.env != "packed":
@@ -217,10 +245,38 @@ class Deployment(BaseModel):
         """The IP address for HTTP and metrics, for which Triton has no TLS."""
         return self.listen if self.tls is None else "127.0.0.1"
 
+    @property
+    def container_shm_bytes(self) -> int:
+        """The bytes of shared memory of a Docker container."""
+        return int(self.shm_size or 10**9)
+
     def instance_count(self) -> int:
         """Return the instances of each model: as asked, else one per core it may use."""
         usable = usable_cores()
         return self.instances or min(self.cpus or usable, usable)
+
+
+# Flags that are not called as the key that they set.
+_OPTIONS = {
+    "ports": "--ports",
+    "devices": "--gpu",
+    "checkpoints": "--checkpoint",
+    "norms": "--norm",
+}
+_TABLES: Mapping[str, type[BaseModel]] = {"ports": Ports, "tls": Tls, "batch": Batch}
+# What is wanted where pydantic finds something else, by its name for the error.
+_WANTED = {
+    "string_pattern_mismatch": "at most 40 lower-case letters, digits, dots and dashes",
+    "byte_size": "a size like 512m or 4g (1m is the least)",
+    "byte_size_unit": "a size like 512m or 4g (1m is the least)",
+    "greater_than_equal": "a size like 512m or 4g (1m is the least)",
+    "string_type": "text in quotes",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "tuple_type": "a list",
+    "dict_type": "a table",
+    "path_type": "a path",
+}
 
 
 def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployment:
@@ -239,7 +295,10 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
         try:
             values = tomllib.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
-            raise DeploymentError(f"deployment file {file}: {error.strerror}") from None
+            raise DeploymentError(
+                f"deployment file {file}: {error.strerror}",
+                "a TOML file such as deploy/sites/cpu-node.toml, or none",
+            ) from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise DeploymentError(f"deployment file {file}: not TOML: {error}") from None
         for path in ("archive", "models_dir"):
@@ -266,23 +325,29 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "deployment"
-        text = first["msg"].removeprefix("Value error, ")
-        tables: dict[str, type[BaseModel]] = {"ports": Ports, "tls": Tls, "batch": Batch}
-        *keys, last = tables.get(where.split(".")[0], Deployment).model_fields
-        if first["type"] == "extra_forbidden":
-            text = f"no such key (there are: {', '.join([*keys, last])})"
-        elif first["type"].startswith("byte_size"):
-            text = f"{first['input']!r} is not a size like 512m or 4g"
-        elif first["type"] == "string_pattern_mismatch":
-            text = (
-                f"{first['input']!r} is not at most 40 lower-case letters, digits, dots and dashes"
-            )
-        elif first["type"] == "missing":
-            text = "is missing: certificate and private key belong together"
-        elif first["type"] in ("model_type", "dataclass_type"):
-            text = f"expected a table with {', '.join(keys)} and {last}"
+        key = where.split(".")[0]
+        if key in given:
+            option = _OPTIONS.get(key, f"--{where.replace('.', '-').replace('_', '-')}")
+            raise DeploymentError(f"{option}: {_in_words(first)}") from None
         origin = f" (in {file})" if file is not None else ""
-        raise DeploymentError(f"{where}: {text}{origin}") from None
+        raise DeploymentError(f"{where}: {_in_words(first)}{origin}") from None
+
+
+def _in_words(error: ErrorDetails) -> str:
+    """Return what is wrong with a value, in the kit's words."""
+    kind = error["type"]
+    *keys, last = _TABLES.get(str(error["loc"][0]) if error["loc"] else "", Deployment).model_fields
+    if kind in _WANTED:
+        return f"{error['input']!r} is not {_WANTED[kind]}"
+    if kind == "literal_error":
+        return f"{error['input']!r} is not {error['ctx']['expected']}"
+    if kind == "extra_forbidden":
+        return f"no such key (there are: {', '.join([*keys, last])})"
+    if kind == "missing":
+        return "is missing: certificate and private key belong together"
+    if kind in ("model_type", "dataclass_type"):
+        return f"expected a table with {', '.join(keys)} and {last}"
+    return error["msg"].removeprefix("Value error, ")
 
 
 def _add_site_models(values: dict[str, Any]) -> None:

@@ -9,9 +9,11 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+_OPENING_ATTEMPTS = 100
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
@@ -74,25 +76,51 @@ def remove_folder(folder: Path) -> None:
 def locked(path: Path, *, waiting: Callable[[], None] | None = None) -> Iterator[None]:
     """Hold an exclusive lock on ``path`` (made if absent) for the length of the block.
 
+    Whoever holds it may remove the file: those who wait then take turns at a new one.
+
     Args:
         path: The lock file; its time tells when it was last taken.
         waiting: Is called once if somebody else holds it.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as stream:
-        if waiting is not None and not _lock_at_once(stream):
-            waiting()
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        os.utime(stream.fileno())
-        yield
+    while True:
+        with _open_lock(path) as stream:
+            if waiting is not None and not _lock_at_once(stream):
+                waiting()
+                waiting = None
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            if _is_at(path, stream):
+                os.utime(stream.fileno())
+                yield
+                return
 
 
 @contextmanager
 def unless_locked(path: Path) -> Iterator[bool]:
     """Hold a lock as :func:`locked` does, if nobody else does; yield whether it is held."""
+    while True:
+        with _open_lock(path) as stream:
+            held = _lock_at_once(stream)
+            if not held or _is_at(path, stream):
+                yield held
+                return
+
+
+def _open_lock(path: Path) -> IO[str]:
+    # Its last holder may remove the folder between any two of these steps.
+    for _ in range(_OPENING_ATTEMPTS):
+        with suppress(FileNotFoundError, FileExistsError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path.open("a")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as stream:
-        yield _lock_at_once(stream)
+    return path.open("a")
+
+
+def _is_at(path: Path, stream: IO[str]) -> bool:
+    """Return whether the opened file is the one at ``path``, which others would open."""
+    try:
+        return os.path.samestat(os.fstat(stream.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _lock_at_once(opened: IO[str] | int) -> bool:

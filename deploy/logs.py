@@ -18,7 +18,7 @@ from pathlib import Path
 
 from deploy.cli import Parser, make_parser, run
 from deploy.console import Console
-from deploy.errors import NotRunningError
+from deploy.errors import DeploymentError, NotRunningError
 from deploy.state import DeploymentFolder
 
 
@@ -26,9 +26,17 @@ def parser() -> Parser:
     """Return the command's parser."""
     flags = make_parser("logs", "Show a deployment's logs, of a stopped one too.")
     flags.add_argument("--supervisor", action="store_true", help="the supervisor's log instead")
-    flags.add_argument("--tail", type=int, default=50, metavar="N", help="last lines (default: 50)")
+    flags.add_argument(
+        "--tail", type=_lines, default=50, metavar="N", help="last lines (default: 50)"
+    )
     flags.add_argument("--follow", action="store_true", help="go on until interrupted")
     return flags
+
+
+def _lines(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of lines")
+    return int(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,15 +45,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _logs(options: argparse.Namespace, console: Console) -> int:
+    if options.follow and options.json:
+        raise DeploymentError(
+            "--follow does not end, and --json is one document: leave one of them out"
+        )
     folder = DeploymentFolder(options.name)
     path = folder.supervisor_log if options.supervisor else folder.log
     if not path.exists():
         raise NotRunningError(
             f"deployment {options.name!r} has no log", f"python3 deploy/up.py --name {options.name}"
         )
-    following = options.follow and not options.json
     content = path.read_bytes()
-    if following:
+    if options.follow:
         # A line that is being written is shown when it is whole.
         content = content[: content.rfind(b"\n") + 1]
     lines = content.removesuffix(b"\n").split(b"\n") if content else []
@@ -54,7 +65,7 @@ def _logs(options: argparse.Namespace, console: Console) -> int:
         console.log_line(line)
     said = [line.decode(errors="replace") for line in lines]
     console.answer({"ok": True, "log": str(path), "lines": said})
-    if following:
+    if options.follow:
         _follow(path, len(content), console)
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +84,13 @@ def add_deployment_options(flags: Parser) -> None:
     )
     flags.add_argument(
         "--instances",
-        type=int,
+        type=_number,
         help="instances of each model, on each GPU if it runs there (default: cores; 1 on a GPU)",
     )
-    flags.add_argument("--cpus", type=int, help="cores the server may use (default: all)")
+    flags.add_argument("--cpus", type=_number, help="cores the server may use (default: all)")
     flags.add_argument("--memory", help="memory it may use, as in 4g (default: no limit)")
     flags.add_argument("--shm-size", help="shared memory of a Docker container (default: 1g)")
-    flags.add_argument("--threads", type=int, help="torch threads per instance (default: 1)")
+    flags.add_argument("--threads", type=_number, help="torch threads per instance (default: 1)")
     flags.add_argument(
         "--no-heal",
         action="store_const",
@@ -97,7 +98,15 @@ def add_deployment_options(flags: Parser) -> None:
         dest="heal",
         help="do not replace what dies",
     )
-    flags.add_argument("--timeout", type=float, help="seconds to become ready (default: 120)")
+    flags.add_argument("--timeout", type=_number, help="seconds to become ready (default: 120)")
+
+
+def _number(text: str) -> int | float | str:
+    """Return the number that ``text`` is; else ``text``, which the deployment then refuses."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def deployment_words(words: Sequence[str]) -> list[str]:
@@ -117,9 +126,11 @@ def overrides(options: argparse.Namespace) -> dict[str, Any]:
     ports = None
     if options.ports is not None:
         numbers = options.ports.split(",")
-        if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
-            raise DeploymentError(f"--ports {options.ports!r}: expected HTTP,GRPC,METRICS")
-        ports = dict(zip(Ports.model_fields, map(int, numbers), strict=True))
+        if len(numbers) != 3:
+            raise DeploymentError(
+                f"--ports: {options.ports!r} is not three numbers, HTTP,GRPC,METRICS"
+            )
+        ports = dict(zip(Ports.model_fields, map(_number, numbers), strict=True))
     named = (
         "name", "engine", "image", "env", "listen", "instances", "threads", "cpus", "memory",
         "shm_size", "heal", "timeout",

@@ -14,14 +14,13 @@ if __package__ in (None, ""):
 import argparse
 from collections.abc import Sequence
 
-from deploy.checks.launch import check_room, check_shown_folders
+from deploy.checks.launch import check_given, check_room, check_shown_folders
 from deploy.cli import Parser, make_parser, run
 from deploy.console import Console, Say
 from deploy.deployment import Deployment, load_deployment
 from deploy.engines.base import Engine
 from deploy.engines.choose import engine_named
 from deploy.environment.standard import standard_environment
-from deploy.files import locked
 from deploy.options import add_deployment_options, overrides
 from deploy.state import DeploymentFolder
 from deploy.tls.files import check_server_files
@@ -47,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _prepare(options: argparse.Namespace, console: Console) -> int:
     deployment = load_deployment(options.file, overrides(options))
     check_shown_folders()
+    check_given(deployment)
     if deployment.tls is not None:
         check_server_files(deployment.tls)
     # Not the first that can start at once, as for up: those need little to be made.
@@ -67,7 +67,7 @@ def _prepare(options: argparse.Namespace, console: Console) -> int:
 
 def _lay_out(engine: Engine, deployment: Deployment, folder: DeploymentFolder, say: Say) -> None:
     """Put into the deployment's folder what a server that is started by hand finds there."""
-    with locked(folder.path / "launch.lock"):
+    with folder.taking_turns():
         if folder.state() is not None:
             say(f"deployment {folder.name} is there: its model repository and key are left alone")
             return

@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from deploy.cli import Parser, make_parser, run
+from deploy.arguments import as_seconds
+from deploy.cli import DEFAULT_NAME, Parser, make_parser, run
 from deploy.client.endpoint import Endpoint, client_tls
 from deploy.console import Console
 from deploy.deployment import DEFAULT_MODELS
-from deploy.errors import KitError
+from deploy.errors import DeploymentError, KitError
 from deploy.paths import MODEL_REPOSITORY
 from deploy.server.service import ExpectedModel, ServiceCheck, check_service
 from deploy.state import DeploymentFolder, DeploymentState
@@ -36,6 +37,7 @@ def parser() -> Parser:
         "smoke",
         "Check readiness, tensors and values of each model, with one event; show how long it took.",
     )
+    flags.set_defaults(name=None)  # so that one that is given beside --url is seen
     add = flags.add_argument
     add(
         "--url", help="http[s]://host:port or grpc[s]://host:port (default: the deployment's, both)"
@@ -49,7 +51,7 @@ def parser() -> Parser:
         type=Path,
         help="model repository with the golden answers (default: the deployment's, or the kit's)",
     )
-    add("--timeout", type=float, default=10.0, help="seconds for one answer (default: 10)")
+    add("--timeout", type=as_seconds, default=10.0, help="seconds for one answer (default: 10)")
     add("--repeat", type=_count, default=5, help="inferences of each model, for the times (5)")
     return flags
 
@@ -68,11 +70,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _smoke(options: argparse.Namespace, console: Console) -> int:
     names: Sequence[str] = DEFAULT_MODELS
     repository = MODEL_REPOSITORY
+    if options.url is not None and options.name is not None:
+        raise DeploymentError("--url and --name both say which server: leave one of them out")
     if options.url is not None:
         files = {"ca": options.ca, "cert": options.cert, "key": options.key}
         endpoints = [Endpoint.parse(options.url, **files)]
     else:
-        folder = DeploymentFolder(options.name)
+        folder = DeploymentFolder(options.name or DEFAULT_NAME)
         state = folder.require_state()
         names, repository = state.models, folder.repository
         endpoints = [Endpoint.parse(state.url("http")), _own_grpc(state, options)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import platform
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from deploy.deployment import EngineName, Ports, Tls
 from deploy.errors import DeploymentError, NotRunningError
-from deploy.files import write_atomically
+from deploy.files import locked, write_atomically
 from deploy.paths import deployments_folder
 from deploy.plan import LaunchPlan
 
@@ -154,10 +156,24 @@ class DeploymentFolder:
         self.plan_file = self.path / "plan.json"
         self.state_file = self.path / "state.json"
         self.lock_file = self.path / "lock"
+        self.launch_lock = self.path / "launch.lock"
         self.key_file = self.path / "admin.key"
         self.repository = self.path / "model_repository"
         self.log = self.path / "server.log"
         self.supervisor_log = self.path / "supervisor.log"
+
+    @contextmanager
+    def taking_turns(self) -> Iterator[None]:
+        """Let nobody else start the deployment; leave no folder if nothing was made in it."""
+        with locked(self.launch_lock):
+            try:
+                yield
+            finally:
+                if [*self.path.glob("*")] == [self.launch_lock]:
+                    self.launch_lock.unlink()
+                    # Who waited may be in it by now, with a lock file of their own.
+                    with suppress(OSError):
+                        self.path.rmdir()
 
     def state(self) -> DeploymentState | None:
         """Return the state file's content, or None if there is no such file.

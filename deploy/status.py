@@ -15,6 +15,7 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 
+from deploy.arguments import as_seconds
 from deploy.cli import Parser, make_parser, run
 from deploy.console import Console
 from deploy.health import examine
@@ -26,7 +27,7 @@ def parser() -> Parser:
     """Return the command's parser."""
     flags = make_parser("status", "Say how a deployment is: processes, models, values.")
     flags.add_argument(
-        "--timeout", type=float, default=10.0, help="seconds for an answer (default: 10)"
+        "--timeout", type=as_seconds, default=10.0, help="seconds for an answer (default: 10)"
     )
     return flags
 
@@ -39,7 +40,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _status(options: argparse.Namespace, console: Console) -> int:
     folder = DeploymentFolder(options.name)
     state = folder.require_state()
-    url = state.url("http")
     health = examine(folder, state, timeout=options.timeout)
     rows = [
         [
@@ -62,7 +62,8 @@ def _status(options: argparse.Namespace, console: Console) -> int:
     if health.remedy is not None:
         console.line(f"  try: {health.remedy}")
     healed = f"healed stubs {state.heals} times, restarted the server {state.restarts} times"
-    console.line(f"{url}  phase {state.phase}; {healed}")
+    console.line(f"{state.url('http')}  {state.url('grpc')}")
+    console.line(f"phase {state.phase}; {healed}")
     console.answer(
         {
             "ok": not health.problems,

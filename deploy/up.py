@@ -15,7 +15,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from deploy.checks.launch import check_launch, check_shown_folders
+from deploy.checks.launch import check_given, check_launch, check_shown_folders
 from deploy.cli import Parser, make_parser, run
 from deploy.console import Console
 from deploy.deployment import Deployment, load_deployment
@@ -24,7 +24,6 @@ from deploy.engines.choose import choose_engine, engine_named
 from deploy.engines.ready_times import compared, remember
 from deploy.errors import LaunchError
 from deploy.failures.row import PORT_TAKEN
-from deploy.files import locked
 from deploy.health import examine
 from deploy.options import add_deployment_options, deployment_words, overrides
 from deploy.plan import LaunchPlan
@@ -55,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _up(options: argparse.Namespace, console: Console, words: Sequence[str]) -> int:
     deployment = load_deployment(options.file, overrides(options))
     check_shown_folders()
+    check_given(deployment)
     if deployment.tls is not None:
         check_server_files(deployment.tls)
     choice = choose_engine(deployment)
@@ -64,7 +64,7 @@ def _up(options: argparse.Namespace, console: Console, words: Sequence[str]) -> 
         return 0
     folder = DeploymentFolder(deployment.name)
     # Two that start the same deployment take turns; the second finds it running.
-    with locked(folder.path / "launch.lock"):
+    with folder.taking_turns():
         state = folder.state_here()
         if state is not None and state.supervisor.process() is not None:
             _check_same(deployment, engine_named(state.engine), folder, state)
@@ -84,7 +84,8 @@ def _launch(
     deployment: Deployment, engine: Engine, folder: DeploymentFolder, console: Console
 ) -> DeploymentState:
     for finding in check_launch(deployment, engine.name):
-        console.say(f"warning: {finding.detail}")
+        remedy = f" ({finding.remedy})" if finding.remedy is not None else ""
+        console.say(f"warning: {finding.detail}{remedy}")
     with console.step("prepare") as say:
         engine.prepare(deployment=deployment, say=say)
     stale = folder.state_here()

@@ -26,6 +26,7 @@ from deploy.checks.room import (
     launch_rooms,
     room_findings,
     temporary_findings,
+    unused_findings,
     writable_findings,
 )
 from deploy.checks.tls import tls_findings
@@ -110,6 +111,7 @@ def _rooms(deployment: Deployment, engine: EngineName) -> Iterator[Finding]:
         yield from container_memory_findings(deployment)
     if engine == "apptainer":
         yield from instance_memory_findings(deployment)
+    yield from unused_findings(deployment, engine)
 
 
 def _image_folder() -> Path | None:

@@ -11,16 +11,39 @@ from deploy.checks.room import (
     launch_rooms,
     room_findings,
     temporary_findings,
+    unused_findings,
     writable_findings,
 )
+from deploy.checks.tls import tls_findings
 from deploy.deployment import Deployment, EngineName
 from deploy.engines.instances import choose_devices
 from deploy.engines.own_weights import own_weights
-from deploy.engines.site import kit_models
+from deploy.engines.packed import find_archive
+from deploy.engines.site import kit_models, site_models
+from deploy.environment.checkpoints import check_own_weights
 from deploy.errors import DeploymentError
 from deploy.paths import MODEL_REPOSITORY, cache_folder, state_folder
+from deploy.repository.stage import find_model
 from deploy.server.command import require_plain
 from deploy.state import DeploymentFolder
+
+
+def check_given(deployment: Deployment) -> None:
+    """Refuse what is named and cannot be served, whichever engine would serve it.
+
+    Args:
+        deployment: What is wanted.
+
+    Raises:
+        KitError: Naming the first model or file that is not there or not of its kind.
+    """
+    site_models(deployment)
+    for model in kit_models(deployment):
+        find_model(MODEL_REPOSITORY, model)
+    for model, checkpoint in deployment.checkpoints.items():
+        check_own_weights(model, checkpoint, deployment.norms.get(model))
+    if deployment.archive is not None:
+        find_archive(deployment)
 
 
 def check_launch(deployment: Deployment, engine: EngineName) -> list[Finding]:
@@ -39,7 +62,10 @@ def check_launch(deployment: Deployment, engine: EngineName) -> list[Finding]:
     check_room(deployment, engine)
     refuse(launch_findings(MODEL_REPOSITORY, kit_models(deployment), own_weights(deployment)))
     check_ports(deployment)
-    return [*instance_memory_findings(deployment)] if engine == "apptainer" else []
+    found = [*tls_findings(deployment), *unused_findings(deployment, engine)]
+    if engine == "apptainer":
+        found += instance_memory_findings(deployment)
+    return [finding for finding in found if finding.level == "warning"]
 
 
 def check_shown_folders() -> None:

@@ -12,6 +12,7 @@ from deploy.engines.site import site_models
 from deploy.errors import RepositoryError
 from deploy.repository.config import misfits, read_config
 from deploy.repository.stage import (
+    AGAIN,
     MODEL_FILES,
     VERSION,
     find_model,
@@ -27,7 +28,6 @@ _CODE = "model.py"
 _CONFIG = "config.pbtxt"
 # A stub beside the configuration serves a Python of its own, with the library it is linked to.
 _BESIDE_CONFIG = {_CONFIG, VERSION, "triton_python_backend_stub"}
-_AGAIN = "git checkout it, or import the checkpoint again (scripts/import_checkpoint.py)"
 _REMEDY = "correct the file, or git checkout it"
 _BESIDE_WEIGHTS = {_CODE, *MODEL_FILES, "__pycache__"}
 
@@ -123,7 +123,7 @@ def _check_files(folder: Path, files: Path) -> None:
         if not (files / name).is_file():
             raise RepositoryError(
                 f"{files / name}: no such file",
-                _AGAIN,
+                AGAIN,
             )
     facts, digest = read_weight_facts(files), read_weights_digest(files)
     if digest is not None:
@@ -134,7 +134,7 @@ def _check_files(folder: Path, files: Path) -> None:
     if missing := sorted(asked - golden.inputs.keys()):
         raise RepositoryError(
             f"{files / 'golden.npz'}: its event has no {', '.join(missing)}",
-            _AGAIN,
+            AGAIN,
         )
 
 

@@ -94,12 +94,12 @@ def temporary_findings() -> Iterator[Finding]:
 
 def container_memory_findings(deployment: Deployment) -> Iterator[Finding]:
     """Return a problem if a Docker container is to get too little shared memory."""
-    needed = _shared_bytes(deployment)
-    if deployment.shm_size < needed:
+    needed, given = _shared_bytes(deployment), deployment.container_shm_bytes
+    if given < needed:
         yield Finding(
             "problem",
             SUBJECT,
-            f"the container is to have {size(deployment.shm_size)} of shared memory, "
+            f"the container is to have {size(given)} of shared memory, "
             f"the model instances need {size(needed)}",
             "--shm-size 1g, or fewer --instances",
         )
@@ -121,6 +121,18 @@ def instance_memory_findings(
             f"{SHARED_MEMORY} of this host has {size(free)} free, the model instances need "
             f"{size(needed)}: up gives them their own, apptainer run without --containall does not",
             _MORE_SHARED_MEMORY,
+        )
+
+
+def unused_findings(deployment: Deployment, engine: EngineName) -> Iterator[Finding]:
+    """Return a warning if shared memory is asked for that the engine does not give."""
+    if deployment.shm_size is not None and engine != "docker":
+        yield Finding(
+            "warning",
+            SUBJECT,
+            "shm_size is of no use: only a Docker container has shared memory of a chosen size, "
+            f"and the engine is {engine}",
+            "--engine docker, or leave it out",
         )
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from deploy.checks.finding import Finding, ok
 from deploy.deployment import Deployment
 from deploy.tls.certificate import day
-from deploy.tls.files import check_pair, check_server_files
+from deploy.tls.files import check_server_files
 
 SUBJECT = "TLS"
 _SOON = timedelta(days=30)
@@ -25,10 +25,20 @@ def tls_findings(deployment: Deployment) -> Iterator[Finding]:
     """
     if deployment.tls is None:
         return
-    check_server_files(deployment.tls)
-    end = check_pair(deployment.tls.cert, deployment.tls.key, role="server").not_after
+    certificate = check_server_files(deployment.tls)
+    end = certificate.not_after
     detail = f"{deployment.tls.cert} is valid until {day(end)}"
     if end - datetime.now(UTC) < _SOON:
         yield Finding("warning", SUBJECT, detail, "renew it, then start the deployment anew")
     else:
         yield ok(SUBJECT, detail)
+    if not certificate.names:
+        # Clients in Python and C++ then compare its common name, if it is no address; Go's do not.
+        yield Finding(
+            "warning",
+            SUBJECT,
+            f"{deployment.tls.cert} names no host in its subject alternative names: clients that "
+            "ask by an address refuse it, and some that ask by a name",
+            "one that has them, as by openssl req -x509 ... "
+            "-addext subjectAltName=DNS:HOST,IP:ADDRESS",
+        )

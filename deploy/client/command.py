@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from deploy.arguments import as_seconds
 from deploy.cli import INTERRUPTED, Parser, run
 from deploy.client.answers import Labels
 from deploy.client.diagnosis import why_unreachable
@@ -50,8 +51,11 @@ def _parser() -> Parser:
     )
     add = parser.add_argument
     add("files", nargs="+", type=Path, metavar="FILE.h5", help="pynuml or pandas HDF5 files")
-    add("--url", help="[http|https|grpc|grpcs://]host[:port] (default: the running deployment)")
-    add("--name", help="the running deployment to ask, where there are several")
+    server = parser.add_mutually_exclusive_group()
+    server.add_argument(
+        "--url", help="[http|https|grpc|grpcs://]host[:port] (default: the running deployment)"
+    )
+    server.add_argument("--name", help="the running deployment to ask, where there are several")
     add("--protocol", choices=("http", "grpc"), help="for a URL without scheme (default: http)")
     add("--ssl", action="store_true", help="encrypt the connection")
     add("--ca", type=Path, metavar="FILE", help="PEM file of the authority to trust; implies --ssl")
@@ -68,7 +72,7 @@ def _parser() -> Parser:
         help="only this event; may be repeated",
     )
     add("--concurrency", type=_at_least_one, default=4, metavar="N", help="requests at once (4)")
-    add("--timeout", type=_seconds, default=60.0, metavar="S", help="seconds per request (60)")
+    add("--timeout", type=as_seconds, default=60.0, metavar="S", help="seconds per request (60)")
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="answer with one JSON document")
     output.add_argument("--quiet", action="store_true", help="no progress, only the answer")
@@ -87,16 +91,6 @@ def _at_least_one(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 1024:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 1024")
     return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return seconds
 
 
 def _infer(options: argparse.Namespace, console: Console) -> int:

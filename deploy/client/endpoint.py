@@ -119,7 +119,7 @@ def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ClientTl
         DeploymentError: A file is not usable, or a certificate comes without its key.
     """
     if ca is not None:
-        check_authorities(ca)
+        check_authorities(ca, "--ca")
     if cert is not None and key is not None:
         check_pair(cert, key, role="client")
     elif cert is not None or key is not None:

@@ -46,10 +46,14 @@ def choose_engine(deployment: Deployment) -> Choice:
 
     Args:
         deployment: What is wanted.
+
+    Raises:
+        KitError: If none can; where all have the same cause, with that.
     """
     if deployment.engine != "auto":
         return Choice(engine_named(deployment.engine), None)
-    passed_over = []
+    packed = deployment.env == "packed"
+    passed_over, refusals = [], []
     names: tuple[EngineName, ...] = ("docker", "apptainer")
     for name in names:
         engine = engine_named(name)
@@ -58,13 +62,19 @@ def choose_engine(deployment: Deployment) -> Choice:
         except KitError as error:
             remedy = f" ({error.remedy})" if error.remedy else ""
             passed_over.append(f"{name}: {error.cause}{remedy}")
+            refusals.append(error)
         else:
-            done = "there" if deployment.env == "packed" else "built"
+            done = "there" if packed else "built"
             why = f"its image is {done}" if name == "docker" else f"its .sif is {done}"
             return Choice(engine, "; ".join([why, *passed_over]))
-    if deployment.env == "packed":
-        raise LaunchError(
-            f"no engine can start a stock image: {'; '.join(passed_over)}",
-            "--engine docker or apptainer, whose remedy is then this one",
-        )
-    return Choice(engine_named("local"), "; ".join(["needs no container", *passed_over]))
+    if not packed:
+        local = engine_named("local")
+        # What keeps this one from it, too, is in the models, and said once.
+        local.artefact(deployment=deployment)
+        return Choice(local, "; ".join(["needs no container", *passed_over]))
+    if len({error.cause for error in refusals}) == 1:
+        raise refusals[0]
+    raise LaunchError(
+        f"no engine can start a stock image: {'; '.join(passed_over)}",
+        "--engine docker or apptainer, whose remedy is then this one",
+    )

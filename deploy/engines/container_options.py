@@ -53,7 +53,7 @@ def create_options(plan: LaunchPlan) -> dict[str, Any]:
             f"{CONTAINER_PORTS[use]}/tcp": (_published_at(deployment, use), port)
             for use, port in plan.ports.model_dump().items()
         },
-        "shm_size": int(deployment.shm_size),
+        "shm_size": deployment.container_shm_bytes,
         "ulimits": [Ulimit(name=name, soft=value, hard=value) for name, value in container.limits],
         "read_only": True,
         "tmpfs": {"/tmp": scratch_options(container)},
@@ -95,7 +95,7 @@ def run_command(plan: LaunchPlan) -> tuple[str, ...]:
     words += ["--read-only", f"--tmpfs=/tmp:{scratch_options(container)}"]
     words += ["--cap-drop=ALL", "--security-opt=no-new-privileges"]
     words += [f"--ulimit={name}={value}" for name, value in container.limits]
-    words.append(f"--shm-size={int(deployment.shm_size)}")
+    words.append(f"--shm-size={deployment.container_shm_bytes}")
     if deployment.cpus is not None:
         words.append(f"--cpus={deployment.cpus}")
     if deployment.memory is not None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+import zipfile
 from pathlib import Path
 
 from deploy.console import Say
 from deploy.environment.install import Environment
-from deploy.errors import RepositoryError
+from deploy.errors import DeploymentError, RepositoryError
 from deploy.files import locked
 from deploy.paths import CHECKOUT, MODEL_REPOSITORY
-from deploy.repository.stage import VERSION, read_architecture
+from deploy.repository.stage import MODEL_FILES, VERSION, read_architecture
 
 
 def imported_folder(cache: Path, checkpoint: Path, norm: Path | None) -> Path:
@@ -34,6 +35,47 @@ def imported_folder(cache: Path, checkpoint: Path, norm: Path | None) -> Path:
         except OSError as error:
             raise RepositoryError(f"{path}: {error.strerror}") from None
     return cache / "checkpoints" / total.hexdigest()[:16]
+
+
+def check_own_weights(model: str, checkpoint: Path, norm: Path | None) -> None:
+    """Check what can be told of a user's own weights without the execution environment.
+
+    Args:
+        model: The model that will serve them.
+        checkpoint: A Lightning checkpoint, or a folder that was made from one.
+        norm: Feature normalisation, or None.
+
+    Raises:
+        DeploymentError: If that cannot be what one is or the other.
+    """
+    remedy = (
+        f"--checkpoint {model}=PATH with a Lightning checkpoint (.ckpt), or with a folder that "
+        "scripts/import_checkpoint.py has made"
+    )
+    if checkpoint.is_dir():
+        lacking = [name for name in MODEL_FILES if not (checkpoint / name).is_file()]
+        reason = f"the folder has no {lacking[0]}" if lacking else None
+    else:
+        reason = _why_not_read(checkpoint)
+        if reason is None and not zipfile.is_zipfile(checkpoint):
+            reason = "no whole PyTorch checkpoint (a zip archive, since PyTorch 1.6)"
+    if reason is not None:
+        raise DeploymentError(f"checkpoint for {model}: {checkpoint}: {reason}", remedy)
+    reason = _why_not_read(norm) if norm is not None else None
+    if reason is not None:
+        remedy = f"--norm {model}=FILE with JSON, HDF5 or npz"
+        raise DeploymentError(f"norm for {model}: {norm}: {reason}", remedy)
+
+
+def _why_not_read(path: Path) -> str | None:
+    """Return why a file with content cannot be read at ``path``, or None."""
+    if not path.is_file():
+        return "not a file" if path.exists() else "no such file"
+    try:
+        with path.open("rb") as stream:
+            return None if stream.read(1) else "it is empty"
+    except OSError as error:
+        return error.strerror
 
 
 def ensure_imported(

@@ -50,14 +50,14 @@ def find_site_models(repository: Path) -> tuple[str, ...]:
     Raises:
         RepositoryError: If it cannot be read, or has none.
     """
+    remedy = "name the folder that holds the models' folders"
     try:
         names = tuple(sorted(p.name for p in repository.iterdir() if (p / CONFIG).is_file()))
     except OSError as error:
-        raise RepositoryError(f"{repository}: {error.strerror}") from None
+        raise RepositoryError(f"{repository}: {error.strerror}", remedy) from None
     if not names:
         raise RepositoryError(
-            f"{repository} is no model repository: no folder in it has a {CONFIG}",
-            "name the folder that holds the models' folders",
+            f"{repository} is no model repository: no folder in it has a {CONFIG}", remedy
         )
     return names
 

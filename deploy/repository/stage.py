@@ -23,6 +23,7 @@ from deploy.repository.config import (
 from deploy.server.stub import StubFiles, write_stub
 
 VERSION = "1"
+AGAIN = "git checkout it, or import the checkpoint again (scripts/import_checkpoint.py)"
 MODEL_FILES = ("model.json", "weights.safetensors", "golden.npz")
 # Python would write a folder of this name, which a polling server takes for a change of the
 # model and loads it a second time, and which in a site's repository is none of ours. A file of
@@ -109,6 +110,11 @@ def find_model(repository: Path, model: str) -> Path:
         RepositoryError: If the repository has no such model; with those it has.
     """
     folder = repository / model
+    if not repository.is_dir():
+        raise RepositoryError(
+            f"model repository {repository}: no such folder",
+            "--repository with a folder that holds the models' folders",
+        )
     if not folder.is_dir():
         there = ", ".join(sorted(p.name for p in repository.iterdir() if p.is_dir()))
         raise RepositoryError(
@@ -144,7 +150,7 @@ def plan_models(
         files = own_weights.get(model, folder / VERSION)
         for path in (code, *(files / name for name in MODEL_FILES)):
             if not path.is_file():
-                raise RepositoryError(f"{path}: no such file")
+                raise RepositoryError(f"{path}: no such file", AGAIN)
         if model in own_weights:
             wanted, given = read_architecture(folder / VERSION), read_architecture(files)
             if given != wanted:

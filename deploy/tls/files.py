@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +15,11 @@ from deploy.tls.certificate import Certificate, day, trusting
 from deploy.tls.grpc_check import why_refused
 
 Role = Literal["server", "client"]
+# The options that name certificate and private key.
+_OPTIONS: Mapping[Role, tuple[str, str]] = {
+    "server": ("--tls-cert", "--tls-key"),
+    "client": ("--cert", "--key"),
+}
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 _KEY = re.compile(r"-----BEGIN (?:\w+ )*PRIVATE KEY-----")
 _LOCKED_KEY = re.compile(r"-----BEGIN ENCRYPTED PRIVATE KEY-----|^Proc-Type: 4,ENCRYPTED", re.M)
@@ -55,10 +61,11 @@ def read_pair(cert: Path, key: Path, *, role: Role) -> Certificate:
     Raises:
         DeploymentError: As for :func:`check_pair`, but for the dates.
     """
-    chain = _read(cert, "certificate")
+    cert_option, key_option = _OPTIONS[role]
+    chain = _read(cert, "certificate", cert_option)
     if _CERTIFICATE not in chain:
         raise DeploymentError(f"certificate {cert}: holds no certificate in PEM form")
-    secret = _read(key, "private key")
+    secret = _read(key, "private key", key_option)
     if not _KEY.search(secret):
         held = "a certificate, no private key" if _CERTIFICATE in secret else "no private key"
         raise DeploymentError(f"private key {key}: holds {held} in PEM form")
@@ -73,8 +80,8 @@ def read_pair(cert: Path, key: Path, *, role: Role) -> Certificate:
         raise DeploymentError(f"certificate {cert}: {_reason(error, key, role)}") from None
 
 
-def check_server_files(tls: Tls) -> None:
-    """Check the files by which a server encrypts.
+def check_server_files(tls: Tls) -> Certificate:
+    """Check the files by which a server encrypts, and return what its certificate says.
 
     Raises:
         DeploymentError: One is not usable.
@@ -87,16 +94,21 @@ def check_server_files(tls: Tls) -> None:
             "one with an RSA or ECDSA key, for the names by which clients ask",
         )
     if tls.ca is not None:
-        check_authorities(tls.ca)
+        check_authorities(tls.ca, "--tls-ca")
+    return certificate
 
 
-def check_authorities(path: Path) -> None:
+def check_authorities(path: Path, option: str) -> None:
     """Check a file of certificates that are to be trusted.
+
+    Args:
+        path: The file.
+        option: What names it on the command line.
 
     Raises:
         DeploymentError: It is not readable, or holds no certificate.
     """
-    text = _read(path, "authority")
+    text = _read(path, "authority", option)
     if _CERTIFICATE not in text:
         raise DeploymentError(f"authority {path}: holds no certificate in PEM form")
     try:
@@ -105,13 +117,14 @@ def check_authorities(path: Path) -> None:
         raise DeploymentError(f"authority {path}: {_words(error)}") from None
 
 
-def _read(path: Path, what: str) -> str:
+def _read(path: Path, what: str, option: str) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        raise DeploymentError(f"{what} {path}: no such file") from None
     except OSError as error:
-        raise DeploymentError(f"{what} {path}: {error.strerror}") from None
+        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
+        raise DeploymentError(
+            f"{what} {path}: {reason}", f"{option} with a file that can be read"
+        ) from None
 
 
 def _rehearse(chain: str, cert: Path, key: Path, role: Role) -> Certificate:

@@ -11,7 +11,6 @@ from deploy.checks.ports import check_ports, port_findings
 from deploy.checks.tls import tls_findings
 from deploy.deployment import Deployment, Ports
 from deploy.errors import DeploymentError, KitError
-from deploy.files import locked
 from deploy.state import DeploymentFolder, ProcessId
 from tests.certificates import LONG_AGO, Authority
 from tests.unit.deploy.test_state import make_state
@@ -112,7 +111,7 @@ def test_a_container_that_an_engine_may_run_elsewhere_is_left_alone(
 def test_a_deployment_that_somebody_is_starting_is_not_cleared_away() -> None:
     folder = _write(supervisor=DEAD)
     with (
-        locked(folder.path / "launch.lock"),
+        folder.taking_turns(),
         pytest.raises(KitError, match="another command is at work in"),
     ):
         ClearDeployment("a").apply()

@@ -11,6 +11,7 @@ from deploy.checks.room import (
     launch_rooms,
     room_findings,
     temporary_findings,
+    unused_findings,
     writable_findings,
 )
 from deploy.deployment import Deployment
@@ -125,6 +126,21 @@ def test_a_host_with_too_little_shared_memory_is_warned_of_before_an_instance() 
             "fewer --instances, or doctor.py --fix if dead servers fill it",
         )
     ]
+
+
+def test_shared_memory_that_the_engine_does_not_give_is_warned_of() -> None:
+    deployment = Deployment(shm_size="2g")  # type: ignore[arg-type]
+    assert list(unused_findings(deployment, "local")) == [
+        Finding(
+            "warning",
+            "room",
+            "shm_size is of no use: only a Docker container has shared memory of a chosen size, "
+            "and the engine is local",
+            "--engine docker, or leave it out",
+        )
+    ]
+    assert not list(unused_findings(deployment, "docker"))
+    assert not list(unused_findings(Deployment(), "local"))
 
 
 def test_a_gpu_that_is_not_there_is_left_to_its_own_check(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,7 @@ def test_a_missing_authority_is_named(tmp_path: Path) -> None:
     with pytest.raises(DeploymentError) as caught:
         Endpoint.parse("h", ca=ca)
     assert caught.value.cause == f"authority {ca}: no such file"
+    assert caught.value.remedy == "--ca with a file that can be read"
 
 
 def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import venv
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.deployment import Ports
 from deploy.environment.standard import standard_environment
 from deploy.paths import CHECKOUT, cache_folder
 from deploy.server.admin_key import read_key
@@ -142,6 +144,94 @@ def test_a_wrong_flag_is_refused_before_anything_is_done(flags: list[str], tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["up", "--instances", "abc"], "--instances: 'abc' is not a whole number from 1 to 256"),
+        (["up", "--threads", "1.5"], "--threads: 1.5 is not a whole number from 1 to 256"),
+        (["up", "--cpus", "0"], "--cpus: 0 is not a whole number from 1 to 1024"),
+        (["up", "--timeout", "-1"], "--timeout: -1 is not a number above 0, at most 3600"),
+        (["up", "--ports", "0,1,x"], "--ports: 0 is not a whole number from 1 to 65535"),
+        (["up", "--ports", "1,2"], "--ports: '1,2' is not three numbers, HTTP,GRPC,METRICS"),
+        (
+            ["status", "--timeout", "-1"],
+            "argument --timeout: '-1' is not a number of seconds above 0",
+        ),
+        (["smoke", "--timeout", "x"], "argument --timeout: 'x' is not a number of seconds above 0"),
+        (["logs", "--tail", "-1"], "argument --tail: '-1' is not a number of lines"),
+    ],
+)
+def test_a_wrong_number_is_told_with_its_option_and_what_is_wanted(
+    words: list[str], said: str, tmp_path: Path
+) -> None:
+    done = _run([f"deploy/{words[0]}.py", *words[1:]], tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == f"error: {said}"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["scripts/infer.py", "x.h5", "--url", "localhost", "--name", "numl"],
+            "argument --name: not allowed with argument --url",
+        ),
+        (
+            ["deploy/smoke.py", "--url", "localhost", "--name", "numl"],
+            "--url and --name both say which server: leave one of them out",
+        ),
+        (
+            ["deploy/logs.py", "--follow", "--json"],
+            "--follow does not end, and --json is one document: leave one of them out",
+        ),
+        (
+            ["deploy/up.py", "--engine", "apptainer", "--shm-size", "2g"],
+            "deployment: shm_size is for the engine docker",
+        ),
+    ],
+)
+def test_flags_that_contradict_each_other_are_refused(
+    words: list[str], said: str, tmp_path: Path
+) -> None:
+    done = _run(words, tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == f"error: {said}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_status_shows_where_clients_find_the_server(tmp_path: Path) -> None:
+    folder = DeploymentFolder("numl", tmp_path / ".local/state/numlkit/deployments")
+    folder.write_state(make_state("numl", ports=Ports(http=1, grpc=2, metrics=3)))
+    done = _run(["deploy/status.py"], tmp_path)
+    assert done.returncode == 1  # nothing answers there
+    assert done.stdout.splitlines()[-2:] == [
+        "http://127.0.0.1:1  grpc://127.0.0.1:2",
+        "phase ready; healed stubs 0 times, restarted the server 0 times",
+    ]
+
+
+@pytest.mark.parametrize("command", ["up", "prepare"])
+def test_a_checkpoint_that_is_none_is_refused_before_anything_is_made(
+    command: str, tmp_path: Path
+) -> None:
+    (tmp_path / "own.ckpt").touch()
+    flags = ["--checkpoint", f"nugraph3={tmp_path}/own.ckpt"]
+    done = _run([f"deploy/{command}.py", *flags], tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: checkpoint for nugraph3: {tmp_path}/own.ckpt: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["own.ckpt"]
+
+
+def test_a_refused_launch_leaves_no_deployment(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        flags = ["--engine", "local", "--ports", f"{port},{port - 1},{port - 2}"]
+        done = _run(["deploy/up.py", *flags], tmp_path)
+    assert done.returncode == 2
+    assert f"http port {port} " in done.stderr
+    assert list((tmp_path / ".local/state/numlkit/deployments").iterdir()) == []
+
+
 def test_a_dry_run_shows_a_command_and_changes_nothing(tmp_path: Path) -> None:
     done = _run(["deploy/up.py", "--dry-run", "--models", "nugraph3", "--json"], tmp_path)
     assert done.returncode == 0, done.stderr
@@ -254,6 +344,8 @@ def test_a_wrong_flag_of_a_build_is_refused_before_anything_is_done(
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {complaint}")
     assert len(done.stderr.splitlines()) <= 2
+    if "no such file" in complaint:
+        assert done.stderr.endswith("  try: correct it, or leave out --wheels\n")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -97,11 +97,13 @@ def test_own_weights_for_a_sites_model_are_refused(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ('env = "packed"\nengine = "local"', "env packed is for the engines docker and apptainer"),
-        ('engine = "podman"', "engine: Input should be 'auto', 'local', 'docker' or 'apptainer'"),
+        ('engine = "podman"', "engine: 'podman' is not 'auto', 'local', 'docker' or 'apptainer'"),
         ('engine = "local"\nimage = "x"', "an image is for the engines docker and apptainer"),
+        ('engine = "local"\nshm_size = "2g"', "shm_size is for the engine docker"),
+        ('engine = "apptainer"\nshm_size = "2g"', "shm_size is for the engine docker"),
         ('devices = ["0"]', "devices are GPUs, and flavour is cpu"),
         ('archive = "env.tar.gz"', "archive given without env packed"),
-        ("instances = 0", "instances: Input should be greater than or equal to 1"),
+        ("instances = 0", "instances: 0 is not a whole number from 1 to 256"),
         ('colour = "red"', "colour: no such key (there are: name, engine"),
         ("models = []", "models: name at least one model"),
         ('memory = "4x"', "memory: '4x' is not a size like 512m or 4g"),
@@ -115,13 +117,27 @@ def test_own_weights_for_a_sites_model_are_refused(tmp_path: Path) -> None:
         ('triton = "24.10\\n"', r"triton: '24.10\n' is not a release like 24.10"),
         ('listen = "127.0.0.1\\n"', r"listen: '127.0.0.1\n' is not an IP address"),
         ('listen = "fe80::1%eth0\\n"', r"listen: 'fe80::1%eth0\n' is not an IP address"),
-        ("instances = true", "instances: Input should be a valid integer"),
-        ("threads = true", "threads: Input should be a valid integer"),
-        ("cpus = true", "cpus: Input should be a valid integer"),
-        ("timeout = true", "timeout: Input should be a valid number"),
-        ("[ports]\nhttp = true", "ports.http: Input should be a valid integer"),
-        ("[batch]\nmax_events = true", "batch.max_events: Input should be a valid integer"),
-        ("[batch]\nwait_ms = true", "batch.wait_ms: Input should be a valid number"),
+        ("instances = true", "instances: True is not a whole number from 1 to 256"),
+        ('instances = "abc"', "instances: 'abc' is not a whole number from 1 to 256"),
+        ("threads = 1.5", "threads: 1.5 is not a whole number from 1 to 256"),
+        ("timeout = nan", "timeout: nan is not a number above 0, at most 3600"),
+        ("timeout = -1", "timeout: -1 is not a number above 0, at most 3600"),
+        ("memory = 1", "memory: 1 is not a size like 512m or 4g (1m is the least)"),
+        ("memory = [1]", "memory: [1] is not a size like 512m or 4g (1m is the least)"),
+        ('heal = "sometimes"', "heal: 'sometimes' is not true or false"),
+        ("listen = 1", "listen: 1 is not text in quotes"),
+        ('models = "nugraph3"', "models: 'nugraph3' is not a list"),
+        ("checkpoints = 1", "checkpoints: 1 is not a table"),
+        ("archive = 1", "archive: 1 is not a path"),
+        ("threads = true", "threads: True is not a whole number from 1 to 256"),
+        ("cpus = true", "cpus: True is not a whole number from 1 to 1024"),
+        ("timeout = true", "timeout: True is not a number above 0, at most 3600"),
+        ("[ports]\nhttp = true", "ports.http: True is not a whole number from 1 to 65535"),
+        (
+            "[batch]\nmax_events = true",
+            "batch.max_events: True is not a whole number from 1 to 1024",
+        ),
+        ("[batch]\nwait_ms = true", "batch.wait_ms: True is not a number from 0 to 1000"),
         ('models = ["nugraph3", "nugraph3"]', "models: a model is named twice"),
         ('name = "a b"', "name: 'a b' is not at most 40 lower-case letters"),
         ('[checkpoints]\nother = "x"', "checkpoint given for other, which is not among"),
@@ -137,7 +153,7 @@ def test_own_weights_for_a_sites_model_are_refused(tmp_path: Path) -> None:
             "tls.root: no such key (there are: cert, key, ca)",
         ),
         ("[batch]\nevents = 4", "batch.events: no such key (there are: max_events, wait_ms)"),
-        ("[batch]\nmax_events = 0", "batch.max_events: Input should be greater than or equal to 1"),
+        ("[batch]\nmax_events = 0", "batch.max_events: 0 is not a whole number from 1 to 1024"),
         ('tls = "x"', "tls: expected a table with cert, key and ca"),
     ],
 )
@@ -153,9 +169,44 @@ def test_a_wrong_file_is_named_with_its_fault_in_one_line(
     assert "\n" not in caught.value.cause
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"instances": "abc"}, "--instances: 'abc' is not a whole number from 1 to 256"),
+        ({"shm_size": "x"}, "--shm-size: 'x' is not a size like 512m or 4g (1m is the least)"),
+        (
+            {"ports": {"http": 0, "grpc": 1, "metrics": 2}},
+            "--ports: 0 is not a whole number from 1 to 65535",
+        ),
+        ({"devices": ("x",), "flavour": "gpu"}, "--gpu: 'x' is neither the number nor the UUID"),
+        (
+            {"tls": {"cert": Path("x")}},
+            "--tls-key: is missing: certificate and private key belong together",
+        ),
+    ],
+)
+def test_a_wrong_flag_is_named_as_it_is_typed_whatever_stands_in_the_file(
+    tmp_path: Path, flags: dict[str, object], said: str
+) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text("instances = 2\n")
+    with pytest.raises(DeploymentError) as caught:
+        load_deployment(file, flags)
+    assert caught.value.cause.startswith(said)
+    assert str(file) not in caught.value.cause
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DeploymentError, match=r"none\.toml: No such file"):
+    with pytest.raises(DeploymentError, match=r"none\.toml: No such file") as caught:
         load_deployment(tmp_path / "none.toml", {})
+    assert caught.value.remedy == "a TOML file such as deploy/sites/cpu-node.toml, or none"
+
+
+def test_a_models_dir_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DeploymentError) as caught:
+        load_deployment(None, {"models_dir": tmp_path / "none"})
+    assert caught.value.cause == f"models_dir: {tmp_path}/none: No such file or directory"
+    assert caught.value.remedy == "name the folder that holds the models' folders"
 
 
 @pytest.mark.parametrize("name", ["-x", "a/b", "a\nb", "a\n", "A", "", "x" * 41, "a'b"])
@@ -177,6 +228,6 @@ def test_a_deployment_is_frozen() -> None:
 
 
 def test_ports_must_be_ports() -> None:
-    with pytest.raises(DeploymentError, match=r"ports\.http"):
+    with pytest.raises(DeploymentError, match="--ports: 70000 is not"):
         load_deployment(None, {"ports": {"http": 70000, "grpc": 1, "metrics": 2}})
     assert Ports().grpc == 8001

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from deploy.deployment import Deployment
+from deploy.engines import choose
 from deploy.engines.choose import choose_engine
+from deploy.errors import RepositoryError
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +44,26 @@ def test_apptainer_is_taken_where_its_sif_is_there(tmp_path: Path) -> None:
     assert choice.engine.name == "apptainer"
     assert choice.reason is not None
     assert choice.reason.startswith("its .sif is built; docker: no Docker engine answers at ")
+
+
+def test_what_no_engine_can_mend_is_said_once() -> None:
+    """The file belongs to the models, whichever engine serves them."""
+    with pytest.raises(RepositoryError) as caught:
+        choose_engine(Deployment(checkpoints={"nugraph3": Path("/none.ckpt")}))
+    assert caught.value.cause == "/none.ckpt: No such file or directory"
+
+
+def test_the_one_reason_why_no_engine_starts_a_stock_image_is_said_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Nothing:
+        def artefact(self, **_: object) -> str:
+            raise RepositoryError("/models: Permission denied", "chmod it")
+
+    monkeypatch.setattr(choose, "engine_named", lambda _name: Nothing())
+    with pytest.raises(RepositoryError) as caught:
+        choose_engine(Deployment(env="packed"))
+    assert (caught.value.cause, caught.value.remedy) == ("/models: Permission denied", "chmod it")
 
 
 @pytest.mark.parametrize("name", ["local", "docker", "apptainer"])

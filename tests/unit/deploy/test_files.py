@@ -15,6 +15,7 @@ from deploy.files import (
     locked,
     scratch_folder,
     sha256_of,
+    unless_locked,
     work_folder,
     write_atomically,
 )
@@ -101,6 +102,34 @@ def test_who_waits_for_a_lock_is_told_so_once(tmp_path: Path) -> None:
         assert told == ["waits"]
     other.join()
     assert told == ["waits", "holds"]
+
+
+@pytest.mark.parametrize("goes", ["file", "folder"])
+def test_who_waited_for_a_lock_that_was_removed_holds_the_one_that_others_find(
+    tmp_path: Path, goes: str
+) -> None:
+    lock = tmp_path / "folder" / "lock"
+    free: list[bool] = []
+
+    def wait() -> None:
+        with locked(lock, waiting=waits.set), unless_locked(lock) as found:
+            free.append(found)
+
+    waits = threading.Event()
+    with locked(lock):
+        other = threading.Thread(target=wait)
+        other.start()
+        assert waits.wait(10)
+        lock.unlink()
+        if goes == "folder":
+            lock.parent.rmdir()
+    other.join(10)
+    assert free == [False]
+
+
+def test_what_goes_wrong_under_a_lock_is_not_taken_for_a_lock_that_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), locked(tmp_path / "lock"):
+        (tmp_path / "none").read_text()
 
 
 def _hold(lock: Path, told: list[str]) -> None:

@@ -336,15 +336,18 @@ def test_root_is_told_of_files_that_the_server_may_not_read(
 
 def test_auto_needs_an_engine_for_containers(monkeypatch: pytest.MonkeyPatch) -> None:
     class Nothing:
-        def artefact(self, *, deployment: Deployment) -> str:
-            raise LaunchError("it is not here", "install it")
+        def __init__(self, name: str) -> None:
+            self.name = name
 
-    monkeypatch.setattr(choose, "engine_named", lambda _name: Nothing())
+        def artefact(self, *, deployment: Deployment) -> str:
+            raise LaunchError(f"{self.name} is not here", "install it")
+
+    monkeypatch.setattr(choose, "engine_named", Nothing)
     with pytest.raises(LaunchError) as caught:
         choose_engine(wanted())
     assert caught.value.cause == (
-        "no engine can start a stock image: docker: it is not here (install it); "
-        "apptainer: it is not here (install it)"
+        "no engine can start a stock image: docker: docker is not here "
+        "(install it); apptainer: apptainer is not here (install it)"
     )
 
 

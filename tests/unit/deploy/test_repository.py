@@ -286,8 +286,11 @@ def test_an_unknown_model_is_answered_with_those_that_are_there(tmp_path: Path) 
 @pytest.mark.parametrize("missing", ["model.py", *MODEL_FILES])
 def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
     (_model(tmp_path) / missing).unlink()
-    with pytest.raises(RepositoryError, match=f"1/{missing}: no such file"):
+    with pytest.raises(RepositoryError, match=f"1/{missing}: no such file") as caught:
         plan_models(tmp_path, ["nugraph3"], SETTINGS, {})
+    assert caught.value.remedy == (
+        "git checkout it, or import the checkpoint again (scripts/import_checkpoint.py)"
+    )
 
 
 @pytest.mark.parametrize("card", ["{", "{}", "[]", '{"heads": 3}'])

@@ -112,6 +112,16 @@ def test_wrong_usage_ends_with_status_2(
     assert capsys.readouterr().err.startswith(f"error: {cause}")
 
 
+def test_a_repository_that_is_not_there_is_named_with_what_to_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert smoke.main(["--url", "grpc://h", "--repository", "/none"]) == 1
+    assert capsys.readouterr().err == (
+        "error: model repository /none: no such folder\n"
+        "  try: --repository with a folder that holds the models' folders\n"
+    )
+
+
 @pytest.mark.parametrize("count", ["0", "-1", "many"])
 def test_a_number_of_requests_is_a_number(count: str) -> None:
     with pytest.raises(SystemExit) as caught:

@@ -2,6 +2,8 @@ import os
 import platform
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -33,6 +35,39 @@ def make_state(name: str, **changes: object) -> DeploymentState:
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return tmp_path
+
+
+def test_a_launch_that_makes_nothing_leaves_no_folder(folders: Path) -> None:
+    folder = DeploymentFolder("a")
+    with suppress(ZeroDivisionError), folder.taking_turns():
+        assert folder.path.exists()
+        raise ZeroDivisionError
+    assert not folder.path.exists()
+    with folder.taking_turns():
+        folder.write_state(make_state("a"))
+    assert folder.state() == make_state("a")
+
+
+def test_two_that_start_the_same_deployment_take_turns_though_nothing_of_it_stays(
+    folders: Path,
+) -> None:
+    """Each adds up what it finds, which no two do at once."""
+    inside, most = [], []
+
+    def launch() -> None:
+        for _ in range(200):
+            with DeploymentFolder("a").taking_turns():
+                inside.append(None)
+                most.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=launch) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert most == [1] * 800
+    assert not DeploymentFolder("a").path.exists()
 
 
 def test_a_state_reads_back_as_it_was_written(folders: Path) -> None:

@@ -22,7 +22,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from deploy.deployment import Tls
+from deploy.checks.finding import Finding
+from deploy.checks.tls import tls_findings
+from deploy.deployment import Deployment, Tls
 from deploy.errors import DeploymentError
 from deploy.tls.files import Role, check_authorities, check_pair, check_server_files
 from tests.certificates import FAR_AHEAD, LONG_AGO, Authority, Pair
@@ -106,6 +108,20 @@ def test_missing_files_are_named(authority: Authority, tmp_path: Path) -> None:
     assert refusal(Pair(tmp_path, pair.key)).cause == f"certificate {tmp_path}: Is a directory"
 
 
+@pytest.mark.parametrize(
+    ("role", "options"),
+    [("server", ["--tls-cert", "--tls-key"]), ("client", ["--cert", "--key"])],
+)
+def test_beside_a_missing_file_stands_the_option_to_correct(
+    authority: Authority, tmp_path: Path, role: Role, options: list[str]
+) -> None:
+    pair, none = authority.issue("a"), tmp_path / "none.pem"
+    wrong = [Pair(none, pair.key), Pair(pair.cert, none)]
+    assert [refusal(files, role).remedy for files in wrong] == [
+        f"{option} with a file that can be read" for option in options
+    ]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_may_not_be_read_is_named(authority: Authority) -> None:
     pair = authority.issue("a")
@@ -182,17 +198,36 @@ def test_grpc_takes_a_certificate_for_any_host(authority: Authority, hosts: list
     check_server_files(Tls(cert=pair.cert, key=pair.key))
 
 
-def test_a_certificate_without_names_counts_for_its_subject(tmp_path: Path) -> None:
+def test_a_certificate_without_names_counts_for_its_subject_and_is_warned_of(
+    tmp_path: Path,
+) -> None:
     pair = self_signed(tmp_path, ec.generate_private_key(ec.SECP256R1()))
-    check_server_files(Tls(cert=pair.cert, key=pair.key))
+    tls = Tls(cert=pair.cert, key=pair.key)
+    assert check_server_files(tls).names == ()
+    unnamed = list(tls_findings(Deployment(tls=tls)))[-1]
+    assert unnamed == Finding(
+        "warning",
+        "TLS",
+        f"{pair.cert} names no host in its subject alternative names: clients that ask by an "
+        "address refuse it, and some that ask by a name",
+        "one that has them, as by openssl req -x509 ... -addext subjectAltName=DNS:HOST,IP:ADDRESS",
+    )
+
+
+def test_a_certificate_that_names_its_hosts_and_is_valid_for_long_is_all_right(
+    authority: Authority,
+) -> None:
+    pair = authority.issue("triton.example.org")
+    found = tls_findings(Deployment(tls=Tls(cert=pair.cert, key=pair.key)))
+    assert [finding.level for finding in found] == ["ok"]
 
 
 def test_authorities_are_certificates(authority: Authority, tmp_path: Path) -> None:
-    check_authorities(authority.file)
+    check_authorities(authority.file, "--ca")
     empty = tmp_path / "empty.pem"
     empty.touch()
     with pytest.raises(DeploymentError) as caught:
-        check_authorities(empty)
+        check_authorities(empty, "--ca")
     assert caught.value.cause == f"authority {empty}: holds no certificate in PEM form"
 
 
@@ -202,3 +237,4 @@ def test_all_files_of_a_server_are_checked(authority: Authority, tmp_path: Path)
     with pytest.raises(DeploymentError) as caught:
         check_server_files(Tls(cert=pair.cert, key=pair.key, ca=none))
     assert caught.value.cause == f"authority {none}: no such file"
+    assert caught.value.remedy == "--tls-ca with a file that can be read"
