@@ -146,11 +146,12 @@ class CompiledNetwork:
 
 def _runner(library: Path, device: torch.device) -> Any:
     # The runner of the library itself: a .pt2 package would be unpacked to /tmp at each start.
+    runners: Any = torch._C._aoti
     if device.type == "cpu":
-        return torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1)
-    # Each of its models waits, before it is used again, until the GPU has done what it was last
-    # used for: with two of them the GPU has always one iteration in its queue.
-    return torch._C._aoti.AOTIModelContainerRunnerCuda(str(library), 2, str(device))
+        return runners.AOTIModelContainerRunnerCpu(str(library), 1)
+    # Kernels lie in the library: no folder of them. And one thread alone runs it: else each
+    # iteration would wait for the GPU to be done with the one before.
+    return runners.AOTIModelContainerRunnerCuda(str(library), 1, str(device), "", True)
 
 
 def _check_owner(*paths: Path) -> None:

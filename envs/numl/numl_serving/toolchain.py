@@ -17,6 +17,9 @@ from numl_serving.compiled import CompiledError
 KERNEL = "numl_softmax_aggregate"
 """Name of the library with the softmax aggregation, as a linker is told it."""
 _SOURCE = "softmax_aggregate.cpp"
+# Torch includes them, but uses nothing of them where all numbers are float32; they need a header
+# of the toolkit that no package here has (nv/target).
+_UNUSED_HEADERS = ("cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h")
 
 
 def build_kernel(compiler: str, folder: Path, march: str = "native") -> Path:
@@ -75,11 +78,16 @@ def cuda_home(folder: Path, maps: Path = Path("/proc/self/maps")) -> Path:
     driver = next((path for path in loaded if Path(path).name.startswith("libcuda.so")), None)
     if driver is None:
         raise CompiledError("NVIDIA's driver library libcuda.so.1 is not loaded")
-    home = folder / "cuda"
-    (home / "lib64").mkdir(parents=True)
-    (home / "include").symlink_to(headers)
-    (home / "lib64" / "libcuda.so").symlink_to(driver)
-    return home
+    include, libraries = folder / "cuda" / "include", folder / "cuda" / "lib64"
+    include.mkdir(parents=True)
+    for header in headers.iterdir():
+        if header.name in _UNUSED_HEADERS:
+            (include / header.name).touch()
+        else:
+            (include / header.name).symlink_to(header)
+    libraries.mkdir()
+    (libraries / "libcuda.so").symlink_to(driver)
+    return include.parent
 
 
 def run(command: Sequence[str]) -> None:
