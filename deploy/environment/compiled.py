@@ -83,7 +83,7 @@ def ensure_compiled(
     if level is not None:
         command += ["--level", level]
     if gpu is not None:
-        command += ["--device", "cuda"]
+        command += ["--gpu"]
         variables["CUDA_VISIBLE_DEVICES"] = gpu.uuid
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / ".lock"):

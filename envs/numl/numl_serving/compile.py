@@ -3,8 +3,8 @@
 ``python -m numl_serving.compile MODEL_DIR... --out FOLDER`` prints one JSON line per model
 directory (with ``model.json`` and weights); exit code 1 if any could not be compiled. What is there
 already is not compiled again, and models of one architecture share it. Needs a C++ compiler: g++,
-or what CXX names. With ``--device cuda`` it compiles for the GPU that torch finds here: the
-arithmetic becomes kernels for its compute capability, which lie within the library.
+or what CXX names. With ``--gpu`` it compiles for the first GPU that torch finds: the arithmetic
+becomes kernels for its compute capability, which lie within the library.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ from numl_serving.toolchain import (
 from numl_serving.transfer import transfer_to
 
 _CHECKED_HITS = (0, 1, 3, 40, 400)
+_LARGEST_SIZE = 1 << 40  # of anything, beyond every memory
 _REGISTER_BITS = {"x86-64-v4": 512, "x86-64-v3": 256}
 
 
@@ -192,11 +193,13 @@ def _build(
         state = network.start(batch)
         return (*state, *iteration.inputs(batch), *weights_of(iteration).values())
 
+    # Without a bound Inductor makes kernels that count in 32 bits, as if every event were small.
+    size = Dim.DYNAMIC if target.gpu is None else Dim.DYNAMIC(max=_LARGEST_SIZE)
     # The sizes that differ between two batches are those that are free.
     example, other = arguments(90), arguments(50, 70)
     free = tuple(
         {
-            dimension: Dim.DYNAMIC
+            dimension: size
             for dimension, sizes in enumerate(zip(one.shape, two.shape, strict=True))
             if sizes[0] != sizes[1]
         }
@@ -312,12 +315,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--level", choices=LEVELS, help="instructions they may use (default: all there are)"
     )
-    parser.add_argument("--device", default="cpu", help="where they run: cpu or cuda")
+    parser.add_argument("--gpu", action="store_true", help="for the first GPU that torch finds")
     options = parser.parse_args(arguments)
     directories: list[Path] = options.directories
     torch.set_num_threads(1)
     try:
-        target = choose_target(options.device, options.level)
+        target = choose_target("cuda:0" if options.gpu else "cpu", options.level)
         if len(directories) == 1:
             return _compile_one(directories[0], options.out, target)
         first = {
@@ -328,21 +331,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print_line({"error": str(error)})
         return 1
     leaders = list(dict.fromkeys(first.values()))
+    same = ["--out", str(options.out)]
+    same += ["--gpu"] if options.gpu else []
+    same += ["--level", options.level] if options.level is not None else []
     with ThreadPoolExecutor(min(len(leaders), len(os.sched_getaffinity(0)))) as pool:
-        codes = list(
-            pool.map(
-                lambda each: _compile_apart(each, options.out, options.device, options.level),
-                leaders,
-            )
-        )
+        codes = list(pool.map(lambda each: _compile_apart(each, same), leaders))
     return max(codes)
 
 
-def _compile_apart(directory: Path, root: Path, device: str, level: str | None) -> int:
-    command = [sys.executable, "-P", "-m", "numl_serving.compile", str(directory)]
-    command += ["--out", str(root), "--device", device]
-    if level is not None:
-        command += ["--level", level]
+def _compile_apart(directory: Path, same: Sequence[str]) -> int:
+    command = [sys.executable, "-P", "-m", "numl_serving.compile", str(directory), *same]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     sys.stdout.write(done.stdout)
     sys.stdout.flush()
@@ -354,8 +352,8 @@ def _compile_one(directory: Path, root: Path, target: Target) -> int:
     folder, problem = None, None
     try:
         folder = str(compile_model(directory, root, target))
-    except (CompiledError, ServingError, OSError) as error:
-        problem = str(error)
+    except (CompiledError, ServingError, OSError, RuntimeError) as error:
+        problem = (str(error).strip() or type(error).__name__).splitlines()[0]
     seconds = round(time.monotonic() - start, 1)
     _print_line({"model": str(directory), "compiled": folder, "error": problem, "seconds": seconds})
     return 0 if problem is None else 1

@@ -64,8 +64,7 @@ def test_what_compiles_for_a_gpu_sees_that_one_alone(tmp_path: Path, model: Path
     assert for_gpu.folders == (made,)
     assert said == ["compiling the networks for GPU 2 (NVIDIA H100) (some minutes, once)"]
     assert asked.read_text() == (
-        f"GPU-2d5ba0d6 -P -m numl_serving.compile {model} --device cuda "
-        f"--out {compiled_folder(tmp_path)}\n"
+        f"GPU-2d5ba0d6 -P -m numl_serving.compile {model} --gpu --out {compiled_folder(tmp_path)}\n"
     )
 
     alike = replace(H100, index=3, uuid="GPU-3d5ba0d6")

@@ -178,7 +178,7 @@ def test_without_a_gpu_the_command_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    command = [*map(str, directories.values()), "--out", str(tmp_path / "out"), "--device", "cuda"]
+    command = [*map(str, directories.values()), "--out", str(tmp_path / "out"), "--gpu"]
     assert main(command) == 1
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line) == {"error": f"torch {torch.__version__} finds no GPU that it can use"}
