@@ -38,7 +38,7 @@ def compile_networks(flavour: str, *, offline: bool, say: Say) -> tuple[Path, ..
     Where they cannot be compiled, a line says why, and the models answer without them, slower.
 
     Args:
-        flavour: ``cpu`` or ``gpu``; torch for GPUs is another one, and has no use for them.
+        flavour: ``cpu`` or ``gpu``; for GPUs networks are compiled where there is one: at a launch.
         offline: Whether nothing may be downloaded.
         say: Is told what happens.
 

@@ -25,7 +25,7 @@ def choose_devices(deployment: Deployment) -> DevicePlan:
     """
     if deployment.flavour == "cpu":
         return ON_CPU
-    models = [m for m in kit_models(deployment) if not made_for_cpu(_config(m))]
+    models = [*gpu_models(deployment)]
     models += [m.name for m in site_models(deployment) if not made_for_cpu(m.config)]
     if not models:
         raise GpuError(
@@ -39,6 +39,11 @@ def choose_devices(deployment: Deployment) -> DevicePlan:
         processes=len(models) * (deployment.instances or 1),
         visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
     )
+
+
+def gpu_models(deployment: Deployment) -> tuple[str, ...]:
+    """Return the kit's models of a launch that run on GPUs where it uses any."""
+    return tuple(m for m in kit_models(deployment) if not made_for_cpu(_config(m)))
 
 
 def gpu_instances(deployment: Deployment, devices: DevicePlan) -> GpuInstances | None:

@@ -14,7 +14,12 @@ from deploy.building.preflight import Room, check_room
 from deploy.console import Say
 from deploy.deployment import Deployment
 from deploy.engines.base import Engine, end_process, process_with_identity
-from deploy.engines.instances import choose_devices, count_instances, gpu_instances
+from deploy.engines.instances import (
+    choose_devices,
+    count_instances,
+    gpu_instances,
+    gpu_models,
+)
 from deploy.engines.own_weights import digest_served, ensure_own_weights, own_weights
 from deploy.engines.site import (
     Runtime,
@@ -125,7 +130,8 @@ class LocalEngine(Engine):
         environment, site = standard.environment, site_models(deployment)
         models = kit_models(deployment)
         needs_environment = bool(models) or any(runs_in_kits(model) for model in site)
-        for warning in choose_devices(deployment).warnings:
+        devices = choose_devices(deployment)
+        for warning in devices.warnings:
             say(f"warning: {warning}")
         distribution = ensure_distribution(
             cache, find_release(deployment.triton), standard.lock.python, say
@@ -144,12 +150,15 @@ class LocalEngine(Engine):
         if not models:
             return
         weights = own_weights(deployment)
-        folders = [weights.get(model, MODEL_REPOSITORY / model / VERSION) for model in models]
-        compiled = ensure_compiled(environment, folders, cache, say)
+        folders = {m: weights.get(m, MODEL_REPOSITORY / m / VERSION) for m in models}
+        compiled = ensure_compiled(environment, [*folders.values()], cache, say)
+        on_gpu = [folders[model] for model in gpu_models(deployment)]
+        for gpu in devices.kinds:
+            ensure_compiled(environment, on_gpu, cache, say, gpu=gpu)
         say("checking that every model gives its golden answer")
         check_models_answer(
             environment,
-            folders,
+            [*folders.values()],
             stamps=cache / "checked",
             threads=deployment.threads,
             compiled=compiled_folder(cache),

@@ -1,4 +1,4 @@
-"""Compiled networks: made once per architecture and level of instructions, kept in the cache."""
+"""Compiled networks: made once per architecture and kind of device, kept in the cache."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from deploy.console import Say
 from deploy.environment.install import Environment
 from deploy.files import digest_of, locked, write_atomically
+from deploy.hardware.gpu import Device
 
 # What any x86-64 server of the last ten years has: for what is made here and runs elsewhere.
 PORTABLE_LEVEL = "x86-64-v3"
@@ -43,6 +44,7 @@ def ensure_compiled(
     cache: Path,
     say: Say,
     level: str | None = None,
+    gpu: Device | None = None,
 ) -> Compiled:
     """Compile what is not compiled yet; without it models serve the same answers, slower.
 
@@ -52,9 +54,12 @@ def ensure_compiled(
         cache: The kit's cache folder.
         say: Is told what happens, and why something is not compiled.
         level: The level of instructions they may use; None: all that this processor has.
+        gpu: Where they run, and all others of its compute capability; None: on the processor.
     """
     folder = compiled_folder(cache)
-    total = hashlib.sha256(f"{environment.digest}{_processor()}{level or ''}".encode())
+    capability = "" if gpu is None else f"gpu {gpu.compute_capability}"
+    identity = f"{environment.digest}{_processor()}{level or ''}{capability}"
+    total = hashlib.sha256(identity.encode())
     for model in models:
         total.update(digest_of([model / "model.json"], base=model).encode())
     stamp = folder / f"{total.hexdigest()}.done"
@@ -62,16 +67,24 @@ def ensure_compiled(
         made = tuple(folder / name for name in stamp.read_text().split())
         if all(each.is_dir() for each in made):
             return Compiled(stamp.name, made)
+    place, takes = level or "this processor", "about a minute"
+    uncompiled = "models run uncompiled"
+    if gpu is not None:
+        place, takes = gpu.label, "some minutes"
+        uncompiled += f" on {place}"
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
-        say(f"models run uncompiled, which is slower: no C++ compiler ({compiler})")
+        say(f"{uncompiled}, which is slower: no C++ compiler ({compiler})")
         return Compiled()
-    say(f"compiling the networks for {level or 'this processor'} (about a minute, once)")
+    say(f"compiling the networks for {place} ({takes}, once)")
     command = [str(environment.python), "-P", "-m", "numl_serving.compile", *map(str, models)]
-    if level is not None:
-        command += ["--level", level]
     variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     variables["OMP_NUM_THREADS"] = "1"
+    if level is not None:
+        command += ["--level", level]
+    if gpu is not None:
+        command += ["--gpu"]
+        variables["CUDA_VISIBLE_DEVICES"] = gpu.uuid
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / ".lock"):
         for left in folder.glob(".compiling-*"):  # by one that was killed
@@ -88,7 +101,7 @@ def ensure_compiled(
     if done.returncode != 0 or errors or not reports:
         said = done.stderr.strip().splitlines()
         reason = errors[0] if errors else said[-1] if said else f"exit status {done.returncode}"
-        say(f"models run uncompiled, which is slower: {reason}")
+        say(f"{uncompiled}, which is slower: {reason}")
         return Compiled()
     names = sorted({Path(report["compiled"]).name for report in reports})
     write_atomically(stamp, "\n".join(names) + "\n")

@@ -3,7 +3,8 @@
 ``python -m numl_serving.compile MODEL_DIR... --out FOLDER`` prints one JSON line per model
 directory (with ``model.json`` and weights); exit code 1 if any could not be compiled. What is there
 already is not compiled again, and models of one architecture share it. Needs a C++ compiler: g++,
-or what CXX names.
+or what CXX names. With ``--gpu`` it compiles for the first GPU that torch finds: the arithmetic
+becomes kernels for its compute capability, which lie within the library.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import argparse
 import hashlib
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -32,50 +32,81 @@ from torch.export import Dim, export
 
 from numl_serving.compiled import (
     FACTS_FILE,
-    LEVELS,
     LIBRARY_FILE,
     CompiledError,
     CompiledNetwork,
     facts_of,
     folder_of,
-    levels,
 )
 from numl_serving.errors import ServingError
 from numl_serving.event import Event
 from numl_serving.golden import disagreements
 from numl_serving.graph import build_graph
-from numl_serving.iteration import COMPANION, Network, iteration_of, weights_of
+from numl_serving.iteration import (
+    COMPANION,
+    ON_CPU,
+    PLAIN,
+    Iteration,
+    Network,
+    iteration_of,
+    weights_of,
+)
 from numl_serving.networks.common import GraphBatch, collate
-from numl_serving.runtime import load_network
+from numl_serving.runtime import answer, load_network
 from numl_serving.softmax_op import SHIM
+from numl_serving.target import LEVELS, Target, targets_of
+from numl_serving.toolchain import (
+    KERNEL,
+    build_kernel,
+    cuda_home,
+    placeless_compiler,
+    run,
+    variables,
+)
+from numl_serving.transfer import transfer_to
 
 _CHECKED_HITS = (0, 1, 3, 40, 400)
+_LARGEST_SIZE = 1 << 40  # of anything, beyond every memory
 _REGISTER_BITS = {"x86-64-v4": 512, "x86-64-v3": 256}
-_SOURCE, _KERNEL = "softmax_aggregate.cpp", "numl_softmax_aggregate"
 
 
-def compile_network(
-    network: Network, normalisation: Any, root: Path, level: str | None = None
-) -> Path:
+def choose_target(device: str = "cpu", level: str | None = None) -> Target:
+    """Return what is compiled for.
+
+    Args:
+        device: Of this machine, as torch names it.
+        level: The level of instructions that may be used, of `levels`; None: the highest.
+
+    Raises:
+        CompiledError: There is no such device, or this processor does not have the level.
+    """
+    place = torch.device(device)
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise CompiledError(f"torch {torch.__version__} finds no GPU that it can use")
+    found = {target.processor: target for target in targets_of(place)}
+    level = level or next(iter(found))
+    if level not in found:
+        raise CompiledError(f"this processor has no {level}, only {', '.join(found)}")
+    return found[level]
+
+
+def compile_network(network: Network, normalisation: Any, root: Path, target: Target) -> Path:
     """Compile a network's iteration, check its answers, and put it below a folder.
 
     Args:
-        network: The network.
+        network: The network; is moved to the target's device.
         normalisation: Of the features, as `collate` takes it.
         root: Where compiled iterations are kept.
-        level: The level of instructions it may use, of `levels`; None: the highest.
+        target: What is compiled for.
 
     Returns:
         The folder with library and facts.
 
     Raises:
-        CompiledError: There is no compiler, it fails, or the answers are wrong; or this processor
-            does not have the level.
+        CompiledError: There is no compiler, it fails, or the answers are wrong.
     """
-    level = level or levels()[0]
-    if level not in levels():
-        raise CompiledError(f"this processor has no {level}, only {', '.join(levels())}")
-    facts = facts_of(network, level)
+    network = network.to(target.device)
+    facts = facts_of(network, target)
     folder = folder_of(root, facts)
     if (folder / FACTS_FILE).exists():
         return folder
@@ -88,11 +119,15 @@ def compile_network(
         staged = Path(scratch) / folder.name
         staged.mkdir()
         library = staged / LIBRARY_FILE
-        # Inductor keeps what it makes, by default in /tmp and for ever.
-        with _variables(TORCHINDUCTOR_CACHE_DIR=str(Path(scratch, "inductor"))):
-            _build(network, normalisation, Path(scratch), library, level)
-        _run(["strip", "--strip-all", "--remove-section=.note.gnu.build-id", str(library)])
-        _check(network, normalisation, library)
+        # Inductor and Triton keep what they make, by default in /tmp and at home, for ever.
+        kept = {
+            "TORCHINDUCTOR_CACHE_DIR": str(Path(scratch, "inductor")),
+            "TRITON_CACHE_DIR": str(Path(scratch, "triton")),
+        }
+        with variables(**kept):
+            _build(network, normalisation, Path(scratch), library, target)
+        run(["strip", "--strip-all", "--remove-section=.note.gnu.build-id", str(library)])
+        _check(network, normalisation, library, target.device)
         sha256 = hashlib.sha256(library.read_bytes()).hexdigest()
         content = json.dumps(facts | {"sha256": sha256}, indent=2)
         (staged / FACTS_FILE).write_text(content + "\n", encoding="utf-8")
@@ -107,9 +142,8 @@ def compile_network(
 class _Call(nn.Module):
     """An iteration with its weights as arguments; hides it, lest they become constants."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, iteration: Iteration) -> None:
         super().__init__()
-        iteration = iteration_of(network)
         self.__dict__["_iteration"] = iteration
         self._names = list(weights_of(iteration))
 
@@ -121,57 +155,66 @@ class _Call(nn.Module):
         )
 
 
-def _build(network: Network, normalisation: Any, scratch: Path, library: Path, level: str) -> None:
-    import torch._inductor
-    import torch._inductor.fx_passes.post_grad as post_grad
+def settings(target: Target, compiler: str) -> dict[str, Any]:
+    """Return Inductor's settings for a target, by their names in ``torch._inductor.config``.
 
-    # A sum behind a matrix product is cheaper in the loop that follows; on a CPU Inductor would
-    # make an addmm of the two, which first copies the term.
-    if hasattr(post_grad, "should_prefer_unfused_addmm"):
-        post_grad.should_prefer_unfused_addmm = lambda match: True
+    Args:
+        target: What is compiled for.
+        compiler: The C++ compiler.
+    """
+    of_host = {
+        # One thread: instances of a model share the cores among them.
+        "cpp.threads": 1,
+        "cpp.cxx": (compiler,),
+        "cpp.march": target.processor if target.processor in LEVELS else None,  # None: all it has
+        "cpp.simdlen": _REGISTER_BITS.get(target.processor),
+        # They lie in /tmp whatever its folder is: half a gigabyte, for two files.
+        "aot_inductor.precompile_headers": False,
+    }
+    if target.gpu is not None:
+        # Beside the library they would have to be looked for.
+        return of_host | {"aot_inductor.embed_kernel_binary": True}
+    shims = {torch.ops.numl.gated_softmax.default: [SHIM]}
+    return of_host | {
+        "aot_inductor.custom_ops_to_c_shims": shims,
+        "aot_inductor.custom_op_libs": [KERNEL],
+    }
+
+
+def _build(
+    network: Network, normalisation: Any, scratch: Path, library: Path, target: Target
+) -> None:
+    import torch._inductor
+
+    iteration = iteration_of(network, ON_CPU if target.gpu is None else PLAIN)
 
     def arguments(*hits: int) -> tuple[Tensor, ...]:
-        batch = _batch(normalisation, *hits)
-        iteration = iteration_of(network)
+        batch = _batch(normalisation, *hits).to(target.device)
         state = network.start(batch)
         return (*state, *iteration.inputs(batch), *weights_of(iteration).values())
 
+    # Without a bound Inductor makes kernels that count in 32 bits, as if every event were small.
+    size = Dim.DYNAMIC if target.gpu is None else Dim.DYNAMIC(max=_LARGEST_SIZE)
     # The sizes that differ between two batches are those that are free.
     example, other = arguments(90), arguments(50, 70)
     free = tuple(
         {
-            dimension: Dim.DYNAMIC
+            dimension: size
             for dimension, sizes in enumerate(zip(one.shape, two.shape, strict=True))
             if sizes[0] != sizes[1]
         }
         for one, two in zip(example, other, strict=True)
     )
     package = scratch / "iteration.pt2"
-    compiler = _placeless_compiler(os.environ.get("CXX", "g++"), scratch)
-    march = level if level in LEVELS else None  # None: whatever the processor has
+    compiler = placeless_compiler(os.environ.get("CXX", "g++"), scratch)
     try:
         with torch.no_grad():
-            program = export(_Call(network), example, dynamic_shapes=(free,))
-        kernel = build_kernel(compiler, scratch, march or "native")
-        # Where the linker looks, too: Inductor has no setting for it.
-        places = filter(None, (str(kernel.parent), os.environ.get("LIBRARY_PATH")))
-        with _variables(LIBRARY_PATH=os.pathsep.join(places)):
+            program = export(_Call(iteration), example, dynamic_shapes=(free,))
+        with _prepared(target, compiler, scratch):
             torch._inductor.aoti_compile_and_package(
                 program,
                 package_path=str(package),
-                inductor_configs={
-                    # One thread: instances of a model share the cores among them.
-                    "cpp.threads": 1,
-                    "cpp.cxx": (compiler,),
-                    "cpp.march": march,
-                    "cpp.simdlen": _REGISTER_BITS.get(level),
-                    # They lie in /tmp whatever its folder is: half a gigabyte, for two files.
-                    "aot_inductor.precompile_headers": False,
-                    "aot_inductor.custom_ops_to_c_shims": {
-                        torch.ops.numl.gated_softmax.default: [SHIM]
-                    },
-                    "aot_inductor.custom_op_libs": [_KERNEL],
-                },
+                inductor_configs=settings(target, compiler),
             )
     except CompiledError:
         raise
@@ -184,78 +227,41 @@ def _build(network: Network, normalisation: Any, scratch: Path, library: Path, l
     library.chmod(0o755)
 
 
-def build_kernel(compiler: str, folder: Path, march: str = "native") -> Path:
-    """Compile the C++ of the softmax aggregation into an archive in a folder; returns its path.
-
-    Args:
-        compiler: g++, or another that knows its flags.
-        folder: Where it is put.
-        march: What instructions it may use, as the compiler names them.
-
-    Raises:
-        CompiledError: With what the compiler says.
-    """
-    source, compiled = Path(__file__).with_name(_SOURCE), folder / f"{_KERNEL}.o"
-    archive = folder / f"lib{_KERNEL}.a"
-    flags = ["-O3", f"-march={march}", "-std=c++17", "-fPIC", "-fno-math-errno", "-Wno-psabi"]
-    include = Path(torch.__file__).parent / "include"
-    _run([compiler, *flags, f"-I{include}", "-c", str(source), "-o", str(compiled)])
-    _run(["ar", "rcs", str(archive), str(compiled)])
-    return archive
-
-
-def _placeless_compiler(compiler: str, folder: Path) -> str:
-    """Return the path of a compiler that puts no names of files into what it makes.
-
-    They lie in folders of this machine, and are others each time.
-    """
-    script = folder / "bin" / Path(compiler).name
-    script.parent.mkdir()
-    flags = ["-Wno-builtin-macro-redefined", '-D__FILE__="iteration"']
-    script.write_text(f'#!/bin/sh\nexec {shlex.join([compiler, *flags])} "$@"\n', encoding="utf-8")
-    script.chmod(0o700)
-    return str(script)
-
-
-def _run(command: Sequence[str]) -> None:
-    """Run a program of the compiler's kind.
-
-    Raises:
-        CompiledError: With the first line of what it complains of.
-    """
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise CompiledError(f"{command[0]} cannot be run ({error.strerror})") from None
-    if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        raise CompiledError(f"{Path(command[0]).name} fails: {said[0]}")
-
-
 @contextmanager
-def _variables(**values: str) -> Iterator[None]:
-    """Give this process, and those that it starts, other environment variables for a while."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
+def _prepared(target: Target, compiler: str, scratch: Path) -> Iterator[None]:
+    """Have what Inductor has no setting for."""
+    if target.gpu is not None:
+        from torch.utils import cpp_extension
+
+        cpp_extension.CUDA_HOME = str(cuda_home(scratch))
         yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        return
+    import torch._inductor.fx_passes.post_grad as post_grad
+
+    # A sum behind a matrix product is cheaper in the loop that follows; on a CPU Inductor would
+    # make an addmm of the two, which first copies the term.
+    if hasattr(post_grad, "should_prefer_unfused_addmm"):
+        post_grad.should_prefer_unfused_addmm = lambda match: True
+    march = target.processor if target.processor in LEVELS else "native"
+    kernel = build_kernel(compiler, scratch, march)
+    # Where the linker looks, too.
+    places = filter(None, (str(kernel.parent), os.environ.get("LIBRARY_PATH")))
+    with variables(LIBRARY_PATH=os.pathsep.join(places)):
+        yield
 
 
-def _check(network: Network, normalisation: Any, library: Path) -> None:
-    compiled = CompiledNetwork(network, library)
-    with torch.inference_mode():
+def _check(network: Network, normalisation: Any, library: Path, device: torch.device) -> None:
+    transfer = transfer_to(device)
+    try:
+        compiled = CompiledNetwork(network, library, device)
         for hits in _CHECKED_HITS:
             batch = _batch(normalisation, hits)
-            expected = {name: value.numpy() for name, value in network(batch).items()}
-            actual = {name: value.numpy() for name, value in compiled(batch).items()}
+            expected, actual = answer(network, batch, transfer), answer(compiled, batch, transfer)
             if faults := disagreements(expected, actual):
                 raise CompiledError(f"wrong answer to {hits} hits: {faults[0]}")
+    except RuntimeError as error:
+        line = str(error).strip().splitlines()[0]
+        raise CompiledError(f"what was compiled fails ({line})") from None
 
 
 def _batch(normalisation: Any, *hits: int) -> GraphBatch:
@@ -285,15 +291,20 @@ def _scattered_event(hits: int) -> Event:
     )
 
 
-def compile_model(directory: Path, root: Path, level: str | None = None) -> Path:
+def compile_model(directory: Path, root: Path, target: Target | None = None) -> Path:
     """Compile the iteration of the model in a directory; see `compile_network`.
+
+    Args:
+        directory: The model's.
+        root: Where compiled iterations are kept.
+        target: What is compiled for; None: this processor.
 
     Raises:
         CompiledError: As there.
         ModelFilesError: The model cannot be loaded.
     """
     card, network = load_network(directory)
-    return compile_network(network.eval(), card.normalisation, root, level)
+    return compile_network(network.eval(), card.normalisation, root, target or choose_target())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -304,45 +315,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--level", choices=LEVELS, help="instructions they may use (default: all there are)"
     )
+    parser.add_argument("--gpu", action="store_true", help="for the first GPU that torch finds")
     options = parser.parse_args(arguments)
     directories: list[Path] = options.directories
     torch.set_num_threads(1)
-    if len(directories) == 1:
-        return _compile_one(directories[0], options.out, options.level)
     try:
+        target = choose_target("cuda:0" if options.gpu else "cpu", options.level)
+        if len(directories) == 1:
+            return _compile_one(directories[0], options.out, target)
         first = {
-            folder_of(options.out, facts_of(load_network(directory)[1], options.level)): directory
+            folder_of(options.out, facts_of(load_network(directory)[1], target)): directory
             for directory in reversed(directories)
         }
-    except ServingError as error:
+    except (CompiledError, ServingError) as error:
         _print_line({"error": str(error)})
         return 1
     leaders = list(dict.fromkeys(first.values()))
+    same = ["--out", str(options.out)]
+    same += ["--gpu"] if options.gpu else []
+    same += ["--level", options.level] if options.level is not None else []
     with ThreadPoolExecutor(min(len(leaders), len(os.sched_getaffinity(0)))) as pool:
-        codes = list(
-            pool.map(lambda each: _compile_apart(each, options.out, options.level), leaders)
-        )
+        codes = list(pool.map(lambda each: _compile_apart(each, same), leaders))
     return max(codes)
 
 
-def _compile_apart(directory: Path, root: Path, level: str | None) -> int:
-    command = [sys.executable, "-P", "-m", "numl_serving.compile", str(directory)]
-    command += ["--out", str(root)]
-    if level is not None:
-        command += ["--level", level]
+def _compile_apart(directory: Path, same: Sequence[str]) -> int:
+    command = [sys.executable, "-P", "-m", "numl_serving.compile", str(directory), *same]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     sys.stdout.write(done.stdout)
     sys.stdout.flush()
     return 0 if done.returncode == 0 else 1
 
 
-def _compile_one(directory: Path, root: Path, level: str | None) -> int:
+def _compile_one(directory: Path, root: Path, target: Target) -> int:
     start = time.monotonic()
     folder, problem = None, None
     try:
-        folder = str(compile_model(directory, root, level))
-    except (CompiledError, ServingError, OSError) as error:
-        problem = str(error)
+        folder = str(compile_model(directory, root, target))
+    except (CompiledError, ServingError, OSError, RuntimeError) as error:
+        problem = (str(error).strip() or type(error).__name__).splitlines()[0]
     seconds = round(time.monotonic() - start, 1)
     _print_line({"model": str(directory), "compiled": folder, "error": problem, "seconds": seconds})
     return 0 if problem is None else 1

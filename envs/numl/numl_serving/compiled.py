@@ -1,9 +1,10 @@
 """A network's compiled iteration: where it is kept, what it is for, and its loader.
 
 A compiled iteration is a shared library that `numl_serving.compile` makes with AOTInductor. It
-belongs to an architecture (names and shapes of weights), a version of torch, this package's code
-and a level of the processor's instructions; a digest of these names its folder, so that what was
-made for anything else is never looked at. Whatever is wrong with it, the network runs without it.
+belongs to an architecture (names and shapes of weights), a version of torch, this package's code, a
+level of the processor's instructions and, if it is for GPUs, a compute capability; a digest of
+these names its folder, so that what was made for anything else is never looked at. Whatever is
+wrong with it, the network runs without it.
 
 Loading a library executes what is in it. It is therefore never taken from beside the weights,
 which may come from anywhere: only from the environment itself, or from the folder that the launch
@@ -16,10 +17,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import stat
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +29,15 @@ from numl_serving.iteration import Iteration, Network, iteration_of, weights_of
 from numl_serving.networks.common import GraphBatch
 from numl_serving.networks.nugraph2 import State2
 from numl_serving.networks.nugraph3 import NuGraph3, State3
+from numl_serving.target import Target, targets_of
 
 OWN_FOLDER = "lib/numl_serving/compiled"
 """Where an environment may have compiled iterations of its own, below its prefix."""
 LIBRARY_FILE = "iteration.so"
 FACTS_FILE = "facts.json"
-FORMAT = 2
+FORMAT = 3
 
-_CODE = ("iteration.py", "compile.py", "softmax_aggregate.cpp", "softmax_op.py",
+_CODE = ("iteration.py", "compile.py", "toolchain.py", "softmax_aggregate.cpp", "softmax_op.py",
          "networks/common.py", "networks/nugraph2.py", "networks/nugraph3.py")  # fmt: skip
 
 
@@ -51,13 +51,8 @@ def own_folder() -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def facts_of(network: Network, level: str | None = None) -> dict[str, Any]:
-    """Return everything that a compiled iteration depends on, as JSON can hold it.
-
-    Args:
-        network: The network.
-        level: The level of instructions; None: this processor's highest.
-    """
+def facts_of(network: Network, target: Target) -> dict[str, Any]:
+    """Return everything that a compiled iteration depends on, as JSON can hold it."""
     package = Path(__file__).parent
     code = hashlib.sha256()
     for name in _CODE:
@@ -70,7 +65,7 @@ def facts_of(network: Network, level: str | None = None) -> dict[str, Any]:
         "weights": {name: list(tensor.shape) for name, tensor in weights.items()},
         "torch": torch.__version__,
         "code": code.hexdigest(),
-        "processor": level or levels()[0],
+        **target.facts,
     }
 
 
@@ -84,26 +79,31 @@ class CompiledNetwork:
     """A network whose iterations run compiled.
 
     Args:
-        network: The network; it encodes and decodes.
+        network: The network, on the device; it encodes and decodes.
         library: The compiled iteration's shared library.
+        device: Where it runs.
     """
 
-    def __init__(self, network: Network, library: Path) -> None:
+    def __init__(self, network: Network, library: Path, device: torch.device) -> None:
         self._network = network
         self._iteration: Iteration = iteration_of(network)
         self._weights = list(weights_of(self._iteration).values())
-        # The runner of the library itself: a .pt2 package would be unpacked to /tmp at each start.
-        self._runner: Any = torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1)
+        self._runner = _runner(library, device)
 
     @classmethod
-    def load(cls, network: Network, root: Path) -> CompiledNetwork:
+    def load(cls, network: Network, root: Path, device: torch.device) -> CompiledNetwork:
         """Find a network's compiled iteration below a folder.
 
+        Args:
+            network: The network, on the device.
+            root: Where compiled iterations are kept.
+            device: Where it is to run.
+
         Raises:
-            CompiledError: There is none for this network, torch, code and processor, or it is
+            CompiledError: There is none for this network, torch, code and device, or it is
                 damaged, or somebody else may have written it.
         """
-        known = [facts_of(network, level) for level in levels()]
+        known = [facts_of(network, target) for target in targets_of(device)]
         there = (each for each in known if folder_of(root, each).is_dir())
         facts = next(there, known[0])
         folder = folder_of(root, facts)
@@ -120,13 +120,16 @@ class CompiledNetwork:
         if found != facts | {"sha256": sha256}:
             raise CompiledError(f"{folder} is damaged: remove it")
         try:
-            return cls(network, library)
+            return cls(network, library, device)
         except RuntimeError as error:
             line = str(error).strip().splitlines()[0]
             raise CompiledError(f"{library} cannot be loaded ({line})") from None
 
     def __call__(self, batch: GraphBatch) -> dict[str, Tensor]:
-        """Answer a batch whose last event is the `COMPANION`; the network's `forward` says how."""
+        """Answer a batch whose last event is the `COMPANION`; the network's `forward` says how.
+
+        On a GPU everything is done on the current stream.
+        """
         network = self._network
         fixed = [*self._iteration.inputs(batch), *self._weights]
         if isinstance(network, NuGraph3):
@@ -141,6 +144,16 @@ class CompiledNetwork:
         return network.decode(known, batch)
 
 
+def _runner(library: Path, device: torch.device) -> Any:
+    # The runner of the library itself: a .pt2 package would be unpacked to /tmp at each start.
+    runners: Any = torch._C._aoti
+    if device.type == "cpu":
+        return runners.AOTIModelContainerRunnerCpu(str(library), 1)
+    # Kernels lie in the library: no folder of them. And one thread alone runs it: else each
+    # iteration would wait for the GPU to be done with the one before.
+    return runners.AOTIModelContainerRunnerCuda(str(library), 1, str(device), "", True)
+
+
 def _check_owner(*paths: Path) -> None:
     for path in paths:
         status = path.stat()
@@ -148,34 +161,3 @@ def _check_owner(*paths: Path) -> None:
         # In an Apptainer image root's files may seem to be nobody's, but nobody can write them.
         if not ours and not os.statvfs(path).f_flag & os.ST_RDONLY:
             raise CompiledError(f"{path} belongs to somebody else or is writable by all: remove it")
-
-
-# x86-64-v3 and -v4 of the psABI, under the names of /proc/cpuinfo: what a compiler may use that
-# is told the level.
-_LEVEL_3 = frozenset(("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"))
-_LEVEL_4 = _LEVEL_3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-LEVELS: Mapping[str, frozenset[str]] = {"x86-64-v4": _LEVEL_4, "x86-64-v3": _LEVEL_3}
-"""Levels of instructions, the highest first, and the flags of a processor that has them."""
-
-
-def levels(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
-    """Return the levels of instructions that this processor has, the highest first.
-
-    Another kind of processor has one, which is all of its own.
-
-    Args:
-        cpuinfo: Where the kernel describes the processor.
-    """
-    try:
-        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = [platform.processor()]
-    wanted = ("vendor_id", "cpu family", "model", "flags", "Features")
-    # Flags of the kernel's own making come and go with it, their order, too.
-    kinds = {line.split(":", 1)[0].strip(): sorted(line.split(":", 1)[-1].split())
-             for line in lines if line.split("\t")[0].strip() in wanted}  # fmt: skip
-    found = tuple(name for name, flags in LEVELS.items() if flags <= set(kinds.get("flags", ())))
-    if found:
-        return found
-    text = json.dumps([platform.machine(), kinds])
-    return (hashlib.sha256(text.encode()).hexdigest()[:16],)

@@ -4,6 +4,8 @@ All iterations of a network use the same weights, so that one of them is compile
 and again. Weights are arguments like any other: what is compiled belongs to an architecture, and
 serves all weights of it.
 
+On a CPU the arithmetic is one that only a compiler makes fast; on a GPU it is that of the networks.
+
 The sizes of an event are free, but a compiler takes the sizes 0 and 1 for special ones. No size is
 ever that small: an event travels with a constant second one, its `COMPANION`.
 """
@@ -11,6 +13,7 @@ ever that small: an event travels with a constant second one, its `COMPANION`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,8 +21,14 @@ from torch import Tensor, nn
 
 from numl_serving.event import Event
 from numl_serving.graph import EventGraph, build_graph
-from numl_serving.networks.common import GraphBatch, closed_offsets
-from numl_serving.networks.nugraph2 import ClassEdges, NuGraph2, State2
+from numl_serving.networks.common import (
+    Aggregate,
+    GraphBatch,
+    closed_offsets,
+    gated_messages,
+    softmax_aggregate,
+)
+from numl_serving.networks.nugraph2 import ClassEdges, NuGraph2, State2, Tanh
 from numl_serving.networks.nugraph3 import NuGraph3, State3
 
 Network = NuGraph2 | NuGraph3
@@ -51,12 +60,26 @@ COMPANION = _companion()
 """The graph of an event with two hits in each plane and two spacepoints that join them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """The functions of an iteration that are not the same on every device.
+
+    Attributes:
+        aggregate: NuGraph3's aggregation.
+        tanh: NuGraph2's hyperbolic tangent.
+    """
+
+    aggregate: Aggregate
+    tanh: Tanh
+
+
 class Iteration3(nn.Module):
     """An iteration of NuGraph3; arguments and results are those of `inputs` and `State3`."""
 
-    def __init__(self, network: NuGraph3) -> None:
+    def __init__(self, network: NuGraph3, aggregate: Aggregate) -> None:
         super().__init__()
         self.network = network
+        self._aggregate = aggregate
 
     def inputs(self, batch: GraphBatch) -> tuple[Tensor, ...]:
         """Return what `forward` needs of a batch."""
@@ -117,24 +140,16 @@ class Iteration3(nn.Module):
             spacepoint_offsets=spacepoint_offsets,
             spacepoint_position=nexus,  # not read by an iteration
         )
-        return tuple(self.network.iterate(State3(hits, nexus, event), batch, _aggregate))
-
-
-def _aggregate(
-    table: Tensor, rows: Tensor | None, gate: Tensor, segment: Tensor, offsets: Tensor
-) -> Tensor:
-    if rows is None:
-        rows = torch.arange(table.shape[0])
-    aggregated: Tensor = torch.ops.numl.gated_softmax(table, rows, gate, offsets)
-    return aggregated
+        return tuple(self.network.iterate(State3(hits, nexus, event), batch, self._aggregate))
 
 
 class Iteration2(nn.Module):
     """An iteration of NuGraph2; arguments are those of `inputs`, the result is ``hits``."""
 
-    def __init__(self, network: NuGraph2) -> None:
+    def __init__(self, network: NuGraph2, tanh: Tanh) -> None:
         super().__init__()
         self.network = network
+        self._tanh = tanh
 
     def inputs(self, batch: GraphBatch) -> tuple[Tensor, ...]:
         """Return what `forward` needs of a batch."""
@@ -179,18 +194,32 @@ class Iteration2(nn.Module):
             spacepoint_offsets=unread,
             spacepoint_position=unread,
         )
-        state = self.network.iterate(
-            State2(hits, given_own, given_sent), batch, edges, rational_tanh
-        )
+        state = self.network.iterate(State2(hits, given_own, given_sent), batch, edges, self._tanh)
         return (state.hits,)
 
 
 Iteration = Iteration2 | Iteration3
 
 
-def iteration_of(network: Network) -> Iteration:
+def plain_aggregate(
+    table: Tensor, rows: Tensor | None, gate: Tensor, segment: Tensor, offsets: Tensor
+) -> Tensor:
+    """Aggregate as `gated_softmax_aggregate` does, without its question about the messages' size.
+
+    A compiler could not follow it: the answer is not known before there are numbers.
+    """
+    return softmax_aggregate(gated_messages(table, rows, gate), segment, offsets)
+
+
+PLAIN = Arithmetic(plain_aggregate, torch.tanh)
+"""The networks' own arithmetic, for any device."""
+
+
+def iteration_of(network: Network, arithmetic: Arithmetic = PLAIN) -> Iteration:
     """Return a network's iteration."""
-    return Iteration2(network) if isinstance(network, NuGraph2) else Iteration3(network)
+    if isinstance(network, NuGraph2):
+        return Iteration2(network, arithmetic.tanh)
+    return Iteration3(network, arithmetic.aggregate)
 
 
 def weights_of(iteration: Iteration) -> Mapping[str, Tensor]:
@@ -201,6 +230,16 @@ def weights_of(iteration: Iteration) -> Mapping[str, Tensor]:
         for name, tensor in sorted(iteration.named_buffers())
         if not name.startswith(outside)
     }
+
+
+def aggregate_in_one_pass(
+    table: Tensor, rows: Tensor | None, gate: Tensor, segment: Tensor, offsets: Tensor
+) -> Tensor:
+    """Aggregate by the operator that `softmax_op` defines."""
+    if rows is None:
+        rows = torch.arange(table.shape[0])
+    aggregated: Tensor = torch.ops.numl.gated_softmax(table, rows, gate, offsets)
+    return aggregated
 
 
 # Numerator (odd powers) and denominator (even powers), highest power first: the approximation of
@@ -239,3 +278,7 @@ def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
     for coefficient in coefficients[1:]:
         value = value * x + coefficient
     return value
+
+
+ON_CPU = Arithmetic(aggregate_in_one_pass, rational_tanh)
+"""What is fastest on one core of a CPU, once it is compiled there."""

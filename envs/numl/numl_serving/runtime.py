@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -34,7 +34,7 @@ from numl_serving.networks.common import GraphBatch, collate
 from numl_serving.networks.nugraph2 import NuGraph2
 from numl_serving.networks.nugraph3 import NuGraph3
 from numl_serving.networks.variants import Spec, recognise
-from numl_serving.transfer import Transfer
+from numl_serving.transfer import Transfer, transfer_to
 
 Outputs: TypeAlias = dict[str, NDArray[np.float32]]
 
@@ -63,17 +63,11 @@ class Runtime:
         card: The model's card.
     """
 
-    def __init__(
-        self,
-        card: ModelCard,
-        network: Network,
-        device: torch.device,
-        compiled: CompiledNetwork | None = None,
-    ) -> None:
+    def __init__(self, card: ModelCard, network: Network, device: torch.device) -> None:
         self.card = card
         self._network = network.to(device).eval()
-        self._transfer = Transfer(device) if device.type != "cpu" else None
-        self._compiled = compiled
+        self._transfer = transfer_to(device)
+        self._compiled: CompiledNetwork | None = None
         self._batches = 0
 
     @property
@@ -98,8 +92,8 @@ class Runtime:
             threads: Intra-op threads of torch, for this whole process; None leaves them as they
                 are.
             compiled: Folder in which `numl_serving.compile` has put compiled iterations; where it
-                has none for this model, or the device is not the CPU, the network runs without,
-                and a line in the log says why.
+                has none for this model and device, the network runs without, and a line in the
+                log says why.
 
         Raises:
             ModelFilesError: Files are missing, damaged, or do not fit together.
@@ -108,15 +102,16 @@ class Runtime:
         if threads is not None:
             torch.set_num_threads(threads)
         keep_freed_memory()
-        found = None
-        if compiled is not None and device == "cpu":
+        place = torch.device(device)
+        runtime = cls(card, network, place)
+        if compiled is not None:
             try:
-                found = CompiledNetwork.load(network.eval(), Path(compiled))
-                _check_compiled(found, network, card)
+                found = CompiledNetwork.load(network, Path(compiled), place)
+                _check_compiled(found, network, card, runtime._transfer)
+                runtime._compiled = found
             except CompiledError as error:
-                found = None
                 _log.warning("%s runs uncompiled, which is slower: %s", directory, error)
-        return cls(card, network, torch.device(device), found)
+        return runtime
 
     def infer(self, event: Event) -> Outputs:
         """Answer one event.
@@ -150,20 +145,30 @@ class Runtime:
             graphs.append(COMPANION)
         batch = collate(graphs, self.card.normalisation, positions=self.card.spacepoint_positions)
         built = time.perf_counter()
-        outputs = self._run(batch)
+        outputs = answer(self._compiled or self._network, batch, self._transfer)
         answered = time.perf_counter()
         _check_finite(outputs, events)
         answers = _split(outputs, graphs, len(events))
         return BatchResult(answers, built - start, answered - built)
 
-    def _run(self, batch: GraphBatch) -> dict[str, NDArray[np.float32]]:
-        answer = self._network if self._compiled is None else self._compiled
-        with torch.inference_mode():
-            if self._transfer is None:
-                outputs: Mapping[str, Tensor] = answer(batch)
-                return {name: tensor.numpy() for name, tensor in outputs.items()}
-            with self._transfer.stream():
-                return self._transfer.fetch(answer(self._transfer.to_device(batch)))
+
+def answer(
+    network: Callable[[GraphBatch], Mapping[str, Tensor]],
+    batch: GraphBatch,
+    transfer: Transfer | None,
+) -> Outputs:
+    """Return a network's answer to a batch, both in the host's memory.
+
+    Args:
+        network: The network, on its device.
+        batch: The batch.
+        transfer: The way to the device; None: it is the CPU.
+    """
+    with torch.inference_mode():
+        if transfer is None:
+            return {name: tensor.numpy() for name, tensor in network(batch).items()}
+        with transfer.stream():
+            return transfer.fetch(network(transfer.to_device(batch)))
 
 
 def load_network(directory: Path) -> tuple[ModelCard, Network]:
@@ -231,16 +236,17 @@ def _read_weights(directory: Path, card: ModelCard) -> dict[str, Tensor]:
         raise ModelFilesError(f"{path} cannot be read ({error}): import it again") from None
 
 
-def _check_compiled(compiled: CompiledNetwork, network: Network, card: ModelCard) -> None:
+def _check_compiled(
+    compiled: CompiledNetwork, network: Network, card: ModelCard, transfer: Transfer | None
+) -> None:
     """Let a compiled network answer a small event, and compare."""
     batch = collate([COMPANION, COMPANION], card.normalisation)
-    with torch.inference_mode():
-        expected = {name: tensor.numpy() for name, tensor in network(batch).items()}
-        try:
-            actual = {name: tensor.numpy() for name, tensor in compiled(batch).items()}
-        except RuntimeError as error:
-            line = str(error).strip().splitlines()[0]
-            raise CompiledError(f"the compiled network fails ({line})") from None
+    expected = answer(network, batch, transfer)
+    try:
+        actual = answer(compiled, batch, transfer)
+    except RuntimeError as error:
+        line = str(error).strip().splitlines()[0]
+        raise CompiledError(f"the compiled network fails ({line})") from None
     if faults := disagreements(expected, actual):
         raise CompiledError(f"the compiled network answers wrongly ({faults[0]})")
 

@@ -79,6 +79,11 @@ class Transfer:
         return torch.empty(size, dtype=torch.uint8, pin_memory=self._is_gpu)
 
 
+def transfer_to(device: torch.device) -> Transfer | None:
+    """Return the way to a device; None: the host's memory is where its tensors are."""
+    return None if device.type == "cpu" else Transfer(device)
+
+
 def _places(sizes: Sequence[int]) -> list[int]:
     """Return where each of these numbers of bytes begins, and where the last one ends."""
     padded = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]

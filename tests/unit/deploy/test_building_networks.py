@@ -17,9 +17,10 @@ from deploy.paths import ENVIRONMENT_SOURCE
 
 
 def test_they_lie_where_the_environment_looks_for_its_own() -> None:
-    source = (ENVIRONMENT_SOURCE / "numl_serving" / "compiled.py").read_text()
+    package = ENVIRONMENT_SOURCE / "numl_serving"
+    source = (package / "compiled.py").read_text()
     assert re.findall(r'^OWN_FOLDER = "(.*)"$', source, re.MULTILINE) == [NETWORKS]
-    assert f'"{PORTABLE_LEVEL}": ' in source
+    assert f'"{PORTABLE_LEVEL}": ' in (package / "target.py").read_text()
 
 
 @pytest.fixture

@@ -18,13 +18,14 @@ import torch
 from model_files import model_directory
 from networks_under_test import rewritten, run
 from numl_serving import check, compiled
-from numl_serving.compile import compile_model, compile_network
-from numl_serving.compiled import CompiledError, facts_of, folder_of, levels
+from numl_serving.compile import choose_target, compile_model, compile_network
+from numl_serving.compiled import CompiledError, facts_of, folder_of
 from numl_serving.event import Event, HitTable
 from numl_serving.golden import disagreements
 from numl_serving.graph import build_graph
 from numl_serving.iteration import rational_tanh
 from numl_serving.runtime import Runtime
+from numl_serving.target import Target
 from oracle import KINDS, NORMALISATION, answer, random_event, reference
 
 # Where the kit keeps them: one that is there for this code need not be compiled again.
@@ -183,7 +184,8 @@ def test_a_damaged_or_foreign_library_is_not_loaded(
     assert "writable by all" in reason(directory, folder.parent, caplog)
     library.chmod(0o755)
     assert Runtime.load(directory, compiled=folder.parent).is_compiled
-    monkeypatch.setattr(compiled, "levels", lambda: ("another",))
+    another = Target(torch.device("cpu"), "another")
+    monkeypatch.setattr(compiled, "targets_of", lambda _device: (another,))
     assert "is missing" in reason(directory, folder.parent, caplog)
 
 
@@ -227,38 +229,11 @@ def test_one_thread_does_all_the_work_whatever_the_environment_says(
     assert float(done.stdout) > 0.9
 
 
-V3 = "fpu sse2 avx avx2 bmi1 bmi2 f16c fma abm movbe"
-
-
-@pytest.mark.parametrize(
-    ("flags", "found"),
-    [
-        (V3, ("x86-64-v3",)),
-        (f"{V3} avx512f avx512bw avx512cd avx512dq avx512vl", ("x86-64-v4", "x86-64-v3")),
-        (f"{V3} avx512f", ("x86-64-v3",)),
-    ],
-)
-def test_a_processor_has_the_levels_whose_instructions_it_has(
-    flags: str, found: tuple[str, ...], tmp_path: Path
-) -> None:
-    cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text(f"processor\t: 0\nvendor_id\t: X\nflags\t\t: {flags}\n\n")
-    assert compiled.levels(cpuinfo) == found
-
-
-def test_another_kind_of_processor_has_a_level_of_its_own(tmp_path: Path) -> None:
-    names = set()
-    for features in ("fp asimd", "fp asimd sve", "sve asimd fp"):
-        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nFeatures\t: {features}\n")
-        names.add(compiled.levels(tmp_path / "cpuinfo"))
-    assert len(names) == 2
-    assert not {name for (name,) in names} & set(compiled.LEVELS)
-
-
 def test_what_was_compiled_for_a_lower_level_is_used_where_there_is_nothing_better(
     directories: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiled, "levels", lambda: ("x86-64-v9", *levels()))
+    better = Target(torch.device("cpu"), "x86-64-v9")
+    monkeypatch.setattr(compiled, "targets_of", lambda _device: (better, choose_target()))
     assert Runtime.load(directories["24.7.1"], compiled=ROOT).is_compiled
 
 
@@ -290,16 +265,16 @@ def test_nobody_s_files_are_used_only_where_nobody_can_write_them(
     assert Runtime.load(directory, compiled=folder.parent).is_compiled
 
 
-def test_a_level_that_the_processor_lacks_is_not_compiled_for(tmp_path: Path) -> None:
-    network = rewritten(model_of("nugraph2", 0), "nugraph2")
+def test_a_level_that_the_processor_lacks_is_not_compiled_for() -> None:
     with pytest.raises(CompiledError, match="this processor has no x86-64-v9, only"):
-        compile_network(network, NORMALISATION, tmp_path, "x86-64-v9")
+        choose_target(level="x86-64-v9")
 
 
 def test_each_architecture_code_and_torch_has_its_own_folder() -> None:
     networks = {kind: rewritten(model_of(kind, 0), kind) for kind in KINDS}
-    facts = {kind: facts_of(network) for kind, network in networks.items()}
-    other_weights = facts_of(rewritten(model_of("nugraph2", 1), "nugraph2"))
+    target = choose_target()
+    facts = {kind: facts_of(network, target) for kind, network in networks.items()}
+    other_weights = facts_of(rewritten(model_of("nugraph2", 1), "nugraph2"), target)
     assert other_weights == facts["nugraph2"]
     folders = {folder_of(ROOT, each) for each in facts.values()}
     folders |= {folder_of(ROOT, facts["nugraph2"] | {name: "x"}) for name in facts["nugraph2"]}
@@ -314,7 +289,7 @@ def test_without_a_compiler_compilation_is_refused_in_one_line(
     with pytest.raises(
         CompiledError, match=r"no C\+\+ compiler: no-such-compiler is not installed"
     ):
-        compile_network(network, NORMALISATION, tmp_path / "root")
+        compile_network(network, NORMALISATION, tmp_path / "root", choose_target())
     assert not (tmp_path / "root").exists()
 
 
@@ -345,6 +320,6 @@ def test_a_compilation_that_fails_leaves_nothing_either(
     before = dict(os.environ)
     network = rewritten(model_of("nugraph2", 0), "nugraph2")
     with pytest.raises(CompiledError, match="false fails: exit status 1"):
-        compile_network(network, NORMALISATION, tmp_path)
+        compile_network(network, NORMALISATION, tmp_path, choose_target())
     assert dict(os.environ) == before
     assert list(tmp_path.iterdir()) == []

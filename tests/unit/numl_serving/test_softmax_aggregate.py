@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from numl_serving.compile import build_kernel
-from numl_serving.compiled import LEVELS, levels
 from numl_serving.softmax_op import gated_softmax
+from numl_serving.target import LEVELS, levels
+from numl_serving.toolchain import build_kernel
 
 OFFSETS = torch.tensor([0, 0, 1, 3, 3, 390, 400])
 ROWS = 50
