@@ -219,8 +219,6 @@ class Deployment(BaseModel):
             raise ValueError("env packed is for the engines docker and apptainer")
         if self.image is not None and self.engine == "local":
             raise ValueError("an image is for the engines docker and apptainer")
-        if self.shm_size is not None and self.engine in ("local", "apptainer"):
-            raise ValueError("shm_size is for the engine docker")
         if self.devices and self.flavour == "cpu":
             raise ValueError("devices are GPUs, and flavour is cpu")
         if self.archive is not None and self.env != "packed":

@@ -22,7 +22,7 @@ from deploy.cli import DEFAULT_NAME, Parser, make_parser, run
 from deploy.client.endpoint import Endpoint, client_tls
 from deploy.console import Console
 from deploy.deployment import DEFAULT_MODELS
-from deploy.errors import DeploymentError, KitError
+from deploy.errors import DeploymentError, KitError, RepositoryError
 from deploy.paths import MODEL_REPOSITORY
 from deploy.server.service import ExpectedModel, ServiceCheck, check_service
 from deploy.state import DeploymentFolder, DeploymentState
@@ -82,6 +82,11 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
         endpoints = [Endpoint.parse(state.url("http")), _own_grpc(state, options)]
     if options.models is not None:
         names = options.models.split(",")
+    if options.repository is not None and not options.repository.is_dir():
+        raise RepositoryError(
+            f"model repository {options.repository}: no such folder",
+            "--repository with a folder that holds the models' folders",
+        )
     repository = options.repository or repository
     models = {name: ExpectedModel.read(repository, name) for name in names}
     checks = [

@@ -60,19 +60,23 @@ def _there(folder: Path) -> Path:
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 
-def check_temporary_folder() -> Path:
-    """Return the folder for temporary files; if TMPDIR names one, it must be usable.
+def check_temporary_folder(variable: str = "TMPDIR") -> Path:
+    """Return the folder for temporary files; if a variable names one, it must be usable.
 
     Python would quietly take another, and the programs that it starts would not.
+
+    Args:
+        variable: Its name.
 
     Raises:
         BuildError: If it is not.
     """
-    named = os.environ.get("TMPDIR")
+    named = os.environ.get(variable)
     if not named:
         return Path(tempfile.gettempdir())
     if not os.access(Path(named, "."), os.W_OK | os.X_OK):
-        raise BuildError(f"TMPDIR={named} is not a folder that can be written to", "set TMPDIR")
+        cause = f"{variable}={named} is not a folder that can be written to"
+        raise BuildError(cause, f"set {variable}")
     return Path(named).absolute()
 
 

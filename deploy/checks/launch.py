@@ -10,7 +10,7 @@ from deploy.checks.room import (
     instance_memory_findings,
     launch_rooms,
     room_findings,
-    temporary_findings,
+    unpacking_findings,
     unused_findings,
     writable_findings,
 )
@@ -64,7 +64,7 @@ def check_launch(deployment: Deployment, engine: EngineName) -> list[Finding]:
     check_ports(deployment)
     found = [*tls_findings(deployment), *unused_findings(deployment, engine)]
     if engine == "apptainer":
-        found += instance_memory_findings(deployment)
+        found += [*instance_memory_findings(deployment), *unpacking_findings()]
     return [finding for finding in found if finding.level == "warning"]
 
 
@@ -113,6 +113,3 @@ def check_room(deployment: Deployment, engine: EngineName) -> None:
     refuse(room_findings(rooms))
     if engine == "docker":
         refuse(container_memory_findings(deployment))
-    if engine == "apptainer":
-        # Where it cannot mount a .sif, it unpacks it there.
-        refuse(temporary_findings())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -30,6 +31,7 @@ _MB = 10**6
 _ENVIRONMENT_BYTES = {"cpu": 3_000 * _MB, "gpu": 12_000 * _MB}
 _LAUNCH_BYTES = 100 * _MB
 _SHM_BYTES_PER_INSTANCE = 2 * _MB
+_APPTAINER_TMPDIR = "APPTAINER_TMPDIR"  # Apptainer's own; it goes before TMPDIR
 _MORE_SHARED_MEMORY = "fewer --instances, or doctor.py --fix if dead servers fill it"
 
 
@@ -85,11 +87,20 @@ def writable_findings(rooms: Sequence[Room]) -> Iterator[Finding]:
 
 
 def temporary_findings() -> Iterator[Finding]:
-    """Return a problem if TMPDIR names no usable folder."""
+    """Return a problem for each variable that names no usable folder for temporary files."""
+    for variable in ("TMPDIR", _APPTAINER_TMPDIR):
+        try:
+            check_temporary_folder(variable)
+        except BuildError as error:
+            yield wrong(SUBJECT, error)
+
+
+def unpacking_findings() -> Iterator[Finding]:
+    """Return a warning if Apptainer has no place to unpack a .sif, as where it cannot mount it."""
     try:
-        check_temporary_folder()
+        check_temporary_folder(_APPTAINER_TMPDIR if os.environ.get(_APPTAINER_TMPDIR) else "TMPDIR")
     except BuildError as error:
-        yield wrong(SUBJECT, error)
+        yield wrong(SUBJECT, error, "warning")
 
 
 def container_memory_findings(deployment: Deployment) -> Iterator[Finding]:

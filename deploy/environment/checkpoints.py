@@ -52,30 +52,39 @@ def check_own_weights(model: str, checkpoint: Path, norm: Path | None) -> None:
         f"--checkpoint {model}=PATH with a Lightning checkpoint (.ckpt), or with a folder that "
         "scripts/import_checkpoint.py has made"
     )
-    if checkpoint.is_dir():
-        lacking = [name for name in MODEL_FILES if not (checkpoint / name).is_file()]
-        reason = f"the folder has no {lacking[0]}" if lacking else None
-    else:
-        reason = _why_not_read(checkpoint)
-        if reason is None and not zipfile.is_zipfile(checkpoint):
-            reason = "no whole PyTorch checkpoint (a zip archive, since PyTorch 1.6)"
+    try:
+        reason = _why_no_weights(checkpoint)
+    except OSError as error:
+        reason = error.strerror
     if reason is not None:
         raise DeploymentError(f"checkpoint for {model}: {checkpoint}: {reason}", remedy)
-    reason = _why_not_read(norm) if norm is not None else None
+    try:
+        reason = _why_not_read(norm) if norm is not None else None
+    except OSError as error:
+        reason = error.strerror
     if reason is not None:
         remedy = f"--norm {model}=FILE with JSON, HDF5 or npz"
         raise DeploymentError(f"norm for {model}: {norm}: {reason}", remedy)
 
 
+def _why_no_weights(path: Path) -> str | None:
+    """Return why neither a checkpoint nor a folder made from one is at ``path``, or None."""
+    if path.is_dir():
+        lacking = [name for name in MODEL_FILES if not (path / name).is_file()]
+        return f"the folder has no {lacking[0]}" if lacking else None
+    if (reason := _why_not_read(path)) is not None:
+        return reason
+    if not zipfile.is_zipfile(path):
+        return "no whole PyTorch checkpoint (a zip archive, since PyTorch 1.6)"
+    return None
+
+
 def _why_not_read(path: Path) -> str | None:
-    """Return why a file with content cannot be read at ``path``, or None."""
+    """Return why no file with content is at ``path``, or None."""
     if not path.is_file():
         return "not a file" if path.exists() else "no such file"
-    try:
-        with path.open("rb") as stream:
-            return None if stream.read(1) else "it is empty"
-    except OSError as error:
-        return error.strerror
+    with path.open("rb") as stream:
+        return None if stream.read(1) else "it is empty"
 
 
 def ensure_imported(

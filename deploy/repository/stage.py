@@ -111,10 +111,7 @@ def find_model(repository: Path, model: str) -> Path:
     """
     folder = repository / model
     if not repository.is_dir():
-        raise RepositoryError(
-            f"model repository {repository}: no such folder",
-            "--repository with a folder that holds the models' folders",
-        )
+        raise RepositoryError(f"model repository {repository}: no such folder")
     if not folder.is_dir():
         there = ", ".join(sorted(p.name for p in repository.iterdir() if p.is_dir()))
         raise RepositoryError(

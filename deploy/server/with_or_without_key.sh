@@ -1,5 +1,5 @@
 #!/bin/sh
-# with_or_without_key.sh PYTHON -IS keyed_start.py --new-key-file FILE -- PROGRAM ARGUMENT...
+# with_or_without_key.sh PYTHON -IS keyed_start.py --[new-]key-file FILE -- PROGRAM ARGUMENT...
 #
 # Not every image of Triton has a Python. Without one the program is started with the placeholder
 # in the key's place, and its admin endpoints are closed to everybody.

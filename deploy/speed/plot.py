@@ -27,7 +27,7 @@ def plot(run: Document, path: Path) -> None:
 
     models = list(run["models"])
     figure, panels = pyplot.subplots(
-        len(models), 2, figsize=(12, 4.4 * len(models)), squeeze=False, layout="constrained"
+        len(models), 2, figsize=(14, 4.4 * len(models)), squeeze=False, layout="constrained"
     )
     for (left, right), model in zip(panels, models, strict=True):
         _latency(left, run, model)
@@ -99,4 +99,5 @@ def _throughput(panel: Any, run: Document, model: str) -> None:
     panel.minorticks_off()
     panel.grid(alpha=0.3)
     if markers:
-        panel.legend(fontsize="x-small")
+        # Beside the panel: there are lines everywhere in it.
+        panel.legend(fontsize="x-small", loc="upper left", bbox_to_anchor=(1.01, 1.0))

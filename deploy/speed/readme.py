@@ -134,13 +134,15 @@ def _shares(run: Document) -> Iterator[str]:
 
 def _memory(run: Document) -> Iterator[str]:
     worst = max(run["instances"], key=lambda instance: instance["settled_mb"])
-    slope = max(instance["slope_mb"] for instance in run["instances"])
+    slopes = [instance["slope_mb"] for instance in run["instances"]]
     yield (
         f"An instance holds {worst['settled_mb']:.0f} MB after {run['settled']} events of "
-        f"{run['hits'][0]} to {run['hits'][1]} hits ({worst['own_mb']:.0f} MB of its own), and "
-        f"grows by"
+        f"{run['hits'][0]} to {run['hits'][1]} hits ({worst['own_mb']:.0f} MB of its own). Each"
     )
-    yield f"{max(slope, 0):.1f} MB with a thousand more."
+    yield (
+        f"further thousand adds, by the slope up to {run['events']} events, "
+        f"{min(slopes):+.1f} to {max(slopes):+.1f} MB in {len(slopes)} instances."
+    )
     yield ""
 
 

@@ -24,6 +24,7 @@ from deploy.supervisor.server import Note, Server
 
 _LAST_WORDS_S = 2.0
 _KEY_CHARACTERS = 200
+_KEY_S = 10.0
 
 log = logging.getLogger("numlkit.supervisor")
 
@@ -60,18 +61,29 @@ class ContainerServer(Server):
 
     def key(self) -> str | None:
         """Return the key that its launcher has made; None if there is none, as without launcher."""
-        assert self._container is not None
+        said: list[str] = []
+        # Models run as the same user: one that replaces the file could have the question wait.
+        asking = threading.Thread(target=self._ask_for_key, args=(said,), daemon=True)
+        asking.start()
+        asking.join(_KEY_S)
         try:
-            # As the server's own user: nobody else may read it there.
-            asked = ["head", "-c", str(_KEY_CHARACTERS), str(CONTAINER_KEY)]
-            done = self._container.exec_run(asked)
-            key = keep_key(self._plan.key_file, done.output.decode(errors="replace"))
-        except (DockerException, requests.RequestException, OSError) as error:
-            log.warning("the key of the admin endpoints cannot be fetched: %s", error)
+            key = keep_key(self._plan.key_file, said[0]) if said else None
+        except OSError as error:
+            log.warning("the key of the admin endpoints cannot be written: %s", error)
             return None
         if key is None:
             log.warning("the server has no key to its admin endpoints")
         return key
+
+    def _ask_for_key(self, said: list[str]) -> None:
+        """Add what the file in the container holds."""
+        assert self._container is not None
+        # As the server's own user: nobody else may read it there.
+        words = ["head", "-c", str(_KEY_CHARACTERS), str(CONTAINER_KEY)]
+        try:
+            said.append(self._container.exec_run(words).output.decode(errors="replace"))
+        except (DockerException, requests.RequestException) as error:
+            log.warning("the key of the admin endpoints cannot be fetched: %s", error)
 
     def output(self) -> str:
         """Return what it has said since its start."""

@@ -164,11 +164,14 @@ class Supervisor:
             stopped=self._stop.is_set,
         )
         if not self._stop.is_set():
-            key = server.key()
-            self._admin = self._admin_with(key) if key is not None else None
+            self._admin = self._admin_of(server)
             seconds = round(time.monotonic() - started, 2)
             self._note("ready", seconds_to_ready=seconds, cause=None, remedy=None)
             log.info("ready in %.1f s", seconds)
+
+    def _admin_of(self, server: Server) -> Admin | None:
+        key = server.key()
+        return self._admin_with(key) if key is not None else None
 
     def _replace(self, dead: Server) -> Server:
         """Start a new server in a dead one's place, again and again if need be."""
@@ -238,6 +241,7 @@ class Supervisor:
             Those that are, and what kept the others from it: the server, or files that cannot be
             touched.
         """
+        self._admin = self._admin or self._admin_of(server)
         if self._admin is None:
             return (), AdminClosedError("nobody has a key to the server's admin endpoints")
         admin, loaded, failed = self._admin, list[str](), list[AdminError | OSError]()

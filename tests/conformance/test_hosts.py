@@ -136,13 +136,16 @@ def test_an_instance_needs_nothing_of_the_host_s_shared_memory(kit: Kit) -> None
     assert not kit.leftovers("apart")
 
 
-def test_a_tmpdir_that_is_not_there_is_told_before_apptainer_unpacks_into_it(kit: Kit) -> None:
+def test_a_folder_for_unpacking_that_is_not_there_is_warned_of(kit: Kit) -> None:
+    """Apptainer needs it only where it cannot mount the .sif."""
     if kit.engine != "apptainer":
         pytest.skip("only Apptainer may unpack an image")
     away = replace(kit, within=("env", "TMPDIR=/no/such"))
-    answer = refused(away, "away", *SMALL)
-    assert answer["error"] == "TMPDIR=/no/such is not a folder that can be written to"
-    assert answer["remedy"] == "set TMPDIR"
+    away.names.append("away")
+    done = away.run("up", "--name", "away", *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert "warning: TMPDIR=/no/such is not a folder that can be written to (set" in done.stderr
+    away.down("away")
 
 
 def test_a_full_tmp_is_no_hindrance(full_tmp: Kit) -> None:

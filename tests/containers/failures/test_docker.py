@@ -20,6 +20,7 @@ from typing import Any
 import docker
 import pytest
 from docker.errors import DockerException
+from docker.models.containers import Container
 
 from deploy.deployment import Deployment, Ports
 from deploy.errors import BuildError, LaunchError
@@ -28,6 +29,7 @@ from deploy.images.engine import connect
 from deploy.plan import ContainerPlan, LaunchPlan, Mount
 from deploy.server.ports import choose_ports
 from deploy.server.probe import Probe
+from deploy.supervisor import container as container_module
 from deploy.supervisor.container import ContainerServer, remove_container
 from deploy.supervisor.server import Server
 from tests.containers.failures.tiny import AARCH64, SERVER, X86_64, image_tar
@@ -154,6 +156,18 @@ def test_a_container_that_has_made_no_key_has_none(
     assert [record.getMessage() for record in caplog.records] == [
         "the server has no key to its admin endpoints"
     ]
+
+
+def test_a_key_that_is_not_told_is_not_waited_for_for_ever(
+    folder: Path, image: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a model has put a pipe in its place: the engine's answer does not come."""
+    server = start(make_plan(folder, image, name))
+    monkeypatch.setattr(container_module, "_KEY_S", 0.1)
+    monkeypatch.setattr(Container, "exec_run", lambda *_: time.sleep(60))
+    began = time.monotonic()
+    assert server.key() is None
+    assert time.monotonic() - began < 30
 
 
 def test_an_image_without_the_program_is_named(folder: Path, image: str, name: str) -> None:

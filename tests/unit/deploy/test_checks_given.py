@@ -68,6 +68,15 @@ def test_a_checkpoint_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
     assert error.cause == f"checkpoint for nugraph3: {path}: Permission denied"
 
 
+def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 300)
+    error = _refused(_served_by(path))
+    assert error.cause == f"checkpoint for nugraph3: {path}: File name too long"
+    assert error.remedy == CHECKPOINT_REMEDY
+    error = _refused(_served_by(_checkpoint(tmp_path / "own.ckpt"), path))
+    assert error.cause == f"norm for nugraph3: {path}: File name too long"
+
+
 def test_a_normalisation_that_is_not_there_is_refused(tmp_path: Path) -> None:
     checkpoint, norm = _checkpoint(tmp_path / "own.ckpt"), tmp_path / "norm.json"
     error = _refused(_served_by(checkpoint, norm))

@@ -11,6 +11,7 @@ from deploy.checks.room import (
     launch_rooms,
     room_findings,
     temporary_findings,
+    unpacking_findings,
     unused_findings,
     writable_findings,
 )
@@ -100,8 +101,36 @@ def test_a_temporary_folder_that_is_not_there_is_a_problem(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     assert not list(temporary_findings())
     monkeypatch.setenv("TMPDIR", "/no/such")
+    monkeypatch.setenv("APPTAINER_TMPDIR", "/nor/this")
     assert [f.detail for f in temporary_findings()] == [
-        "TMPDIR=/no/such is not a folder that can be written to"
+        "TMPDIR=/no/such is not a folder that can be written to",
+        "APPTAINER_TMPDIR=/nor/this is not a folder that can be written to",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("variables", "named"),
+    [
+        ({"TMPDIR": "/no/such"}, ["TMPDIR"]),
+        ({"TMPDIR": "/no/such", "APPTAINER_TMPDIR": "/tmp"}, []),
+        ({"APPTAINER_TMPDIR": "/no/such"}, ["APPTAINER_TMPDIR"]),
+    ],
+)
+def test_apptainer_s_own_folder_goes_before_the_common_one(
+    variables: dict[str, str], named: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("TMPDIR", "APPTAINER_TMPDIR"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, folder in variables.items():
+        monkeypatch.setenv(variable, folder)
+    assert list(unpacking_findings()) == [
+        Finding(
+            "warning",
+            "room",
+            f"{variable}=/no/such is not a folder that can be written to",
+            f"set {variable}",
+        )
+        for variable in named
     ]
 
 

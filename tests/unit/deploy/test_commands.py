@@ -184,10 +184,6 @@ def test_a_wrong_number_is_told_with_its_option_and_what_is_wanted(
             ["deploy/logs.py", "--follow", "--json"],
             "--follow does not end, and --json is one document: leave one of them out",
         ),
-        (
-            ["deploy/up.py", "--engine", "apptainer", "--shm-size", "2g"],
-            "deployment: shm_size is for the engine docker",
-        ),
     ],
 )
 def test_flags_that_contradict_each_other_are_refused(
