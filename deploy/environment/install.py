@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from deploy.console import Say
 from deploy.environment.interpreter import Interpreter
 from deploy.environment.lock import Lock
 from deploy.errors import EnvironmentSetupError
-from deploy.files import digest_of, locked, write_atomically
+from deploy.files import digest_of, locked, remove_folder, write_atomically
 
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 MARKER = "numlkit-environment.json"
@@ -107,11 +108,23 @@ def ensure_environment(
         return environment
     with locked(cache / "environments" / ".lock"):
         if not (base / MARKER).exists():
-            _install_locked(base, lock, interpreter, say)
+            with _whole_or_not_at_all(base):
+                _install_locked(base, lock, interpreter, say)
         if not marker.exists():
             say("installing numl_serving")
-            _install_serving(base, environment, interpreter, source)
+            with _whole_or_not_at_all(environment.folder):
+                _install_serving(base, environment, interpreter, source)
     return environment
+
+
+@contextmanager
+def _whole_or_not_at_all(folder: Path) -> Iterator[None]:
+    """Remove what is made in a folder if the block does not finish it."""
+    try:
+        yield
+    except BaseException:
+        remove_folder(folder)
+        raise
 
 
 def _install_locked(base: Path, lock: Lock, interpreter: Interpreter, say: Say) -> None:

@@ -33,3 +33,24 @@ def test_only_the_cpu_torch_is_looked_for_on_its_own_index(
         ensure_environment(tmp_path, lock, INTERPRETER, ENVIRONMENT_SOURCE, lambda text: None)
     assert caught.value.cause == f"pip cannot install torch: {len(indexes)} other places"
     assert asked == indexes
+
+
+@pytest.mark.parametrize("fails", ["pip cannot install torch", "pip cannot install numl_serving"])
+def test_an_environment_that_cannot_be_finished_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """What pip would do is made up: a folder where the virtual environment is to be."""
+
+    def run(command: Sequence[str], failed: str, line: object = None) -> None:
+        if "venv" in command:
+            (Path(command[-1]) / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+        if failed == fails:
+            raise EnvironmentSetupError(failed)
+
+    monkeypatch.setattr(install, "_run", run)
+    lock = read_lock(ENVIRONMENT_SOURCE / "locks", "gpu")
+    with pytest.raises(EnvironmentSetupError, match=fails):
+        ensure_environment(tmp_path, lock, INTERPRETER, ENVIRONMENT_SOURCE, lambda text: None)
+    made = [path.name.split("-")[0] for path in (tmp_path / "environments").iterdir()]
+    # What was finished before the failure stays, and is used by the next try.
+    assert sorted(made) == ([".lock", "locked"] if "numl" in fails else [".lock"])
