@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, export
 
+from numl_serving.block_ops import SHIMS
 from numl_serving.compiled import (
     FACTS_FILE,
     LIBRARY_FILE,
@@ -53,7 +54,6 @@ from numl_serving.iteration import (
 )
 from numl_serving.networks.common import GraphBatch, collate
 from numl_serving.runtime import answer, load_network
-from numl_serving.softmax_op import SHIM
 from numl_serving.target import LEVELS, Target, targets_of
 from numl_serving.toolchain import (
     KERNEL,
@@ -174,9 +174,8 @@ def settings(target: Target, compiler: str) -> dict[str, Any]:
     if target.gpu is not None:
         # Beside the library they would have to be looked for.
         return of_host | {"aot_inductor.embed_kernel_binary": True}
-    shims = {torch.ops.numl.gated_softmax.default: [SHIM]}
     return of_host | {
-        "aot_inductor.custom_ops_to_c_shims": shims,
+        "aot_inductor.custom_ops_to_c_shims": SHIMS,
         "aot_inductor.custom_op_libs": [KERNEL],
     }
 
@@ -236,12 +235,6 @@ def _prepared(target: Target, compiler: str, scratch: Path) -> Iterator[None]:
         cpp_extension.CUDA_HOME = str(cuda_home(scratch))
         yield
         return
-    import torch._inductor.fx_passes.post_grad as post_grad
-
-    # A sum behind a matrix product is cheaper in the loop that follows; on a CPU Inductor would
-    # make an addmm of the two, which first copies the term.
-    if hasattr(post_grad, "should_prefer_unfused_addmm"):
-        post_grad.should_prefer_unfused_addmm = lambda match: True
     march = target.processor if target.processor in LEVELS else "native"
     kernel = build_kernel(compiler, scratch, march)
     # Where the linker looks, too.

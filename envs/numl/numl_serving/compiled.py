@@ -27,8 +27,6 @@ from torch import Tensor
 
 from numl_serving.iteration import Iteration, Network, iteration_of, weights_of
 from numl_serving.networks.common import GraphBatch
-from numl_serving.networks.nugraph2 import State2
-from numl_serving.networks.nugraph3 import NuGraph3, State3
 from numl_serving.target import Target, targets_of
 
 OWN_FOLDER = "lib/numl_serving/compiled"
@@ -37,7 +35,7 @@ LIBRARY_FILE = "iteration.so"
 FACTS_FILE = "facts.json"
 FORMAT = 3
 
-_CODE = ("iteration.py", "compile.py", "toolchain.py", "softmax_aggregate.cpp", "softmax_op.py",
+_CODE = ("iteration.py", "compile.py", "toolchain.py", "blocks.cpp", "block_ops.py",
          "networks/common.py", "networks/nugraph2.py", "networks/nugraph3.py")  # fmt: skip
 
 
@@ -132,16 +130,10 @@ class CompiledNetwork:
         """
         network = self._network
         fixed = [*self._iteration.inputs(batch), *self._weights]
-        if isinstance(network, NuGraph3):
-            state = network.start(batch)
-            for _ in range(network.iterations):
-                state = State3(*self._runner.run([*state, *fixed]))
-            return network.decode(state, batch)
-        known: State2 = network.start(batch)
+        state: Any = network.start(batch)
         for _ in range(network.iterations):
-            (hits,) = self._runner.run([*known, *fixed])
-            known = known._replace(hits=hits)
-        return network.decode(known, batch)
+            state = type(state)(*self._runner.run([*state, *fixed]))
+        return network.decode(state, batch)
 
 
 def _runner(library: Path, device: torch.device) -> Any:

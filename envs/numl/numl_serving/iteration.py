@@ -12,8 +12,9 @@ ever that small: an event travels with a constant second one, its `COMPANION`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,14 +22,14 @@ from torch import Tensor, nn
 
 from numl_serving.event import Event
 from numl_serving.graph import EventGraph, build_graph
+from numl_serving.networks import nugraph2, nugraph3
 from numl_serving.networks.common import (
-    Aggregate,
     GraphBatch,
     closed_offsets,
     gated_messages,
     softmax_aggregate,
 )
-from numl_serving.networks.nugraph2 import ClassEdges, NuGraph2, State2, Tanh
+from numl_serving.networks.nugraph2 import Arithmetic2, NuGraph2, State2
 from numl_serving.networks.nugraph3 import NuGraph3, State3
 
 Network = NuGraph2 | NuGraph3
@@ -65,36 +66,40 @@ class Arithmetic:
     """The functions of an iteration that are not the same on every device.
 
     Attributes:
-        aggregate: NuGraph3's aggregation.
-        tanh: NuGraph2's hyperbolic tangent.
+        update3: NuGraph3's block.
+        arithmetic2: Those of NuGraph2.
     """
 
-    aggregate: Aggregate
-    tanh: Tanh
+    update3: nugraph3.Update
+    arithmetic2: Arithmetic2
+
+
+def _starts(up_offsets: Tensor) -> Tensor:
+    """Return the first upward edge of each nexus segment as ``[3, S]``."""
+    # No size may be a multiple of another: Inductor of torch 2.13 divides such a size in floating
+    # point, and gets 51 for 157 = 3 x 52 + 1.
+    return up_offsets[:-1].view(3, -1)
 
 
 class Iteration3(nn.Module):
     """An iteration of NuGraph3; arguments and results are those of `inputs` and `State3`."""
 
-    def __init__(self, network: NuGraph3, aggregate: Aggregate) -> None:
+    def __init__(self, network: NuGraph3, update: nugraph3.Update) -> None:
         super().__init__()
         self.network = network
-        self._aggregate = aggregate
+        self._update = update
 
     def inputs(self, batch: GraphBatch) -> tuple[Tensor, ...]:
         """Return what `forward` needs of a batch."""
-        # No size may be a multiple of another: Inductor of torch 2.13 divides such a size in
-        # floating point, and gets 51 for 157 = 3 x 52 + 1.
-        up_starts = batch.up_offsets[:-1].view(3, -1)
         indices = (
             batch.edge_source,
             batch.edge_target,
             batch.edge_offsets,
             batch.up_hit,
             batch.up_segment,
-            up_starts,
+            _starts(batch.up_offsets),
             batch.down_spacepoint,
-            batch.down_slot,
+            batch.down_segment,
             batch.down_hit,
             batch.down_offsets,
             batch.spacepoint_event,
@@ -115,7 +120,7 @@ class Iteration3(nn.Module):
         up_segment: Tensor,
         up_starts: Tensor,
         down_spacepoint: Tensor,
-        down_slot: Tensor,
+        down_segment: Tensor,
         down_hit: Tensor,
         down_offsets: Tensor,
         spacepoint_event: Tensor,
@@ -133,76 +138,83 @@ class Iteration3(nn.Module):
             up_segment=up_segment,
             up_offsets=closed_offsets(up_starts, up_hit.shape[0]),
             down_spacepoint=down_spacepoint,
-            down_slot=down_slot,
+            down_segment=down_segment,
             down_hit=down_hit,
             down_offsets=down_offsets,
             spacepoint_event=spacepoint_event,
             spacepoint_offsets=spacepoint_offsets,
             spacepoint_position=nexus,  # not read by an iteration
         )
-        return tuple(self.network.iterate(State3(hits, nexus, event), batch, self._aggregate))
+        return tuple(self.network.iterate(State3(hits, nexus, event), batch, self._update))
 
 
 class Iteration2(nn.Module):
-    """An iteration of NuGraph2; arguments are those of `inputs`, the result is ``hits``."""
+    """An iteration of NuGraph2; arguments and results are those of `inputs` and `State2`."""
 
-    def __init__(self, network: NuGraph2, tanh: Tanh) -> None:
+    def __init__(self, network: NuGraph2, arithmetic: Arithmetic2) -> None:
         super().__init__()
         self.network = network
-        self._tanh = tanh
+        self._arithmetic = arithmetic
 
     def inputs(self, batch: GraphBatch) -> tuple[Tensor, ...]:
         """Return what `forward` needs of a batch."""
-        edges = ClassEdges.of(batch, self.network.spec.semantic_classes)
         return (
             batch.edge_source,
             batch.edge_target,
-            batch.down_slot,
+            batch.edge_offsets,
+            batch.up_hit,
+            _starts(batch.up_offsets),
+            batch.down_spacepoint,
+            batch.down_segment,
             batch.down_hit,
-            *edges,
+            batch.down_offsets,
+            batch.spacepoint_event,
             *batch.features,
         )
 
     def forward(
         self,
         hits: Tensor,
-        given_own: Tensor,
-        given_sent: Tensor,
         edge_source: Tensor,
         edge_target: Tensor,
-        down_slot: Tensor,
+        edge_offsets: Tensor,
+        up_hit: Tensor,
+        up_starts: Tensor,
+        down_spacepoint: Tensor,
+        down_segment: Tensor,
         down_hit: Tensor,
-        *edges_and_features: Tensor,
+        down_offsets: Tensor,
+        spacepoint_event: Tensor,
+        u: Tensor,
+        v: Tensor,
+        y: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Return the new features of the hits."""
-        edges = ClassEdges(*edges_and_features[:7])
-        u, v, y = edges_and_features[7:]
+        """Return the new state."""
         unread = edge_source
         batch = GraphBatch(
             features=(u, v, y),
             edge_source=edge_source,
             edge_target=edge_target,
-            edge_offsets=unread,
-            up_hit=unread,
+            edge_offsets=edge_offsets,
+            up_hit=up_hit,
             up_segment=unread,
-            up_offsets=unread,
-            down_spacepoint=unread,
-            down_slot=down_slot,
+            up_offsets=closed_offsets(up_starts, up_hit.shape[0]),
+            down_spacepoint=down_spacepoint,
+            down_segment=down_segment,
             down_hit=down_hit,
-            down_offsets=unread,
-            spacepoint_event=unread,
+            down_offsets=down_offsets,
+            spacepoint_event=spacepoint_event,
             spacepoint_offsets=unread,
             spacepoint_position=unread,
         )
-        state = self.network.iterate(State2(hits, given_own, given_sent), batch, edges, self._tanh)
-        return (state.hits,)
+        return tuple(self.network.iterate(State2(hits), batch, self._arithmetic))
 
 
 Iteration = Iteration2 | Iteration3
 
 
 def plain_aggregate(
-    table: Tensor, rows: Tensor | None, gate: Tensor, segment: Tensor, offsets: Tensor
+    table: Tensor, rows: Tensor, gate: Tensor, segment: Tensor, offsets: Tensor
 ) -> Tensor:
     """Aggregate as `gated_softmax_aggregate` does, without its question about the messages' size.
 
@@ -211,20 +223,20 @@ def plain_aggregate(
     return softmax_aggregate(gated_messages(table, rows, gate), segment, offsets)
 
 
-PLAIN = Arithmetic(plain_aggregate, torch.tanh)
+PLAIN = Arithmetic(partial(nugraph3.update, aggregate=plain_aggregate), Arithmetic2())
 """The networks' own arithmetic, for any device."""
 
 
 def iteration_of(network: Network, arithmetic: Arithmetic = PLAIN) -> Iteration:
     """Return a network's iteration."""
     if isinstance(network, NuGraph2):
-        return Iteration2(network, arithmetic.tanh)
-    return Iteration3(network, arithmetic.aggregate)
+        return Iteration2(network, arithmetic.arithmetic2)
+    return Iteration3(network, arithmetic.update3)
 
 
 def weights_of(iteration: Iteration) -> Mapping[str, Tensor]:
     """Return the weights that an iteration reads, by name, always in the same order."""
-    outside = ("network.encode", "network.decode", "network.filter_", "network.given_")
+    outside = ("network.encode", "network.decode", "network.semantic_", "network.filter_")
     return {
         name: tensor
         for name, tensor in sorted(iteration.named_buffers())
@@ -232,53 +244,76 @@ def weights_of(iteration: Iteration) -> Mapping[str, Tensor]:
     }
 
 
-def aggregate_in_one_pass(
-    table: Tensor, rows: Tensor | None, gate: Tensor, segment: Tensor, offsets: Tensor
+def _gated_block(
+    block: nugraph3.Block,
+    target: Tensor,
+    source: Tensor,
+    messages: nugraph3.Messages,
+    sizes: Sequence[int],
 ) -> Tensor:
-    """Aggregate by the operator that `softmax_op` defines."""
-    if rows is None:
-        rows = torch.arange(table.shape[0])
-    aggregated: Tensor = torch.ops.numl.gated_softmax(table, rows, gate, offsets)
-    return aggregated
+    """Compute NuGraph3's block by the operator that `block_ops` defines."""
+    updated: Tensor = torch.ops.numl.gated_block(
+        target,
+        source,
+        messages.rows,
+        messages.gate,
+        messages.offsets,
+        [target.shape[0]] if len(block.hidden_weight) == 1 else list(sizes),
+        block.hidden_weight,
+        block.hidden_bias,
+        block.output_weight,
+        block.output_bias,
+    )
+    return updated
 
 
-# Numerator (odd powers) and denominator (even powers), highest power first: the approximation of
-# Eigen's generic_fast_tanh_float, a minimax fit on the interval outside which tanh is 1 in float32.
-_TANH_LIMIT = 7.90531110763549805
-_TANH_NUMERATOR = (
-    -2.76076847742355e-16,
-    2.00018790482477e-13,
-    -8.60467152213735e-11,
-    5.12229709037114e-08,
-    1.48572235717979e-05,
-    6.37261928875436e-04,
-    4.89352455891786e-03,
-)
-_TANH_DENOMINATOR = (
-    1.19825839466702e-06,
-    1.18534705686654e-04,
-    2.26843463243900e-03,
-    4.89352518554385e-03,
-)
+def _class_block(
+    block: nugraph2.ClassBlock,
+    target: Tensor,
+    given: Tensor,
+    source: Tensor,
+    messages: nugraph2.ClassMessages,
+    sizes: Sequence[int],
+) -> Tensor:
+    """Compute NuGraph2's block by the operator that `block_ops` defines."""
+    updated: Tensor = torch.ops.numl.class_block(
+        target,
+        given,
+        source,
+        messages.rows,
+        messages.weights,
+        messages.offsets,
+        list(sizes),
+        block.hidden_weight,
+        block.hidden_bias,
+        block.output_weight,
+        block.output_bias,
+    )
+    return updated
 
 
-def rational_tanh(x: Tensor) -> Tensor:
-    """Return the hyperbolic tangent to the precision of float32.
+def _class_nexus(
+    block: nugraph2.ClassNexus, hits: Tensor, batch: GraphBatch, sizes: Sequence[int]
+) -> Tensor:
+    """Compute NuGraph2's spacepoints by the operator that `block_ops` defines."""
+    updated: Tensor = torch.ops.numl.class_nexus(
+        hits,
+        batch.up_hit,
+        batch.up_offsets,
+        list(sizes),
+        batch.spacepoint_event.shape[0],
+        block.hidden_weight,
+        block.hidden_bias,
+        block.output_weight,
+        block.output_bias,
+    )
+    return updated
 
-    Worth it only where a compiler makes one loop of it: then it takes a fifth of the time of the
-    vector library's.
-    """
-    x = x.clamp(-_TANH_LIMIT, _TANH_LIMIT)
-    square = x * x
-    return x * _polynomial(square, _TANH_NUMERATOR) / _polynomial(square, _TANH_DENOMINATOR)
+
+def _scores(x: Tensor, weight: Tensor) -> Tensor:
+    """Compute NuGraph2's scores: as a matrix product they would take several times as long."""
+    return (x * weight[:, None]).sum(2)
 
 
-def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
-    value = torch.full_like(x, coefficients[0])
-    for coefficient in coefficients[1:]:
-        value = value * x + coefficient
-    return value
-
-
-ON_CPU = Arithmetic(aggregate_in_one_pass, rational_tanh)
+ON_CPU = Arithmetic(_gated_block, Arithmetic2(_class_block, _class_nexus, _scores))
 """What is fastest on one core of a CPU, once it is compiled there."""

@@ -14,16 +14,16 @@ import torch
 
 from numl_serving.compiled import CompiledError
 
-KERNEL = "numl_softmax_aggregate"
-"""Name of the library with the softmax aggregation, as a linker is told it."""
-_SOURCE = "softmax_aggregate.cpp"
+KERNEL = "numl_blocks"
+"""Name of the library with the networks' blocks, as a linker is told it."""
+_SOURCE = "blocks.cpp"
 # Torch includes them, but uses nothing of them where all numbers are float32; they need a header
 # of the toolkit that no package here has (nv/target).
 _UNUSED_HEADERS = ("cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h")
 
 
 def build_kernel(compiler: str, folder: Path, march: str = "native") -> Path:
-    """Compile the C++ of the softmax aggregation into an archive in a folder; returns its path.
+    """Compile the C++ of the networks' blocks into an archive in a folder; returns its path.
 
     Args:
         compiler: g++, or another that knows its flags.

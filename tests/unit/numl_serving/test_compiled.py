@@ -11,6 +11,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,9 +24,9 @@ from numl_serving.compiled import CompiledError, facts_of, folder_of
 from numl_serving.event import Event, HitTable
 from numl_serving.golden import disagreements
 from numl_serving.graph import build_graph
-from numl_serving.iteration import rational_tanh
-from numl_serving.runtime import Runtime
+from numl_serving.runtime import Outputs, Runtime
 from numl_serving.target import Target
+from numpy.typing import NDArray
 from oracle import KINDS, NORMALISATION, answer, random_event, reference
 
 # Where the kit keeps them: one that is there for this code need not be compiled again.
@@ -75,7 +76,7 @@ EVENTS = {
     "one hit, no spacepoints": without_spacepoints(random_event(rng(), 1)),
     "duplicate hit ids": random_event(rng(), 120, duplicates=True),
     "huge times": with_column(random_event(rng(), 80, duplicates=True), "local_time", 1e30, 7),
-    "large charges": with_column(random_event(rng(), 300), "integral", 9e5, 5),
+    "large charges": with_column(random_event(rng(), 300), "integral", 3e3, 5),
 }
 
 
@@ -102,6 +103,35 @@ def test_compiled_events_in_a_batch_get_the_answers_they_get_alone(
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("charge", [1e5, 9e5])
+def test_compiled_answers_to_huge_charges_are_as_precise_as_nugraphs(
+    kind: str, charge: float, runtimes: dict[str, Runtime]
+) -> None:
+    """Where single precision itself is off, by up to some thousandths.
+
+    Which of two implementations is nearer to double precision is then chance for one event.
+    """
+    distances = []
+    for seed in range(9):
+        plain = random_event(np.random.default_rng(seed), 300)
+        event = with_column(plain, "integral", charge, 5)
+        graph = build_graph(event)
+        exact = answer(reference(kind, 0), graph, torch.float64)
+        answers = answer(model_of(kind, 0), graph), runtimes[kind].infer(event)
+        distances.append([distance(exact, outputs) for outputs in answers])
+    nugraphs, ours = np.median(distances, axis=0)
+    assert ours <= 2.5 * nugraphs
+
+
+def distance(exact: dict[str, NDArray[Any]], outputs: Outputs) -> float:
+    """Return the largest difference, in units of the output's largest number."""
+    return max(
+        float(np.abs(outputs[name] - array).max() / np.abs(array).max())
+        for name, array in exact.items()
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("column", "value"), [("integral", 9e5), ("rms", 1e6), ("local_time", 1e12)]
 )
@@ -115,12 +145,6 @@ def test_large_numbers_in_double_precision_equal_nugraphs(
     for name, array in expected.items():
         scale = np.abs(array).max(initial=0)
         np.testing.assert_allclose(actual[name], array, rtol=0, atol=1e-9 * scale)
-
-
-def test_the_rational_tanh_is_within_float32_precision_of_torchs() -> None:
-    x = torch.cat((torch.linspace(-12, 12, 200001), torch.tensor([1e-30, -1e-6, 1e30, -torch.inf])))
-    torch.testing.assert_close(rational_tanh(x), torch.tanh(x), rtol=6e-7, atol=0)
-    assert rational_tanh(torch.tensor([torch.nan])).isnan().all()
 
 
 @pytest.fixture

@@ -20,12 +20,12 @@ from model_files import model_directory
 from networks_under_test import rewritten
 from numl_serving import compile as compiling
 from numl_serving import compiled, runtime
+from numl_serving.block_ops import SHIMS
 from numl_serving.compile import compile_model, main, settings
 from numl_serving.compiled import CompiledError, CompiledNetwork, facts_of, folder_of
 from numl_serving.golden import disagreements
 from numl_serving.graph import build_graph
 from numl_serving.runtime import Runtime
-from numl_serving.softmax_op import SHIM
 from numl_serving.target import Target, levels
 from numl_serving.transfer import Transfer
 from oracle import answer
@@ -164,8 +164,8 @@ def test_settings_say_what_is_compiled_for(level: str, march: str | None, bits: 
         "aot_inductor.precompile_headers": False,
     }
     assert settings(Target(CPU, level), "g++") == of_host | {
-        "aot_inductor.custom_ops_to_c_shims": {torch.ops.numl.gated_softmax.default: [SHIM]},
-        "aot_inductor.custom_op_libs": ["numl_softmax_aggregate"],
+        "aot_inductor.custom_ops_to_c_shims": SHIMS,
+        "aot_inductor.custom_op_libs": ["numl_blocks"],
     }
     gpu = Target(torch.device("cuda:1"), level, "sm_90", "13.0")
     assert settings(gpu, "g++") == of_host | {"aot_inductor.embed_kernel_binary": True}

@@ -34,7 +34,7 @@ class GraphBatch(NamedTuple):
 
     Floating point tensors are float32 as `collate` makes them, index tensors int64. Hits are
     numbered over all planes. A *nexus segment* is the pair (plane, spacepoint), numbered
-    ``plane * S + spacepoint``; a *nexus slot* is the same pair as ``spacepoint * 3 + plane``.
+    ``plane * S + spacepoint``.
 
     Attributes:
         features: Per plane ``[h, 4]``, the normalised features of its hits.
@@ -45,7 +45,7 @@ class GraphBatch(NamedTuple):
         up_segment: ``[N]``, nexus segment that receives it, ascending.
         up_offsets: ``[3 S + 1]``, first upward edge of each nexus segment.
         down_spacepoint: ``[N]``, spacepoint that sends a message to a hit.
-        down_slot: ``[N]``, the nexus slot of the same edge.
+        down_segment: ``[N]``, the nexus segment of the same edge.
         down_hit: ``[N]``, hit that receives it, ascending.
         down_offsets: ``[H + 1]``, first downward edge of each hit.
         spacepoint_event: ``[S]``, event of each spacepoint, ascending.
@@ -61,7 +61,7 @@ class GraphBatch(NamedTuple):
     up_segment: Tensor
     up_offsets: Tensor
     down_spacepoint: Tensor
-    down_slot: Tensor
+    down_segment: Tensor
     down_hit: Tensor
     down_offsets: Tensor
     spacepoint_event: Tensor
@@ -133,7 +133,7 @@ def collate(
                 segment,
                 _offsets(segment, len(PLANES) * spacepoints),
                 spacepoint[down],
-                (spacepoint * len(PLANES) + plane_index)[down],
+                segment[down],
                 hit[down],
                 _offsets(hit, hits),
                 np.repeat(np.arange(len(graphs)), np.diff(spacepoint_start)),
@@ -209,20 +209,20 @@ class Aggregate(Protocol):
     """A way to aggregate gated messages; see `gated_softmax_aggregate`."""
 
     def __call__(
-        self, table: Tensor, rows: Tensor | None, gate: Tensor, segment: Tensor, offsets: Tensor
+        self, table: Tensor, rows: Tensor, gate: Tensor, segment: Tensor, offsets: Tensor
     ) -> Tensor:
         """Return ``[M, F]``."""
         ...
 
 
 def gated_softmax_aggregate(
-    table: Tensor, rows: Tensor | None, gate: Tensor, segment: Tensor, offsets: Tensor
+    table: Tensor, rows: Tensor, gate: Tensor, segment: Tensor, offsets: Tensor
 ) -> Tensor:
     """Send gated rows of a table as messages and aggregate them by their softmax.
 
     Args:
         table: ``[R, F]``, features of the nodes that send.
-        rows: int64 ``[E]``, the node that sends each message, or None if all do, in order.
+        rows: int64 ``[E]``, the node that sends each message.
         gate: ``[E]``, factor of each message, from 0 to 1.
         segment: int64 ``[E]``, segment of each message, ascending.
         offsets: int64 ``[M + 1]``, first message of each segment.
@@ -239,10 +239,8 @@ def gated_softmax_aggregate(
     return softmax_aggregate(messages, segment, offsets)
 
 
-def gated_messages(table: Tensor, rows: Tensor | None, gate: Tensor) -> Tensor:
+def gated_messages(table: Tensor, rows: Tensor, gate: Tensor) -> Tensor:
     """Return the messages ``[E, F]``."""
-    if rows is None:
-        return table * gate[:, None]
     return table.index_select(0, rows).mul_(gate[:, None])
 
 

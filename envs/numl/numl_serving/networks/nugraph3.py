@@ -5,18 +5,17 @@ a spacepoint gets the sum or the concatenation of the planes' contributions, in 
 start from their position or from zero, and in whether classes are given as probabilities or as
 raw scores.
 
-The message of a block is ``sigmoid(g([x_target, x_source])) x_source``, aggregated by a softmax;
-the node then gets ``f([aggregate, x_target])`` (``NuGraphBlock`` in nugraph's
-``models/nugraph3/core.py``). Both ``g`` and the first layer of ``f`` are linear, so that each is
-split into a part per target and a part per source, computed once per node instead of once per
-edge. What different blocks need of the same node comes out of one matrix product.
+An iteration is five blocks (``NuGraphBlock`` in nugraph's ``models/nugraph3/core.py``): hit to hit,
+hit to spacepoint, spacepoint to event, event to spacepoint, spacepoint to hit. The message of a
+block is ``sigmoid(g([x_target, x_source])) x_source``, aggregated by a softmax; the node then gets
+``f([aggregate, x_target])``. ``g`` is linear, and split into a part per target and a part per
+source, computed once per node instead of once per edge.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -28,92 +27,204 @@ from numl_serving.networks.variants import Spec
 State = Mapping[str, Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The weights of one ``NuGraphBlock``; matrices are ``[inputs, outputs]``."""
+class Block(nn.Module):
+    """The weights of one kind of ``NuGraphBlock``, and the scores of its gate.
+
+    Nodes come in parts, plane after plane, where the planes do not share their weights: P sets of
+    weights for T features of a receiving node, F of a sending one and O that come out.
+
+    Attributes:
+        gate_target: ``[P, T]``.
+        gate_source: ``[P, F]``.
+        gate_bias: ``[P]``.
+        hidden_weight: ``[P, F + T, O]``, for the aggregate and the receiving node's own features.
+        hidden_bias: ``[P, O]``.
+        output_weight: ``[P, O, O]``.
+        output_bias: ``[P, O]``.
+    """
 
     gate_target: Tensor
     gate_source: Tensor
     gate_bias: Tensor
-    hidden_aggregate: Tensor
-    hidden_target: Tensor
+    hidden_weight: Tensor
     hidden_bias: Tensor
-    output: Tensor
+    output_weight: Tensor
     output_bias: Tensor
 
-    @classmethod
-    def read(cls, state: State, name: str, target_features: int) -> Block:
-        """Take a block out of a state dict and split its first layers."""
-        gate = state[f"{name}.edge_net.0.weight"].t()
-        hidden = state[f"{name}.net.0.weight"].t()
-        source_features = hidden.shape[0] - target_features
-        return cls(
-            gate_target=gate[:target_features],
-            gate_source=gate[target_features:],
-            gate_bias=state[f"{name}.edge_net.0.bias"],
-            hidden_aggregate=hidden[:source_features],
-            hidden_target=hidden[source_features:],
-            hidden_bias=state[f"{name}.net.0.bias"],
-            output=state[f"{name}.net.2.weight"].t(),
-            output_bias=state[f"{name}.net.2.bias"],
-        )
+    def __init__(self, state: State, names: Sequence[str], target_features: int) -> None:
+        super().__init__()
+
+        def stacked(layer: str) -> Tensor:
+            return torch.stack([state[f"{name}.{layer}"] for name in names])
+
+        gate = stacked("edge_net.0.weight")[:, 0]
+        weights = {
+            "gate_target": gate[:, :target_features],
+            "gate_source": gate[:, target_features:],
+            "gate_bias": stacked("edge_net.0.bias")[:, 0],
+            "hidden_weight": stacked("net.0.weight").mT,
+            "hidden_bias": stacked("net.0.bias"),
+            "output_weight": stacked("net.2.weight").mT,
+            "output_bias": stacked("net.2.bias"),
+        }
+        for name, tensor in weights.items():
+            self.register_buffer(name, tensor.contiguous())
+
+    def target_scores(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Return a receiving node's part of the gate's score.
+
+        Args:
+            x: ``[M, T]``.
+            sizes: Number of nodes of each part.
+        """
+        return _scores(x, sizes, self.gate_target, self.gate_bias)
+
+    def source_scores(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Return a sending node's part of the gate's score; ``x`` is ``[R, F]``."""
+        return _scores(x, sizes, self.gate_source)
+
+
+def _scores(x: Tensor, sizes: Sequence[int], weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    parts = (x,) if len(weight) == 1 else torch.split(x, list(sizes))
+    scores = [part @ each for part, each in zip(parts, weight.unbind(), strict=True)]
+    if bias is not None:
+        scores = [score + each for score, each in zip(scores, bias.unbind(), strict=True)]
+    return scores[0] if len(scores) == 1 else torch.cat(scores)
+
+
+class Messages(NamedTuple):
+    """E gated messages, sorted by the node that receives them.
+
+    Attributes:
+        rows: int64 ``[E]``, the node that sends each.
+        gate: ``[E]``, its factor, from 0 to 1.
+        segment: int64 ``[E]``, the node that receives it, ascending.
+        offsets: int64 ``[M + 1]``, first message of each receiving node.
+    """
+
+    rows: Tensor
+    gate: Tensor
+    segment: Tensor
+    offsets: Tensor
+
+
+class Update(Protocol):
+    """A way to compute a block; see `update`."""
+
+    def __call__(
+        self, block: Block, target: Tensor, source: Tensor, messages: Messages, sizes: Sequence[int]
+    ) -> Tensor:
+        """Return ``[M, O]``."""
+        ...
+
+
+def update(
+    block: Block,
+    target: Tensor,
+    source: Tensor,
+    messages: Messages,
+    sizes: Sequence[int],
+    aggregate: Aggregate = gated_softmax_aggregate,
+) -> Tensor:
+    """Return the new features of nodes that receive messages.
+
+    Args:
+        block: Its weights.
+        target: ``[M, T]``, features of the nodes that receive.
+        source: ``[R, F]``, features of the nodes that send.
+        messages: What they send.
+        sizes: Number of receiving nodes of each part that has weights of its own.
+        aggregate: The softmax aggregation to use.
+
+    Returns:
+        ``[M, O]``.
+    """
+    received = aggregate(source, *messages)
+    split = [target.shape[0]] if len(block.hidden_weight) == 1 else list(sizes)
+    parts = zip(
+        torch.split(received, split),
+        torch.split(target, split),
+        block.hidden_weight.unbind(),
+        block.hidden_bias.unbind(),
+        block.output_weight.unbind(),
+        block.output_bias.unbind(),
+        strict=True,
+    )
+    width = source.shape[1]
+    updated = []
+    for aggregated, own, hidden_weight, hidden_bias, output_weight, output_bias in parts:
+        hidden = torch.addmm(hidden_bias, aggregated, hidden_weight[:width])
+        hidden = mish(hidden.addmm_(own, hidden_weight[width:]))
+        updated.append(mish(torch.addmm(output_bias, hidden, output_weight)))
+    return updated[0] if len(updated) == 1 else torch.cat(updated)
 
 
 class Affine(nn.Module):
-    """An affine map whose columns may serve several purposes: ``x W + b``."""
+    """An affine map, ``x W + b``."""
 
     weight: Tensor
     bias: Tensor
 
-    def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> None:
+    def __init__(self, state: State, name: str) -> None:
         super().__init__()
-        self.register_buffer("weight", torch.cat(list(weights), dim=1).contiguous())
-        self.register_buffer("bias", torch.cat(list(biases)))
+        self.register_buffer("weight", state[f"{name}.weight"].t().contiguous())
+        self.register_buffer("bias", state[f"{name}.bias"])
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[n, inputs]`` to ``[n, outputs]``."""
-        return (x @ self.weight).add_(self.bias)
+        return torch.addmm(self.bias, x, self.weight)
 
 
-class PlaneProduct(nn.Module):
-    """A matrix product on the hits, with one matrix for all planes or with one for each.
+class PlaneAffine(nn.Module):
+    """An affine map on the hits, with one matrix for all planes or with one for each.
 
     Its rows are the hits of all planes, plane after plane.
     """
 
     weight: Tensor
-
-    def __init__(self, weights: Sequence[Tensor]) -> None:
-        super().__init__()
-        self.register_buffer("weight", torch.stack(list(weights)).contiguous())
-
-    def forward(self, x: Tensor, sizes: list[int], plus: Tensor) -> Tensor:
-        """Map ``[H, inputs]`` to ``[H, outputs]`` and add; ``sizes`` are the hits per plane."""
-        terms = (plus,) if self.weight.shape[0] == 1 else torch.split(plus, sizes)
-        return self.add(terms, x, sizes)
-
-    def add(self, terms: Sequence[Tensor], x: Tensor, sizes: list[int]) -> Tensor:
-        """Add the product to a term for all planes, or to one for each."""
-        # Product and sum apart: a compiler joins the sum with what follows, and addmm would first
-        # copy the term.
-        if self.weight.shape[0] == 1:
-            return (x @ self.weight[0]).add_(terms[0])
-        parts = zip(terms, torch.split(x, sizes), self.weight.unbind(), strict=True)
-        return torch.cat([(part @ weight).add_(term) for term, part, weight in parts])
-
-
-class PlaneAffine(PlaneProduct):
-    """The same with a bias."""
-
     bias: Tensor
 
     def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> None:
-        super().__init__(weights)
+        super().__init__()
+        self.register_buffer("weight", torch.stack(list(weights)).contiguous())
         self.register_buffer("bias", torch.stack(list(biases)))
 
-    def forward(self, x: Tensor, sizes: list[int]) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
         """Map ``[H, inputs]`` to ``[H, outputs]``; ``sizes`` are the numbers of hits per plane."""
-        return self.add(self.bias.unbind(), x, sizes)
+        if len(self.weight) == 1:
+            return torch.addmm(self.bias[0], x, self.weight[0])
+        parts = zip(self.bias.unbind(), torch.split(x, list(sizes)), self.weight.unbind(),
+                    strict=True)  # fmt: skip
+        return torch.cat([torch.addmm(bias, part, weight) for bias, part, weight in parts])
+
+
+class HitDecoder(nn.Module):
+    """The semantic and the filter head of each plane as one map; their weights are never shared.
+
+    Args:
+        state: The weights.
+        names: Names of the heads' layers, with a place for the plane.
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, state: State, names: Sequence[str]) -> None:
+        super().__init__()
+
+        def stacked(kind: str) -> Tensor:
+            heads = ([state[f"{name.format(plane)}.{kind}"] for name in names] for plane in PLANES)
+            return torch.stack([torch.cat(tensors) for tensors in heads])
+
+        self.register_buffer("weight", stacked("weight"))
+        self.register_buffer("bias", stacked("bias")[:, :, None])
+
+    def forward(self, x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        """Map ``[H, inputs]`` to ``[outputs, h]`` for each plane, with ``sizes`` hits."""
+        # A product with so few outputs is several times faster this way round.
+        parts = zip(self.bias.unbind(), self.weight.unbind(), torch.split(x, list(sizes)),
+                    strict=True)  # fmt: skip
+        return [torch.addmm(bias, weight, part.t()) for bias, weight, part in parts]
 
 
 class State3(NamedTuple):
@@ -149,87 +260,29 @@ class NuGraph3(nn.Module):
         planar, nexus = spec.planar_features, spec.nexus_features
         merged = nexus if shared else len(PLANES) * nexus
 
-        def blocks(pattern: str, target: int) -> list[Block]:
-            return [Block.read(state, pattern.format(plane=plane), target) for plane in planes]
+        def block(pattern: str, target_features: int, planes: Sequence[str] = planes) -> Block:
+            names = [pattern.format(plane=plane) for plane in planes]
+            return Block(state, [f"core_net.{name}" for name in names], target_features)
 
-        core = "core_net.{}.convs.<{}>"
-        plane = blocks(core.format("plane_net", "{plane}___plane___{plane}"), planar)
-        up = blocks(core.format("plane_to_nexus", "{plane}___nexus___sp"), nexus)
-        down = blocks(core.format("nexus_to_plane", "sp___nexus___{plane}"), planar)
-        to_event = Block.read(
-            state, core.format("nexus_to_interaction", "sp___in___evt"), spec.interaction_features
+        self.plane = block("plane_net.convs.<{plane}___plane___{plane}>", planar)
+        self.up = block("plane_to_nexus.convs.<{plane}___nexus___sp>", nexus)
+        self.down = block("nexus_to_plane.convs.<sp___nexus___{plane}>", planar)
+        self.to_event = block(
+            "nexus_to_interaction.convs.<sp___in___evt>", spec.interaction_features, ("",)
         )
-        from_event = Block.read(
-            state, core.format("interaction_to_nexus", "evt___owns___sp"), merged
-        )
+        self.from_event = block("interaction_to_nexus.convs.<evt___owns___sp>", merged, ("",))
 
         names = ["encoder.planar_net"] if shared else [f"encoder.lins.{p}" for p in PLANES]
         self.encode = PlaneAffine(
             [state[f"{name}.weight"].t() for name in names],
             [state[f"{name}.bias"] for name in names],
         )
-        self.encode_position = (
-            Affine([state["encoder.nexus_net.weight"].t()], [state["encoder.nexus_net.bias"]])
-            if shared
-            else None
-        )
-
-        # Hit -> hit: the hidden layer's own part, the gate's part as target, and as source.
-        self.plane_own = PlaneAffine(
-            [torch.cat((b.hidden_target, b.gate_target, b.gate_source), 1) for b in plane],
-            [torch.cat((b.hidden_bias, b.gate_bias, torch.zeros_like(b.gate_bias))) for b in plane],
-        )
-        self.plane_aggregate = PlaneProduct([b.hidden_aggregate for b in plane])
-        self.plane_output = _output(plane)
-
-        # What the nexus blocks need of a hit: the part of the block that leads down to it, and
-        # the gate's part as source of the block that leads up.
-        self.nexus_own = PlaneAffine(
-            [
-                torch.cat((d.hidden_target, d.gate_target, u.gate_source), 1)
-                for d, u in zip(down, up, strict=True)
-            ],
-            [
-                torch.cat((d.hidden_bias, d.gate_bias, torch.zeros_like(u.gate_bias)))
-                for d, u in zip(down, up, strict=True)
-            ],
-        )
-        self.down_aggregate = PlaneProduct([b.hidden_aggregate for b in down])
-        self.down_output = _output(down)
-
-        # Of a spacepoint, once per plane: the same for the upward block, and the downward gate.
-        each = list(range(len(PLANES))) if not shared else [0] * len(PLANES)
-        self.up_own = Affine([up[i].hidden_target for i in each], [up[i].hidden_bias for i in each])
-        self.up_gate = Affine([up[i].gate_target for i in each], [up[i].gate_bias for i in each])
-        self.up_aggregate = PlaneProduct([b.hidden_aggregate for b in up])
-        self.up_output = _output(up)
-        self.register_buffer("down_gate", torch.cat([down[i].gate_source for i in each], 1))
-
-        # Spacepoint <-> event: own part and gate as target downwards, gate as source upwards.
-        self.merged_own = Affine(
-            [from_event.hidden_target, from_event.gate_target, to_event.gate_source],
-            [from_event.hidden_bias, from_event.gate_bias, torch.zeros_like(to_event.gate_bias)],
-        )
-        self.event_own = Affine(
-            [to_event.hidden_target, to_event.gate_target],
-            [to_event.hidden_bias, to_event.gate_bias],
-        )
-        self.register_buffer("event_aggregate", to_event.hidden_aggregate.contiguous())
-        self.event_output = Affine([to_event.output], [to_event.output_bias])
-        self.register_buffer(
-            "owned", torch.cat((from_event.hidden_aggregate, from_event.gate_source), 1)
-        )
-        self.merged_output = Affine([from_event.output], [from_event.output_bias])
-
-        self.decode_hits = _hit_decoder(spec, state)
-        self.decode_event = _linear(state, "event_decoder.net") if "event" in spec.heads else None
-        self.decode_vertex = (
-            _linear(state, "vertex_decoder.net") if "vertex" in spec.heads else None
-        )
-
-    down_gate: Tensor
-    event_aggregate: Tensor
-    owned: Tensor
+        self.encode_position = Affine(state, "encoder.nexus_net") if shared else None
+        heads = {"semantic": "semantic_decoder.net.{}", "filter": "filter_decoder.net.{}.0"}
+        there = [name for head, name in heads.items() if head in spec.heads]
+        self.decode_hits = HitDecoder(state, there) if there else None
+        self.decode_event = Affine(state, "event_decoder.net") if "event" in spec.heads else None
+        self.decode_vertex = Affine(state, "vertex_decoder.net") if "vertex" in spec.heads else None
 
     def forward(self, batch: GraphBatch) -> dict[str, Tensor]:
         """Answer a batch.
@@ -254,101 +307,62 @@ class NuGraph3(nn.Module):
             nexus = self.encode_position(position)
         return State3(hits, nexus, position.new_zeros((events, self.spec.interaction_features)))
 
-    def iterate(
-        self, state: State3, batch: GraphBatch, aggregate: Aggregate = gated_softmax_aggregate
-    ) -> State3:
+    def iterate(self, state: State3, batch: GraphBatch, update: Update = update) -> State3:
         """Return the features after one more iteration.
 
         Args:
             state: The features before it.
             batch: The graph.
-            aggregate: The softmax aggregation to use.
+            update: How to compute a block.
         """
-        sizes = _sizes(batch)
-        hits = self._plane_to_plane(state.hits, sizes, batch, aggregate)
-        own = self.nexus_own(hits, sizes)
-        merged = self._plane_to_nexus(hits, own[:, -1], state.nexus, batch, aggregate)
-        nexus, event = self._through_event(merged, state.event, batch, aggregate)
-        return State3(self._nexus_to_plane(nexus, own, sizes, batch, aggregate), nexus, event)
+        hits, nexus, event = state
+        spacepoints = nexus.shape[0]
+        sizes, slots = _sizes(batch), [spacepoints] * len(PLANES)
 
-    def _plane_to_plane(
-        self, hits: Tensor, sizes: list[int], batch: GraphBatch, aggregate: Aggregate
-    ) -> Tensor:
-        width = self.spec.planar_features
-        own = self.plane_own(hits, sizes)
         gate = torch.sigmoid(
-            own[:, width].index_select(0, batch.edge_target)
-            + own[:, width + 1].index_select(0, batch.edge_source)
+            self.plane.target_scores(hits, sizes).index_select(0, batch.edge_target)
+            + self.plane.source_scores(hits, sizes).index_select(0, batch.edge_source)
         )
-        received = aggregate(hits, batch.edge_source, gate, batch.edge_target, batch.edge_offsets)
-        hidden = mish(self.plane_aggregate(received, sizes, plus=own[:, :width]))
-        return mish(self.plane_output(hidden, sizes))
+        messages = Messages(batch.edge_source, gate, batch.edge_target, batch.edge_offsets)
+        hits = update(self.plane, hits, hits, messages, sizes)
 
-    def _plane_to_nexus(
-        self,
-        hits: Tensor,
-        source_gate: Tensor,
-        nexus: Tensor,
-        batch: GraphBatch,
-        aggregate: Aggregate,
-    ) -> Tensor:
-        """Return the planes' contributions to each spacepoint, summed or side by side."""
-        spacepoints, width = nexus.shape
-        # By nexus segment: plane after plane, as the planes' weights are applied.
-        own = self.up_own(nexus).view(spacepoints, len(PLANES), width).transpose(0, 1)
-        target_gate = self.up_gate(nexus).t().reshape(-1)
+        # A spacepoint receives from each plane apart.
+        target = nexus.repeat(len(PLANES), 1)
         gate = torch.sigmoid(
-            target_gate.index_select(0, batch.up_segment)
-            + source_gate.index_select(0, batch.up_hit)
+            self.up.target_scores(target, slots).index_select(0, batch.up_segment)
+            + self.up.source_scores(hits, sizes).index_select(0, batch.up_hit)
         )
-        received = aggregate(hits, batch.up_hit, gate, batch.up_segment, batch.up_offsets)
-        sizes = [spacepoints] * len(PLANES)
-        hidden = mish(self.up_aggregate(received, sizes, plus=own.reshape(-1, width)))
-        planes = mish(self.up_output(hidden, sizes)).view(len(PLANES), spacepoints, width)
+        messages = Messages(batch.up_hit, gate, batch.up_segment, batch.up_offsets)
+        planes = update(self.up, target, hits, messages, slots)
+        planes = planes.view(len(PLANES), spacepoints, self.spec.nexus_features)
         if self.spec.variant == "24.7.1":
-            return planes.sum(0)
-        return planes.transpose(0, 1).reshape(spacepoints, len(PLANES) * width)
+            merged = planes.sum(0)
+        else:
+            merged = planes.transpose(0, 1).flatten(1)
 
-    def _through_event(
-        self, merged: Tensor, event: Tensor, batch: GraphBatch, aggregate: Aggregate
-    ) -> tuple[Tensor, Tensor]:
-        """Update the events from their spacepoints, then the spacepoints from their event."""
-        nexus_width, event_width = self.spec.nexus_features, self.spec.interaction_features
-        of_spacepoint = batch.spacepoint_event
-        merged_own = self.merged_own(merged)
-        event_own = self.event_own(event)
+        every = torch.arange(spacepoints + 1, device=merged.device)
+        one, owner = [event.shape[0]], batch.spacepoint_event
+        gate = torch.sigmoid(
+            self.to_event.target_scores(event, one).index_select(0, owner)
+            + self.to_event.source_scores(merged, [spacepoints])
+        )
+        messages = Messages(every[:-1], gate, owner, batch.spacepoint_offsets)
+        event = update(self.to_event, event, merged, messages, one)
 
         gate = torch.sigmoid(
-            event_own[:, event_width].index_select(0, of_spacepoint) + merged_own[:, -1]
+            self.from_event.target_scores(merged, [spacepoints])
+            + self.from_event.source_scores(event, one).index_select(0, owner)
         )
-        received = aggregate(merged, None, gate, of_spacepoint, batch.spacepoint_offsets)
-        hidden = mish(event_own[:, :event_width] + received @ self.event_aggregate)
-        event = mish(self.event_output(hidden))
+        messages = Messages(owner, gate, every[:-1], every)
+        nexus = update(self.from_event, merged, event, messages, [spacepoints])
 
-        # A spacepoint has exactly one message, whose softmax is 1, so that the hidden layer can
-        # be applied before the message is sent.
-        owned = (event @ self.owned).index_select(0, of_spacepoint)
-        gate = torch.sigmoid(owned[:, nexus_width] + merged_own[:, nexus_width])
-        hidden = torch.addcmul(merged_own[:, :nexus_width], owned[:, :nexus_width], gate[:, None])
-        return mish(self.merged_output(mish(hidden))), event
-
-    def _nexus_to_plane(
-        self,
-        nexus: Tensor,
-        own: Tensor,
-        sizes: list[int],
-        batch: GraphBatch,
-        aggregate: Aggregate,
-    ) -> Tensor:
-        width = self.spec.planar_features
-        source_gate = (nexus @ self.down_gate).reshape(-1)
+        scores = self.down.source_scores(nexus.repeat(len(PLANES), 1), slots)
         gate = torch.sigmoid(
-            own[:, width].index_select(0, batch.down_hit)
-            + source_gate.index_select(0, batch.down_slot)
+            self.down.target_scores(hits, sizes).index_select(0, batch.down_hit)
+            + scores.index_select(0, batch.down_segment)
         )
-        received = aggregate(nexus, batch.down_spacepoint, gate, batch.down_hit, batch.down_offsets)
-        hidden = mish(self.down_aggregate(received, sizes, plus=own[:, :width]))
-        return mish(self.down_output(hidden, sizes))
+        messages = Messages(batch.down_spacepoint, gate, batch.down_hit, batch.down_offsets)
+        return State3(update(self.down, hits, nexus, messages, sizes), nexus, event)
 
     def decode(self, state: State3, batch: GraphBatch) -> dict[str, Tensor]:
         """Return the outputs by name; `forward` describes them."""
@@ -356,16 +370,13 @@ class NuGraph3(nn.Module):
         probabilities = self.spec.variant == "24.7.1"
         outputs: dict[str, Tensor] = {}
         if self.decode_hits is not None:
-            scores = self.decode_hits(hits, sizes)
-            classes = self.spec.semantic_classes
-            for plane, part in zip(PLANES, torch.split(scores, sizes), strict=True):
+            for plane, part in zip(PLANES, self.decode_hits(hits, sizes), strict=True):
                 if "semantic" in self.spec.heads:
-                    semantic = part[:, :classes]
-                    outputs[f"x_semantic_{plane}"] = (
-                        semantic.softmax(1) if probabilities else semantic.contiguous()
-                    )
+                    semantic = part[: self.spec.semantic_classes]
+                    semantic = semantic.softmax(0) if probabilities else semantic
+                    outputs[f"x_semantic_{plane}"] = semantic.t().contiguous()
                 if "filter" in self.spec.heads:
-                    outputs[f"x_filter_{plane}"] = torch.sigmoid(part[:, -1])
+                    outputs[f"x_filter_{plane}"] = torch.sigmoid(part[-1])
         if self.decode_event is not None:
             scores = self.decode_event(event)
             outputs["e_evt"] = scores.softmax(1) if probabilities else scores
@@ -377,30 +388,3 @@ class NuGraph3(nn.Module):
 def _sizes(batch: GraphBatch) -> list[int]:
     """Return the numbers of hits per plane."""
     return [features.shape[0] for features in batch.features]
-
-
-def _output(blocks: Sequence[Block]) -> PlaneAffine:
-    return PlaneAffine([b.output for b in blocks], [b.output_bias for b in blocks])
-
-
-def _linear(state: State, name: str) -> Affine:
-    return Affine([state[f"{name}.weight"].t()], [state[f"{name}.bias"]])
-
-
-def _hit_decoder(spec: Spec, state: State) -> PlaneAffine | None:
-    """Join the semantic and the filter head of each plane; their weights are never shared."""
-    patterns = [
-        pattern
-        for head, pattern in (
-            ("semantic", "semantic_decoder.net.{}"),
-            ("filter", "filter_decoder.net.{}.0"),
-        )
-        if head in spec.heads
-    ]
-    if not patterns:
-        return None
-    names = [[pattern.format(plane) for pattern in patterns] for plane in PLANES]
-    return PlaneAffine(
-        [torch.cat([state[f"{name}.weight"] for name in heads]).t() for heads in names],
-        [torch.cat([state[f"{name}.bias"] for name in heads]) for heads in names],
-    )
