@@ -41,7 +41,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
 import numpy as np
-from numl_bench.events import events_of_size, write_sets
+from numl_bench.events import events_of_size, typical_events, write_sets
 from numl_demo.simulate import SimulationError
 
 from deploy.arguments import Parser
@@ -103,7 +103,7 @@ def parser() -> Parser:
     flags.add_argument("--norm", action="append", metavar="MODEL=FILE", help="as for up.py")
     flags.add_argument(
         "--hits", type=_hits, nargs="+", default=LATENCY_HITS, metavar="N",
-        help="sizes of simulated events at which latency is measured",
+        help="sizes of simulated events, typical ones, at which latency is measured",
     )  # fmt: skip
     flags.add_argument(
         "--loaded-hits", type=_hits, nargs="*", default=LOADED_HITS, metavar="N",
@@ -174,7 +174,7 @@ def event_sets(options: argparse.Namespace, say: Say) -> list[EventSet]:
     sets = []
     for hits in sorted({*options.hits, *options.loaded_hits}):
         say(f"simulating {options.events} events of about {hits} hits")
-        events = events_of_size(hits, options.events, options.seed)
+        events = typical_events(hits, options.events, options.seed)
         sets.append(EventSet(f"{hits} hits", events, hits in options.loaded_hits))
     if options.file is not None:
         with EventFile(options.file) as file:

@@ -15,7 +15,13 @@ import pytest
 from fake_triton import Request
 from model_files import model_directory
 from numl_bench import reference_model
-from numl_bench.events import events_of_size, read_sets, write_sets
+from numl_bench.events import (
+    Tensors,
+    events_of_size,
+    read_sets,
+    typical_events,
+    write_sets,
+)
 from numl_bench.paths import EAGER, GRADIENTS_OFF, GRADIENTS_ON
 from numl_bench.worker import Worker, serve
 from numl_serving.event import Event
@@ -45,6 +51,15 @@ def test_the_worker_finds_equal_answers_and_times_every_path(kind: str, tmp_path
 def test_events_are_of_the_size_that_was_asked_for() -> None:
     events = events_of_size(300, 2, seed=5)
     assert all(285 <= len(event["hit_table_hit_id"]) <= 316 for event in events)
+
+
+def test_typical_events_are_those_nearest_to_the_median_of_spacepoints() -> None:
+    def spacepoints(events: list[Tensors]) -> list[int]:
+        return [len(event["spacepoint_table_spacepoint_id"]) for event in events]
+
+    everyone = spacepoints(events_of_size(200, 6, seed=7))
+    assert everyone == [98, 199, 92, 85, 115, 79]
+    assert spacepoints(typical_events(200, 3, seed=7)) == [98, 92, 85]
 
 
 def test_sets_of_events_pass_through_a_file(tmp_path: Path) -> None:
