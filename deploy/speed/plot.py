@@ -67,7 +67,8 @@ def _latency(panel: Any, run: Document, model: str) -> None:
         title=f"{model}: one event at a time",
     )  # fmt: skip
     panel.grid(which="both", alpha=0.3)
-    panel.legend(fontsize="x-small")
+    panel.set_ylim(bottom=panel.get_ylim()[0] / 3)  # room for the legend, below all lines
+    panel.legend(fontsize="x-small", loc="lower right")
 
 
 def _throughput(panel: Any, run: Document, model: str) -> None:
