@@ -32,18 +32,17 @@ def events_of_size(hits: int, count: int, seed: int) -> list[Tensors]:
             continue  # this number's particles never make so few or so many hits
         if len(made) == count:
             return made
-    raise SimulationError(f"only {len(made)} of {count} events with about {hits} hits came up")
+    raise SimulationError(f"only {len(made)} events with about {hits} hits came up, not {count}")
 
 
 def typical_events(hits: int, count: int, seed: int) -> list[Tensors]:
-    """Simulate events as `events_of_size` does, and leave out those that are unlike the others.
+    """Simulate twice as many events, and return the half that is nearest to the median.
 
-    About one event in six has several times as many spacepoints as the others of its size, and
-    takes several times as long: it would be a set of its own. Of twice as many events these are
-    those whose numbers of spacepoints are nearest to the median.
+    In numbers of spacepoints: about one event in six has several times as many as the others of
+    its size, and takes several times as long. It would be a set of its own.
 
     Raises:
-        SimulationError: As there.
+        SimulationError: Fewer than twice as many events of this size came up.
     """
     events = events_of_size(hits, 2 * count, seed)
     spacepoints = [len(event["spacepoint_table_spacepoint_id"]) for event in events]

@@ -16,12 +16,13 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <numeric>
 #include <vector>
 
 namespace {
 
 // As wide as the registers are: wider ones the compiler would take apart, one by one. A tile of a
-// product is as many rows as the registers hold at kColumns vectors each.
+// product is about as many rows as the registers hold at kColumns vectors each.
 #if defined(__AVX512F__)
 constexpr int kLanes = 16, kRows = 6;
 #elif defined(__AVX__)
@@ -34,7 +35,7 @@ constexpr int64_t kNodes = 12;  // that take the way together: whole tiles
 static_assert(kNodes % kRows == 0, "a tile would end outside the buffers");
 
 typedef float Floats __attribute__((vector_size(kLanes * sizeof(float))));
-typedef int32_t Ints __attribute__((vector_size(kLanes * sizeof(int32_t))));
+typedef uint32_t Bits __attribute__((vector_size(kLanes * sizeof(uint32_t))));
 
 template <int lanes>
 inline Floats load(const float* from) {
@@ -80,9 +81,9 @@ inline Floats exponential(Floats x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  Ints exponent;
+  Bits exponent;
   std::memcpy(&exponent, &shifted, sizeof exponent);
-  exponent = (exponent << 23) + (127 << 23);
+  exponent = (exponent << 23) + (127u << 23);
   Floats power;
   std::memcpy(&power, &exponent, sizeof power);
   const Floats smallest = Floats{} - 87.0f;  // what is below would not be a normal number
@@ -99,8 +100,8 @@ struct Mish {
   }
 };
 
-// The approximation of Eigen's generic_fast_tanh_float: a minimax fit on the interval outside which
-// the hyperbolic tangent is 1 in float32.
+// The approximation of Eigen's generic_fast_tanh_float: a minimax fit within the limit. Beyond it
+// the value stays, at most 3e-7 below 1.
 struct Tanh {
   Floats operator()(Floats x) const {
     const Floats limit = Floats{} + 7.90531110763549805f;
@@ -141,8 +142,8 @@ struct Product {
   void run(int64_t column) const {
     Floats sums[kRows][N];
     for (int n = 0; n < N; ++n) {
-      const float* bias = layer.bias + column + n * kLanes;
-      const Floats first = layer.bias ? load<lanes>(bias) : Floats{};
+      const Floats first =
+          layer.bias ? load<lanes>(layer.bias + column + n * kLanes) : Floats{};
 #pragma GCC unroll 8
       for (int row = 0; row < kRows; ++row) {
         sums[row][n] = first;
@@ -371,12 +372,19 @@ bool make(std::initializer_list<int64_t> sizes, AtenTensorHandle* result) {
                                    result);
 }
 
-// A layer of a stack [..., inputs, outputs].
-Layer layer(AtenTensorHandle weight, AtenTensorHandle bias, int64_t number) {
+// A layer of stacks [..., inputs, outputs] and [..., outputs].
+Layer layer(AtenTensorHandle weight, int64_t number, AtenTensorHandle bias = nullptr) {
   int64_t dimensions = 0;
   aoti_torch_get_dim(weight, &dimensions);
   const int64_t inputs = size(weight, dimensions - 2), outputs = size(weight, dimensions - 1);
-  return {data(weight) + number * inputs * outputs, data(bias) + number * outputs, inputs, outputs};
+  return {data(weight) + number * inputs * outputs,
+          bias ? data(bias) + number * outputs : nullptr, inputs, outputs};
+}
+
+// Whether the parts are all the nodes, and a layer takes what it is given.
+bool fits(const int64_t* sizes, int64_t parts, int64_t nodes, const Layer& hidden,
+          int64_t inputs) {
+  return std::accumulate(sizes, sizes + parts, int64_t{0}) == nodes && hidden.inputs == inputs;
 }
 
 }  // namespace
@@ -396,6 +404,8 @@ extern "C" AOTITorchError aoti_torch_cpu_gated_block(
     AtenTensorHandle* result) {
   if (!contiguous({target, source, rows, gate, offsets, hidden_weight, hidden_bias, output_weight,
                    output_bias}) ||
+      !fits(sizes, parts, size(target, 0), layer(hidden_weight, 0),
+            size(source, 1) + size(target, 1)) ||
       !make({size(target, 0), size(output_weight, 2)}, result)) {
     return AOTI_TORCH_FAILURE;
   }
@@ -410,8 +420,8 @@ extern "C" AOTITorchError aoti_torch_cpu_gated_block(
   int64_t first = 0;
   for (int64_t part = 0; part < parts; ++part) {
     const int64_t last = first + sizes[part];
-    over_nodes<Mish>(first, last, layer(hidden_weight, hidden_bias, part),
-                     layer(output_weight, output_bias, part), data(*result), fill);
+    over_nodes<Mish>(first, last, layer(hidden_weight, part, hidden_bias),
+                     layer(output_weight, part, output_bias), data(*result), fill);
     first = last;
   }
   return AOTI_TORCH_SUCCESS;
@@ -436,6 +446,7 @@ extern "C" AOTITorchError aoti_torch_cpu_class_block(
   const int64_t messages = size(rows, 0), outputs = size(output_weight, 3);
   if (!contiguous({target, given, source, rows, weights, offsets, hidden_weight, hidden_bias,
                    output_weight, output_bias}) ||
+      !fits(sizes, parts, nodes, layer(hidden_weight, 0), own + width + 2 * shared) ||
       !make({classes, nodes, outputs}, result)) {
     return AOTI_TORCH_FAILURE;
   }
@@ -457,8 +468,8 @@ extern "C" AOTITorchError aoti_torch_cpu_class_block(
     int64_t first = 0;
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t last = first + sizes[part], number = part * classes + c;
-      over_nodes<Tanh>(first, last, layer(hidden_weight, hidden_bias, number),
-                       layer(output_weight, output_bias, number),
+      over_nodes<Tanh>(first, last, layer(hidden_weight, number, hidden_bias),
+                       layer(output_weight, number, output_bias),
                        data(*result) + c * nodes * outputs, fill);
       first = last;
     }
@@ -481,6 +492,7 @@ extern "C" AOTITorchError aoti_torch_cpu_class_nexus(
   const int64_t classes = size(hits, 0), senders = size(hits, 1), width = size(hits, 2);
   const int64_t narrow = size(hidden_weight, 3), outputs = size(output_weight, 2);
   if (!contiguous({hits, rows, offsets, hidden_weight, hidden_bias, output_weight, output_bias}) ||
+      !fits(sizes, planes, senders, layer(hidden_weight, 0), width) ||
       !make({classes, spacepoints, outputs}, result)) {
     return AOTI_TORCH_FAILURE;
   }
@@ -490,8 +502,7 @@ extern "C" AOTITorchError aoti_torch_cpu_class_nexus(
     int64_t first = 0;
     for (int64_t plane = 0; plane < planes; ++plane) {
       const int64_t last = first + sizes[plane];
-      Layer own = layer(hidden_weight, hidden_bias, plane * classes + c);
-      own.bias = nullptr;
+      const Layer own = layer(hidden_weight, plane * classes + c);
       over_nodes(
           first, last, width, narrow, sent.data(),
           [=](int64_t hit, float* to) { over_columns(width, Copy{learned + hit * width, to}); },
@@ -503,7 +514,7 @@ extern "C" AOTITorchError aoti_torch_cpu_class_nexus(
     const Segments segments = {sent.data(), data<int64_t>(rows), nullptr, narrow,
                                data<int64_t>(offsets)};
     const float* bias = data(hidden_bias) + c * narrow;
-    const Layer output = layer(output_weight, output_bias, c);
+    const Layer output = layer(output_weight, c, output_bias);
     over_nodes(
         0, spacepoints, narrow, outputs, data(*result) + c * spacepoints * outputs,
         [&](int64_t spacepoint, float* to) {

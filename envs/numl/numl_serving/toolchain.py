@@ -1,4 +1,4 @@
-"""What a compilation needs besides torch: the C++ compiler, the kernel in C++, CUDA's own parts."""
+"""What a compilation needs besides torch: the C++ compiler, the blocks in C++, CUDA's own parts."""
 
 from __future__ import annotations
 

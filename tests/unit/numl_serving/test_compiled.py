@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -77,13 +78,16 @@ EVENTS = {
     "duplicate hit ids": random_event(rng(), 120, duplicates=True),
     "huge times": with_column(random_event(rng(), 80, duplicates=True), "local_time", 1e30, 7),
     "large charges": with_column(random_event(rng(), 300), "integral", 3e3, 5),
+    "huge charges": with_column(random_event(rng(), 300), "integral", 9e5, 5),
 }
+# Where nugraph's own single precision is off by more than is allowed: the test of charges judges.
+IMPRECISE = {("huge charges", "per-plane")}
+PRECISE = [each for each in itertools.product(EVENTS, KINDS) if each not in IMPRECISE]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", EVENTS)
+@pytest.mark.parametrize(("name", "kind"), PRECISE)
 def test_compiled_answers_equal_those_of_nugraph(
-    kind: str, name: str, runtimes: dict[str, Runtime]
+    name: str, kind: str, runtimes: dict[str, Runtime]
 ) -> None:
     event = EVENTS[name]
     expected = answer(model_of(kind, 0), build_graph(event))
@@ -120,7 +124,7 @@ def test_compiled_answers_to_huge_charges_are_as_precise_as_nugraphs(
         answers = answer(model_of(kind, 0), graph), runtimes[kind].infer(event)
         distances.append([distance(exact, outputs) for outputs in answers])
     nugraphs, ours = np.median(distances, axis=0)
-    assert ours <= 2.5 * nugraphs
+    assert ours <= 1.5 * nugraphs
 
 
 def distance(exact: dict[str, NDArray[Any]], outputs: Outputs) -> float:

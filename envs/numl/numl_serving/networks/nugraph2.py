@@ -56,7 +56,8 @@ class PlaneClassAffine(nn.Module):
 class ClassBlock(nn.Module):
     """The weights of what one kind of edge does to the hits: an ``edge_net`` and a ``node_net``.
 
-    For a hit's T features and a sending node's F.
+    For T features of a hit and F of a sending node; in the block between hits both include those
+    that all classes share.
 
     Attributes:
         gate_target: ``[3, C, T]``, of the edge's score.

@@ -317,7 +317,7 @@ class NuGraph3(nn.Module):
         """
         hits, nexus, event = state
         spacepoints = nexus.shape[0]
-        sizes, slots = _sizes(batch), [spacepoints] * len(PLANES)
+        sizes, segments = _sizes(batch), [spacepoints] * len(PLANES)
 
         gate = torch.sigmoid(
             self.plane.target_scores(hits, sizes).index_select(0, batch.edge_target)
@@ -329,11 +329,11 @@ class NuGraph3(nn.Module):
         # A spacepoint receives from each plane apart.
         target = nexus.repeat(len(PLANES), 1)
         gate = torch.sigmoid(
-            self.up.target_scores(target, slots).index_select(0, batch.up_segment)
+            self.up.target_scores(target, segments).index_select(0, batch.up_segment)
             + self.up.source_scores(hits, sizes).index_select(0, batch.up_hit)
         )
         messages = Messages(batch.up_hit, gate, batch.up_segment, batch.up_offsets)
-        planes = update(self.up, target, hits, messages, slots)
+        planes = update(self.up, target, hits, messages, segments)
         planes = planes.view(len(PLANES), spacepoints, self.spec.nexus_features)
         if self.spec.variant == "24.7.1":
             merged = planes.sum(0)
@@ -356,7 +356,7 @@ class NuGraph3(nn.Module):
         messages = Messages(owner, gate, every[:-1], every)
         nexus = update(self.from_event, merged, event, messages, [spacepoints])
 
-        scores = self.down.source_scores(nexus.repeat(len(PLANES), 1), slots)
+        scores = self.down.source_scores(nexus.repeat(len(PLANES), 1), segments)
         gate = torch.sigmoid(
             self.down.target_scores(hits, sizes).index_select(0, batch.down_hit)
             + scores.index_select(0, batch.down_segment)
