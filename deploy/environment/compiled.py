@@ -67,7 +67,7 @@ def ensure_compiled(
         made = tuple(folder / name for name in stamp.read_text().split())
         if all(each.is_dir() for each in made):
             return Compiled(stamp.name, made)
-    place, takes = level or "this processor", "about a minute"
+    place, takes = level or "this processor", "half a minute"
     uncompiled = "models run uncompiled"
     if gpu is not None:
         place, takes = gpu.label, "some minutes"
