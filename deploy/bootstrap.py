@@ -50,17 +50,25 @@ def ensure_execution_environment() -> None:
     if os.path.exists(os.path.join(sys.prefix, "numlkit-environment.json")):  # noqa: PTH110, PTH118
         return
     ensure_kit()
+    from deploy.cli import INTERRUPTED, describe_os_error, interrupted
     from deploy.console import Console
     from deploy.environment.standard import standard_environment
     from deploy.errors import KitError
 
     console = Console()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with console.step("prepare") as say:
             python = str(standard_environment("cpu").ensure(say).python)
     except KitError as error:
         console.error(error)
         raise SystemExit(2) from None
+    except OSError as error:
+        console.error(describe_os_error(error))
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        console.error(interrupted())
+        raise SystemExit(INTERRUPTED) from None
     os.execv(python, [python, *sys.argv])
 
 

@@ -61,7 +61,7 @@ def run(command: Command, parser: argparse.ArgumentParser, argv: Sequence[str] |
         console.error(error)
         return 1
     except KeyboardInterrupt:
-        console.error(KitError("interrupted; nothing half-made counts, repeat the command"))
+        console.error(interrupted())
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of the output went away (| head): not an error.
@@ -70,6 +70,11 @@ def run(command: Command, parser: argparse.ArgumentParser, argv: Sequence[str] |
     except OSError as error:
         console.error(describe_os_error(error))
         return 1
+
+
+def interrupted() -> KitError:
+    """Return what a command that was interrupted ends with."""
+    return KitError("interrupted; nothing half-made counts, repeat the command")
 
 
 def describe_os_error(error: OSError) -> KitError:

@@ -32,6 +32,7 @@ sys.path.insert(0, str(ROOT / "envs" / "numl"))
 
 import argparse
 import json
+import math
 import os
 import random
 import signal
@@ -45,7 +46,7 @@ from numl_bench.events import events_of_size, typical_events, write_sets
 from numl_demo.simulate import SimulationError
 
 from deploy.arguments import Parser
-from deploy.cli import assignments
+from deploy.cli import INTERRUPTED, assignments, describe_os_error, interrupted
 from deploy.client.events import EventFile
 from deploy.console import Console, Say
 from deploy.cores import usable_cores
@@ -76,6 +77,11 @@ FEWEST_HITS = 60  # 20 in each plane, or pynuml drops the event
 SEED = 3
 MEMORY_EVENTS = 60
 SETTLED_EVENTS = 1000
+QUICK = {
+    "hits": (100, 300), "loaded_hits": (300,), "events": 2, "concurrency": (1, 4),
+    "rounds": 1, "seconds": 0.2, "count": 500,
+}  # fmt: skip
+FIGURES = (".png", ".pdf", ".svg")
 STORED = ROOT / "scripts" / "data" / "speed"
 
 
@@ -124,7 +130,7 @@ def parser() -> Parser:
     )  # fmt: skip
     flags.add_argument("--rounds", type=_positive, default=3, metavar="N", help="(default: 3)")
     flags.add_argument(
-        "--seconds", type=float, default=0.7, metavar="S", help="of one turn (default: 0.7)"
+        "--seconds", type=_seconds, default=0.7, metavar="S", help="of one turn (default: 0.7)"
     )
     flags.add_argument(
         "--only", choices=("in-process", "server"), help="measure nothing else, and no reference "
@@ -138,12 +144,15 @@ def parser() -> Parser:
         help="of memory: events sent to each model (default: 5000)",
     )  # fmt: skip
     flags.add_argument(
-        "--quick", action="store_true", help="two small sizes, one round, to see that it works"
+        "--quick",
+        action="store_true",
+        help="small sizes, one round, to see that it works; options given beside it count",
     )
-    flags.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
+    flags.add_argument("--json", type=_output, metavar="FILE", help="write all figures here")
     flags.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw latency and throughput (.png, .pdf, .svg)"
-    )
+        "--plot", type=_figure, metavar="FILE",
+        help=f"draw latency and throughput ({', '.join(FIGURES)})",
+    )  # fmt: skip
     return flags
 
 
@@ -152,7 +161,12 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _cores(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
+    usable = os.sched_getaffinity(0)
+    given = text.split(",")
+    if not all(each.isdecimal() and int(each) in usable for each in given):
+        some = ",".join(map(str, sorted(usable)))
+        raise argparse.ArgumentTypeError(f"'{text}' is not some of the cores {some}")
+    return tuple(map(int, given))
 
 
 def _positive(text: str) -> int:
@@ -160,6 +174,26 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not positive")
     return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no time to measure for")
+    return number
+
+
+def _output(text: str) -> Path:
+    path = Path(text)
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text} cannot be written")
+    return path
+
+
+def _figure(text: str) -> Path:
+    if not text.endswith(FIGURES):
+        raise argparse.ArgumentTypeError(f"{text} does not end with any of {', '.join(FIGURES)}")
+    return _output(text)
 
 
 def _hits(text: str) -> int:
@@ -189,10 +223,11 @@ def event_sets(options: argparse.Namespace, say: Say) -> list[EventSet]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status: 1 if any answer differs from the reference's."""
-    options = parser().parse_args(argv)
+    flags = parser()
+    options = flags.parse_args(argv)
     if options.quick:
-        options.hits, options.loaded_hits, options.events = (100, 300), (300,), 2
-        options.concurrency, options.rounds, options.seconds = (1, 4), 1, 0.2
+        flags.set_defaults(**QUICK)
+        options = flags.parse_args(argv)
     models = {"start": DEFAULT_MODELS, "instances": MODELS[:1]}
     options.models = options.models or models.get(options.what, MODELS)
     console = Console()
@@ -212,10 +247,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return commands[options.what](options, console)
     except KitError as error:
         console.error(error)
-    except (SimulationError, OSError) as error:
+    except SimulationError as error:
         console.error(KitError(str(error)))
+    except OSError as error:
+        console.error(describe_os_error(error))
     except KeyboardInterrupt:
-        return 130
+        console.error(interrupted())
+        return INTERRUPTED
     return 1
 
 
@@ -364,6 +402,7 @@ def readme(options: argparse.Namespace, console: Console) -> int:
     text = replace_section(path.read_text(encoding="utf-8"), section(*runs))
     write_atomically(path, text)
     plot(runs[0], STORED / "speed.png")
+    console.line(f"brought up to date: {path}, {STORED / 'speed.png'}")
     return 0
 
 

@@ -67,6 +67,8 @@ def main() -> int:
         print(f"{time.monotonic() - started:6.0f} s  {line}", flush=True)
 
     torch.set_num_threads(1)
+    scratch = tempfile.TemporaryDirectory()
+    tempfile.tempdir = scratch.name  # where PyTorch Geometric leaves files for good
     try:
         hdf5.write_events(arguments.events_out, publish.packaged_events())
         if arguments.file:

@@ -16,9 +16,9 @@ Env = Literal["unpacked", "packed"]
 
 
 def remember(plan: LaunchPlan, seconds: float) -> None:
-    """Keep how long a start took, in seconds."""
+    """Keep how long a start took, in seconds, if that can be written."""
     file = _file()
-    with locked(file.with_suffix(".lock")):
+    with suppress(OSError), locked(file.with_suffix(".lock")):
         times = _times(file)
         times[_key(plan, plan.deployment.env)] = seconds
         write_atomically(file, json.dumps(times, indent=2) + "\n")

@@ -76,7 +76,7 @@ def ensure_compiled(
     if shutil.which(compiler) is None:
         say(f"{uncompiled}, which is slower: no C++ compiler ({compiler})")
         return Compiled()
-    say(f"compiling the networks for {place} ({takes}, once)")
+    say(f"compiling the networks for {place} ({takes}, unless done before)")
     command = [str(environment.python), "-P", "-m", "numl_serving.compile", *map(str, models)]
     variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     variables["OMP_NUM_THREADS"] = "1"

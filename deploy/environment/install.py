@@ -16,9 +16,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from deploy.console import Say
 from deploy.environment.interpreter import Interpreter
@@ -217,6 +219,10 @@ def _run(command: Sequence[str], failed: str, line: Say | None = None) -> None:
                 line(text)
         status = process.wait()
     except BaseException:
+        # pip does its work in a process below the one that was started.
+        with suppress(psutil.NoSuchProcess):
+            for below in psutil.Process(process.pid).children(recursive=True):
+                below.kill()
         process.kill()
         process.wait()
         raise

@@ -44,8 +44,8 @@ class Child:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         # Removed when it is closed: only what went wrong at last is of interest.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        # NuGraph's own code lets torch make this folder, by default in /tmp and for good.
-        inductor = {"TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor")}
+        # Where NuGraph's own code lets torch and PyTorch Geometric leave files for good.
+        left = {"TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"), "TMPDIR": str(scratch)}
         self._process = subprocess.Popen(
             [
                 str(environment.python),
@@ -56,7 +56,7 @@ class Child:
                 module,
                 *arguments,
             ],
-            env={**kept, **inductor, "OMP_NUM_THREADS": "1"},
+            env={**kept, **left, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

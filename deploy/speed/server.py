@@ -115,13 +115,13 @@ def benchmark_server(
         KitError: If it cannot be made or does not become ready.
     """
     engine = LocalEngine()
-    plan = open_plan(engine.plan(deployment=deployment))
+    folder = DeploymentFolder(deployment.name)
+    plan = open_plan(engine.plan(deployment=deployment), scratch=folder.path)
     staged = list(engine.models(deployment=deployment))
     for model in tuple(staged):
         for server in servers:
             if server != "ours":
                 staged.append(reference_model(model, server, deployment.instance_count()))
-    folder = DeploymentFolder(deployment.name)
     folder.path.mkdir(parents=True, exist_ok=True)
     golden = {model.name: read_golden(model.copies[f"{VERSION}/golden.npz"]) for model in staged}
     with ExitStack() as stack:
@@ -172,11 +172,17 @@ def weights_of(deployment: Deployment) -> dict[str, Path]:
     }
 
 
-def open_plan(plan: LaunchPlan) -> LaunchPlan:
-    """Return a plan whose server lets clients register shared memory."""
+def open_plan(plan: LaunchPlan, *, scratch: Path) -> LaunchPlan:
+    """Return a plan whose server lets clients register shared memory.
+
+    Args:
+        plan: Of a server that is to be measured.
+        scratch: Where NuGraph's own code may leave files.
+    """
     kept = ",".join(api for api in RESTRICTED_APIS.split(",") if api != "shared-memory")
     words = (word.replace(f"={RESTRICTED_APIS}:", f"={kept}:") for word in plan.arguments)
-    return plan.model_copy(update={"arguments": tuple(words)})
+    variables = plan.variables | {"TMPDIR": str(scratch)}
+    return plan.model_copy(update={"arguments": tuple(words), "variables": variables})
 
 
 def reference_model(model: StagedModel, server: Server, instances: int) -> StagedModel:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from pathlib import Path
+
+import pytest
 
 from tests.kit import Kit
 
@@ -13,8 +16,13 @@ def _shared_memory() -> set[str]:
     return {path.name for path in Path("/dev/shm").iterdir() if "benchmark" in path.name}
 
 
+def _geometrics() -> set[Path]:
+    """Return the sources that PyTorch Geometric makes as it runs, and leaves."""
+    return set(Path(tempfile.gettempdir()).glob("*_propagate_*.py"))
+
+
 def test_a_quick_run_measures_every_way_and_leaves_nothing(kit: Kit, tmp_path: Path) -> None:
-    before = _shared_memory()
+    before, sources = _shared_memory(), _geometrics()
     flags = ["--quick", "--models", "nugraph3", "--json", str(tmp_path / "run.json")]
     done = kit.run("benchmark", *flags, "--plot", str(tmp_path / "run.png"), script="scripts")
     assert done.returncode == 0, done.stderr
@@ -38,6 +46,25 @@ def test_a_quick_run_measures_every_way_and_leaves_nothing(kit: Kit, tmp_path: P
     assert (tmp_path / "run.png").stat().st_size > 10_000
     assert not list((kit.state / "numlkit" / "deployments").glob("benchmark-*"))
     assert _shared_memory() <= before
+    assert _geometrics() <= sources
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--plot", "run.doc"], "run.doc does not end with any of .png, .pdf, .svg"),
+        (["--json", "nowhere/run.json"], "nowhere/run.json cannot be written"),
+        (["--cores", "0,4096"], "'0,4096' is not some of the cores 0"),
+        (["--seconds", "0"], "0 is no time to measure for"),
+    ],
+)
+def test_wrong_options_are_told_before_anything_is_measured(
+    kit: Kit, flags: list[str], said: str
+) -> None:
+    done = kit.run("benchmark", *flags, script="scripts")
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stdout == ""
 
 
 def test_instances_in_processes_are_measured_beside_those_in_threads(

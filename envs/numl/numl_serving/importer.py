@@ -252,7 +252,10 @@ def _classes(
     option = f"--{head}-classes"
     names = list(given) if given is not None else found.get(f"{head}_classes")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise CheckpointError(f"{checkpoint}: no names of its {head} classes in it: pass {option}")
+        raise CheckpointError(
+            f"{checkpoint}: no names of its {head} classes in it: pass {option} "
+            "(of scripts/import_checkpoint.py, whose folder can be served)"
+        )
     # Without its head the number of classes is not in the weights.
     if outputs not in (0, len(names)):
         raise CheckpointError(
@@ -268,8 +271,8 @@ def _normalisation(request: Request, checkpoint: Checkpoint) -> dict[str, PlaneN
     found = normalisation_in(checkpoint.hyper_parameters.get("norm"))
     if found is None:
         raise CheckpointError(
-            f"{checkpoint.name}: no feature normalisation in it: pass --norm FILE (the processed "
-            "HDF5 file of the training, or JSON with mean and std of each plane)"
+            f"{checkpoint.name}: no feature normalisation in it: pass --norm with the processed "
+            "HDF5 file of the training, or JSON with mean and std of each plane"
         )
     return found
 

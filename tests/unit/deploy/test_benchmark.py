@@ -216,7 +216,7 @@ def plan(name: str) -> LaunchPlan:
 
 def test_the_benchmarks_own_server_lets_clients_register_shared_memory_on_loopback_only() -> None:
     closed = plan("benchmark-1")
-    opened = open_plan(closed)
+    opened = open_plan(closed, scratch=Path("/scratch"))
     changed = dict(
         pair for pair in zip(closed.arguments, opened.arguments, strict=True) if pair[0] != pair[1]
     )
@@ -228,6 +228,7 @@ def test_the_benchmarks_own_server_lets_clients_register_shared_memory_on_loopba
         assert after == before.replace("shared-memory,", "")
     assert "--http-address=127.0.0.1" in opened.arguments
     assert "--grpc-address=127.0.0.1" in opened.arguments
+    assert opened.variables == {"TMPDIR": "/scratch"}
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,9 @@ def test_what_compiles_for_a_gpu_sees_that_one_alone(tmp_path: Path, model: Path
     said: list[str] = []
     for_gpu = ensure_compiled(given, [model], tmp_path, said.append, gpu=H100)
     assert for_gpu.folders == (made,)
-    assert said == ["compiling the networks for GPU 2 (NVIDIA H100) (some minutes, once)"]
+    assert said == [
+        "compiling the networks for GPU 2 (NVIDIA H100) (some minutes, unless done before)"
+    ]
     assert asked.read_text() == (
         f"GPU-2d5ba0d6 -P -m numl_serving.compile {model} --gpu --out {compiled_folder(tmp_path)}\n"
     )

@@ -1,8 +1,10 @@
 """Where torch is looked for. What runs pip is replaced: no test downloads torch."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from deploy.environment import install
@@ -54,3 +56,24 @@ def test_an_environment_that_cannot_be_finished_is_not_left_behind(
     made = [path.name.split("-")[0] for path in (tmp_path / "environments").iterdir()]
     # What was finished before the failure stays, and is used by the next try.
     assert sorted(made) == ([".lock", "locked"] if "numl" in fails else [".lock"])
+
+
+def test_an_interrupted_pip_and_what_works_below_it_are_ended() -> None:
+    """What pip would do is made up: it works in a process below the one that is started."""
+    below = "import time; print('started', flush=True); time.sleep(600)"
+    pip = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {below!r}])"
+
+    before = {each.pid for each in psutil.Process().children()}
+    running: list[psutil.Process] = []
+
+    def line(text: str) -> None:
+        running.extend(
+            each for each in psutil.Process().children(recursive=True) if each.pid not in before
+        )
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        install._run([sys.executable, "-c", pip], "pip cannot work", line)
+    assert len(running) == 2
+    _, alive = psutil.wait_procs(running, timeout=10)
+    assert not alive

@@ -381,6 +381,13 @@ def test_a_file_of_times_that_is_damaged_is_no_mistake(home: Path, archive: Path
     assert len(json.loads(file.read_text())) == 1
 
 
+def test_a_start_whose_time_cannot_be_kept_is_no_failure(home: Path, archive: Path) -> None:
+    plan = rendered(Docker(), wanted())
+    (home / "cache/numlkit/ready-seconds.lock").mkdir(parents=True)
+    remember(plan, 1.0)
+    assert not (home / "cache/numlkit/ready-seconds.json").exists()
+
+
 @pytest.mark.parametrize(
     ("labels", "another"),
     [
