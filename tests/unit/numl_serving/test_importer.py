@@ -95,7 +95,7 @@ def test_what_cannot_be_served_is_refused_and_nothing_is_written(tmp_path: Path)
         return Request(checkpoint_of(state, tmp_path, **changes), "nugraph3", out, norm)
 
     assert "only ['u', 'v', 'y']" in refused(request(state, planes=["u", "v"]))
-    assert "--norm FILE" in refused(Request(request(state).checkpoint, "nugraph3", out))
+    assert "pass --norm with" in refused(Request(request(state).checkpoint, "nugraph3", out))
     assert "--model nugraph2" in refused(request(reference("nugraph2", 0).state_dict()))
     mixed = state | {unshared: state[unshared] + 1}
     assert "shares them among the planes" in refused(request(mixed))
