@@ -93,10 +93,14 @@ def examine_everything(deployment: Deployment) -> list[Finding]:
 
 def _rooms(deployment: Deployment, engine: EngineName) -> Iterator[Finding]:
     rooms = launch_rooms(deployment, engine)
+    cache = Room(cache_folder(), 100 * _MB, "the cache", "set XDG_CACHE_HOME")
     yield from writable_findings(rooms)
+    # A launch that finds everything made there, as by an administrator, does not write to it.
+    if all(room.folder != cache.folder for room in rooms):
+        yield from writable_findings([cache], "warning")
     yield from temporary_findings()
     more = [
-        Room(cache_folder(), 100 * _MB, "the cache", "set XDG_CACHE_HOME"),
+        cache,
         Room(Path(tempfile.gettempdir()), 100 * _MB, "temporary files", "set TMPDIR"),
         Room(CHECKOUT / "dist", 500 * _MB, "what a build makes", "name another --out"),
     ]

@@ -16,7 +16,7 @@ from deploy.building.preflight import (
     file_system_of,
     size,
 )
-from deploy.checks.finding import Finding, ok, wrong
+from deploy.checks.finding import Finding, Level, ok, wrong
 from deploy.deployment import Deployment, EngineName
 from deploy.engines.instances import choose_devices, count_instances
 from deploy.environment.standard import standard_environment
@@ -77,13 +77,18 @@ def room_findings(
             yield ok(SUBJECT, f"{size(demand.free)} free for {folders}")
 
 
-def writable_findings(rooms: Sequence[Room]) -> Iterator[Finding]:
-    """Return a problem for each folder that this user can neither write to nor make."""
+def writable_findings(rooms: Sequence[Room], level: Level = "problem") -> Iterator[Finding]:
+    """Return a finding for each folder that this user can neither write to nor make.
+
+    Args:
+        rooms: What is written there.
+        level: How bad that is.
+    """
     for room in rooms:
         try:
             check_writable([room])
         except BuildError as error:
-            yield wrong(SUBJECT, error)
+            yield wrong(SUBJECT, error, level)
 
 
 def temporary_findings() -> Iterator[Finding]:

@@ -38,6 +38,12 @@ def compiled_folder(cache: Path) -> Path:
     return cache / "compiled"
 
 
+def missing_compiler() -> str | None:
+    """Return the C++ compiler that is wanted and not installed; None: it is there."""
+    compiler = os.environ.get("CXX", "g++")
+    return compiler if shutil.which(compiler) is None else None
+
+
 def ensure_compiled(
     environment: Environment,
     models: Sequence[Path],
@@ -72,9 +78,9 @@ def ensure_compiled(
     if gpu is not None:
         place, takes = gpu.label, "some minutes"
         uncompiled += f" on {place}"
-    compiler = os.environ.get("CXX", "g++")
-    if shutil.which(compiler) is None:
-        say(f"{uncompiled}, which is slower: no C++ compiler ({compiler})")
+    lacking = missing_compiler()
+    if lacking is not None:
+        say(f"{uncompiled}, which is slower: no C++ compiler ({lacking})")
         return Compiled()
     say(f"compiling the networks for {place} ({takes}, unless done before)")
     command = [str(environment.python), "-P", "-m", "numl_serving.compile", *map(str, models)]

@@ -9,13 +9,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.client.channel import grpc_health
 from deploy.client.diagnosis import why_unreachable
 from deploy.client.endpoint import Endpoint
-from deploy.client.errors import ClientError, NoTritonError, RequestError
+from deploy.client.errors import ClientError, NoTritonError, RequestError, ServerAwayError
 from deploy.client.transport import TritonTransport, no_triton, triton_reason
 from deploy.errors import KitError
 from deploy.failures.table import diagnose
@@ -134,6 +135,8 @@ def check_service(
     transport = TritonTransport(endpoint, timeout=timeout)
     try:
         ready = transport.server_ready()
+        if not ready:
+            _check_is_triton(transport)
         health = None
         if endpoint.protocol == "grpc":
             health = grpc_health(endpoint, timeout=timeout)
@@ -151,6 +154,12 @@ def check_service(
         return ServiceCheck(endpoint.url, error=told.cause, remedy=told.remedy)
     finally:
         transport.close()
+
+
+def _check_is_triton(transport: TritonTransport) -> None:
+    """Raise NoTritonError if it is another web server: that knows no readiness endpoint either."""
+    with suppress(RequestError, ServerAwayError):  # a Triton may keep it closed, or be ending
+        transport.server_name()
 
 
 def _diagnosed(endpoint: Endpoint, error: KitError, timeout: float) -> KitError:

@@ -130,6 +130,35 @@ def test_a_cache_with_a_blank_in_its_name_is_named_before_a_launch(
     assert ill.refusal() == found
 
 
+def warning(site: Site, said: str) -> tuple[str, str]:
+    """Return detail and remedy of the one warning that says so; nothing is a problem."""
+    answer = site.run("doctor")
+    assert answer["status"] == 0, answer
+    found = [f for f in answer["findings"] if f["level"] == "warning" and said in f["detail"]]
+    assert len(found) == 1, answer
+    return found[0]["detail"], found[0]["remedy"]
+
+
+def test_a_missing_compiler_is_warned_of(site: Callable[..., Site]) -> None:
+    assert warning(site(CXX="no-such-compiler"), "compiler") == (
+        "no C++ compiler (no-such-compiler): what is not compiled yet runs uncompiled, "
+        "which is slower",
+        "install no-such-compiler, then down and up",
+    )
+
+
+@ROOT
+def test_a_cache_in_which_all_is_made_may_be_read_only(
+    site: Callable[..., Site], demo: dict[str, Any]
+) -> None:
+    cache = cache_folder()
+    ill = site(f"mount --bind {cache} {cache} && mount -o remount,ro,bind {cache}")
+    assert warning(ill, str(cache)) == (
+        f"{cache} cannot be written to: no place for the cache", "set XDG_CACHE_HOME",
+    )  # fmt: skip
+    assert ill.run("prepare")["status"] == 0
+
+
 def _flip_a_byte(models: Path) -> None:
     weights = models / "nugraph3" / "1" / "weights.safetensors"
     content = bytearray(weights.read_bytes())

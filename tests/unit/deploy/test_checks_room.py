@@ -93,6 +93,7 @@ def test_a_folder_that_cannot_be_made_is_a_problem(tmp_path: Path) -> None:
         Finding("problem", "room", f"{tmp_path / 'file'} is not a folder: no place for the cache",
                 "set XDG_CACHE_HOME")
     ]  # fmt: skip
+    assert [found.level for found in writable_findings([room], "warning")] == ["warning"]
 
 
 def test_a_temporary_folder_that_is_not_there_is_a_problem(

@@ -388,9 +388,12 @@ def not_triton(port: int) -> tuple[str, str]:
     )
 
 
-def test_the_metrics_port_is_told_once_and_not_for_each_model() -> None:
+@pytest.mark.parametrize("answers", [_Metrics, _Website])
+def test_http_that_is_not_triton_s_is_told_once_and_not_for_each_model(
+    answers: type[http.server.BaseHTTPRequestHandler],
+) -> None:
     known = {name: ExpectedModel(("semantic",), None) for name in ("nugraph2", "nugraph3")}
-    with http_server(answers=_Metrics) as port:
+    with http_server(answers=answers) as port:
         endpoint = Endpoint.parse(f"http://127.0.0.1:{port}")
         check = check_service(endpoint, known, timeout=5, repeat=1)
         assert ((check.error, check.remedy), check.models) == (not_triton(port), ())
