@@ -10,6 +10,7 @@ import secrets
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -164,7 +165,7 @@ def test_a_key_that_is_not_told_is_not_waited_for_for_ever(
     """As where a model has put a pipe in its place: the engine's answer does not come."""
     server = start(make_plan(folder, image, name))
     monkeypatch.setattr(container_module, "_KEY_S", 0.1)
-    monkeypatch.setattr(Container, "exec_run", lambda *_: time.sleep(60))
+    monkeypatch.setattr(Container, "exec_run", lambda *_: threading.Event().wait())
     began = time.monotonic()
     assert server.key() is None
     assert time.monotonic() - began < 30

@@ -69,7 +69,8 @@ class TestALockedDownServer:
     def test_says_of_each_instance_that_it_runs_compiled(self, server: Server) -> None:
         starts = [line for line in server.logs().splitlines() if "after its server's start" in line]
         assert len(starts) >= len(DEFAULT_MODELS)
-        assert [line for line in starts if not line.endswith('; compiled"')] == []
+        # Without a driver, Triton's own words on NVML may follow in the same line.
+        assert [line for line in starts if '; compiled"' not in line] == []
 
     def test_keeps_its_admin_endpoints_closed(self, server: Server) -> None:
         script = (
