@@ -56,7 +56,8 @@ from deploy.environment.compiled import compiled_folder
 from deploy.environment.standard import standard_environment
 from deploy.errors import KitError
 from deploy.files import write_atomically
-from deploy.paths import cache_folder
+from deploy.paths import MODEL_REPOSITORY, cache_folder
+from deploy.repository.stage import find_model
 from deploy.speed.cells import PROTOCOLS, SERVERS, EventSet, Results
 from deploy.speed.document import Document, document
 from deploy.speed.in_process import InProcess
@@ -205,20 +206,23 @@ def _hits(text: str) -> int:
 
 def event_sets(options: argparse.Namespace, say: Say) -> list[EventSet]:
     """Simulate the events, and read those of a file."""
+    given = [] if options.file is None else [_given_set(options)]
     sets = []
     for hits in sorted({*options.hits, *options.loaded_hits}):
         say(f"simulating {options.events} events of about {hits} hits")
         events = typical_events(hits, options.events, options.seed)
         sets.append(EventSet(f"{hits} hits", events, hits in options.loaded_hits))
-    if options.file is not None:
-        with EventFile(options.file) as file:
-            wanted = range(min(len(file), options.events))
-            events = [dict(file.read(index).tensors) for index in wanted]
-        for event in events:
-            for axis in "xyz":
-                event.pop(f"spacepoint_table_position_{axis}", None)
-        sets.append(EventSet(options.file.name, events, loaded=False))
-    return sets
+    return sets + given
+
+
+def _given_set(options: argparse.Namespace) -> EventSet:
+    with EventFile(options.file) as file:
+        wanted = range(min(len(file), options.events))
+        events = [dict(file.read(index).tensors) for index in wanted]
+    for event in events:
+        for axis in "xyz":
+            event.pop(f"spacepoint_table_position_{axis}", None)
+    return EventSet(options.file.name, events, loaded=False)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -237,6 +241,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.cores:
         os.sched_setaffinity(0, options.cores)
     try:
+        for model in options.models:  # before events are simulated
+            find_model(MODEL_REPOSITORY, model)
         commands = {
             "speed": speed,
             "memory": memory,

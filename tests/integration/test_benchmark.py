@@ -67,6 +67,22 @@ def test_wrong_options_are_told_before_anything_is_measured(
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--file", "nowhere.h5"], "error: nowhere.h5: no such file"),
+        (["--models", "nugraph3,nope"], "error: no model 'nope' in "),
+    ],
+)
+def test_what_is_not_there_is_told_before_events_are_simulated(
+    kit: Kit, flags: list[str], said: str
+) -> None:
+    done = kit.run("benchmark", *flags, script="scripts")
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "simulating" not in done.stdout + done.stderr
+
+
 def test_instances_in_processes_are_measured_beside_those_in_threads(
     kit: Kit, tmp_path: Path
 ) -> None:
