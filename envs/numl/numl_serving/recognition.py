@@ -256,8 +256,8 @@ def _candidate(
 
 
 def _head(row: HeadRow, width: int, generation: Generation) -> Head:
-    has_it = generation.softmax or row.activation != "softmax"
-    return Head(row.name, row.output, row.node, width, row.activation if has_it else "none")
+    ends_raw = row.activation == "softmax" and not generation.softmax
+    return Head(row.name, row.output, row.node, width, "none" if ends_raw else row.activation)
 
 
 def _planes_in(shapes: Iterable[str], pattern: str) -> tuple[str, ...]:
