@@ -19,7 +19,7 @@ COMPILED = "numl_serving, compiled"
 
 def reference_paths(directory: Folder) -> list[Path]:
     """Return the reference as it is mostly served, and with gradients off, its best case."""
-    reference = Reference(directory)
+    reference = Reference.load(directory)
 
     def path(name: str, gradients: bool) -> Path:
         def answer(tensors: Tensors) -> Timed:
