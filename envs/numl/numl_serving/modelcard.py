@@ -210,6 +210,13 @@ class ModelCard:
 
 
 def weight_shapes(card: ModelCard) -> dict[str, tuple[int, ...]]:
+    """Return name and shape of a card's weights; see `shapes_of`."""
+    return shapes_of(card.network, len(card.planes), len(card.hit_features), card.heads)
+
+
+def shapes_of(
+    spec: NetworkSpec, planes: int, features: int, heads: Sequence[Head]
+) -> dict[str, tuple[int, ...]]:
     """Return name and shape of the weights, all float32; a first dimension of -1 is P.
 
     P is 1 where the planes share the weights, else their number; it may differ from layer to
@@ -230,8 +237,6 @@ def weight_shapes(card: ModelCard) -> dict[str, tuple[int, ...]]:
 
     Each is ``NAME.weight``; ``NAME.bias`` has its shape without the inputs.
     """
-    spec = card.network
-    planes, features = len(card.planes), len(card.hit_features)
     shapes: dict[str, tuple[int, ...]] = {}
 
     def layer(name: str, *shape: int) -> None:
@@ -266,7 +271,7 @@ def weight_shapes(card: ModelCard) -> dict[str, tuple[int, ...]]:
         layer("down.gate", -1, c, h + n)
         layer("down.hidden", -1, c, h, h + n)
         layer("down.output", -1, c, h, h)
-    for head in card.heads:
+    for head in heads:
         if head.node == "event":
             layer(f"heads.{head.name}", head.width, e)
         else:
