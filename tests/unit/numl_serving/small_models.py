@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numl_serving.event import Event, Schema
+from numl_serving.importer import safetensors
 from numl_serving.modelcard import (
     Clustering,
     Head,
@@ -32,7 +32,7 @@ NUGRAPH3 = ModelCard(
         event_width=4,
         classes=1,
         nexus_start="zeros",
-        nexus="joint",
+        nexus="sum",
     ),
     planes=("u", "v", "y"),
     hit_features=("wire_position", "time_position", "integral", "rms"),
@@ -77,22 +77,6 @@ def random_weights(card: ModelCard, seed: int = 0) -> dict[str, NDArray[np.float
         name: rng.normal(0, 0.3, [planes if n == -1 else n for n in shape]).astype(np.float32)
         for name, shape in weight_shapes(card).items()
     }
-
-
-def safetensors(arrays: dict[str, NDArray[Any]]) -> bytes:
-    """Return arrays as a safetensors file."""
-    header, parts, place = {}, [], 0
-    for name, array in arrays.items():
-        data = array.tobytes()
-        header[name] = {
-            "dtype": {"float32": "F32", "float64": "F64"}[array.dtype.name],
-            "shape": list(array.shape),
-            "data_offsets": [place, place + len(data)],
-        }
-        parts.append(data)
-        place += len(data)
-    head = json.dumps(header).encode()
-    return b"".join([len(head).to_bytes(8, "little"), head, *parts])
 
 
 def write_model(
