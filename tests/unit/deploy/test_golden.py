@@ -29,7 +29,7 @@ def test_values_within_a_ten_thousandth_of_their_column_s_scale_are_right() -> N
         (_changed(x=np.empty((0, 2))), "output x has shape [0, 2], expected [2, 2]"),
         (_changed(x=[[1, 2], [4, np.nan]]), "output x is not finite"),
         (_changed(x=[[1, 2], [4, 3.1]]), "output x is off by 0.1 at a scale of 3"),
-        (_changed(x=[[2, 1], [4, 3]]), "output x is off by 1 at a scale of 4"),
+        (_changed(x=[[2, 1], [4, 3]]), "output x is off by 1 at a scale of 3"),
     ],
 )
 def test_a_wrong_answer_is_described(answer: dict[str, np.ndarray], said: str) -> None:
