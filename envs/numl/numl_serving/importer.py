@@ -201,7 +201,8 @@ def _event_in(path: Path, schema: Schema) -> Event:
             inputs = {name: arrays[name] for name in arrays.files if name.startswith("input/")}
         tensors = {name.removeprefix("input/"): array for name, array in inputs.items()}
         return Event.from_tensors(tensors, schema)
-    except (OSError, ValueError, AttributeError, zipfile.BadZipFile, EventError) as error:
+    # numpy's error depends on what the file is instead.
+    except (OSError, EOFError, TypeError, ValueError, zipfile.BadZipFile, EventError) as error:
         raise ModelFilesError(f"{path} holds no event for this model: {error}") from None
 
 

@@ -115,7 +115,7 @@ def _reading(path: Path, what: str) -> Iterator[None]:
         yield
     except ModelFilesError as error:
         raise ModelFilesError(f"{path}: {error}") from None
-    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise ModelFilesError(f"{path} holds no {what}: {error}") from None
 
 

@@ -147,9 +147,10 @@ def random_event(
     count = len(schema.planes)
     plane = rng.choice(np.array(range(count) if planes is None else planes, np.int32), hits)
     ids = np.arange(hits, dtype=np.int32)
-    if duplicates:
-        ids //= 3
     rng.shuffle(ids)
+    if duplicates:
+        # Not in several planes: nugraph's generations see them differently there.
+        ids = ids // 3 * count + plane
     spacepoints = 2 * hits // 5
     columns: dict[str, NDArray[Any]] = {
         "hit_table_hit_id": ids,

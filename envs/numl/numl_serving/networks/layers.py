@@ -61,10 +61,9 @@ class Gate(nn.Module):
         source_sizes: Sequence[int],
     ) -> Tensor:
         """Return the scores ``[E]`` (``[C, E]``); the sizes are those of `PlaneLinear`."""
-        received = self.target(target, target_sizes)[..., 0]
-        sent = self.source(source, source_sizes)[..., 0]
-        scores: Tensor = received.index_select(-1, edges.target)
-        return scores + sent.index_select(-1, edges.source)
+        received: Tensor = self.target(target, target_sizes)[..., 0]
+        sent: Tensor = self.source(source, source_sizes)[..., 0]
+        return received.index_select(-1, edges.target) + sent.index_select(-1, edges.source)
 
 
 def segment_sum(
