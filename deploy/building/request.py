@@ -105,7 +105,6 @@ def room_needed(
     engine_folder: Path | None,
     temporary: Path,
     wheels_there: bool,
-    compiler_made: bool,
 ) -> Sequence[Room]:
     """Return the disk that the build will use.
 
@@ -116,7 +115,6 @@ def room_needed(
             on another host.
         temporary: The folder for temporary files.
         wheels_there: Whether the locked wheels are in the cache, and what is made of them.
-        compiler_made: Whether the environment that compiles the networks has to be made.
     """
     sizes, base = SIZES[request.flavour], BASE_BYTES[request.base]
     out = "name another --out"
@@ -125,10 +123,6 @@ def room_needed(
     making = 0 if wheels_there else 3 * sizes.wheels + sizes.environment
     wanted = sizes.environment + making
     needs = [Room(cache_folder(), wanted, "the environment", "set XDG_CACHE_HOME")]
-    if compiler_made:
-        purpose = "the environment that compiles the networks"
-        wanted = sizes.environment + sizes.wheels
-        needs.append(Room(cache_folder(), wanted, purpose, "set XDG_CACHE_HOME"))
     if "env" in request.targets:
         needs.append(Room(request.out, sizes.packed, "the packed environment", out))
         needs.append(Room(request.out, sizes.environment, "its check", out))

@@ -18,7 +18,6 @@ from deploy.engines.instances import (
     choose_devices,
     count_instances,
     gpu_instances,
-    gpu_models,
 )
 from deploy.engines.own_weights import digest_served, ensure_own_weights, own_weights
 from deploy.engines.site import (
@@ -32,7 +31,6 @@ from deploy.engines.site import (
     stage_site_model,
 )
 from deploy.environment.check import check_models_answer, check_stub_fits
-from deploy.environment.compiled import compiled_folder, ensure_compiled
 from deploy.environment.install import Environment
 from deploy.environment.standard import standard_environment
 from deploy.paths import MODEL_REPOSITORY, cache_folder
@@ -130,8 +128,7 @@ class LocalEngine(Engine):
         environment, site = standard.environment, site_models(deployment)
         models = kit_models(deployment)
         needs_environment = bool(models) or any(runs_in_kits(model) for model in site)
-        devices = choose_devices(deployment)
-        for warning in devices.warnings:
+        for warning in choose_devices(deployment).warnings:
             say(f"warning: {warning}")
         distribution = ensure_distribution(
             cache, find_release(deployment.triton), standard.lock.python, say
@@ -150,19 +147,13 @@ class LocalEngine(Engine):
         if not models:
             return
         weights = own_weights(deployment)
-        folders = {m: weights.get(m, MODEL_REPOSITORY / m / VERSION) for m in models}
-        compiled = ensure_compiled(environment, [*folders.values()], cache, say)
-        on_gpu = [folders[model] for model in gpu_models(deployment)]
-        for gpu in devices.kinds:
-            ensure_compiled(environment, on_gpu, cache, say, gpu=gpu)
+        folders = [weights.get(m, MODEL_REPOSITORY / m / VERSION) for m in models]
         say("checking that every model gives its golden answer")
         check_models_answer(
             environment,
-            [*folders.values()],
+            folders,
             stamps=cache / "checked",
             threads=deployment.threads,
-            compiled=compiled_folder(cache),
-            compiled_as=compiled.name,
         )
 
     def command(self, plan: LaunchPlan) -> Sequence[str]:
@@ -222,7 +213,6 @@ def _settings(deployment: Deployment, environment: Environment) -> LaunchSetting
     return LaunchSettings(
         environment=environment.folder,
         parameters={
-            "compiled": str(compiled_folder(cache_folder())),
             "environment_digest": environment.digest,
             "threads": str(deployment.threads),
         },

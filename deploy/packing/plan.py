@@ -41,11 +41,10 @@ class EnvironmentBuild:
         lock: The packages in it.
         interpreter: What it runs on: of this host, or of a conda channel.
         recipe: Names how packages are made.
-        digest: Names its contents: recipe, lock, interpreter, ``numl_serving``, networks.
+        digest: Names its contents: recipe, lock, interpreter, ``numl_serving``.
         source: Folder of the ``numl_serving`` distribution (``envs/numl``).
         wheels: A folder with the locked wheels, if they are not to be downloaded.
         cache: The folder for what is made on the way.
-        networks: Folders of compiled networks that it takes along.
     """
 
     flavour: str
@@ -56,7 +55,6 @@ class EnvironmentBuild:
     source: Path
     wheels: Path | None
     cache: Path
-    networks: tuple[Path, ...] = ()
 
     @property
     def prefix(self) -> Path:
@@ -75,7 +73,6 @@ def plan_build(
     wheels: Path | None,
     python: Path | None,
     channel: str | None = None,
-    networks: tuple[Path, ...] = (),
 ) -> EnvironmentBuild:
     """Decide what an environment is made of.
 
@@ -88,7 +85,6 @@ def plan_build(
         python: An interpreter of this host.
         channel: Name or URL of a conda channel that has to be used. Without it,
             conda-forge is asked but need not answer.
-        networks: Folders of compiled networks.
 
     Raises:
         EnvironmentSetupError: If the lock cannot be read or there is no interpreter for it.
@@ -109,9 +105,7 @@ def plan_build(
     package = ENVIRONMENT_SOURCE / "numl_serving"
     files += [path for path in package.rglob("*") if path.suffix in {".py", ".cpp", ".typed"}]
     serving = digest_of(files, base=ENVIRONMENT_SOURCE)
-    # Their folders are named by what they were made from, which the compiler is no part of.
-    compiled = "".join(digest_of(folder.iterdir(), base=folder.parent) for folder in networks)
-    total = hashlib.sha256("\0".join((recipe, lock.digest, identity, serving, compiled)).encode())
+    total = hashlib.sha256("\0".join((recipe, lock.digest, identity, serving)).encode())
     return EnvironmentBuild(
         flavour=flavour,
         lock=lock,
@@ -121,7 +115,6 @@ def plan_build(
         source=ENVIRONMENT_SOURCE,
         wheels=wheels,
         cache=cache_folder(),
-        networks=networks,
     )
 
 

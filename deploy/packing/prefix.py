@@ -139,7 +139,7 @@ def _package_python(build: EnvironmentBuild, shop: Workshop) -> Sequence[Package
 
 def _package_own(build: EnvironmentBuild, shop: Workshop) -> PackageName:
     wheel = build_serving_wheel(build.source, shop.scratch)
-    return package_serving(shop, wheel, build.digest, build.networks)
+    return package_serving(shop, wheel, build.digest)
 
 
 def _forget_places(metadata: Path) -> None:

@@ -31,10 +31,7 @@ class Rule:
     why: str
 
 
-KEPT = (
-    Rule("{site}/torch/bin/torch_shm_manager", "torch looks for it when it is imported"),
-    Rule("{site}/numl_serving/*.cpp", "compiled networks are told apart by it"),
-)
+KEPT = (Rule("{site}/torch/bin/torch_shm_manager", "torch looks for it when it is imported"),)
 
 LEFT_OUT = (
     Rule("{site}/*.dist-info/RECORD*", "lists the wheel's files; conda-meta lists ours"),

@@ -139,14 +139,6 @@ def warning(site: Site, said: str) -> tuple[str, str]:
     return found[0]["detail"], found[0]["remedy"]
 
 
-def test_a_missing_compiler_is_warned_of(site: Callable[..., Site]) -> None:
-    assert warning(site(CXX="no-such-compiler"), "compiler") == (
-        "no C++ compiler (no-such-compiler): what is not compiled yet runs uncompiled, "
-        "which is slower",
-        "install no-such-compiler, then down and up",
-    )
-
-
 @ROOT
 def test_a_cache_in_which_all_is_made_may_be_read_only(
     site: Callable[..., Site], demo: dict[str, Any]
