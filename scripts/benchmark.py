@@ -305,7 +305,7 @@ def speed(options: argparse.Namespace, console: Console) -> int:
             worker = stack.enter_context(
                 closing(
                     InProcess(
-                        standard_environment(deployment.flavour).environment,
+                        standard_environment("cpu").ensure(say),
                         folders,
                         folder / "events.npz",
                         core=cores[-1],
@@ -368,7 +368,7 @@ def instances(options: argparse.Namespace, console: Console) -> int:
     options.hits = options.loaded_hits
     sets = event_sets(options, say)
     LocalEngine().prepare(deployment=deployment, say=say)
-    environment = standard_environment(deployment.flavour).environment
+    environment = standard_environment("cpu").ensure(say)
     cores, models = usable_cores(), {}
     with tempfile.TemporaryDirectory() as folder:
         events = Path(folder) / "events.npz"

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 from deploy.building.preflight import Room
+from deploy.environment.lock import Flavour
 from deploy.paths import cache_folder
 from deploy.server.release import TritonRelease
 
 Target = Literal["env", "image", "sif"]
-Flavour = Literal["cpu", "gpu"]
 Base = Literal["slim", "ngc"]
 Route = Literal["docker", "apptainer"]
 Compressor = Literal["zstd", "gzip"]
@@ -37,6 +37,7 @@ class Sizes:
 
 
 SIZES: dict[Flavour, Sizes] = {
+    "serving": Sizes(wheels=_GB // 20, environment=_GB // 5, packed=_GB // 20),
     "cpu": Sizes(wheels=_GB // 2, environment=_GB, packed=_GB * 4 // 10),
     "gpu": Sizes(wheels=3 * _GB, environment=9 * _GB // 2, packed=3 * _GB),
 }
@@ -65,7 +66,7 @@ class BuildRequest:
 
     Attributes:
         targets: What to make, in order.
-        flavour: Which lock the environment is made from.
+        flavour: What the environment is for, and which lock it is made from.
         base: What the image stands on.
         base_digest: ``sha256:...`` of the base, or None: what its tag names.
         triton: NVIDIA's release of Triton.

@@ -23,8 +23,8 @@ from deploy.building.steps import Steps
 from deploy.building.wire import check_target, wire, wired_settings
 from deploy.console import Console
 from deploy.deployment import DEFAULT_MODELS
-from deploy.environment.install import serving_digest
 from deploy.environment.lock import read_lock
+from deploy.environment.serving import serving_digest
 from deploy.errors import BuildError
 from deploy.files import digest_of, locked, scratch_folder, sha256_of
 from deploy.images.base import BaseImage, base_name, ensure_base

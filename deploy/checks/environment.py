@@ -9,6 +9,7 @@ from pathlib import Path
 from deploy.checks.finding import Finding, Level, ok, wrong
 from deploy.checks.launch import check_plain_folders
 from deploy.deployment import Deployment
+from deploy.engines.site import kits_flavour
 from deploy.environment.check import check_stub_fits
 from deploy.environment.install import MARKER
 from deploy.environment.standard import StandardEnvironment, standard_environment
@@ -29,7 +30,7 @@ def environment_findings(deployment: Deployment, level: Level) -> Iterator[Findi
     """
     try:
         release = find_release(deployment.triton)
-        standard = standard_environment(deployment.flavour)
+        standard = standard_environment(kits_flavour(deployment))
         root = distribution_folder(cache_folder(), release, standard.lock.python)
         triton = TritonDistribution(root=root, stub_python=standard.lock.python)
         check_plain_folders(deployment)

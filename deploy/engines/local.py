@@ -25,6 +25,7 @@ from deploy.engines.site import (
     all_complete,
     check_site,
     kit_models,
+    kits_flavour,
     runs_in_kits,
     site_environments,
     site_models,
@@ -69,7 +70,7 @@ class LocalEngine(Engine):
 
     def plan(self, *, deployment: Deployment) -> LaunchPlan:
         """Return what a launch would do."""
-        environment = standard_environment(deployment.flavour).environment
+        environment = standard_environment(kits_flavour(deployment)).environment
         distribution = self._distribution(deployment, environment)
         folder = DeploymentFolder(deployment.name)
         for variable, path in (
@@ -124,7 +125,7 @@ class LocalEngine(Engine):
     def prepare(self, *, deployment: Deployment, say: Say) -> None:
         """Make Triton, environment and weights where they lack, and check them."""
         cache = cache_folder()
-        standard = standard_environment(deployment.flavour)
+        standard = standard_environment(kits_flavour(deployment))
         environment, site = standard.environment, site_models(deployment)
         models = kit_models(deployment)
         needs_environment = bool(models) or any(runs_in_kits(model) for model in site)
@@ -141,7 +142,7 @@ class LocalEngine(Engine):
         if needs_environment:
             standard.ensure(say)
             check_stub_fits(environment, distribution)
-        ensure_own_weights(deployment, environment, say)
+        ensure_own_weights(deployment, say)
         # Reads every configuration: a broken one is to be found before the checks cost time.
         self.models(deployment=deployment)
         if not models:
@@ -163,7 +164,7 @@ class LocalEngine(Engine):
 
     def models(self, *, deployment: Deployment) -> tuple[StagedModel, ...]:
         """Return the models, configured for a launch."""
-        environment = standard_environment(deployment.flavour).environment
+        environment = standard_environment(kits_flavour(deployment)).environment
         settings, weights = _settings(deployment, environment), own_weights(deployment)
         runtime = self._runtime(deployment)
         return (
@@ -192,7 +193,7 @@ class LocalEngine(Engine):
         return TritonDistribution(root=root, stub_python=python)
 
     def _runtime(self, deployment: Deployment) -> Runtime:
-        environment = standard_environment(deployment.flavour).environment
+        environment = standard_environment(kits_flavour(deployment)).environment
         distribution = self._distribution(deployment, environment)
         return Runtime(
             environment=environment.folder,
@@ -205,7 +206,7 @@ class LocalEngine(Engine):
 
     def artefact(self, *, deployment: Deployment) -> str:
         """Return the digest of execution environment and model files."""
-        environment = standard_environment(deployment.flavour).environment
+        environment = standard_environment(kits_flavour(deployment)).environment
         return digest_served(deployment, environment.digest)
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.environment.interpreter import Interpreter, find_interpreter, given_interpreter
-from deploy.environment.lock import Lock, read_lock
+from deploy.environment.lock import Flavour, Lock, read_lock
+from deploy.environment.serving import serving_digest
 from deploy.errors import EnvironmentSetupError
 from deploy.files import digest_of
 from deploy.packing.channel import (
@@ -37,7 +38,7 @@ class EnvironmentBuild:
     """An environment, made or not yet made.
 
     Attributes:
-        flavour: ``cpu`` or ``gpu``.
+        flavour: What it is for.
         lock: The packages in it.
         interpreter: What it runs on: of this host, or of a conda channel.
         recipe: Names how packages are made.
@@ -47,7 +48,7 @@ class EnvironmentBuild:
         cache: The folder for what is made on the way.
     """
 
-    flavour: str
+    flavour: Flavour
     lock: Lock
     interpreter: Interpreter | ChannelInterpreter
     recipe: str
@@ -69,7 +70,7 @@ class EnvironmentBuild:
 
 def plan_build(
     *,
-    flavour: str,
+    flavour: Flavour,
     wheels: Path | None,
     python: Path | None,
     channel: str | None = None,
@@ -80,7 +81,7 @@ def plan_build(
     one of this host.
 
     Args:
-        flavour: ``cpu`` or ``gpu``.
+        flavour: What it is for.
         wheels: A folder with the locked wheels; then no network is asked for anything.
         python: An interpreter of this host.
         channel: Name or URL of a conda channel that has to be used. Without it,
@@ -101,10 +102,7 @@ def plan_build(
         if isinstance(interpreter, ChannelInterpreter)
         else identity_of(interpreter)
     )
-    files = [ENVIRONMENT_SOURCE / "pyproject.toml"]
-    package = ENVIRONMENT_SOURCE / "numl_serving"
-    files += [path for path in package.rglob("*") if path.suffix in {".py", ".cpp", ".typed"}]
-    serving = digest_of(files, base=ENVIRONMENT_SOURCE)
+    serving = serving_digest(ENVIRONMENT_SOURCE)
     total = hashlib.sha256("\0".join((recipe, lock.digest, identity, serving)).encode())
     return EnvironmentBuild(
         flavour=flavour,

@@ -24,7 +24,7 @@ from docker.models.containers import Container
 
 from deploy.console import Say
 from deploy.deployment import DEFAULT_MODELS
-from deploy.environment.install import serving_digest
+from deploy.environment.serving import serving_digest
 from deploy.images.base import BaseImage, base_name, ensure_base
 from deploy.images.build import BuiltImage, build_image
 from deploy.images.context import make_context

@@ -195,7 +195,7 @@ def test_a_taken_port_is_named_before_a_launch(site: Callable[..., Site]) -> Non
 
 @pytest.fixture(scope="module")
 def another_python() -> Interpreter:
-    wanted = standard_environment("cpu").lock.python
+    wanted = standard_environment("serving").lock.python
     for minor in (12, 13, 10, 14, 9, 8):
         try:
             return find_interpreter(f"3.{minor}")
@@ -216,7 +216,7 @@ def test_an_environment_of_another_python_is_named_before_a_launch(
     """As when somebody has replaced its interpreter."""
     triton = cache_folder() / "triton"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    standard = standard_environment("cpu")
+    standard = standard_environment("serving")
     environment = standard.environment
     for folder in (environment.folder, standard.packages):
         (folder / "bin").mkdir(parents=True)
