@@ -139,14 +139,6 @@ def warning(site: Site, said: str) -> tuple[str, str]:
     return found[0]["detail"], found[0]["remedy"]
 
 
-def test_a_missing_compiler_is_warned_of(site: Callable[..., Site]) -> None:
-    assert warning(site(CXX="no-such-compiler"), "compiler") == (
-        "no C++ compiler (no-such-compiler): what is not compiled yet runs uncompiled, "
-        "which is slower",
-        "install no-such-compiler, then down and up",
-    )
-
-
 @ROOT
 def test_a_cache_in_which_all_is_made_may_be_read_only(
     site: Callable[..., Site], demo: dict[str, Any]
@@ -203,7 +195,7 @@ def test_a_taken_port_is_named_before_a_launch(site: Callable[..., Site]) -> Non
 
 @pytest.fixture(scope="module")
 def another_python() -> Interpreter:
-    wanted = standard_environment("cpu").lock.python
+    wanted = standard_environment("serving").lock.python
     for minor in (12, 13, 10, 14, 9, 8):
         try:
             return find_interpreter(f"3.{minor}")
@@ -224,7 +216,7 @@ def test_an_environment_of_another_python_is_named_before_a_launch(
     """As when somebody has replaced its interpreter."""
     triton = cache_folder() / "triton"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    standard = standard_environment("cpu")
+    standard = standard_environment("serving")
     environment = standard.environment
     for folder in (environment.folder, standard.packages):
         (folder / "bin").mkdir(parents=True)
