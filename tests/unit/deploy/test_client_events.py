@@ -22,7 +22,6 @@ from deploy.client.events import HIT_COLUMNS, SPACEPOINT_COLUMNS, EventFile
 from deploy.client.tables import EventFileError, pickled_names
 
 DATA = Path(__file__).parent / "data"
-REAL = Path(os.environ.get("NUMLKIT_REAL_DATA", str(Path(__file__).parents[4] / "shared" / "data")))
 Columns = dict[str, NDArray[Any]]
 EventId = tuple[int, int, int]
 
@@ -225,8 +224,8 @@ def test_pandas_tables_without_ids_are_one_event(name: str) -> None:
     assert tensors["spacepoint_table_hit_id_v"] == ([] if none else [1, 4, 4])
 
 
-def test_the_real_event_is_read() -> None:
-    with EventFile(REAL / "uboone_event_189hits.h5") as file:
+def test_the_real_event_is_read(real_data: Path) -> None:
+    with EventFile(real_data / "uboone_event_189hits.h5") as file:
         assert file.event_ids == ((7010, 1705, 85251),)
         event = file.read(0)
     assert event.hits == 189

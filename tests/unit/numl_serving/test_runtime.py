@@ -15,7 +15,6 @@ from model_files import (
     REAL_NORM,
     model_directory,
     norm_file,
-    real_data,
     real_event,
 )
 from numl_serving import check
@@ -33,17 +32,19 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {kind: model_directory(kind, folder / kind) for kind in KINDS}
 
 
-def test_the_real_weights_give_the_expected_answer_to_the_real_event(tmp_path: Path) -> None:
+def test_the_real_weights_give_the_expected_answer_to_the_real_event(
+    tmp_path: Path, real_data: Path
+) -> None:
     out = tmp_path / "model"
     report = import_checkpoint(
-        Request(real_data(REAL_CHECKPOINT), "nugraph3", out, norm_file(tmp_path, REAL_NORM))
+        Request(real_data / REAL_CHECKPOINT, "nugraph3", out, norm_file(tmp_path, REAL_NORM))
     )
     assert report.card.variant == "per-plane"
     assert report.card.event_classes == ("cc_nue", "cc_numu", "cc_nutau", "nc")
     assert "__builtin__.getattr" in report.ignored_globals
-    with np.load(real_data(REAL_ANSWER)) as arrays:
+    with np.load(real_data / REAL_ANSWER) as arrays:
         expected = dict(arrays)
-    outputs = Runtime.load(out).infer(real_event())
+    outputs = Runtime.load(out).infer(real_event(real_data))
     assert disagreements(expected, outputs) == []
     for name, array in expected.items():
         assert outputs[name].dtype == np.float32
