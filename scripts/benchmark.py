@@ -219,9 +219,6 @@ def _given_set(options: argparse.Namespace) -> EventSet:
     with EventFile(options.file) as file:
         wanted = range(min(len(file), options.events))
         events = [dict(file.read(index).tensors) for index in wanted]
-    for event in events:
-        for axis in "xyz":
-            event.pop(f"spacepoint_table_position_{axis}", None)
     return EventSet(options.file.name, events, loaded=False)
 
 

@@ -46,7 +46,8 @@ class Tally:
         self.retries += answer.retries
         self.hits += labels.event.hits
         self.noise += int(labels.noise.sum())
-        counts = np.bincount(labels.label[~labels.noise], minlength=labels.semantic.shape[1])
+        counts = np.bincount(labels.label[~labels.noise], minlength=labels.classes)
+        counts = counts[: labels.classes]
         before = self.label_hits or [0] * len(counts)
         self.label_hits = [a + int(b) for a, b in zip(before, counts, strict=True)]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 Dims = tuple[int, ...]
 
-_INPUTS = MappingProxyType(
+INPUTS: Mapping[str, str] = MappingProxyType(
     {
         "hit_table_hit_id": "INT32",
         "hit_table_local_plane": "INT32",
@@ -124,10 +124,10 @@ def breach(signature: Signature, heads: Sequence[str]) -> str | None:
             ``vertex``.
     """
     faults = []
-    for name, datatype in _INPUTS.items():
+    for name, datatype in INPUTS.items():
         faults += _faults("input", name, datatype, _COLUMN, signature.inputs.get(name))
     for name, tensor in signature.inputs.items():
-        if name not in _INPUTS and not tensor.optional:
+        if name not in INPUTS and not tensor.optional:
             faults.append(f"input {name} is asked for, which no client sends")
     for head in heads:
         for name, shape in _OUTPUTS.get(head, {}).items():
