@@ -13,7 +13,8 @@ from deploy.environment.install import Environment
 from deploy.errors import DeploymentError, RepositoryError
 from deploy.files import locked
 from deploy.paths import CHECKOUT, MODEL_REPOSITORY
-from deploy.repository.stage import MODEL_FILES, VERSION, read_architecture
+from deploy.repository.card import read_card
+from deploy.repository.stage import MODEL_FILES, VERSION
 
 
 def imported_folder(cache: Path, checkpoint: Path, norm: Path | None) -> Path:
@@ -115,7 +116,7 @@ def ensure_imported(
     with locked(folder.with_suffix(".lock")):
         say(f"importing {checkpoint.name} for {model}")
         command = [str(environment.python), str(CHECKOUT / "scripts" / "import_checkpoint.py")]
-        command += [str(checkpoint.resolve()), "--model", read_architecture(tracked)]
+        command += [str(checkpoint.resolve()), "--model", read_card(tracked).network]
         # The demo event is as good as any to see that a server answers as it should.
         command += ["--event", str(tracked / "golden.npz"), "--out", str(folder), "--json"]
         if norm is not None:
