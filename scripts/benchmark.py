@@ -416,7 +416,7 @@ def _store(run: Document, path: Path | None) -> None:
 
 def _network(folder: Path) -> str:
     card = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-    return f"{card['architecture']} {card['variant']}"
+    return f"{card['network']['kind']} {card['network']['generation']}"
 
 
 def _show(console: Console, table: Table) -> None:
