@@ -27,11 +27,13 @@ class Head:
 
     Attributes:
         name: ``semantic``, ``filter``, ``event``, ...
+        output: What its tensors' names begin with, ``_`` and a plane or ``evt`` left out.
         width: Numbers for each.
         classes: Their names; empty if it tells no classes apart.
     """
 
     name: str
+    output: str
     width: int
     classes: tuple[str, ...] = ()
 
@@ -54,6 +56,12 @@ class Card:
     sha256: str
     demo: bool = False
 
+    @property
+    def coordinates(self) -> frozenset[str]:
+        """The outputs of heads without classes, in which the largest number means nothing."""
+        outputs = {head.output for head in self.heads if not head.classes}
+        return frozenset(n for n in self.signature.outputs if n.rpartition("_")[0] in outputs)
+
 
 def read_card(folder: Path) -> Card:
     """Read the card of the weights in ``folder``.
@@ -72,7 +80,12 @@ def read_card(folder: Path) -> Card:
             network=str(content["network"]["kind"]),
             signature=Signature(_tensors(content["inputs"]), _tensors(content["outputs"])),
             heads=tuple(
-                Head(str(head["name"]), int(head["width"]), tuple(head["classes"] or ()))
+                Head(
+                    name=str(head["name"]),
+                    output=str(head["output"]),
+                    width=int(head["width"]),
+                    classes=tuple(head["classes"] or ()),
+                )
                 for head in content["heads"]
             ),
             sha256=str(content["weights"]["sha256"]),

@@ -203,7 +203,7 @@ def _check_model(
             started = time.perf_counter()
             answer = transport.infer(served, golden.inputs)
             seconds.append(time.perf_counter() - started)
-            wrong = difference(golden.outputs, {k: v for k, v in answer.items() if v is not None})
+            wrong = difference(golden, {k: v for k, v in answer.items() if v is not None})
             if wrong is not None:
                 return ModelCheck(
                     model,

@@ -40,7 +40,10 @@ CARD = Card(
             "x_i_u": Tensor("INT32", (-1,)),
         },
     ),
-    heads=(Head("event", 3, ("cc", "nc", "other")), Head("semantic", 2, ("track", "shower"))),
+    heads=(
+        Head("event", "e", 3, ("cc", "nc", "other")),
+        Head("semantic", "x_semantic", 2, ("track", "shower")),
+    ),
     sha256="0" * 64,
 )
 TRACKED = """
@@ -128,7 +131,7 @@ def _model(repository: Path, name: str = "nugraph3") -> Path:
     card = {
         "format": 2,
         "network": {"kind": "nugraph3"},
-        "heads": [{"name": "filter", "width": 1, "classes": None}],
+        "heads": [{"name": "filter", "output": "x_filter", "width": 1, "classes": None}],
         "inputs": [{"name": "hit_table_hit_id", "data_type": "INT32", "dims": [-1]}],
         "outputs": [{"name": "x_filter_u", "data_type": "FP32", "dims": [-1]}],
         "weights": {"sha256": "0" * 64},

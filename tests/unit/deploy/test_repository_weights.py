@@ -8,7 +8,7 @@ from deploy.paths import MODEL_REPOSITORY
 from deploy.repository.card import Head, read_card
 from deploy.repository.weights import check_digest, check_heads, read_shapes
 
-HEADS = (Head("semantic", 2, ("track", "shower")), Head("vertex", 3))
+HEADS = (Head("semantic", "x_semantic", 2, ("track", "shower")), Head("vertex", "v", 3))
 
 
 def write_weights(path: Path, **shapes: tuple[int, ...]) -> Path:
