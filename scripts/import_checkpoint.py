@@ -19,15 +19,24 @@ ensure_execution_environment()
 sys.path.insert(0, str(CHECKOUT / "envs" / "numl"))
 
 from numl_serving.errors import ServingError
-from numl_serving.importer import Report, Request, import_checkpoint, reads_positions
-from numl_serving.modelcard import ARCHITECTURES
+from numl_serving.generations import HEADS
+from numl_serving.importer import Report, Request, import_checkpoint
+from numl_serving.modelcard import KINDS
 
 from deploy.arguments import Parser
+
+CLASS_HEADS = [row.name for row in HEADS if row.named_classes]
 
 
 def names(text: str) -> tuple[str, ...]:
     """Split a list at its commas."""
     return tuple(part.strip() for part in text.split(","))
+
+
+def factors(text: str) -> tuple[float, float]:
+    """Read the factors of wire and time."""
+    wire, time = map(float, text.split(","))
+    return wire, time
 
 
 def parser() -> Parser:
@@ -36,24 +45,43 @@ def parser() -> Parser:
         prog="python3 scripts/import_checkpoint.py", description=__doc__.splitlines()[0]
     )
     command.add_argument("checkpoint", type=Path, help="checkpoint of Lightning or torch.save")
-    command.add_argument("--model", required=True, choices=list(ARCHITECTURES))
+    command.add_argument("--model", required=True, choices=list(KINDS))
     command.add_argument(
         "--norm",
         type=Path,
         metavar="FILE",
-        help="feature normalisation: the training's processed HDF5 file, JSON or npz",
+        help="feature normalisation: the training's processed HDF5 file, JSON or npz; "
+        "networks of nugraph 25.4 have their own",
+    )
+    command.add_argument(
+        "--planes", type=names, metavar="A,B,..", help="wire planes, in the order of their numbers"
+    )
+    command.add_argument(
+        "--features",
+        type=names,
+        metavar="A,B,..",
+        help="hit features in the network's order: wire_position, time_position, "
+        "and columns of the hit table",
+    )
+    command.add_argument(
+        "--position-scale",
+        type=factors,
+        metavar="WIRE,TIME",
+        help="factors of the graph's positions (pynuml's first generation: 0.3,0.055; second: 1,1)",
     )
     command.add_argument(
         "--out", type=Path, metavar="DIR", help="where to (default: dist/models/<model>)"
     )
-    command.add_argument("--semantic-classes", type=names, metavar="A,B,..")
-    command.add_argument("--event-classes", type=names, metavar="A,B,..")
+    for head in CLASS_HEADS:
+        command.add_argument(
+            f"--{head}-classes", type=names, metavar="A,B,..", help=f"names of the {head} classes"
+        )
     command.add_argument(
         "--event",
         type=Path,
         metavar="FILE.npz",
         help="golden file whose event gets a golden answer from these weights "
-        "(default: the demo event)",
+        "(default: one made up)",
     )
     command.add_argument(
         "--spacepoint-positions",
@@ -67,22 +95,27 @@ def parser() -> Parser:
 
 def text(report: Report) -> str:
     """Return the report for people."""
-    card = report.card
+    card, network = report.card, report.card.network
+    widths = {"hit": network.hit_width, "nexus": network.nexus_width, "event": network.event_width}
     rows = [
-        ("architecture", f"{card.architecture}, variant {card.variant}"),
+        ("network", f"{network.kind}, generation {network.generation}"),
         ("parameters", f"{report.parameters:,}"),
-        ("sizes", ", ".join(f"{name} {size}" for name, size in card.hyperparameters.items())),
-        ("heads", ", ".join(card.heads)),
-        ("semantic classes", ", ".join(card.semantic_classes)),
-        ("event classes", ", ".join(card.event_classes or ("none",))),
-        ("reads positions", "yes" if reads_positions(card) else "no"),
+        ("iterations", str(network.iterations)),
+        ("widths", ", ".join(f"{name} {width}" for name, width in widths.items() if width)),
+        ("planes", ", ".join(card.planes)),
+        ("hit features", ", ".join(card.hit_features)),
+        ("position scale", ", ".join(f"{factor:g}" for factor in card.position_scale)),
+        *(
+            (f"head {head.name}", ", ".join(head.classes or (f"{head.width}",)))
+            for head in card.heads
+        ),
         ("checkpoint", ", ".join(f"{k} {v}" for k, v in report.facts.items()) or "no facts"),
         ("ignored weights", ", ".join(report.ignored_weights) or "none"),
         ("ignored globals", ", ".join(report.ignored_globals) or "none"),
         *(("note", note) for note in report.notes),
         *(("written", str(path)) for path in report.files),
     ]
-    return "\n".join(f"{name:<17} {value}" for name, value in rows)
+    return "\n".join(f"{name:<18} {value}" for name, value in rows)
 
 
 def main() -> int:
@@ -95,11 +128,15 @@ def main() -> int:
                 architecture=options.model,
                 out=options.out or CHECKOUT / "dist" / "models" / options.model,
                 norm=options.norm,
-                semantic_classes=options.semantic_classes,
-                event_classes=options.event_classes,
-                # A server is checked with it when it starts: any event will do.
-                event=options.event
-                or CHECKOUT / "model_repository" / options.model / "1" / "golden.npz",
+                planes=options.planes,
+                features=options.features,
+                position_scale=options.position_scale,
+                classes={
+                    head: given
+                    for head in CLASS_HEADS
+                    if (given := getattr(options, f"{head}_classes")) is not None
+                },
+                event=options.event,
                 spacepoint_positions=options.spacepoint_positions,
                 description=options.description,
             )

@@ -117,8 +117,7 @@ def ensure_imported(
         say(f"importing {checkpoint.name} for {model}")
         command = [str(environment.python), str(CHECKOUT / "scripts" / "import_checkpoint.py")]
         command += [str(checkpoint.resolve()), "--model", read_card(tracked).network]
-        # The demo event is as good as any to see that a server answers as it should.
-        command += ["--event", str(tracked / "golden.npz"), "--out", str(folder), "--json"]
+        command += ["--out", str(folder), "--json"]
         if norm is not None:
             command += ["--norm", str(norm.resolve())]
         variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}

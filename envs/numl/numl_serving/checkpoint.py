@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from numl_serving.errors import CheckpointError
 
@@ -31,17 +31,22 @@ _MAX_DEPTH = 16
 _MAX_HYPER_PARAMETERS = 100_000
 _MAX_PLAIN_TENSOR = 256
 
+_STORAGES = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+}
+# numpy has no bfloat16: its bits are read, which are the upper half of a float32.
 _DTYPES = {
-    "DoubleStorage": torch.float64,
-    "FloatStorage": torch.float32,
-    "HalfStorage": torch.float16,
-    "BFloat16Storage": torch.bfloat16,
-    "LongStorage": torch.int64,
-    "IntStorage": torch.int32,
-    "ShortStorage": torch.int16,
-    "CharStorage": torch.int8,
-    "ByteStorage": torch.uint8,
-    "BoolStorage": torch.bool,
+    name: np.dtype("uint16" if name == "bfloat16" else name).newbyteorder("<")
+    for name in _STORAGES.values()
 }
 
 
@@ -52,7 +57,8 @@ class Checkpoint:
     Attributes:
         name: File name.
         sha256: Of the whole file.
-        state: The tensors of ``state_dict`` by name, on the CPU, each with memory of its own.
+        state: The tensors of ``state_dict`` by name, contiguous, each with memory of its own;
+            bfloat16 becomes float32.
         hyper_parameters: Lightning's hyper-parameters, reduced to what JSON can hold: texts,
             numbers, booleans, None, lists, dictionaries; small tensors become nested lists.
         facts: Lightning's version, the epoch and the step, as far as they are there.
@@ -61,7 +67,7 @@ class Checkpoint:
 
     name: str
     sha256: str
-    state: Mapping[str, Tensor]
+    state: Mapping[str, NDArray[Any]]
     hyper_parameters: Mapping[str, Any]
     facts: Mapping[str, Any]
     ignored_globals: tuple[str, ...]
@@ -223,20 +229,20 @@ class _Function:
 
 @dataclass(frozen=True, slots=True)
 class _Dtype:
-    dtype: torch.dtype
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Storage:
     key: str
-    dtype: torch.dtype | None
+    dtype: str | None
     elements: int
 
 
 @dataclass(frozen=True, slots=True)
 class _LazyTensor:
     storage: _Storage
-    dtype: torch.dtype
+    dtype: str
     offset: int
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -252,11 +258,10 @@ class _InertUnpickler(pickle.Unpickler):
             ("torch._utils", "_rebuild_tensor_v3"): _Function(_rebuild_typed_tensor),
             ("torch._utils", "_rebuild_parameter"): _Function(_rebuild_parameter),
             ("torch._utils", "_rebuild_parameter_with_state"): _Function(_rebuild_parameter),
-            ("torch.storage", "UntypedStorage"): _Dtype(torch.uint8),
+            ("torch.storage", "UntypedStorage"): _Dtype("uint8"),
         }
-        for name, dtype in _DTYPES.items():
-            self._known["torch", name] = _Dtype(dtype)
-            self._known["torch", str(dtype).removeprefix("torch.")] = _Dtype(dtype)
+        for storage, dtype in _STORAGES.items():
+            self._known["torch", storage] = self._known["torch", dtype] = _Dtype(dtype)
 
     def content(self) -> Any:
         """Run the pickle program.
@@ -289,7 +294,7 @@ class _InertUnpickler(pickle.Unpickler):
         _, kind, key, _, elements = pid
         if not (isinstance(key, str) and isinstance(elements, int)):
             raise CheckpointError("its pickle refers to a storage in an unknown way")
-        return _Storage(key, kind.dtype if isinstance(kind, _Dtype) else None, elements)
+        return _Storage(key, kind.name if isinstance(kind, _Dtype) else None, elements)
 
 
 def _ordered_dict(*args: Any) -> _Items:
@@ -309,16 +314,14 @@ def _rebuild_typed_tensor(
 ) -> _LazyTensor | _Inert:
     if not isinstance(storage, _Storage) or not isinstance(dtype, _Dtype):
         return _Inert()
-    return _lazy_tensor(storage, dtype.dtype, offset, size, stride)
+    return _lazy_tensor(storage, dtype.name, offset, size, stride)
 
 
 def _rebuild_parameter(data: Any, *_: Any) -> Any:
     return data
 
 
-def _lazy_tensor(
-    storage: _Storage, dtype: torch.dtype, offset: Any, size: Any, stride: Any
-) -> _LazyTensor:
+def _lazy_tensor(storage: _Storage, dtype: str, offset: Any, size: Any, stride: Any) -> _LazyTensor:
     numbers = (offset, *size, *stride)
     if len(size) != len(stride) or not all(type(n) is int and n >= 0 for n in numbers):
         raise CheckpointError("a tensor in its pickle has an impossible shape")
@@ -334,23 +337,33 @@ def _tensor(
     archive: zipfile.ZipFile,
     root: str,
     storages: dict[str, bytes],
-) -> Tensor:
+) -> NDArray[Any]:
     """Copy a tensor out of its storage, after checking that it lies within."""
     key = lazy.storage.key
     if key not in storages:
         storages[key] = _entry(archive, f"{root}/data/{key}")
-    available = len(storages[key]) // lazy.dtype.itemsize
+    dtype = _DTYPES[lazy.dtype]
+    available = len(storages[key]) // dtype.itemsize
     elements = math.prod(lazy.size)
     last = lazy.offset + sum((n - 1) * s for n, s in zip(lazy.size, lazy.stride, strict=True))
     # More elements than the storage has: a stride of zero could make them any number.
     if elements and (last >= available or elements > available):
         raise CheckpointError(f"tensor {_line(name)!r} lies outside its storage: copy it again")
-    if not elements:
-        return torch.empty(lazy.size, dtype=lazy.dtype)
-    flat = torch.frombuffer(bytearray(storages[key]), dtype=lazy.dtype, count=available)
-    return flat.as_strided(lazy.size, lazy.stride, lazy.offset).clone(
-        memory_format=torch.contiguous_format
-    )
+    # A dimension of one element may have any stride; numpy wants one that it can count.
+    stride = [
+        s * dtype.itemsize if n > 1 else 0 for n, s in zip(lazy.size, lazy.stride, strict=True)
+    ]
+    try:
+        if elements:
+            offset = lazy.offset * dtype.itemsize
+            found = np.ndarray(lazy.size, dtype, storages[key], offset, stride).copy()
+        else:
+            found = np.empty(lazy.size, dtype)
+    except (ValueError, OverflowError):
+        raise CheckpointError(f"tensor {_line(name)!r} has an impossible shape") from None
+    if lazy.dtype == "bfloat16":
+        return (found.astype(np.uint32) << 16).view(np.float32)
+    return found
 
 
 def _hyper_parameters(

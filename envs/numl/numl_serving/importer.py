@@ -8,24 +8,26 @@ import json
 import os
 import secrets
 import shutil
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from numl_serving.checkpoint import Checkpoint, read_checkpoint
-from numl_serving.errors import CheckpointError
-from numl_serving.event import PLANES, Event
-from numl_serving.golden import Golden, read_event, write_golden
+from numl_serving.errors import CheckpointError, EventError, ModelFilesError
+from numl_serving.event import Event, Schema
+from numl_serving.example import example_event
+from numl_serving.golden import Golden, write_golden
 from numl_serving.modelcard import (
     CARD_FILE,
     GOLDEN_FILE,
     WEIGHTS_FILE,
+    Head,
     ModelCard,
     PlaneNormalisation,
     Source,
@@ -33,12 +35,16 @@ from numl_serving.modelcard import (
     dump_card,
     parse_card,
 )
-from numl_serving.networks.variants import Spec, canonical_name, is_served, recognise
-from numl_serving.normalisation import normalisation_in, read_normalisation
-from numl_serving.runtime import Runtime, hyperparameters_of
-
-DEFAULT_ITERATIONS = 5
-"""Message-passing iterations of nugraph's models where a checkpoint does not tell."""
+from numl_serving.normalisation import normalisation_in, read_metadata, read_normalisation
+from numl_serving.recognition import (
+    DEFAULT_ITERATIONS,
+    Recognised,
+    Weights,
+    is_served,
+    modern_name,
+    recognise,
+)
+from numl_serving.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +55,16 @@ class Request:
         checkpoint: The checkpoint file.
         architecture: nugraph3 or nugraph2.
         out: Directory for the model files; it need not exist.
-        norm: File with the feature normalisation, or None where the checkpoint has it.
-        semantic_classes: Class names in the order of the outputs, or None for the checkpoint's.
-        event_classes: The same for the event head.
+        norm: File with the feature normalisation, or None where the checkpoint has it or needs
+            none. A processed HDF5 file also tells planes and classes, where the checkpoint does
+            not.
+        planes: Names of the planes in the order of their numbers, or None for the checkpoint's.
+        features: Names of the hit features in the network's order, or None for nugraph's own.
+        position_scale: Factors for wire and time, or None for those of nugraph.
+        classes: Class names in the order of the outputs, by the name of the head; the
+            checkpoint's where there are none.
         event: A golden file (npz) whose event is answered anew, or None for the event of the
-            golden file that ``out`` already has, if any.
+            golden file that ``out`` already has, or for one made up.
         spacepoint_positions: Whether the network was trained with spacepoint positions.
         demo: Whether these are demonstration weights.
         description: One line for people.
@@ -64,8 +75,10 @@ class Request:
     architecture: str
     out: Path
     norm: Path | None = None
-    semantic_classes: tuple[str, ...] | None = None
-    event_classes: tuple[str, ...] | None = None
+    planes: tuple[str, ...] | None = None
+    features: tuple[str, ...] | None = None
+    position_scale: tuple[float, float] | None = None
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     event: Path | None = None
     spacepoint_positions: bool = False
     demo: bool = False
@@ -79,7 +92,7 @@ class Report:
 
     Attributes:
         card: The model card.
-        parameters: Number of weights that the network uses; shared ones count once.
+        parameters: Numbers in the weights file.
         ignored_weights: Names of the state dict that inference does not use.
         ignored_globals: What the checkpoint's pickle named and nobody looked up.
         facts: Lightning's version, epoch and step of the checkpoint.
@@ -100,7 +113,6 @@ class Report:
         return {
             "card": json.loads(dump_card(self.card)),
             "parameters": self.parameters,
-            "reads_spacepoint_positions": reads_positions(self.card),
             "ignored_weights": list(self.ignored_weights),
             "ignored_globals": list(self.ignored_globals),
             "facts": dict(self.facts),
@@ -121,27 +133,28 @@ def import_checkpoint(request: Request) -> Report:
         OSError: The files cannot be written.
     """
     out = request.out.resolve()
-    event = _golden_event(request)
     checkpoint = read_checkpoint(request.checkpoint)
-    state, ignored = _served_weights(checkpoint)
-    spec = recognise({name: tuple(t.shape) for name, t in state.items()}, request.architecture)
-    _check_shared(state, spec)
+    state = _served_weights(checkpoint)
+    told = _told(request, checkpoint)
     notes: list[str] = []
-    weights = safetensors.torch.save(state)
-    card = _card(request, checkpoint, spec, hashlib.sha256(weights).hexdigest(), notes)
+    found = _recognise(request, state, told, notes)
+    weights = found.weights(state)
+    content = safetensors(weights)
+    card = _card(request, checkpoint, found, told, notes)
+    card = replace(card, weights=WeightsFile(WEIGHTS_FILE, hashlib.sha256(content).hexdigest()))
+    card = parse_card(json.loads(dump_card(card)))
+    event = _golden_event(request, card.schema)
     with _staging(out) as staging:
-        (staging / WEIGHTS_FILE).write_bytes(weights)
+        (staging / WEIGHTS_FILE).write_bytes(content)
         (staging / CARD_FILE).write_text(dump_card(card), encoding="utf-8")
-        names = [WEIGHTS_FILE, CARD_FILE]
-        runtime = Runtime.load(staging, threads=None)
-        if event is not None:
-            write_golden(staging / GOLDEN_FILE, Golden(event, dict(runtime.infer(event))))
-            names.append(GOLDEN_FILE)
+        answer = Runtime.load(staging).infer(event)
+        write_golden(staging / GOLDEN_FILE, Golden(event, dict(answer)))
+        names = [WEIGHTS_FILE, CARD_FILE, GOLDEN_FILE]
         _move_into_place(staging, out, names)
     return Report(
         card=card,
-        parameters=sum(tensor.numel() for tensor in _distinct(state, spec)),
-        ignored_weights=ignored,
+        parameters=sum(array.size for array in weights.values()),
+        ignored_weights=tuple(name for name in checkpoint.state if not is_served(name)),
         ignored_globals=checkpoint.ignored_globals,
         facts=checkpoint.facts,
         notes=tuple(notes),
@@ -149,132 +162,197 @@ def import_checkpoint(request: Request) -> Report:
     )
 
 
-def reads_positions(network: ModelCard | Spec) -> bool:
-    """Tell whether a network has an encoder for spacepoint positions."""
-    return (network.architecture, network.variant) == ("nugraph3", "24.7.1")
+def safetensors(weights: Weights) -> bytes:
+    """Return the content of a safetensors file; the same weights give the same bytes.
+
+    Source of the format: https://github.com/huggingface/safetensors#format
+    """
+    header: dict[str, Any] = {}
+    content = b""
+    for name in sorted(weights):
+        array = weights[name].astype("<f4")
+        end = len(content) + array.nbytes
+        header[name] = {
+            "dtype": "F32",
+            "shape": list(array.shape),
+            "data_offsets": [len(content), end],
+        }
+        content += array.tobytes()
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content
 
 
-def _golden_event(request: Request) -> Event | None:
-    if request.event is not None:
-        return read_event(request.event)
+def _golden_event(request: Request, schema: Schema) -> Event:
     present = request.out / GOLDEN_FILE
-    return read_event(present) if present.exists() else None
+    if request.event is not None:
+        return _event_in(request.event, schema)
+    if present.exists():
+        try:
+            return _event_in(present, schema)
+        except ModelFilesError:
+            pass  # the weights before these were of another detector
+    return example_event(schema)
 
 
-def _served_weights(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+def _event_in(path: Path, schema: Schema) -> Event:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            inputs = {name: arrays[name] for name in arrays.files if name.startswith("input/")}
+        tensors = {name.removeprefix("input/"): array for name, array in inputs.items()}
+        return Event.from_tensors(tensors, schema)
+    # numpy's error depends on what the file is instead.
+    except (OSError, EOFError, TypeError, ValueError, zipfile.BadZipFile, EventError) as error:
+        raise ModelFilesError(f"{path} holds no event for this model: {error}") from None
+
+
+def _served_weights(checkpoint: Checkpoint) -> dict[str, NDArray[np.float32]]:
     state = {
-        canonical_name(name): tensor.to(torch.float32)
-        for name, tensor in checkpoint.state.items()
+        modern_name(name): array.astype(np.float32)
+        for name, array in checkpoint.state.items()
         if is_served(name)
     }
-    for name, tensor in state.items():
-        if not tensor.isfinite().all():
+    for name, array in state.items():
+        if not np.isfinite(array).all():
             raise CheckpointError(
                 f"{checkpoint.name}: weight {name!r} has NaN or infinite values: "
                 "take a checkpoint from before the training diverged"
             )
-    return state, tuple(name for name in checkpoint.state if not is_served(name))
+    return state
 
 
-def _shared_names(state: Mapping[str, Tensor], spec: Spec) -> Iterator[tuple[str, str]]:
-    """Yield the weights that 24.7.1's NuGraph3 holds once per plane, each with plane u's."""
-    if (spec.architecture, spec.variant) != ("nugraph3", "24.7.1"):
-        return
-    for name in state:
-        head, found, rest = name.partition(".convs.<")
-        edge_type, _, tail = rest.partition(">")
-        nodes = edge_type.split("___")
-        if found and not set(PLANES).isdisjoint(nodes):
-            first = "___".join("u" if node in PLANES else node for node in nodes)
-            yield name, f"{head}.convs.<{first}>{tail}"
+def _told(request: Request, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return what the checkpoint says of itself and, where it is silent, the processed file."""
+    metadata = {} if request.norm is None else read_metadata(request.norm)
+    said = {name: value for name, value in checkpoint.hyper_parameters.items() if value is not None}
+    return metadata | said
 
 
-def _check_shared(state: Mapping[str, Tensor], spec: Spec) -> None:
-    for name, first in _shared_names(state, spec):
-        if not torch.equal(state[name], state[first]):
-            raise CheckpointError(
-                f"weights {name!r} and {first!r} differ, but this NuGraph3 shares them among "
-                "the planes: this mixture of variants cannot be served"
-            )
+def _names(value: Any) -> tuple[str, ...] | None:
+    fits = isinstance(value, list) and value and all(isinstance(name, str) for name in value)
+    return tuple(value) if fits else None
 
 
-def _distinct(state: Mapping[str, Tensor], spec: Spec) -> list[Tensor]:
-    copies = {name for name, first in _shared_names(state, spec) if name != first}
-    return [tensor for name, tensor in state.items() if name not in copies]
-
-
-def _card(
-    request: Request, checkpoint: Checkpoint, spec: Spec, sha256: str, notes: list[str]
-) -> ModelCard:
-    found = checkpoint.hyper_parameters
-    if (planes := found.get("planes")) not in (None, list(PLANES)):
-        raise CheckpointError(
-            f"{checkpoint.name}: its planes are {planes}, only {list(PLANES)} can be served"
-        )
-    iterations = found.get("num_iters")
+def _recognise(
+    request: Request, state: Weights, told: Mapping[str, Any], notes: list[str]
+) -> Recognised:
+    iterations = told.get("num_iters")
     if not isinstance(iterations, int) or iterations < 1:
         iterations = DEFAULT_ITERATIONS
         notes.append(f"number of iterations not in the checkpoint: took {iterations}")
-    if reads_positions(spec):
+    shapes = {name: array.shape for name, array in state.items()}
+    planes = request.planes or _names(told.get("planes"))
+    found = recognise(shapes, request.architecture, planes, iterations)
+    if planes is None:
+        notes.append(f"planes not in the checkpoint: took {', '.join(found.planes)}")
+    return found
+
+
+def _card(
+    request: Request,
+    checkpoint: Checkpoint,
+    found: Recognised,
+    told: Mapping[str, Any],
+    notes: list[str],
+) -> ModelCard:
+    """Make the card but for the weights file."""
+    features, scale = _hit_features(request, checkpoint, found, told, notes)
+    if found.network.nexus_start == "position":
         kind = "with" if request.spacepoint_positions else "without"
         notes.append(f"the network reads spacepoint positions: served {kind} them")
-    card = ModelCard(
-        architecture=spec.architecture,
-        variant=spec.variant,
-        hyperparameters=hyperparameters_of(spec) | {"iterations": iterations},
-        semantic_classes=_classes(
-            "semantic", request.semantic_classes, found, spec.semantic_classes, checkpoint.name
+    return ModelCard(
+        network=found.network,
+        planes=found.planes,
+        hit_features=features,
+        position_scale=scale,
+        spacepoint_positions=request.spacepoint_positions,
+        normalisation=_normalisation(request, checkpoint, found, notes),
+        heads=tuple(
+            _with_classes(head, request.classes.get(head.name), told, checkpoint.name)
+            if head.name in found.classified
+            else head
+            for head in found.heads
         ),
-        event_classes=_classes(
-            "event", request.event_classes, found, spec.event_classes, checkpoint.name
-        )
-        if "event" in spec.heads
-        else None,
-        heads=spec.heads,
-        normalisation=_normalisation(request, checkpoint),
-        weights=WeightsFile(WEIGHTS_FILE, sha256),
+        clustering=found.clustering,
+        weights=WeightsFile(WEIGHTS_FILE, ""),
         source=Source(checkpoint.name, checkpoint.sha256),
         demo=request.demo,
-        spacepoint_positions=request.spacepoint_positions,
         description=request.description,
         accuracy=request.accuracy,
     )
-    return parse_card(json.loads(dump_card(card)))
 
 
-def _classes(
-    head: str,
-    given: tuple[str, ...] | None,
-    found: Mapping[str, Any],
-    outputs: int,
-    checkpoint: str,
-) -> tuple[str, ...]:
-    option = f"--{head}-classes"
-    names = list(given) if given is not None else found.get(f"{head}_classes")
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+def _hit_features(
+    request: Request,
+    checkpoint: Checkpoint,
+    found: Recognised,
+    told: Mapping[str, Any],
+    notes: list[str],
+) -> tuple[tuple[str, ...], tuple[float, float]]:
+    """Return the names of the hit features and the position scale, given or nugraph's own."""
+    names, count, generation = request.features, found.features, told.get("gen")
+    if names is None:
+        graphs = [g for g in found.generation.graphs if generation in (None, g.generation)]
+        own = [g for g in graphs if len(g.features) == count]
+        if not own:
+            example = ",".join(found.generation.graphs[0].features)
+            raise CheckpointError(
+                f"{checkpoint.name}: its network takes {count} features of a hit, which it does "
+                f"not name: pass --features with {count} names in its order, as {example}"
+            )
+        scale = request.position_scale or own[0].position_scale
+        names = own[0].features
+        notes.append(f"hit features not named in the checkpoint: took {', '.join(names)}")
+    else:
+        if len(names) != count:
+            raise CheckpointError(
+                f"{checkpoint.name}: its network takes {count} features of a hit but --features "
+                f"names {len(names)} ({', '.join(names)})"
+            )
+        # Second-generation graphs have wire and time twice, and unscaled positions.
+        second = generation == 2 if generation is not None else "local_wire" in names
+        own = [g for g in found.generation.graphs if (g.generation == 2) == second]
+        scale = request.position_scale or (own or found.generation.graphs)[0].position_scale
+    if request.position_scale is None:
+        notes.append(f"position scale not in the checkpoint: took {scale[0]:g}, {scale[1]:g}")
+    return names, scale
+
+
+def _with_classes(
+    head: Head, given: tuple[str, ...] | None, told: Mapping[str, Any], checkpoint: str
+) -> Head:
+    option = f"--{head.name}-classes"
+    names = given or _names(told.get(f"{head.name}_classes"))
+    if names is None:
         raise CheckpointError(
-            f"{checkpoint}: no names of its {head} classes in it: pass {option} "
+            f"{checkpoint}: no names of its {head.name} classes in it: pass {option} "
             "(of scripts/import_checkpoint.py, whose folder can be served)"
         )
-    # Without its head the number of classes is not in the weights.
-    if outputs not in (0, len(names)):
+    if len(names) != head.width:
         raise CheckpointError(
-            f"{checkpoint}: it has {outputs} {head} classes but there are {len(names)} names "
-            f"({', '.join(names)}): pass {option} with one name for each"
+            f"{checkpoint}: it has {head.width} {head.name} classes but there are {len(names)} "
+            f"names ({', '.join(names)}): pass {option} with one name for each"
         )
-    return tuple(names)
+    return replace(head, classes=names)
 
 
-def _normalisation(request: Request, checkpoint: Checkpoint) -> dict[str, PlaneNormalisation]:
+def _normalisation(
+    request: Request, checkpoint: Checkpoint, found: Recognised, notes: list[str]
+) -> dict[str, PlaneNormalisation] | None:
+    if found.generation.input_norm is not None:
+        if request.norm is not None:
+            notes.append("the network normalises hit features itself: that of --norm is not used")
+        return None
     if request.norm is not None:
-        return read_normalisation(request.norm)
-    found = normalisation_in(checkpoint.hyper_parameters.get("norm"))
-    if found is None:
+        return read_normalisation(request.norm, found.planes, found.features)
+    own = checkpoint.hyper_parameters.get("norm")
+    normalisation = normalisation_in(own, found.planes, found.features)
+    if normalisation is None:
         raise CheckpointError(
             f"{checkpoint.name}: no feature normalisation in it: pass --norm with the processed "
             "HDF5 file of the training, or JSON with mean and std of each plane"
         )
-    return found
+    return normalisation
 
 
 @contextmanager

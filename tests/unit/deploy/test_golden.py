@@ -18,8 +18,13 @@ def _changed(**changes: object) -> dict[str, np.ndarray]:
     return {name: np.asarray(value, np.float32) for name, value in changes.items()}
 
 
-def test_values_within_a_ten_thousandth_of_the_scale_are_right() -> None:
+def test_values_within_a_ten_thousandth_of_their_column_s_scale_are_right() -> None:
     assert difference(golden(**WANT), {"x": WANT["x"] + np.float32(3e-4)}) is None
+    small = np.array([[100.0, 0.1], [200.0, 0.2]], np.float32)
+    assert difference(golden(x=small), {"x": small + np.float32([1e-2, 0])}) is None
+    assert difference(golden(x=small), {"x": small + np.float32([0, 1e-2])}) == (
+        "output x is off by 0.01 at a scale of 0.2"
+    )
 
 
 @pytest.mark.parametrize(
@@ -28,8 +33,8 @@ def test_values_within_a_ten_thousandth_of_the_scale_are_right() -> None:
         ({}, "output x is missing"),
         (_changed(x=np.empty((0, 2))), "output x has shape [0, 2], expected [2, 2]"),
         (_changed(x=[[1, 2], [4, np.nan]]), "output x is not finite"),
-        (_changed(x=[[1, 2], [4, 3.1]]), "output x is off by 0.1 at a scale of 4"),
-        (_changed(x=[[2, 1], [4, 3]]), "output x is off by 1 at a scale of 4"),
+        (_changed(x=[[1, 2], [4, 3.1]]), "output x is off by 0.1 at a scale of 3"),
+        (_changed(x=[[2, 1], [4, 3]]), "output x is off by 1 at a scale of 3"),
     ],
 )
 def test_a_wrong_answer_is_described(answer: dict[str, np.ndarray], said: str) -> None:

@@ -1,0 +1,305 @@
+"""Recognise a network by names and shapes of its weights, and give them the card's form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numl_serving.errors import ModelFilesError
+from numl_serving.generations import GENERATIONS, HEADS, Generation, HeadRow
+from numl_serving.modelcard import Clustering, Head, NetworkSpec, shapes_of
+
+Shape = tuple[int, ...]
+Shapes = Mapping[str, Shape]
+Weights = dict[str, NDArray[np.float32]]
+
+DEFAULT_PLANES = ("u", "v", "y")
+DEFAULT_ITERATIONS = 5
+"""Message-passing iterations of nugraph's models where a checkpoint does not tell."""
+
+_NORM_EPSILON = 1e-5
+"""What nugraph 25.4's ``InputNorm`` adds to a variance."""
+
+# What only training uses.
+_NOT_SERVED = re.compile(
+    r"(^|\.)(temp|loss\..*|recall\..*|precision\..*|cm_recall\..*|cm_precision\..*|confusion\..*"
+    r"|norm\.count)$"
+)
+# PyTorch Geometric wrote the edge types of a HeteroConv as u__plane__u before it wrote
+# <u___plane___u>.
+_OLD_EDGE_TYPE = re.compile(r"\.convs\.(\w+?)__(plane|nexus|in|owns)__(\w+?)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """What names and shapes of the weights tell of a network.
+
+    Attributes:
+        generation: Its generation.
+        network: Its message passing.
+        planes: Names of the planes.
+        features: Number of hit features.
+        heads: Its heads; the classes have no names yet.
+        layers: Pattern of nugraph's name for each layer of `weight_shapes`.
+    """
+
+    generation: Generation
+    network: NetworkSpec
+    planes: tuple[str, ...]
+    features: int
+    heads: tuple[Head, ...]
+    layers: Mapping[str, str]
+
+    @property
+    def classified(self) -> frozenset[str]:
+        """Names of the heads whose numbers are classes."""
+        return frozenset(row.name for row in HEADS if row.named_classes)
+
+    @property
+    def clustering(self) -> Clustering | None:
+        """How its hits become instances."""
+        there = {head.name: head.output for head in self.heads}
+        if not self.generation.clusters or "instance" not in there:
+            return None
+        # nugraph 25.4's InstanceDecoder: cuml's DBSCAN() with its defaults; class 6 is "diffuse".
+        return Clustering(
+            output="x_i",
+            embedding=there["instance"],
+            eps=0.5,
+            min_samples=5,
+            signal=there.get("filter"),
+            semantic=there.get("semantic"),
+            background=6,
+        )
+
+    def shapes(self) -> dict[str, Shape]:
+        """Return name and shape of the card's weights, as `weight_shapes` does."""
+        return shapes_of(self.network, len(self.planes), self.features, self.heads)
+
+    def names(self, pattern: str) -> list[list[str]]:
+        """Return nugraph's names for a pattern: by plane, and in it by feature set.
+
+        There is one plane, or one set, where the pattern has no place for it.
+        """
+        by_plane = "{plane}" in pattern or "{index}" in pattern
+        sets = range(self.network.classes if "{set}" in pattern else 1)
+        return [
+            [pattern.format(plane=plane, index=index, set=each) for each in sets]
+            for index, plane in enumerate(self.planes if by_plane else self.planes[:1])
+        ]
+
+    def expected(self) -> dict[str, Shape]:
+        """Return nugraph's name and shape of all weights that the network uses."""
+        shapes: dict[str, Shape] = {}
+        card = self.shapes()
+        for layer, pattern in self.layers.items():
+            given = card[f"{layer}.weight"]
+            outputs, inputs = (1, given[-1]) if layer.endswith(".gate") else given[-2:]
+            if layer.startswith("heads.") and "{set}" in pattern:
+                outputs, inputs = (n // self.network.classes for n in (outputs, inputs))
+            for name in (name for row in self.names(pattern) for name in row):
+                shapes[f"{name}.weight"] = (outputs, inputs)
+                shapes[f"{name}.bias"] = (outputs,)
+        for module in self._norm_modules():
+            shapes |= {f"{module}.{what}": (self.features,) for what in ("mean", "var")}
+        return shapes
+
+    def difference(self, shapes: Shapes) -> tuple[list[str], list[str], list[str]]:
+        """Return the names that are missing, unexpected and of another shape."""
+        expected = self.expected()
+        missing = sorted(expected.keys() - shapes.keys())
+        unexpected = sorted(shapes.keys() - expected.keys())
+        # A trained NuGraph2 of 25.4 has statistics for each of its feature sets, all the same.
+        norms = tuple(self._norm_modules())
+        by_set = (self.network.classes, self.features)
+        misshapen = sorted(
+            name
+            for name in shapes.keys() & expected.keys()
+            if shapes[name] != expected[name]
+            and not (name.startswith(norms) and shapes[name] == by_set)
+        )
+        return missing, unexpected, misshapen
+
+    def fits(self, shapes: Shapes) -> bool:
+        """Tell whether these are all of its weights and no others."""
+        return bool(self.heads) and not any(self.difference(shapes))
+
+    def weights(self, state: Mapping[str, NDArray[Any]]) -> Weights:
+        """Return the weights of a checkpoint as the card describes them.
+
+        Layers of planes or sets are stacked; planes that share their weights have them once.
+        """
+        state = self._with_norm_folded(state)
+        found: Weights = {}
+        for name, shape in self.shapes().items():
+            layer, _, part = name.rpartition(".")
+            pattern = self.layers[layer]
+            grid = np.stack(
+                [[state[f"{each}.{part}"] for each in row] for row in self.names(pattern)]
+            )
+            if part == "weight" and layer.startswith("heads.") and "{set}" in pattern:
+                grid = _block_diagonal(grid)
+            found[name] = grid.astype(np.float32).reshape(shape)
+        return _shared(found, [name for name, shape in self.shapes().items() if shape[:1] == (-1,)])
+
+    def _norm_modules(self) -> list[str]:
+        pattern = self.generation.input_norm
+        return [] if pattern is None else [row[0] for row in self.names(pattern)]
+
+    def _with_norm_folded(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Let the encoder do what its input norm does, ``(x - mean) / sqrt(var + 1e-5)``."""
+        folded = dict(state)
+        modules = self._norm_modules()
+        encoders = self.names(self.layers["encoder"]) if modules else []
+        for module, names in zip(modules, encoders, strict=True):
+            mean, var = (
+                np.broadcast_to(state[f"{module}.{what}"], (len(names), self.features))
+                for what in ("mean", "var")
+            )
+            scale = 1 / np.sqrt(var.astype(np.float64) + _NORM_EPSILON)
+            for name, shift, factor in zip(names, mean, scale, strict=True):
+                weight = state[f"{name}.weight"] * factor
+                folded[f"{name}.weight"] = weight
+                folded[f"{name}.bias"] = state[f"{name}.bias"] - weight @ shift
+        return folded
+
+
+def is_served(name: str) -> bool:
+    """Tell whether inference uses a weight of this name."""
+    return _NOT_SERVED.search(name) is None
+
+
+def modern_name(name: str) -> str:
+    """Return a weight's name as the current PyTorch Geometric writes it."""
+    return _OLD_EDGE_TYPE.sub(r".convs.<\1___\2___\3>.", name)
+
+
+def recognise(
+    shapes: Shapes,
+    kind: str,
+    planes: Sequence[str] | None = None,
+    iterations: int = DEFAULT_ITERATIONS,
+) -> Recognised:
+    """Find the generation that a state dict belongs to.
+
+    Args:
+        shapes: Shape of every weight that is served, by its modern name.
+        kind: nugraph3 or nugraph2, as the user says.
+        planes: Names of the planes in the order of their numbers; None: as the weights have them.
+        iterations: Number of message-passing iterations.
+
+    Raises:
+        ModelFilesError: No generation fits; names what is missing, unexpected and supported.
+    """
+    candidates = [_candidate(shapes, each, planes, iterations) for each in GENERATIONS]
+    same = [each for each in candidates if each.network.kind == kind]
+    for found in [*same, *candidates]:
+        if found.fits(shapes):
+            if found.network.kind == kind:
+                return found
+            raise ModelFilesError(
+                f"the weights are those of {found.network.kind}, not of {kind}: "
+                f"import them with --model {found.network.kind}"
+            )
+    closest = min(same, key=lambda each: sum(map(len, each.difference(shapes))))
+    missing, unexpected, misshapen = closest.difference(shapes)
+    raise ModelFilesError(
+        f"the weights are of no known {kind}; closest is {closest.generation.origin} with planes "
+        f"{', '.join(closest.planes)}: missing {_some(missing)}, unexpected {_some(unexpected)}, "
+        f"of another shape {_some(misshapen)}, "
+        f"heads {_some([head.name for head in closest.heads])}; supported are "
+        + ", ".join(f"{each.kind} of {each.origin}" for each in GENERATIONS)
+    )
+
+
+def _candidate(
+    shapes: Shapes, generation: Generation, planes: Sequence[str] | None, iterations: int
+) -> Recognised:
+    """Return the network of a generation that a state dict would be, read from a few names."""
+    known = tuple(planes or _planes_in(shapes, generation.layers["planar.gate"]) or DEFAULT_PLANES)
+    first = {"plane": known[0], "index": 0}
+
+    def size(layer: str, axis: int = 0) -> int:
+        name = generation.layers[layer].format(**first, set=0)
+        shape = shapes.get(f"{name}.weight", ())
+        return max(shape[axis], 1) if len(shape) == 2 else 1
+
+    is_nugraph3 = generation.kind == "nugraph3"
+    sets = _count(shapes, generation.layers["encoder"], first)
+    network = NetworkSpec(
+        kind=generation.kind,
+        generation=generation.name,
+        iterations=iterations,
+        hit_width=size("planar.output"),
+        nexus_width=size("up.output" if is_nugraph3 else "nexus.output"),
+        event_width=size("to_event.output") if is_nugraph3 else 0,
+        classes=sets,
+        nexus_start=generation.nexus_start,
+        nexus=generation.nexus,
+    )
+    heads: list[Head] = []
+    layers = dict(generation.layers)
+    for row in HEADS:
+        for pattern in row.layers:
+            bias = shapes.get(pattern.format(**first, set=0) + ".bias")
+            if bias is not None and len(bias) == 1:
+                heads.append(_head(row, bias[0] * (sets if "{set}" in pattern else 1), generation))
+                layers[f"heads.{row.name}"] = pattern
+                break
+    return Recognised(generation, network, known, size("encoder", 1), tuple(heads), layers)
+
+
+def _head(row: HeadRow, width: int, generation: Generation) -> Head:
+    has_it = generation.softmax or row.activation != "softmax"
+    return Head(row.name, row.output, row.node, width, row.activation if has_it else "none")
+
+
+def _planes_in(shapes: Iterable[str], pattern: str) -> tuple[str, ...]:
+    """Return the planes that a pattern finds among the names, in their order."""
+    expression = re.escape(pattern.replace("{set}", "0") + ".weight")
+    expression = expression.replace(r"\{plane\}", r"(?P<plane>\w+?)", 1)
+    expression = expression.replace(r"\{plane\}", "(?P=plane)")
+    matches = (re.fullmatch(expression, name) for name in shapes)
+    return tuple(match["plane"] for match in matches if match and "{plane}" in pattern)
+
+
+def _count(shapes: Shapes, pattern: str, first: Mapping[str, Any]) -> int:
+    """Return the number of feature sets that a pattern finds, at least 1."""
+    found = 1
+    while "{set}" in pattern and f"{pattern.format(**first, set=found)}.weight" in shapes:
+        found += 1
+    return found
+
+
+def _block_diagonal(grid: NDArray[Any]) -> NDArray[Any]:
+    """Make one layer of those of the sets: ``[P, C, O, I]`` to ``[P, C O, C I]``, zero between."""
+    planes, sets, outputs, inputs = grid.shape
+    joined = np.zeros((planes, sets, outputs, sets, inputs), grid.dtype)
+    for each in range(sets):
+        joined[:, each, :, each] = grid[:, each]
+    return joined.reshape(planes, sets * outputs, sets * inputs)
+
+
+def _shared(weights: Weights, by_plane: Sequence[str]) -> Weights:
+    """Keep once what is the same in all planes: a whole block, or any other layer."""
+    blocks: dict[str, list[str]] = {}
+    for name in by_plane:
+        layer = name.rpartition(".")[0]
+        block = layer if layer.startswith("heads.") else layer.partition(".")[0]
+        blocks.setdefault(block, []).append(name)
+    for names in blocks.values():
+        if all((weights[name] == weights[name][:1]).all() for name in names):
+            weights |= {name: weights[name][:1] for name in names}
+    return weights
+
+
+def _some(names: Sequence[str], limit: int = 4) -> str:
+    if not names:
+        return "none"
+    shown = ", ".join(repr(name)[1:-1] for name in names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

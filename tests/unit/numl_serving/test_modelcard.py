@@ -1,0 +1,66 @@
+"""A model card is read as it was written, and refused by the name of what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoint_files import CHECKOUT
+from numl_serving.errors import ModelFilesError
+from numl_serving.modelcard import dump_card, parse_card, read_card
+
+
+def content_of(model: str) -> dict[str, Any]:
+    path = CHECKOUT / "model_repository" / model / "1" / "model.json"
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
+
+
+@pytest.mark.parametrize("model", ["nugraph3", "nugraph2"])
+def test_a_card_is_written_as_it_was_read(model: str) -> None:
+    content = content_of(model)
+    assert json.loads(dump_card(parse_card(content))) == content
+
+
+def test_a_card_with_a_wrong_field_is_refused_by_its_name(tmp_path: Path) -> None:
+    content = content_of("nugraph3")
+    network, head = content["network"], content["heads"][0]
+    hit = {"output": "a", "node": "hit", "width": 2, "activation": "none", "classes": None}
+    cluster = {"output": "i", "embedding": "ox", "eps": 0.5, "min_samples": 5, "signal": None}
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"format": 1}, "format is 1"),
+        ({"surprise": 1}, "surprise is not a known field"),
+        ({"network": network | {"kind": "nugraph9"}}, "network.kind is 'nugraph9'"),
+        ({"network": network | {"iterations": 0}}, "network.iterations is 0"),
+        ({"network": network | {"event_width": 0}}, "event_width"),
+        ({"planes": ["u", "u"]}, "planes is"),
+        ({"planes": ["u", "v"]}, "normalisation needs exactly the planes"),
+        ({"hit_features": ["integral"]}, "normalisation.u needs 1 means"),
+        ({"heads": []}, "heads are needed"),
+        ({"heads": [head | {"node": "plane"}]}, r"heads\[0\].node is 'plane'"),
+        ({"heads": [head | {"classes": ["a"]}]}, "head semantic has width 7 but 1 classes"),
+        ({"heads": [head, head]}, "differ from each other"),
+        ({"heads": [hit | {"name": "x"}]}, "outputs do not follow"),
+        ({"clustering": cluster | {"semantic": None, "background": 6}}, "needs a head with output"),
+        ({"position_scale": [1]}, "position_scale"),
+        ({"position_scale": [1, float("inf")]}, "position_scale"),
+        ({"normalisation": {}}, "normalisation"),
+        ({"weights": {"file": "../w", "sha256": ""}}, "plain file name"),
+        ({"weights": {}}, "weights.file is missing"),
+        ({"demo": "yes"}, "demo is 'yes'"),
+        ({"description": 1}, "description"),
+        ({"inputs": []}, "inputs do not follow"),
+    ]
+    for change, message in wrong:
+        with pytest.raises(ModelFilesError, match=message):
+            parse_card(content | change)
+    del content["source"]
+    with pytest.raises(ModelFilesError, match="source is missing"):
+        parse_card(content)
+    with pytest.raises(ModelFilesError, match="object"):
+        parse_card([])
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(ModelFilesError, match="is not JSON"):
+        read_card(tmp_path / "broken.json")
