@@ -31,10 +31,7 @@ class Rule:
     why: str
 
 
-KEPT = (
-    Rule("{site}/torch/bin/torch_shm_manager", "torch looks for it when it is imported"),
-    Rule("{site}/numl_serving/*.cpp", "compiled networks are told apart by it"),
-)
+KEPT = (Rule("{site}/torch/bin/torch_shm_manager", "torch looks for it when it is imported"),)
 
 LEFT_OUT = (
     Rule("{site}/*.dist-info/RECORD*", "lists the wheel's files; conda-meta lists ours"),
@@ -70,6 +67,11 @@ LEFT_OUT = (
     Rule("{site}/nvidia/*/bin/*", "programs of the CUDA toolkit"),
     Rule("{site}/nvidia/*/include/*", "headers"),
     Rule("{site}/nvidia/*.alt.so*", "a second build of the run-time compiler"),
+    # QHull: the native library loads libqhull_r.so
+    Rule("{site}/cmeel.prefix/[!l]*", "programs, headers, manual pages"),
+    Rule("{site}/cmeel.prefix/lib/[!l]*", "CMake and pkg-config files, for building programs"),
+    Rule("bin/q*", "starts QHull's programs"),
+    Rule("bin/rbox", "starts QHull's programs"),
     # mpich: mpi4py loads libmpi.so.12; the programs start and compile parallel programs
     Rule("lib/libmpi_abi.so*", "the same library with another interface"),
     Rule("bin/hydra_*", "starts parallel programs"),
@@ -131,7 +133,6 @@ COMPILED = (
     "{site}/numpy/*",
     "{site}/pynvml*",
     "{site}/safetensors/*",
-    "{site}/scipy/*",
     "{site}/torch/*",
     "{site}/torchgen/*",
     "{site}/tqdm/*",
@@ -143,15 +144,6 @@ NOT_COMPILED = (
     "{stdlib}/distutils/*",
     "{site}/numpy/distutils/*",
     "{site}/numpy/f2py/*",
-    "{site}/scipy/cluster/*",
-    "{site}/scipy/fft*",
-    "{site}/scipy/integrate/*",
-    "{site}/scipy/interpolate/*",
-    "{site}/scipy/io/*",
-    "{site}/scipy/ndimage/*",
-    "{site}/scipy/optimize/*",
-    "{site}/scipy/signal/*",
-    "{site}/scipy/stats/*",
     "{site}/torch/_dynamo/*",
     "{site}/torch/_inductor/*",
     "{site}/torch/_vendor/*",

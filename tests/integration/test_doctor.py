@@ -144,14 +144,6 @@ def test_a_cache_with_a_blank_in_its_name_is_named_before_a_launch(
     assert ill.refusal() == found
 
 
-def test_a_missing_compiler_is_warned_of(site: Callable[..., Site]) -> None:
-    assert site(CXX="no-such-compiler").warning("compiler") == (
-        "no C++ compiler (no-such-compiler): what is not compiled yet runs uncompiled, "
-        "which is slower",
-        "install no-such-compiler, then down and up",
-    )
-
-
 @ROOT
 def test_a_cache_in_which_all_is_made_may_be_read_only(
     site: Callable[..., Site],
@@ -213,7 +205,7 @@ def test_an_environment_of_another_python_is_named_before_a_launch(
     """As when somebody has replaced its interpreter; a script stands for the new one."""
     triton = cache_folder() / "triton"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    standard = standard_environment("cpu")
+    standard = standard_environment("serving")
     environment = standard.environment
     for folder in (environment.folder, standard.packages):
         (folder / "bin").mkdir(parents=True)

@@ -124,7 +124,7 @@ def _ports() -> Ports:
 @pytest.fixture(scope="session")
 def environment() -> Path:
     LocalEngine().prepare(deployment=Deployment(), say=Console("quiet").say)
-    return standard_environment("cpu").environment.folder
+    return standard_environment("serving").environment.folder
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def _virtual_environment(folder: Path, interpreter: Interpreter, *packages: str)
 
 @pytest.fixture(scope="session")
 def standard() -> StandardEnvironment:
-    return standard_environment("cpu")
+    return standard_environment("serving")
 
 
 @pytest.fixture(scope="session")
