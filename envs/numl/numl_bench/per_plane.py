@@ -6,6 +6,7 @@ that of 24.7.1, and so are the ``HeteroConv`` modules of PyTorch Geometric aroun
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,35 +15,49 @@ from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import HeteroConv
 
-PLANES = ("u", "v", "y")
-
 
 class PerPlaneNuGraph3(nn.Module):
-    """The network in its default widths; its state dict has the names of the real checkpoints."""
+    """The network; its state dict has the names of the real checkpoints.
+
+    Args:
+        in_features: Features that a hit is given.
+        planar_features: Features of a hit.
+        nexus_features: Features that a spacepoint receives from each plane.
+        interaction_features: Features of the event.
+        planes: Names of the planes.
+        semantic_classes: Names of the hit classes.
+        event_classes: Names of the event classes.
+        num_iters: Number of message-passing iterations.
+    """
 
     def __init__(
-        self, semantic_classes: int = 7, event_classes: int = 4, iterations: int = 5
+        self,
+        in_features: int = 4,
+        planar_features: int = 128,
+        nexus_features: int = 32,
+        interaction_features: int = 32,
+        planes: Sequence[str] = ("u", "v", "y"),
+        semantic_classes: Sequence[str] = tuple("abcdefg"),
+        event_classes: Sequence[str] = tuple("abcd"),
+        num_iters: int = 5,
     ) -> None:
         super().__init__()
-        p, n, i = 128, 32, 32
-        self.iterations = iterations
+        p, n, i = planar_features, nexus_features, interaction_features
+        m = len(planes) * n
+        self.planes, self.num_iters, self.widths = planes, num_iters, (n, i)
         self.encoder: Any = nn.ModuleDict(
-            {"lins": nn.ModuleDict({plane: nn.Linear(4, p) for plane in PLANES})}
+            {"lins": nn.ModuleDict({plane: nn.Linear(in_features, p) for plane in planes})}
         )
         self.core_net: Any = nn.ModuleDict(
             {
-                "plane_net": HeteroConv({(q, "plane", q): NuGraphBlock(p, p, p) for q in PLANES}),
+                "plane_net": HeteroConv({(q, "plane", q): NuGraphBlock(p, p, p) for q in planes}),
                 "plane_to_nexus": HeteroConv(
-                    {(q, "nexus", "sp"): NuGraphBlock(p, n, n) for q in PLANES}, aggr="cat"
+                    {(q, "nexus", "sp"): NuGraphBlock(p, n, n) for q in planes}, aggr="cat"
                 ),
-                "nexus_to_interaction": HeteroConv(
-                    {("sp", "in", "evt"): NuGraphBlock(3 * n, i, i)}
-                ),
-                "interaction_to_nexus": HeteroConv(
-                    {("evt", "owns", "sp"): NuGraphBlock(i, 3 * n, n)}
-                ),
+                "nexus_to_interaction": HeteroConv({("sp", "in", "evt"): NuGraphBlock(m, i, i)}),
+                "interaction_to_nexus": HeteroConv({("evt", "owns", "sp"): NuGraphBlock(i, m, n)}),
                 "nexus_to_plane": HeteroConv(
-                    {("sp", "nexus", q): NuGraphBlock(n, p, p) for q in PLANES}
+                    {("sp", "nexus", q): NuGraphBlock(n, p, p) for q in planes}
                 ),
             }
         )
@@ -51,26 +66,27 @@ class PerPlaneNuGraph3(nn.Module):
             return nn.ModuleDict({"net": layer})
 
         self.semantic_decoder: Any = head(
-            nn.ModuleDict({q: nn.Linear(p, semantic_classes) for q in PLANES})
+            nn.ModuleDict({q: nn.Linear(p, len(semantic_classes)) for q in planes})
         )
         self.filter_decoder: Any = head(
-            nn.ModuleDict({q: nn.Sequential(nn.Linear(p, 1), nn.Sigmoid()) for q in PLANES})
+            nn.ModuleDict({q: nn.Sequential(nn.Linear(p, 1), nn.Sigmoid()) for q in planes})
         )
-        self.event_decoder: Any = head(nn.Linear(i, event_classes))
+        self.event_decoder: Any = head(nn.Linear(i, len(event_classes)))
         self.vertex_decoder: Any = head(nn.Linear(i, 3))
 
     def answer(self, data: HeteroData) -> dict[str, Tensor]:
         """Answer one event; changes the graph object, as nugraph's own models do."""
-        for plane in PLANES:
+        nexus, interaction = self.widths
+        for plane in self.planes:
             data[plane].x = self.encoder["lins"][plane](data[plane].x)
-        dtype = data["u"].x.dtype
-        data["sp"].x = torch.zeros(data["sp"].num_nodes, 32, dtype=dtype)
-        data["evt"].x = torch.zeros(1, 32, dtype=dtype)
-        for _ in range(self.iterations):
+        dtype = data[self.planes[0]].x.dtype
+        data["sp"].x = torch.zeros(data["sp"].num_nodes, nexus, dtype=dtype)
+        data["evt"].x = torch.zeros(1, interaction, dtype=dtype)
+        for _ in range(self.num_iters):
             for net in self.core_net.values():
                 data.set_value_dict("x", net(data.x_dict, data.edge_index_dict))
         outputs = {}
-        for plane in PLANES:
+        for plane in self.planes:
             x = data[plane].x
             outputs[f"x_semantic_{plane}"] = self.semantic_decoder["net"][plane](x)
             outputs[f"x_filter_{plane}"] = self.filter_decoder["net"][plane](x)[:, 0]

@@ -1,12 +1,12 @@
-"""The reference path: pynuml and PyTorch Geometric make the graph, nugraph's own model answers.
+"""The reference: pynuml 24.7.1 makes the graph, nugraph 24.7.1's own model answers.
 
-It is what a Triton model with NuGraph's own stack does for a request, at its best: the losses,
-which 24.7.1's decoders compute for every event, are left out, and so is collating into a batch.
+The benchmark measures it, the tests compare with it. It is what a Triton model with NuGraph's own
+stack does for a request, at its best: the losses, which 24.7.1's decoders compute for every event,
+are left out, and so is collating into a batch.
 """
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,10 +15,9 @@ from typing import Any
 import mpi4py
 import numpy as np
 import pandas as pd
-import safetensors.torch
+import safetensors.numpy
 import torch
 from numl_serving.modelcard import CARD_FILE, ModelCard, read_card
-from numl_serving.networks.variants import canonical_name, is_served
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
@@ -32,30 +31,47 @@ with warnings.catch_warnings():
     from nugraph.util import FeatureNorm, HierarchicalEdges, PositionFeatures
     from pynuml.process import HitGraphProducer
 
-    from .per_plane import PLANES, PerPlaneNuGraph3
+    from .nugraph_names import nugraph_state
+    from .per_plane import PerPlaneNuGraph3
 
-Outputs = dict[str, NDArray[np.float32]]
+Outputs = dict[str, NDArray[Any]]
 Tensors = Mapping[str, NDArray[Any]]
 
 
 class Reference:
-    """NuGraph's own code with the weights of a model folder.
+    """NuGraph's own code with the weights of a model.
 
     Args:
-        directory: Folder with ``model.json`` and weights.
+        card: The model: one of nugraph 24.7.1, or the per-plane NuGraph3.
+        weights: Its weights.
+        dtype: What the network computes in.
+
+    Attributes:
+        model: nugraph's own model.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.card = read_card(directory / CARD_FILE)
-        state = safetensors.torch.load_file(directory / self.card.weights.file)
+    def __init__(
+        self,
+        card: ModelCard,
+        weights: Mapping[str, NDArray[np.float32]],
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.card = card
+        self._dtype = dtype
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch Geometric's, of nugraph's own structure
-            self._model = _model(self.card, state)
-        self._producer = HitGraphProducer(_Columns(), lower_bound=0)
-        planes = list(PLANES)
+            self.model = _model(card, weights).to(dtype)
+        planes = list(card.planes)
+        self._producer = HitGraphProducer(
+            _Columns(),
+            planes=planes,
+            pos_norm=list(card.position_scale),
+            node_feats=list(card.hit_features[2:]),
+            lower_bound=0,
+        )
         norm = {
             plane: torch.tensor(np.array([each.mean, each.std], np.float32))
-            for plane, each in self.card.normalisation.items()
+            for plane, each in (card.normalisation or {}).items()
         }
         self._transforms = (
             _concrete(PositionFeatures)(planes),
@@ -63,21 +79,30 @@ class Reference:
             _concrete(HierarchicalEdges)(planes),
         )
 
+    @classmethod
+    def load(cls, directory: Path) -> Reference:
+        """Read a model folder with ``model.json`` and weights."""
+        card = read_card(directory / CARD_FILE)
+        return cls(card, safetensors.numpy.load_file(directory / card.weights.file))
+
     def preprocess(self, tensors: Tensors) -> HeteroData:
         """Make the graph of a request's tensors."""
-        tables = _Columns()
-        for table in ("hit_table", "spacepoint_table"):
-            tables[table] = pd.DataFrame(
-                {
-                    name.removeprefix(f"{table}_"): array
-                    for name, array in tensors.items()
-                    if name.startswith(table)
-                }
-            )
-        _, data = self._producer(tables)
-        data["sp"].pos = torch.zeros(data["sp"].num_nodes, 3)
+        _, data = self._producer(tables(tensors))
+        features = len(self.card.hit_features) - 2
+        for plane in self.card.planes:
+            if plane not in data.node_types:  # pynuml leaves out planes without hits
+                data[plane].pos, data[plane].x = torch.zeros(0, 2), torch.zeros(0, features)
+                none = torch.zeros(2, 0, dtype=torch.long)
+                data[plane, "plane", plane].edge_index = none
+                data[plane, "nexus", "sp"].edge_index = none
+        if "pos" not in data["sp"]:
+            data["sp"].pos = torch.zeros(data["sp"].num_nodes, 3)
         for transform in self._transforms:
             data = transform(data)
+        for store in data.node_stores:
+            for key, value in store.items():
+                if isinstance(value, Tensor) and value.is_floating_point():
+                    store[key] = value.to(self._dtype)
         return data
 
     def network(self, data: HeteroData, *, gradients: bool) -> Outputs:
@@ -88,47 +113,66 @@ class Reference:
             gradients: Whether torch records what a backward pass would need, as it does where
                 nobody has told it not to.
         """
-        with torch.set_grad_enabled(gradients):
-            outputs = _answer(self._model, data)
+        default = torch.get_default_dtype()
+        torch.set_default_dtype(self._dtype)
+        try:
+            with torch.set_grad_enabled(gradients):
+                outputs = _answer(self.model, data, self.card.planes)
+        finally:
+            torch.set_default_dtype(default)
         return {name: tensor.detach().numpy() for name, tensor in outputs.items()}
 
 
-def _model(card: ModelCard, state: Mapping[str, Tensor]) -> Any:
-    classes = list(card.semantic_classes)
-    events = list(card.event_classes or ())
-    iterations = card.hyperparameters["iterations"]
+def tables(tensors: Tensors) -> _Columns:
+    """Return a request's tensors as pynuml's event: a table of hits and one of spacepoints."""
+    found = _Columns()
+    for table in ("hit_table", "spacepoint_table"):
+        found[table] = pd.DataFrame(
+            {
+                name.removeprefix(f"{table}_"): array
+                for name, array in tensors.items()
+                if name.startswith(table)
+            }
+        )
+    return found
+
+
+def describe(directory: Path) -> str:
+    """Return kind and generation of a model folder in one line."""
+    network = read_card(directory / CARD_FILE).network
+    return f"{network.kind} ({network.generation})"
+
+
+def _model(card: ModelCard, weights: Mapping[str, NDArray[np.float32]]) -> Any:
+    spec = card.network
+    classes = {head.name: list(head.classes or ()) for head in card.heads}
+    sizes: dict[str, Any] = {
+        "in_features": len(card.hit_features),
+        "planar_features": spec.hit_width,
+        "nexus_features": spec.nexus_width,
+        "planes": list(card.planes),
+        "num_iters": spec.iterations,
+    }
+    if "semantic" in classes:
+        sizes["semantic_classes"] = classes["semantic"]
     model: Any
-    if card.architecture == "nugraph2":
-        model = NuGraph2(
-            planar_features=card.hyperparameters["planar_features"],
-            nexus_features=card.hyperparameters["nexus_features"],
-            planes=list(PLANES),
-            semantic_classes=classes,
-            num_iters=iterations,
-            semantic_head="semantic" in card.heads,
-            filter_head="filter" in card.heads,
-        )
-    elif card.variant == "24.7.1":
-        model = NuGraph3(
-            planar_features=card.hyperparameters["planar_features"],
-            nexus_features=card.hyperparameters["nexus_features"],
-            interaction_features=card.hyperparameters["interaction_features"],
-            planes=PLANES,
-            semantic_classes=tuple(classes),
-            event_classes=tuple(events),
-            num_iters=iterations,
-            **{f"{head}_head": head in card.heads for head in _HEADS},
-        )
+    if spec.kind == "nugraph2":
+        heads = {f"{head}_head": head in classes for head in ("semantic", "filter")}
+        model = NuGraph2(**sizes, **heads)
     else:
-        model = PerPlaneNuGraph3(len(classes), len(events), iterations)
-    # PyTorch Geometric's own spelling of an edge type depends on its version.
-    names = {canonical_name(name): name for name in model.state_dict()}
-    missing, unexpected = model.load_state_dict(
-        {names.get(name, name): tensor for name, tensor in state.items()}, strict=False
-    )
-    lacking = [name for name in missing if is_served(name)]
-    if lacking or unexpected:
-        raise ValueError(f"nugraph's model does not take these weights: {lacking} {unexpected}")
+        sizes["interaction_features"] = spec.event_width
+        if "event" in classes:
+            sizes["event_classes"] = classes["event"]
+        if spec.generation == "24.7.1":
+            heads = {f"{head}_head": head in classes for head in _HEADS}
+            model = NuGraph3(**sizes, **heads)
+        else:
+            model = PerPlaneNuGraph3(**sizes)
+    state = nugraph_state(card, weights, model.state_dict())
+    model.load_state_dict(state, strict=False)
+    lacking = [name for name, _ in model.named_parameters() if name not in state]
+    if any(not name.endswith(".temp") for name in lacking):
+        raise ValueError(f"nugraph's model needs weights that the card does not have: {lacking}")
     for decoder in getattr(model, "decoders", ()):
         decoder.loss = _NoLoss()
     return model.eval()
@@ -137,19 +181,19 @@ def _model(card: ModelCard, state: Mapping[str, Tensor]) -> Any:
 _HEADS = ("event", "semantic", "filter", "vertex")
 
 
-def _answer(model: Any, data: HeteroData) -> dict[str, Tensor]:
+def _answer(model: Any, data: HeteroData, planes: tuple[str, ...]) -> dict[str, Tensor]:
     if isinstance(model, PerPlaneNuGraph3):
         return model.answer(data)
     if isinstance(model, NuGraph2):
         outputs = model(
-            {plane: data[plane].x for plane in PLANES},
-            {plane: data[plane, "plane", plane].edge_index for plane in PLANES},
-            {plane: data[plane, "nexus", "sp"].edge_index for plane in PLANES},
+            {plane: data[plane].x for plane in planes},
+            {plane: data[plane, "plane", plane].edge_index for plane in planes},
+            {plane: data[plane, "nexus", "sp"].edge_index for plane in planes},
             torch.empty(data["sp"].num_nodes, 0),
             {},
         )
         return {f"{name}_{p}": value for name, ps in outputs.items() for p, value in ps.items()}
-    for plane in PLANES:
+    for plane in planes:
         data[plane].y_semantic = torch.zeros(data[plane].num_nodes, dtype=torch.long)
     data["evt"].y = torch.zeros(1, dtype=torch.long)
     data["evt"].y_vtx = torch.zeros(1, 3)
@@ -162,7 +206,7 @@ def _answer(model: Any, data: HeteroData) -> dict[str, Tensor]:
     named = {
         f"{name}_{plane}": data[plane].get(name)
         for name in ("x_semantic", "x_filter")
-        for plane in PLANES
+        for plane in planes
     }
     named |= {"e_evt": data["evt"].get("e"), "v_evt": data["evt"].get("v")}
     return {name: tensor for name, tensor in named.items() if tensor is not None}
@@ -186,9 +230,3 @@ class _Columns(dict[str, Any]):
 def _concrete(transform: Any) -> Any:
     """Return nugraph's transform as PyG 2.4 and later want it: with a ``forward``."""
     return type(transform.__name__, (transform,), {"forward": transform.__call__})
-
-
-def describe(directory: Path) -> str:
-    """Return architecture and variant of a model folder in one line."""
-    card = json.loads((directory / CARD_FILE).read_text(encoding="utf-8"))
-    return f"{card['architecture']} ({card['variant']})"

@@ -43,7 +43,7 @@ class TritonPythonModel:
         torch.set_num_threads(int(given["threads"]) or len(os.sched_getaffinity(0)))
         directory = Path(args["model_repository"]) / args["model_version"]
         self._gradients = given["gradients"] == "on"
-        self._reference = Reference(directory)
+        self._reference = Reference.load(directory)
         labels = {"model": args["model_name"], "version": args["model_version"]}
         self._metrics = Metrics(self._pb, labels, self._log)
         event = read_event(directory / "golden.npz")

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from numl_serving.networks.common import GraphBatch
+from numl_serving.networks.batch import GraphBatch
 
 _ALIGNMENT = 256  # bytes: that of the device's own allocations
 
@@ -43,16 +43,15 @@ class Transfer:
 
     def to_device(self, batch: GraphBatch) -> GraphBatch:
         """Return a batch on the device; valid until the answer to it has been fetched."""
-        tensors = [*batch.features, *batch[1:]]
+        tensors = batch.tensors()
         places = _places([tensor.numel() * tensor.element_size() for tensor in tensors])
         staging = self._provide(places[-1])
         for tensor, place in zip(tensors, places, strict=False):
             _view(staging, place, tensor).copy_(tensor)
         packed = staging.to(self._device, non_blocking=True)
-        u, v, y, *rest = (
+        return batch.with_tensors(
             _view(packed, place, tensor) for tensor, place in zip(tensors, places, strict=False)
         )
-        return GraphBatch((u, v, y), *rest)
 
     def fetch(self, outputs: Mapping[str, Tensor]) -> dict[str, NDArray[np.float32]]:
         """Return outputs (float32) in the host's memory; waits until they are there."""

@@ -1,38 +1,40 @@
-"""Make the network under test from a reference model, and run it on graphs."""
+"""Run the networks on events, as arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
-from numl_serving.graph import EventGraph
-from numl_serving.networks.common import collate
-from numl_serving.networks.nugraph2 import NuGraph2
-from numl_serving.networks.nugraph3 import NuGraph3
-from numl_serving.networks.variants import canonical_name, is_served, recognise
+from numl_serving.event import Event
+from numl_serving.graph import build_graph
+from numl_serving.modelcard import ModelCard
+from numl_serving.networks import build_network, collate
 from numpy.typing import NDArray
-from oracle import NORMALISATION
-from torch import nn
 
 
-def rewritten(model: nn.Module, kind: str, dtype: torch.dtype = torch.float32) -> nn.Module:
-    """Return the network with the weights of a reference model."""
-    architecture = "nugraph2" if kind == "nugraph2" else "nugraph3"
-    state = {
-        canonical_name(name): tensor.float()
-        for name, tensor in model.state_dict().items()
-        if is_served(name)
-    }
-    spec = recognise({name: tuple(t.shape) for name, t in state.items()}, architecture)
-    network = NuGraph2 if architecture == "nugraph2" else NuGraph3
-    return network(spec, state, 5).to(dtype)
+class Network:
+    """A network with its card.
 
+    Args:
+        card: The card.
+        weights: Its weights.
+        dtype: What it computes in.
+    """
 
-def run(
-    network: nn.Module, graphs: Sequence[EventGraph], dtype: torch.dtype = torch.float32
-) -> dict[str, NDArray[Any]]:
-    """Run a network on a batch; returns arrays by output name."""
-    with torch.inference_mode():
-        outputs = network(collate(graphs, NORMALISATION).to(dtype))
-    return {name: tensor.numpy() for name, tensor in outputs.items()}
+    def __init__(
+        self,
+        card: ModelCard,
+        weights: Mapping[str, NDArray[np.float32]],
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.card, self.dtype = card, dtype
+        self.module = build_network(card, weights).to(dtype)
+
+    def answer(self, events: Sequence[Event]) -> dict[str, NDArray[Any]]:
+        """Answer a batch of events; returns arrays by output name."""
+        batch = collate([build_graph(event, self.card) for event in events], self.card)
+        with torch.inference_mode():
+            outputs = self.module(batch.to(self.dtype))
+        return {name: tensor.numpy() for name, tensor in outputs.items()}

@@ -1,23 +1,30 @@
-"""The reference for the networks: nugraph 24.7.1's own models on PyTorch Geometric's own graphs.
-
-The per-plane NuGraph3 was never released: `numl_bench.per_plane` puts its reference together.
-"""
+"""Models and events to compare with nugraph 24.7.1's own code, which is `numl_bench.reference`."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from nugraph.models import NuGraph2, NuGraph3
-from nugraph.util import FeatureNorm, HierarchicalEdges
-from numl_bench.per_plane import PerPlaneNuGraph3
-from numl_serving.event import PLANES, Event, HitTable, SpacepointTable
-from numl_serving.graph import EventGraph
-from numl_serving.modelcard import PlaneNormalisation
+from numl_bench.reference import Reference
+from numl_serving.event import Event
+from numl_serving.modelcard import (
+    Head,
+    ModelCard,
+    NetworkSpec,
+    PlaneNormalisation,
+    Source,
+    WeightsFile,
+    weight_shapes,
+)
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch_geometric.data import HeteroData
+
+KINDS = ("24.7.1", "per-plane", "nugraph2")
+"""The generations of NuGraph3 before 25.4, and NuGraph2."""
+
+UVY = ("u", "v", "y")
 
 NORMALISATION = {
     "u": PlaneNormalisation((389.4, 172.9, 147.8, 4.56), (147.2, 78.0, 228.3, 2.22)),
@@ -25,137 +32,104 @@ NORMALISATION = {
     "y": PlaneNormalisation((546.3, 172.8, 117.0, 4.16), (283.5, 74.0, 115.5, 1.46)),
 }
 
-
-def heterodata(graph: EventGraph) -> HeteroData:
-    """Make the graph object that pynuml and nugraph's transforms hand to a model."""
-    data = HeteroData()
-    position = graph.spacepoint_position
-    if position is None:
-        position = np.zeros((graph.num_spacepoints, 3), np.float32)
-    data["sp"].pos = torch.tensor(position)
-    data["sp"].num_nodes = graph.num_spacepoints
-    for name, plane in zip(PLANES, graph.planes, strict=True):
-        data[name].x = torch.tensor(plane.features)
-        data[name].y_semantic = torch.zeros(len(plane.features), dtype=torch.long)
-        data[name, "plane", name].edge_index = torch.tensor(plane.edges)
-        data[name, "nexus", "sp"].edge_index = torch.tensor(plane.nexus)
-    norm = {
-        plane: torch.tensor(np.array([n.mean, n.std], np.float32))
-        for plane, n in NORMALISATION.items()
-    }
-    data = FeatureNorm.__call__(_Transform(norm), data)
-    data = HierarchicalEdges.__call__(_Transform(norm), data)
-    data["evt"].y = torch.zeros(1, dtype=torch.long)
-    data["evt"].y_vtx = torch.zeros(1, 3)
-    return data
-
-
-class _Transform:
-    """Stands in for nugraph's transforms, which newer PyTorch Geometric makes abstract."""
-
-    def __init__(self, norm: dict[str, Tensor]) -> None:
-        self.norm = norm
-        self.planes = list(PLANES)
-
-
-def answer(
-    model: nn.Module, graph: EventGraph, dtype: torch.dtype = torch.float32
-) -> dict[str, NDArray[Any]]:
-    """Run a reference model on one event; returns arrays by output name."""
-    model = model.to(dtype).eval()
-    data = heterodata(graph)
-    for store in data.node_stores:
-        for key, value in store.items():
-            if isinstance(value, Tensor) and value.is_floating_point():
-                store[key] = value.to(dtype)
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        outputs = _answer(model, data)
-    finally:
-        torch.set_default_dtype(default)
-    return {name: value.numpy() for name, value in outputs.items()}
-
-
-@torch.no_grad()
-def _answer(model: Any, data: HeteroData) -> dict[str, Tensor]:
-    if isinstance(model, NuGraph3):
-        return _nugraph3(model, data)
-    if isinstance(model, NuGraph2):
-        return _nugraph2(model, data)
-    outputs: dict[str, Tensor] = model.answer(data)
-    return outputs
-
-
-class _NoLoss(nn.Module):
-    """Stands in for the decoders' losses, which take neither float64 nor an empty event."""
-
-    def forward(self, x: Tensor, y: Tensor) -> float:
-        return 0.0
-
-
-def _nugraph3(model: NuGraph3, data: HeteroData) -> dict[str, Tensor]:
-    # 24.7.1's own forward ends in a NameError after the decoders: the same calls without its end.
-    model.encoder(data)
-    for _ in range(model.num_iters):
-        model.core_net(data)
-    for decoder in model.decoders:
-        decoder.loss = _NoLoss()
-        decoder(data)
-    outputs = {}
-    for plane in PLANES:
-        for name in ("x_semantic", "x_filter"):
-            if name in data[plane]:
-                outputs[f"{name}_{plane}"] = data[plane][name]
-    for name in ("e", "v"):
-        if name in data["evt"]:
-            outputs[f"{name}_evt"] = data["evt"][name]
-    return outputs
-
-
-def _nugraph2(model: NuGraph2, data: HeteroData) -> dict[str, Tensor]:
-    outputs = model(
-        {plane: data[plane].x for plane in PLANES},
-        {plane: data[plane, "plane", plane].edge_index for plane in PLANES},
-        {plane: data[plane, "nexus", "sp"].edge_index for plane in PLANES},
-        torch.empty(data["sp"].num_nodes, 0),
-        {},
-    )
-    return {f"{name}_{p}": value for name, planes in outputs.items() for p, value in planes.items()}
-
-
-KINDS = ("24.7.1", "per-plane", "nugraph2")
-"""The variants of NuGraph3, and NuGraph2."""
-
-
 _GAIN = {"24.7.1": 2.35, "per-plane": 2.5, "nugraph2": 2.5}
 
 
-def reference(kind: str, seed: int) -> nn.Module:
-    """Make a reference model with random weights.
+def card_of(
+    kind: str, planes: Sequence[str] = UVY, features: Sequence[str] = ("integral", "rms")
+) -> ModelCard:
+    """Return the card of a model in nugraph's default widths.
+
+    Args:
+        kind: One of `KINDS`.
+        planes: Names of the planes.
+        features: Hit features after the position's two.
+    """
+    nugraph2, first = kind == "nugraph2", kind == "24.7.1"
+    norm = list(NORMALISATION.values())
+    more = len(features) - 2
+    classes = tuple("abcdefg" if kind == "per-plane" else "abcde")
+    event_classes = tuple("abcd" if kind == "per-plane" else "abc")
+    probabilities = "softmax" if first else "none"
+    heads = [
+        Head("semantic", "x_semantic", "hit", len(classes), probabilities, classes),
+        Head("filter", "x_filter", "hit", 1, "sigmoid"),
+    ]
+    if not nugraph2:
+        heads += [
+            Head("event", "e", "event", len(event_classes), probabilities, event_classes),
+            Head("vertex", "v", "event", 3),
+        ]
+    return ModelCard(
+        network=NetworkSpec(
+            kind="nugraph2" if nugraph2 else "nugraph3",
+            generation="24.7.1" if nugraph2 else kind,
+            iterations=5,
+            hit_width=64 if nugraph2 else 128,
+            nexus_width=16 if nugraph2 else 32,
+            event_width=0 if nugraph2 else 32,
+            classes=len(classes) if nugraph2 else 1,
+            nexus_start="position" if first else "zeros",
+            nexus="sum" if first else "concat",
+        ),
+        planes=tuple(planes),
+        hit_features=("wire_position", "time_position", *features),
+        position_scale=(0.3, 0.055),
+        spacepoint_positions=first,
+        normalisation={
+            plane: PlaneNormalisation(mean + (0.5,) * more, std + (0.5,) * more)
+            for plane, (mean, std) in zip(planes, 2 * norm, strict=False)
+        },
+        heads=tuple(heads),
+        clustering=None,
+        weights=WeightsFile("weights.safetensors", "0" * 64),
+        source=Source("model.ckpt", "0" * 64),
+    )
+
+
+def random_weights(card: ModelCard, seed: int) -> dict[str, NDArray[np.float32]]:
+    """Make random weights for a card.
 
     They are larger than those a training starts from: with smaller ones every hit gets nearly
     the same answer, whatever its edges, with larger ones rounding errors grow from iteration to
     iteration.
     """
-    torch.manual_seed(seed)
-    model: nn.Module
-    if kind == "nugraph2":
-        model = NuGraph2()
-    elif kind == "24.7.1":
-        model = NuGraph3(event_head=True, vertex_head=True)
-    else:
-        model = PerPlaneNuGraph3()
-    for parameter in model.parameters():
-        parameter.data *= _GAIN[kind]
-    return model
+    rng = np.random.default_rng(seed)
+    spec = card.network
+    gain = _GAIN["nugraph2" if spec.kind == "nugraph2" else spec.generation]
+    weights = {}
+    shapes = weight_shapes(card)
+    for name, shape in shapes.items():
+        inputs = shapes[f"{name.rsplit('.', 1)[0]}.weight"][-1]
+        shared = spec.generation == "24.7.1" and spec.kind == "nugraph3" and "heads" not in name
+        planes = 1 if shared else len(card.planes)
+        shape = tuple(planes if size == -1 else size for size in shape)
+        bound = gain / math.sqrt(inputs)
+        weights[name] = rng.uniform(-bound, bound, shape).astype(np.float32)
+    if spec.kind == "nugraph2":
+        # Each class has a layer of its own: a block of the whole.
+        own = np.repeat(np.eye(spec.classes), spec.hit_width, axis=1)
+        weights["heads.semantic.weight"] *= math.sqrt(spec.classes) * own.astype(np.float32)
+    return weights
+
+
+def reference(kind: str, seed: int, dtype: torch.dtype = torch.float32) -> Reference:
+    """Make nugraph's own model with random weights."""
+    card = card_of(kind)
+    return Reference(card, random_weights(card, seed), dtype)
+
+
+def answer(reference: Reference, event: Event) -> dict[str, NDArray[Any]]:
+    """Run a reference on one event; returns arrays by output name."""
+    return reference.network(reference.preprocess(event.tensors()), gradients=False)
 
 
 def random_event(
     rng: np.random.Generator,
     hits: int,
     *,
-    planes: tuple[int, ...] = (0, 1, 2),
+    card: ModelCard | None = None,
+    planes: Sequence[int] | None = None,
     positions: bool = False,
     duplicates: bool = False,
 ) -> Event:
@@ -164,36 +138,39 @@ def random_event(
     Args:
         rng: The source of randomness.
         hits: Number of hits.
-        planes: Planes that get hits.
+        card: The model that it is for; None: one that takes the wire's common columns.
+        planes: Planes that get hits; None: all.
         positions: Whether spacepoints carry positions.
         duplicates: Whether hit ids repeat, so that spacepoints have several edges in a plane.
     """
-    plane = rng.choice(np.array(planes, np.int32), hits)
+    schema = (card or card_of("24.7.1" if positions else "per-plane")).schema
+    count = len(schema.planes)
+    plane = rng.choice(np.array(range(count) if planes is None else planes, np.int32), hits)
     ids = np.arange(hits, dtype=np.int32)
-    if duplicates:
-        ids //= 3
     rng.shuffle(ids)
+    if duplicates:
+        # Not in several planes: nugraph's generations see them differently there.
+        ids = ids // 3 * count + plane
     spacepoints = 2 * hits // 5
-    hit_ids = [
-        np.where(rng.random(spacepoints) < 0.2, -1, rng.choice(ids[plane == p], spacepoints))
-        if (plane == p).any()
-        else np.full(spacepoints, -1)
-        for p in range(3)
-    ]
-    return Event(
-        hits=HitTable(
-            hit_id=ids,
-            local_plane=plane,
-            local_time=rng.uniform(0, 6400, hits).astype(np.float32),
-            local_wire=rng.integers(0, 3456, hits, dtype=np.int32),
-            integral=rng.lognormal(4.5, 1, hits).astype(np.float32),
-            rms=rng.uniform(2, 12, hits).astype(np.float32),
-        ),
-        spacepoints=SpacepointTable(
-            np.arange(spacepoints, dtype=np.int32),
-            hit_id_u=hit_ids[0].astype(np.int32),
-            hit_id_v=hit_ids[1].astype(np.int32),
-            hit_id_y=hit_ids[2].astype(np.int32),
-            position=rng.uniform(-1, 1, (spacepoints, 3)).astype(np.float32) if positions else None,
-        ),
-    )
+    columns: dict[str, NDArray[Any]] = {
+        "hit_table_hit_id": ids,
+        "hit_table_local_plane": plane,
+        "hit_table_local_time": rng.uniform(0, 6400, hits).astype(np.float32),
+        "hit_table_local_wire": rng.integers(0, 3456, hits, dtype=np.int32),
+        "hit_table_integral": rng.lognormal(4.5, 1, hits).astype(np.float32),
+        "hit_table_rms": rng.uniform(2, 12, hits).astype(np.float32),
+        "spacepoint_table_spacepoint_id": np.arange(spacepoints, dtype=np.int32),
+    }
+    for number, name in enumerate(schema.planes):
+        own = ids[plane == number]
+        named = rng.choice(own, spacepoints) if len(own) else np.full(spacepoints, -1)
+        missing = rng.random(spacepoints) < 0.2
+        columns[f"spacepoint_table_hit_id_{name}"] = np.where(missing, -1, named).astype(np.int32)
+    for tensor in schema.tensors:
+        if tensor.name in columns or (tensor.optional and not positions):
+            continue
+        if tensor.optional:
+            columns[tensor.name] = rng.uniform(-1, 1, spacepoints).astype(np.float32)
+        else:
+            columns[tensor.name] = rng.integers(0, 2, hits).astype(tensor.dtype)
+    return Event.from_tensors(columns, schema)

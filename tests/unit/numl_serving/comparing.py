@@ -1,0 +1,58 @@
+"""Compare answers entry by entry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def differences(
+    expected: Mapping[str, NDArray[Any]],
+    actual: Mapping[str, NDArray[Any]],
+    tolerance: float = 1e-5,
+) -> list[str]:
+    """Say where answers differ; empty if they agree.
+
+    Every entry is compared on a scale of its own: its size or, as a small number may be the
+    difference of large ones, the root mean square of its row (the numbers of its node; without
+    rows of the tensor). Integers have to be equal.
+
+    Args:
+        expected: Answers by output name.
+        actual: Answers by output name.
+        tolerance: Largest difference, in units of the scale.
+
+    Returns:
+        A line for each tensor that differs, with its worst entry.
+    """
+    if expected.keys() != actual.keys():
+        return [f"outputs are {sorted(actual)}, not {sorted(expected)}"]
+    found = []
+    for name, wanted in expected.items():
+        given = actual[name]
+        if given.shape != wanted.shape:
+            found.append(f"{name} has shape {given.shape}, not {wanted.shape}")
+        elif wanted.size:
+            error = _errors(wanted, given)
+            worst = np.unravel_index(np.argmax(error), error.shape)
+            limit = 0 if np.issubdtype(wanted.dtype, np.integer) else tolerance
+            if not error[worst] <= limit:
+                place = ", ".join(map(str, worst))
+                found.append(
+                    f"{name}[{place}] is {given[worst]!s}, not {wanted[worst]!s}: "
+                    f"{error[worst]:.1e} of its scale"
+                )
+    return found
+
+
+def _errors(wanted: NDArray[Any], given: NDArray[Any]) -> NDArray[np.float64]:
+    """Return each entry's difference in units of its scale; NaN, which argmax finds, if not."""
+    exact = wanted.astype(np.float64)
+    axes = tuple(range(1, wanted.ndim)) or None
+    local = np.sqrt(np.mean(np.square(exact), axis=axes, keepdims=True))
+    scale = np.maximum(np.maximum(np.abs(exact), local), np.finfo(np.float32).tiny)
+    errors: NDArray[np.float64] = np.abs(given.astype(np.float64) - exact) / scale
+    return errors
