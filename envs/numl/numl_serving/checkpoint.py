@@ -356,7 +356,7 @@ def _tensor(
     try:
         if elements:
             offset = lazy.offset * dtype.itemsize
-            found = np.ndarray(lazy.size, dtype, storages[key], offset, stride).copy()
+            found: NDArray[Any] = np.ndarray(lazy.size, dtype, storages[key], offset, stride).copy()
         else:
             found = np.empty(lazy.size, dtype)
     except (ValueError, OverflowError):

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from numl_serving import generations
 from numl_serving.errors import ModelFilesError
-from numl_serving.generations import GENERATIONS, HEADS, Generation, HeadRow
+from numl_serving.generations import GENERATIONS, Generation, HeadRow
 from numl_serving.modelcard import Clustering, Head, NetworkSpec, shapes_of
 
 Shape = tuple[int, ...]
@@ -58,7 +59,7 @@ class Recognised:
     @property
     def classified(self) -> frozenset[str]:
         """Names of the heads whose numbers are classes."""
-        return frozenset(row.name for row in HEADS if row.named_classes)
+        return frozenset(row.name for row in generations.HEADS if row.named_classes)
 
     @property
     def clustering(self) -> Clustering | None:
@@ -244,7 +245,7 @@ def _candidate(
     )
     heads: list[Head] = []
     layers = dict(generation.layers)
-    for row in HEADS:
+    for row in generations.HEADS:
         for pattern in row.layers:
             bias = shapes.get(pattern.format(**first, set=0) + ".bias")
             if bias is not None and len(bias) == 1:

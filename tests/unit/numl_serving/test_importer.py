@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoint_files import CHECKOUT, UVY, checkpoint_of, folder25, model24, norm_file
-from numl_serving import importer, recognition
+from numl_serving import generations, importer
 from numl_serving.errors import CheckpointError, ModelFilesError, ServingError
 from numl_serving.event import Event, Schema
 from numl_serving.example import example_event
@@ -179,7 +179,7 @@ def test_a_new_head_with_classes_needs_one_row(
     state["flavour_decoder.net.bias"] = torch.randn(2)
     checkpoint = checkpoint_of(state, tmp_path, flavour_classes=["numu", "nue"])
     row = HeadRow("flavour", "f", "event", "softmax", ("flavour_decoder.net",), named_classes=True)
-    monkeypatch.setattr(recognition, "HEADS", (*recognition.HEADS, row))
+    monkeypatch.setattr(generations, "HEADS", (*generations.HEADS, row))
     out = tmp_path / "out"
     card = import_checkpoint(Request(checkpoint, "nugraph3", out, norm_file(tmp_path))).card
     assert card.heads[-1].classes == ("numu", "nue")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoint_files import CASES25, HEADS, UVY, folder25, model24, recognised, served
-from numl_serving import recognition
+from numl_serving import generations
 from numl_serving.checkpoint import read_checkpoint
 from numl_serving.errors import ModelFilesError
 from numl_serving.generations import HeadRow
@@ -211,7 +211,7 @@ def test_a_new_head_needs_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
         state[f"charge_decoder.net.{plane}.bias"] = rng.normal(size=2)
     assert "unexpected charge_decoder" in refusal(state, "nugraph3")
     row = HeadRow("charge", "x_charge", "hit", "none", ("charge_decoder.net.{plane}",))
-    monkeypatch.setattr(recognition, "HEADS", (*recognition.HEADS, row))
+    monkeypatch.setattr(generations, "HEADS", (*generations.HEADS, row))
     found = recognised(state, "nugraph3")
     assert (found.heads[-1].output, found.heads[-1].width) == ("x_charge", 2)
     assert found.weights(state)["heads.charge.weight"].shape == (3, 2, 128)
