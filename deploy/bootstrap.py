@@ -7,7 +7,13 @@ under whatever ``python`` the person typed.
 import importlib.util
 import os
 import signal
+import site
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from deploy.environment.install import Environment
+    from deploy.environment.lock import Flavour
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
 KIT_PYTHON = os.path.join(ROOT, ".venv", "bin", "python")  # noqa: PTH118
@@ -39,7 +45,7 @@ def _missing() -> "str | None":
 
 
 def ensure_execution_environment() -> None:
-    """Continue in the execution environment's Python, which is made if need be.
+    """Continue in the Python of the full execution environment, which is made if need be.
 
     For scripts that need torch or NuGraph's own stack.
 
@@ -47,9 +53,28 @@ def ensure_execution_environment() -> None:
         SystemExit: With status 2 and one line on standard error.
     """
     # Its own mark: another Python that has torch may lack everything else.
-    if os.path.exists(os.path.join(sys.prefix, "numlkit-environment.json")):  # noqa: PTH110, PTH118
+    mark = os.path.join(sys.prefix, "numlkit-environment.json")  # noqa: PTH118
+    if os.path.exists(mark) and importlib.util.find_spec("torch") is not None:  # noqa: PTH110
         return
     ensure_kit()
+    python = str(_environment("cpu").python)
+    os.execv(python, [python, *sys.argv])
+
+
+def ensure_serving() -> None:
+    """Continue in a Python that has the kit's dependencies, and can import ``numl_serving``.
+
+    The environment for serving is made if need be. What both have is the kit's.
+
+    Raises:
+        SystemExit: With status 2 and one line on standard error.
+    """
+    ensure_kit()
+    site.addsitedir(str(_environment("serving").site_packages))
+
+
+def _environment(flavour: "Flavour") -> "Environment":
+    """Return an execution environment, which is made if need be."""
     from deploy.cli import INTERRUPTED, describe_os_error, interrupted
     from deploy.console import Console
     from deploy.environment.standard import standard_environment
@@ -59,7 +84,7 @@ def ensure_execution_environment() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with console.step("prepare") as say:
-            python = str(standard_environment("cpu").ensure(say).python)
+            return standard_environment(flavour).ensure(say)
     except KitError as error:
         console.error(error)
         raise SystemExit(2) from None
@@ -69,7 +94,6 @@ def ensure_execution_environment() -> None:
     except KeyboardInterrupt:
         console.error(interrupted())
         raise SystemExit(INTERRUPTED) from None
-    os.execv(python, [python, *sys.argv])
 
 
 def ensure_kit() -> None:

@@ -17,12 +17,13 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 from deploy.building.request import TARGETS, BuildRequest
 from deploy.building.run import Workplace, build, look_around
 from deploy.cli import Parser, make_parser, run
 from deploy.console import Console
+from deploy.environment.lock import Flavour
 from deploy.errors import DeploymentError
 from deploy.paths import CHECKOUT
 from deploy.server.release import RELEASES
@@ -39,7 +40,13 @@ def parser() -> Parser:
         deployment=False,
     )
     parser.add_argument("--target", choices=(*TARGETS, "all"), help="what to build")
-    parser.add_argument("--flavour", choices=("cpu", "gpu"), default="cpu", help="default: cpu")
+    parser.add_argument(
+        "--flavour",
+        choices=get_args(Flavour),
+        default="cpu",
+        help="what for: serving on CPUs alone, small; cpu or gpu, with NuGraph's own packages "
+        "for a group's own models (default: cpu)",
+    )
     parser.add_argument(
         "--base",
         choices=("slim", "ngc"),

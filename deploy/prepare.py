@@ -13,6 +13,7 @@ if __package__ in (None, ""):
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
 from deploy.checks.launch import check_given, check_room, check_shown_folders
 from deploy.cli import Parser, make_parser, run
@@ -20,6 +21,7 @@ from deploy.console import Console, Say
 from deploy.deployment import Deployment, load_deployment
 from deploy.engines.base import Engine
 from deploy.engines.choose import engine_named
+from deploy.engines.site import kits_flavour
 from deploy.environment.standard import standard_environment
 from deploy.options import add_deployment_options, overrides
 from deploy.state import DeploymentFolder
@@ -35,6 +37,12 @@ def parser() -> Parser:
         "The engine auto is local here.",
     )
     add_deployment_options(flags)
+    flags.add_argument(
+        "--full",
+        action="store_true",
+        help="also make the environment with torch and NuGraph's own packages, for training and "
+        "tests, and print its folder",
+    )
     return flags
 
 
@@ -56,13 +64,20 @@ def _prepare(options: argparse.Namespace, console: Console) -> int:
     with console.step("prepare") as say:
         engine.prepare(deployment=deployment, say=say)
         _lay_out(engine, deployment, folder, say)
-    made = folder.repository
-    if engine.name == "local":
-        made = standard_environment(deployment.flavour).environment.folder
-    console.line(str(made))
-    answer = {"environment": str(made)} if engine.name == "local" else {}
+        made = _environment(deployment, engine, full=options.full, say=say)
+    console.line(str(made or folder.repository))
+    answer = {"environment": str(made)} if made is not None else {}
     console.answer({"ok": True, **answer, "repository": str(folder.repository)})
     return 0
+
+
+def _environment(deployment: Deployment, engine: Engine, *, full: bool, say: Say) -> Path | None:
+    """Return the folder of the environment that is asked for, if there is one."""
+    if full:
+        return standard_environment("cpu").ensure(say).folder
+    if engine.name == "local":
+        return standard_environment(kits_flavour(deployment)).environment.folder
+    return None
 
 
 def _lay_out(engine: Engine, deployment: Deployment, folder: DeploymentFolder, say: Say) -> None:

@@ -52,11 +52,10 @@ from deploy.console import Console, Say
 from deploy.cores import usable_cores
 from deploy.deployment import DEFAULT_MODELS, Deployment
 from deploy.engines.local import LocalEngine
-from deploy.environment.compiled import compiled_folder
 from deploy.environment.standard import standard_environment
 from deploy.errors import KitError
 from deploy.files import write_atomically
-from deploy.paths import MODEL_REPOSITORY, cache_folder
+from deploy.paths import MODEL_REPOSITORY
 from deploy.repository.stage import find_model
 from deploy.speed.cells import PROTOCOLS, SERVERS, EventSet, Results
 from deploy.speed.document import Document, document
@@ -219,9 +218,6 @@ def _given_set(options: argparse.Namespace) -> EventSet:
     with EventFile(options.file) as file:
         wanted = range(min(len(file), options.events))
         events = [dict(file.read(index).tensors) for index in wanted]
-    for event in events:
-        for axis in "xyz":
-            event.pop(f"spacepoint_table_position_{axis}", None)
     return EventSet(options.file.name, events, loaded=False)
 
 
@@ -306,18 +302,14 @@ def speed(options: argparse.Namespace, console: Console) -> int:
             worker = stack.enter_context(
                 closing(
                     InProcess(
-                        standard_environment(deployment.flavour).environment,
+                        standard_environment("cpu").ensure(say),
                         folders,
                         folder / "events.npz",
-                        compiled=compiled_folder(cache_folder()),
                         core=cores[-1],
                     )
                 )
             )
             results.machine |= worker.facts
-            for model, facts in worker.models.items():
-                if facts["uncompiled"]:
-                    say(f"{model}: only eager: {facts['uncompiled']}")
         results.machine["load_before"] = os.getloadavg()
         measure(settings, worker, server, results, say)
         results.machine["load_after"] = os.getloadavg()
@@ -373,7 +365,7 @@ def instances(options: argparse.Namespace, console: Console) -> int:
     options.hits = options.loaded_hits
     sets = event_sets(options, say)
     LocalEngine().prepare(deployment=deployment, say=say)
-    environment = standard_environment(deployment.flavour).environment
+    environment = standard_environment("cpu").ensure(say)
     cores, models = usable_cores(), {}
     with tempfile.TemporaryDirectory() as folder:
         events = Path(folder) / "events.npz"
@@ -386,7 +378,6 @@ def instances(options: argparse.Namespace, console: Console) -> int:
                 events,
                 [each.name for each in sets],
                 instances=cores,
-                compiled=compiled_folder(cache_folder()),
                 rounds=options.rounds,
                 seconds=options.seconds,
                 say=say,
@@ -419,7 +410,7 @@ def _store(run: Document, path: Path | None) -> None:
 
 def _network(folder: Path) -> str:
     card = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-    return f"{card['architecture']} {card['variant']}"
+    return f"{card['network']['kind']} {card['network']['generation']}"
 
 
 def _show(console: Console, table: Table) -> None:

@@ -13,10 +13,9 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(CHECKOUT)
 
-from deploy.bootstrap import ensure_execution_environment
+from deploy.bootstrap import ensure_serving
 
-ensure_execution_environment()
-sys.path.insert(0, str(CHECKOUT / "envs" / "numl"))
+ensure_serving()
 
 from numl_serving.errors import ServingError
 from numl_serving.generations import HEADS

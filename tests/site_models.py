@@ -99,7 +99,7 @@ def write_environment(archive: Path, python: str = "3.11") -> Path:
     prefix = archive.with_suffix(".prefix")
     prefix.mkdir()
     lay_out(find_interpreter(python), prefix)
-    packages = standard_environment("cpu").packages / "lib"
+    packages = standard_environment("serving").packages / "lib"
     source = next(packages.glob("python3.*")) / "site-packages"
     target = prefix / "lib" / f"python{python}" / "site-packages"
     for path in source.glob("numpy*"):

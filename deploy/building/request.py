@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 from deploy.building.preflight import Room
+from deploy.environment.lock import Flavour
 from deploy.paths import cache_folder
 from deploy.server.release import TritonRelease
 
 Target = Literal["env", "image", "sif"]
-Flavour = Literal["cpu", "gpu"]
 Base = Literal["slim", "ngc"]
 Route = Literal["docker", "apptainer"]
 Compressor = Literal["zstd", "gzip"]
@@ -37,6 +37,7 @@ class Sizes:
 
 
 SIZES: dict[Flavour, Sizes] = {
+    "serving": Sizes(wheels=_GB // 20, environment=_GB // 5, packed=_GB // 20),
     "cpu": Sizes(wheels=_GB // 2, environment=_GB, packed=_GB * 4 // 10),
     "gpu": Sizes(wheels=3 * _GB, environment=9 * _GB // 2, packed=3 * _GB),
 }
@@ -65,7 +66,7 @@ class BuildRequest:
 
     Attributes:
         targets: What to make, in order.
-        flavour: Which lock the environment is made from.
+        flavour: What the environment is for, and which lock it is made from.
         base: What the image stands on.
         base_digest: ``sha256:...`` of the base, or None: what its tag names.
         triton: NVIDIA's release of Triton.
@@ -105,7 +106,6 @@ def room_needed(
     engine_folder: Path | None,
     temporary: Path,
     wheels_there: bool,
-    compiler_made: bool,
 ) -> Sequence[Room]:
     """Return the disk that the build will use.
 
@@ -116,7 +116,6 @@ def room_needed(
             on another host.
         temporary: The folder for temporary files.
         wheels_there: Whether the locked wheels are in the cache, and what is made of them.
-        compiler_made: Whether the environment that compiles the networks has to be made.
     """
     sizes, base = SIZES[request.flavour], BASE_BYTES[request.base]
     out = "name another --out"
@@ -125,10 +124,6 @@ def room_needed(
     making = 0 if wheels_there else 3 * sizes.wheels + sizes.environment
     wanted = sizes.environment + making
     needs = [Room(cache_folder(), wanted, "the environment", "set XDG_CACHE_HOME")]
-    if compiler_made:
-        purpose = "the environment that compiles the networks"
-        wanted = sizes.environment + sizes.wheels
-        needs.append(Room(cache_folder(), wanted, purpose, "set XDG_CACHE_HOME"))
     if "env" in request.targets:
         needs.append(Room(request.out, sizes.packed, "the packed environment", out))
         needs.append(Room(request.out, sizes.environment, "its check", out))

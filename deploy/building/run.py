@@ -10,7 +10,6 @@ from pathlib import Path
 import docker
 
 from deploy.building.manifest import Artefact, Kind, read_manifest, record
-from deploy.building.networks import compile_networks, makes_environment
 from deploy.building.preflight import (
     Room,
     check_memory,
@@ -24,8 +23,8 @@ from deploy.building.steps import Steps
 from deploy.building.wire import check_target, wire, wired_settings
 from deploy.console import Console
 from deploy.deployment import DEFAULT_MODELS
-from deploy.environment.install import serving_digest
 from deploy.environment.lock import read_lock
+from deploy.environment.serving import serving_digest
 from deploy.errors import BuildError
 from deploy.files import digest_of, locked, scratch_folder, sha256_of
 from deploy.images.base import BaseImage, base_name, ensure_base
@@ -88,7 +87,6 @@ def look_around(request: BuildRequest) -> Workplace:
         engine_folder=storage_folder(client) if client is not None else None,
         temporary=check_temporary_folder(),
         wheels_there=wheels_folder(cache_folder(), lock).exists(),
-        compiler_made=makes_environment(request.flavour, offline=request.wheels is not None),
     )
     check_writable(needs)
     check_room(needs)
@@ -153,15 +151,10 @@ class _Run:
         request, steps = self._request, self._steps
         if self._workplace.without_docker is not None:
             self._say(f"{self._workplace.without_docker}: Apptainer makes the .sif alone")
-        with steps.step("compiled networks", cache_folder()) as say:
-            networks = compile_networks(
-                request.flavour, offline=request.wheels is not None, say=say
-            )
         with steps.step("environment", cache_folder()) as say:
             build = plan_build(
-                flavour=request.flavour, wheels=request.wheels, python=request.python,
-                networks=networks,
-            )  # fmt: skip
+                flavour=request.flavour, wheels=request.wheels, python=request.python
+            )
             prefix = make_prefix(build, say)
         if request.base == "ngc" or request.wire is not None:
             check_libc(prefix, request.triton)

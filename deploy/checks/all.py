@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from deploy.building.networks import makes_environment
 from deploy.building.preflight import Room
 from deploy.building.request import BuildRequest, room_needed
 from deploy.checks.containers import container_findings, instance_findings
@@ -158,5 +157,4 @@ def _build_rooms(deployment: Deployment, engine: EngineName, images: Path | None
         engine_folder=images,
         temporary=Path(tempfile.gettempdir()),
         wheels_there=False,
-        compiler_made=makes_environment(deployment.flavour, offline=False),
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 from deploy.checks.finding import Finding, Level, ok, wrong
 from deploy.checks.launch import check_plain_folders
 from deploy.deployment import Deployment
+from deploy.engines.site import kits_flavour
 from deploy.environment.check import check_stub_fits
-from deploy.environment.compiled import missing_compiler
 from deploy.environment.install import MARKER
 from deploy.environment.standard import StandardEnvironment, standard_environment
 from deploy.errors import EnvironmentSetupError, KitError, TritonSetupError
@@ -30,7 +30,7 @@ def environment_findings(deployment: Deployment, level: Level) -> Iterator[Findi
     """
     try:
         release = find_release(deployment.triton)
-        standard = standard_environment(deployment.flavour)
+        standard = standard_environment(kits_flavour(deployment))
         root = distribution_folder(cache_folder(), release, standard.lock.python)
         triton = TritonDistribution(root=root, stub_python=standard.lock.python)
         check_plain_folders(deployment)
@@ -47,15 +47,6 @@ def environment_findings(deployment: Deployment, level: Level) -> Iterator[Findi
     yield ok(SUBJECT, f"Triton {release.server} (release {release.release}): {there}")
     what = f"Python {python}, as the stub is built for" if made else "made by the first start"
     yield ok(SUBJECT, f"execution environment: {what}")
-    compiler = missing_compiler()
-    if compiler is not None:
-        yield Finding(
-            "warning",
-            SUBJECT,
-            f"no C++ compiler ({compiler}): what is not compiled yet runs uncompiled, "
-            "which is slower",
-            f"install {compiler}, then down and up",
-        )
 
 
 def _check_environment(standard: StandardEnvironment, triton: TritonDistribution) -> bool:

@@ -19,6 +19,8 @@ from deploy.building.preflight import (
 from deploy.checks.finding import Finding, Level, ok, wrong
 from deploy.deployment import Deployment, EngineName
 from deploy.engines.instances import choose_devices, count_instances
+from deploy.engines.site import kits_flavour
+from deploy.environment.lock import Flavour
 from deploy.environment.standard import standard_environment
 from deploy.errors import BuildError, EnvironmentSetupError, GpuError
 from deploy.paths import cache_folder
@@ -27,8 +29,13 @@ from deploy.supervisor.leftovers import SHARED_MEMORY
 
 SUBJECT = "room"
 _MB = 10**6
-# The environment takes 1.3 GB (5.6 for GPUs), and pip as much again while it unpacks; Triton 0.2.
-_ENVIRONMENT_BYTES = {"cpu": 3_000 * _MB, "gpu": 12_000 * _MB}
+# The environment takes 0.1 GB (1.3 with NuGraph's own packages, 5.6 for GPUs), and pip as much
+# again while it unpacks; Triton 0.2.
+_ENVIRONMENT_BYTES: dict[Flavour, int] = {
+    "serving": 500 * _MB,
+    "cpu": 3_000 * _MB,
+    "gpu": 12_000 * _MB,
+}
 _LAUNCH_BYTES = 100 * _MB
 _SHM_BYTES_PER_INSTANCE = 2 * _MB
 _APPTAINER_TMPDIR = "APPTAINER_TMPDIR"  # Apptainer's own; it goes before TMPDIR
@@ -44,8 +51,10 @@ def launch_rooms(deployment: Deployment, engine: EngineName) -> list[Room]:
     """
     state = DeploymentFolder(deployment.name).path
     rooms = [Room(state, _LAUNCH_BYTES, "the deployment", "set XDG_STATE_HOME")]
-    if (engine == "local" or deployment.checkpoints) and not _has_environment(deployment):
-        needed, what = _ENVIRONMENT_BYTES[deployment.flavour], "the execution environment"
+    # In a container only the import of a checkpoint needs one on this host.
+    flavour: Flavour = kits_flavour(deployment) if engine == "local" else "serving"
+    if (engine == "local" or deployment.checkpoints) and not _has_environment(flavour):
+        needed, what = _ENVIRONMENT_BYTES[flavour], "the execution environment"
         rooms.append(Room(cache_folder(), needed, what, "set XDG_CACHE_HOME"))
     # Containers have their own: Apptainer's --containall, too, puts one there.
     if engine == "local":
@@ -160,8 +169,8 @@ def _shared_bytes(deployment: Deployment) -> int:
     return count * _SHM_BYTES_PER_INSTANCE
 
 
-def _has_environment(deployment: Deployment) -> bool:
+def _has_environment(flavour: Flavour) -> bool:
     try:
-        return standard_environment(deployment.flavour).packages.exists()
+        return standard_environment(flavour).packages.exists()
     except EnvironmentSetupError:  # another check's to say
         return True

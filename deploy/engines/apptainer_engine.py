@@ -13,6 +13,7 @@ from deploy.building.request import sif_name
 from deploy.deployment import Deployment
 from deploy.engines.base import end_process, process_with_identity
 from deploy.engines.container import ContainerEngine, ImageInUse, image_in_use
+from deploy.engines.site import fit_flavours
 from deploy.errors import LaunchError
 from deploy.failures.apptainer import complaint
 from deploy.failures.table import Diagnosis, diagnose
@@ -108,5 +109,7 @@ def _place(deployment: Deployment) -> tuple[Path, str]:
     if deployment.env == "packed":
         sif = folder / f"tritonserver-{deployment.triton}.sif"
         return sif, f"apptainer pull {sif} docker://{base_name('ngc', deployment.triton)}"
-    build = f"python3 deploy/build.py --target sif --flavour {deployment.flavour}"
-    return folder / sif_name(deployment.triton, deployment.flavour), build
+    flavours = fit_flavours(deployment)
+    places = [folder / sif_name(deployment.triton, flavour) for flavour in flavours]
+    build = f"python3 deploy/build.py --target sif --flavour {flavours[-1]}"
+    return next((sif for sif in places if sif.is_file()), places[-1]), build

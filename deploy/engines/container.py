@@ -24,15 +24,15 @@ from deploy.engines.site import (
     Runtime,
     all_complete,
     check_site,
+    fit_flavours,
     kit_models,
     runs_in_kits,
     site_environments,
     site_models,
     stage_site_model,
 )
-from deploy.environment.install import serving_digest
 from deploy.environment.lock import read_lock
-from deploy.environment.standard import standard_environment
+from deploy.environment.serving import serving_digest
 from deploy.errors import LaunchError
 from deploy.images.labels import ENVIRONMENT_LABEL, FLAVOUR_LABEL, SERVING_LABEL, TRITON_LABEL
 from deploy.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
@@ -111,12 +111,13 @@ def image_in_use(
             f"{name} is none of the kit's images: it has no label {ENVIRONMENT_LABEL}",
             "--image with one that deploy/build.py has made, or --env packed",
         )
-    for label, wanted in ((FLAVOUR_LABEL, deployment.flavour), (TRITON_LABEL, deployment.triton)):
-        if labels.get(label) != wanted:
+    flavours = fit_flavours(deployment)
+    for label, wanted in ((FLAVOUR_LABEL, flavours), (TRITON_LABEL, (deployment.triton,))):
+        if labels.get(label) not in wanted:
             raise LaunchError(
                 f"{name} is of {label.removeprefix('org.numlkit.')} {labels.get(label)!r}, "
-                f"wanted is {wanted!r}",
-                f"python3 deploy/build.py --flavour {deployment.flavour}, or another --image",
+                f"wanted is {' or '.join(map(repr, wanted))}",
+                f"python3 deploy/build.py --flavour {flavours[-1]}, or another --image",
             )
     return ImageInUse(name, digest, labels)
 
@@ -176,8 +177,7 @@ class ContainerEngine(Engine):
         self.require_room(deployment, extracted_bytes(deployment))
         if deployment.checkpoints:
             # The import runs on the host; the server in the container never unpickles anything.
-            environment = standard_environment(deployment.flavour).ensure(say)
-            ensure_own_weights(deployment, environment, say)
+            ensure_own_weights(deployment, say)
         self.models(deployment=deployment)
 
     @abstractmethod

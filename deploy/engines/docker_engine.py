@@ -24,7 +24,7 @@ from deploy.engines.container import (
 )
 from deploy.engines.container_options import run_command
 from deploy.engines.packed import find_archive
-from deploy.engines.site import site_environments, site_models
+from deploy.engines.site import fit_flavours, site_environments, site_models
 from deploy.errors import DeploymentError, LaunchError
 from deploy.failures.table import diagnose
 from deploy.images.base import base_name
@@ -48,28 +48,25 @@ class DockerEngine(ContainerEngine):
 
     def image(self, *, deployment: Deployment) -> ImageInUse:
         """Return the image that a launch would start."""
-        packed = deployment.env == "packed"
-        name = deployment.image or (
-            base_name("ngc", deployment.triton)
-            if packed
-            else image_name(deployment.triton, deployment.flavour)
-        )
+        triton, flavours = deployment.triton, fit_flavours(deployment)
+        remedy = f"python3 deploy/build.py --target image --flavour {flavours[-1]}"
+        names = [image_name(triton, flavour) for flavour in flavours]
+        if deployment.image or deployment.env == "packed":
+            names = [deployment.image or base_name("ngc", triton)]
+            remedy = f"docker pull {names[0]}, or docker load it"
         client = connect()
         try:
-            image = client.images.get(name)
-        except ImageNotFound:
-            build = f"python3 deploy/build.py --target image --flavour {deployment.flavour}"
-            raise LaunchError(
-                f"the Docker engine has no image {name}",
-                f"docker pull {name}, or docker load it" if packed or deployment.image else build,
-            ) from None
+            for name in names:
+                with suppress(ImageNotFound):
+                    image = client.images.get(name)
+                    return image_in_use(name, str(image.id), image.labels, deployment)
         except DockerException as error:
             words = first_line(error)
             known = diagnose(words) or refusal(words)
             raise LaunchError(known.cause, known.remedy) from None
         finally:
             client.close()
-        return image_in_use(name, str(image.id), image.labels, deployment)
+        raise LaunchError(f"the Docker engine has no image {names[-1]}", remedy)
 
     def plan(self, *, deployment: Deployment) -> LaunchPlan:
         """Return what a launch would do."""

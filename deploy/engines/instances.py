@@ -31,7 +31,7 @@ def choose_devices(deployment: Deployment) -> DevicePlan:
         raise GpuError(
             f"none of {', '.join(deployment.models)} is made for a GPU", "start with --cpu"
         )
-    lock = read_lock(ENVIRONMENT_SOURCE / "locks", deployment.flavour)
+    lock = read_lock(ENVIRONMENT_SOURCE / "locks", "gpu")
     return plan_gpus(
         deployment.devices,
         find_gpus(),

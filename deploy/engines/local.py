@@ -18,7 +18,6 @@ from deploy.engines.instances import (
     choose_devices,
     count_instances,
     gpu_instances,
-    gpu_models,
 )
 from deploy.engines.own_weights import digest_served, ensure_own_weights, own_weights
 from deploy.engines.site import (
@@ -26,13 +25,13 @@ from deploy.engines.site import (
     all_complete,
     check_site,
     kit_models,
+    kits_flavour,
     runs_in_kits,
     site_environments,
     site_models,
     stage_site_model,
 )
 from deploy.environment.check import check_models_answer, check_stub_fits
-from deploy.environment.compiled import compiled_folder, ensure_compiled
 from deploy.environment.install import Environment
 from deploy.environment.standard import standard_environment
 from deploy.paths import MODEL_REPOSITORY, cache_folder
@@ -71,7 +70,7 @@ class LocalEngine(Engine):
 
     def plan(self, *, deployment: Deployment) -> LaunchPlan:
         """Return what a launch would do."""
-        environment = standard_environment(deployment.flavour).environment
+        environment = standard_environment(kits_flavour(deployment)).environment
         distribution = self._distribution(deployment, environment)
         folder = DeploymentFolder(deployment.name)
         for variable, path in (
@@ -126,12 +125,11 @@ class LocalEngine(Engine):
     def prepare(self, *, deployment: Deployment, say: Say) -> None:
         """Make Triton, environment and weights where they lack, and check them."""
         cache = cache_folder()
-        standard = standard_environment(deployment.flavour)
+        standard = standard_environment(kits_flavour(deployment))
         environment, site = standard.environment, site_models(deployment)
         models = kit_models(deployment)
         needs_environment = bool(models) or any(runs_in_kits(model) for model in site)
-        devices = choose_devices(deployment)
-        for warning in devices.warnings:
+        for warning in choose_devices(deployment).warnings:
             say(f"warning: {warning}")
         distribution = ensure_distribution(
             cache, find_release(deployment.triton), standard.lock.python, say
@@ -144,25 +142,19 @@ class LocalEngine(Engine):
         if needs_environment:
             standard.ensure(say)
             check_stub_fits(environment, distribution)
-        ensure_own_weights(deployment, environment, say)
+        ensure_own_weights(deployment, say)
         # Reads every configuration: a broken one is to be found before the checks cost time.
         self.models(deployment=deployment)
         if not models:
             return
         weights = own_weights(deployment)
-        folders = {m: weights.get(m, MODEL_REPOSITORY / m / VERSION) for m in models}
-        compiled = ensure_compiled(environment, [*folders.values()], cache, say)
-        on_gpu = [folders[model] for model in gpu_models(deployment)]
-        for gpu in devices.kinds:
-            ensure_compiled(environment, on_gpu, cache, say, gpu=gpu)
+        folders = [weights.get(m, MODEL_REPOSITORY / m / VERSION) for m in models]
         say("checking that every model gives its golden answer")
         check_models_answer(
             environment,
-            [*folders.values()],
+            folders,
             stamps=cache / "checked",
             threads=deployment.threads,
-            compiled=compiled_folder(cache),
-            compiled_as=compiled.name,
         )
 
     def command(self, plan: LaunchPlan) -> Sequence[str]:
@@ -172,7 +164,7 @@ class LocalEngine(Engine):
 
     def models(self, *, deployment: Deployment) -> tuple[StagedModel, ...]:
         """Return the models, configured for a launch."""
-        environment = standard_environment(deployment.flavour).environment
+        environment = standard_environment(kits_flavour(deployment)).environment
         settings, weights = _settings(deployment, environment), own_weights(deployment)
         runtime = self._runtime(deployment)
         return (
@@ -201,7 +193,7 @@ class LocalEngine(Engine):
         return TritonDistribution(root=root, stub_python=python)
 
     def _runtime(self, deployment: Deployment) -> Runtime:
-        environment = standard_environment(deployment.flavour).environment
+        environment = standard_environment(kits_flavour(deployment)).environment
         distribution = self._distribution(deployment, environment)
         return Runtime(
             environment=environment.folder,
@@ -214,7 +206,7 @@ class LocalEngine(Engine):
 
     def artefact(self, *, deployment: Deployment) -> str:
         """Return the digest of execution environment and model files."""
-        environment = standard_environment(deployment.flavour).environment
+        environment = standard_environment(kits_flavour(deployment)).environment
         return digest_served(deployment, environment.digest)
 
 
@@ -222,7 +214,6 @@ def _settings(deployment: Deployment, environment: Environment) -> LaunchSetting
     return LaunchSettings(
         environment=environment.folder,
         parameters={
-            "compiled": str(compiled_folder(cache_folder())),
             "environment_digest": environment.digest,
             "threads": str(deployment.threads),
         },

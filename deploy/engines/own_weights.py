@@ -9,7 +9,6 @@ from deploy.console import Say
 from deploy.deployment import Deployment
 from deploy.engines.site import digest_site, kit_models, site_models
 from deploy.environment.checkpoints import ensure_imported, imported_folder
-from deploy.environment.install import Environment
 from deploy.files import digest_of
 from deploy.paths import MODEL_REPOSITORY, cache_folder
 from deploy.repository.stage import MODEL_FILES, VERSION
@@ -23,7 +22,7 @@ def own_weights(deployment: Deployment) -> dict[str, Path]:
     }
 
 
-def ensure_own_weights(deployment: Deployment, environment: Environment, say: Say) -> None:
+def ensure_own_weights(deployment: Deployment, say: Say) -> None:
     """Import the checkpoints that are not imported yet.
 
     Raises:
@@ -31,7 +30,7 @@ def ensure_own_weights(deployment: Deployment, environment: Environment, say: Sa
     """
     for model, checkpoint in deployment.checkpoints.items():
         norm = deployment.norms.get(model)
-        ensure_imported(cache_folder(), environment, model, checkpoint, norm, say)
+        ensure_imported(cache_folder(), model, checkpoint, norm, say)
 
 
 def digest_served(deployment: Deployment, runtime: str) -> str:

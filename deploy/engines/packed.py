@@ -7,6 +7,7 @@ from pathlib import Path
 
 from deploy.console import Say
 from deploy.deployment import Deployment
+from deploy.engines.site import fit_flavours
 from deploy.environment.given import GivenEnvironment, check_usable, look_into
 from deploy.errors import EnvironmentSetupError, LaunchError
 from deploy.images.labels import TRITON_LABEL
@@ -30,16 +31,14 @@ def find_archive(deployment: Deployment) -> Path:
             raise EnvironmentSetupError(f"{deployment.archive}: no such file", "--archive PATH")
         return deployment.archive
     folder = CHECKOUT / "dist"
-    found = sorted(
-        folder.glob(f"numl-{deployment.flavour}-py*.tar.gz"), key=lambda p: p.stat().st_mtime
-    )
+    flavours = fit_flavours(deployment)
+    found = [path for each in flavours for path in folder.glob(f"numl-{each}-py*.tar.gz")]
     if not found:
         raise EnvironmentSetupError(
             f"no packed environment in {folder}",
-            f"python3 deploy/build.py --target env --flavour {deployment.flavour}, "
-            "or --archive PATH",
+            f"python3 deploy/build.py --target env --flavour {flavours[-1]}, or --archive PATH",
         )
-    return found[-1]
+    return max(found, key=lambda path: path.stat().st_mtime)
 
 
 def packed_environment(deployment: Deployment, say: Say = lambda _text: None) -> GivenEnvironment:

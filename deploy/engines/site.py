@@ -13,6 +13,7 @@ from tritonclient.grpc import model_config_pb2
 from deploy.console import Say
 from deploy.deployment import Deployment
 from deploy.environment.given import GivenEnvironment, check_usable, look_into
+from deploy.environment.lock import Flavour
 from deploy.errors import EnvironmentSetupError, RepositoryError
 from deploy.paths import MODEL_REPOSITORY, cache_folder
 from deploy.repository.config import ModelConfig
@@ -198,6 +199,22 @@ def digest_site(models: Iterable[SiteModel]) -> str:
 def runs_in_kits(model: SiteModel) -> bool:
     """Return whether a model of a site runs in the kit's environment, having none of its own."""
     return uses_stubs(model.config) and model.environment is None
+
+
+def kits_flavour(deployment: Deployment) -> Flavour:
+    """Return which of the kit's environments the models run in that have none of their own.
+
+    A site's may need more than serves the kit's models on CPUs.
+    """
+    if deployment.flavour == "gpu":
+        return "gpu"
+    return "cpu" if any(runs_in_kits(model) for model in site_models(deployment)) else "serving"
+
+
+def fit_flavours(deployment: Deployment) -> tuple[Flavour, ...]:
+    """Return the flavours of images that have what the models need, the smallest first."""
+    needed = kits_flavour(deployment)
+    return ("serving", "cpu") if needed == "serving" else (needed,)
 
 
 def all_complete(models: Iterable[SiteModel]) -> bool:

@@ -60,27 +60,23 @@ def check_models_answer(
     *,
     stamps: Path,
     threads: int,
-    compiled: Path | None = None,
-    compiled_as: str = "",
 ) -> None:
     """Check that every model imports, loads and gives its golden answer.
 
     A check that passed is remembered by the digest of environment and model files,
-    since it costs an import of torch.
+    since it takes seconds.
 
     Args:
         environment: The environment to check.
         models: Folders with ``model.json``, weights and ``golden.npz``.
         stamps: Where passed checks are remembered.
-        threads: Torch threads.
-        compiled: Folder of compiled networks, for those that have theirs in it.
-        compiled_as: Names what is in it.
+        threads: Threads of each model instance.
 
     Raises:
         EnvironmentSetupError: If the environment itself does not work.
         RepositoryError: If a model does not load or gives another answer.
     """
-    total = hashlib.sha256(f"{environment.digest}{compiled_as}".encode())
+    total = hashlib.sha256(environment.digest.encode())
     for folder in models:
         files = (folder / "model.json", folder / "weights.safetensors", folder / "golden.npz")
         total.update(digest_of(files, base=folder).encode())
@@ -89,8 +85,6 @@ def check_models_answer(
         return
     # -P: the working directory must not hide a package of the environment.
     command = [str(environment.python), "-P", "-m", "numl_serving.check", *map(str, models)]
-    if compiled is not None:
-        command += ["--compiled", str(compiled)]
     variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     variables["OMP_NUM_THREADS"] = str(threads)
     done = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)

@@ -1,19 +1,20 @@
-"""A user's own weights for a launch: imported once inside the execution environment."""
+"""A user's own weights for a launch: imported once."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 from deploy.console import Say
-from deploy.environment.install import Environment
 from deploy.errors import DeploymentError, RepositoryError
 from deploy.files import locked
 from deploy.paths import CHECKOUT, MODEL_REPOSITORY
-from deploy.repository.stage import MODEL_FILES, VERSION, read_architecture
+from deploy.repository.card import read_card
+from deploy.repository.stage import MODEL_FILES, VERSION
 
 
 def imported_folder(cache: Path, checkpoint: Path, norm: Path | None) -> Path:
@@ -26,7 +27,8 @@ def imported_folder(cache: Path, checkpoint: Path, norm: Path | None) -> Path:
     """
     if checkpoint.is_dir():
         return checkpoint.resolve()
-    total = hashlib.sha256()
+    # An earlier kit's importer wrote model cards of another format.
+    total = hashlib.sha256(b"model card 2")
     for path in (checkpoint, norm):
         if path is None:
             continue
@@ -89,7 +91,6 @@ def _why_not_read(path: Path) -> str | None:
 
 def ensure_imported(
     cache: Path,
-    environment: Environment,
     model: str,
     checkpoint: Path,
     norm: Path | None,
@@ -99,7 +100,6 @@ def ensure_imported(
 
     Args:
         cache: The kit's cache folder.
-        environment: Runs the import.
         model: The model that will serve the weights.
         checkpoint: A Lightning checkpoint, or a folder that was made from one.
         norm: Feature normalisation, if the checkpoint carries none.
@@ -114,8 +114,8 @@ def ensure_imported(
     tracked = MODEL_REPOSITORY / model / VERSION
     with locked(folder.with_suffix(".lock")):
         say(f"importing {checkpoint.name} for {model}")
-        command = [str(environment.python), str(CHECKOUT / "scripts" / "import_checkpoint.py")]
-        command += [str(checkpoint.resolve()), "--model", read_architecture(tracked)]
+        command = [sys.executable, str(CHECKOUT / "scripts" / "import_checkpoint.py")]
+        command += [str(checkpoint.resolve()), "--model", read_card(tracked).network]
         command += ["--out", str(folder), "--json"]
         if norm is not None:
             command += ["--norm", str(norm.resolve())]

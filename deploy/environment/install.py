@@ -9,28 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import psutil
 
 from deploy.console import Say
 from deploy.environment.interpreter import Interpreter
 from deploy.environment.lock import Lock
+from deploy.environment.pip import PIP, get_locked, run_pip
+from deploy.environment.serving import serving_digest, serving_wheel
 from deploy.errors import EnvironmentSetupError
-from deploy.files import digest_of, locked, remove_folder, write_atomically
+from deploy.files import locked, remove_folder, write_atomically
+from deploy.programs import run
 
-TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 MARKER = "numlkit-environment.json"
-_LAYOUT = "2"  # changes when this module lays an environment out differently
+_LAYOUT = "3"  # changes when this module lays an environment out differently
 
 
 @dataclass(frozen=True)
@@ -51,6 +45,12 @@ class Environment:
     def python(self) -> Path:
         """Its interpreter."""
         return self.folder / "bin" / "python"
+
+    @property
+    def site_packages(self) -> Path:
+        """The folder of ``numl_serving``; Python finds the locked packages from there."""
+        short = ".".join(self.python_version.split(".")[:2])
+        return self.folder / "lib" / f"python{short}" / "site-packages"
 
     @property
     def libpython(self) -> Path:
@@ -80,15 +80,6 @@ def plan_environment(
     )
 
 
-def serving_digest(source: Path) -> str:
-    """Return the digest of ``numl_serving``, as it lies in ``envs/numl``."""
-    files = [source / "pyproject.toml"]
-    files += [
-        p for p in (source / "numl_serving").rglob("*") if p.suffix in {".py", ".cpp", ".typed"}
-    ]
-    return digest_of(files, base=source)
-
-
 def ensure_environment(
     cache: Path, lock: Lock, interpreter: Interpreter, source: Path, say: Say
 ) -> Environment:
@@ -113,9 +104,10 @@ def ensure_environment(
             with _whole_or_not_at_all(base):
                 _install_locked(base, lock, interpreter, say)
         if not marker.exists():
+            wheel = serving_wheel(cache, source, say)
             say("installing numl_serving")
             with _whole_or_not_at_all(environment.folder):
-                _install_serving(base, environment, interpreter, source)
+                _install_serving(base, environment, interpreter, wheel)
     return environment
 
 
@@ -134,105 +126,40 @@ def _install_locked(base: Path, lock: Lock, interpreter: Interpreter, say: Say) 
     # marker, written last, is what makes it count.
     say(f"making a virtual environment for Python {interpreter.version}")
     _make_virtual_environment(base, interpreter)
-    say(f"installing torch {lock.versions['torch']}")
-    torch = [*_pip(base), "--requirement", str(lock.torch)]
-    try:
-        _run(torch, "pip cannot install torch")
-    except EnvironmentSetupError:
-        if not lock.versions["torch"].endswith("+cpu"):
-            raise
-        # The wheel is not where pip looks by default: ask PyTorch's own index for it.
-        say(f"installing torch from {TORCH_CPU_INDEX}")
-        _run([*torch, "--index-url", TORCH_CPU_INDEX], "pip cannot install torch")
-    say(f"installing {len(lock.versions) - 1} packages")
-    packages = [*_pip(base), "--require-hashes", "--requirement", str(lock.packages)]
-    _run(packages, "pip cannot install the locked packages", _progress(say))
+    get_locked(_pip(base), lock, "install", scratch=base, say=say, given=None)
     _mark(base, {"lock": lock.digest, "python": interpreter.version})
 
 
 def _install_serving(
-    base: Path, environment: Environment, interpreter: Interpreter, source: Path
+    base: Path, environment: Environment, interpreter: Interpreter, wheel: Path
 ) -> None:
     folder = environment.folder
     _make_virtual_environment(folder, interpreter)
-    site = next((folder / "lib").glob("python3.*")) / "site-packages"
-    below = next((base / "lib").glob("python3.*")) / "site-packages"
+    site = environment.site_packages
+    below = base / site.relative_to(folder)
     (site / "locked-packages.pth").write_text(f"{below}\n", encoding="utf-8")
     environment.libpython.symlink_to(interpreter.libpython)
     # mpi4py looks for the MPI library, and that for its own, in the prefix it runs in.
     for entry in (base / "lib").iterdir():
         if entry != below.parent:
             (folder / "lib" / entry.name).symlink_to(entry)
-    # Built from a copy: setuptools leaves build folders beside what it builds.
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        copy = Path(scratch) / "numl"
-        ignored = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
-        shutil.copytree(source, copy, ignore=ignored)
-        command = [*_pip(folder), "--no-build-isolation", str(copy)]
-        _run(command, "pip cannot install numl_serving")
+    command = [*_pip(folder), str(wheel)]
+    run_pip(command, "pip cannot install numl_serving", scratch=folder)
     _mark(folder, {"digest": environment.digest, "python": environment.python_version})
 
 
 def _make_virtual_environment(folder: Path, interpreter: Interpreter) -> None:
     # Without pip: a bare Debian's Python cannot put one there, and the kit has its own.
     command = [str(interpreter.executable), "-m", "venv", "--without-pip", "--clear", str(folder)]
-    _run(command, "python -m venv failed")
+    run(command, failed="python -m venv failed", error=EnvironmentSetupError)
 
 
 def _pip(folder: Path) -> list[str]:
     """Return the kit's pip, told to install exactly what is named into ``folder``."""
-    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
-    return [*pip, "install", "--no-deps", "--progress-bar=off", "--disable-pip-version-check"]
+    pip = [*PIP, "--python", str(folder / "bin" / "python")]
+    # What is imported is compiled then, which is a small part.
+    return [*pip, "install", "--no-deps", "--no-compile", "--progress-bar=off"]
 
 
 def _mark(folder: Path, facts: dict[str, str]) -> None:
     write_atomically(folder / MARKER, json.dumps(facts) + "\n")
-
-
-def _progress(say: Say) -> Say:
-    def line(text: str) -> None:
-        if text.startswith("Downloading "):
-            say(text.strip())
-
-    return line
-
-
-def _run(command: Sequence[str], failed: str, line: Say | None = None) -> None:
-    """Run ``command``; raise with the last line that says ERROR if it fails."""
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    errors: list[str] = []
-    reader = threading.Thread(target=lambda: errors.extend(process.stderr or ()), daemon=True)
-    reader.start()
-    try:
-        for text in process.stdout:
-            if line is not None:
-                line(text)
-        status = process.wait()
-    except BaseException:
-        # pip does its work in a process below the one that was started.
-        with suppress(psutil.NoSuchProcess):
-            for below in psutil.Process(process.pid).children(recursive=True):
-                below.kill()
-        process.kill()
-        process.wait()
-        raise
-    reader.join()
-    if status != 0:
-        said = [text.strip() for text in errors if text.strip()]
-        # pip's last complaint is its conclusion; the ones before list what it has seen.
-        complaints = [text for text in said if text.startswith("ERROR")] or said
-        reason = complaints[-1] if complaints else f"exit status {status}"
-        raise EnvironmentSetupError(
-            f"{failed}: {reason.removeprefix('ERROR: ')}",
-            "check network, disk and pip's settings (pip config list), then repeat the command",
-        )

@@ -1,4 +1,4 @@
-"""The kit's own execution environment: its lock, its interpreter, its place in the cache."""
+"""The kit's own execution environments: each one's lock, interpreter, place in the cache."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from deploy.console import Say
 from deploy.environment.install import Environment, ensure_environment, plan_environment
 from deploy.environment.interpreter import Interpreter, find_interpreter
-from deploy.environment.lock import Lock, read_lock
+from deploy.environment.lock import Flavour, Lock, read_lock
 from deploy.paths import ENVIRONMENT_SOURCE, cache_folder
 
 
@@ -35,8 +35,8 @@ class StandardEnvironment:
         )
 
 
-def standard_environment(flavour: str) -> StandardEnvironment:
-    """Return the environment of ``flavour`` (``cpu`` or ``gpu``).
+def standard_environment(flavour: Flavour) -> StandardEnvironment:
+    """Return the environment of ``flavour``.
 
     Raises:
         EnvironmentSetupError: If the lock or an interpreter for it is missing.

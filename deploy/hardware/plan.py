@@ -49,14 +49,6 @@ class DevicePlan:
         return tuple(device.uuid for device in self.devices)
 
     @property
-    def kinds(self) -> tuple[Device, ...]:
-        """The first device of each compute capability: what is compiled for it suits the others."""
-        first: dict[tuple[int, int], Device] = {}
-        for device in self.devices:
-            first.setdefault(device.compute_capability, device)
-        return tuple(first.values())
-
-    @property
     def variables(self) -> dict[str, str]:
         """What the server's environment must hold: it sees these devices and no others."""
         return {"CUDA_VISIBLE_DEVICES": ",".join(self.uuids)}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from deploy.console import Say
 from deploy.deployment import DEFAULT_MODELS
+from deploy.environment.lock import Flavour
 from deploy.images.base import Base
 from deploy.images.tars import CONTENT_EPOCH
 from deploy.images.triton import triton_layer
@@ -80,7 +81,7 @@ def stage_models(
     repository: Path,
     models: Sequence[str],
     environment_digest: str,
-    flavour: str,
+    flavour: Flavour,
 ) -> None:
     """Write the repositories that the image serves: ``cpu``, and ``gpu`` in that flavour.
 
@@ -89,7 +90,7 @@ def stage_models(
         repository: The model repository to take the models from.
         models: The models.
         environment_digest: Names the environment; the models check that they run in it.
-        flavour: ``cpu`` or ``gpu``.
+        flavour: What the environment is for.
 
     Raises:
         RepositoryError: Naming the model, the file and what is wrong.

@@ -27,7 +27,7 @@ class ImageFacts:
         revision: The commit.
         created: When, in seconds since 1970.
         version: The kit's version.
-        flavour: ``cpu`` or ``gpu``.
+        flavour: What its environment is for.
         triton: NVIDIA's release of Triton.
         environment_digest: Names the execution environment.
         serving_digest: Names the ``numl_serving`` in it.

@@ -18,7 +18,7 @@ from deploy.files import unless_locked
 from deploy.packing.packages import UNPACKED
 
 KEPT = 3
-"""Environments that stay, and sets of wheels: two flavours, and the one before a change."""
+"""Environments that stay, sets of wheels, and wheels of ``numl_serving``."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def clear_cache(cache: Path) -> Removed:
                 if not any(_folders(recipe / UNPACKED)):
                     freed += _remove(recipe)
                     names.append(_name(recipe, cache))
-    for folder in _older(cache / "wheels"):
+    for folder in (*_older(cache / "wheels"), *_older(cache / "serving")):
         with unless_locked(folder.with_suffix(".lock")) as free:
             if free:
                 freed += _remove(folder)

@@ -23,8 +23,6 @@ from deploy.packing.wheel_tree import WheelName, unpack_wheel
 
 SERVING = "numl-serving"
 UNPACKED = "unpacked"
-NETWORKS = "lib/numl_serving/compiled"
-"""Where ``numl_serving.compiled`` looks for compiled networks in its own environment."""
 
 _SITECUSTOMIZE = '''\
 """Python finds the packages of this environment, and no others."""
@@ -130,16 +128,13 @@ def package_wheel(shop: Workshop, wheel: Path) -> PackageName:
     return shop.make(package, [f"python {shop.short_version}.*"], fill)
 
 
-def package_serving(
-    shop: Workshop, wheel: Path, digest: str, networks: Iterable[Path]
-) -> PackageName:
+def package_serving(shop: Workshop, wheel: Path, digest: str) -> PackageName:
     """Package ``numl_serving`` with what identifies the environment.
 
     Args:
         shop: Where packages are made.
         wheel: ``numl_serving``.
         digest: Names the environment.
-        networks: Folders of compiled networks.
     """
     name = WheelName.of(wheel)
 
@@ -149,8 +144,6 @@ def package_serving(
         (tree / MARKER).write_text(json.dumps(facts) + "\n", encoding="utf-8")
         customisation = tree / "lib" / f"python{shop.short_version}" / "sitecustomize.py"
         customisation.write_text(_SITECUSTOMIZE, encoding="utf-8")
-        for folder in networks:
-            shutil.copytree(folder, tree / NETWORKS / folder.name)
 
     package = PackageName(SERVING, name.version, f"{_py(shop)}_{digest[:8]}")
     return shop.make(package, [f"python {shop.short_version}.*"], fill)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.environment.interpreter import Interpreter, find_interpreter, given_interpreter
-from deploy.environment.lock import Lock, read_lock
+from deploy.environment.lock import Flavour, Lock, read_lock
+from deploy.environment.serving import serving_digest
 from deploy.errors import EnvironmentSetupError
 from deploy.files import digest_of
 from deploy.packing.channel import (
@@ -37,18 +38,17 @@ class EnvironmentBuild:
     """An environment, made or not yet made.
 
     Attributes:
-        flavour: ``cpu`` or ``gpu``.
+        flavour: What it is for.
         lock: The packages in it.
         interpreter: What it runs on: of this host, or of a conda channel.
         recipe: Names how packages are made.
-        digest: Names its contents: recipe, lock, interpreter, ``numl_serving``, networks.
+        digest: Names its contents: recipe, lock, interpreter, ``numl_serving``.
         source: Folder of the ``numl_serving`` distribution (``envs/numl``).
         wheels: A folder with the locked wheels, if they are not to be downloaded.
         cache: The folder for what is made on the way.
-        networks: Folders of compiled networks that it takes along.
     """
 
-    flavour: str
+    flavour: Flavour
     lock: Lock
     interpreter: Interpreter | ChannelInterpreter
     recipe: str
@@ -56,7 +56,6 @@ class EnvironmentBuild:
     source: Path
     wheels: Path | None
     cache: Path
-    networks: tuple[Path, ...] = ()
 
     @property
     def prefix(self) -> Path:
@@ -71,11 +70,10 @@ class EnvironmentBuild:
 
 def plan_build(
     *,
-    flavour: str,
+    flavour: Flavour,
     wheels: Path | None,
     python: Path | None,
     channel: str | None = None,
-    networks: tuple[Path, ...] = (),
 ) -> EnvironmentBuild:
     """Decide what an environment is made of.
 
@@ -83,12 +81,11 @@ def plan_build(
     one of this host.
 
     Args:
-        flavour: ``cpu`` or ``gpu``.
+        flavour: What it is for.
         wheels: A folder with the locked wheels; then no network is asked for anything.
         python: An interpreter of this host.
         channel: Name or URL of a conda channel that has to be used. Without it,
             conda-forge is asked but need not answer.
-        networks: Folders of compiled networks.
 
     Raises:
         EnvironmentSetupError: If the lock cannot be read or there is no interpreter for it.
@@ -105,13 +102,8 @@ def plan_build(
         if isinstance(interpreter, ChannelInterpreter)
         else identity_of(interpreter)
     )
-    files = [ENVIRONMENT_SOURCE / "pyproject.toml"]
-    package = ENVIRONMENT_SOURCE / "numl_serving"
-    files += [path for path in package.rglob("*") if path.suffix in {".py", ".cpp", ".typed"}]
-    serving = digest_of(files, base=ENVIRONMENT_SOURCE)
-    # Their folders are named by what they were made from, which the compiler is no part of.
-    compiled = "".join(digest_of(folder.iterdir(), base=folder.parent) for folder in networks)
-    total = hashlib.sha256("\0".join((recipe, lock.digest, identity, serving, compiled)).encode())
+    serving = serving_digest(ENVIRONMENT_SOURCE)
+    total = hashlib.sha256("\0".join((recipe, lock.digest, identity, serving)).encode())
     return EnvironmentBuild(
         flavour=flavour,
         lock=lock,
@@ -121,7 +113,6 @@ def plan_build(
         source=ENVIRONMENT_SOURCE,
         wheels=wheels,
         cache=cache_folder(),
-        networks=networks,
     )
 
 

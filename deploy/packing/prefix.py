@@ -13,6 +13,7 @@ from pathlib import Path
 
 from deploy.console import Say
 from deploy.environment.install import MARKER
+from deploy.environment.serving import serving_wheel
 from deploy.files import built_folder, locked
 from deploy.packing.channel import ChannelInterpreter, install, solve_locally
 from deploy.packing.conda_package import PLACEHOLDER, PackageName, write_repodata
@@ -26,7 +27,7 @@ from deploy.packing.packages import (
     package_wheel,
 )
 from deploy.packing.plan import EnvironmentBuild
-from deploy.packing.wheels import build_serving_wheel, locked_wheels
+from deploy.packing.wheels import locked_wheels
 
 _CHANNEL = "https://conda.invalid/numlkit"
 """Stands in conda-meta for the local channel, whose place says nothing to others."""
@@ -122,7 +123,7 @@ def _make_packages(build: EnvironmentBuild, shop: Workshop, say: Say) -> list[Pa
     with ThreadPoolExecutor(os.cpu_count()) as executor:
         python = executor.submit(_package_python, build, shop)
         waiting = [executor.submit(package_wheel, shop, wheel) for wheel in wheels]
-        waiting.append(executor.submit(_package_own, build, shop))
+        waiting.append(executor.submit(_package_own, build, shop, say))
         try:
             packages = [*python.result(), *(future.result() for future in waiting)]
             return sorted(packages, key=lambda package: package.name)
@@ -137,9 +138,9 @@ def _package_python(build: EnvironmentBuild, shop: Workshop) -> Sequence[Package
     return [package_interpreter(shop, build.interpreter)]
 
 
-def _package_own(build: EnvironmentBuild, shop: Workshop) -> PackageName:
-    wheel = build_serving_wheel(build.source, shop.scratch)
-    return package_serving(shop, wheel, build.digest, build.networks)
+def _package_own(build: EnvironmentBuild, shop: Workshop, say: Say) -> PackageName:
+    wheel = serving_wheel(build.cache, build.source, say)
+    return package_serving(shop, wheel, build.digest)
 
 
 def _forget_places(metadata: Path) -> None:

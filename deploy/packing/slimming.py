@@ -31,10 +31,7 @@ class Rule:
     why: str
 
 
-KEPT = (
-    Rule("{site}/torch/bin/torch_shm_manager", "torch looks for it when it is imported"),
-    Rule("{site}/numl_serving/*.cpp", "compiled networks are told apart by it"),
-)
+KEPT = (Rule("{site}/torch/bin/torch_shm_manager", "torch looks for it when it is imported"),)
 
 LEFT_OUT = (
     Rule("{site}/*.dist-info/RECORD*", "lists the wheel's files; conda-meta lists ours"),
@@ -131,7 +128,6 @@ COMPILED = (
     "{site}/numpy/*",
     "{site}/pynvml*",
     "{site}/safetensors/*",
-    "{site}/scipy/*",
     "{site}/torch/*",
     "{site}/torchgen/*",
     "{site}/tqdm/*",
@@ -143,15 +139,6 @@ NOT_COMPILED = (
     "{stdlib}/distutils/*",
     "{site}/numpy/distutils/*",
     "{site}/numpy/f2py/*",
-    "{site}/scipy/cluster/*",
-    "{site}/scipy/fft*",
-    "{site}/scipy/integrate/*",
-    "{site}/scipy/interpolate/*",
-    "{site}/scipy/io/*",
-    "{site}/scipy/ndimage/*",
-    "{site}/scipy/optimize/*",
-    "{site}/scipy/signal/*",
-    "{site}/scipy/stats/*",
     "{site}/torch/_dynamo/*",
     "{site}/torch/_inductor/*",
     "{site}/torch/_vendor/*",

@@ -12,8 +12,8 @@ from pathlib import Path
 
 PHASES = ("process", "interpreter", "imports", "weights", "warm-up")
 """From the server's start until the instance's process runs; until the first line of
-``numl_serving``; until all is imported; until weights and compiled networks are loaded; until
-the golden event is answered."""
+``numl_serving``; until all is imported; until the weights are loaded; until the golden event is
+answered."""
 
 _LINE = re.compile(
     r"\b(?P<instance>[\w.-]+) ready (?P<whole>[\d.]+) s after its server's start: "

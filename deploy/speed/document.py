@@ -20,8 +20,7 @@ from deploy.speed.cells import (
 FORMAT = 2
 GRADIENTS_ON = "reference, gradients on"
 GRADIENTS_OFF = "reference, gradients off"
-EAGER = "numl_serving, eager"
-COMPILED = "numl_serving, compiled"
+SERVING = "numl_serving"
 REFERENCES = (GRADIENTS_ON, GRADIENTS_OFF)
 """The paths that ``numl_bench.paths`` measures in one process."""
 
@@ -104,14 +103,10 @@ def _cell(cell: Cell, turns: Sequence[Turn], results: Results) -> Document:
             [float(np.median(turn.latencies)) - turn.preprocess - turn.network for turn in turns]
         ),
     }
-    alone = [
-        times
-        for path in (COMPILED, EAGER)
-        if (times := results.in_process.get((cell.model, cell.events, path))) is not None
-    ]
-    if alone and cell.server == "ours":
+    alone = results.in_process.get((cell.model, cell.events, SERVING))
+    if alone is not None and cell.server == "ours":
         # Against one core in one process: its median round stands for the whole run.
-        one = float(np.median(alone[0].rate()))
+        one = float(np.median(alone.rate()))
         entry["times_one_core"] = spread([turn.rate / one for turn in turns])
     return entry
 

@@ -20,12 +20,10 @@ class InProcess:
         environment: The environment it runs in.
         models: Folders with ``model.json`` and weights, by name.
         events: File of events, as ``numl_bench`` writes it; torch may make a folder beside it.
-        compiled: Folder of compiled networks; None measures without.
         core: The core it is pinned to.
 
     Attributes:
         facts: What it says of torch.
-        models: What it says of each model.
 
     Raises:
         KitError: If it does not start.
@@ -37,12 +35,9 @@ class InProcess:
         models: Mapping[str, Path],
         events: Path,
         *,
-        compiled: Path | None,
         core: int,
     ) -> None:
         arguments = [str(events), *(f"{name}={folder}" for name, folder in models.items())]
-        if compiled is not None:
-            arguments += ["--compiled", str(compiled)]
         self._child = Child(
             environment, "numl_bench.worker", arguments, scratch=events.parent, cores={core}
         )
@@ -52,7 +47,6 @@ class InProcess:
             self.close()
             raise
         self.facts: dict[str, Any] = started["facts"]
-        self.models: dict[str, dict[str, Any]] = started["models"]
 
     def measure(
         self, model: str, events: str, seconds: float

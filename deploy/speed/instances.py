@@ -40,7 +40,6 @@ def compare_instances(
     sets: Sequence[str],
     *,
     instances: int,
-    compiled: Path,
     rounds: int,
     seconds: float,
     say: Say,
@@ -53,7 +52,6 @@ def compare_instances(
         events: File of events, as ``numl_bench`` writes it.
         sets: The sets of events in it.
         instances: How many instances.
-        compiled: Folder of compiled networks.
         rounds: How often each has its turn.
         seconds: How long each answers a set, in a turn.
         say: Is told what happens.
@@ -69,7 +67,7 @@ def compare_instances(
     for number in range(rounds):
         for name, (processes, threads) in processes_and_threads.items():
             say(f"round {number + 1} of {rounds}: {name}")
-            arguments = [str(events), str(model), str(threads), "--compiled", str(compiled)]
+            arguments = [str(events), str(model), str(threads)]
             with ExitStack() as stack:
                 started = time.monotonic()
                 children = [

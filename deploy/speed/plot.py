@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from deploy.speed.cells import TITLES
-from deploy.speed.document import COMPILED, EAGER, GRADIENTS_OFF, GRADIENTS_ON, Document
+from deploy.speed.document import GRADIENTS_OFF, GRADIENTS_ON, SERVING, Document
 
 _COLOURS = {"ours": "tab:blue", "today": "tab:red", "best": "tab:orange"}
 _STYLES = {"grpc": "-", "http": "--", "shm": ":"}
 _PATHS = {
-    COMPILED: ("tab:blue", "in one process, one core"),
-    EAGER: ("tab:cyan", "in one process, uncompiled"),
+    SERVING: ("tab:blue", "in one process, one core"),
     GRADIENTS_ON: ("tab:red", "reference in one process"),
     GRADIENTS_OFF: ("tab:orange", "reference, gradients off"),
 }

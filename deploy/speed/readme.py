@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deploy.errors import KitError
-from deploy.speed.document import COMPILED, GRADIENTS_OFF, Document, find
+from deploy.speed.document import GRADIENTS_OFF, SERVING, Document, find
 from deploy.speed.tables import ms, times
 
 BEGIN = "<!-- speed: made by scripts/benchmark.py readme from scripts/data/speed -->"
@@ -106,9 +106,9 @@ def _alone(run: Document) -> Iterator[str]:
     for model in run["models"]:
         for events in SETS:
             named = {"model": model, "events": events}
-            ours = find(run["in_process"], path=COMPILED, **named)
+            ours = find(run["in_process"], path=SERVING, **named)
             theirs = find(run["in_process"], path=GRADIENTS_OFF, **named)
-            ratio = find(run["in_process_ratios"], of=COMPILED, against=GRADIENTS_OFF, **named)
+            ratio = find(run["in_process_ratios"], of=SERVING, against=GRADIENTS_OFF, **named)
             if ours and theirs and ratio:
                 parts = (ms(ours[stage]["p50"]) for stage in ("preprocess", "network", "event"))
                 yield (

@@ -280,7 +280,7 @@ def other(kit: Kit, demo: dict[str, Any]) -> Iterator[Other]:
         Path(name).chmod(0o755)
         user = account(Path(name) / "home")
         cache = cache_folder()
-        made = ("checked", "compiled", "environments", "triton")
+        made = ("checked", "environments", "triton")
         if kit.engine == "local":
             shared_cache(user.home, cache, made, user)
         needed = [CHECKOUT, *python_folders(), *(cache / each for each in made)]

@@ -26,7 +26,7 @@ MODELS = ("nugraph3", "classifier", "plain", "pair")
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    standard_environment("cpu").ensure(lambda _text: None)
+    standard_environment("serving").ensure(lambda _text: None)
     return write_environment(tmp_path_factory.mktemp("environments") / "their numpy.tar.gz")
 
 

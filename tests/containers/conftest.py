@@ -22,10 +22,9 @@ import pytest
 from docker.errors import NotFound
 from docker.models.containers import Container
 
-from deploy.building.networks import compile_networks
 from deploy.console import Say
 from deploy.deployment import DEFAULT_MODELS
-from deploy.environment.install import serving_digest
+from deploy.environment.serving import serving_digest
 from deploy.images.base import BaseImage, base_name, ensure_base
 from deploy.images.build import BuiltImage, build_image
 from deploy.images.context import make_context
@@ -88,8 +87,7 @@ class Ingredients:
 
 @pytest.fixture(scope="session")
 def ingredients(engine: docker.DockerClient) -> Ingredients:
-    networks = compile_networks("cpu", offline=False, say=say)
-    build = plan_build(flavour="cpu", wheels=None, python=None, networks=networks)
+    build = plan_build(flavour="cpu", wheels=None, python=None)
     name = base_name("slim", RELEASE.release)
     base = ensure_base(engine, name=name, digest=None, cache=cache_folder(), say=say)
     return Ingredients(build, make_prefix(build, say), base)

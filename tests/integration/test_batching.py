@@ -1,57 +1,177 @@
-"""Requests that wait join into one run of the network, through a real Triton."""
+"""Requests that wait join into one batch, and their number is Triton's to limit: a real Triton.
+
+There is no GPU here: the models say that they are on one, and their runtime is played, in numpy.
+All else is what serves on a GPU.
+"""
 
 from __future__ import annotations
 
 import time
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tritonclient.grpc as grpc
 from prometheus_client.parser import text_string_to_metric_families
+from tritonclient.utils import InferenceServerException
 
-from deploy.paths import CHECKOUT
-from tests.conformance.test_wire import Tensors, ask, read_event
-from tests.kit import Kit
+from tests.kit import Kit, until
 
-EVENTS, CLIENTS = 5, 8
+MODEL = """
+import time
+from types import SimpleNamespace
+
+import numpy as np
+from numl_serving import triton
+from numl_serving.answer import BatchResult
+from numl_serving.errors import DeviceLostError
+from numl_serving.event import UVY, Tensor
+from numl_serving.triton import TritonPythonModel
 
 
-def counted(answer: dict[str, Any]) -> dict[str, float]:
-    """Return the model's own counters; they are published a tenth of a second late."""
-    time.sleep(0.5)
-    address = f"http://127.0.0.1:{answer['ports']['metrics']}/metrics"
+class Played:
+    # Answers each hit with its own id, after {seconds} s; hit -1 is the end of the GPU.
+    card = SimpleNamespace(
+        schema=UVY, outputs=(Tensor("x_filter_u", np.dtype(np.float32), (-1,)),)
+    )
+
+    def infer(self, event):
+        pass
+
+    def infer_batch(self, events):
+        time.sleep({seconds})
+        ids = [event.hit("hit_id") for event in events]
+        lost = any((each == -1).any() for each in ids)
+        error = DeviceLostError("cuda:0 cannot be used any more")
+        outputs = [error if lost else {{"x_filter_u": each.astype(np.float32)}} for each in ids]
+        return BatchResult(outputs, 1, 0.0, {seconds})
+
+
+triton.Runtime = SimpleNamespace(load=lambda *given, **named: Played())
+triton.choose_device = lambda kind, device_id: "cuda:0"
+"""
+HITS = ("hit_id", "local_plane", "local_time", "local_wire", "integral", "rms")
+SPACEPOINTS = ("spacepoint_id", "hit_id_u", "hit_id_v", "hit_id_y")
+FLOATS = ("local_time", "integral", "rms")
+EVENTS, WAITING = 4, 5
+CONFIG = """
+backend: "python"
+max_batch_size: 0
+output {{ name: "x_filter_u" data_type: TYPE_FP32 dims: -1 }}
+instance_group {{ kind: KIND_CPU count: 1 }}
+parameters {{ key: "batch_max_events" value {{ string_value: "{events}" }} }}
+parameters {{ key: "batch_max_wait_ms" value {{ string_value: "100" }} }}
+{more}
+"""
+QUEUE = f"dynamic_batching {{ default_queue_policy {{ max_queue_size: {WAITING} }} }}"
+
+
+def tensors(first_id: int) -> dict[str, np.ndarray[Any, Any]]:
+    """Return an event of three hits with consecutive ids."""
+    found: dict[str, np.ndarray[Any, Any]] = {}
+    for name in HITS:
+        dtype = np.float32 if name in FLOATS else np.int32
+        found[f"hit_table_{name}"] = np.zeros(3, dtype)
+    for name in SPACEPOINTS:
+        found[f"spacepoint_table_{name}"] = np.zeros(0, np.int32)
+    found["hit_table_hit_id"] = np.arange(first_id, first_id + 3, dtype=np.int32)
+    return found
+
+
+def write_model(folder: Path, *, seconds: float, more: str = "") -> None:
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text(MODEL.format(seconds=seconds))
+    inputs = [
+        f'input {{ name: "{name}" data_type: TYPE_{kind} dims: -1 }}'
+        for name, array in tensors(0).items()
+        for kind in ["FP32" if array.dtype == np.float32 else "INT32"]
+    ]
+    text = CONFIG.format(events=EVENTS, more="\n".join([more, *inputs]))
+    (folder / "config.pbtxt").write_text(text)
+
+
+@pytest.fixture(scope="module")
+def server(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    repository = tmp_path_factory.mktemp("batched")
+    write_model(repository / "joining", seconds=0.1)
+    write_model(repository / "limited", seconds=0.5, more=QUEUE)
+    write_model(repository / "mortal", seconds=0.5)
+    models = ["--models-dir", str(repository), "--models", "joining,limited,mortal"]
+    yield kit.up("batched", *models, "--instances", "1")
+    kit.down("batched")
+
+
+def ask(server: dict[str, Any], model: str, first_id: int) -> list[float] | str:
+    """Return the ids that were answered, or the error's message."""
+    inputs = []
+    for name, array in tensors(first_id).items():
+        kind = "FP32" if array.dtype == np.float32 else "INT32"
+        inputs.append(grpc.InferInput(name, list(array.shape), kind))
+        inputs[-1].set_data_from_numpy(array)
+    with grpc.InferenceServerClient(f"127.0.0.1:{server['ports']['grpc']}") as client:
+        try:
+            answer = client.infer(model, inputs, client_timeout=30)
+        except InferenceServerException as error:
+            return str(error.message())
+    ids: list[float] = answer.as_numpy("x_filter_u").tolist()
+    return ids
+
+
+def together(server: dict[str, Any], model: str, first_ids: list[int]) -> list[list[float] | str]:
+    with ThreadPoolExecutor(len(first_ids)) as clients:
+        return list(clients.map(lambda first: ask(server, model, first), first_ids))
+
+
+def ids(first_id: int) -> list[float]:
+    return [first_id, first_id + 1, first_id + 2]
+
+
+def counted(server: dict[str, Any], model: str) -> dict[str, float]:
+    """Return the model's own counters."""
+    address = f"http://127.0.0.1:{server['ports']['metrics']}/metrics"
     with urllib.request.urlopen(address, timeout=10) as response:
         families = text_string_to_metric_families(response.read().decode())
-    return {s.name: s.value for f in families for s in f.samples if s.name.startswith("nugraph_")}
+    return {s.name: s.value for f in families for s in f.samples if s.labels.get("model") == model}
 
 
-def test_each_of_the_requests_that_join_gets_its_own_answer(kit: Kit, tmp_path: Path) -> None:
-    site = tmp_path / "site.toml"
-    site.write_text("[batch]\nmax_events = 8\nwait_ms = 100\n")
-    answer = kit.up("joined", str(site), "--models", "nugraph3", "--instances", "1")
-    events = [
-        read_event(CHECKOUT / "scripts" / "data" / "demo_events.h5", index)
-        for index in range(EVENTS)
-    ]
-    with grpc.InferenceServerClient(f"127.0.0.1:{answer['ports']['grpc']}") as client:
-
-        def asked(event: Tensors) -> Tensors:
-            return ask(client, grpc, "nugraph3", event)
-
-        alone = [asked(event) for event in events]
-        before = counted(answer)
-        with ThreadPoolExecutor(CLIENTS) as clients:
-            together = list(clients.map(asked, events * 4))
-    after = counted(answer)
-    for index, tensors in enumerate(together):
-        for name, expected in alone[index % EVENTS].items():
-            np.testing.assert_allclose(tensors[name], expected, rtol=1e-4, atol=1e-5)
-    events_total, batches_total = (
-        after[name] - before[name] for name in ("nugraph_events_total", "nugraph_batches_total")
+def test_each_of_the_requests_that_join_gets_its_own_answer(server: dict[str, Any]) -> None:
+    first_ids = list(range(0, 2000, 100))
+    assert together(server, "joining", first_ids) == [ids(first) for first in first_ids]
+    until(
+        lambda: counted(server, "joining").get("nugraph_events_total") == 20,
+        30,
+        "all events are counted",
     )
-    assert events_total == 4 * EVENTS
-    assert batches_total <= events_total / 2
-    kit.down("joined")
+    assert counted(server, "joining")["nugraph_batches_total"] <= 10
+
+
+def test_what_exceeds_the_length_of_tritons_queue_is_refused_at_once(
+    server: dict[str, Any],
+) -> None:
+    first_ids = list(range(0, 4000, 100))
+    started = time.monotonic()
+    answers = together(server, "limited", first_ids)
+    refused = [answer for answer in answers if "Exceeds maximum queue size" in str(answer)]
+    answered = [
+        answer for answer, first in zip(answers, first_ids, strict=True) if answer == ids(first)
+    ]
+    assert len(refused) + len(answered) == len(first_ids)
+    # One batch runs and one gathers in the instance, which comes to more while clients start.
+    runs = int((time.monotonic() - started) / 0.5) + 1
+    assert len(answered) <= WAITING + EVENTS * (runs + 1)
+    assert len(refused) >= len(first_ids) // 4
+
+
+def test_all_that_an_instance_holds_is_answered_when_its_gpu_is_lost(
+    server: dict[str, Any],
+) -> None:
+    answers = together(server, "mortal", [100, -1, 300, 400, 500, 600])
+    assert len(answers) == 6
+    for answer, first in zip(answers, [100, -1, 300, 400, 500, 600], strict=True):
+        assert isinstance(answer, str) or answer == ids(first)
+    assert any("cuda:0 cannot be used any more" in str(answer) for answer in answers)
+    until(lambda: ask(server, "mortal", 700) == ids(700), 60, "another process answers")

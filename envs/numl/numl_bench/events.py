@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from numl_demo.simulate import SimulatedEvent, SimulationError, simulate_event
-from numl_serving.event import INPUT_TENSORS
+from numl_demo.simulate import SimulationError, simulate_event
 from numpy.typing import NDArray
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
@@ -27,7 +26,7 @@ def events_of_size(hits: int, count: int, seed: int) -> list[Tensors]:
     made: list[Tensors] = []
     for number in range(1, count * _ATTEMPTS + 1):
         try:
-            made.append(request_tensors(simulate_event(seed, number, (low, high))))
+            made.append(simulate_event(seed, number, (low, high)).request())
         except SimulationError:
             continue  # this number's particles never make so few or so many hits
         if len(made) == count:
@@ -48,16 +47,6 @@ def typical_events(hits: int, count: int, seed: int) -> list[Tensors]:
     spacepoints = [len(event["spacepoint_table_spacepoint_id"]) for event in events]
     distance = np.abs(np.array(spacepoints) - np.median(spacepoints))
     return [events[number] for number in sorted(np.argsort(distance, kind="stable")[:count])]
-
-
-def request_tensors(event: SimulatedEvent) -> Tensors:
-    """Return an event under the tensor names of the wire."""
-    hits, spacepoints = event.tables["hit_table"], event.tables["spacepoint_table"]
-    columns = {f"hit_table_{name}": column[:, 0] for name, column in hits.items()}
-    columns["spacepoint_table_spacepoint_id"] = spacepoints["spacepoint_id"][:, 0]
-    for axis, plane in enumerate("uvy"):
-        columns[f"spacepoint_table_hit_id_{plane}"] = spacepoints["hit_id"][:, axis]
-    return {name: np.ascontiguousarray(columns[name], dtype) for name, dtype in INPUT_TENSORS}
 
 
 def write_sets(path: Path, sets: Mapping[str, Sequence[Tensors]]) -> None:

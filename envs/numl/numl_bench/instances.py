@@ -1,11 +1,11 @@
 """One process with several model instances, each answering in a thread of its own.
 
-``python -m numl_bench.instances EVENTS.npz DIR THREADS [--compiled FOLDER]`` loads as many
-instances as there are threads, has each answer every event, and says so in a line of JSON. Then
-each line ``{"events": SET, "seconds": S}`` of its input has all of them answer for that long, and
-is answered with a line ``{"answered": EVENTS, "elapsed": S}``, or with ``{"error": TEXT}``, which
-is the last. How Triton's Python backend serves is one thread in each of several processes; what
-is compared with it is several in one.
+``python -m numl_bench.instances EVENTS.npz DIR THREADS`` loads as many instances as there are
+threads, has each answer every event, and says so in a line of JSON. Then each line
+``{"events": SET, "seconds": S}`` of its input has all of them answer for that long, and is answered
+with a line ``{"answered": EVENTS, "elapsed": S}``, or with ``{"error": TEXT}``, which is the last.
+How Triton's Python backend serves is one thread in each of several processes; what is compared
+with it is several in one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-import torch
 from numl_serving.errors import ServingError
 from numl_serving.event import Event
 from numl_serving.runtime import Runtime
@@ -61,7 +60,7 @@ def answer_for(runtimes: Sequence[Runtime], events: Sequence[Tensors], seconds: 
         answered = 0
         while not failed.is_set() and time.perf_counter() < begun + seconds:
             try:
-                runtime.infer_batch([Event.from_tensors(events[answered % len(events)])])
+                runtime.infer(Event.from_tensors(events[answered % len(events)]))
             except BaseException:
                 failed.set()
                 raise
@@ -89,7 +88,7 @@ def serve(
         for events in sets.values():
             for tensors in events:
                 for runtime in runtimes:
-                    runtime.infer_batch([Event.from_tensors(tensors)])
+                    runtime.infer(Event.from_tensors(tensors))
         _answer(answers, {})
         for line in commands:
             asked = json.loads(line)
@@ -113,15 +112,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("events", type=Path, metavar="EVENTS.npz")
     parser.add_argument("model", type=Path, metavar="DIR")
     parser.add_argument("threads", type=int, metavar="THREADS")
-    parser.add_argument("--compiled", type=Path, metavar="FOLDER")
     options = parser.parse_args(arguments)
     # Whatever libraries print goes to standard error: standard output is for answers alone.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    torch.set_num_threads(1)
-    compiled = None if options.compiled is None else str(options.compiled)
     try:
-        runtimes = [Runtime.load(options.model, compiled=compiled) for _ in range(options.threads)]
+        runtimes = [Runtime.load(options.model) for _ in range(options.threads)]
         sets = read_sets(options.events)
     except (ServingError, OSError) as error:
         _answer(answers, {"error": str(error)})

@@ -13,8 +13,7 @@ from .reference import Reference
 
 GRADIENTS_ON = "reference, gradients on"
 GRADIENTS_OFF = "reference, gradients off"
-EAGER = "numl_serving, eager"
-COMPILED = "numl_serving, compiled"
+SERVING = "numl_serving"
 
 
 def reference_paths(directory: Folder) -> list[Path]:
@@ -34,14 +33,21 @@ def reference_paths(directory: Folder) -> list[Path]:
     return [path(GRADIENTS_ON, True), path(GRADIENTS_OFF, False)]
 
 
-def serving_path(name: str, runtime: Runtime) -> Path:
-    """Return the way a request takes inside a model instance."""
+def serving_path(directory: Folder) -> Path:
+    """Return the way a request takes inside a model instance on a CPU.
+
+    The native library goes from an event to its answer in one call, which counts as network.
+
+    Raises:
+        ServingError: The model cannot be loaded.
+    """
+    runtime = Runtime.load(directory)
 
     def answer(tensors: Tensors) -> Timed:
         start = time.perf_counter()
-        event = Event.from_tensors(tensors)
-        validated = time.perf_counter() - start
-        result = runtime.infer_batch([event])
-        return Timed(result.outputs[0], validated + result.preprocess_s, result.network_s)
+        event = Event.from_tensors(tensors, runtime.card.schema)
+        validated = time.perf_counter()
+        outputs = runtime.infer(event)
+        return Timed(outputs, validated - start, time.perf_counter() - validated)
 
-    return Path(name, answer)
+    return Path(SERVING, answer)

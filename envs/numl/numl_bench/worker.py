@@ -1,7 +1,7 @@
 """The process in which the benchmark measures without a server: one core, one thread.
 
-``python -m numl_bench.worker EVENTS.npz MODEL=DIR ... [--compiled FOLDER]`` loads the models by
-NuGraph's own code and by ours, says so in a line of JSON, and then answers each line
+``python -m numl_bench.worker EVENTS.npz MODEL=DIR ...`` loads the models by NuGraph's own code and
+by ours, says so in a line of JSON, and then answers each line
 ``{"model": ..., "events": ..., "seconds": ...}`` with a line of what it measured, until its input
 ends. What it runs on is set from outside: affinity, and ``OMP_NUM_THREADS``.
 """
@@ -17,15 +17,12 @@ from pathlib import Path as Folder
 from typing import Any, TextIO
 
 import torch
-from numl_serving.compile import compile_model
-from numl_serving.compiled import CompiledError
 from numl_serving.errors import ServingError
 from numl_serving.golden import disagreements
-from numl_serving.runtime import Runtime
 
 from .events import Tensors, read_sets
 from .measure import Path, measure, warm
-from .paths import COMPILED, EAGER, GRADIENTS_OFF, reference_paths, serving_path
+from .paths import GRADIENTS_OFF, reference_paths, serving_path
 from .reference import describe
 
 
@@ -41,22 +38,14 @@ class Worker:
         self._paths: dict[str, list[Path]] = {}
         self._rounds: dict[tuple[str, str], int] = {}
 
-    def load(self, model: str, directory: Folder, compiled: Folder | None) -> dict[str, Any]:
-        """Load a model; returns what it is, and why it runs uncompiled if it does.
+    def load(self, model: str, directory: Folder) -> dict[str, Any]:
+        """Load a model; returns what it is.
 
         Raises:
             ServingError: It cannot be loaded.
         """
-        paths = [*reference_paths(directory), serving_path(EAGER, Runtime.load(directory))]
-        problem = None
-        if compiled is not None:
-            try:
-                compile_model(directory, compiled)
-                paths.append(serving_path(COMPILED, Runtime.load(directory, compiled=compiled)))
-            except CompiledError as error:
-                problem = str(error)
-        self._paths[model] = paths
-        return {"network": describe(directory), "uncompiled": problem}
+        self._paths[model] = [*reference_paths(directory), serving_path(directory)]
+        return {"network": describe(directory)}
 
     def measure(self, model: str, events: str, seconds: float) -> dict[str, Any]:
         """Time all paths of a model on a set of events; compares answers the first time."""
@@ -104,7 +93,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m numl_bench.worker", description=__doc__)
     parser.add_argument("events", type=Folder, metavar="EVENTS.npz")
     parser.add_argument("models", nargs="+", metavar="MODEL=DIR")
-    parser.add_argument("--compiled", type=Folder, metavar="FOLDER")
     options = parser.parse_args(arguments)
     # Whatever libraries print goes to standard error: standard output is for answers alone.
     answers = os.fdopen(os.dup(1), "w")
@@ -114,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for assignment in options.models:
             name, _, directory = assignment.partition("=")
-            models[name] = worker.load(name, Folder(directory), options.compiled)
+            models[name] = worker.load(name, Folder(directory))
     except (ServingError, OSError) as error:
         answers.write(json.dumps({"error": str(error)}) + "\n")
         answers.flush()

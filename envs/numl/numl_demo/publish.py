@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from numl_serving.event import INPUT_TENSORS, Event
+from numl_serving.event import Event
 from numl_serving.golden import Golden, disagreements, write_golden
 from numl_serving.importer import Request, import_checkpoint
 from numl_serving.modelcard import CARD_FILE, GOLDEN_FILE, WEIGHTS_FILE
 from numl_serving.runtime import Runtime
 
 from . import networks
-from .geometry import PLANES
 from .graphs import Norm, make_graphs, prepare
 from .simulate import SimulatedEvent, simulate_event
 from .train import Trained
@@ -39,20 +38,6 @@ def packaged_events() -> list[SimulatedEvent]:
     ]
 
 
-def serving_event(event: SimulatedEvent) -> Event:
-    """Return the event as a client would send it: without truth or spacepoint positions."""
-    tensors = {}
-    for name, dtype in INPUT_TENSORS:
-        table, column = name.split("_table_")
-        values = event.tables[f"{table}_table"]
-        if column in values:
-            tensors[name] = values[column][:, 0].astype(dtype)
-        else:
-            plane = column.removeprefix("hit_id_")
-            tensors[name] = values["hit_id"][:, PLANES.index(plane)].astype(dtype)
-    return Event.from_tensors(tensors)
-
-
 def publish(trained: Trained, checkpoint: Path, accuracy: Mapping[str, Any], out: Path) -> None:
     """Write a model's weights, card and golden answer; the answer is nugraph's own.
 
@@ -69,7 +54,9 @@ def publish(trained: Trained, checkpoint: Path, accuracy: Mapping[str, Any], out
     event = packaged_events()[_GOLDEN]
     labels = networks.MODELS[trained.name]
     graph = prepare(make_graphs([event], labels), trained.norm)[0]
-    golden = Golden(serving_event(event), dict(networks.answer(trained.model, graph)))
+    golden = Golden(
+        Event.from_tensors(event.request()), dict(networks.answer(trained.model, graph))
+    )
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".demo.", dir=out) as name:
         staging = Path(name)

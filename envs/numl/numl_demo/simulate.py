@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numl_serving.event import UVY
 from numpy.typing import NDArray
 
 from . import geometry, readout
@@ -47,6 +48,18 @@ class SimulatedEvent:
     def num_hits(self) -> int:
         """Return the number of hits in all planes."""
         return len(self.tables["hit_table"]["hit_id"])
+
+    def request(self) -> dict[str, NDArray[Any]]:
+        """Return the event under the tensor names of the wire: without truth and positions."""
+        hits, spacepoints = self.tables["hit_table"], self.tables["spacepoint_table"]
+        columns = {f"hit_table_{name}": column[:, 0] for name, column in hits.items()}
+        columns["spacepoint_table_spacepoint_id"] = spacepoints["spacepoint_id"][:, 0]
+        for axis, plane in enumerate(geometry.PLANES):
+            columns[f"spacepoint_table_hit_id_{plane}"] = spacepoints["hit_id"][:, axis]
+        return {
+            tensor.name: np.ascontiguousarray(columns[tensor.name], tensor.dtype)
+            for tensor in UVY.tensors
+        }
 
 
 def simulate_events(

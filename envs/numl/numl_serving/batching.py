@@ -16,19 +16,27 @@ class BatchWorker(Generic[Item]):
 
     A batch is handed over as soon as it is full, or when its oldest item has waited for
     `max_wait_s`. Items that arrive while a batch is being handled form the next one, so that
-    batches grow with the load even without any waiting.
+    batches grow with the load even without any waiting. Once that next one is full, too, whoever
+    submits waits: no more than two batches are ever held here.
 
     Args:
-        handle: Called in the worker thread, never with an empty list. It must not raise: the
-            worker cannot know what the items need when handling them has failed.
+        handle: Called in the worker thread, never with an empty list.
+        abandon: Called in the worker thread if `handle` raises, with all the items that it was
+            given and all that wait, and with the error. The worker ends then.
         max_items: Most items in a batch, at least 1.
         max_wait_s: Longest time (s) for which an item waits for others.
     """
 
     def __init__(
-        self, handle: Callable[[list[Item]], None], *, max_items: int, max_wait_s: float
+        self,
+        handle: Callable[[list[Item]], None],
+        abandon: Callable[[list[Item], BaseException], None],
+        *,
+        max_items: int,
+        max_wait_s: float,
     ) -> None:
         self._handle = handle
+        self._abandon = abandon
         self._max_items = max_items
         self._max_wait_s = max_wait_s
         self._waiting: deque[tuple[float, Item]] = deque()
@@ -39,24 +47,40 @@ class BatchWorker(Generic[Item]):
         self._thread.start()
 
     def submit(self, item: Item) -> bool:
-        """Queue an item; returns False, and takes nothing, once the worker has been closed."""
+        """Queue an item, and return when there is room for another one.
+
+        Returns:
+            Whether the item was taken: it will be handled, or abandoned. A worker that was closed
+            or has failed takes none.
+        """
         with self._changed:
             if self._closed:
                 return False
             self._waiting.append((time.monotonic(), item))
-            self._changed.notify()
+            self._changed.notify_all()
+            while len(self._waiting) >= self._max_items and not self._closed:
+                self._changed.wait()
             return True
 
     def close(self) -> None:
         """Take no more items, handle those that wait, and return when that is done."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
+            self._changed.notify_all()
         self._thread.join()
 
     def _run(self) -> None:
         while batch := self._next_batch():
-            self._handle(batch)
+            try:
+                self._handle(batch)
+            except BaseException as error:
+                with self._changed:
+                    self._closed = True
+                    held = [*batch, *(item for _, item in self._waiting)]
+                    self._waiting.clear()
+                    self._changed.notify_all()
+                self._abandon(held, error)
+                return
 
     def _next_batch(self) -> list[Item]:
         with self._changed:
@@ -68,4 +92,6 @@ class BatchWorker(Generic[Item]):
                     break
                 self._changed.wait(remaining)
             size = min(len(self._waiting), self._max_items)
-            return [self._waiting.popleft()[1] for _ in range(size)]
+            batch = [self._waiting.popleft()[1] for _ in range(size)]
+            self._changed.notify_all()
+            return batch

@@ -2,8 +2,7 @@
 
 ``python -m numl_serving.check MODEL_DIR...`` prints one JSON line about the interpreter and one
 per model directory (the version directory, with ``model.json``); exit code 1 if any model fails.
-With ``--compiled`` models answer as they would with that folder of compiled iterations; without, as
-with those that came with the environment. Each model's line says whether it ran compiled.
+With ``--device`` the network runs there instead of on the CPU: ``cuda:0``, for one.
 """
 
 from __future__ import annotations
@@ -17,38 +16,34 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from numl_serving.compiled import own_folder
 from numl_serving.errors import ServingError
 from numl_serving.golden import disagreements, read_golden
 from numl_serving.modelcard import GOLDEN_FILE
-from numl_serving.runtime import Runtime
+from numl_serving.runtime import CPU, Runtime
 
 
-def check_model(directory: Path, compiled: Path | None = None) -> dict[str, Any]:
+def check_model(directory: Path, device: str = CPU) -> dict[str, Any]:
     """Load a model and compare its answer to the golden one.
 
     Args:
         directory: The model's.
-        compiled: Folder of compiled iterations, to be used where it has the model's.
+        device: Where the network runs, as `Runtime.load` takes it.
 
     Returns:
-        ``model``, ``ok``, ``error`` (what is wrong, in one line, or None) and ``compiled``.
+        ``model``, ``ok`` and ``error`` (what is wrong, in one line, or None).
     """
-    error, is_compiled = None, False
+    error = None
     try:
         golden = read_golden(directory / GOLDEN_FILE)
-        runtime = Runtime.load(directory, compiled=compiled)
-        is_compiled = runtime.is_compiled
-        faults = disagreements(golden.outputs, runtime.infer(golden.event))
+        answer = Runtime.load(directory, device=device).infer(golden.event)
+        faults = disagreements(golden.outputs, answer)
         error = f"wrong answer: {'; '.join(faults)}" if faults else None
     except ServingError as refused:
         error = str(refused)
     except Exception as failed:  # a checker tells of anything that would stop a server
         error = f"{type(failed).__name__}: {' '.join(str(failed).split())}"
-    ok = error is None
-    return {"model": str(directory), "ok": ok, "error": error, "compiled": is_compiled}
+    return {"model": str(directory), "ok": error is None, "error": error}
 
 
 def interpreter() -> dict[str, str]:
@@ -56,7 +51,6 @@ def interpreter() -> dict[str, str]:
     return {
         "python": platform.python_version(),
         "prefix": sys.prefix,
-        "torch": torch.__version__,
         "numpy": np.__version__,
     }
 
@@ -65,12 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the check; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m numl_serving.check", description=__doc__)
     parser.add_argument("directories", nargs="*", type=Path, metavar="MODEL_DIR")
-    parser.add_argument("--compiled", type=Path, metavar="FOLDER")
+    parser.add_argument("--device", default=CPU, metavar="NAME")
     options = parser.parse_args(arguments)
     directories: list[Path] = options.directories
     _print_line(interpreter())
-    compiled = options.compiled or own_folder()
-    reports = [check_model(directory, compiled) for directory in directories]
+    reports = [check_model(directory, options.device) for directory in directories]
     for report in reports:
         _print_line(report)
     return 0 if all(report["ok"] for report in reports) else 1

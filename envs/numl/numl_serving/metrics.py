@@ -21,7 +21,7 @@ _COUNTERS = {
     ),
     "preprocessing": (
         "nugraph_preprocessing_seconds_total",
-        "Time spent building the graphs of events (s)",
+        "Time spent building the graphs of events (s); 0 where the network's time has it in it",
     ),
     "network": ("nugraph_network_seconds_total", "Time spent in the network (s)"),
 }
@@ -67,12 +67,14 @@ class Metrics:
         self._families.append(family)
         return family.Metric(labels=labels)
 
-    def count_batch(self, *, events: int, hits: int, preprocess_s: float, network_s: float) -> None:
-        """Count one run of the network over some events."""
+    def count_batch(
+        self, *, events: int, hits: int, preprocess_s: float, network_s: float, batches: int = 1
+    ) -> None:
+        """Count events that were answered together, in one run of the network or in some."""
         self._last_batch = events
         # Published in this order: who reads of an event finds all the rest of it, too.
         self._add(
-            preprocessing=preprocess_s, network=network_s, hits=hits, batches=1, events=events
+            preprocessing=preprocess_s, network=network_s, hits=hits, batches=batches, events=events
         )
 
     def count_rejected(self) -> None:

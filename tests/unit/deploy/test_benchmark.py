@@ -37,7 +37,7 @@ from deploy.speed.cells import (
 )
 from deploy.speed.clients import drive, send_all, summarise
 from deploy.speed.counters import Counters, read_counters
-from deploy.speed.document import COMPILED, GRADIENTS_OFF, document, find
+from deploy.speed.document import GRADIENTS_OFF, SERVING, document, find
 from deploy.speed.instances import Shape, combined_rate, instances_document, instances_tables
 from deploy.speed.memory import Growth
 from deploy.speed.plot import plot
@@ -260,7 +260,7 @@ def results() -> Results:
     made = Results(machine={"cores": 2}, models={"m": "nugraph3 24.7.1"})
     made.sets = {"3 hits": (3.0, 2.0, 2)}
     shape = (4, 2)  # rounds, events
-    for path, seconds in ((GRADIENTS_OFF, 0.03), (COMPILED, 0.01)):
+    for path, seconds in ((GRADIENTS_OFF, 0.03), (SERVING, 0.01)):
         stages = [np.full(shape, part * seconds) for part in (0.2, 0.8, 1.0, 0.9)]
         made.in_process["m", "3 hits", path] = PathTimes(np.stack(stages, axis=-1))
     ours, today = (Cell("m", "3 hits", server, "grpc", 1) for server in ("ours", "today"))
@@ -277,7 +277,7 @@ def test_ratios_are_taken_turn_by_turn(results: Results) -> None:
     assert served["events_per_second"]["high"] > 10
     assert served["latency"]["median"] == pytest.approx(10)
     (alone,) = run["in_process_ratios"]
-    assert (alone["of"], alone["against"]) == (COMPILED, GRADIENTS_OFF)
+    assert (alone["of"], alone["against"]) == (SERVING, GRADIENTS_OFF)
     assert alone["event"]["median"] == pytest.approx(3)
 
 
@@ -301,10 +301,10 @@ def test_a_run_is_shown_whole(results: Results) -> None:
     )
     assert alone.rows == [
         ("reference, gradients off", "6.00", "24.0", "30.0", "27.0", "30.0", "33.3"),
-        ("numl_serving, compiled", "2.00", "8.00", "10.0", "9.00", "10.0", "100.0"),
+        ("numl_serving", "2.00", "8.00", "10.0", "9.00", "10.0", "100.0"),
     ]
     assert alone.notes == (
-        "numl_serving, compiled against reference, gradients off: "
+        "numl_serving against reference, gradients off: "
         "preprocess 3.0x (3.0 to 3.0), network 3.0x (3.0 to 3.0), event 3.0x (3.0 to 3.0), "
         "cpu 3.0x (3.0 to 3.0)",
     )

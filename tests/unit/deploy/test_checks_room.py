@@ -77,7 +77,7 @@ def test_an_environment_that_is_not_made_needs_room_where_a_launch_makes_it(
 ) -> None:
     deployment = Deployment(models=("nugraph3",), instances=2)
     local = {room.folder: room.bytes for room in launch_rooms(deployment, "local")}
-    assert local[cache_folder()] == 3000 * MB
+    assert local[cache_folder()] == 500 * MB
     assert local[SHARED_MEMORY] == 4 * MB
     for engine in ("docker", "apptainer"):
         contained = {room.folder for room in launch_rooms(deployment, engine)}  # type: ignore[arg-type]

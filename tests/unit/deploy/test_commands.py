@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from deploy.deployment import Ports
+from deploy.environment.lock import Flavour
 from deploy.environment.standard import standard_environment
 from deploy.paths import CHECKOUT, cache_folder
 from deploy.server.admin_key import read_key
@@ -74,16 +75,18 @@ def test_wrong_usage_is_one_line_and_where_help_is(command: str, tmp_path: Path)
 def test_wrong_usage_of_a_script_is_one_line_and_where_help_is(
     script: str, flags: list[str], complaint: str, tmp_path: Path
 ) -> None:
-    python = sys.executable
+    python, cache = sys.executable, {}
     if script in ("train_demo", "import_checkpoint"):
-        environment = standard_environment("cpu").environment
+        flavour: Flavour = "cpu" if script == "train_demo" else "serving"
+        environment = standard_environment(flavour).environment
         if not environment.python.exists():
-            pytest.skip("needs the execution environment (python3 deploy/prepare.py)")
-        python = str(environment.python)
+            pytest.skip("needs the execution environment (python3 deploy/prepare.py --full)")
+        cache = {"XDG_CACHE_HOME": str(cache_folder().parent)}
     if script == "train_demo":
+        python = str(environment.python)
         # Should it start, then not on the checkout's own files.
         flags = [*flags, "--out", str(tmp_path), "--events-out", str(tmp_path / "x.h5")]
-    done = _run([f"scripts/{script}.py", *flags], tmp_path, python)
+    done = _run([f"scripts/{script}.py", *flags], tmp_path, python, **cache)
     assert done.returncode == 2
     lines = done.stderr.splitlines()
     assert lines[0].startswith(f"error: {complaint}")
@@ -259,7 +262,7 @@ def test_a_dry_run_begins_with_what_its_command_needs(tmp_path: Path) -> None:
 @pytest.fixture
 def prepared(tmp_path: Path) -> dict[str, str]:
     """Folders for a command that finds the environment made, and has a state of its own."""
-    if not standard_environment("cpu").environment.python.exists():
+    if not standard_environment("serving").environment.python.exists():
         pytest.skip("needs the execution environment (python3 deploy/prepare.py)")
     return {
         "XDG_STATE_HOME": str(tmp_path / "state"),
@@ -275,7 +278,7 @@ def test_prepare_makes_what_the_command_of_a_dry_run_needs(
     first = shlex.split(shown.splitlines()[0].removeprefix("# first: "))
     done = _run(first[1:], tmp_path, **prepared)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{standard_environment('cpu').environment.folder}\n"
+    assert done.stdout == f"{standard_environment('serving').environment.folder}\n"
     folder = tmp_path / "state/numlkit/deployments/hand"
     assert [model.name for model in (folder / "model_repository").iterdir()] == ["nugraph3"]
     assert (folder / "model_repository/nugraph3/1/weights.safetensors").is_file()

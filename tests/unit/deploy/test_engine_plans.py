@@ -223,8 +223,10 @@ def test_no_name_of_a_folder_adds_a_field_to_a_mount(name: str) -> None:
 
 
 def test_an_image_of_the_kit_is_known_by_its_labels() -> None:
-    image = image_in_use("numl:1", "sha256:1", LABELS, Deployment())
-    assert (image.name, image.digest, image.environment_digest) == ("numl:1", "sha256:1", "abc")
+    for flavour in ("serving", "cpu"):
+        labels = {**LABELS, "org.numlkit.flavour": flavour}
+        image = image_in_use("numl:1", "sha256:1", labels, Deployment())
+        assert (image.name, image.digest, image.environment_digest) == ("numl:1", "sha256:1", "abc")
 
 
 @pytest.mark.parametrize(
@@ -233,7 +235,7 @@ def test_an_image_of_the_kit_is_known_by_its_labels() -> None:
         ({}, "numl:1 is none of the kit's images: it has no label org.numlkit.environment.digest"),
         (
             {**LABELS, "org.numlkit.flavour": "gpu"},
-            "numl:1 is of flavour 'gpu', wanted is 'cpu'",
+            "numl:1 is of flavour 'gpu', wanted is 'serving' or 'cpu'",
         ),
         (
             {**LABELS, "org.numlkit.triton.release": "25.03"},

@@ -197,11 +197,6 @@ def test_a_broken_gpu_is_refused_with_its_reason(names: str) -> None:
     assert _refusal("", _stack(broken=[1])) == expected
 
 
-def test_of_gpus_of_one_compute_capability_the_first_stands_for_all() -> None:
-    assert DevicePlan((B, *PARTS, OLD, A)).kinds == (B, OLD)
-    assert ON_CPU.kinds == ()
-
-
 def test_a_gpu_that_is_named_twice_is_refused() -> None:
     assert _refusal("0,GPU-0", _stack(A)) == (
         "GPU 0 (NVIDIA A100-SXM4-40GB) is named twice",

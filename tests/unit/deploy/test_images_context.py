@@ -10,6 +10,7 @@ import pytest
 from google.protobuf import text_format
 
 from deploy.deployment import DEFAULT_MODELS, Ports
+from deploy.environment.lock import Flavour
 from deploy.images.context import CONTAINERS, SCRIPTS, stage_models
 from deploy.packing.layers import IMAGE_PREFIX
 from deploy.paths import MODEL_REPOSITORY
@@ -83,8 +84,10 @@ def test_nobody_can_use_the_admin_endpoints_of_an_image_s_own_server() -> None:
     assert ":" in name
 
 
-@pytest.mark.parametrize(("flavour", "devices"), [("cpu", ["cpu"]), ("gpu", ["cpu", "gpu"])])
-def test_the_models_of_an_image(tmp_path: Path, flavour: str, devices: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("flavour", "devices"), [("serving", ["cpu"]), ("cpu", ["cpu"]), ("gpu", ["cpu", "gpu"])]
+)
+def test_the_models_of_an_image(tmp_path: Path, flavour: Flavour, devices: list[str]) -> None:
     stage_models(
         tmp_path / "models",
         repository=MODEL_REPOSITORY,

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.environment.lock import read_lock
+from deploy.environment.lock import Flavour, read_lock
 from deploy.errors import EnvironmentSetupError
 from deploy.hardware.needs import GpuNeeds
 from deploy.paths import ENVIRONMENT_SOURCE
@@ -12,13 +12,20 @@ LOCKS = ENVIRONMENT_SOURCE / "locks"
 
 @pytest.mark.parametrize("flavour", ["cpu", "gpu"])
 def test_the_tracked_locks_hold_nugraph_s_stack_and_nothing_that_inference_never_needs(
-    flavour: str,
+    flavour: Flavour,
 ) -> None:
     versions = read_lock(LOCKS, flavour).versions
     wanted = {"torch", "torch-geometric", "pytorch-lightning", "pynuml", "nugraph", "mpich"}
+    wanted |= read_lock(LOCKS, "serving").versions.keys()
     assert wanted <= versions.keys()
     assert versions["numpy"].startswith("1."), "Triton 24.10 answers empty tensors with numpy 2"
     assert versions.keys().isdisjoint({"wandb", "cuml-cu12", "jupyter", "notebook", "ipython"})
+
+
+def test_what_serves_on_a_cpu_is_three_packages() -> None:
+    versions = read_lock(LOCKS, "serving").versions
+    assert versions.keys() == {"numpy", "safetensors"}
+    assert versions["numpy"].startswith("1."), "Triton 24.10 answers empty tensors with numpy 2"
 
 
 def test_the_cpu_lock_cannot_bring_cuda() -> None:
@@ -28,7 +35,7 @@ def test_the_cpu_lock_cannot_bring_cuda() -> None:
 
 
 def test_all_but_the_cpu_torch_have_hashes() -> None:
-    for name in ("cpu", "gpu", "torch-gpu"):
+    for name in ("serving", "cpu", "gpu", "torch-gpu"):
         lines = (LOCKS / f"{name}.txt").read_text().splitlines()
         pins = [line for line in lines if "==" in line]
         hashes = [line for line in lines if "--hash=sha256:" in line]
@@ -76,7 +83,7 @@ def test_a_lock_without_cuda_is_not_for_gpus() -> None:
     with pytest.raises(EnvironmentSetupError) as caught:
         read_lock(LOCKS, "cpu").gpu_needs()
     assert caught.value.cause == (
-        f"torch 2.13.0+cpu of lock file {LOCKS / 'torch-cpu.txt'} is not for GPUs"
+        f"torch 2.13.0+cpu of lock file {LOCKS / 'cpu.txt'} is not for GPUs"
     )
 
 

@@ -22,7 +22,7 @@ from deploy.engines.container_options import create_options, run_command
 from deploy.engines.docker_engine import DockerEngine
 from deploy.engines.packed import find_archive, packed_environment
 from deploy.engines.ready_times import compared, remember
-from deploy.environment.install import serving_digest
+from deploy.environment.serving import serving_digest
 from deploy.errors import DeploymentError, EnvironmentSetupError, KitError, LaunchError
 from deploy.paths import ENVIRONMENT_SOURCE
 from deploy.plan import LaunchPlan
@@ -239,6 +239,9 @@ def test_the_archive_is_the_newest_that_was_built_for_this_flavour(
     write_archive(archive.with_name("numl-gpu-py3.11-0000.tar.gz"))
     os.utime(archive, (0, 0))
     assert find_archive(wanted()) == newer
+    os.utime(newer, (0, 0))
+    small = write_archive(archive.with_name("numl-serving-py3.11-eeee.tar.gz"))
+    assert find_archive(wanted()) == small
     assert find_archive(wanted(archive=archive)) == archive
 
 

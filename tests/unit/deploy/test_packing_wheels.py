@@ -9,8 +9,7 @@ import pytest
 from deploy.environment.lock import Lock, read_lock
 from deploy.errors import EnvironmentSetupError
 from deploy.packing import wheels
-from deploy.packing.wheels import build_serving_wheel, locked_wheels, wheels_folder
-from deploy.paths import ENVIRONMENT_SOURCE
+from deploy.packing.wheels import locked_wheels, wheels_folder
 
 
 def make_wheel(folder: Path, name: str, version: str, tag: str = "py3-none-any") -> Path:
@@ -93,7 +92,7 @@ def test_what_a_killed_pip_leaves_goes_with_it(
     """A script stands for a pip that is killed while it downloads."""
     pip = tmp_path / "pip"
     pip.write_text(f'touch "$TMPDIR/pip-unpack"; echo "$TMPDIR" >{tmp_path}/told; kill -KILL $$\n')
-    monkeypatch.setattr(wheels, "_PIP", ("sh", str(pip)))
+    monkeypatch.setattr(wheels, "PIP", ("sh", str(pip)))
     lock = make_lock(tmp_path, tmp_path / "given")
     with pytest.raises(EnvironmentSetupError, match="pip cannot get torch: exit status -9"):
         locked_wheels(lock, tmp_path / "cache", tmp_path / "given", ignore)
@@ -101,21 +100,3 @@ def test_what_a_killed_pip_leaves_goes_with_it(
     assert [path.name for path in (tmp_path / "cache" / "wheels").iterdir()] == [
         f"{wheels_folder(tmp_path, lock).name}.lock"
     ]
-
-
-def test_our_own_wheel_is_built_without_a_trace_in_the_checkout(tmp_path: Path) -> None:
-    before = sorted(ENVIRONMENT_SOURCE.rglob("*"))
-    wheel = build_serving_wheel(ENVIRONMENT_SOURCE, tmp_path)
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-    assert "numl_serving/triton.py" in names
-    assert not [name for name in names if name.startswith("numl_demo")]
-    assert sorted(ENVIRONMENT_SOURCE.rglob("*")) == before
-
-
-def test_a_source_that_cannot_be_built_is_named(tmp_path: Path) -> None:
-    (tmp_path / "source").mkdir()
-    (tmp_path / "source" / "pyproject.toml").write_text("[project]\nversion = 'x'\n")
-    with pytest.raises(EnvironmentSetupError, match="pip cannot build numl_serving: ") as caught:
-        build_serving_wheel(tmp_path / "source", tmp_path / "out")
-    assert "\n" not in caught.value.cause

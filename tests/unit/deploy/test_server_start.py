@@ -9,7 +9,7 @@ from deploy.server.start import InstanceStart, read_starts, slowest, starts_sinc
 LOG = """\
 I1121 17:41:29.203112 13349 python_be.cc:1912] "TRITONBACKEND_ModelInstanceInitialize: nugraph3_0_0"
 I1121 17:41:31.771265 13349 model.py:108] "nugraph3_0_0 ready 4.61 s after its server's start: \
-process 0.31, interpreter 0.35, imports 3.10, weights 0.60, warm-up 0.25; compiled"
+process 0.31, interpreter 0.35, imports 3.10, weights 0.60, warm-up 0.25"
 I1121 17:41:31.871265 13349 model.py:108] "my-model.v2_0_1 ready 3605.2 s after its server's \
 start: process 3601.00, interpreter 0.20, imports 3.00, weights 1.00, warm-up 0.00"
 """

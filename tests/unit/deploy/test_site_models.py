@@ -14,6 +14,7 @@ from deploy.engines.site import (
     Runtime,
     check_site,
     digest_site,
+    fit_flavours,
     kit_models,
     site_models,
     stage_site_model,
@@ -250,6 +251,16 @@ def test_a_model_without_an_environment_gets_the_kits(tmp_path: Path) -> None:
     assert staged.config.parameters["EXECUTION_ENV_PATH"].string_value == "/opt/numl/env"
     assert staged.stub is None
     assert "EXECUTION_ENV_PATH" not in model.config.parameters, "as it was read"
+
+
+def test_a_model_without_an_environment_needs_the_one_with_nugraph_s_own_packages(
+    tmp_path: Path,
+) -> None:
+    write_model(tmp_path, "m")
+    assert fit_flavours(deployment(tmp_path, "nugraph3")) == ("serving", "cpu")
+    assert fit_flavours(deployment(tmp_path, "nugraph3", "m")) == ("cpu",)
+    on_gpu = deployment(tmp_path, "m").model_copy(update={"flavour": "gpu"})
+    assert fit_flavours(on_gpu) == ("gpu",)
 
 
 def test_an_ensemble_is_served_as_it_stands_with_its_empty_version(tmp_path: Path) -> None:

@@ -13,6 +13,9 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
+from numl_serving.answer import BatchResult
+from numl_serving.errors import DeviceLostError, EventError, NetworkError
+from small_models import NUGRAPH3
 
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 
@@ -63,13 +66,19 @@ class Sender:
         assert flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL
         assert not self.responses, "Unable to send response. Response sender has been closed."
         self.responses.append(response)
+        self.told("answered", response.error)
         self.answered.set()
+
+    @staticmethod
+    def told(*words):
+        """Do nothing; a test that looks at a process from outside has it print."""
 
 
 class Request:
     def __init__(self, tensors, outputs, *, cancelled=False, failures=0):
         self._tensors, self._outputs, self._cancelled = tensors, outputs, cancelled
         self.sender = Sender(failures)
+        self.was_taken = False
 
     def inputs(self):
         return [Tensor(name, array) for name, array in self._tensors.items()]
@@ -81,6 +90,7 @@ class Request:
         return self._cancelled
 
     def get_response_sender(self):
+        self.was_taken = True
         return self.sender
 
     def answer(self):
@@ -127,13 +137,14 @@ class Logger:
 
 
 class FakeRuntime:
-    """Answers each hit with its own id, so that swapped answers show; raises where it is told to.
+    """Answers each hit with its own id, so that swapped answers show.
 
-    An event whose first hit id is ``POISON`` makes the whole batch fail that holds it.
+    The first hit id of an event says what happens to it: ``EXPLODES`` is refused, ``FAILS`` meets
+    something unforeseen, after ``LOST`` nothing is answered any more, and ``BUG`` raises.
     """
 
-    POISON = 666
-    is_compiled = False
+    EXPLODES, FAILS, LOST, BUG = 601, 602, 603, 604
+    card = NUGRAPH3
 
     def __init__(self):
         self.batches = []
@@ -141,14 +152,24 @@ class FakeRuntime:
         self.gate.set()
 
     def infer(self, event):
-        ids = event.hits.hit_id.astype(np.float32)
-        return {"x_filter_u": ids, "x_semantic_u": np.stack([ids] * 7, axis=1)}
+        (outputs,) = self.infer_batch([event]).outputs
+        return outputs
 
     def infer_batch(self, events):
         assert self.gate.wait(10)
-        if any(len(event.hits) and event.hits.hit_id[0] == self.POISON for event in events):
-            raise ValueError("poisoned\nsecond line")
+        first_ids = [next(iter(event.hit("hit_id")), 0) for event in events]
+        if self.BUG in first_ids:
+            raise ZeroDivisionError("a bug")
         self.batches.append(len(events))
-        return SimpleNamespace(
-            outputs=[self.infer(event) for event in events], preprocess_s=0.25, network_s=0.5
-        )
+        outputs = []
+        for first_id, event in zip(first_ids, events, strict=True):
+            if self.LOST in first_ids:
+                outputs.append(DeviceLostError("cuda:0 cannot be used any more"))
+            elif first_id == self.EXPLODES:
+                outputs.append(EventError("the event unfolds into too many edges"))
+            elif first_id == self.FAILS:
+                outputs.append(NetworkError("ValueError: poisoned", "Traceback: in the network"))
+            else:
+                ids = event.hit("hit_id").astype(np.float32)
+                outputs.append({"x_filter_u": ids, "x_semantic_u": np.stack([ids] * 3, axis=1)})
+        return BatchResult(outputs, batches=1, preprocess_s=0.25, network_s=0.5)

@@ -22,7 +22,7 @@ from numl_bench.events import (
     typical_events,
     write_sets,
 )
-from numl_bench.paths import EAGER, GRADIENTS_OFF, GRADIENTS_ON
+from numl_bench.paths import GRADIENTS_OFF, GRADIENTS_ON, SERVING
 from numl_bench.worker import Worker, serve
 from numl_serving.event import Event
 from numl_serving.golden import disagreements
@@ -33,15 +33,14 @@ from oracle import KINDS
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_worker_finds_equal_answers_and_times_every_path(kind: str, tmp_path: Path) -> None:
     worker = Worker({"120 hits": events_of_size(120, 2, seed=1)})
-    facts = worker.load("m", model_directory(kind, tmp_path), None)
-    assert facts["uncompiled"] is None
+    worker.load("m", model_directory(kind, tmp_path))
     command = json.dumps({"model": "m", "events": "120 hits", "seconds": 0})
     answers = io.StringIO()
     serve(worker, io.StringIO(f"{command}\n{command}\n"), answers)
     for line in answers.getvalue().splitlines():
         answer = json.loads(line)
         assert answer["differences"] == []
-        assert {GRADIENTS_ON, GRADIENTS_OFF, EAGER} == set(answer["times"])
+        assert {GRADIENTS_ON, GRADIENTS_OFF, SERVING} == set(answer["times"])
         for rounds in answer["times"].values():
             preprocess, network, event, cpu = np.array(rounds)[0].T
             assert (preprocess + network <= event).all()

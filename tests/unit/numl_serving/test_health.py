@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numl_serving.event import Event
 from numl_serving.golden import Golden, write_golden
 from numl_serving.health import Server, UnhealthyError, check_repository, main
+from small_models import NUGRAPH3, random_event, write_model
 
 HITS = 3
 GOLDEN = {
@@ -103,26 +103,10 @@ def triton() -> Iterator[Triton]:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    column = np.arange(HITS)
-    event = Event.from_tensors(
-        {
-            "hit_table_hit_id": column.astype(np.int32),
-            "hit_table_local_plane": np.zeros(HITS, np.int32),
-            "hit_table_local_time": column.astype(np.float32),
-            "hit_table_local_wire": column.astype(np.int32),
-            "hit_table_integral": np.ones(HITS, np.float32),
-            "hit_table_rms": np.ones(HITS, np.float32),
-            "spacepoint_table_spacepoint_id": np.zeros(0, np.int32),
-            "spacepoint_table_hit_id_u": np.zeros(0, np.int32),
-            "spacepoint_table_hit_id_v": np.zeros(0, np.int32),
-            "spacepoint_table_hit_id_y": np.zeros(0, np.int32),
-        }
-    )
+    event = random_event(NUGRAPH3.schema, HITS, 0)
     for model in ("nugraph2", "nugraph3"):
-        version = tmp_path / model / "1"
-        version.mkdir(parents=True)
+        version = write_model(tmp_path / model / "1")
         (tmp_path / model / "config.pbtxt").touch()
-        (version / "model.json").touch()
         write_golden(version / "golden.npz", Golden(event, dict(GOLDEN)))
     return tmp_path
 

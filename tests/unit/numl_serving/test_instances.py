@@ -26,7 +26,7 @@ class Fake:
         self.seconds, self.fails_after = seconds, fails_after
         self.threads: list[int] = []
 
-    def infer_batch(self, events: Sequence[Event]) -> None:
+    def infer(self, event: Event) -> None:
         if len(self.threads) == self.fails_after:
             raise RuntimeError("mat1 and mat2 shapes cannot be multiplied\nand more")
         self.threads.append(threading.get_ident())

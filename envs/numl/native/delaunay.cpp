@@ -1,0 +1,363 @@
+#include "delaunay.h"
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+
+#include <libqhull_r/qhull_ra.h>
+
+namespace numl {
+namespace {
+
+struct Point {
+  double x, y;
+};
+
+double distance(const Point& a, const Point& b) {
+  return std::sqrt((a.x - b.x) * (a.x - b.x) + (a.y - b.y) * (a.y - b.y));
+}
+
+// The rounding of the determinants below, by Shewchuk's bounds ("Adaptive precision floating-point
+// arithmetic and fast robust geometric predicates", 1997), and some more.
+constexpr double kRounding = 16.0 * DBL_EPSILON;
+
+// Guibas and Stolfi, "Primitives for the manipulation of general subdivisions and the computation
+// of Voronoi diagrams", ACM Transactions on Graphics 4 (1985). An edge has two directions, e and
+// e ^ 1; around the origin of each, edges form a ring, counter-clockwise by `next`.
+class Subdivision {
+ public:
+  // `margin` is a length: what points have to be off the circles and lines that matter.
+  Subdivision(const std::vector<Point>& points, double margin)
+      : points_(points), margin_(margin) {
+    const size_t edges = 6 * points.size() + 16;
+    origin_.reserve(edges);
+    next_.reserve(edges);
+    previous_.reserve(edges);
+  }
+
+  // False if rounding could change the result.
+  bool run() {
+    build(0, static_cast<int32_t>(points_.size()));
+    return certain_ && robust();
+  }
+
+  // Calls `use(a, b)` for each edge, with the points' indices.
+  template <class Use>
+  void edges(Use use) const {
+    for (int32_t e = 0; e < size(); e += 2) {
+      if (origin_[e] >= 0) {
+        use(origin_[e], origin_[e + 1]);
+      }
+    }
+  }
+
+ private:
+  int32_t size() const { return static_cast<int32_t>(origin_.size()); }
+  const Point& from(int32_t e) const { return points_[origin_[e]]; }
+  const Point& to(int32_t e) const { return points_[origin_[e ^ 1]]; }
+
+  int32_t make(int32_t a, int32_t b) {
+    int32_t e;
+    if (free_.empty()) {
+      e = size();
+      origin_.resize(e + 2);
+      next_.resize(e + 2);
+      previous_.resize(e + 2);
+    } else {
+      e = free_.back();
+      free_.pop_back();
+    }
+    origin_[e] = a;
+    origin_[e + 1] = b;
+    next_[e] = previous_[e] = e;
+    next_[e + 1] = previous_[e + 1] = e + 1;
+    return e;
+  }
+
+  void splice(int32_t a, int32_t b) {
+    const int32_t after_a = next_[a], after_b = next_[b];
+    next_[a] = after_b;
+    next_[b] = after_a;
+    previous_[after_b] = a;
+    previous_[after_a] = b;
+  }
+
+  // The next edge around the face on the left of e.
+  int32_t left_next(int32_t e) const { return previous_[e ^ 1]; }
+
+  int32_t connect(int32_t a, int32_t b) {
+    const int32_t e = make(origin_[a ^ 1], origin_[b]);
+    splice(e, left_next(a));
+    splice(e ^ 1, b);
+    return e;
+  }
+
+  void remove(int32_t e) {
+    splice(e, previous_[e]);
+    splice(e ^ 1, previous_[e ^ 1]);
+    e &= ~1;
+    origin_[e] = origin_[e + 1] = -1;
+    free_.push_back(e);
+  }
+
+  // Twice the signed area of a triangle; positive if counter-clockwise.
+  double area(const Point& a, const Point& b, const Point& c) {
+    if (&a == &b || &b == &c || &c == &a) {
+      return 0;
+    }
+    const double left = (b.x - a.x) * (c.y - a.y), right = (b.y - a.y) * (c.x - a.x);
+    const double det = left - right;
+    certain_ &= std::abs(det) > kRounding * (std::abs(left) + std::abs(right));
+    return det;
+  }
+
+  bool right_of(const Point& p, int32_t e) { return area(p, to(e), from(e)) > 0; }
+  bool left_of(const Point& p, int32_t e) { return area(p, from(e), to(e)) > 0; }
+
+  // Positive if d lies within the circle through a, b and c, which run counter-clockwise.
+  double in_circle(const Point& a, const Point& b, const Point& c, const Point& d) {
+    const double ax = a.x - d.x, ay = a.y - d.y, bx = b.x - d.x, by = b.y - d.y;
+    const double cx = c.x - d.x, cy = c.y - d.y;
+    const double bc = bx * cy - by * cx, ca = cx * ay - cy * ax, ab = ax * by - ay * bx;
+    const double a2 = ax * ax + ay * ay, b2 = bx * bx + by * by, c2 = cx * cx + cy * cy;
+    const double det = a2 * bc + b2 * ca + c2 * ab;
+    const double size = a2 * (std::abs(bx * cy) + std::abs(by * cx)) +
+                        b2 * (std::abs(cx * ay) + std::abs(cy * ax)) +
+                        c2 * (std::abs(ax * by) + std::abs(ay * bx));
+    certain_ &= std::abs(det) > kRounding * size;
+    return det;
+  }
+
+  // The hull's edges at the leftmost point (counter-clockwise) and at the rightmost (clockwise).
+  std::pair<int32_t, int32_t> build(int32_t first, int32_t last) {
+    const int32_t count = last - first;
+    if (count == 2) {
+      const int32_t e = make(first, first + 1);
+      return {e, e ^ 1};
+    }
+    if (count == 3) {
+      const int32_t a = make(first, first + 1), b = make(first + 1, first + 2);
+      splice(a ^ 1, b);
+      const double turn = area(points_[first], points_[first + 1], points_[first + 2]);
+      if (turn > 0) {
+        connect(b, a);
+        return {a, b ^ 1};
+      }
+      if (turn < 0) {
+        const int32_t c = connect(b, a);
+        return {c ^ 1, c};
+      }
+      return {a, b ^ 1};
+    }
+    auto [left_outer, left_inner] = build(first, first + count / 2);
+    auto [right_inner, right_outer] = build(first + count / 2, last);
+    // The lower common tangent.
+    for (;;) {
+      if (left_of(from(right_inner), left_inner)) {
+        left_inner = left_next(left_inner);
+      } else if (right_of(from(left_inner), right_inner)) {
+        right_inner = next_[right_inner ^ 1];
+      } else {
+        break;
+      }
+    }
+    int32_t base = connect(right_inner ^ 1, left_inner);
+    if (origin_[left_inner] == origin_[left_outer]) {
+      left_outer = base ^ 1;
+    }
+    if (origin_[right_inner] == origin_[right_outer]) {
+      right_outer = base;
+    }
+    // Rising, until there is no edge above the base.
+    for (;;) {
+      int32_t left = next_[base ^ 1], right = previous_[base];
+      const bool has_left = right_of(to(left), base);
+      if (has_left) {
+        while (right_of(to(next_[left]), base) &&
+               in_circle(to(base), from(base), to(left), to(next_[left])) > 0) {
+          const int32_t above = next_[left];
+          remove(left);
+          left = above;
+        }
+      }
+      const bool has_right = right_of(to(right), base);
+      if (has_right) {
+        while (right_of(to(previous_[right]), base) &&
+               in_circle(to(base), from(base), to(right), to(previous_[right])) > 0) {
+          const int32_t above = previous_[right];
+          remove(right);
+          right = above;
+        }
+      }
+      if (!has_left && !has_right) {
+        return {left_outer, right_outer};
+      }
+      if (!has_left ||
+          (has_right && in_circle(to(left), from(left), from(right), to(right)) > 0)) {
+        base = connect(right, base ^ 1);
+      } else {
+        base = connect(base ^ 1, left ^ 1);
+      }
+    }
+  }
+
+  // Whether each point is well off the circles of the triangles beside its own, and off the line
+  // between its neighbours on the hull.
+  bool robust() {
+    for (int32_t e = 0; e < size(); ++e) {
+      if (origin_[e] < 0) {
+        continue;
+      }
+      const int32_t after = left_next(e);
+      const Point &a = from(e), &b = to(e), &c = to(after);
+      const double twice = area(a, b, c);
+      if (twice <= 0 || left_next(left_next(after)) != e) {
+        // The outside is on the left of e, and of the edge after it.
+        const double side = std::abs(b.x - a.x) + std::abs(b.y - a.y) + std::abs(c.x - a.x) +
+                            std::abs(c.y - a.y);
+        if (!(-twice > margin_ * side)) {
+          return false;
+        }
+        continue;
+      }
+      const int32_t across = left_next(e ^ 1);
+      const Point& d = to(across);
+      if (e & 1 || left_next(left_next(across)) != (e ^ 1) || area(b, a, d) <= 0) {
+        continue;  // looked at from the other side, or on the hull
+      }
+      const double ra = distance(a, d), rb = distance(b, d), rc = distance(c, d);
+      // How much the determinant changes if a point moves by a unit.
+      const double gradient = ra * rb * (ra + rb) + rb * rc * (rb + rc) + rc * ra * (rc + ra);
+      if (!(-in_circle(a, b, c, d) > margin_ * gradient)) {
+        return false;
+      }
+    }
+    return certain_;
+  }
+
+  const std::vector<Point>& points_;
+  const double margin_;
+  bool certain_ = true;
+  std::vector<int32_t> origin_, next_, previous_, free_;
+};
+
+// Moves points as QHull does at its first attempt (its functions qh_detjoggle, qh_joggleinput and
+// qh_rand, with the third coordinate scaled to the range of the others), and returns by how much at
+// most.
+double joggle_points(const float* xy, int32_t points, Point* joggled) {
+  double low[2] = {xy[0], xy[1]}, high[2] = {xy[0], xy[1]};
+  for (int32_t i = 0; i < 2 * points; ++i) {
+    low[i % 2] = std::min<double>(low[i % 2], xy[i]);
+    high[i % 2] = std::max<double>(high[i % 2], xy[i]);
+  }
+  const double size[3] = {std::max(high[0], -low[0]), std::max(high[1], -low[1]),
+                          std::max(high[0] - low[0], high[1] - low[1])};
+  const double largest = std::max({size[0], size[1], size[2]});
+  const double sum = std::min(std::sqrt(3.0) * largest, size[0] + size[1] + size[2]);
+  const double joggle = 30000.0 * DBL_EPSILON * (3.0 * sum * 1.01 + largest);
+  int64_t random = 1;
+  const auto next = [&random] {
+    random = 16807 * random % 2147483647;
+    return static_cast<double>(random);
+  };
+  next();  // QHull reports it as the seed
+  const double scale = 2.0 * joggle / 2147483646.0;
+  for (int32_t i = 0; i < points; ++i) {
+    joggled[i].x = xy[2 * i] + (next() * scale - joggle);
+    joggled[i].y = xy[2 * i + 1] + (next() * scale - joggle);
+    next();  // for the third coordinate, which follows from the others afterwards
+  }
+  return joggle;
+}
+
+// QHull's triangles; false if it refuses the points.
+bool qhull(const float* xy, int32_t points, bool relative, std::vector<Edge>* edges) {
+  std::vector<double> coordinates(2 * static_cast<size_t>(points));
+  for (size_t i = 0; i < coordinates.size(); ++i) {
+    coordinates[i] = static_cast<double>(xy[i]) - (relative ? xy[i % 2] : 0.0f);
+  }
+  FILE* silent = std::fopen("/dev/null", "w");
+  if (silent == nullptr) {
+    return false;
+  }
+  qhT state;
+  qhT* qh = &state;
+  qh_zero(qh, silent);
+  char command[] = "qhull d Qt QJ";
+  const int failed = qh_new_qhull(qh, 2, points, coordinates.data(), 0, command, nullptr, silent);
+  if (!failed) {
+    facetT* facet;
+    FORALLfacets {
+      if (facet->upperdelaunay) {
+        continue;
+      }
+      int32_t corner[3] = {}, corners = 0;
+      vertexT *vertex, **vertexp;
+      FOREACHvertex_(facet->vertices) {
+        if (corners < 3) {
+          corner[corners++] = qh_pointid(qh, vertex->point);
+        }
+      }
+      edges->push_back({corner[0], corner[1]});
+      edges->push_back({corner[1], corner[2]});
+      edges->push_back({corner[2], corner[0]});
+    }
+  }
+  qh_freeqhull(qh, !qh_ALL);
+  int leaked, blocks;
+  qh_memfreeshort(qh, &leaked, &blocks);
+  std::fclose(silent);
+  return !failed;
+}
+
+}  // namespace
+
+bool triangulate(const float* xy, int32_t points, std::vector<Edge>* edges) {
+  std::vector<Point> joggled(points);
+  const double joggle = joggle_points(xy, points, joggled.data());
+  std::vector<int32_t> order(points);
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return joggled[a].x != joggled[b].x ? joggled[a].x < joggled[b].x
+                                        : joggled[a].y < joggled[b].y;
+  });
+  std::vector<Point> sorted(points);
+  for (int32_t i = 0; i < points; ++i) {
+    sorted[i] = joggled[order[i]];
+  }
+  // QHull joggles anew where a point is off a plane by less than its rounding, a thirty-thousandth
+  // of the joggle. Seen from the lifted points, lengths are shorter: hence the fiftieth.
+  Subdivision subdivision(sorted, joggle / 50);
+  if (!subdivision.run()) {
+    return false;
+  }
+  subdivision.edges([&](int32_t a, int32_t b) { edges->push_back({order[a], order[b]}); });
+  return true;
+}
+
+void delaunay(const float* xy, int32_t points, std::vector<Edge>* edges) {
+  if (points < 4) {
+    for (int32_t a = 0; a < points; ++a) {
+      for (int32_t b = a + 1; b < points; ++b) {
+        edges->push_back({a, b});
+      }
+    }
+    return;
+  }
+  if (triangulate(xy, points, edges) || qhull(xy, points, false, edges) ||
+      qhull(xy, points, true, edges)) {
+    return;
+  }
+  std::vector<int32_t> order(points);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [xy](int32_t a, int32_t b) {
+    return xy[2 * a] != xy[2 * b] ? xy[2 * a] < xy[2 * b] : xy[2 * a + 1] < xy[2 * b + 1];
+  });
+  for (int32_t i = 1; i < points; ++i) {
+    edges->push_back({order[i - 1], order[i]});
+  }
+}
+
+}  // namespace numl

@@ -1,0 +1,26 @@
+// Delaunay triangulation of the hits of one plane.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace numl {
+
+using Edge = std::pair<int32_t, int32_t>;
+
+// Appends each pair of neighbours once, in any order. `xy` holds x and y of each point, floats.
+//
+// The edges are those of QHull with option QJ, which joggles the points by a little, so that
+// collinear and coincident points are triangulated too. The same joggle is applied here, and a
+// divide-and-conquer algorithm finds the triangulation several times faster; where it is too close
+// a call for that, QHull itself is asked. It refuses points that lie too close together for their
+// distance from the origin, above all four or more at one position: then it gets their positions
+// relative to the first one, and should it refuse these as well, they form a chain in the order of
+// x, then y. Fewer than four are all connected.
+void delaunay(const float* xy, int32_t points, std::vector<Edge>* edges);
+
+// The divide-and-conquer part alone; false, with nothing appended, where QHull has to be asked.
+bool triangulate(const float* xy, int32_t points, std::vector<Edge>* edges);
+
+}  // namespace numl

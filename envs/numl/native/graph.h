@@ -1,0 +1,63 @@
+// The graph of an event, from its columns.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace numl {
+
+// What is wrong with an event; the text is for its sender.
+struct EventError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// A column of the hit table as a feature: its numbers times a factor.
+struct Feature {
+  const void* column;
+  int32_t is_integer;  // int32 instead of float
+  float scale;
+};
+
+// The columns of an event: H hits, S spacepoints. Checked by the caller: lengths, planes, and that
+// all floats are finite.
+struct Event {
+  int32_t planes;
+  int32_t hits;
+  int32_t spacepoints;
+  int32_t features;
+  const int32_t* hit_id;
+  const int32_t* plane;
+  const int32_t* wire;
+  const float* time;
+  float wire_scale, time_scale;
+  const Feature* feature;
+  const int32_t* const* spacepoint_hit_id;  // per plane [S]
+  const float* const* position;             // three of [S], or null
+};
+
+// Hits are numbered plane after plane, within a plane in the order of the request. All lists of
+// edges are sorted by the node that receives, which has a range in them, and by the one that sends.
+struct Graph {
+  int32_t planes = 0, hits = 0, spacepoints = 0, features = 0;
+  std::vector<int32_t> first;         // [planes + 1], first hit of each plane
+  std::vector<int32_t> row;           // [H], row of each hit in the request
+  std::vector<float> feature;         // [H, features], not normalised
+  std::vector<float> position;        // [S, 3], zeros if there are none
+  std::vector<int32_t> edge_offsets;  // [H + 1]
+  std::vector<int32_t> edge_source;   // [E], hits
+  std::vector<int32_t> up_offsets;    // [planes S + 1], by plane S + spacepoint
+  std::vector<int32_t> up_hit;        // [N]
+  std::vector<int32_t> down_offsets;  // [H + 1]
+  std::vector<int32_t> down_spacepoint;  // [N]
+};
+
+// Edges that a spacepoint may have in a plane, on average over all: it has one where hit ids are
+// unique in their plane, as they should be. Ids that repeat multiply the edges.
+constexpr int64_t kNexusEdges = 4;
+
+// Raises EventError where ids repeat so often that there would be more nexus edges.
+Graph build_graph(const Event& event);
+
+}  // namespace numl

@@ -1,0 +1,75 @@
+"""Weights are read with numpy alone, and only those that the card describes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numl_serving.errors import ModelFilesError
+from numl_serving.importer import safetensors
+from numl_serving.modelcard import read_card
+from numl_serving.weights import read_weights
+from safetensors.numpy import save
+from small_models import NUGRAPH3, random_weights, write_model
+
+
+def test_a_file_of_the_safetensors_library_is_read(tmp_path: Path) -> None:
+    weights = random_weights(NUGRAPH3)
+    write_model(tmp_path)
+    content = save(weights, metadata={"format": "np"})
+    store(tmp_path, content)
+    read = read_weights(tmp_path, read_card(tmp_path / "model.json"))
+    assert read.keys() == weights.keys()
+    for name, array in weights.items():
+        np.testing.assert_array_equal(read[name], array)
+
+
+def store(folder: Path, content: bytes) -> None:
+    """Write weights, and their digest into the card."""
+    (folder / "weights.safetensors").write_bytes(content)
+    path = folder / "model.json"
+    card = json.loads(path.read_text())
+    card["weights"]["sha256"] = hashlib.sha256(content).hexdigest()
+    path.write_text(json.dumps(card))
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(ModelFilesError) as caught:
+        read_weights(folder, read_card(folder / "model.json"))
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_weights_that_are_not_those_of_the_card_are_refused(tmp_path: Path) -> None:
+    write_model(tmp_path)
+    (tmp_path / "weights.safetensors").write_bytes(b"")
+    assert "sha256 differs" in refusal(tmp_path)
+    (tmp_path / "weights.safetensors").unlink()
+    assert "weights.safetensors cannot be read" in refusal(tmp_path)
+
+    weights = random_weights(NUGRAPH3)
+    store(tmp_path, safetensors(weights | {"other": np.zeros(3, np.float32)}))
+    assert "weight other is not one of the network" in refusal(tmp_path)
+    store(tmp_path, safetensors(weights | {"encoder.bias": np.zeros((3, 9), np.float32)}))
+    assert "weight encoder.bias has shape [3, 9]" in refusal(tmp_path)
+    store(tmp_path, save(weights | {"encoder.bias": np.zeros((3, 8))}))
+    assert "encoder.bias is F64" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x08", bytes(20), b"\xff" * 20, b"\2" + bytes(7) + b"[]"]
+)
+def test_what_is_no_safetensors_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    write_model(tmp_path)
+    store(tmp_path, content)
+    assert "is no safetensors file of float32 arrays" in refusal(tmp_path)
+
+
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+    write_model(tmp_path)
+    store(tmp_path, safetensors(random_weights(NUGRAPH3))[:-1])
+    assert "is no safetensors file of float32 arrays" in refusal(tmp_path)
