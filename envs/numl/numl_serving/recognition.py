@@ -130,10 +130,14 @@ class Recognised:
         """Tell whether these are all of its weights and no others."""
         return bool(self.heads) and not any(self.difference(shapes))
 
-    def weights(self, state: Mapping[str, NDArray[Any]]) -> Weights:
+    def weights(self, state: Mapping[str, NDArray[Any]], dtype: type[Any] = np.float32) -> Weights:
         """Return the weights of a checkpoint as the card describes them.
 
         Layers of planes or sets are stacked; planes that share their weights have them once.
+
+        Args:
+            state: The checkpoint's weights by nugraph's names.
+            dtype: Of the result, float32 for a weights file.
         """
         state = self._with_norm_folded(state)
         found: Weights = {}
@@ -145,7 +149,7 @@ class Recognised:
             )
             if part == "weight" and layer.startswith("heads.") and "{set}" in pattern:
                 grid = _block_diagonal(grid)
-            found[name] = grid.astype(np.float32).reshape(shape)
+            found[name] = grid.astype(dtype).reshape(shape)
         return _shared(found, [name for name, shape in self.shapes().items() if shape[:1] == (-1,)])
 
     def _norm_modules(self) -> list[str]:
