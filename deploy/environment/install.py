@@ -24,8 +24,6 @@ from deploy.files import locked, remove_folder, write_atomically
 from deploy.programs import run
 
 MARKER = "numlkit-environment.json"
-QHULL = "cmeel.prefix"
-"""The folder of ``site-packages`` that QHull's library is in."""
 _LAYOUT = "3"  # changes when this module lays an environment out differently
 
 
@@ -141,8 +139,6 @@ def _install_serving(
     below = base / site.relative_to(folder)
     (site / "locked-packages.pth").write_text(f"{below}\n", encoding="utf-8")
     environment.libpython.symlink_to(interpreter.libpython)
-    # The native library looks for QHull beside the package that it is in.
-    (site / QHULL).symlink_to(below / QHULL)
     # mpi4py looks for the MPI library, and that for its own, in the prefix it runs in.
     for entry in (base / "lib").iterdir():
         if entry != below.parent:

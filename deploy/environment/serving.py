@@ -1,7 +1,8 @@
 """``numl_serving`` as a wheel: built once, by the kit's own Python, for all environments.
 
 Its native library is a plain shared object that any Python loads, so the environments need neither
-a compiler nor the tools that build a wheel.
+a compiler nor the tools that build a wheel. The compiler is the host's, or the one that
+``scripts/kit-environment`` installs where there is none.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from deploy.files import built_folder, digest_of, locked
 
 # Every file in the wheel has this time, 1980-01-01: the first that a zip archive knows.
 _EPOCH = "315532800"
-_SOURCES = {".py", ".typed", ".cpp", ".h", ".hpp"}
+_SOURCES = {".py", ".typed", ".cpp", ".h", ".map"}
 
 
 def serving_digest(source: Path) -> str:

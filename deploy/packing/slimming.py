@@ -67,11 +67,6 @@ LEFT_OUT = (
     Rule("{site}/nvidia/*/bin/*", "programs of the CUDA toolkit"),
     Rule("{site}/nvidia/*/include/*", "headers"),
     Rule("{site}/nvidia/*.alt.so*", "a second build of the run-time compiler"),
-    # QHull: the native library loads libqhull_r.so
-    Rule("{site}/cmeel.prefix/[!l]*", "programs, headers, manual pages"),
-    Rule("{site}/cmeel.prefix/lib/[!l]*", "CMake and pkg-config files, for building programs"),
-    Rule("bin/q*", "starts QHull's programs"),
-    Rule("bin/rbox", "starts QHull's programs"),
     # mpich: mpi4py loads libmpi.so.12; the programs start and compile parallel programs
     Rule("lib/libmpi_abi.so*", "the same library with another interface"),
     Rule("bin/hydra_*", "starts parallel programs"),
