@@ -218,9 +218,6 @@ def _given_set(options: argparse.Namespace) -> EventSet:
     with EventFile(options.file) as file:
         wanted = range(min(len(file), options.events))
         events = [dict(file.read(index).tensors) for index in wanted]
-    for event in events:
-        for axis in "xyz":
-            event.pop(f"spacepoint_table_position_{axis}", None)
     return EventSet(options.file.name, events, loaded=False)
 
 
@@ -413,7 +410,7 @@ def _store(run: Document, path: Path | None) -> None:
 
 def _network(folder: Path) -> str:
     card = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-    return f"{card['architecture']} {card['variant']}"
+    return f"{card['network']['kind']} {card['network']['generation']}"
 
 
 def _show(console: Console, table: Table) -> None:

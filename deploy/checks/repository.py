@@ -10,16 +10,10 @@ from deploy.checks.finding import Finding, ok
 from deploy.deployment import Deployment
 from deploy.engines.site import site_models
 from deploy.errors import RepositoryError
+from deploy.repository.card import AGAIN, read_card
 from deploy.repository.config import misfits, read_config
-from deploy.repository.stage import (
-    AGAIN,
-    MODEL_FILES,
-    VERSION,
-    find_model,
-    read_weight_facts,
-    read_weights_digest,
-)
-from deploy.repository.weights import check_classes, check_digest
+from deploy.repository.stage import MODEL_FILES, VERSION, find_model
+from deploy.repository.weights import check_digest, check_heads
 from deploy.server.golden import read_golden
 
 SUBJECT = "model repository"
@@ -125,12 +119,11 @@ def _check_files(folder: Path, files: Path) -> None:
                 f"{files / name}: no such file",
                 AGAIN,
             )
-    facts, digest = read_weight_facts(files), read_weights_digest(files)
-    if digest is not None:
-        check_digest(files / _WEIGHTS, digest)
-    check_classes(files / _WEIGHTS, facts)
+    card = read_card(files)
+    check_digest(files / _WEIGHTS, card.sha256)
+    check_heads(files / _WEIGHTS, card.heads)
     golden = read_golden(files / "golden.npz")
-    asked = {tensor.name for tensor in read_config(folder / _CONFIG).input if not tensor.optional}
+    asked = {name for name, tensor in card.signature.inputs.items() if not tensor.optional}
     if missing := sorted(asked - golden.inputs.keys()):
         raise RepositoryError(
             f"{files / 'golden.npz'}: its event has no {', '.join(missing)}",
@@ -140,7 +133,7 @@ def _check_files(folder: Path, files: Path) -> None:
 
 def _misfit_findings(folder: Path) -> Iterator[Finding]:
     """Return what a launch sets right, and a server that is given the folder does not."""
-    names = misfits(read_config(folder / _CONFIG), read_weight_facts(folder / VERSION))
+    names = misfits(read_config(folder / _CONFIG), read_card(folder / VERSION))
     if names:
         yield Finding(
             "problem",

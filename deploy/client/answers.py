@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 from deploy.client.events import EventTensors
 from deploy.errors import KitError
 
-PLANES = ("u", "v", "y")
 FILTER_THRESHOLD = 0.5
+# Of these, the client says more than their values.
+SEMANTIC, FILTER = "x_semantic", "x_filter"
+_DIMENSIONS = {SEMANTIC: (2,), FILTER: (1,)}
+_OF_THE_EVENT = "_evt"
 
 
 class AnswerError(KitError):
@@ -22,37 +25,52 @@ class AnswerError(KitError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Labels:
-    """Labels and scores of one event; rows are the event's hits, in its order.
+    """What a model says of one event; rows are the event's hits, in its order.
 
     Attributes:
         event: What was asked.
-        semantic: float32 ``[hits, classes]``, as the server gave it (probabilities
-            or logits, as the model has it).
-        filter: float32 ``[hits]``, the probability that the hit is no noise.
-        event_scores: float32 ``[event classes]`` as the server gave it, or None.
-        vertex: float32 ``[3]``, or None.
+        planes: The detector's planes, in the order of ``local_plane``.
+        hits: By the name of an output without its plane, float32 or int32 ``[hits]`` or
+            ``[hits, width]``, as the server gave it: ``x_semantic`` (probabilities or logits, as
+            the model has it), ``x_filter`` (the probability that the hit is no noise), ...
+        whole: By name, float32 ``[width]`` for the event as a whole: ``e_evt``, ``v_evt``, ...
     """
 
     event: EventTensors
-    semantic: NDArray[np.float32]
-    filter: NDArray[np.float32]
-    event_scores: NDArray[np.float32] | None
-    vertex: NDArray[np.float32] | None
+    planes: tuple[str, ...]
+    hits: Mapping[str, NDArray[Any]]
+    whole: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+
+    @property
+    def classes(self) -> int:
+        """The number of semantic classes; 0 where the model names none."""
+        return int(self.hits[SEMANTIC].shape[1]) if SEMANTIC in self.hits else 0
 
     @property
     def label(self) -> NDArray[np.int32]:
-        """The class of each hit's largest score, int32 ``[hits]``."""
-        return np.asarray(self.semantic.argmax(axis=1), dtype=np.int32)
+        """The class of each hit's largest score, int32 ``[hits]``; 0 without classes."""
+        if not self.classes:
+            return np.zeros(self.event.hits, dtype=np.int32)
+        return np.asarray(self.hits[SEMANTIC].argmax(axis=1), dtype=np.int32)
 
     @property
     def score(self) -> NDArray[np.float32]:
-        """The probability of each hit's label, float32 ``[hits]``."""
-        return np.asarray(probabilities(self.semantic).max(axis=1), dtype=np.float32)
+        """The probability of each hit's label, float32 ``[hits]``; 1 without classes."""
+        if not self.classes:
+            return np.ones(self.event.hits, dtype=np.float32)
+        return np.asarray(probabilities(self.hits[SEMANTIC]).max(axis=1), dtype=np.float32)
 
     @property
     def noise(self) -> NDArray[np.bool_]:
-        """Which hits the filter takes for noise, bool ``[hits]``."""
-        return self.filter < FILTER_THRESHOLD
+        """Which hits the filter takes for noise, bool ``[hits]``; none without a filter."""
+        if FILTER not in self.hits:
+            return np.zeros(self.event.hits, dtype=np.bool_)
+        return np.asarray(self.hits[FILTER] < FILTER_THRESHOLD)
+
+    @property
+    def event_scores(self) -> NDArray[np.float32] | None:
+        """The scores of the event classes, float32 ``[event classes]``, or None."""
+        return self.whole.get("e_evt")
 
 
 def probabilities(scores: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -73,54 +91,78 @@ def probabilities(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True), dtype=np.float32)
 
 
-def assemble(event: EventTensors, outputs: Mapping[str, NDArray[Any]]) -> Labels:
+def assemble(
+    event: EventTensors, outputs: Mapping[str, NDArray[Any]], planes: Sequence[str]
+) -> Labels:
     """Put a model's outputs back on the event's hits.
 
     Args:
         event: What was asked.
-        outputs: ``x_semantic_{u,v,y}`` ``[hits in plane, classes]``,
-            ``x_filter_{u,v,y}`` ``[hits in plane]``, and where the model has them
-            ``e_evt`` ``[1, event classes]`` and ``v_evt`` ``[1, 3]``.
+        outputs: Those of the hits of a plane end in its name (``x_semantic_u``: ``[hits in
+            plane, classes]``), those of the event in ``evt`` (``e_evt``: ``[1, event classes]``).
+        planes: The detector's planes, in the order of ``local_plane``.
 
     Raises:
         AnswerError: An output is missing, has another length than the plane, or is
             not finite.
     """
-    plane = event.tensors["hit_table_local_plane"]
-    semantic: NDArray[np.float32] | None = None
-    filtered = np.zeros(event.hits, dtype=np.float32)
-    for i, name in enumerate(PLANES):
-        rows = plane == i
-        scores = _output(outputs, f"x_semantic_{name}", 2, int(rows.sum()))
-        if semantic is None:
-            semantic = np.zeros((event.hits, scores.shape[1]), dtype=np.float32)
-        if scores.shape[1] != semantic.shape[1]:
+    names = dict.fromkeys(
+        name.removesuffix(f"_{plane}")
+        for name in outputs
+        for plane in planes
+        if name.endswith(f"_{plane}")
+    )
+    if not names:
+        raise AnswerError("the server answered nothing for the event's hits")
+    hits = {name: _of_hits(event, outputs, name, planes) for name in names}
+    whole = {
+        name: _finite(name, values).reshape(-1)
+        for name, values in outputs.items()
+        if name.endswith(_OF_THE_EVENT)
+    }
+    return Labels(event, tuple(planes), hits, whole)
+
+
+def _of_hits(
+    event: EventTensors, outputs: Mapping[str, NDArray[Any]], name: str, planes: Sequence[str]
+) -> NDArray[Any]:
+    """Return what the planes' outputs say, one row for each hit in the event's order."""
+    plane_of_hit = event.tensors["hit_table_local_plane"]
+    whole: NDArray[Any] | None = None
+    for index, plane in enumerate(planes):
+        output = f"{name}_{plane}"
+        if output not in outputs:
+            raise AnswerError(f"the server answered no {output}")
+        values = _finite(output, outputs[output])
+        rows = plane_of_hit == index
+        hits = int(rows.sum())
+        if values.ndim not in _DIMENSIONS.get(name, (1, 2)) or len(values) != hits:
             raise AnswerError(
-                f"the server answered {scores.shape[1]} classes for plane {name}, "
-                f"{semantic.shape[1]} for plane u"
+                f"the server answered {output} of shape {list(values.shape)} for {hits} hits"
             )
-        semantic[rows] = scores
-        filtered[rows] = _output(outputs, f"x_filter_{name}", 1, int(rows.sum()))
-    if semantic is None or semantic.shape[1] == 0:
-        raise AnswerError("the server answered no semantic classes")
-    event_scores = _output(outputs, "e_evt", None, None) if "e_evt" in outputs else None
-    vertex = _output(outputs, "v_evt", None, None) if "v_evt" in outputs else None
-    return Labels(event, semantic, filtered, event_scores, vertex)
+        if whole is None:
+            whole = np.zeros((event.hits, *values.shape[1:]), dtype=values.dtype)
+        if values.shape[1:] != whole.shape[1:]:
+            raise AnswerError(
+                f"the server answered {name} with {_width(values)} columns for plane {plane}, "
+                f"{_width(whole)} for plane {planes[0]}"
+            )
+        whole[rows] = values
+    assert whole is not None
+    if _width(whole) == 0:
+        raise AnswerError(f"the server answered {name} without columns")
+    return whole
 
 
-def _output(
-    outputs: Mapping[str, NDArray[Any]], name: str, ndim: int | None, rows: int | None
-) -> NDArray[np.float32]:
-    """Return an output, checked; a vector where ``ndim`` is None."""
-    if name not in outputs:
-        raise AnswerError(f"the server answered no {name}")
-    values = np.asarray(outputs[name], dtype=np.float32)
-    if ndim is None:
-        values = values.reshape(-1)
-    elif values.ndim != ndim or values.shape[0] != rows:
-        raise AnswerError(
-            f"the server answered {name} of shape {list(values.shape)} for {rows} hits"
-        )
-    if not np.isfinite(values).all():
+def _width(values: NDArray[Any]) -> int:
+    return int(values.shape[1]) if values.ndim == 2 else 1
+
+
+def _finite(name: str, values: NDArray[Any]) -> NDArray[Any]:
+    """Return an output as int32, or as float32 and checked."""
+    if values.dtype.kind in "iu":
+        return np.asarray(values, dtype=np.int32)
+    checked = np.asarray(values, dtype=np.float32)
+    if not np.isfinite(checked).all():
         raise AnswerError(f"the server answered NaN or infinity in {name}")
-    return values
+    return checked

@@ -117,7 +117,7 @@ def _infer(options: argparse.Namespace, console: Console) -> int:
             writer = stack.enter_context(ResultsWriter(out, model, endpoint.url))
         advance = stack.enter_context(_progress(console, tally))
         interrupts = stack.enter_context(_interrupts(stop))
-        events = _events(options.files, options.event, tally)
+        events = _events(options.files, options.event, model, tally)
         outcomes = infer(events, model, connect, concurrency=options.concurrency, stop=stop)
         try:
             for outcome in outcomes:
@@ -196,13 +196,13 @@ def _describe(connect: Callable[[], TritonTransport], name: str, endpoint: Endpo
 
 
 def _events(
-    files: Sequence[Path], wanted: Sequence[EventId] | None, tally: Tally
+    files: Sequence[Path], wanted: Sequence[EventId] | None, model: ServedModel, tally: Tally
 ) -> Iterator[EventTensors | Failure]:
     """Yield the wanted events of all files, and a failure for each that cannot be read."""
     missing = set(wanted or ())
     for path in files:
         try:
-            file = EventFile(path)
+            file = EventFile(path, model.inputs, model.optional)
         except EventFileError as error:
             tally.seen += 1
             yield Failure(None, str(path), error.cause)
@@ -252,7 +252,7 @@ def _display(labels: Labels, folder: Path, before: Sequence[Path], model: Served
         labels,
         path,
         model=model.title,
-        semantic_classes=model.classes("semantic", labels.semantic.shape[1]),
+        semantic_classes=model.classes("semantic", labels.classes),
         event_classes=() if scores is None else model.classes("event", len(scores)),
     )
     return path

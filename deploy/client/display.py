@@ -1,4 +1,4 @@
-"""Event displays: one PNG per event, three planes, wire against time, coloured by label."""
+"""Event displays: one PNG per event, its planes, wire against time, coloured by label."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ _COLOURS: Mapping[str, str] = MappingProxyType(
 _PALETTE = (_BLUE, _VERMILION, _GREEN, _PURPLE, _ORANGE, _SKY, _BROWN)
 _NOISE = "#b8b8b8"
 _INK, _QUIET = "#222222", "#666666"
-_PLANE_TITLES = ("plane u (induction)", "plane v (induction)", "plane y (collection)")
-_WIDTH, _HEIGHT, _DPI = 13.5, 6.0, 130
+_WIRES = {"u": "induction", "v": "induction", "y": "collection"}  # of detectors with these planes
+_PLANE_WIDTH, _HEIGHT, _DPI = 4.5, 6.0, 130
+_LEFT, _RIGHT = 0.84, 0.2  # margins, in inches as the width
 
 
 def colours(classes: Sequence[str]) -> tuple[str, ...]:
@@ -111,14 +112,19 @@ def draw(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(_WIDTH, _HEIGHT), facecolor="white")
+    # One plane alone would leave the headings no room.
+    width = _PLANE_WIDTH * max(2, len(labels.planes))
+    figure = Figure(figsize=(width, _HEIGHT), facecolor="white")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, 3, sharey=True)
-    figure.subplots_adjust(left=0.062, right=0.985, top=0.805, bottom=0.205, wspace=0.07)
+    axes = figure.subplots(1, len(labels.planes), sharey=True, squeeze=False)[0]
+    left, right = _LEFT / width, 1 - _RIGHT / width
+    figure.subplots_adjust(left=left, right=right, top=0.805, bottom=0.205, wspace=0.07)
+    semantic_classes = semantic_classes or ("signal",)
     palette = colours(semantic_classes)
     size = marker_size(labels.event.hits)
-    for plane, title in enumerate(_PLANE_TITLES):
-        _draw_plane(axes[plane], labels, plane, title, palette, size)
+    for plane, name in enumerate(labels.planes):
+        wires = f" ({_WIRES[name]})" if set(labels.planes) == set(_WIRES) else ""
+        _draw_plane(axes[plane], labels, plane, f"plane {name}{wires}", palette, size)
     axes[0].set_ylabel("time [ticks]", fontsize=12, color=_INK)
     _time_limits(axes[0], labels)
     _titles(figure, labels, model, event_classes)
@@ -191,11 +197,12 @@ def _time_limits(axes: Axes, labels: Labels) -> None:
 
 
 def _titles(figure: Figure, labels: Labels, model: str, event_classes: Sequence[str]) -> None:
+    left, right = figure.subplotpars.left, figure.subplotpars.right
     run, subrun, event = labels.event.event_id
     heading = f"run {run}   subrun {subrun}   event {event}"
-    figure.text(0.062, 0.945, heading, fontsize=16, fontweight="bold", color=_INK, va="center")
+    figure.text(left, 0.945, heading, fontsize=16, fontweight="bold", color=_INK, va="center")
     figure.text(
-        0.062,
+        left,
         0.893,
         f"labels by {model}, one dot per hit",
         fontsize=11.5,
@@ -207,7 +214,7 @@ def _titles(figure: Figure, labels: Labels, model: str, event_classes: Sequence[
     chances = probabilities(labels.event_scores)
     order = np.argsort(-chances)
     figure.text(
-        0.985,
+        right,
         0.945,
         f"event class: {event_classes[order[0]]}  {100 * chances[order[0]]:.0f} %",
         fontsize=16,
@@ -217,7 +224,7 @@ def _titles(figure: Figure, labels: Labels, model: str, event_classes: Sequence[
         va="center",
     )
     others = "   ".join(f"{event_classes[i]} {100 * chances[i]:.0f} %" for i in order[1:4])
-    figure.text(0.985, 0.893, others, fontsize=11.5, color=_QUIET, ha="right", va="center")
+    figure.text(right, 0.893, others, fontsize=11.5, color=_QUIET, ha="right", va="center")
 
 
 def _legend(
@@ -238,7 +245,7 @@ def _legend(
         handles=handles,
         loc="lower center",
         bbox_to_anchor=(0.52, 0.012),
-        ncols=min(len(handles), 8),
+        ncols=min(len(handles), int(figure.get_figwidth() / 1.6)),
         frameon=False,
         fontsize=11.5,
         handletextpad=0.1,

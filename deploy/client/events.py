@@ -1,4 +1,4 @@
-"""Events of an HDF5 file, one at a time, as the tensors of the wire.
+"""Events of an HDF5 file, one at a time, as the tensors that a model reads.
 
 A file is opened, its rows are grouped into events (:mod:`.grouping`), and an
 event's rows are read when it is asked for: memory follows the largest event,
@@ -7,7 +7,7 @@ not the file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -19,25 +19,16 @@ from numpy.typing import NDArray
 
 from deploy.client.grouping import EventId, group
 from deploy.client.tables import EventFileError, Table, open_table
+from deploy.server.contract import INPUTS
 
 Tensors = Mapping[str, NDArray[Any]]
+_Columns = dict[str, type[np.generic]]
 
-HIT_COLUMNS: Mapping[str, type[np.generic]] = MappingProxyType(
-    {
-        "hit_id": np.int32,
-        "local_plane": np.int32,
-        "local_time": np.float32,
-        "local_wire": np.int32,
-        "integral": np.float32,
-        "rms": np.float32,
-    }
-)
-SPACEPOINT_COLUMNS: Mapping[str, type[np.generic]] = MappingProxyType(
-    dict.fromkeys(("spacepoint_id", "hit_id_u", "hit_id_v", "hit_id_y"), np.int32)
-)
-POSITION_COLUMNS: Mapping[str, type[np.generic]] = MappingProxyType(
-    dict.fromkeys(("position_x", "position_y", "position_z"), np.float32)
-)
+_PLANE_INPUT = "spacepoint_table_hit_id_"
+# What labels are told by, and drawn at, whether a model reads it or not.
+_ALWAYS = ("hit_id", "local_plane", "local_time", "local_wire")
+# What pynuml calls these columns since 25.4, in a table that has no local_plane.
+_SINCE_25_4 = MappingProxyType({"local_plane": "view", "local_wire": "proj", "local_time": "drift"})
 # Rows between an event's scattered rows that are read along rather than skipped.
 _GAP_ROWS = 1 << 20
 
@@ -49,8 +40,8 @@ class EventTensors:
     Attributes:
         event_id: Run, subrun, event; zeros where the file names none.
         source: The file it comes from.
-        tensors: By wire name (``hit_table_hit_id``, ...), one-dimensional, int32 or
-            float32; ``spacepoint_table_position_x``, ``_y``, ``_z`` where the file has them.
+        tensors: By the names of the model's inputs (``hit_table_hit_id``, ...), one-dimensional,
+            int32 or float32.
     """
 
     event_id: EventId
@@ -63,6 +54,12 @@ class EventTensors:
         return len(self.tensors["hit_table_hit_id"])
 
 
+def planes_of(inputs: Collection[str]) -> tuple[str, ...]:
+    """Return the planes of a model that has these inputs, in the order of ``local_plane``."""
+    named = (name for name in inputs if name.startswith(_PLANE_INPUT))
+    return tuple(name.removeprefix(_PLANE_INPUT) for name in named)
+
+
 class EventFile:
     """An HDF5 file of events, open for reading; a context manager.
 
@@ -70,14 +67,26 @@ class EventFile:
 
     Args:
         path: The file.
+        inputs: The model's inputs, Triton's data types by name, which are those of the
+            columns: ``hit_table_...`` and ``spacepoint_table_...``.
+        optional: Those that the file may lack.
 
     Raises:
         EventFileError: No such file, not HDF5, a table or column is missing, or
             columns of one table differ in length.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self,
+        path: Path,
+        inputs: Mapping[str, str] = INPUTS,
+        optional: Collection[str] = (),
+    ) -> None:
         self.path = path
+        self._planes = planes_of(inputs)
+        always = {f"hit_table_{name}": INPUTS[f"hit_table_{name}"] for name in _ALWAYS}
+        self._inputs = {**always, **inputs}
+        self._optional = set(optional) - always.keys()
         if not path.is_file():
             raise EventFileError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
         try:
@@ -99,23 +108,37 @@ class EventFile:
         if hits is None:
             present = ", ".join(sorted(self._file)) or "nothing"
             raise EventFileError(f"{self.path}: no hit_table in it (it has {present})")
-        spacepoints = open_table(self._file, "spacepoint_table")
-        if spacepoints is None and not hits.pandas:
+        wide = {"hit_id": tuple(f"hit_id_{plane}" for plane in self._planes)}
+        spacepoints = open_table(self._file, "spacepoint_table", wide)
+        if spacepoints is None and not hits.pandas and self._planes:
             raise EventFileError(f"{self.path}: no spacepoint_table in it")
-        columns = tuple(SPACEPOINT_COLUMNS)
-        if spacepoints is not None and all(c in spacepoints.columns for c in POSITION_COLUMNS):
-            columns += tuple(POSITION_COLUMNS)
         self._hits, self._spacepoints = hits, spacepoints
-        self._spacepoint_columns = {
-            name: np.int32 if name in SPACEPOINT_COLUMNS else np.float32 for name in columns
-        }
-        tables = [(hits, hits.rows(tuple(HIT_COLUMNS)))]
+        older = "local_plane" in hits.columns or "view" not in hits.columns
+        self._names = MappingProxyType({}) if older else _SINCE_25_4
+        self._hit_columns = self._columns("hit_table", hits)
+        self._spacepoint_columns = self._columns("spacepoint_table", spacepoints)
+        tables = [(hits, hits.rows(self._in_file(self._hit_columns)))]
         # pandas writes no table at all for an empty DataFrame.
-        if spacepoints is not None:
-            tables.append((spacepoints, spacepoints.rows(columns)))
+        if spacepoints is not None and self._spacepoint_columns:
+            names = self._in_file(self._spacepoint_columns)
+            tables.append((spacepoints, spacepoints.rows(names)))
         self.event_ids, segments = group(tables, open_table(self._file, "event_table"))
         self._hit_segments = segments[0]
         self._spacepoint_segments = segments[1] if len(segments) > 1 else None
+
+    def _columns(self, name: str, table: Table | None) -> _Columns:
+        """Return the types of a table's columns that the model reads, by its names for them."""
+        prefix = f"{name}_"
+        columns: _Columns = {}
+        for tensor, datatype in self._inputs.items():
+            column = tensor.removeprefix(prefix)
+            there = table is None or self._names.get(column, column) in table.columns
+            if column != tensor and (there or tensor not in self._optional):
+                columns[column] = np.float32 if datatype.startswith("FP") else np.int32
+        return columns
+
+    def _in_file(self, columns: _Columns) -> tuple[str, ...]:
+        return tuple(self._names.get(name, name) for name in columns)
 
     def __enter__(self) -> EventFile:
         return self
@@ -146,7 +169,7 @@ class EventFile:
         """
         hit_runs = self._hit_segments.of(index)
         tensors: dict[str, NDArray[Any]] = {}
-        for name, dtype in HIT_COLUMNS.items():
+        for name, dtype in self._hit_columns.items():
             tensors[f"hit_table_{name}"] = self._column(self._hits, name, hit_runs, dtype)
         runs = [] if self._spacepoint_segments is None else self._spacepoint_segments.of(index)
         for name, dtype in self._spacepoint_columns.items():
@@ -160,6 +183,7 @@ class EventFile:
     def _column(
         self, table: Table, name: str, runs: list[tuple[int, int]], dtype: type[np.generic]
     ) -> NDArray[Any]:
+        name = self._names.get(name, name)
         column = table.column(name)
         where = f"{table.name}/{name}"
         try:

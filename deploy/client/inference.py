@@ -205,7 +205,9 @@ def _ask(
         started = time.monotonic()
         try:
             outputs = transport.infer(model, event.tensors)
-            return Answer(assemble(event, outputs), time.monotonic() - started, retries)
+            return Answer(
+                assemble(event, outputs, model.planes), time.monotonic() - started, retries
+            )
         except ServerAwayError as error:
             now = time.monotonic()
             first_failure = now if first_failure is None else first_failure

@@ -9,23 +9,23 @@ dataset                                    type, width     what it holds
 =========================================  ==============  =================================
 ``/hit_table/event_id``                    int64, 3        run, subrun, event
 ``/hit_table/hit_id``                      int32           as in the input, in its order
-``/hit_table/local_plane``                 int32           0 u, 1 v, 2 y
+``/hit_table/local_plane``                 int32           index into the attribute ``planes``
 ``/hit_table/semantic_label``              int32           class of the largest score
 ``/hit_table/semantic_score``              float32         probability of that class
 ``/hit_table/filter_score``                float32         ``x_filter``: below 0.5 is noise
-``/hit_table/x_semantic``                  float32, C      the scores as the server gave them
+``/hit_table/x_semantic``, ...             float32, C      all that the model says of hits, as the
+                                                           server gave it, without the planes' names
 ``/event_table/event_id``                  int64, 3        every answered event
 ``/event_table/source_file``               int32           its row in ``/source_files``
 ``/event_table/latency``                   float32         seconds
 ``/event_table/event_label``               int32           with an event head
-``/event_table/e_evt``                     float32, K      with an event head, as served
-``/event_table/v_evt``                     float32, 3      with a vertex head, as served
+``/event_table/e_evt``, ``v_evt``, ...     float32, K      what it says of the event, as served
 ``/failed_table/event_id``                 int64, 3        events without an answer (-1: file)
 ``/failed_table/source_file``, ``/reason``  int32, text     why, in one line
 ``/source_files``                          text            the input files
 =========================================  ==============  =================================
 
-Attributes of the root: ``format`` (1), ``model``, ``endpoint``,
+Attributes of the root: ``format`` (1), ``model``, ``endpoint``, ``planes``,
 ``semantic_classes`` and ``event_classes`` (the names, comma separated) and
 ``complete`` (False after an interruption, a lost server or a file that could not be read).
 """
@@ -44,7 +44,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.client.answers import FILTER_THRESHOLD
+from deploy.client.answers import FILTER, FILTER_THRESHOLD
 from deploy.client.inference import Answer, Failure
 from deploy.client.transport import ServedModel
 from deploy.errors import KitError
@@ -95,6 +95,7 @@ class ResultsWriter:
                 "endpoint": endpoint,
                 "weights": model.parameters.get("weights", ""),
                 "filter_threshold": FILTER_THRESHOLD,
+                "planes": ",".join(model.planes),
             }
         )
         self._classes: dict[str, int] = {}
@@ -132,6 +133,11 @@ class ResultsWriter:
         """
         labels = answer.labels
         tensors = labels.event.tensors
+        hits = {name: values for name, values in labels.hits.items() if name != FILTER}
+        if labels.classes:
+            hits |= {"semantic_label": labels.label, "semantic_score": labels.score}
+        if FILTER in labels.hits:
+            hits["filter_score"] = labels.hits[FILTER]
         self._append(
             "hit_table",
             labels.event.event_id,
@@ -139,23 +145,18 @@ class ResultsWriter:
             {
                 "hit_id": tensors["hit_table_hit_id"],
                 "local_plane": tensors["hit_table_local_plane"],
-                "semantic_label": labels.label,
-                "semantic_score": labels.score,
-                "filter_score": labels.filter,
-                "x_semantic": labels.semantic,
+                **hits,
             },
         )
-        self._classes["semantic"] = labels.semantic.shape[1]
+        self._classes["semantic"] = labels.classes
         event: dict[str, NDArray[Any]] = {
             "source_file": self._source(labels.event.source),
             "latency": np.array([answer.latency_s], dtype=np.float32),
+            **{name: values[None] for name, values in labels.whole.items()},
         }
         if labels.event_scores is not None:
             event["event_label"] = np.array([labels.event_scores.argmax()], dtype=np.int32)
-            event["e_evt"] = labels.event_scores[None]
             self._classes["event"] = len(labels.event_scores)
-        if labels.vertex is not None:
-            event["v_evt"] = labels.vertex[None]
         self._append("event_table", labels.event.event_id, 1, event)
         self._events += 1
 

@@ -46,9 +46,10 @@ class Tally:
         self.retries += answer.retries
         self.hits += labels.event.hits
         self.noise += int(labels.noise.sum())
-        counts = np.bincount(labels.label[~labels.noise], minlength=labels.semantic.shape[1])
+        signal = labels.label[~labels.noise]
+        counts = [int((signal == label).sum()) for label in range(labels.classes)]
         before = self.label_hits or [0] * len(counts)
-        self.label_hits = [a + int(b) for a, b in zip(before, counts, strict=True)]
+        self.label_hits = [a + b for a, b in zip(before, counts, strict=True)]
 
 
 def report(
@@ -113,8 +114,8 @@ def show(report: dict[str, Any], tally: Tally, console: Console) -> None:
         f"{report['model']}{weights} at {report['endpoint']}"
     )
     if report["events"]:
-        counts = ", ".join(f"{name} {n:,}" for name, n in report["labels"].items())
-        console.line(f"  labels   {counts}, noise {report['noise']:,}")
+        counts = [*report["labels"].items(), ("noise", report["noise"])]
+        console.line(f"  labels   {', '.join(f'{name} {n:,}' for name, n in counts)}")
         drawing = f", of it {tally.drawing_s:.2g} s drawing" if tally.displays else ""
         repeated = f"; {tally.retries} requests repeated" if tally.retries else ""
         console.line(

@@ -2,8 +2,8 @@
 
 Four layouts are read with h5py alone, none of them by unpickling anything:
 
-* pynuml's: a group of datasets, one per column, each ``[rows]``, ``[rows, 1]`` or,
-  for ``event_id``, spacepoint ``hit_id`` and ``position``, ``[rows, 3]``;
+* pynuml's: a group of datasets, one per column, each ``[rows]``, ``[rows, 1]`` or, for
+  ``event_id`` and ``position``, ``[rows, 3]``, for a spacepoint's ``hit_id`` ``[rows, planes]``;
 * a compound dataset (``DataFrame.to_records``), one field per column;
 * pandas, ``to_hdf(format="table")``: PyTables' compound dataset ``table``, with
   columns of one dtype packed into fields ``values_block_N``;
@@ -18,6 +18,7 @@ from __future__ import annotations
 import pickletools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import h5py
@@ -29,11 +30,10 @@ from deploy.errors import KitError
 Array = NDArray[Any]
 EVENT_ID = ("run", "subrun", "event")
 SEQUENCE = "event_id.seq_cnt"
-_WIDE = {
-    "event_id": EVENT_ID,
-    "hit_id": ("hit_id_u", "hit_id_v", "hit_id_y"),
-    "position": ("position_x", "position_y", "position_z"),
-}
+Wide = Mapping[str, tuple[str, ...]]
+_WIDE: Wide = MappingProxyType(
+    {"event_id": EVENT_ID, "position": ("position_x", "position_y", "position_z")}
+)
 # All that a pickled list of strings needs; anything else is not such a list.
 _LIST_OPCODES = frozenset(
     {"PROTO", "FRAME", "MARK", "LIST", "EMPTY_LIST", "APPEND", "APPENDS", "STOP"}
@@ -69,7 +69,7 @@ class Table:
     Attributes:
         name: As in the file, ``hit_table`` for instance.
         file: The file's path, for messages.
-        columns: By name; spacepoint hits are ``hit_id_u``, ``hit_id_v``, ``hit_id_y``.
+        columns: By name; a dataset of several columns has a name for each of them.
         sequence: ``event_id.seq_cnt`` where there is one: ``[events, 2]``, the row
             of the event in ``event_table`` and its count of rows here.
         pandas: Whether pandas wrote it.
@@ -111,42 +111,55 @@ class Table:
         return first
 
 
-def open_table(file: h5py.File, name: str) -> Table | None:
+def open_table(file: h5py.File, name: str, wide: Wide = MappingProxyType({})) -> Table | None:
     """Return the table ``name`` of an open file, or None if the file has no such table.
+
+    Args:
+        file: The file.
+        name: The table.
+        wide: The names of the columns of a dataset that has several, beside those of ``event_id``
+            and ``position``.
 
     Raises:
         EventFileError: It is there in a layout that cannot be read.
     """
     node = file.get(name)
     path = str(file.filename)
+    wide = {**_WIDE, **wide}
     if node is None:
         return None
     if isinstance(node, h5py.Dataset):
-        return Table(name, path, _fields(node, path, name))
+        return Table(name, path, _fields(node, path, name, wide))
     written_as = _text(node.attrs.get("pandas_type", ""))
     if written_as == "frame":
         return Table(name, path, _fixed(node, path, name), pandas=True)
     packed = node.get("table")
     if isinstance(packed, h5py.Dataset) and packed.dtype.names:
-        return Table(name, path, _fields(packed, path, name), pandas=True)
+        return Table(name, path, _fields(packed, path, name, wide), pandas=True)
     if written_as:
         raise EventFileError(f"{path}: {name} is a pandas {written_as}, not a DataFrame")
-    return Table(name, path, _datasets(node), _sequence(node, path, name))
+    return Table(name, path, _datasets(node, path, name, wide), _sequence(node, path, name))
 
 
-def _datasets(group: h5py.Group) -> dict[str, Column]:
+def _datasets(group: h5py.Group, path: str, table: str, wide: Wide) -> dict[str, Column]:
     columns: dict[str, Column] = {}
     for name, node in group.items():
         if not isinstance(node, h5py.Dataset) or name.startswith("event_id.seq"):
             continue
-        if node.ndim == 1:
+        parts = wide.get(name, ())
+        if node.ndim == 2 and node.shape[1] == len(parts):
+            for i, part in enumerate(parts):
+                columns[part] = Column(len(node), _rows_of(node, i))
+        elif node.ndim == 1:
             # A flat event_id numbers events without run and subrun.
             columns["event" if name == "event_id" else name] = Column(len(node), _rows_of(node))
         elif node.ndim == 2 and node.shape[1] == 1:
             columns[name] = Column(len(node), _rows_of(node, 0))
-        elif node.ndim == 2 and node.shape[1] == 3 and name in _WIDE:
-            for i, part in enumerate(_WIDE[name]):
-                columns[part] = Column(len(node), _rows_of(node, i))
+        elif node.ndim == 2 and parts:
+            raise EventFileError(
+                f"{path}: {table}/{name} has {node.shape[1]} columns, not {len(parts)}: "
+                f"{', '.join(parts)}"
+            )
     return columns
 
 
@@ -167,7 +180,7 @@ def _sequence(group: h5py.Group, path: str, name: str) -> NDArray[np.int64] | No
     return np.asarray(node[()], dtype=np.int64)
 
 
-def _fields(dataset: h5py.Dataset, path: str, name: str) -> dict[str, Column]:
+def _fields(dataset: h5py.Dataset, path: str, name: str, wide: Wide) -> dict[str, Column]:
     if not dataset.dtype.names:
         raise EventFileError(f"{path}: {name} is a plain dataset, not a table of named columns")
     columns: dict[str, Column] = {}
@@ -177,7 +190,7 @@ def _fields(dataset: h5py.Dataset, path: str, name: str) -> dict[str, Column]:
             columns[field] = Column(len(dataset), _field(dataset, field))
             continue
         kind = dataset.attrs.get(f"{field}_kind")
-        names = _WIDE.get(field) if kind is None else pickled_names(kind, f"{path}: {name}")
+        names = wide.get(field) if kind is None else pickled_names(kind, f"{path}: {name}")
         if names is None or len(names) != shape[0]:
             raise EventFileError(f"{path}: {name} does not say which columns {field} holds")
         for i, part in enumerate(names):

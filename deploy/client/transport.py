@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from deploy.client.channel import channel_options, credentials, trusted_file
 from deploy.client.endpoint import Endpoint
 from deploy.client.errors import ClientError, NoTritonError, RequestError, ServerAwayError
+from deploy.client.events import planes_of
 from deploy.errors import KitError
+from deploy.server.contract import INPUTS
 
 _CONNECT_SECONDS = 5.0
 _UNAVAILABLE = ("StatusCode.UNAVAILABLE", "502", "503", "504")
@@ -38,12 +40,19 @@ class ServedModel:
         inputs: Triton data types by tensor name.
         outputs: The names of the output tensors.
         parameters: Of the model's configuration; none where the server keeps it closed.
+        optional: The inputs that a request may lack.
     """
 
     name: str
     inputs: Mapping[str, str]
     outputs: tuple[str, ...]
     parameters: Mapping[str, str]
+    optional: frozenset[str] = frozenset()
+
+    @property
+    def planes(self) -> tuple[str, ...]:
+        """The detector's planes, in the order of ``local_plane``."""
+        return planes_of(self.inputs)
 
     @property
     def title(self) -> str:
@@ -114,6 +123,7 @@ class TritonTransport:
                 MappingProxyType(
                     {k: v.get("string_value", "") for k, v in config.get("parameters", {}).items()}
                 ),
+                _optional(metadata, config),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise no_triton(self._endpoint) from error
@@ -186,8 +196,8 @@ class TritonTransport:
     def infer(self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         """Return the outputs by name.
 
-        Tensors are sent in the types the server declares; those it does not ask
-        for are left out.
+        Tensors are sent in the types the server declares; those it does not ask for are left
+        out, and optional ones that are not there.
 
         Raises:
             RequestError: The server refused the event, or its answer is no tensor.
@@ -198,6 +208,8 @@ class TritonTransport:
         inputs = []
         for name, datatype in model.inputs.items():
             if name not in tensors:
+                if name in model.optional:
+                    continue
                 raise RequestError(f"model {model.name} asks for {name}, which the file lacks")
             values = tensors[name].astype(triton_to_np_dtype(datatype), copy=False)
             tensor = self._library.InferInput(name, values.shape, datatype)
@@ -302,6 +314,13 @@ class TritonTransport:
             # What came is not JSON; a certificate's error is of both kinds.
             return no_triton(self._endpoint)
         return ServerAwayError(f"{url}: {text}")
+
+
+def _optional(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> frozenset[str]:
+    """Return the inputs that a request may lack; a closed configuration does not tell."""
+    if not config:
+        return frozenset(i["name"] for i in metadata["inputs"]) - INPUTS.keys()
+    return frozenset(i["name"] for i in config.get("input", ()) if i.get("optional"))
 
 
 def _proxy_in_the_way(url: str, status: str) -> KitError:

@@ -13,7 +13,8 @@ from deploy.console import Say
 from deploy.errors import DeploymentError, RepositoryError
 from deploy.files import locked
 from deploy.paths import CHECKOUT, MODEL_REPOSITORY
-from deploy.repository.stage import MODEL_FILES, VERSION, read_architecture
+from deploy.repository.card import read_card
+from deploy.repository.stage import MODEL_FILES, VERSION
 
 
 def imported_folder(cache: Path, checkpoint: Path, norm: Path | None) -> Path:
@@ -113,7 +114,7 @@ def ensure_imported(
     with locked(folder.with_suffix(".lock")):
         say(f"importing {checkpoint.name} for {model}")
         command = [sys.executable, str(CHECKOUT / "scripts" / "import_checkpoint.py")]
-        command += [str(checkpoint.resolve()), "--model", read_architecture(tracked)]
+        command += [str(checkpoint.resolve()), "--model", read_card(tracked).network]
         command += ["--out", str(folder), "--json"]
         if norm is not None:
             command += ["--norm", str(norm.resolve())]

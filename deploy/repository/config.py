@@ -16,23 +16,14 @@ from tritonclient.grpc import model_config_pb2
 from deploy.deployment import Batch
 from deploy.errors import RepositoryError
 from deploy.files import write_atomically
+from deploy.repository.card import Card
 
 ModelConfig: TypeAlias = Any  # protobuf's class; tritonclient ships no types
 
-SEMANTIC_OUTPUTS = ("x_semantic_u", "x_semantic_v", "x_semantic_y")
-EVENT_OUTPUT = "e_evt"
 # Parameters that numl_serving reads.
 BATCH_EVENTS, BATCH_WAIT = "batch_max_events", "batch_max_wait_ms"
 # A GPU takes about as long for a few events as for one; on a CPU joining gains nothing.
 GPU_BATCH = Batch()
-POSITION_INPUTS = tuple(f"spacepoint_table_position_{axis}" for axis in "xyz")
-# The outputs that each head of a network gives.
-OUTPUTS = {
-    "semantic": SEMANTIC_OUTPUTS,
-    "filter": ("x_filter_u", "x_filter_v", "x_filter_y"),
-    "event": (EVENT_OUTPUT,),
-    "vertex": ("v_evt",),
-}
 
 
 @dataclass(frozen=True)
@@ -70,25 +61,6 @@ class LaunchSettings:
     batch: Batch | None = None
 
 
-@dataclass(frozen=True)
-class WeightFacts:
-    """What the weights of a model say about its outputs.
-
-    Attributes:
-        semantic_classes: Names of the semantic classes.
-        event_classes: Names of the event classes; empty without that head.
-        heads: The heads the weights have.
-        spacepoint_positions: Whether the network reads spacepoint positions.
-        demo: Whether they are demo weights.
-    """
-
-    semantic_classes: tuple[str, ...]
-    event_classes: tuple[str, ...]
-    heads: tuple[str, ...]
-    spacepoint_positions: bool = False
-    demo: bool = False
-
-
 def read_config(path: Path) -> ModelConfig:
     """Read a ``config.pbtxt``.
 
@@ -113,13 +85,13 @@ def write_config(config: ModelConfig, path: Path) -> None:
     write_atomically(path, text_format.MessageToString(config))
 
 
-def for_launch(config: ModelConfig, settings: LaunchSettings, weights: WeightFacts) -> ModelConfig:
+def for_launch(config: ModelConfig, settings: LaunchSettings, card: Card) -> ModelConfig:
     """Return a copy of ``config`` with this launch's settings in it.
 
     Args:
         config: The tracked configuration; not changed.
         settings: Environment, parameters and instances.
-        weights: What the weights say about the outputs.
+        card: The card of the weights: it says which tensors there are.
     """
     launched = model_config_pb2.ModelConfig()
     launched.CopyFrom(config)
@@ -141,7 +113,7 @@ def for_launch(config: ModelConfig, settings: LaunchSettings, weights: WeightFac
     if settings.batch is not None:
         for name, value in _batch_parameters(settings.batch).items():
             launched.parameters[name].string_value = value
-    _fit_outputs(launched, weights)
+    _fit(launched, card)
     return launched
 
 
@@ -151,26 +123,22 @@ def made_for_cpu(config: ModelConfig) -> bool:
     return any(group.kind == kind for group in config.instance_group)
 
 
-def misfits(config: ModelConfig, weights: WeightFacts) -> tuple[str, ...]:
-    """Return the outputs and inputs of ``config`` that are not those of ``weights``, by name.
+def misfits(config: ModelConfig, card: Card) -> tuple[str, ...]:
+    """Return the outputs and inputs of ``config`` that are not those of ``card``, by name.
 
     A launch sets them right; a server that is given the configuration as it is does not.
     """
     fitting = model_config_pb2.ModelConfig()
     fitting.CopyFrom(config)
-    _fit_outputs(fitting, weights)
-    given = {output.name: list(output.dims) for output in config.output}
-    for output in fitting.output:
-        # Existing configurations declare it in either way; what is answered is the same.
-        if output.name == EVENT_OUTPUT and given[EVENT_OUTPUT] == [1, *output.dims]:
-            output.dims[:] = given[EVENT_OUTPUT]
-    wanted = {name for head in weights.heads for name in OUTPUTS.get(head, ())}
-    found = sorted(wanted - {output.name for output in config.output})
+    _fit(fitting, card)
+    found = []
     for there, right in ((config.output, fitting.output), (config.input, fitting.input)):
-        tensors = {tensor.name: tensor for tensor in there}
-        fitted = {tensor.name: tensor for tensor in right}
-        names = dict.fromkeys([*tensors, *fitted])
-        found += [name for name in names if tensors.get(name) != fitted.get(name)]
+        given, wanted = ({t.name: t for t in tensors} for tensors in (there, right))
+        for name, tensor in given.items():
+            # Existing configurations declare it in either way; what is answered is the same.
+            if name in wanted and list(tensor.dims) == [1, *wanted[name].dims]:
+                wanted[name].dims[:] = tensor.dims
+        found += [n for n in dict.fromkeys([*wanted, *given]) if given.get(n) != wanted.get(n)]
     return tuple(found)
 
 
@@ -178,24 +146,18 @@ def _batch_parameters(batch: Batch) -> dict[str, str]:
     return {BATCH_EVENTS: str(batch.max_events), BATCH_WAIT: f"{batch.wait_ms:g}"}
 
 
-def _fit_outputs(config: ModelConfig, weights: WeightFacts) -> None:
-    """Give ``config`` the output sizes and class names of ``weights``."""
-    absent = {name for head in OUTPUTS.keys() - set(weights.heads) for name in OUTPUTS[head]}
-    kept = [output for output in config.output if output.name not in absent]
-    del config.output[:]
-    config.output.extend(kept)
-    for output in config.output:
-        if output.name in SEMANTIC_OUTPUTS:
-            output.dims[:] = [-1, len(weights.semantic_classes)]
-        elif output.name == EVENT_OUTPUT:
-            output.dims[:] = [len(weights.event_classes)]
-    config.parameters["semantic_classes"].string_value = ",".join(weights.semantic_classes)
-    if weights.demo:
+def _fit(config: ModelConfig, card: Card) -> None:
+    """Give ``config`` the tensors and class names of ``card``."""
+    types = model_config_pb2.DataType
+    del config.input[:], config.output[:]
+    for name, tensor in card.signature.inputs.items():
+        data_type = types.Value(f"TYPE_{tensor.datatype}")
+        config.input.add(name=name, data_type=data_type, dims=tensor.dims, optional=tensor.optional)
+    for name, tensor in card.signature.outputs.items():
+        data_type = types.Value(f"TYPE_{tensor.datatype}")
+        config.output.add(name=name, data_type=data_type, dims=tensor.dims)
+    for head in card.heads:
+        if head.classes:
+            config.parameters[f"{head.name}_classes"].string_value = ",".join(head.classes)
+    if card.demo:
         config.parameters["weights"].string_value = "demo weights"
-    if weights.event_classes:
-        config.parameters["event_classes"].string_value = ",".join(weights.event_classes)
-    if weights.spacepoint_positions:
-        for name in sorted(set(POSITION_INPUTS) - {tensor.name for tensor in config.input}):
-            config.input.add(
-                name=name, data_type=model_config_pb2.TYPE_FP32, dims=[-1], optional=True
-            )

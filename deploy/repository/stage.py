@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from deploy.errors import RepositoryError
 from deploy.files import built_folder
+from deploy.repository.card import AGAIN, CARD_FILE, read_card
 from deploy.repository.config import (
     LaunchSettings,
     ModelConfig,
-    WeightFacts,
     for_launch,
     read_config,
     write_config,
@@ -23,8 +20,7 @@ from deploy.repository.config import (
 from deploy.server.stub import StubFiles, write_stub
 
 VERSION = "1"
-AGAIN = "git checkout it, or import the checkpoint again (scripts/import_checkpoint.py)"
-MODEL_FILES = ("model.json", "weights.safetensors", "golden.npz")
+MODEL_FILES = (CARD_FILE, "weights.safetensors", "golden.npz")
 # Python would write a folder of this name, which a polling server takes for a change of the
 # model and loads it a second time, and which in a site's repository is none of ours. A file of
 # this name keeps it from doing so; the stub ignores PYTHONDONTWRITEBYTECODE. A server that is
@@ -51,56 +47,6 @@ class StagedModel:
     copies: Mapping[str, Path]
     links: Mapping[str, Path] = field(default_factory=dict)
     stub: StubFiles | None = None
-
-
-def read_architecture(folder: Path) -> str:
-    """Return the architecture that ``model.json`` names, as in ``nugraph3``.
-
-    Raises:
-        RepositoryError: Naming the file and what is wrong with it.
-    """
-    with _card(folder) as card:
-        return str(card["architecture"])
-
-
-def read_weight_facts(folder: Path) -> WeightFacts:
-    """Read from ``model.json`` what the configuration must know.
-
-    Raises:
-        RepositoryError: Naming the file and what is wrong with it.
-    """
-    with _card(folder) as card:
-        return WeightFacts(
-            semantic_classes=tuple(card["semantic_classes"] or ()),
-            event_classes=tuple(card["event_classes"] or ()),
-            heads=tuple(card["heads"]),
-            spacepoint_positions=bool(card["spacepoint_positions"]),
-            demo=bool(card["demo"]),
-        )
-
-
-def read_weights_digest(folder: Path) -> str | None:
-    """Return the sha256 that ``model.json`` names for the weights; None if it names none.
-
-    Raises:
-        RepositoryError: Naming the file and what is wrong with it.
-    """
-    with _card(folder) as card:
-        return str(card["weights"]["sha256"]) if "weights" in card else None
-
-
-@contextmanager
-def _card(folder: Path) -> Iterator[Any]:
-    """Yield the content of ``model.json``; what is wrong with it is told in one line."""
-    path = folder / "model.json"
-    try:
-        yield json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RepositoryError(f"{path}: {error.strerror}") from None
-    except (ValueError, TypeError) as error:
-        raise RepositoryError(f"{path}: not a model description: {error}") from None
-    except KeyError as error:
-        raise RepositoryError(f"{path}: has no {error.args[0]!r}") from None
 
 
 def find_model(repository: Path, model: str) -> Path:
@@ -132,7 +78,7 @@ def plan_models(
         repository: A model repository in Triton's layout.
         models: The models to serve.
         settings: What the launch sets.
-        own_weights: Folders with weights and ``model.json`` that replace the tracked ones.
+        own_weights: Folders with weights and model card that replace the tracked ones.
 
     Raises:
         RepositoryError: Naming the model, the file and what is wrong.
@@ -148,11 +94,14 @@ def plan_models(
         for path in (code, *(files / name for name in MODEL_FILES)):
             if not path.is_file():
                 raise RepositoryError(f"{path}: no such file", AGAIN)
+        card = read_card(files)
         if model in own_weights:
-            wanted, given = read_architecture(folder / VERSION), read_architecture(files)
-            if given != wanted:
-                raise RepositoryError(f"model {model} serves {wanted}, {files} holds a {given}")
-        launched = for_launch(config, settings, read_weight_facts(files))
+            wanted = read_card(folder / VERSION).network
+            if card.network != wanted:
+                raise RepositoryError(
+                    f"model {model} serves {wanted}, {files} holds a {card.network}"
+                )
+        launched = for_launch(config, settings, card)
         copies = {f"{VERSION}/{name}": files / name for name in MODEL_FILES}
         copies[f"{VERSION}/{code.name}"] = code
         staged.append(StagedModel(model, launched, (VERSION,), copies))

@@ -1,4 +1,4 @@
-"""A weights file against the ``model.json`` beside it: the same bytes, the same classes.
+"""A weights file against the ``model.json`` beside it: the same bytes, the same heads.
 
 Source of the format: safetensors, "Format": eight bytes give the length of a JSON header, which
 gives each tensor's shape and the place of its bytes behind the header.
@@ -9,35 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from deploy.errors import RepositoryError
-from deploy.repository.config import WeightFacts
+from deploy.repository.card import Head
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 _LENGTH_BYTES = 8
 _LARGEST_HEADER = 100 * 2**20
-# NuGraph3 has one layer for all classes, NuGraph2 one for each.
-_TOGETHER = re.compile(r"semantic_decoder\.net\.[^.]+\.bias")
-_EACH = re.compile(r"semantic_decoder\.net\.([^.]+)\.net\.\d+\.bias")
-_EVENT = "event_decoder.net.bias"
+_HEAD = re.compile(r"heads\.(.+)\.bias")
 _REMEDY = "copy both files again, or import the checkpoint again (scripts/import_checkpoint.py)"
-
-
-@dataclass(frozen=True)
-class ClassCounts:
-    """How many classes the decoders in a weights file tell apart.
-
-    Attributes:
-        semantic: Classes of a hit, in each plane's decoder; empty without that head.
-        event: Classes of an event; None without that head.
-    """
-
-    semantic: frozenset[int]
-    event: int | None
 
 
 def check_digest(weights: Path, sha256: str) -> None:
@@ -59,41 +42,29 @@ def check_digest(weights: Path, sha256: str) -> None:
         )
 
 
-def check_classes(weights: Path, facts: WeightFacts) -> None:
-    """Check that the decoders in ``weights`` have as many classes as ``model.json`` names.
+def check_heads(weights: Path, heads: Sequence[Head]) -> None:
+    """Check that ``weights`` has these heads and no others, each as wide as it should be.
 
     Args:
         weights: The weights file.
-        facts: What ``model.json`` says.
+        heads: What ``model.json`` says.
 
     Raises:
-        RepositoryError: If they do not, or the file cannot be read.
+        RepositoryError: If it does not, or the file cannot be read.
     """
-    counts = class_counts(read_shapes(weights))
-    for head, things, there, names in (
-        ("semantic", "hits", counts.semantic or {0}, facts.semantic_classes),
-        ("event", "events", {counts.event or 0}, facts.event_classes),
-    ):
-        named = len(names) if head in facts.heads else 0
-        if there != {named}:
-            found = " and ".join(map(str, sorted(there)))
+    there = {
+        found[1]: shape[-1]
+        for name, shape in read_shapes(weights).items()
+        if (found := _HEAD.fullmatch(name)) is not None
+    }
+    named = {head.name: head.width for head in heads}
+    for name in sorted(there.keys() | named.keys()):
+        if there.get(name) != named.get(name):
             raise RepositoryError(
-                f"{weights} tells {found} classes of {things} apart, model.json names {named}",
+                f"{weights} has {there.get(name, 0)} numbers for head {name}, "
+                f"model.json says {named.get(name, 0)}",
                 _REMEDY,
             )
-
-
-def class_counts(shapes: Shapes) -> ClassCounts:
-    """Return how many classes a network with tensors of these shapes tells apart."""
-    counts: dict[str, int] = {}
-    for name, shape in shapes.items():
-        each = _EACH.fullmatch(name)
-        if each is not None:
-            counts[each[1]] = counts.get(each[1], 0) + 1
-        elif _TOGETHER.fullmatch(name) is not None:
-            counts[name] = shape[0]
-    event = shapes.get(_EVENT)
-    return ClassCounts(frozenset(counts.values()), event[0] if event is not None else None)
 
 
 def read_shapes(weights: Path) -> Shapes:

@@ -1,19 +1,20 @@
-"""The wire contract: the tensors that every client of NuGraph sends, and those it reads.
+"""The wire contract: the tensors that a client sends, and those it reads.
 
-Existing clients rely on names, types and shapes. How many classes there are is a matter of the
-weights; outputs and optional inputs may be added.
+A model's card names them. Existing clients rely on names, types and shapes of the models here;
+how many classes there are is a matter of the weights; outputs and optional inputs may be added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 Dims = tuple[int, ...]
 
-_INPUTS = MappingProxyType(
+# What existing clients send.
+INPUTS: Mapping[str, str] = MappingProxyType(
     {
         "hit_table_hit_id": "INT32",
         "hit_table_local_plane": "INT32",
@@ -32,7 +33,7 @@ _TOLD = 3  # faults named in one line
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor as a server declares it.
+    """A tensor as a server declares it, or a card.
 
     Attributes:
         datatype: Triton's name of its type.
@@ -47,7 +48,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The tensors of a model as a server declares them.
+    """The tensors of a model as a server declares them, or its card.
 
     Attributes:
         inputs: By name.
@@ -85,64 +86,48 @@ class Signature:
         return cls(tensors("inputs"), tensors("outputs"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """Dimensions that are right, and how a message names them."""
-
-    text: str
-    fits: Callable[[Dims], bool]
-
-
-def _some(length: int) -> bool:
-    return length == -1 or length >= 1
-
-
-_COLUMN = _Shape("[-1]", lambda dims: dims == (-1,))
-_CLASSES = _Shape("[-1, classes]", lambda d: len(d) == 2 and d[0] == -1 and _some(d[1]))
-# Existing configurations declare [4]; what is answered is [1, 4].
-_EVENT = _Shape(
-    "[classes] or [1, classes]",
-    lambda d: len(d) in (1, 2) and _some(d[-1]) and d[:-1] in ((), (1,)),
-)
-_VERTEX = _Shape("[1, 3]", lambda dims: dims == (1, 3))
-_OUTPUTS: Mapping[str, Mapping[str, _Shape]] = MappingProxyType(
-    {
-        "semantic": {f"x_semantic_{plane}": _CLASSES for plane in "uvy"},
-        "filter": {f"x_filter_{plane}": _COLUMN for plane in "uvy"},
-        "event": {"e_evt": _EVENT},
-        "vertex": {"v_evt": _VERTEX},
-    }
-)
-
-
-def breach(signature: Signature, heads: Sequence[str]) -> str | None:
-    """Return in one line how a model breaks the contract, or None if it keeps it.
+def breach(found: Signature, card: Signature) -> str | None:
+    """Return in one line how a server breaks a model's contract, or None if it keeps it.
 
     Args:
-        signature: What the server declares.
-        heads: The heads of the model's weights: ``semantic``, ``filter``, ``event``,
-            ``vertex``.
+        found: What the server declares.
+        card: What the model's card says.
     """
     faults = []
-    for name, datatype in _INPUTS.items():
-        faults += _faults("input", name, datatype, _COLUMN, signature.inputs.get(name))
-    for name, tensor in signature.inputs.items():
-        if name not in _INPUTS and not tensor.optional:
+    for kind, declared, wanted in (
+        ("input", found.inputs, card.inputs),
+        ("output", found.outputs, card.outputs),
+    ):
+        for name, tensor in wanted.items():
+            faults += _faults(kind, name, tensor, declared.get(name))
+    for name, tensor in found.inputs.items():
+        if name not in card.inputs and not tensor.optional:
             faults.append(f"input {name} is asked for, which no client sends")
-    for head in heads:
-        for name, shape in _OUTPUTS.get(head, {}).items():
-            faults += _faults("output", name, "FP32", shape, signature.outputs.get(name))
     if not faults:
         return None
     more = f"; and {len(faults) - _TOLD} more" if len(faults) > _TOLD else ""
     return "; ".join(faults[:_TOLD]) + more
 
 
-def _faults(kind: str, name: str, datatype: str, shape: _Shape, found: Tensor | None) -> list[str]:
+def _faults(kind: str, name: str, wanted: Tensor, found: Tensor | None) -> list[str]:
     if found is None:
-        return [f"{kind} {name} is missing"]
-    if found.datatype != datatype:
-        return [f"{kind} {name} is {found.datatype}, expected {datatype}"]
-    if not shape.fits(found.dims):
-        return [f"{kind} {name} has dims {list(found.dims)}, expected {shape.text}"]
+        return [] if wanted.optional else [f"{kind} {name} is missing"]
+    if found.datatype != wanted.datatype:
+        return [f"{kind} {name} is {found.datatype}, expected {wanted.datatype}"]
+    if not _fits(found.dims, wanted.dims):
+        return [f"{kind} {name} has dims {list(found.dims)}, expected {list(wanted.dims)}"]
     return []
+
+
+def _fits(found: Dims, wanted: Dims) -> bool:
+    """Return whether dimensions are those wanted, whatever the number of classes."""
+    if found == wanted:
+        return True
+    if len(wanted) == 1 and wanted != (-1,):
+        # The classes of an event. Existing configurations declare [4]; what is answered is [1, 4].
+        return len(found) in (1, 2) and found[:-1] in ((), (1,)) and _some(found[-1])
+    return len(wanted) == len(found) == 2 and wanted[0] == found[0] == -1 and _some(found[1])
+
+
+def _some(length: int) -> bool:
+    return length == -1 or length >= 1

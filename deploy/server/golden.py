@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deploy.errors import RepositoryError
+from deploy.repository.card import CARD_FILE, read_card
 
 Array = npt.NDArray[Any]
 
@@ -29,17 +30,21 @@ class GoldenEvent:
     Attributes:
         inputs: Input tensors by name.
         outputs: Expected output tensors by name.
+        coordinates: Outputs that are no scores of classes, though they may have columns.
     """
 
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Array]
+    coordinates: frozenset[str] = frozenset()
 
 
 def read_golden(path: Path) -> GoldenEvent:
     """Read a ``golden.npz`` (arrays ``input/NAME`` and ``output/NAME``).
 
+    A model card beside it says which outputs are scores of classes; without one all may be.
+
     Raises:
-        RepositoryError: If the file is not such a one.
+        RepositoryError: If the file is not such a one, or the card cannot be read.
     """
     try:
         with np.load(path, allow_pickle=False) as arrays:
@@ -57,7 +62,9 @@ def read_golden(path: Path) -> GoldenEvent:
     outputs = {n.removeprefix("output/"): a for n, a in named.items() if n.startswith("output/")}
     if not inputs or not outputs:
         raise RepositoryError(f"{path}: not a golden event: it lacks inputs or outputs")
-    return GoldenEvent(inputs=inputs, outputs=outputs)
+    ours = path.with_name(CARD_FILE).exists()
+    coordinates = read_card(path.parent).coordinates if ours else frozenset()
+    return GoldenEvent(inputs=inputs, outputs=outputs, coordinates=coordinates)
 
 
 def golden_of(folder: Path) -> GoldenEvent | None:
@@ -77,9 +84,9 @@ def golden_of(folder: Path) -> GoldenEvent | None:
     return read_golden(path) if path.exists() else None
 
 
-def difference(expected: Mapping[str, Array], answer: Mapping[str, Array]) -> str | None:
+def difference(golden: GoldenEvent, answer: Mapping[str, Array]) -> str | None:
     """Return what is wrong with ``answer``, in one line, or None if nothing is."""
-    for name, want in expected.items():
+    for name, want in golden.outputs.items():
         if name not in answer:
             return f"output {name} is missing"
         got = answer[name]
@@ -102,7 +109,8 @@ def difference(expected: Mapping[str, Array], answer: Mapping[str, Array]) -> st
         if (off > allowed).any():
             worst = np.unravel_index((off - allowed).argmax(), off.shape)
             return f"output {name} is off by {off[worst]:.3g} at a scale of {scale[worst]:.3g}"
-        if want.ndim == 2 and (got.argmax(axis=1) != want.argmax(axis=1)).any():
+        scores = want.ndim == 2 and name not in golden.coordinates
+        if scores and (got.argmax(axis=1) != want.argmax(axis=1)).any():
             return f"output {name} names another class"
     return None
 

@@ -155,4 +155,4 @@ def smoke(probe: Probe, model: str, golden: GoldenEvent | None) -> SmokeResult:
         return SmokeResult(model, ready=False, error=error.cause, seconds=None)
     except RequestError as error:
         return SmokeResult(model, ready=True, error=error.cause, seconds=None)
-    return SmokeResult(model, True, difference(golden.outputs, answer), seconds)
+    return SmokeResult(model, True, difference(golden, answer), seconds)

@@ -20,7 +20,8 @@ from deploy.client.errors import ClientError, NoTritonError, RequestError, Serve
 from deploy.client.transport import TritonTransport, no_triton, triton_reason
 from deploy.errors import KitError
 from deploy.failures.table import diagnose
-from deploy.repository.stage import VERSION, find_model, read_weight_facts
+from deploy.repository.card import CARD_FILE, read_card
+from deploy.repository.stage import VERSION, find_model
 from deploy.server.contract import Signature, breach
 from deploy.server.golden import GoldenEvent, difference, golden_of
 from deploy.server.probe import asked_model
@@ -33,12 +34,11 @@ class ExpectedModel:
     """What a model must be like.
 
     Attributes:
-        heads: The heads of its weights; None: it is a site's own model, which the wire
-            contract says nothing of.
+        signature: The tensors that its card names; None: it is a site's own model, which has none.
         golden: An event with its right answer; None: it has none, so values are not compared.
     """
 
-    heads: tuple[str, ...] | None
+    signature: Signature | None
     golden: GoldenEvent | None
 
     @classmethod
@@ -50,8 +50,8 @@ class ExpectedModel:
         """
         folder = find_model(repository, model)
         weights = folder / VERSION
-        ours = (weights / "model.json").exists()
-        return cls(read_weight_facts(weights).heads if ours else None, golden_of(folder))
+        ours = (weights / CARD_FILE).exists()
+        return cls(read_card(weights).signature if ours else None, golden_of(folder))
 
 
 @dataclass(frozen=True)
@@ -186,8 +186,8 @@ def _check_model(
         ready = transport.model_ready(model)
         if not ready:
             return _not_ready(transport, endpoint, model)
-        if expected.heads is not None:
-            broken = breach(_signature(transport, endpoint, model), expected.heads)
+        if expected.signature is not None:
+            broken = breach(_signature(transport, endpoint, model), expected.signature)
             if broken is not None:
                 return ModelCheck(
                     model,
@@ -203,7 +203,7 @@ def _check_model(
             started = time.perf_counter()
             answer = transport.infer(served, golden.inputs)
             seconds.append(time.perf_counter() - started)
-            wrong = difference(golden.outputs, {k: v for k, v in answer.items() if v is not None})
+            wrong = difference(golden, {k: v for k, v in answer.items() if v is not None})
             if wrong is not None:
                 return ModelCheck(
                     model,

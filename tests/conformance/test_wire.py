@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,6 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 from deploy.paths import CHECKOUT
 from tests.kit import Kit
 
-REAL_DATA = Path(os.environ.get("NUMLKIT_REAL_DATA", CHECKOUT.parent / "shared" / "data"))
 INPUTS = {
     "hit_table_hit_id": "INT32",
     "hit_table_local_plane": "INT32",
@@ -249,12 +247,9 @@ def test_good_clients_lose_nothing_and_get_their_own_answers_beside_hostile_ones
 
 
 def test_the_real_event_with_the_real_weights_gives_the_expected_answer(
-    kit: Kit, tmp_path: Path
+    kit: Kit, tmp_path: Path, real_data: Path
 ) -> None:
-    checkpoint = REAL_DATA / "nugraph3_hierarchical.ckpt"
-    if not checkpoint.exists() and os.environ.get("CI") != "true":
-        pytest.skip(f"no real data in {REAL_DATA} (NUMLKIT_REAL_DATA names another folder)")
-    assert checkpoint.exists(), f"no real data in {REAL_DATA}"
+    checkpoint = real_data / "nugraph3_hierarchical.ckpt"
     norm = tmp_path / "norm.json"
     norm.write_text(
         '{"u": {"mean": [389.42752, 172.90794, 147.81108, 4.5563765],'
@@ -269,8 +264,8 @@ def test_the_real_event_with_the_real_weights_gives_the_expected_answer(
         *("--models", "nugraph3", "--instances", "1"),
         *("--checkpoint", f"nugraph3={checkpoint}", "--norm", f"nugraph3={norm}"),
     )
-    event = read_event(REAL_DATA / "uboone_event_189hits.h5")
-    expected = np.load(REAL_DATA / "uboone_event_189hits.nugraph3_expected.npz")
+    event = read_event(real_data / "uboone_event_189hits.h5")
+    expected = np.load(real_data / "uboone_event_189hits.nugraph3_expected.npz")
     ports = answer["ports"]
     for module, port in ((http, ports["http"]), (grpc, ports["grpc"])):
         with module.InferenceServerClient(f"127.0.0.1:{port}") as client:

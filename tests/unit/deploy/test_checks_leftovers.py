@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,15 +42,15 @@ def make_region(folder: Path, name: str, age: float = 3600) -> Path:
 
 
 @contextmanager
-def mapped(path: Path) -> Iterator[None]:
+def mapped(path: Path) -> Iterator[ProcessId]:
     """Let a process have a file in its memory."""
     process = subprocess.Popen(
-        ["python3", "-c", MAP, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", MAP, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert process.stdout is not None
     process.stdout.readline()
     try:
-        yield
+        yield ProcessId.of(process.pid)
     finally:
         process.communicate()
 
@@ -151,13 +152,9 @@ def test_what_only_an_orphaned_stub_uses_is_nobody_s(
     shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     region = make_region(shared, f"numlkit-{os.getuid()}-0a1b2c3d-numl-{UUID}")
-    with mapped(region):
+    with mapped(region) as process:
         assert unused_regions(shared) == ()
-        users = subprocess.run(
-            ["pgrep", "-f", str(region)], capture_output=True, text=True, check=True
-        )
-        orphans = tuple(ProcessId.of(int(pid)) for pid in users.stdout.split())
-        monkeypatch.setattr(leftovers, "orphaned_stubs", lambda: orphans)
+        monkeypatch.setattr(leftovers, "orphaned_stubs", lambda: (process,))
         assert unused_regions(shared) == (region,)
 
 

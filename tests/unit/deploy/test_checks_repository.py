@@ -33,10 +33,11 @@ def _flip_a_byte(repository: Path) -> None:
     path.write_bytes(content)
 
 
-def _rename_classes(repository: Path) -> None:
+def _drop_classes(repository: Path) -> None:
     path = repository / "nugraph3" / CARD
     card = json.loads(path.read_text())
-    card["semantic_classes"] = card["semantic_classes"][:3]
+    (semantic,) = (head for head in card["heads"] if head["name"] == "semantic")
+    semantic |= {"width": 3, "classes": semantic["classes"][:3]}
     path.write_text(json.dumps(card))
 
 
@@ -65,9 +66,9 @@ Break = Callable[[Path], object]
         (lambda r: (r / "nugraph3/1/golden.npz").write_bytes(b"PK"), "not a golden event"),
         (_broken_link, "weights.safetensors: no such file"),
         (_flip_a_byte, "weights.safetensors is not the file that model.json belongs to"),
-        (_rename_classes, "tells 7 classes of hits apart, model.json names 3"),
+        (_drop_classes, "has 7 numbers for head semantic, model.json says 3"),
         (lambda r: (r / "nugraph3" / CARD).write_text("{}"), "model.json: has no"),
-        (lambda r: _edit(r / CONFIG, "hit_table_rms", "hit_table_width"),
+        (lambda r: _edit(r / "nugraph3" / CARD, "hit_table_rms", "hit_table_width"),
          "golden.npz: its event has no hit_table_width"),
     ],
 )  # fmt: skip
@@ -99,7 +100,7 @@ def test_a_broken_model_among_good_ones_is_the_only_one_named(repository: Path) 
     [
         ("dims: [ -1, 7 ]", "dims: [ -1, 5 ]", "x_semantic_u, x_semantic_v, x_semantic_y"),
         ("dims: [ 4 ]", "dims: [ 3 ]", "e_evt"),
-        ('name: "x_filter_u"', 'name: "x_filter_x"', "x_filter_u"),
+        ('name: "x_filter_u"', 'name: "x_filter_x"', "x_filter_u, x_filter_x"),
     ],
 )
 def test_outputs_that_are_not_those_of_the_weights_are_named_and_keep_no_launch(

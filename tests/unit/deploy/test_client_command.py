@@ -18,8 +18,9 @@ from deploy.client import command
 from deploy.client.endpoint import Endpoint
 from deploy.client.errors import ClientError, RequestError, ServerAwayError
 from deploy.client.transport import ServedModel
+from deploy.server.contract import INPUTS
 
-MODEL = ServedModel("nugraph3", {}, (), {"semantic_classes": "a,b,c", "event_classes": "p,q"})
+MODEL = ServedModel("nugraph3", INPUTS, (), {"semantic_classes": "a,b,c", "event_classes": "p,q"})
 
 
 class FakeTransport:

@@ -18,6 +18,7 @@ from deploy.client.diagnosis import why_unreachable
 from deploy.client.endpoint import Endpoint
 from deploy.client.errors import ClientError, ServerAwayError
 from deploy.client.transport import TritonTransport
+from deploy.server.contract import Signature
 from deploy.server.service import ExpectedModel, check_service
 from tests.certificates import FAR_AHEAD, LONG_AGO, Authority, Pair
 
@@ -392,7 +393,7 @@ def not_triton(port: int) -> tuple[str, str]:
 def test_http_that_is_not_triton_s_is_told_once_and_not_for_each_model(
     answers: type[http.server.BaseHTTPRequestHandler],
 ) -> None:
-    known = {name: ExpectedModel(("semantic",), None) for name in ("nugraph2", "nugraph3")}
+    known = {name: ExpectedModel(Signature({}, {}), None) for name in ("nugraph2", "nugraph3")}
     with http_server(answers=answers) as port:
         endpoint = Endpoint.parse(f"http://127.0.0.1:{port}")
         check = check_service(endpoint, known, timeout=5, repeat=1)

@@ -18,11 +18,16 @@ from numpy.typing import NDArray
 
 from deploy.client import events as events_module
 from deploy.client import grouping
-from deploy.client.events import HIT_COLUMNS, SPACEPOINT_COLUMNS, EventFile
+from deploy.client.events import EventFile
 from deploy.client.tables import EventFileError, pickled_names
+from deploy.server.contract import INPUTS
 
 DATA = Path(__file__).parent / "data"
-REAL = Path(os.environ.get("NUMLKIT_REAL_DATA", str(Path(__file__).parents[4] / "shared" / "data")))
+HIT_COLUMNS = [n.removeprefix("hit_table_") for n in INPUTS if n.startswith("hit_table_")]
+SPACEPOINT_COLUMNS = [
+    n.removeprefix("spacepoint_table_") for n in INPUTS if n.startswith("spacepoint_table_")
+]
+POSITION = {f"spacepoint_table_position_{axis}": "FP32" for axis in "xyz"}
 Columns = dict[str, NDArray[Any]]
 EventId = tuple[int, int, int]
 
@@ -225,17 +230,15 @@ def test_pandas_tables_without_ids_are_one_event(name: str) -> None:
     assert tensors["spacepoint_table_hit_id_v"] == ([] if none else [1, 4, 4])
 
 
-def test_the_real_event_is_read() -> None:
-    with EventFile(REAL / "uboone_event_189hits.h5") as file:
+def test_the_real_event_is_read(real_data: Path) -> None:
+    with EventFile(real_data / "uboone_event_189hits.h5", {**INPUTS, **POSITION}) as file:
         assert file.event_ids == ((7010, 1705, 85251),)
         event = file.read(0)
     assert event.hits == 189
     assert len(event.tensors["spacepoint_table_hit_id_u"]) == 72
-    # The wire has no place for positions unless a model asks for them.
-    assert event.tensors["spacepoint_table_position_x"].dtype == np.float32
-    for name, dtype in HIT_COLUMNS.items():
-        assert event.tensors[f"hit_table_{name}"].dtype == dtype
-        assert event.tensors[f"hit_table_{name}"].shape == (189,)
+    for name, datatype in {**INPUTS, **POSITION}.items():
+        assert event.tensors[name].dtype == (np.float32 if datatype == "FP32" else np.int32)
+        assert len(event.tensors[name]) == (72 if name.startswith("spacepoint") else 189)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,10 @@ from deploy.client.errors import RequestError, ServerAwayError
 from deploy.client.events import EventTensors
 from deploy.client.inference import Answer, Failure, RetryPolicy, ServerLostError, infer
 from deploy.client.transport import ServedModel
+from deploy.server.contract import INPUTS
 
-MODEL = ServedModel("nugraph3", {}, (), {})
+MODEL = ServedModel("nugraph3", INPUTS, (), {})
+UVY = ("u", "v", "y")
 QUICK = RetryPolicy(budget_s=0.3, first_s=0.01, longest_s=0.02)
 
 
@@ -203,17 +205,17 @@ def test_a_stop_ends_the_run_while_a_request_is_under_way() -> None:
 
 def test_scores_go_back_to_the_order_of_the_hits() -> None:
     event = make_event(0, hits=10)
-    labels = assemble(event, outputs_for(event.tensors))
+    labels = assemble(event, outputs_for(event.tensors), UVY)
     assert labels.label.tolist() == [i % 7 for i in range(10)]
-    assert np.allclose(labels.filter, np.arange(10) / 10)
+    assert np.allclose(labels.hits["x_filter"], np.arange(10) / 10)
     assert labels.noise.tolist() == [i < 5 for i in range(10)]
     assert labels.event_scores is None
 
 
 def test_an_event_without_hits_has_an_empty_answer() -> None:
     event = make_event(0, hits=0)
-    labels = assemble(event, outputs_for(event.tensors))
-    assert labels.semantic.shape == (0, 7)
+    labels = assemble(event, outputs_for(event.tensors), UVY)
+    assert labels.hits["x_semantic"].shape == (0, 7)
     assert labels.label.shape == labels.score.shape == labels.noise.shape == (0,)
 
 
@@ -237,13 +239,40 @@ def _without_filter(outputs: dict[str, Any]) -> None:
     del outputs["x_filter_u"]
 
 
+def test_any_output_of_any_planes_goes_back_to_the_hits() -> None:
+    event = make_event(0, hits=10)
+    plane = event.tensors["hit_table_local_plane"]
+    of_hits = {
+        "x_position": np.arange(30, dtype=np.float32).reshape(10, 3),
+        "x_i": np.arange(10, dtype=np.int32) - 1,
+        "of": np.linspace(0, 1, 10, dtype=np.float32),
+    }
+    outputs: dict[str, NDArray[Any]] = {
+        f"{name}_{p}": values[plane == i]
+        for name, values in of_hits.items()
+        for i, p in enumerate(("x", "ind", "z"))
+    }
+    labels = assemble(event, {**outputs, "n_evt": np.float32([[4]])}, ("x", "ind", "z"))
+    assert labels.hits.keys() == of_hits.keys()
+    for name, values in of_hits.items():
+        assert labels.hits[name].dtype == values.dtype
+        np.testing.assert_array_equal(labels.hits[name], values)
+    assert labels.whole["n_evt"].tolist() == [4]
+    assert (labels.classes, labels.label.sum(), labels.noise.sum()) == (0, 0, 0)
+
+
+def test_an_answer_about_other_things_is_an_error() -> None:
+    with pytest.raises(AnswerError, match="nothing for the event's hits"):
+        assemble(make_event(0), {"scores": np.zeros((6, 2))}, UVY)
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
         (_without_a_row, r"x_semantic_v of shape \[1, 7\] for 2 hits"),
         (_without_values, r"x_filter_y of shape \[0\] for 2 hits"),
         (_with_nan, "NaN or infinity in x_semantic_u"),
-        (_with_other_classes, "5 classes for plane y, 7 for plane u"),
+        (_with_other_classes, "x_semantic with 5 columns for plane y, 7 for plane u"),
         (_without_filter, "no x_filter_u"),
     ],
 )
@@ -254,7 +283,7 @@ def test_an_answer_that_does_not_fit_is_an_error(
     outputs = outputs_for(event.tensors)
     spoil(outputs)
     with pytest.raises(AnswerError, match=says):
-        assemble(event, outputs)
+        assemble(event, outputs, UVY)
 
 
 def test_logits_become_probabilities_and_probabilities_stay() -> None:

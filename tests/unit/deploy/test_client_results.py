@@ -32,10 +32,12 @@ def make_answer(number: int, hits: int, *, classes: int = 7, event: bool = True)
     scores = rng.random((hits, classes)).astype(np.float32) + np.float32(1e-3)
     labels = Labels(
         EventTensors((1, 2, number), f"file{number % 2}.h5", MappingProxyType(tensors)),
-        scores / scores.sum(axis=1, keepdims=True),
-        rng.random(hits).astype(np.float32),
-        np.array([0.2, 0.8], dtype=np.float32) if event else None,
-        np.array([1, 2, 3], dtype=np.float32) if event else None,
+        ("u", "v", "y"),
+        {
+            "x_semantic": scores / scores.sum(axis=1, keepdims=True),
+            "x_filter": rng.random(hits).astype(np.float32),
+        },
+        {"e_evt": np.float32([0.2, 0.8]), "v_evt": np.float32([1, 2, 3])} if event else {},
     )
     return Answer(labels, 0.01, 0)
 
@@ -57,10 +59,12 @@ def test_labels_and_scores_are_found_by_event_and_hit_id(tmp_path: Path) -> None
             rows = (hits["event_id"][()] == labels.event.event_id).all(axis=1)
             ids = labels.event.tensors["hit_table_hit_id"]
             assert hits["hit_id"][rows][:, 0].tolist() == ids.tolist()
-            assert np.array_equal(hits["x_semantic"][rows], labels.semantic)
-            assert np.array_equal(hits["filter_score"][rows][:, 0], labels.filter)
+            assert np.array_equal(hits["x_semantic"][rows], labels.hits["x_semantic"])
+            assert np.array_equal(hits["filter_score"][rows][:, 0], labels.hits["x_filter"])
             assert np.array_equal(hits["semantic_label"][rows][:, 0], labels.label)
-            assert np.allclose(hits["semantic_score"][rows][:, 0], labels.semantic.max(axis=1))
+            assert np.allclose(
+                hits["semantic_score"][rows][:, 0], labels.hits["x_semantic"].max(axis=1)
+            )
         assert hits["event_id.seq_cnt"][()].tolist() == [[0, 5], [2, 3000]]
         assert file["event_table/event_id"][:, 2].tolist() == [0, 1, 2]
         assert file["event_table/event_label"][:, 0].tolist() == [1, 1, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -22,7 +23,14 @@ SIMPLE = ("MIP", "HIP", "shower", "michel", "diffuse")
 EVENT = ("cc_nue", "cc_numu", "cc_nutau", "nc")
 
 
-def make_labels(hits: int, planes: int = 3, classes: int = 7, *, event: bool = True) -> Labels:
+def make_labels(
+    hits: int,
+    planes: int = 3,
+    classes: int = 7,
+    *,
+    event: bool = True,
+    names: tuple[str, ...] = ("u", "v", "y"),
+) -> Labels:
     rng = np.random.default_rng(hits)
     tensors = {
         "hit_table_hit_id": np.arange(hits, dtype=np.int32),
@@ -32,10 +40,12 @@ def make_labels(hits: int, planes: int = 3, classes: int = 7, *, event: bool = T
     }
     return Labels(
         EventTensors((7010, 1705, 85251), "a.h5", MappingProxyType(tensors)),
-        np.eye(classes, dtype=np.float32)[rng.integers(0, classes, hits)],
-        rng.random(hits).astype(np.float32),
-        np.array([-9.1, 0.2, -51.2, 1.1], dtype=np.float32) if event else None,
-        None,
+        names,
+        {
+            "x_semantic": np.eye(classes, dtype=np.float32)[rng.integers(0, classes, hits)],
+            "x_filter": rng.random(hits).astype(np.float32),
+        },
+        {"e_evt": np.float32([-9.1, 0.2, -51.2, 1.1])} if event else {},
     )
 
 
@@ -107,6 +117,21 @@ def test_any_event_can_be_drawn(hits: int, planes: int, event: bool) -> None:
     text = texts(make_labels(hits, planes, event=event))
     assert ("event class" in text) == event
     assert text.count("no hits") == 3 - min(hits, planes)
+
+
+@pytest.mark.parametrize("names", [("z",), ("x", "z"), ("u", "v", "w", "z")])
+def test_every_plane_of_a_detector_is_drawn(names: tuple[str, ...]) -> None:
+    labels = make_labels(40, planes=len(names), names=names)
+    figure = draw(labels, model="m", semantic_classes=STANDARD)
+    assert [a.get_title("left") for a in figure.axes] == [f"plane {name}" for name in names]
+    assert figure.axes[0].get_title("right") == f"{40 // len(names)} hits"
+
+
+def test_a_model_without_classes_or_filter_draws_all_hits_alike() -> None:
+    labels = replace(make_labels(30, event=False), hits={})
+    text = texts(labels, ())
+    assert "signal 30" in text
+    assert text.count("10 hits") == 3
 
 
 def test_dots_shrink_with_the_number_of_hits() -> None:

@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 
 from deploy.errors import RepositoryError
-from deploy.server.golden import difference, golden_of, read_golden
+from deploy.paths import MODEL_REPOSITORY
+from deploy.server.golden import GoldenEvent, difference, golden_of, read_golden
 
-WANT = {"x": np.array([[1.0, 2.0], [4.0, 3.0]], np.float32)}
+WANT: dict[str, np.ndarray] = {"x": np.array([[1.0, 2.0], [4.0, 3.0]], np.float32)}
+
+
+def golden(**outputs: np.ndarray) -> GoldenEvent:
+    return GoldenEvent({}, outputs)
 
 
 def _changed(**changes: object) -> dict[str, np.ndarray]:
@@ -14,10 +19,10 @@ def _changed(**changes: object) -> dict[str, np.ndarray]:
 
 
 def test_values_within_a_ten_thousandth_of_their_column_s_scale_are_right() -> None:
-    assert difference(WANT, {"x": WANT["x"] + np.float32(3e-4)}) is None
-    small = {"x": np.array([[100.0, 0.1], [200.0, 0.2]], np.float32)}
-    assert difference(small, {"x": small["x"] + np.float32([1e-2, 0])}) is None
-    assert difference(small, {"x": small["x"] + np.float32([0, 1e-2])}) == (
+    assert difference(golden(**WANT), {"x": WANT["x"] + np.float32(3e-4)}) is None
+    small = np.array([[100.0, 0.1], [200.0, 0.2]], np.float32)
+    assert difference(golden(x=small), {"x": small + np.float32([1e-2, 0])}) is None
+    assert difference(golden(x=small), {"x": small + np.float32([0, 1e-2])}) == (
         "output x is off by 0.01 at a scale of 0.2"
     )
 
@@ -33,17 +38,24 @@ def test_values_within_a_ten_thousandth_of_their_column_s_scale_are_right() -> N
     ],
 )
 def test_a_wrong_answer_is_described(answer: dict[str, np.ndarray], said: str) -> None:
-    assert difference(WANT, answer) == said
+    assert difference(golden(**WANT), answer) == said
 
 
 def test_another_class_is_wrong_however_close_the_values_are() -> None:
     want = {"x": np.array([[1.0, 1.00001]], np.float32)}
-    assert difference(want, {"x": want["x"][:, ::-1]}) == "output x names another class"
+    assert difference(golden(**want), {"x": want["x"][:, ::-1]}) == "output x names another class"
+
+
+def test_coordinates_name_no_class() -> None:
+    near = np.array([[1.0, 1.00001]], np.float32)
+    assert difference(GoldenEvent({}, {"v": near}, frozenset("v")), {"v": near[:, ::-1]}) is None
+    of_a_model = read_golden(MODEL_REPOSITORY / "nugraph3" / "1" / "golden.npz").coordinates
+    assert of_a_model == {"v_evt", "x_filter_u", "x_filter_v", "x_filter_y"}
 
 
 def test_an_empty_plane_s_empty_answer_is_right() -> None:
     empty = {"x": np.empty((0, 5), np.float32)}
-    assert difference(empty, empty) is None
+    assert difference(golden(**empty), empty) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04cut"])
@@ -72,15 +84,15 @@ def test_a_golden_event_without_outputs_is_refused(tmp_path: Path) -> None:
 def test_labels_and_counts_are_right_only_if_they_are_the_same(
     want: np.ndarray, other: np.ndarray
 ) -> None:
-    assert difference({"x": want}, {"x": want.copy()}) is None
-    assert difference({"x": want}, {"x": other}) == "output x is another one"
+    assert difference(golden(x=want), {"x": want.copy()}) is None
+    assert difference(golden(x=want), {"x": other}) == "output x is another one"
 
 
 def test_words_are_compared_as_a_file_has_them_with_what_triton_answers() -> None:
     want = {"x": np.array([b"cat", b"ibex"])}
-    assert difference(want, {"x": np.array([b"cat", b"ibex"], dtype=object)}) is None
+    assert difference(golden(**want), {"x": np.array([b"cat", b"ibex"], dtype=object)}) is None
     answer = {"x": np.array([b"cat", b"dog"], dtype=object)}
-    assert difference(want, answer) == "output x is another one"
+    assert difference(golden(**want), answer) == "output x is another one"
 
 
 def test_a_model_s_golden_event_is_that_of_its_newest_version(tmp_path: Path) -> None:
@@ -90,9 +102,9 @@ def test_a_model_s_golden_event_is_that_of_its_newest_version(tmp_path: Path) ->
     np.savez(tmp_path / "2" / "golden.npz", **{"input/a": np.zeros(1), "output/b": np.zeros(1)})
     assert golden_of(tmp_path) is None, "an older version's says nothing of the newest"
     np.savez(tmp_path / "10" / "golden.npz", **{"input/a": np.ones(1), "output/b": np.ones(1)})
-    golden = golden_of(tmp_path)
-    assert golden is not None
-    assert golden.inputs["a"] == [1]
+    newest = golden_of(tmp_path)
+    assert newest is not None
+    assert newest.inputs["a"] == [1]
 
 
 def test_a_model_that_is_not_there_has_no_golden_event_to_look_for(tmp_path: Path) -> None:

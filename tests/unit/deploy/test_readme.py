@@ -55,10 +55,11 @@ def test_the_lines_for_physicists_read_a_results_file(
     }
     labels = Labels(
         EventTensors((1, 2, 3), "my_events.h5", MappingProxyType(tensors)),
-        np.array([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7]], dtype=np.float32),
-        np.array([0.5, 0.9, 0.1], dtype=np.float32),
-        None,
-        None,
+        ("u", "v", "y"),
+        {
+            "x_semantic": np.float32([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7]]),
+            "x_filter": np.float32([0.5, 0.9, 0.1]),
+        },
     )
     model = ServedModel("nugraph3", {}, (), {"semantic_classes": "MIP,HIP"})
     with ResultsWriter(tmp_path / "results.h5", model, "http://localhost:8000") as writer:

@@ -8,27 +8,43 @@ from google.protobuf import text_format
 from deploy.deployment import DEFAULT_MODELS, Batch
 from deploy.errors import RepositoryError
 from deploy.paths import MODEL_REPOSITORY
+from deploy.repository.card import Card, Head
 from deploy.repository.config import (
     BATCH_EVENTS,
     BATCH_WAIT,
     GpuInstances,
     LaunchSettings,
     ModelConfig,
-    WeightFacts,
     for_launch,
     made_for_cpu,
     read_config,
     write_config,
 )
 from deploy.repository.stage import MODEL_FILES, plan_models, stage
+from deploy.server.contract import Signature, Tensor
 
 SETTINGS = LaunchSettings(
     environment=Path('/env "with" quotes'), parameters={"threads": "1"}, instances=2
 )
-FACTS = WeightFacts(
-    semantic_classes=("track", "shower"),
-    event_classes=("cc", "nc", "other"),
-    heads=("semantic", "filter", "event"),
+CARD = Card(
+    network="nugraph3",
+    signature=Signature(
+        {
+            "hit_table_hit_id": Tensor("INT32", (-1,)),
+            "hit_table_tpc": Tensor("INT32", (-1,)),
+            "spacepoint_table_position_x": Tensor("FP32", (-1,), optional=True),
+        },
+        {
+            "e_evt": Tensor("FP32", (3,)),
+            "x_semantic_u": Tensor("FP32", (-1, 2)),
+            "x_i_u": Tensor("INT32", (-1,)),
+        },
+    ),
+    heads=(
+        Head("event", "e", 3, ("cc", "nc", "other")),
+        Head("semantic", "x_semantic", 2, ("track", "shower")),
+    ),
+    sha256="0" * 64,
 )
 TRACKED = """
 name: "nugraph3"
@@ -47,6 +63,17 @@ input {
   data_type: TYPE_INT32
   dims: -1
 }
+input {
+  name: "hit_table_tpc"
+  data_type: TYPE_INT32
+  dims: -1
+}
+input {
+  name: "spacepoint_table_position_x"
+  data_type: TYPE_FP32
+  dims: -1
+  optional: true
+}
 output {
   name: "e_evt"
   data_type: TYPE_FP32
@@ -59,8 +86,8 @@ output {
   dims: 2
 }
 output {
-  name: "x_filter_u"
-  data_type: TYPE_FP32
+  name: "x_i_u"
+  data_type: TYPE_INT32
   dims: -1
 }
 instance_group {
@@ -102,11 +129,12 @@ def _model(repository: Path, name: str = "nugraph3") -> Path:
     for file in ("model.py", *MODEL_FILES):
         (version / file).write_text("x")
     card = {
-        "architecture": "nugraph3",
-        "semantic_classes": ["track", "shower"],
-        "event_classes": None,
-        "heads": ["semantic", "filter"],
-        "spacepoint_positions": False,
+        "format": 2,
+        "network": {"kind": "nugraph3"},
+        "heads": [{"name": "filter", "output": "x_filter", "width": 1, "classes": None}],
+        "inputs": [{"name": "hit_table_hit_id", "data_type": "INT32", "dims": [-1]}],
+        "outputs": [{"name": "x_filter_u", "data_type": "FP32", "dims": [-1]}],
+        "weights": {"sha256": "0" * 64},
         "demo": True,
     }
     (version / "model.json").write_text(json.dumps(card))
@@ -145,24 +173,24 @@ def test_requests_join_on_gpus_or_as_asked(
     config = read_config(path)
     for name, value in tracked.items():
         config.parameters[name].string_value = value
-    launched = for_launch(config, replace(SETTINGS, gpus=gpus, batch=asked), FACTS)
+    launched = for_launch(config, replace(SETTINGS, gpus=gpus, batch=asked), CARD)
     assert _batch(launched) == (events, wait)
 
 
 def test_a_model_that_is_made_for_cpus_joins_no_requests_beside_gpus(tmp_path: Path) -> None:
     path = tmp_path / "config.pbtxt"
     path.write_text(TRACKED.replace("KIND_AUTO", "KIND_CPU"))
-    launched = for_launch(read_config(path), replace(SETTINGS, gpus=GpuInstances(1)), FACTS)
+    launched = for_launch(read_config(path), replace(SETTINGS, gpus=GpuInstances(1)), CARD)
     assert _batch(launched) == ("", "")
 
 
-def test_a_launch_sets_environment_instances_and_the_sizes_that_the_weights_have(
+def test_a_launch_sets_environment_instances_and_the_tensors_that_the_card_names(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "config.pbtxt"
     path.write_text(TRACKED)
     tracked = read_config(path)
-    write_config(for_launch(tracked, SETTINGS, FACTS), path)
+    write_config(for_launch(tracked, SETTINGS, CARD), path)
     assert path.read_text() == LAUNCHED
     assert text_format.MessageToString(tracked) != LAUNCHED, "the tracked one is left alone"
 
@@ -196,7 +224,7 @@ def test_instances_are_written_for_each_device(
     model: str, gpus: GpuInstances | None, group: str
 ) -> None:
     tracked = read_config(MODEL_REPOSITORY / model / "config.pbtxt")
-    launched = for_launch(tracked, replace(SETTINGS, instances=6, gpus=gpus), FACTS)
+    launched = for_launch(tracked, replace(SETTINGS, instances=6, gpus=gpus), CARD)
     assert [text_format.MessageToString(g) for g in launched.instance_group] == [group]
 
 
@@ -214,16 +242,6 @@ def test_a_written_configuration_reads_back_equal(tmp_path: Path) -> None:
     config = read_config(path)
     write_config(config, path)
     assert read_config(path) == config
-
-
-def test_weights_that_read_positions_get_optional_inputs_for_them(tmp_path: Path) -> None:
-    path = tmp_path / "config.pbtxt"
-    path.write_text(TRACKED)
-    facts = WeightFacts(("a",), (), ("semantic",), spacepoint_positions=True)
-    config = for_launch(read_config(path), SETTINGS, facts)
-    added = [tensor for tensor in config.input if "position" in tensor.name]
-    assert [t.name[-1] for t in added] == ["x", "y", "z"]
-    assert all(t.optional for t in added)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +272,7 @@ def test_staging_copies_code_and_weights_and_writes_the_launched_configuration(
         "nugraph3/config.pbtxt",
     ]
     config = read_config(target / "nugraph3" / "config.pbtxt")
-    assert [output.name for output in config.output] == ["x_semantic_u", "x_filter_u"]
+    assert [output.name for output in config.output] == ["x_filter_u"]
 
 
 def test_own_weights_take_the_place_of_the_tracked_ones(tmp_path: Path) -> None:
@@ -293,7 +311,17 @@ def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
     )
 
 
-@pytest.mark.parametrize("card", ["{", "{}", "[]", '{"heads": 3}'])
+@pytest.mark.parametrize(
+    "card",
+    [
+        "{",
+        "{}",
+        "[]",
+        '{"format": 1}',
+        '{"format": 2, "network": 3}',
+        '{"format": 2, "network": {"kind": "a"}, "inputs": [{"name": "b", "data_type": "c"}]}',
+    ],
+)
 def test_a_broken_model_json_is_named(tmp_path: Path, card: str) -> None:
     version = _model(tmp_path)
     (version / "model.json").write_text(card)

@@ -5,20 +5,10 @@ import pytest
 
 from deploy.errors import RepositoryError
 from deploy.paths import MODEL_REPOSITORY
-from deploy.repository.config import WeightFacts
-from deploy.repository.stage import read_weight_facts, read_weights_digest
-from deploy.repository.weights import (
-    ClassCounts,
-    check_classes,
-    check_digest,
-    class_counts,
-    read_shapes,
-)
+from deploy.repository.card import Head, read_card
+from deploy.repository.weights import check_digest, check_heads, read_shapes
 
-FACTS = WeightFacts(
-    semantic_classes=("track", "shower"), event_classes=("cc", "nc", "x"),
-    heads=("semantic", "event"),
-)  # fmt: skip
+HEADS = (Head("semantic", "x_semantic", 2, ("track", "shower")), Head("vertex", "v", 3))
 
 
 def write_weights(path: Path, **shapes: tuple[int, ...]) -> Path:
@@ -35,24 +25,12 @@ def write_weights(path: Path, **shapes: tuple[int, ...]) -> Path:
     return path
 
 
-def _heads(planes: int, classes: int, event: int | None) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {
-        f"semantic_decoder.net.{plane}.bias": (classes,) for plane in "uvy"[:planes]
-    }
-    return shapes | ({"event_decoder.net.bias": (event,)} if event is not None else {})
-
-
 @pytest.mark.parametrize("model", ["nugraph2", "nugraph3"])
 def test_the_tracked_weights_are_what_their_cards_say(model: str) -> None:
     folder = MODEL_REPOSITORY / model / "1"
-    digest, facts = read_weights_digest(folder), read_weight_facts(folder)
-    assert digest is not None
-    check_digest(folder / "weights.safetensors", digest)
-    check_classes(folder / "weights.safetensors", facts)
-    counts = class_counts(read_shapes(folder / "weights.safetensors"))
-    assert counts == ClassCounts(
-        frozenset({len(facts.semantic_classes)}), len(facts.event_classes) or None
-    )
+    card = read_card(folder)
+    check_digest(folder / "weights.safetensors", card.sha256)
+    check_heads(folder / "weights.safetensors", card.heads)
 
 
 def test_one_flipped_byte_is_noticed(tmp_path: Path) -> None:
@@ -61,19 +39,18 @@ def test_one_flipped_byte_is_noticed(tmp_path: Path) -> None:
     content[-1] ^= 1
     (tmp_path / "weights.safetensors").write_bytes(content)
     with pytest.raises(RepositoryError, match="is not the file that"):
-        check_digest(tmp_path / "weights.safetensors", read_weights_digest(tracked) or "")
+        check_digest(tmp_path / "weights.safetensors", read_card(tracked).sha256)
 
 
-def test_classes_that_are_not_those_of_the_weights_are_counted(tmp_path: Path) -> None:
-    path = tmp_path / "w"
-    check_classes(write_weights(path, **_heads(3, 2, 3)), FACTS)
-    with pytest.raises(RepositoryError, match="tells 7 classes of hits apart"):
-        check_classes(write_weights(path, **_heads(3, 7, 3)), FACTS)
-    with pytest.raises(RepositoryError, match="tells 0 classes of events apart"):
-        check_classes(write_weights(path, **_heads(3, 2, None)), FACTS)
-    uneven = {**_heads(2, 2, 3), "semantic_decoder.net.y.bias": (5,)}
-    with pytest.raises(RepositoryError, match="tells 2 and 5 classes of hits apart"):
-        check_classes(write_weights(path, **uneven), FACTS)
+def test_heads_that_are_not_those_of_the_card_are_named(tmp_path: Path) -> None:
+    path, vertex = tmp_path / "w", {"heads.vertex.bias": (3,), "heads.vertex.weight": (3, 8)}
+    check_heads(write_weights(path, **vertex, **{"heads.semantic.bias": (3, 2)}), HEADS)
+    with pytest.raises(RepositoryError, match=r"has 7 numbers for head semantic, .* says 2"):
+        check_heads(write_weights(path, **vertex, **{"heads.semantic.bias": (1, 7)}), HEADS)
+    with pytest.raises(RepositoryError, match="has 0 numbers for head semantic"):
+        check_heads(write_weights(path, **vertex), HEADS)
+    with pytest.raises(RepositoryError, match=r"for head vertex, .* says 0"):
+        check_heads(write_weights(path, **vertex), ())
 
 
 @pytest.mark.parametrize(

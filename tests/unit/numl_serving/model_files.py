@@ -1,15 +1,13 @@
-"""Make checkpoints and model directories for tests, and find the real ones."""
+"""Make checkpoints and model directories for tests, and read the real event."""
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
-import pytest
 import torch
 from numl_serving.event import Event
 from numl_serving.golden import Golden, write_golden
@@ -41,21 +39,9 @@ REAL_NORM = {
 """The feature normalisation of the real weights, which their checkpoint does not hold."""
 
 
-def real_data(name: str) -> Path:
-    """Return a file of the real data; without it a test fails in CI and is skipped elsewhere."""
-    folder = os.environ.get("NUMLKIT_REAL_DATA", CHECKOUT.parent / "shared" / "data")
-    path = Path(folder) / name
-    if not path.exists():
-        message = f"{path} is missing: set NUMLKIT_REAL_DATA to the folder with the real data"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        pytest.skip(message)
-    return path
-
-
-def real_event() -> Event:
+def real_event(real_data: Path) -> Event:
     """Read the real event."""
-    with h5py.File(real_data(REAL_EVENT)) as file:
+    with h5py.File(real_data / REAL_EVENT) as file:
         hits, spacepoints = file["hit_table"], file["spacepoint_table"]
         tensors = {
             f"hit_table_{name}": hits[name][:, 0]

@@ -15,7 +15,6 @@ from model_files import (
     REAL_CHECKPOINT,
     REAL_NORM,
     norm_file,
-    real_data,
     real_event,
 )
 from numl_serving import check, runtime
@@ -47,15 +46,15 @@ def with_golden(folder: Path) -> Path:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_real_weights_give_the_expected_answer_to_the_real_event(
-    tmp_path: Path, device: str
+    tmp_path: Path, device: str, real_data: Path
 ) -> None:
     out = tmp_path / "model"
     import_checkpoint(
-        Request(real_data(REAL_CHECKPOINT), "nugraph3", out, norm_file(tmp_path, REAL_NORM))
+        Request(real_data / REAL_CHECKPOINT, "nugraph3", out, norm_file(tmp_path, REAL_NORM))
     )
-    with np.load(real_data(REAL_ANSWER)) as arrays:
+    with np.load(real_data / REAL_ANSWER) as arrays:
         expected = dict(arrays)
-    outputs = Runtime.load(out, device=device).infer(real_event())
+    outputs = Runtime.load(out, device=device).infer(real_event(real_data))
     assert disagreements(expected, outputs) == []
     for name, array in expected.items():
         assert outputs[name].dtype == np.float32

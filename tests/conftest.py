@@ -1,0 +1,38 @@
+"""Tests that want the fixture ``real_data`` run only where NUMLKIT_REAL_DATA names its folder.
+
+It holds weights and an event of an experiment, which are not this repository's to give away.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+FOLDER = os.environ.get("NUMLKIT_REAL_DATA")
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of the real data."""
+    assert FOLDER is not None
+    folder = Path(FOLDER).resolve()
+    assert folder.is_dir(), f"NUMLKIT_REAL_DATA: no folder {folder}"
+    return folder
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m real_data is judged
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanting = [item for item in items if "real_data" in getattr(item, "fixturenames", ())]
+    for item in wanting:
+        item.add_marker("real_data")
+    if FOLDER is None and wanting:
+        items[:] = [item for item in items if item not in wanting]
+        config.hook.pytest_deselected(items=wanting)
+
+
+def pytest_report_header() -> str:
+    if FOLDER is None:
+        return "real data: none, tests that want it are deselected (set NUMLKIT_REAL_DATA)"
+    return f"real data: {FOLDER}"
