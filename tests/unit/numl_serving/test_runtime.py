@@ -10,13 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from model_files import (
-    REAL_ANSWER,
-    REAL_CHECKPOINT,
-    REAL_NORM,
-    norm_file,
-    real_event,
-)
+from checkpoint_files import norm_file
 from numl_serving import check, runtime
 from numl_serving.batches import Limits
 from numl_serving.errors import EventError, ModelFilesError, NetworkError
@@ -25,6 +19,7 @@ from numl_serving.golden import Golden, disagreements, read_golden, write_golden
 from numl_serving.importer import Request, import_checkpoint
 from numl_serving.modelcard import ModelCard
 from numl_serving.runtime import Runtime
+from real_data import REAL_ANSWER, REAL_CHECKPOINT, REAL_NORM, real_event
 from small_models import CARDS, NUGRAPH3, random_event, write_model
 
 DEVICES = ["cpu", "torch-cpu"]
