@@ -1,12 +1,12 @@
 """``numl_serving`` as a wheel: built once, by the kit's own Python, for all environments.
 
 Its native library is a plain shared object that any Python loads, so the environments need neither
-a compiler nor the tools that build a wheel.
+a compiler nor the tools that build a wheel. The compiler is the host's, or the one that
+``scripts/kit-environment`` installs where there is none.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -17,9 +17,6 @@ from deploy.files import built_folder, digest_of, locked
 # Every file in the wheel has this time, 1980-01-01: the first that a zip archive knows.
 _EPOCH = "315532800"
 _SOURCES = {".py", ".typed", ".cpp", ".h", ".map"}
-
-_COMPILERS = ("g++", "clang++", "c++")
-_ZIG = Path(__file__).parents[2] / "envs" / "ziglang.txt"
 
 
 def serving_digest(source: Path) -> str:
@@ -50,25 +47,11 @@ def serving_wheel(cache: Path, source: Path, say: Say) -> Path:
         if not folder.exists():
             say("building numl_serving")
             with built_folder(folder) as partial:
-                _build(source, partial, _zig(cache, say))
+                _build(source, partial)
     return next(folder.glob("*.whl"))
 
 
-def _zig(cache: Path, say: Say) -> Path | None:
-    """Return a compiler from PyPI if the host has none, else None."""
-    if os.environ.get("CXX") or any(map(shutil.which, _COMPILERS)):
-        return None
-    folder = cache / "compilers" / digest_of([_ZIG], base=_ZIG.parent)[:16]
-    if not folder.exists():
-        say("no C++ compiler here: fetching one (ziglang, 100 MB)")
-        with built_folder(folder) as partial:
-            command = [*PIP, "install", "--no-deps", "--require-hashes", "--quiet"]
-            command += ["--target", str(partial), "--requirement", str(_ZIG)]
-            run_pip(command, "pip cannot get a C++ compiler, and there is no g++", scratch=partial)
-    return folder / "ziglang" / "zig"
-
-
-def _build(source: Path, folder: Path, zig: Path | None) -> None:
+def _build(source: Path, folder: Path) -> None:
     # From a copy: setuptools leaves build folders beside what it builds.
     copy = folder / "source"
     ignored = shutil.ignore_patterns("build", "locks", "*.egg-info", "__pycache__")
@@ -76,7 +59,5 @@ def _build(source: Path, folder: Path, zig: Path | None) -> None:
     command = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
     command += ["--wheel-dir", str(folder), str(copy)]
     variables = {"SOURCE_DATE_EPOCH": _EPOCH}
-    if zig is not None:
-        variables["NUMLKIT_ZIG"] = str(zig)
     run_pip(command, "pip cannot build numl_serving", scratch=folder, variables=variables)
     shutil.rmtree(copy)

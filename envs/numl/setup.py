@@ -1,15 +1,17 @@
 """Compiles the native library when the wheel is built; all else is in pyproject.toml.
 
-The compiler is ``$CXX``, else the system's, else the ``zig`` that ``$NUMLKIT_ZIG`` names (PyPI's
-``ziglang``). The library has a C interface: one wheel serves every Python of a platform.
+The compiler is ``$CXX``, else the system's, else that of PyPI's ``ziglang`` if it is installed.
+The library has a C interface: one wheel serves every Python of a platform.
 """
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +22,7 @@ from setuptools.command.build_py import build_py
 
 SOURCES = Path(__file__).parent / "native"
 # For a glibc no newer than Triton's own wheel asks for.
-ZIG_TARGET = ["c++", "-target", f"{platform.machine()}-linux-gnu.2.28"]
+ZIG = [sys.executable, "-m", "ziglang", "c++", "-target", f"{platform.machine()}-linux-gnu.2.28"]
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-Wall", "-Wextra", "-ffp-contract=fast"]
 FLAGS += ["-fno-math-errno", "-Wno-psabi"]
 LEVELS = {"baseline": []}
@@ -36,9 +38,9 @@ def compiler() -> list[str]:
     for name in ("g++", "clang++", "c++"):
         if shutil.which(name):
             return [name]
-    if zig := os.environ.get("NUMLKIT_ZIG"):
-        return [zig, *ZIG_TARGET]
-    raise SystemExit("error: no C++ compiler: install g++, or set CXX or NUMLKIT_ZIG")
+    if importlib.util.find_spec("ziglang") is not None:
+        return ZIG
+    raise SystemExit("error: no C++ compiler: install g++, or set CXX")
 
 
 def qhull() -> tuple[Path, Path, Path]:
@@ -53,7 +55,6 @@ def qhull() -> tuple[Path, Path, Path]:
 def compile_library(to: Path) -> None:
     """Compile ``libnuml.so`` into a folder, and lay QHull's library beside it."""
     command, (headers, library, licence) = compiler(), qhull()
-    is_zig = command[1:] == ZIG_TARGET
     shutil.copyfile(library, to / library.name)
     shutil.copyfile(licence, to / f"{library.name}.licence.txt")
     includes = [f"-I{headers}", f"-I{headers / 'libqhull_r'}"]
@@ -63,7 +64,7 @@ def compile_library(to: Path) -> None:
             for name in ("cluster", "delaunay", "graph", "library")
         }
         for level, flags in LEVELS.items():
-            if is_zig:  # which writes x86_64_v3
+            if command == ZIG:  # which writes x86_64_v3
                 flags = [flag.replace("x86-64-", "x86_64_") for flag in flags]
             flags = [*flags, f"-DNUML_LEVEL={level}"]
             objects[Path(scratch, f"kernels_{level}.o")] = ("kernels.cpp", flags)
@@ -79,7 +80,7 @@ def compile_library(to: Path) -> None:
         # No trace of the machine: the same sources and compiler give the same bytes.
         link = ["-shared", "-s", "-Wl,--build-id=none", "-Wl,-rpath,$ORIGIN", "-Wl,-z,defs"]
         link += [f"-Wl,--version-script={SOURCES / 'exports.map'}"]
-        link += [] if is_zig else ["-static-libstdc++", "-static-libgcc"]
+        link += [] if command == ZIG else ["-static-libstdc++", "-static-libgcc"]
         made = [*map(str, sorted(objects)), str(to / library.name), "-lm"]
         subprocess.run([*command, *link, "-o", str(to / "libnuml.so"), *made], check=True)
 
@@ -88,6 +89,7 @@ class BuildWithLibrary(build_py):
     """Adds the library to the modules."""
 
     def run(self) -> None:
+        """Copy the modules, then compile."""
         super().run()
         compile_library(Path(self.build_lib) / "numl_serving")
 
@@ -96,6 +98,7 @@ class PlatformWheel(bdist_wheel):
     """For one platform, and any Python."""
 
     def get_tag(self) -> tuple[str, str, str]:
+        """Return Python, ABI and platform."""
         return "py3", "none", super().get_tag()[2]
 
 
@@ -103,6 +106,7 @@ class NativeDistribution(Distribution):
     """Not pure Python."""
 
     def has_ext_modules(self) -> bool:
+        """Say so."""
         return True
 
 

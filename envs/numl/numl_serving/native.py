@@ -157,7 +157,9 @@ class NativeModel:
         places = {head.output: index for index, head in enumerate(card.heads)}
         heads = (_Head * len(card.heads))(
             *(
-                _Head(h.name.encode(), NODES.index(h.node), h.width, ACTIVATIONS.index(h.activation))
+                _Head(
+                    h.name.encode(), NODES.index(h.node), h.width, ACTIVATIONS.index(h.activation)
+                )
                 for h in card.heads
             )
         )
@@ -235,9 +237,7 @@ class NativeModel:
                 clusters[plane] = labels.ctypes.data
         columns = event_columns(event, card.hit_features, card.position_scale)
         error = ctypes.create_string_buffer(_ERROR_BYTES)
-        status = _library.numl_infer(
-            self._handle, columns, pointers, clusters, error, _ERROR_BYTES
-        )
+        status = _library.numl_infer(self._handle, columns, pointers, clusters, error, _ERROR_BYTES)
         if status == _NOT_FINITE:
             raise EventError(_largest(event))
         if status == _EVENT_REFUSED:

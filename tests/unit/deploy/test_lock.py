@@ -22,7 +22,7 @@ def test_the_tracked_locks_hold_nugraph_s_stack_and_nothing_that_inference_never
     assert versions.keys().isdisjoint({"wandb", "cuml-cu12", "jupyter", "notebook", "ipython"})
 
 
-def test_what_serves_on_a_cpu_is_three_packages() -> None:
+def test_what_serves_on_a_cpu_is_two_packages() -> None:
     versions = read_lock(LOCKS, "serving").versions
     assert versions.keys() == {"numpy", "safetensors"}
     assert versions["numpy"].startswith("1."), "Triton 24.10 answers empty tensors with numpy 2"

@@ -25,10 +25,10 @@ HEADS = ("semantic", "filter", "event", "vertex", "spacepoint", "instance")
 """Heads of nugraph 25.4's NuGraph3, in the order of the card."""
 
 
-def norm_file(folder: Path, content: Any = None, planes: tuple[str, ...] = UVY) -> Path:
+def norm_file(folder: Path, content: Any = None) -> Path:
     """Write a normalisation as JSON."""
     path = folder / "norm.json"
-    default = {p: {"mean": [390, 170, 150, 4.5], "std": [150, 80, 230, 2.2]} for p in planes}
+    default = {p: {"mean": [390, 170, 150, 4.5], "std": [150, 80, 230, 2.2]} for p in UVY}
     path.write_text(json.dumps(default if content is None else content))
     return path
 

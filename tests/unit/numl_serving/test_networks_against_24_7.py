@@ -35,7 +35,7 @@ def pair(case: Case, seed: int, dtype: torch.dtype) -> tuple[Reference, Network]
 
 
 def event_for(case: Case, seed: int, hits: int, **more: object) -> Event:
-    return random_event(np.random.default_rng(seed), hits, card=card_of(*case), **more)
+    return random_event(np.random.default_rng(seed), hits, schema=card_of(*case).schema, **more)
 
 
 @pytest.mark.parametrize("kind", KINDS)
