@@ -89,6 +89,7 @@ class BuildWithLibrary(build_py):
     """Adds the library to the modules."""
 
     def run(self) -> None:
+        """Copy the modules, then compile."""
         super().run()
         compile_library(Path(self.build_lib) / "numl_serving")
 
@@ -97,6 +98,7 @@ class PlatformWheel(bdist_wheel):
     """For one platform, and any Python."""
 
     def get_tag(self) -> tuple[str, str, str]:
+        """Return Python, ABI and platform."""
         return "py3", "none", super().get_tag()[2]
 
 
@@ -104,6 +106,7 @@ class NativeDistribution(Distribution):
     """Not pure Python."""
 
     def has_ext_modules(self) -> bool:
+        """Say so."""
         return True
 
 

@@ -102,7 +102,7 @@ class Server:
         good = request(dict(self.golden.inputs))
         while not self.over.is_set():
             answer = self.ask(good)
-            fault = answer if isinstance(answer, str) else difference(self.golden.outputs, answer)
+            fault = answer if isinstance(answer, str) else difference(self.golden, answer)
             if fault is not None:
                 self.faults.append(fault)
             self.answered += 1
@@ -204,7 +204,7 @@ def damaged(rng: np.random.Generator, columns: Columns, damage: str) -> Request:
     elif damage == "shorter":
         changed[name] = column[: len(column) // 2]
     elif damage == "wider":
-        changed[name] = column.astype(column.dtype.str.replace("4", "8"))
+        changed[name] = np.zeros(len(column), column.dtype.str.replace("4", "8"))
     elif damage == "two dimensions":
         changed[name] = column[None]
     elif damage == "another type":
@@ -269,12 +269,19 @@ def test_a_malformed_request_is_an_error_or_an_answer_and_nothing_else(
     server.check()
 
 
-@pytest.mark.parametrize("planes", ["valid", "same"])
-@pytest.mark.parametrize("ids", ["distinct", "few", "same"])
-@pytest.mark.parametrize("numbers", ["scattered", "same", "line", "grid", "huge"])
-@pytest.mark.parametrize("share", [0.01, 0.5, 1.0])
+@pytest.mark.parametrize(
+    ("share", "planes", "ids", "numbers"),
+    [
+        (0.01, "valid", "few", "scattered"),
+        (0.5, "same", "same", "same"),
+        (0.5, "valid", "distinct", "line"),
+        (0.5, "same", "few", "huge"),
+        (1.0, "valid", "distinct", "scattered"),
+        (1.0, "same", "distinct", "grid"),
+    ],
+)
 def test_a_large_request_stays_within_the_memory_of_an_instance(
-    server: Server, planes: str, ids: str, numbers: str, share: float
+    server: Server, share: float, planes: str, ids: str, numbers: str
 ) -> None:
     """A share of the bytes is hits, the rest spacepoints."""
     hits = int(share * LARGEST) // (4 * len(HITS))
@@ -283,6 +290,7 @@ def test_a_large_request_stays_within_the_memory_of_an_instance(
     answer = server.ask(request(event(rng, hits, spacepoints, ids, planes, numbers)))
     if isinstance(answer, str):
         assert "not healthy" not in answer
+    print(f"{answer if isinstance(answer, str) else 'answered'}; {server.peak() >> 20} MiB")
     server.check()
 
 

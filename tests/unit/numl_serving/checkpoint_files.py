@@ -126,8 +126,8 @@ def folder25() -> Path:
     assert packages, "NUGRAPH25 must name the folder with nugraph 25.4 (scripts/test makes it)"
     folder = tempfile.TemporaryDirectory(prefix="numl-test-nugraph25-")
     _FOLDERS.append(folder)
-    script = HERE / "nugraph25_checkpoints.py"
-    paths = os.pathsep.join(filter(None, (packages, os.environ.get("PYTHONPATH"))))
+    script = HERE / "nugraph25" / "checkpoints.py"
+    paths = os.pathsep.join((packages, str(script.with_name("stand_ins"))))
     subprocess.run(
         [sys.executable, "-W", "ignore", str(script), folder.name, json.dumps(CASES25)],
         env=os.environ | {"PYTHONPATH": paths},
