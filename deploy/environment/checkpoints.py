@@ -27,7 +27,8 @@ def imported_folder(cache: Path, checkpoint: Path, norm: Path | None) -> Path:
     """
     if checkpoint.is_dir():
         return checkpoint.resolve()
-    total = hashlib.sha256()
+    # An earlier kit's importer wrote model cards of another format.
+    total = hashlib.sha256(b"model card 2")
     for path in (checkpoint, norm):
         if path is None:
             continue

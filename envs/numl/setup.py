@@ -1,7 +1,7 @@
 """Compiles the native library when the wheel is built; all else is in pyproject.toml.
 
-The compiler is ``$CXX``, else the system's, else the one of PyPI's ``ziglang`` if that is
-installed. The library has a C interface: one wheel serves every Python of a platform.
+The compiler is ``$CXX``, else the system's, else that of PyPI's ``ziglang`` if it is installed.
+The library has a C interface: one wheel serves every Python of a platform.
 """
 
 import importlib.metadata
@@ -21,7 +21,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 SOURCES = Path(__file__).parent / "native"
-# glibc's version is that of Triton's own wheel, or less.
+# For a glibc no newer than Triton's own wheel asks for.
 ZIG = [sys.executable, "-m", "ziglang", "c++", "-target", f"{platform.machine()}-linux-gnu.2.28"]
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-Wall", "-Wextra", "-ffp-contract=fast"]
 FLAGS += ["-fno-math-errno", "-Wno-psabi"]
@@ -40,7 +40,7 @@ def compiler() -> list[str]:
             return [name]
     if importlib.util.find_spec("ziglang") is not None:
         return ZIG
-    raise SystemExit("error: no C++ compiler: install g++, or PyPI's ziglang, or set CXX")
+    raise SystemExit("error: no C++ compiler: install g++, or set CXX")
 
 
 def qhull() -> tuple[Path, Path, Path]:
@@ -89,6 +89,7 @@ class BuildWithLibrary(build_py):
     """Adds the library to the modules."""
 
     def run(self) -> None:
+        """Copy the modules, then compile."""
         super().run()
         compile_library(Path(self.build_lib) / "numl_serving")
 
@@ -97,6 +98,7 @@ class PlatformWheel(bdist_wheel):
     """For one platform, and any Python."""
 
     def get_tag(self) -> tuple[str, str, str]:
+        """Return Python, ABI and platform."""
         return "py3", "none", super().get_tag()[2]
 
 
@@ -104,6 +106,7 @@ class NativeDistribution(Distribution):
     """Not pure Python."""
 
     def has_ext_modules(self) -> bool:
+        """Say so."""
         return True
 
 

@@ -20,8 +20,9 @@ Dense dense_after(const Layer& layer, int32_t skipped, const float* start) {
           layer.inputs - skipped, layer.outputs};
 }
 
-Dense dense_until(const Layer& layer, int32_t inputs, const float* start, int64_t stride) {
-  return {layer.weight, start, stride, inputs, layer.outputs};
+// The layer's first inputs alone, starting from rows that hold what the others gave.
+Dense dense_until(const Layer& layer, int32_t inputs, const float* start) {
+  return {layer.weight, start, layer.outputs, inputs, layer.outputs};
 }
 
 // out[i] = x[i] . weight + bias for the nodes [first, last).
@@ -40,7 +41,7 @@ void fill(float value, int64_t count, float* to) {
   }
 }
 
-// The larger of what the two layers of a block, or any of the network's layers, need.
+// What one_layer and two_layers work in.
 float* scratch(Arena* arena, int64_t inputs, int64_t middle, int64_t outputs) {
   return arena->floats(kNodes * (inputs + middle + outputs));
 }
@@ -187,6 +188,7 @@ class NuGraph3 {
     planes_ = arena->floats(rounded(spacepoints) * n);
     start_ = arena->floats(rounded(spacepoints) * n);
     event_ = arena->floats(e);
+    sent_ = arena->floats(n);
     gate_ = arena->floats(edges > nexus_edges ? edges : nexus_edges);
     target_ = arena->floats(hits > segments ? hits : segments);
     source_ = arena->floats(hits > spacepoints ? hits : spacepoints);
@@ -201,7 +203,7 @@ class NuGraph3 {
   void run(float* const* outputs) {
     encode();
     for (int32_t i = 0; i < network_.iterations; ++i) {
-      planar();
+      planar(i == 0);
       up();
       through_event();
       down();
@@ -210,7 +212,8 @@ class NuGraph3 {
     if (network_.event_heads.outputs > 0) {
       const int64_t width = network_.event_heads.outputs;
       float* row = arena_->floats(width);
-      one_layer<Identity>(0, 1, dense(network_.event_heads), row, width, scratch_,
+      float* buffer = scratch(arena_, network_.event_width, 0, width);
+      one_layer<Identity>(0, 1, dense(network_.event_heads), row, width, buffer,
                           [&](int64_t, float* to) { copy(event_, network_.event_width, to); });
       deal_out(network_, Node::event, 0, row, 1, width, outputs);
     }
@@ -237,15 +240,19 @@ class NuGraph3 {
     graph_.up_hit = hit;
   }
 
-  void encode() {
+  // One layer of each plane on the features that go into the network.
+  void from_input(const PerPlane<Layer>& layers, float* out) {
     const int64_t features = network_.features;
-    const float* input = normalised(network_, graph_, arena_);
-    over_hits(graph_, network_.encoder.count > 1, [&](int32_t plane, int64_t first, int64_t last) {
-      one_layer<Identity>(first, last, dense(network_.encoder[plane]), hits_, network_.hit_width,
-                          scratch_, [&](int64_t i, float* to) {
-                            copy(input + i * features, features, to);
-                          });
+    over_hits(graph_, layers.count > 1, [&](int32_t plane, int64_t first, int64_t last) {
+      one_layer<Identity>(
+          first, last, dense(layers[plane]), out, network_.hit_width, scratch_,
+          [&](int64_t i, float* to) { copy(input_ + i * features, features, to); });
     });
+  }
+
+  void encode() {
+    input_ = normalised(network_, graph_, arena_);
+    from_input(network_.encoder, hits_);
     if (network_.nexus_encoder.outputs > 0) {
       one_layer<Identity>(0, graph_.spacepoints, dense(network_.nexus_encoder), nexus_,
                           network_.nexus_width, scratch_,
@@ -256,7 +263,7 @@ class NuGraph3 {
     fill(0, network_.event_width, event_);
   }
 
-  void planar() {
+  void planar(bool is_first) {
     const Block& block = network_.planar;
     const int64_t width = network_.hit_width;
     over_hits(graph_, block.gate.count > 1, [&](int32_t plane, int64_t first, int64_t last) {
@@ -265,8 +272,27 @@ class NuGraph3 {
       scores(hits_, width, gate.source, 0, first, last, source_);
     });
     gates(target_, source_, graph_.edge_source, graph_.edge_offsets, graph_.hits, gate_);
-    update_hits(block, {hits_, width, graph_.edge_source, graph_.edge_offsets, gate_,
-                        needs_shift(hits_, graph_.hits * width)});
+    const Sent sent{hits_, width, graph_.edge_source, graph_.edge_offsets, gate_,
+                    needs_shift(hits_, graph_.hits * width)};
+    if (!is_first) {
+      update_hits(block, sent);
+      return;
+    }
+    // What a hit's own features give follows from the few that went into the network.
+    from_input(network_.first_own, next_hits_);
+    over_hits(graph_, block.hidden.count > 1, [&](int32_t plane, int64_t first, int64_t last) {
+      two_layers<Mish>(first, last,
+                       dense_until(block.hidden[plane], network_.hit_width, next_hits_),
+                       dense(block.output[plane]), next_hits_, width, scratch_,
+                       [&](int64_t i, float* to) { sent.aggregate(i, to); });
+    });
+    swap_hits();
+  }
+
+  void swap_hits() {
+    float* before = hits_;
+    hits_ = next_hits_;
+    next_hits_ = before;
   }
 
   // New features of the hits, from what they receive and their own.
@@ -279,9 +305,7 @@ class NuGraph3 {
                          copy(hits_ + i * width, width, to + sent.width);
                        });
     });
-    float* before = hits_;
-    hits_ = next_hits_;
-    next_hits_ = before;
+    swap_hits();
   }
 
   void up() {
@@ -313,7 +337,7 @@ class NuGraph3 {
       const bool beside = network_.nexus == Nexus::concat;
       const Sent sent{hits_, width, graph_.up_hit, graph_.up_offsets + plane * spacepoints,
                       gate_, shift};
-      two_layers<Mish>(0, spacepoints, dense_until(hidden, network_.hit_width, start_, n),
+      two_layers<Mish>(0, spacepoints, dense_until(hidden, network_.hit_width, start_),
                        dense(block.output[plane]), add ? planes_ : merged_ + (beside ? plane * n : 0),
                        add ? n : merged_width_, scratch_,
                        [&](int64_t s, float* to) { sent.aggregate(s, to); });
@@ -346,15 +370,15 @@ class NuGraph3 {
     const float sender = dot(event_, out.gate[0].source, e) + out.gate[0].bias;
     scores(merged_, merged_width_, out.gate[0].target, sender, 0, spacepoints, target_);
     map<Sigmoid>(target_, spacepoints);
-    fill(0, n, planes_);
+    fill(0, n, sent_);
     for (int64_t j = 0; j < e; ++j) {
       for (int64_t k = 0; k < n; ++k) {
-        planes_[k] += event_[j] * hidden.weight[j * n + k];
+        sent_[k] += event_[j] * hidden.weight[j * n + k];
       }
     }
     for (int64_t s = 0; s < spacepoints; ++s) {
       for (int64_t k = 0; k < n; ++k) {
-        start_[s * n + k] = hidden.bias[k] + target_[s] * planes_[k];
+        start_[s * n + k] = hidden.bias[k] + target_[s] * sent_[k];
       }
     }
     two_layers<Mish>(0, spacepoints, dense_after(hidden, network_.event_width, start_),
@@ -389,7 +413,8 @@ class NuGraph3 {
   Arena* arena_;
   int64_t merged_width_;
   bool joint_;
-  float *hits_, *next_hits_, *nexus_, *merged_, *planes_, *start_, *event_;
+  const float* input_ = nullptr;
+  float *hits_, *next_hits_, *nexus_, *merged_, *planes_, *start_, *event_, *sent_;
   float *gate_, *target_, *source_, *scratch_;
   int32_t* every_;
 };
@@ -411,6 +436,8 @@ class NuGraph2 {
     weight_ = arena->floats(c * (edges > nexus_edges ? edges : nexus_edges));
     target_ = arena->floats(c * hits);
     source_ = arena->floats(c * (hits > spacepoints ? hits : spacepoints));
+    given_target_ = arena->floats(c * hits);
+    given_source_ = arena->floats(c * hits);
     const int64_t widest = 2 * (h + network.features) + n;
     scratch_ = scratch(arena, widest, h + n, h + n);
   }
@@ -442,7 +469,14 @@ class NuGraph2 {
   }
 
   void encode() {
-    const int64_t width = network_.hit_width, features = network_.features;
+    const int64_t width = network_.hit_width, features = network_.features, hits = graph_.hits;
+    over_classes([&](int32_t index, int32_t c, int64_t first, int64_t last) {
+      // What the given features add to the planar gates' scores, the same in all iterations.
+      const Gate& gate = network_.planar.gate[index];
+      scores(given_, features, gate.target + width, gate.bias, first, last,
+             given_target_ + c * hits);
+      scores(given_, features, gate.source + width, 0, first, last, given_source_ + c * hits);
+    });
     over_classes([&](int32_t index, int32_t c, int64_t first, int64_t last) {
       one_layer<Tanh>(first, last, dense(network_.encoder[index]), of(hits_, c), width, scratch_,
                       [&](int64_t i, float* to) { copy(given_ + i * features, features, to); });
@@ -464,31 +498,6 @@ class NuGraph2 {
     }
   }
 
-  // Turns the scores into weights, which sum to 1 over the classes.
-  void share(int64_t edges) {
-    const int64_t classes = network_.classes;
-    for (int64_t e = 0; e < edges; ++e) {
-      float largest = weight_[e];
-      for (int64_t c = 1; c < classes; ++c) {
-        const float score = weight_[c * edges + e];
-        largest = score > largest ? score : largest;
-      }
-      for (int64_t c = 0; c < classes; ++c) {
-        weight_[c * edges + e] -= largest;
-      }
-    }
-    map<Exponential>(weight_, classes * edges);
-    for (int64_t e = 0; e < edges; ++e) {
-      float total = 0;
-      for (int64_t c = 0; c < classes; ++c) {
-        total += weight_[c * edges + e];
-      }
-      for (int64_t c = 0; c < classes; ++c) {
-        weight_[c * edges + e] /= total;
-      }
-    }
-  }
-
   void planar() {
     const Block& block = network_.planar;
     const int64_t width = network_.hit_width, features = network_.features, hits = graph_.hits;
@@ -496,15 +505,13 @@ class NuGraph2 {
     over_classes([&](int32_t index, int32_t c, int64_t first, int64_t last) {
       const Gate& gate = block.gate[index];
       for (int64_t i = first; i < last; ++i) {
-        const float *own = of(hits_, c) + i * width, *given = given_ + i * features;
-        target_[c * hits + i] = dot(own, gate.target, width) +
-                                dot(given, gate.target + width, features) + gate.bias;
-        source_[c * hits + i] =
-            dot(own, gate.source, width) + dot(given, gate.source + width, features);
+        const float* own = of(hits_, c) + i * width;
+        target_[c * hits + i] = dot(own, gate.target, width) + given_target_[c * hits + i];
+        source_[c * hits + i] = dot(own, gate.source, width) + given_source_[c * hits + i];
       }
     });
     score(0, hits, graph_.edge_source, graph_.edge_offsets, hits);
-    share(edges);
+    over_columns(edges, ClassSoftmax{weight_, network_.classes, edges});
     over_classes([&](int32_t index, int32_t c, int64_t first, int64_t last) {
       const float *table = of(hits_, c), *weight = weight_ + c * edges;
       two_layers<Tanh>(
@@ -563,7 +570,7 @@ class NuGraph2 {
       }
       score(first, last, graph_.down_spacepoint, graph_.down_offsets, spacepoints);
     });
-    share(edges);
+    over_columns(edges, ClassSoftmax{weight_, network_.classes, edges});
     over_classes([&](int32_t index, int32_t c, int64_t first, int64_t last) {
       const float *table = nexus_of(c), *weight = weight_ + c * edges;
       two_layers<Tanh>(first, last, dense(block.hidden[index]), dense(block.output[index]),
@@ -590,6 +597,7 @@ class NuGraph2 {
   Arena* arena_;
   const float* given_ = nullptr;
   float *hits_, *next_hits_, *nexus_, *sent_, *weight_, *target_, *source_, *scratch_;
+  float *given_target_, *given_source_;
 };
 
 }  // namespace

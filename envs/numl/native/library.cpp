@@ -141,6 +141,7 @@ class Builder {
       n.to_event = block("to_event", 1, e, merged, e, true);
       n.from_event = block("from_event", 1, merged, e, x, true);
       n.down = block("down", 1, h, x, h);
+      join_first();
     } else {
       const int32_t c = n.classes;
       n.encoder = layers("encoder", c, f, h);
@@ -215,6 +216,30 @@ class Builder {
     return {{to_->gates.back().data(), count},
             layers(name + ".hidden", each, target + source, outputs, single),
             layers(name + ".output", each, outputs, outputs, single)};
+  }
+
+  // W_own (W_encoder f + b_encoder) + b_hidden as one layer on the input features f.
+  void join_first() {
+    Network& n = to_->network;
+    const int32_t h = n.hit_width, f = n.features;
+    std::vector<Layer> found;
+    for (int32_t set = 0; set < std::max(n.encoder.count, n.planar.hidden.count); ++set) {
+      const Layer &encoder = n.encoder[set], &hidden = n.planar.hidden[set];
+      const float* own = hidden.weight + size_t{1} * h * h;
+      std::vector<float> weights(size_t{1} * h * f), biases(h);
+      for (int32_t out = 0; out < h; ++out) {
+        for (int32_t in = 0; in <= f; ++in) {
+          const float* column = in < f ? encoder.weight + size_t{1} * in * h : encoder.bias;
+          double sum = in < f ? 0.0 : hidden.bias[out];
+          for (int32_t k = 0; k < h; ++k) {
+            sum += double{own[size_t{1} * k * h + out]} * column[k];
+          }
+          (in < f ? weights[size_t{1} * out * f + in] : biases[out]) = static_cast<float>(sum);
+        }
+      }
+      found.push_back(layer(weights.data(), biases.data(), f, h));
+    }
+    n.first_own = kept(std::move(found));
   }
 
   void split_nexus() {

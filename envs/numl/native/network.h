@@ -60,10 +60,12 @@ struct Network {
   PerPlane<Layer> encoder;
   Layer nexus_encoder;  // without outputs: spacepoints start from zeros
   Block planar, down;
-  Block up, to_event, from_event;                // nugraph3
-  PerPlane<Layer> nexus_hidden;                  // nugraph2: what a plane's hits contribute
-  const Layer* nexus_output;                     // nugraph2: [C], behind the sum of those
-  const float* nexus_bias;                       // nugraph2: [C, N], of the sum
+  // nugraph3: encoder and the own half of planar's hidden layer as one, for the first iteration.
+  PerPlane<Layer> first_own;
+  Block up, to_event, from_event;  // nugraph3
+  PerPlane<Layer> nexus_hidden;    // nugraph2: what a plane's hits contribute
+  const Layer* nexus_output;       // nugraph2: [C], behind the sum of those
+  const float* nexus_bias;         // nugraph2: [C, N], of the sum
   const Head* heads;
   int32_t head_count;
   PerPlane<Layer> hit_heads;  // all heads on hits side by side

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numl_serving.errors import EventError, ServingError
-from numl_serving.event import HITS, Event
+from numl_serving.event import HITS, SPACEPOINTS, Event
 
 Outputs: TypeAlias = dict[str, NDArray[Any]]
 
@@ -37,21 +37,25 @@ def check_finite(event: Event, outputs: Mapping[str, NDArray[Any]]) -> None:
     """Check that an event's answer holds finite numbers only.
 
     Raises:
-        EventError: It does not; names the event's largest number, which is most likely why.
+        EventError: It does not.
     """
-    if all(np.isfinite(array).all() for array in outputs.values()):
-        return
+    if not all(np.isfinite(array).all() for array in outputs.values()):
+        raise EventError(too_large(event))
+
+
+def too_large(event: Event) -> str:
+    """Say which number of an event was most likely too much for the network."""
     columns = {
         name: np.abs(array.astype(np.float64))
         for name, array in event.columns.items()
         if array.dtype.kind == "f" and len(array)
     }
     if not columns:
-        raise EventError("the network's answer to this event is not finite")
+        return "the network's answer to this event is not finite"
     largest = max(columns, key=lambda name: float(columns[name].max()))
     row = int(columns[largest].argmax())
-    table = HITS if largest.startswith(HITS) else "spacepoint_table_"
-    raise EventError(
+    table = HITS if largest.startswith(HITS) else SPACEPOINTS
+    return (
         f"{table[:-1]}.{largest.removeprefix(table)} has magnitude {columns[largest][row]:.3g} "
         f"in row {row}: numbers of this size exceed the network's float32 arithmetic"
     )

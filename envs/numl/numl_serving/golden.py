@@ -69,7 +69,7 @@ def read_event(path: Path) -> Event:
 
 def write_golden(path: Path, golden: Golden) -> None:
     """Write a golden file; the same content gives the same bytes."""
-    arrays = {f"{_INPUT}{name}": array for name, array in golden.event.tensors().items()}
+    arrays: dict[str, Any] = {f"{_INPUT}{n}": a for n, a in golden.event.tensors().items()}
     arrays |= {f"{_OUTPUT}{name}": array for name, array in golden.outputs.items()}
     with path.open("wb") as file:
         np.savez_compressed(file, **arrays)

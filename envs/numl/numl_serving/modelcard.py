@@ -293,7 +293,13 @@ def check_weights(card: ModelCard, shapes: Mapping[str, tuple[int, ...]]) -> Non
         if found is None:
             raise ModelFilesError(f"weight {name} is missing")
         leads = (1, len(card.planes)) if wanted[:1] == (-1,) else wanted[:1]
-        if len(found) != len(wanted) or found[1:] != wanted[1:] or found[:1] and found[0] not in leads:
+        if card.network.nexus == "joint" and name.startswith("up."):
+            leads = (1,)  # the hits of all planes are aggregated together
+        if (
+            len(found) != len(wanted)
+            or found[1:] != wanted[1:]
+            or (found[:1] and found[0] not in leads)
+        ):
             raise ModelFilesError(
                 f"weight {name} has shape {list(found)}, {CARD_FILE} describes {list(wanted)}"
             )
@@ -420,9 +426,7 @@ def normalisation_from(
         mean, std = read.numbers("mean"), read.numbers("std")
         read.done()
         if len(mean) != features or len(std) != features:
-            raise ModelFilesError(
-                f"{name}.{plane} needs {features} means and standard deviations"
-            )
+            raise ModelFilesError(f"{name}.{plane} needs {features} means and standard deviations")
         if min(std) <= 0:
             raise ModelFilesError(f"{name}.{plane}.std is {list(std)}: it must be positive")
         found[plane] = PlaneNormalisation(mean, std)

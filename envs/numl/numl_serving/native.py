@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from numl_serving.answer import too_large
 from numl_serving.errors import EventError, ModelFilesError
 from numl_serving.event import HITS, SPACEPOINTS, Event, Int32Array
 from numl_serving.modelcard import (
@@ -157,7 +158,9 @@ class NativeModel:
         places = {head.output: index for index, head in enumerate(card.heads)}
         heads = (_Head * len(card.heads))(
             *(
-                _Head(h.name.encode(), NODES.index(h.node), h.width, ACTIVATIONS.index(h.activation))
+                _Head(
+                    h.name.encode(), NODES.index(h.node), h.width, ACTIVATIONS.index(h.activation)
+                )
                 for h in card.heads
             )
         )
@@ -235,11 +238,9 @@ class NativeModel:
                 clusters[plane] = labels.ctypes.data
         columns = event_columns(event, card.hit_features, card.position_scale)
         error = ctypes.create_string_buffer(_ERROR_BYTES)
-        status = _library.numl_infer(
-            self._handle, columns, pointers, clusters, error, _ERROR_BYTES
-        )
+        status = _library.numl_infer(self._handle, columns, pointers, clusters, error, _ERROR_BYTES)
         if status == _NOT_FINITE:
-            raise EventError(_largest(event))
+            raise EventError(too_large(event))
         if status == _EVENT_REFUSED:
             raise EventError(error.value.decode())
         if status == _FAILED:
@@ -362,18 +363,3 @@ def _clustering(card: ModelCard, places: Mapping[str, int]) -> _Clustering:
         eps=rule.eps,
         min_samples=rule.min_samples,
     )
-
-
-def _largest(event: Event) -> str:
-    """Say which number of an event was too much for the network."""
-    columns = {
-        f"hit_table.{name}": np.abs(event.hit(name).astype(np.float64))
-        for name in ("local_time", "integral", "rms")
-        if event.num_hits
-    }
-    where, largest = "", "spacepoint_table.position"
-    if columns:
-        largest = max(columns, key=lambda name: columns[name].max())
-        row = int(columns[largest].argmax())
-        where = f" has magnitude {columns[largest][row]:.3g} in row {row}"
-    return f"{largest}{where}: numbers of this size exceed the network's float32 arithmetic"

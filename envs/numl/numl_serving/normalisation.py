@@ -115,7 +115,9 @@ def _reading(path: Path, what: str) -> Iterator[None]:
         yield
     except ModelFilesError as error:
         raise ModelFilesError(f"{path}: {error}") from None
-    except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+    except OSError as error:
+        raise ModelFilesError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise ModelFilesError(f"{path} holds no {what}: {error}") from None
 
 

@@ -130,10 +130,14 @@ class Recognised:
         """Tell whether these are all of its weights and no others."""
         return bool(self.heads) and not any(self.difference(shapes))
 
-    def weights(self, state: Mapping[str, NDArray[Any]]) -> Weights:
+    def weights(self, state: Mapping[str, NDArray[Any]], dtype: type[Any] = np.float32) -> Weights:
         """Return the weights of a checkpoint as the card describes them.
 
         Layers of planes or sets are stacked; planes that share their weights have them once.
+
+        Args:
+            state: The checkpoint's weights by nugraph's names.
+            dtype: Of the result, float32 for a weights file.
         """
         state = self._with_norm_folded(state)
         found: Weights = {}
@@ -145,7 +149,7 @@ class Recognised:
             )
             if part == "weight" and layer.startswith("heads.") and "{set}" in pattern:
                 grid = _block_diagonal(grid)
-            found[name] = grid.astype(np.float32).reshape(shape)
+            found[name] = grid.astype(dtype).reshape(shape)
         return _shared(found, [name for name, shape in self.shapes().items() if shape[:1] == (-1,)])
 
     def _norm_modules(self) -> list[str]:
@@ -256,8 +260,8 @@ def _candidate(
 
 
 def _head(row: HeadRow, width: int, generation: Generation) -> Head:
-    has_it = generation.softmax or row.activation != "softmax"
-    return Head(row.name, row.output, row.node, width, row.activation if has_it else "none")
+    ends_raw = row.activation == "softmax" and not generation.softmax
+    return Head(row.name, row.output, row.node, width, "none" if ends_raw else row.activation)
 
 
 def _planes_in(shapes: Iterable[str], pattern: str) -> tuple[str, ...]:

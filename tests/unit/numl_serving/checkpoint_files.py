@@ -25,10 +25,10 @@ HEADS = ("semantic", "filter", "event", "vertex", "spacepoint", "instance")
 """Heads of nugraph 25.4's NuGraph3, in the order of the card."""
 
 
-def norm_file(folder: Path, content: Any = None, planes: tuple[str, ...] = UVY) -> Path:
+def norm_file(folder: Path, content: Any = None) -> Path:
     """Write a normalisation as JSON."""
     path = folder / "norm.json"
-    default = {p: {"mean": [390, 170, 150, 4.5], "std": [150, 80, 230, 2.2]} for p in planes}
+    default = {p: {"mean": [390, 170, 150, 4.5], "std": [150, 80, 230, 2.2]} for p in UVY}
     path.write_text(json.dumps(default if content is None else content))
     return path
 
@@ -126,8 +126,8 @@ def folder25() -> Path:
     assert packages, "NUGRAPH25 must name the folder with nugraph 25.4 (scripts/test makes it)"
     folder = tempfile.TemporaryDirectory(prefix="numl-test-nugraph25-")
     _FOLDERS.append(folder)
-    script = HERE / "nugraph25_checkpoints.py"
-    paths = os.pathsep.join(filter(None, (packages, os.environ.get("PYTHONPATH"))))
+    script = HERE / "nugraph25" / "checkpoints.py"
+    paths = os.pathsep.join((packages, str(script.with_name("stand_ins"))))
     subprocess.run(
         [sys.executable, "-W", "ignore", str(script), folder.name, json.dumps(CASES25)],
         env=os.environ | {"PYTHONPATH": paths},

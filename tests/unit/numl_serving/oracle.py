@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from numl_bench.reference import Reference
-from numl_serving.event import Event
+from numl_serving.event import UVY as EXISTING_CLIENTS
+from numl_serving.event import Event, Schema
 from numl_serving.modelcard import (
     Head,
     ModelCard,
@@ -128,7 +129,7 @@ def random_event(
     rng: np.random.Generator,
     hits: int,
     *,
-    card: ModelCard | None = None,
+    schema: Schema = EXISTING_CLIENTS,
     planes: Sequence[int] | None = None,
     positions: bool = False,
     duplicates: bool = False,
@@ -138,12 +139,11 @@ def random_event(
     Args:
         rng: The source of randomness.
         hits: Number of hits.
-        card: The model that it is for; None: one that takes the wire's common columns.
+        schema: Its columns.
         planes: Planes that get hits; None: all.
-        positions: Whether spacepoints carry positions.
+        positions: Whether spacepoints carry positions, if the schema has any.
         duplicates: Whether hit ids repeat, so that spacepoints have several edges in a plane.
     """
-    schema = (card or card_of("24.7.1" if positions else "per-plane")).schema
     count = len(schema.planes)
     plane = rng.choice(np.array(range(count) if planes is None else planes, np.int32), hits)
     ids = np.arange(hits, dtype=np.int32)

@@ -1,7 +1,6 @@
 """Models to compare with nugraph 25.4.0 and pynuml 25.4.0, which run in a process of their own.
 
-NUGRAPH25 names a folder in which their two wheels are unpacked, for instance by
-``pip install --no-deps --target FOLDER nugraph==25.4.0 pynuml==25.4.0``.
+NUGRAPH25 names the folder in which their two wheels are unpacked.
 """
 
 from __future__ import annotations
@@ -18,21 +17,18 @@ from typing import Any
 
 import numpy as np
 from numl_demo.simulate import SimulatedEvent
-from numl_serving.event import Event
-from numl_serving.modelcard import (
-    Clustering,
-    Head,
-    ModelCard,
-    NetworkSpec,
-    Source,
-    WeightsFile,
-)
+from numl_serving.event import Event, Schema
+from numl_serving.modelcard import ModelCard, Source, WeightsFile
+from numl_serving.recognition import is_served, recognise
 from numpy.typing import NDArray
 
 HERE = Path(__file__).resolve().parent / "nugraph25"
 
 Arrays = Mapping[str, NDArray[Any]]
 Tables = dict[str, dict[str, NDArray[Any]]]
+
+SEMANTIC_CLASSES = ["MIP", "HIP", "shower", "michel", "diffuse", "invisible", "background"]
+EVENT_CLASSES = ["numu", "nue", "nutau", "nc"]
 
 _WIDE = {
     "hit_id": ("hit_id_u", "hit_id_v", "hit_id_y"),
@@ -66,72 +62,22 @@ class Layout:
             added = ("local_plane",) if self.kind == "nugraph3" else ()
         return ("wire_position", "time_position", *self.columns, *added)
 
-    def card(self, **widths: int) -> ModelCard:
-        """Return the card of the model with every head, by default in nugraph's own widths."""
-        nugraph3 = self.kind == "nugraph3"
-        probabilities = "softmax" if nugraph3 else "none"
-        classes = ("MIP", "HIP", "shower", "michel", "diffuse", "rest", "background")
-        events = ("numu", "nue", "nutau", "nc")
-        heads = [
-            Head("semantic", "x_semantic", "hit", len(classes), probabilities, classes),
-            Head("filter", "x_filter", "hit", 1, "sigmoid"),
-        ]
-        if nugraph3:
-            heads += [
-                Head("event", "e", "event", len(events), "softmax", events),
-                Head("vertex", "v", "event", 3),
-                Head("instance_beta", "of", "hit", 1, "sigmoid"),
-                Head("instance", "ox", "hit", 8),
-                Head("spacepoint", "x_position", "hit", 3),
-            ]
-        sizes = {"hit_width": 128, "nexus_width": 32, "event_width": 32, "classes": 1}
-        if not nugraph3:
-            sizes = {"hit_width": 64, "nexus_width": 16, "event_width": 0, "classes": len(classes)}
-        return ModelCard(
-            network=NetworkSpec(
-                kind=self.kind,
-                generation="25.4",
-                iterations=5,
-                nexus_start="zeros",
-                nexus="joint" if nugraph3 else "concat",
-                **(sizes | widths),
-            ),
-            planes=self.planes,
-            hit_features=self.features,
-            position_scale=(0.3, 0.055) if self.generation == 1 else (1.0, 1.0),
-            spacepoint_positions=False,
-            normalisation=None,
-            heads=tuple(heads),
-            clustering=(
-                Clustering("x_i", "ox", 0.5, 5, "x_filter", "x_semantic", 6) if nugraph3 else None
-            ),
-            weights=WeightsFile("weights.safetensors", "0" * 64),
-            source=Source("model.ckpt", "0" * 64),
-        )
+    @property
+    def schema(self) -> Schema:
+        """The columns of a request."""
+        return Schema.of(self.planes, self.columns, positions=False)
 
     def arguments(self) -> dict[str, Any]:
-        """Return what nugraph's own model is made with."""
-        card = self.card()
-        spec, classes = card.network, {head.name: head.classes for head in card.heads}
+        """Return what nugraph's own model is made with, every head and its default widths."""
         sizes: dict[str, Any] = {
             "in_features": len(self.features),
-            "nexus_features": spec.nexus_width,
             "planes": list(self.planes),
-            "semantic_classes": list(classes["semantic"] or ()),
-            "num_iters": spec.iterations,
+            "semantic_classes": SEMANTIC_CLASSES,
         }
         if self.kind == "nugraph2":
-            return sizes | {"planar_features": spec.hit_width}
-        every = {f"{head}_head": True for head in ("event", "vertex", "instance", "spacepoint")}
-        return (
-            sizes
-            | every
-            | {
-                "hit_features": spec.hit_width,
-                "interaction_features": spec.event_width,
-                "event_classes": list(classes["event"] or ()),
-            }
-        )
+            return sizes
+        heads = {f"{head}_head": True for head in ("event", "vertex", "instance", "spacepoint")}
+        return sizes | heads | {"event_classes": EVENT_CLASSES}
 
     def graph(self) -> dict[str, Any]:
         """Return how an event becomes a graph."""
@@ -143,13 +89,30 @@ class Model25:
 
     Attributes:
         layout: What it is made for.
-        state: Its state dict.
+        card: Its card, as the importer would make it.
+        weights: Its weights, as the importer would write them.
+        exact: The same in float64: not rounded after the feature normalisation went into them.
     """
 
     def __init__(self, server: Server, number: int, layout: Layout) -> None:
         self._server, self._number = server, number
         self.layout = layout
-        self.state: Arrays = server.ask("state", model=number)
+        state = {n: a for n, a in server.ask("state", model=number).items() if is_served(n)}
+        shapes = {name: array.shape for name, array in state.items()}
+        found = recognise(shapes, layout.kind, layout.planes)
+        self.weights, self.exact = found.weights(state), found.weights(state, np.float64)
+        self.card = ModelCard(
+            network=found.network,
+            planes=layout.planes,
+            hit_features=layout.features,
+            position_scale=(0.3, 0.055) if layout.generation == 1 else (1.0, 1.0),
+            spacepoint_positions=False,
+            normalisation=None,
+            heads=found.heads,
+            clustering=found.clustering,
+            weights=WeightsFile("weights.safetensors", "0" * 64),
+            source=Source("model.ckpt", "0" * 64),
+        )
 
     def answer(self, event: Event, *, double: bool = True, old_names: bool = True) -> Arrays:
         """Answer an event in float64 or float32; returns arrays by output name.
@@ -179,11 +142,12 @@ class Model25:
 class Server:
     """The process with nugraph 25.4.0.
 
-    Args:
-        folder: Where its wheels are unpacked.
+    It needs NUGRAPH25 in the environment.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
+        folder = os.environ.get("NUGRAPH25")
+        assert folder, "NUGRAPH25 must name the folder with nugraph 25.4 (scripts/test makes it)"
         path = os.pathsep.join(map(str, (folder, HERE / "stand_ins")))
         self._process = subprocess.Popen(
             [sys.executable, HERE / "server.py"],
@@ -238,7 +202,7 @@ class Server:
     def train(
         self, layout: Layout, events: Sequence[SimulatedEvent], steps: int, seed: int
     ) -> Model25:
-        """Train a model by Lightning on simulated events."""
+        """Train a model by Lightning on simulated events, for three planes."""
         number = self.ask(
             "train",
             kind=layout.kind,
@@ -260,103 +224,17 @@ def event_tables(event: Event) -> Tables:
     }
 
 
-def canonical(model: Model25) -> dict[str, NDArray[np.float64]]:
-    """Return a model's weights under the names of `numl_serving.modelcard.weight_shapes`."""
-    state = {name: np.asarray(array, np.float64) for name, array in model.state.items()}
-    convert = _nugraph2 if model.layout.kind == "nugraph2" else _nugraph3
-    return convert(state, model.layout)
-
-
-def _nugraph3(state: Arrays, layout: Layout) -> dict[str, NDArray[np.float64]]:
-    weights: dict[str, NDArray[np.float64]] = {}
-
-    def take(name: str, *layers: str, planes: bool = True) -> None:
-        for kind in ("weight", "bias"):
-            arrays = [state[f"{layer}.{kind}"] for layer in layers]
-            if name.endswith(".gate"):
-                arrays = [array[0] for array in arrays]
-            weights[f"{name}.{kind}"] = np.stack(arrays) if planes else arrays[0]
-
-    take("encoder", "encoder.planar_net")
-    _fold(weights, "encoder", *(state[f"encoder.input_norm.norm.{n}"] for n in ("mean", "var")))
-    blocks = {
-        "planar": "plane_net",
-        "up": "plane_to_nexus",
-        "to_event": "nexus_to_interaction",
-        "from_event": "interaction_to_nexus",
-        "down": "nexus_to_plane",
+def simulated(event: SimulatedEvent, schema: Schema) -> Event:
+    """Return a simulated event as a request of it."""
+    columns = {
+        f"{table}_{name}": array
+        for table, arrays in _simulated_tables(event).items()
+        for name, array in arrays.items()
     }
-    parts = {"gate": "edge_net.0", "hidden": "net.0", "output": "net.2"}
-    for name, block in blocks.items():
-        for part, layer in parts.items():
-            take(f"{name}.{part}", f"core_net.{block}.{layer}", planes="event" not in name)
-    take("heads.semantic", "semantic_decoder.net")
-    take("heads.filter", "filter_decoder.net")
-    take("heads.event", "event_decoder.net", planes=False)
-    take("heads.vertex", "vertex_decoder.net", planes=False)
-    take("heads.instance_beta", "instance_decoder.beta_net")
-    take("heads.instance", "instance_decoder.coord_net")
-    take("heads.spacepoint", *(f"spacepoint_decoder.net.{p}" for p in range(len(layout.planes))))
-    return weights
-
-
-def _nugraph2(state: Arrays, layout: Layout) -> dict[str, NDArray[np.float64]]:
-    spec = layout.card().network
-    classes, width = spec.classes, spec.hit_width
-    weights: dict[str, NDArray[np.float64]] = {}
-
-    def stacked(layer: str, kind: str) -> NDArray[np.float64]:
-        return np.stack([state[f"{layer}.net.{c}.{kind}"] for c in range(classes)])
-
-    for kind in ("weight", "bias"):
-        layers = {"encoder": "encoder.net.{}.1"}
-        for name, block in {
-            "planar": "plane_net.net.{}",
-            "down": "nexus_net.nexus_down.{}",
-        }.items():
-            layers[f"{name}.gate"] = f"{block}.edge_net.0"
-            layers[f"{name}.hidden"] = f"{block}.node_net.0"
-            layers[f"{name}.output"] = f"{block}.node_net.2"
-        for name, layer in layers.items():
-            array = np.stack([stacked(layer.format(plane), kind) for plane in layout.planes])
-            weights[f"{name}.{kind}"] = array[:, :, 0] if name.endswith(".gate") else array
-        weights[f"nexus.hidden.{kind}"] = stacked("nexus_net.nexus_net.0", kind)
-        weights[f"nexus.output.{kind}"] = stacked("nexus_net.nexus_net.2", kind)
-        weights[f"heads.filter.{kind}"] = np.stack(
-            [state[f"filter_decoder.net.{plane}.0.{kind}"] for plane in layout.planes]
-        )
-        own = [stacked(f"semantic_decoder.net.{plane}", kind)[:, 0] for plane in layout.planes]
-        if kind == "weight":
-            # Each class has a layer of its own: a block of the whole.
-            block = np.repeat(np.eye(classes), width, axis=1)
-            own = [np.tile(array, classes) * block for array in own]
-        weights[f"heads.semantic.{kind}"] = np.stack(own)
-    # A trained model has the same normalisation once for each class, a new one has it once.
-    norms = [
-        np.stack(
-            [
-                np.broadcast_to(
-                    state[f"encoder.net.{plane}.0.norm.{n}"], (classes, len(layout.features))
-                )
-                for plane in layout.planes
-            ]
-        )
-        for n in ("mean", "var")
-    ]
-    _fold(weights, "encoder", *norms)
-    return weights
-
-
-def _fold(
-    weights: dict[str, NDArray[np.float64]],
-    name: str,
-    mean: NDArray[np.float64],
-    var: NDArray[np.float64],
-) -> None:
-    """Put nugraph's ``InputNorm`` into the layer that follows it."""
-    weight = weights[f"{name}.weight"] / np.sqrt(var + 1e-5)[..., None, :]
-    weights[f"{name}.weight"] = weight
-    weights[f"{name}.bias"] = weights[f"{name}.bias"] - (weight * mean[..., None, :]).sum(-1)
+    tensors = [tensor for tensor in schema.tensors if not tensor.optional]
+    return Event.from_tensors(
+        {t.name: np.ascontiguousarray(columns[t.name], t.dtype) for t in tensors}, schema
+    )
 
 
 def _simulated_tables(event: SimulatedEvent) -> Tables:

@@ -13,7 +13,6 @@ import fake_triton
 import numpy as np
 import pytest
 from fake_triton import Request
-from model_files import model_directory
 from numl_bench import reference_model
 from numl_bench.events import (
     Tensors,
@@ -27,13 +26,20 @@ from numl_bench.worker import Worker, serve
 from numl_serving.event import Event
 from numl_serving.golden import disagreements
 from numl_serving.runtime import Runtime
-from oracle import KINDS
+from oracle import KINDS, card_of, random_weights
+from small_models import write_model
+
+
+def model_directory(kind: str, folder: Path) -> Path:
+    """Write a model of nugraph's default widths with random weights."""
+    card = card_of(kind)
+    return write_model(folder, card, random_weights(card, 0))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_worker_finds_equal_answers_and_times_every_path(kind: str, tmp_path: Path) -> None:
     worker = Worker({"120 hits": events_of_size(120, 2, seed=1)})
-    worker.load("m", model_directory(kind, tmp_path))
+    worker.load("m", model_directory(kind, tmp_path / "m"))
     command = json.dumps({"model": "m", "events": "120 hits", "seconds": 0})
     answers = io.StringIO()
     serve(worker, io.StringIO(f"{command}\n{command}\n"), answers)
@@ -83,7 +89,7 @@ def test_the_reference_served_by_triton_answers_as_ours_does(
     fake_triton.MetricFamily.values = Counter()
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", fake_triton)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    folder = model_directory(kind, tmp_path)
+    folder = model_directory(kind, tmp_path / "m")
     (event,) = events_of_size(120, 1, seed=4)
     golden = {f"input/{name}": array for name, array in event.items()}
     np.savez(folder / "golden.npz", **golden)

@@ -82,7 +82,9 @@ def test_a_layer_by_plane_takes_the_weights_of_the_plane(
 def test_edges_of_a_batch_are_sorted_by_the_node_that_receives(nexus: str) -> None:
     rng, card = np.random.default_rng(1), card_of("24.7.1")
     card = replace(card, network=replace(card.network, nexus=nexus))
-    events = [random_event(rng, hits, card=card, duplicates=True) for hits in (50, 0, 7, 120)]
+    events = [
+        random_event(rng, hits, schema=card.schema, duplicates=True) for hits in (50, 0, 7, 120)
+    ]
     batch = collate([build_graph(event, card) for event in events], card)
     kinds = (batch.planar, batch.up, batch.down, batch.to_event, batch.from_event)
     spacepoints = sum(event.num_spacepoints for event in events)
@@ -102,7 +104,7 @@ def test_edges_of_a_batch_are_sorted_by_the_node_that_receives(nexus: str) -> No
 
 def test_a_batch_normalises_like_nugraph_and_keeps_the_order_of_the_hits() -> None:
     card = card_of("24.7.1")
-    graph = build_graph(random_event(np.random.default_rng(4), 90, card=card), card)
+    graph = build_graph(random_event(np.random.default_rng(4), 90, schema=card.schema), card)
     batch = collate([graph, graph], card)
     own = np.split(graph.features, np.cumsum(graph.plane_sizes)[:-1])
     expected = []

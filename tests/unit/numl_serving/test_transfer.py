@@ -17,7 +17,7 @@ from oracle import card_of, random_event
 def test_a_batch_arrives_as_it_was() -> None:
     transfer, card, rng = Transfer(torch.device("cpu")), card_of("24.7.1"), np.random.default_rng(8)
     for sizes in ((40,), (300, 0, 5), (0,)):
-        events = [random_event(rng, hits, card=card, positions=True) for hits in sizes]
+        events = [random_event(rng, hits, schema=card.schema, positions=True) for hits in sizes]
         batch = collate([build_graph(event, card) for event in events], card)
         arrived = transfer.to_device(batch)
         assert arrived.plane_sizes == batch.plane_sizes

@@ -22,10 +22,10 @@ import mpi4py  # noqa: E402
 # pynuml imports MPI, which leaves shared memory behind when a process with it is killed.
 mpi4py.rc.initialize = False
 
-import numpy as np  # noqa: E402
 import nugraph.models.nugraph2.transform  # noqa: E402
 import nugraph.models.nugraph3.decoders.instance  # noqa: E402
 import nugraph.models.nugraph3.transform  # noqa: E402
+import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 import pytorch_lightning as lightning  # noqa: E402
 import torch  # noqa: E402

@@ -1,39 +1,25 @@
 """Make checkpoints with nugraph 25.4, in a process of its own.
 
-Its packages have the names of 24.7.1's: ``NUGRAPH25`` names the folder that they are unpacked in,
-``python nugraph25_checkpoints.py FOLDER JSON`` runs with it in ``PYTHONPATH``. For each name in the
-JSON, with a model's class and arguments, the folder gets ``NAME.ckpt`` and ``NAME.npz``: hit
-features ``x`` and what the encoder makes of them, ``encoded`` (by plane for NuGraph2).
+Run as ``python checkpoints.py FOLDER JSON``, with NUGRAPH25 and the stand-ins in ``PYTHONPATH``.
+For each name in the JSON, with a model's class and arguments, the folder gets ``NAME.ckpt`` and
+``NAME.npz``: hit features ``x`` and what the encoder makes of them, ``encoded`` (by plane for
+NuGraph2).
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import nugraph
 import numpy as np
 import torch
-
-
-def stand_in(name: str, **attributes: Any) -> None:
-    """Let a package that only training needs be imported."""
-    module = ModuleType(name)
-    module.__spec__ = ModuleSpec(name, None)
-    vars(module).update(attributes)
-    sys.modules[name] = module
+from nugraph import models
 
 
 def main(folder: Path, wanted: dict[str, Any]) -> None:
-    stand_in("cuml", DBSCAN=object)
-    stand_in("wandb", Table=object)
-    stand_in("torch_scatter", scatter_max=None)
-    import nugraph
-    from nugraph import models
-
     assert nugraph.__version__ == "25.4.0", nugraph.__file__
     for name, case in wanted.items():
         torch.manual_seed(0)
