@@ -100,6 +100,9 @@ EVENTS: Mapping[str, Callable[[], Event]] = {
     ),
     "one point": lambda: event(HITS, wire=7, time=3),
     "one point far away": lambda: event(HITS, wire=10**9, time=1e30),
+    "as many at one point as QHull is asked for": lambda: event(
+        60_000, plane=np.arange(60_000) % 3, wire=10**9, time=1e30
+    ),
     "one wire": lambda: event(HITS, wire=7, time=_RNG.uniform(0, 6400, HITS)),
     "one time": lambda: event(HITS, wire=np.arange(HITS), time=7),
     "a line": lambda: event(HITS, wire=np.arange(HITS), time=np.arange(HITS)),
