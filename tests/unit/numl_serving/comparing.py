@@ -48,6 +48,11 @@ def differences(
     return found
 
 
+def largest_error(wanted: NDArray[Any], given: NDArray[Any]) -> float:
+    """Return the largest difference of an output, in units of the entries' scales."""
+    return float(_errors(wanted, given).max(initial=0.0))
+
+
 def _errors(wanted: NDArray[Any], given: NDArray[Any]) -> NDArray[np.float64]:
     """Return each entry's difference in units of its scale; NaN, which argmax finds, if not."""
     exact = wanted.astype(np.float64)

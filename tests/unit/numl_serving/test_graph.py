@@ -1,38 +1,51 @@
-"""The graph of an event against pynuml 24.7.1 and PyTorch Geometric themselves."""
+"""The native graph of an event against pynuml 24.7.1 and PyTorch Geometric themselves."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import mpi4py
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numl_serving import graph
-from numl_serving.event import PLANES
-from numl_serving.graph import build_graph, delaunay_edges, nexus_edges
-from pynuml.process.hitgraph import HitGraphProducer
+from numl_serving.errors import EventError
+from numl_serving.event import Event
+from numl_serving.graph import EventGraph, build_graph
+from numpy.typing import NDArray
+from oracle import card_of
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import QhullError
 from strategies import events, make_event, random_event
 
+mpi4py.rc.initialize = False
 
-class Tables(dict):
+from pynuml.process.hitgraph import HitGraphProducer  # noqa: E402
+
+CARD = card_of("per-plane")
+PLANES = CARD.planes
+
+
+class Tables(dict[str, Any]):
     """What pynuml's producer asks of a file (add_group) and of an event (tables, name, id)."""
 
     event_id = (1, 2, 3)
     name = "event"
 
-    def add_group(self, group, keys):
+    def add_group(self, group: str, keys: Any = None) -> None:
         pass
 
 
 @pytest.fixture(scope="module")
-def pynuml_graph():
+def pynuml_graph() -> Callable[[Event], Any]:
     """Build an event's graph by pynuml's own producer, without its limit on small events."""
     producer = HitGraphProducer(Tables(), lower_bound=0)
 
-    def build(event):
+    def build(event: Event) -> Any:
         tables = Tables()
         for table in ("hit_table", "spacepoint_table"):
             tables[table] = pd.DataFrame(
@@ -47,82 +60,153 @@ def pynuml_graph():
     return build
 
 
-def assert_valid_edges(edges, hits):
-    """Check what every plane graph promises: symmetric, sorted, no loop, no duplicate."""
-    assert edges.dtype == np.int64
-    assert edges.shape[0] == 2
+def planar(graph: EventGraph, plane: int) -> NDArray[np.int64]:
+    """Return a plane's edges as PyTorch Geometric has them, ``[2, E]``, sorted."""
+    first = sum(graph.plane_sizes[:plane])
+    hits = np.arange(first, first + graph.plane_sizes[plane])
+    begin, end = graph.edge_offsets[[first, first + len(hits)]]
+    receiving = np.repeat(hits, np.diff(graph.edge_offsets)[hits])
+    edges = np.stack([graph.edge_source[begin:end], receiving]) - first
+    return sorted_edges(edges)
+
+
+def nexus(graph: EventGraph, plane: int) -> NDArray[np.int64]:
+    """Return the edges of a plane's hits to spacepoints, ``[2, N]``, sorted."""
+    first, spacepoints = sum(graph.plane_sizes[:plane]), graph.num_spacepoints
+    segments = slice(plane * spacepoints, (plane + 1) * spacepoints + 1)
+    offsets = graph.up_offsets[segments]
+    spacepoint = np.repeat(np.arange(spacepoints), np.diff(offsets))
+    hits = graph.up_hit[offsets[0] : offsets[-1]] - first
+    return sorted_edges(np.stack([hits, spacepoint]))
+
+
+def sorted_edges(edges: NDArray[Any]) -> NDArray[np.int64]:
+    return edges[:, np.lexsort(edges[::-1])].astype(np.int64)
+
+
+def plane_features(graph: EventGraph, plane: int) -> NDArray[np.float32]:
+    first = sum(graph.plane_sizes[:plane])
+    return graph.features[first : first + graph.plane_sizes[plane]]
+
+
+def assert_valid_edges(edges: NDArray[np.int64], hits: int) -> None:
+    """Check what every plane graph promises: symmetric, no loop, no duplicate."""
     pairs = list(zip(*edges.tolist(), strict=True))
-    assert pairs == sorted(set(pairs))
+    assert len(pairs) == len(set(pairs))
     assert {(second, first) for first, second in pairs} == set(pairs)
     assert all(first != second for first, second in pairs)
-    assert edges.size == 0 or edges.max() < hits
+    assert edges.size == 0 or 0 <= edges.min() <= edges.max() < hits
 
 
-def assert_connected(edges, hits):
+def assert_connected(edges: NDArray[np.int64], hits: int) -> None:
     """Check that no hit is cut off: QHull may leave out a hit beside another, ours may not."""
     adjacency = coo_array((np.ones(edges.shape[1]), edges), shape=(hits, hits))
     assert connected_components(adjacency)[0] == 1
 
 
-def assert_same_graph(ours, theirs):
-    for name, plane in zip(PLANES, ours.planes, strict=True):
+def assert_same_graph(event: Event, ours: EventGraph, theirs: Any) -> None:
+    for plane, name in enumerate(PLANES):
         if name not in theirs.node_types:  # pynuml leaves a plane without hits out
-            assert plane.position.shape == (0, 2)
-            assert plane.features.shape == (0, 4)
-            assert plane.edges.shape == plane.nexus.shape == (2, 0)
+            assert ours.plane_sizes[plane] == 0
             continue
-        store = theirs[name]
-        np.testing.assert_array_equal(plane.position, store.pos.numpy())
-        np.testing.assert_array_equal(plane.features[:, :2], store.pos.numpy())
-        np.testing.assert_array_equal(plane.features[:, 2:], store.x.numpy())
-        np.testing.assert_array_equal(plane.edges, theirs[name, "plane", name].edge_index.numpy())
-        nexus = theirs[name, "nexus", "sp"].edge_index.numpy()
-        if len(set(store.id.tolist())) < len(store.id):
-            # With duplicate hit ids the order of the merge is pandas' own affair.
-            nexus = nexus[:, np.lexsort(nexus)]
-        np.testing.assert_array_equal(plane.nexus, nexus)
+        store, features = theirs[name], plane_features(ours, plane)
+        np.testing.assert_array_equal(features[:, :2], store.pos.numpy())
+        np.testing.assert_array_equal(features[:, 2:], store.x.numpy())
+        for edges, kind in (
+            (planar(ours, plane), (name, "plane", name)),
+            (nexus(ours, plane), (name, "nexus", "sp")),
+        ):
+            wanted = theirs[kind].edge_index.numpy()
+            np.testing.assert_array_equal(edges, sorted_edges(wanted))
+    in_plane = np.concatenate([np.flatnonzero(event.hit("local_plane") == p) for p in range(3)])
+    np.testing.assert_array_equal(ours.rows, in_plane)
+
+
+def plane_graph(wire: Any, time: Any) -> NDArray[np.int64]:
+    """Return the edges of hits in one plane."""
+    return planar(build_graph(make_event(np.zeros(len(wire)), wire, time), CARD), 0)
 
 
 @given(event=events())
-def test_graph_equals_the_one_that_pynuml_and_pyg_build(event, pynuml_graph):
-    ours = build_graph(event)
+def test_graph_equals_the_one_that_pynuml_and_pyg_build(
+    event: Event, pynuml_graph: Callable[[Event], Any]
+) -> None:
+    try:
+        ours = build_graph(event, CARD)
+    except EventError:  # ids that repeat, for few spacepoints
+        ids = event.hit("hit_id") * 3 + event.hit("local_plane")
+        assert len(np.unique(ids)) < event.num_hits
+        return
     try:
         theirs = pynuml_graph(event)
     except QhullError:  # four or more hits of a plane at one position
         theirs = None
     if theirs is not None:
-        assert_same_graph(ours, theirs)
-    for plane in ours.planes:
-        assert_valid_edges(plane.edges, len(plane.position))
-        assert plane.position.dtype == plane.features.dtype == np.float32
-        assert plane.nexus.dtype == np.int64
+        assert_same_graph(event, ours, theirs)
+    for plane, hits in enumerate(ours.plane_sizes):
+        assert_valid_edges(planar(ours, plane), hits)
 
 
 @pytest.mark.parametrize("hits", [189, 1300, 5000])
-def test_graph_of_a_large_event_equals_the_one_that_pynuml_and_pyg_build(hits, pynuml_graph):
+def test_graph_of_a_large_event_equals_the_one_that_pynuml_and_pyg_build(
+    hits: int, pynuml_graph: Callable[[Event], Any]
+) -> None:
     event = random_event(np.random.default_rng(hits), hits, hits // 2)
-    assert_same_graph(build_graph(event), pynuml_graph(event))
+    assert_same_graph(event, build_graph(event, CARD), pynuml_graph(event))
 
 
-def test_fewer_than_four_hits_are_all_connected():
+def on_a_circle(hits: int) -> tuple[Any, Any]:
+    angle = 2 * np.pi * np.arange(hits) / hits
+    return np.round(1000 * np.cos(angle)), 1000 * 0.3 / 0.055 * np.sin(angle)
+
+
+@pytest.mark.parametrize(
+    ("wire", "time"),
+    [
+        (np.arange(300), np.arange(300)),
+        (np.full(300, 7), np.arange(300)),
+        (np.arange(300), np.full(300, 7)),
+        (np.arange(400) % 20, np.arange(400) // 20 * 10),
+        (np.arange(600) // 2 % 17, np.arange(600) // 2 * 3.7),
+        on_a_circle(300),
+    ],
+    ids=["line", "one wire", "one time", "grid", "pairs", "circle"],
+)
+def test_hits_in_a_pattern_have_the_edges_of_pyg(
+    wire: Any, time: Any, pynuml_graph: Callable[[Event], Any]
+) -> None:
+    event = make_event(np.zeros(len(wire)), wire, time)
+    ours = build_graph(event, CARD)
+    assert_same_graph(event, ours, pynuml_graph(event))
+    assert_connected(planar(ours, 0), len(wire))
+
+
+def test_fewer_than_four_hits_are_all_connected() -> None:
     for hits, edges in enumerate(([], [], [(0, 1), (1, 0)])):
-        event = make_event([0] * hits, range(hits), range(hits))
-        assert list(zip(*build_graph(event).planes[0].edges.tolist(), strict=True)) == edges
-    triangle = build_graph(make_event([2] * 3, [5, 5, 5], [7, 7, 7])).planes[2]
-    np.testing.assert_array_equal(triangle.edges, [[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]])
+        assert list(zip(*plane_graph(range(hits), range(hits)).tolist(), strict=True)) == edges
+    triangle = plane_graph([5, 5, 5], [7, 7, 7])
+    np.testing.assert_array_equal(triangle, [[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]])
 
 
-@pytest.mark.parametrize("hits", [4, 5, 50, 2000])
-def test_coincident_hits_are_connected(hits):
-    edges = delaunay_edges(np.full((hits, 2), [30, 10], np.float32))
+@pytest.mark.parametrize("hits", [4, 5, 50, 2000, 30_000])
+def test_coincident_hits_are_connected(hits: int) -> None:
+    edges = plane_graph(np.full(hits, 100), np.full(hits, 181))
     assert_valid_edges(edges, hits)
     assert_connected(edges, hits)
     assert edges.shape[1] <= 6 * hits
 
 
-def test_hits_close_together_far_from_the_origin_are_connected():
-    offset = np.random.default_rng(0).integers(0, 4, (50, 2)) / 16
-    edges = delaunay_edges((1e6 + offset).astype(np.float32))
+@pytest.mark.parametrize("pattern", [np.zeros_like, np.abs, lambda rows: rows % 150])
+def test_more_hits_in_a_pattern_than_qhull_is_asked_for_are_connected(pattern: Any) -> None:
+    rows = np.arange(22_500)
+    edges = plane_graph(pattern(rows), rows // 150 * 10)
+    assert_valid_edges(edges, len(rows))
+    assert_connected(edges, len(rows))
+
+
+def test_hits_close_together_far_from_the_origin_are_connected() -> None:
+    offset = np.random.default_rng(0).integers(0, 4, (50, 2))
+    edges = plane_graph(10_000_000 + offset[:, 0], 1e8 + 8 * offset[:, 1])
     assert_valid_edges(edges, 50)
     assert_connected(edges, 50)
 
@@ -130,44 +214,84 @@ def test_hits_close_together_far_from_the_origin_are_connected():
 @given(
     st.lists(
         st.tuples(
-            st.floats(width=32, allow_nan=False, allow_infinity=False),
+            st.integers(-(2**31), 2**31 - 1),
             st.floats(width=32, allow_nan=False, allow_infinity=False),
         ),
         max_size=12,
     )
 )
-def test_any_finite_positions_give_valid_edges(positions):
-    edges = delaunay_edges(np.array(positions, np.float32).reshape(-1, 2))
-    assert_valid_edges(edges, len(positions))
+def test_any_finite_positions_give_valid_edges(positions: list[tuple[int, float]]) -> None:
+    wire, time = [each[0] for each in positions], [each[1] for each in positions]
+    assert_valid_edges(plane_graph(wire, time), len(positions))
 
 
-def test_hits_that_qhull_refuses_altogether_are_chained_along_the_plane(monkeypatch):
-    monkeypatch.setattr(graph, "_triangulate", lambda points: None)
-    position = np.array([[3, 0], [1, 5], [2, 0], [1, 4]], np.float32)
-    edges = delaunay_edges(position)
-    assert set(zip(*edges.tolist(), strict=True)) == {
-        (3, 1), (1, 3), (1, 2), (2, 1), (2, 0), (0, 2)
-    }  # fmt: skip
+def with_spacepoints(hit_id: Any, named: Any) -> NDArray[np.int64]:
+    """Return the edges of hits of the first plane to spacepoints that name one of them each."""
+    hits = np.arange(len(hit_id))
+    triplets = [(each, -1, -1) for each in named]
+    event = make_event(0 * hits, hits, 3.7 * hits % 11, hit_id=hit_id, triplets=triplets)
+    return nexus(build_graph(event, CARD), 0)
 
 
-def test_duplicate_hit_ids_give_an_edge_each():
-    nexus = nexus_edges(np.array([7, 4, 7], np.int32), np.array([7, -1, 4, 7], np.int32))
-    np.testing.assert_array_equal(nexus, [[0, 2, 1, 0, 2], [0, 0, 2, 3, 3]])
+def test_duplicate_hit_ids_give_an_edge_each() -> None:
+    edges = with_spacepoints([7, 4, 7], [7, -1, 4, 7])
+    np.testing.assert_array_equal(edges, [[0, 0, 1, 2, 2], [0, 3, 2, 0, 3]])
 
 
-def test_unknown_ids_give_no_edge():
-    nexus = nexus_edges(np.array([7, 4], np.int32), np.array([-1, 5, 8], np.int32))
-    assert nexus.shape == (2, 0)
+def test_unknown_ids_give_no_edge() -> None:
+    assert with_spacepoints([7, 4], [-1, 5, 8]).shape == (2, 0)
 
 
-def test_position_scale_is_applied_to_wire_and_time():
-    event = make_event([1], [10], [100])
-    plane = build_graph(event, position_scale=(2.0, 0.5)).planes[1]
-    np.testing.assert_array_equal(plane.position, [[20, 50]])
+def test_the_least_and_the_largest_id_are_ids_like_others() -> None:
+    edges = with_spacepoints([2**31 - 1, -(2**31), -1], [-(2**31), 2**31 - 1, -1, 0])
+    np.testing.assert_array_equal(edges, [[0, 1, 2], [1, 0, 2]])
 
 
-def test_spacepoint_positions_are_passed_on():
-    event = make_event([], [], [], triplets=[[-1, -1, -1]])
-    built = build_graph(event)
-    assert built.num_spacepoints == 1
-    assert built.spacepoint_position is None
+@given(
+    hit_id=st.lists(st.integers(-3, 12) | st.integers(-(2**31), 2**31 - 1), max_size=20),
+    more=st.lists(st.integers(-3, 12), min_size=10, max_size=20),
+)
+def test_every_hit_with_the_id_of_a_spacepoint_has_an_edge(
+    hit_id: list[int], more: list[int]
+) -> None:
+    named = [*hit_id, *more]
+    wanted = {
+        (hit, number)
+        for number, each in enumerate(named)
+        for hit, own in enumerate(hit_id)
+        if own == each
+    }
+    try:
+        edges = with_spacepoints(hit_id, named)
+    except EventError:
+        assert len(wanted) > 4 * len(named)
+        return
+    assert set(zip(*edges.tolist(), strict=True)) == wanted
+    assert edges.shape[1] == len(wanted)
+
+
+def test_ids_that_would_unfold_into_too_many_edges_are_refused_with_the_limit() -> None:
+    with pytest.raises(EventError) as refused:
+        with_spacepoints([7] * 1000, [7] * 10)
+    assert str(refused.value) == (
+        "hit_table.hit_id repeats within a plane: its 10 spacepoints would have 10000 hits, "
+        "at most 120 (4 for each spacepoint and plane) are taken: ids must be unique in a plane"
+    )
+
+
+def test_position_scale_is_applied_to_wire_and_time() -> None:
+    graph = build_graph(make_event([1], [10], [100]), replace(CARD, position_scale=(2.0, 0.5)))
+    np.testing.assert_array_equal(graph.features[:, :2], [[20, 50]])
+
+
+def test_an_event_without_positions_has_zeros_and_one_with_them_passes_them_on() -> None:
+    card = card_of("24.7.1")
+    columns = make_event([], [], [], triplets=[[-1, -1, -1]]).tensors()
+    np.testing.assert_array_equal(
+        build_graph(Event.from_tensors(columns, card.schema), card).position, [[0, 0, 0]]
+    )
+    for axis, value in zip("xyz", (1, 2, 3), strict=True):
+        columns[f"spacepoint_table_position_{axis}"] = np.array([value], np.float32)
+    graph = build_graph(Event.from_tensors(columns, card.schema), card)
+    assert graph.num_spacepoints == 1
+    np.testing.assert_array_equal(graph.position, [[1, 2, 3]])

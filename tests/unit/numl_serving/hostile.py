@@ -1,0 +1,165 @@
+"""Requests of 10 MB that mean ill, each answered in a process of its own.
+
+``python hostile.py NAME WIDTH`` prints as JSON how a model with so many features of a hit took the
+request: ``refused`` (the reason, or null if it was answered), ``seconds``, ``mib`` (the most memory that the process
+had, less what it had before) and ``mib_after``.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numl_serving.errors import EventError
+from numl_serving.event import UVY, Event
+from numl_serving.modelcard import Head, ModelCard, NetworkSpec, Source, WeightsFile, weight_shapes
+from numl_serving.native import NativeModel
+from numpy.typing import NDArray
+
+BYTES = 10_000_000
+HITS = BYTES // 24
+SPACEPOINTS = BYTES // 16
+BOTH = BYTES // 40
+
+CARD = ModelCard(
+    network=NetworkSpec(
+        kind="nugraph3",
+        generation="24.7.1",
+        iterations=1,
+        hit_width=128,
+        nexus_width=32,
+        event_width=32,
+        classes=1,
+        nexus_start="position",
+        nexus="sum",
+    ),
+    planes=UVY.planes,
+    hit_features=("wire_position", "time_position", "integral", "rms"),
+    position_scale=(0.3, 0.055),
+    spacepoint_positions=False,
+    normalisation=None,
+    heads=(Head("filter", "x_filter", "hit", 1, "sigmoid"),),
+    clustering=None,
+    weights=WeightsFile("weights.safetensors", "0" * 64),
+    source=Source("model.ckpt", "0" * 64),
+)
+
+
+def event(
+    hits: int, spacepoints: int = 0, *, plane: Any = 0, wire: Any = 0, time: Any = 0, **ids: Any
+) -> Event:
+    """Make an event; what is one number is the same in all rows."""
+    columns: dict[str, Any] = {
+        "hit_table_hit_id": ids.get("hit_id", np.arange(hits)),
+        "hit_table_local_plane": plane,
+        "hit_table_local_wire": wire,
+        "hit_table_local_time": time,
+        "hit_table_integral": 100,
+        "hit_table_rms": 4,
+        "spacepoint_table_spacepoint_id": np.arange(spacepoints),
+        **{f"spacepoint_table_hit_id_{p}": ids.get("named", -1) for p in UVY.planes},
+    }
+    rows = {"hit_table": hits, "spacepoint_table": spacepoints}
+    tensors: dict[str, NDArray[Any]] = {}
+    for tensor in UVY.tensors:
+        count = rows[tensor.name.partition("_table_")[0] + "_table"]
+        tensors[tensor.name] = np.array(np.broadcast_to(columns[tensor.name], count), tensor.dtype)
+    return Event.from_tensors(tensors)
+
+
+def _in_pairs(hits: int) -> Event:
+    """Make an event of pairs of hits at one position, in as many places."""
+    places = np.arange(hits) // 2
+    return event(hits, wire=places % 3456, time=places // 3456 * 0.37)
+
+
+def _on_a_circle(hits: int) -> Event:
+    """Make an event of hits on a circle."""
+    angle = np.arange(hits) * (2 * np.pi / hits)
+    wire = np.round(1e6 * np.cos(angle))
+    return event(hits, wire=wire, time=np.sin(angle) * 1e6 * 0.3 / 0.055)
+
+
+_RNG = np.random.default_rng(0)
+
+EVENTS: Mapping[str, Callable[[], Event]] = {
+    "scattered": lambda: event(
+        HITS, wire=_RNG.integers(0, 3456, HITS), time=_RNG.uniform(0, 6400, HITS)
+    ),
+    "scattered in three planes": lambda: event(
+        HITS,
+        plane=np.arange(HITS) % 3,
+        wire=_RNG.integers(0, 3456, HITS),
+        time=_RNG.uniform(0, 6400, HITS),
+    ),
+    "one point": lambda: event(HITS, wire=7, time=3),
+    "one point far away": lambda: event(HITS, wire=10**9, time=1e30),
+    "as many at one point as QHull is asked for": lambda: event(
+        60_000, plane=np.arange(60_000) % 3, wire=10**9, time=1e30
+    ),
+    "one wire": lambda: event(HITS, wire=7, time=_RNG.uniform(0, 6400, HITS)),
+    "one time": lambda: event(HITS, wire=np.arange(HITS), time=7),
+    "a line": lambda: event(HITS, wire=np.arange(HITS), time=np.arange(HITS)),
+    "a grid": lambda: event(HITS, wire=np.arange(HITS) % 645, time=np.arange(HITS) // 645 * 2),
+    "four positions": lambda: event(HITS, wire=np.arange(HITS) % 2, time=np.arange(HITS) // 2 % 2),
+    "pairs": lambda: _in_pairs(HITS),
+    "a circle": lambda: _on_a_circle(HITS),
+    "the smallest of numbers": lambda: event(HITS, time=np.arange(HITS) * 1e-44),
+    "the largest of numbers": lambda: event(
+        HITS, wire=_RNG.integers(-(2**31), 2**31, HITS), time=_RNG.uniform(-3e38, 3e38, HITS)
+    ),
+    "one time far away": lambda: event(
+        HITS, wire=_RNG.integers(0, 3456, HITS), time=np.where(np.arange(HITS) == 5, 3e38, 1)
+    ),
+    "spacepoints without hits": lambda: event(0, SPACEPOINTS),
+    "spacepoints of one hit": lambda: event(1, SPACEPOINTS - 2, named=0),
+    "spacepoints of many hits": lambda: event(
+        BOTH,
+        BOTH,
+        plane=np.arange(BOTH) % 3,
+        wire=_RNG.integers(0, 3456, BOTH),
+        time=_RNG.uniform(0, 6400, BOTH),
+        hit_id=np.arange(BOTH) // 3,
+        named=np.arange(BOTH) // 3,
+    ),
+    "one id": lambda: event(BOTH, BOTH, plane=np.arange(BOTH) % 3, hit_id=7, named=7),
+    "one id for the hits of few spacepoints": lambda: event(HITS - 10, 10, hit_id=7, named=7),
+}
+"""Events of 10 MB, by what they are."""
+
+
+def main(name: str, width: int) -> None:
+    """Answer an event in a new network."""
+    card = replace(CARD, network=replace(CARD.network, hit_width=width))
+    rng = np.random.default_rng(1)
+    weights = {
+        weight: rng.uniform(-0.1, 0.1, [abs(size) for size in shape]).astype(np.float32)
+        for weight, shape in weight_shapes(card).items()
+    }
+    model, taken = NativeModel(card, weights), EVENTS[name]()
+    before = _mib("VmRSS")
+    start, refused = time.perf_counter(), None
+    try:
+        model.infer(taken)
+    except EventError as error:
+        refused = str(error)
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    facts = {"refused": refused, "seconds": seconds, "mib": peak - before}
+    print(json.dumps(facts | {"mib_after": _mib("VmRSS") - before}))
+
+
+def _mib(field: str) -> float:
+    with open("/proc/self/status", encoding="ascii") as status:
+        line = next(line for line in status if line.startswith(field))
+    return int(line.split()[1]) / 1024
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
