@@ -43,9 +43,9 @@ def parser() -> Parser:
     parser.add_argument(
         "--flavour",
         choices=get_args(Flavour),
-        default="cpu",
-        help="what for: serving on CPUs alone, small; cpu or gpu, with NuGraph's own packages "
-        "for a group's own models (default: cpu)",
+        default="serving",
+        help="what for: serving on CPUs, small; cpu or gpu, with NuGraph's own packages for a "
+        "group's own models (default: serving)",
     )
     parser.add_argument(
         "--base",

@@ -45,8 +45,8 @@ def parser() -> Parser:
     parser.add_argument(
         "image",
         nargs="?",
-        default="numlkit/numl:24.10-cpu",
-        help="an image of the Docker engine (default: numlkit/numl:24.10-cpu)",
+        default="numlkit/numl:24.10-serving",
+        help="an image of the Docker engine (default: numlkit/numl:24.10-serving)",
     )
     parser.add_argument("--rounds", type=_rounds, default=3, metavar="N", help="default: 3")
     parser.add_argument(

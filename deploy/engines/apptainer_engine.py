@@ -111,5 +111,5 @@ def _place(deployment: Deployment) -> tuple[Path, str]:
         return sif, f"apptainer pull {sif} docker://{base_name('ngc', deployment.triton)}"
     flavours = fit_flavours(deployment)
     places = [folder / sif_name(deployment.triton, flavour) for flavour in flavours]
-    build = f"python3 deploy/build.py --target sif --flavour {flavours[-1]}"
-    return next((sif for sif in places if sif.is_file()), places[-1]), build
+    build = f"python3 deploy/build.py --target sif --flavour {flavours[0]}"
+    return next((sif for sif in places if sif.is_file()), places[0]), build

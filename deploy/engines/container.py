@@ -117,7 +117,7 @@ def image_in_use(
             raise LaunchError(
                 f"{name} is of {label.removeprefix('org.numlkit.')} {labels.get(label)!r}, "
                 f"wanted is {' or '.join(map(repr, wanted))}",
-                f"python3 deploy/build.py --flavour {flavours[-1]}, or another --image",
+                f"python3 deploy/build.py --flavour {flavours[0]}, or another --image",
             )
     return ImageInUse(name, digest, labels)
 

@@ -49,7 +49,7 @@ class DockerEngine(ContainerEngine):
     def image(self, *, deployment: Deployment) -> ImageInUse:
         """Return the image that a launch would start."""
         triton, flavours = deployment.triton, fit_flavours(deployment)
-        remedy = f"python3 deploy/build.py --target image --flavour {flavours[-1]}"
+        remedy = f"python3 deploy/build.py --target image --flavour {flavours[0]}"
         names = [image_name(triton, flavour) for flavour in flavours]
         if deployment.image or deployment.env == "packed":
             names = [deployment.image or base_name("ngc", triton)]
@@ -66,7 +66,7 @@ class DockerEngine(ContainerEngine):
             raise LaunchError(known.cause, known.remedy) from None
         finally:
             client.close()
-        raise LaunchError(f"the Docker engine has no image {names[-1]}", remedy)
+        raise LaunchError(f"the Docker engine has no image {names[0]}", remedy)
 
     def plan(self, *, deployment: Deployment) -> LaunchPlan:
         """Return what a launch would do."""

@@ -36,7 +36,7 @@ def find_archive(deployment: Deployment) -> Path:
     if not found:
         raise EnvironmentSetupError(
             f"no packed environment in {folder}",
-            f"python3 deploy/build.py --target env --flavour {flavours[-1]}, or --archive PATH",
+            f"python3 deploy/build.py --target env --flavour {flavours[0]}, or --archive PATH",
         )
     return max(found, key=lambda path: path.stat().st_mtime)
 

@@ -250,7 +250,7 @@ def test_without_an_archive_the_command_that_makes_one_is_told(home: Path) -> No
         find_archive(wanted())
     assert caught.value.cause == f"no packed environment in {home / 'dist'}"
     assert caught.value.remedy == (
-        "python3 deploy/build.py --target env --flavour cpu, or --archive PATH"
+        "python3 deploy/build.py --target env --flavour serving, or --archive PATH"
     )
     with pytest.raises(EnvironmentSetupError, match=r"none\.tar\.gz: no such file"):
         find_archive(wanted(archive=home / "none.tar.gz"))
