@@ -130,7 +130,7 @@ class Deployment(BaseModel):
         ports: The ports, or None: the first free three from 8000 on.
         instances: Instances of each model, on each GPU if it runs there; None: one per core
             that it may use, or one on each GPU.
-        threads: Torch threads per instance.
+        threads: Threads per instance of the numerical libraries that a site's own models use.
         batch: How requests join; None: as the model's configuration says, by default on GPUs only.
         cpus: Cores the server may use; None: all.
         memory: Bytes the server may use, or with a unit (``4g``); None: no limit.

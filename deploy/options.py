@@ -90,7 +90,12 @@ def add_deployment_options(flags: Parser) -> None:
     flags.add_argument("--cpus", type=_number, help="cores the server may use (default: all)")
     flags.add_argument("--memory", help="memory it may use, as in 4g (default: no limit)")
     flags.add_argument("--shm-size", help="shared memory of a Docker container (default: 1g)")
-    flags.add_argument("--threads", type=_number, help="torch threads per instance (default: 1)")
+    flags.add_argument(
+        "--threads",
+        type=_number,
+        help="threads of the numerical libraries that models of your own use, per instance; the "
+        "kit's models have one (default: 1)",
+    )
     flags.add_argument(
         "--no-heal",
         action="store_const",

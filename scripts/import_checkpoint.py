@@ -80,12 +80,12 @@ def parser() -> Parser:
         type=Path,
         metavar="FILE.npz",
         help="golden file whose event gets a golden answer from these weights "
-        "(default: one made up)",
+        "(default: that of DIR's own, else one made up)",
     )
     command.add_argument(
         "--spacepoint-positions",
         action="store_true",
-        help="the training had spacepoint positions: the server asks for them",
+        help="the training had spacepoint positions: requests may carry them",
     )
     command.add_argument("--description", default="", help="one line for the model card")
     command.add_argument("--json", action="store_true", help="print the report as JSON")

@@ -5,7 +5,8 @@
 
 Takes about eight minutes of one CPU core, and gives the same weights again for the same packages
 on the same kind of processor (another one rounds otherwise).
-Runs in the execution environment, which has pynuml, nugraph and pytorch_lightning.
+Runs in the full execution environment, which has pynuml, nugraph and pytorch_lightning, and makes
+it if need be.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def wired_settings(
     """
     return LaunchSettings(
         environment=Path("$$TRITON_MODEL_DIRECTORY") / ".." / archive.name,
-        parameters={"environment_digest": environment_digest, "threads": "1"},
+        parameters={"environment_digest": environment_digest},
         instances=instances,
         gpus=GpuInstances(instances) if gpu else None,
     )

@@ -200,7 +200,7 @@ class ContainerEngine(Engine):
             digest = packed_environment(deployment).digest or ""
         settings = LaunchSettings(
             environment=runtime.environment,
-            parameters={"environment_digest": digest, "threads": str(deployment.threads)},
+            parameters={"environment_digest": digest},
             instances=deployment.instance_count(),
             gpus=gpu_instances(deployment, choose_devices(deployment)),
             batch=deployment.batch,

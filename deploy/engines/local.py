@@ -213,10 +213,7 @@ class LocalEngine(Engine):
 def _settings(deployment: Deployment, environment: Environment) -> LaunchSettings:
     return LaunchSettings(
         environment=environment.folder,
-        parameters={
-            "environment_digest": environment.digest,
-            "threads": str(deployment.threads),
-        },
+        parameters={"environment_digest": environment.digest},
         instances=deployment.instance_count(),
         gpus=gpu_instances(deployment, choose_devices(deployment)),
         batch=deployment.batch,

@@ -1,8 +1,8 @@
 """Make the execution environment in the cache: from the lock, whole or not at all.
 
-It has two layers, so that a change in ``numl_serving`` costs seconds and not another
-installation of torch: a virtual environment with the locked packages, and on top of it
-one that adds the ``numl_serving`` wheel. Triton is given the upper one.
+It has two layers, so that a change in ``numl_serving`` does not cost another installation
+of everything else: a virtual environment with the locked packages, and on top of it one that adds
+the ``numl_serving`` wheel. Triton is given the upper one.
 """
 
 from __future__ import annotations

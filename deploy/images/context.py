@@ -98,7 +98,7 @@ def stage_models(
     for device in ("cpu", "gpu") if flavour == "gpu" else ("cpu",):
         settings = LaunchSettings(
             environment=Path(IMAGE_PREFIX),
-            parameters={"environment_digest": environment_digest, "threads": "1"},
+            parameters={"environment_digest": environment_digest},
             instances=INSTANCES,
             gpus=GpuInstances(INSTANCES) if device == "gpu" else None,
         )

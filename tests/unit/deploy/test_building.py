@@ -213,7 +213,7 @@ def test_a_wired_repository_uses_every_gpu_its_server_sees_or_none(
     )
     assert settings == LaunchSettings(
         environment=Path("$$TRITON_MODEL_DIRECTORY/../numl.tar.gz"),
-        parameters={"environment_digest": "e2bc", "threads": "1"},
+        parameters={"environment_digest": "e2bc"},
         instances=2,
         gpus=gpus,
     )

@@ -102,7 +102,6 @@ def test_the_models_of_an_image(tmp_path: Path, flavour: Flavour, devices: list[
             parameters = {name: v.string_value for name, v in config.parameters.items()}
             assert parameters["EXECUTION_ENV_PATH"] == IMAGE_PREFIX
             assert parameters["environment_digest"] == "e2bc"
-            assert parameters["threads"] == "1"
             kind = "KIND_GPU" if device == "gpu" and model != "nugraph2_cpu" else "KIND_CPU"
             groups = [text_format.MessageToString(group) for group in config.instance_group]
             assert groups == [f"count: 2\nkind: {kind}\n"]
