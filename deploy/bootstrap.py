@@ -83,8 +83,11 @@ def _environment(flavour: "Flavour") -> "Environment":
     console = Console()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        standard = standard_environment(flavour)
+        if standard.is_made:
+            return standard.environment
         with console.step("prepare") as say:
-            return standard_environment(flavour).ensure(say)
+            return standard.ensure(say)
     except KitError as error:
         console.error(error)
         raise SystemExit(2) from None

@@ -21,7 +21,8 @@ sys.path[0] = str(ROOT)
 from deploy.bootstrap import ensure_execution_environment
 
 ensure_execution_environment()
-sys.path.insert(0, str(ROOT / "envs" / "numl"))
+# Last: numl_serving is the installed one, which has its native library.
+sys.path.append(str(ROOT / "envs" / "numl"))
 
 import torch
 from numl_demo import hdf5, networks, publish, simulate, train

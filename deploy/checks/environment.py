@@ -52,7 +52,7 @@ def environment_findings(deployment: Deployment, level: Level) -> Iterator[Findi
 def _check_environment(standard: StandardEnvironment, triton: TritonDistribution) -> bool:
     """Check the execution environment; return whether it is made at all."""
     environment = standard.environment
-    if not (environment.folder / MARKER).exists():
+    if not standard.is_made:
         return False
     check_stub_fits(environment, triton)
     if not (standard.packages / MARKER).exists():

@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.console import Say
-from deploy.environment.install import Environment, ensure_environment, plan_environment
+from deploy.environment.install import (
+    MARKER,
+    Environment,
+    ensure_environment,
+    plan_environment,
+)
 from deploy.environment.interpreter import Interpreter, find_interpreter
 from deploy.environment.lock import Flavour, Lock, read_lock
 from deploy.paths import ENVIRONMENT_SOURCE, cache_folder
@@ -27,6 +32,11 @@ class StandardEnvironment:
     interpreter: Interpreter
     packages: Path
     environment: Environment
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it is there."""
+        return (self.environment.folder / MARKER).exists()
 
     def ensure(self, say: Say) -> Environment:
         """Return the environment, made if it is not there yet."""

@@ -23,6 +23,10 @@ double distance(const Point& a, const Point& b) {
 // arithmetic and fast robust geometric predicates", 1997), and some more.
 constexpr double kRounding = 16.0 * DBL_EPSILON;
 
+// Hits of a plane up to which QHull is asked where the triangulation below is too close a call: it
+// takes 50 microseconds for each, and several times the memory.
+constexpr int32_t kMostForQhull = 20000;
+
 // Guibas and Stolfi, "Primitives for the manipulation of general subdivisions and the computation
 // of Voronoi diagrams", ACM Transactions on Graphics 4 (1985). An edge has two directions, e and
 // e ^ 1; around the origin of each, edges form a ring, counter-clockwise by `next`.
@@ -31,16 +35,28 @@ class Subdivision {
   // `margin` is a length: what points have to be off the circles and lines that matter.
   Subdivision(const std::vector<Point>& points, double margin)
       : points_(points), margin_(margin) {
+    // In proportion to the work of the algorithm, of which each point is a part at each level.
+    for (size_t part = points.size() + 1; part > 0; part /= 2) {
+      steps_left_ += 16 * (points.size() + 1);
+    }
     const size_t edges = 6 * points.size() + 16;
     origin_.reserve(edges);
     next_.reserve(edges);
     previous_.reserve(edges);
   }
 
-  // False if rounding could change the result.
-  bool run() {
+  enum class Result {
+    robust,     // QHull's triangulation
+    uncertain,  // a triangulation, but rounding or another joggle could change it
+    lost,       // rounding contradicted itself: no triangulation
+  };
+
+  Result run() {
     build(0, static_cast<int32_t>(points_.size()));
-    return certain_ && robust();
+    if (steps_left_ < 0) {
+      return Result::lost;
+    }
+    return certain_ && robust() ? Result::robust : Result::uncertain;
   }
 
   // Calls `use(a, b)` for each edge, with the points' indices.
@@ -55,6 +71,8 @@ class Subdivision {
 
  private:
   int32_t size() const { return static_cast<int32_t>(origin_.size()); }
+  // False once there have been more steps than can be right: with contradictions there is no end.
+  bool step() { return --steps_left_ >= 0; }
   const Point& from(int32_t e) const { return points_[origin_[e]]; }
   const Point& to(int32_t e) const { return points_[origin_[e ^ 1]]; }
 
@@ -154,7 +172,7 @@ class Subdivision {
     auto [left_outer, left_inner] = build(first, first + count / 2);
     auto [right_inner, right_outer] = build(first + count / 2, last);
     // The lower common tangent.
-    for (;;) {
+    while (step()) {
       if (left_of(from(right_inner), left_inner)) {
         left_inner = left_next(left_inner);
       } else if (right_of(from(left_inner), right_inner)) {
@@ -171,11 +189,11 @@ class Subdivision {
       right_outer = base;
     }
     // Rising, until there is no edge above the base.
-    for (;;) {
+    while (step()) {
       int32_t left = next_[base ^ 1], right = previous_[base];
       const bool has_left = right_of(to(left), base);
       if (has_left) {
-        while (right_of(to(next_[left]), base) &&
+        while (step() && right_of(to(next_[left]), base) &&
                in_circle(to(base), from(base), to(left), to(next_[left])) > 0) {
           const int32_t above = next_[left];
           remove(left);
@@ -184,7 +202,7 @@ class Subdivision {
       }
       const bool has_right = right_of(to(right), base);
       if (has_right) {
-        while (right_of(to(previous_[right]), base) &&
+        while (step() && right_of(to(previous_[right]), base) &&
                in_circle(to(base), from(base), to(right), to(previous_[right])) > 0) {
           const int32_t above = previous_[right];
           remove(right);
@@ -201,6 +219,7 @@ class Subdivision {
         base = connect(base ^ 1, left ^ 1);
       }
     }
+    return {left_outer, right_outer};
   }
 
   // Whether each point is well off the circles of the triangles beside its own, and off the line
@@ -240,6 +259,7 @@ class Subdivision {
   const std::vector<Point>& points_;
   const double margin_;
   bool certain_ = true;
+  int64_t steps_left_ = 0;
   std::vector<int32_t> origin_, next_, previous_, free_;
 };
 
@@ -314,7 +334,7 @@ bool qhull(const float* xy, int32_t points, bool relative, std::vector<Edge>* ed
 
 }  // namespace
 
-bool triangulate(const float* xy, int32_t points, std::vector<Edge>* edges) {
+bool triangulate(const float* xy, int32_t points, bool any, std::vector<Edge>* edges) {
   std::vector<Point> joggled(points);
   const double joggle = joggle_points(xy, points, joggled.data());
   std::vector<int32_t> order(points);
@@ -330,7 +350,9 @@ bool triangulate(const float* xy, int32_t points, std::vector<Edge>* edges) {
   // QHull joggles anew where a point is off a plane by less than its rounding, a thirty-thousandth
   // of the joggle. Seen from the lifted points, lengths are shorter: hence the fiftieth.
   Subdivision subdivision(sorted, joggle / 50);
-  if (!subdivision.run()) {
+  const Subdivision::Result result = subdivision.run();
+  if (result == Subdivision::Result::lost ||
+      (result == Subdivision::Result::uncertain && !any)) {
     return false;
   }
   subdivision.edges([&](int32_t a, int32_t b) { edges->push_back({order[a], order[b]}); });
@@ -346,8 +368,9 @@ void delaunay(const float* xy, int32_t points, std::vector<Edge>* edges) {
     }
     return;
   }
-  if (triangulate(xy, points, edges) || qhull(xy, points, false, edges) ||
-      qhull(xy, points, true, edges)) {
+  const bool small = points <= kMostForQhull;
+  if (triangulate(xy, points, !small, edges) ||
+      (small && (qhull(xy, points, false, edges) || qhull(xy, points, true, edges)))) {
     return;
   }
   std::vector<int32_t> order(points);

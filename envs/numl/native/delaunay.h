@@ -17,10 +17,12 @@ using Edge = std::pair<int32_t, int32_t>;
 // a call for that, QHull itself is asked. It refuses points that lie too close together for their
 // distance from the origin, above all four or more at one position: then it gets their positions
 // relative to the first one, and should it refuse these as well, they form a chain in the order of
-// x, then y. Fewer than four are all connected.
+// x, then y. Fewer than four are all connected. Of many points QHull is not asked, as it could take
+// minutes: the triangulation counts even where another joggle could change it.
 void delaunay(const float* xy, int32_t points, std::vector<Edge>* edges);
 
-// The divide-and-conquer part alone; false, with nothing appended, where QHull has to be asked.
-bool triangulate(const float* xy, int32_t points, std::vector<Edge>* edges);
+// The divide-and-conquer part alone; false, with nothing appended, where QHull has to be asked. With
+// `any`, only where there is no triangulation.
+bool triangulate(const float* xy, int32_t points, bool any, std::vector<Edge>* edges);
 
 }  // namespace numl

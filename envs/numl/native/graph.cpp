@@ -57,6 +57,13 @@ class HitsById {
   std::vector<int32_t> ids_, order_, place_;
 };
 
+void limit(const char* what, int32_t count, int32_t most) {
+  if (count > most) {
+    throw EventError("the event has " + std::to_string(count) + " " + what + ": at most " +
+                     std::to_string(most) + " are taken");
+  }
+}
+
 void group_hits(const Event& event, Graph* graph) {
   graph->first.assign(event.planes + 1, 0);
   for (int32_t i = 0; i < event.hits; ++i) {
@@ -190,6 +197,8 @@ void connect_spacepoints(const Event& event, Graph* graph) {
 }  // namespace
 
 Graph build_graph(const Event& event) {
+  limit("hits", event.hits, kMostHits);
+  limit("spacepoints", event.spacepoints, kMostSpacepoints);
   Graph graph;
   graph.planes = event.planes;
   graph.hits = event.hits;

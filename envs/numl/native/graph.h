@@ -57,7 +57,13 @@ struct Graph {
 // unique in their plane, as they should be. Ids that repeat multiply the edges.
 constexpr int64_t kNexusEdges = 4;
 
-// Raises EventError where ids repeat so often that there would be more nexus edges.
+// What one event may have, so that it takes its instance a second or two and no more. Events of
+// today's detectors have a twentieth of it.
+constexpr int32_t kMostHits = 100000;
+constexpr int32_t kMostSpacepoints = 300000;
+
+// Raises EventError for an event that is larger, or has ids that repeat so often that there would
+// be more nexus edges.
 Graph build_graph(const Event& event);
 
 }  // namespace numl

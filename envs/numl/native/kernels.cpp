@@ -20,8 +20,9 @@ Dense dense_after(const Layer& layer, int32_t skipped, const float* start) {
           layer.inputs - skipped, layer.outputs};
 }
 
-Dense dense_until(const Layer& layer, int32_t inputs, const float* start, int64_t stride) {
-  return {layer.weight, start, stride, inputs, layer.outputs};
+// The layer's first inputs alone, starting from rows that hold what the others gave.
+Dense dense_until(const Layer& layer, int32_t inputs, const float* start) {
+  return {layer.weight, start, layer.outputs, inputs, layer.outputs};
 }
 
 // out[i] = x[i] . weight + bias for the nodes [first, last).
@@ -40,7 +41,7 @@ void fill(float value, int64_t count, float* to) {
   }
 }
 
-// The larger of what the two layers of a block, or any of the network's layers, need.
+// What one_layer and two_layers work in.
 float* scratch(Arena* arena, int64_t inputs, int64_t middle, int64_t outputs) {
   return arena->floats(kNodes * (inputs + middle + outputs));
 }
@@ -187,6 +188,7 @@ class NuGraph3 {
     planes_ = arena->floats(rounded(spacepoints) * n);
     start_ = arena->floats(rounded(spacepoints) * n);
     event_ = arena->floats(e);
+    sent_ = arena->floats(n);
     gate_ = arena->floats(edges > nexus_edges ? edges : nexus_edges);
     target_ = arena->floats(hits > segments ? hits : segments);
     source_ = arena->floats(hits > spacepoints ? hits : spacepoints);
@@ -210,7 +212,8 @@ class NuGraph3 {
     if (network_.event_heads.outputs > 0) {
       const int64_t width = network_.event_heads.outputs;
       float* row = arena_->floats(width);
-      one_layer<Identity>(0, 1, dense(network_.event_heads), row, width, scratch_,
+      float* buffer = scratch(arena_, network_.event_width, 0, width);
+      one_layer<Identity>(0, 1, dense(network_.event_heads), row, width, buffer,
                           [&](int64_t, float* to) { copy(event_, network_.event_width, to); });
       deal_out(network_, Node::event, 0, row, 1, width, outputs);
     }
@@ -279,7 +282,7 @@ class NuGraph3 {
     from_input(network_.first_own, next_hits_);
     over_hits(graph_, block.hidden.count > 1, [&](int32_t plane, int64_t first, int64_t last) {
       two_layers<Mish>(first, last,
-                       dense_until(block.hidden[plane], network_.hit_width, next_hits_, width),
+                       dense_until(block.hidden[plane], network_.hit_width, next_hits_),
                        dense(block.output[plane]), next_hits_, width, scratch_,
                        [&](int64_t i, float* to) { sent.aggregate(i, to); });
     });
@@ -334,7 +337,7 @@ class NuGraph3 {
       const bool beside = network_.nexus == Nexus::concat;
       const Sent sent{hits_, width, graph_.up_hit, graph_.up_offsets + plane * spacepoints,
                       gate_, shift};
-      two_layers<Mish>(0, spacepoints, dense_until(hidden, network_.hit_width, start_, n),
+      two_layers<Mish>(0, spacepoints, dense_until(hidden, network_.hit_width, start_),
                        dense(block.output[plane]), add ? planes_ : merged_ + (beside ? plane * n : 0),
                        add ? n : merged_width_, scratch_,
                        [&](int64_t s, float* to) { sent.aggregate(s, to); });
@@ -367,15 +370,15 @@ class NuGraph3 {
     const float sender = dot(event_, out.gate[0].source, e) + out.gate[0].bias;
     scores(merged_, merged_width_, out.gate[0].target, sender, 0, spacepoints, target_);
     map<Sigmoid>(target_, spacepoints);
-    fill(0, n, planes_);
+    fill(0, n, sent_);
     for (int64_t j = 0; j < e; ++j) {
       for (int64_t k = 0; k < n; ++k) {
-        planes_[k] += event_[j] * hidden.weight[j * n + k];
+        sent_[k] += event_[j] * hidden.weight[j * n + k];
       }
     }
     for (int64_t s = 0; s < spacepoints; ++s) {
       for (int64_t k = 0; k < n; ++k) {
-        start_[s * n + k] = hidden.bias[k] + target_[s] * planes_[k];
+        start_[s * n + k] = hidden.bias[k] + target_[s] * sent_[k];
       }
     }
     two_layers<Mish>(0, spacepoints, dense_after(hidden, network_.event_width, start_),
@@ -411,7 +414,7 @@ class NuGraph3 {
   int64_t merged_width_;
   bool joint_;
   const float* input_ = nullptr;
-  float *hits_, *next_hits_, *nexus_, *merged_, *planes_, *start_, *event_;
+  float *hits_, *next_hits_, *nexus_, *merged_, *planes_, *start_, *event_, *sent_;
   float *gate_, *target_, *source_, *scratch_;
   int32_t* every_;
 };

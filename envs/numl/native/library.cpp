@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <deque>
 #include <map>
+#include <mutex>
 #include <new>
 #include <string>
 
@@ -102,6 +103,7 @@ struct numl_network {
   Run* run;
   int32_t level;
   Arena arena;
+  std::mutex busy;  // the arena is for one event at a time
 };
 
 namespace {
@@ -456,6 +458,7 @@ int32_t numl_network_level(const numl_network* network) { return network->level;
 
 int32_t numl_infer(numl_network* network, const Event* event, float* const* outputs,
                    int32_t* const* clusters, char* error, int64_t size) {
+  const std::lock_guard<std::mutex> lock(network->busy);
   const int32_t status = guarded(error, size, [&] {
     const Graph graph = build_graph(*event);
     network->run(network->network, view(graph), outputs, &network->arena);

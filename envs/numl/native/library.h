@@ -58,7 +58,7 @@ int32_t numl_network_level(const numl_network* network);
 
 // Answers an event: outputs[h * planes + plane] for heads on hits, [hits of the plane, width], and
 // outputs[h * planes] for heads on the event, [width]; clusters[plane], [hits of the plane], with a
-// clustering. Rows of a plane are in the order of the request. One call at a time.
+// clustering. Rows of a plane are in the order of the request. A second call waits.
 int32_t numl_infer(numl_network* network, const numl::Event* event, float* const* outputs,
                    int32_t* const* clusters, char* error, int64_t size);
 

@@ -293,6 +293,8 @@ def check_weights(card: ModelCard, shapes: Mapping[str, tuple[int, ...]]) -> Non
         if found is None:
             raise ModelFilesError(f"weight {name} is missing")
         leads = (1, len(card.planes)) if wanted[:1] == (-1,) else wanted[:1]
+        if card.network.nexus == "joint" and name.startswith("up."):
+            leads = (1,)  # the hits of all planes are aggregated together
         if (
             len(found) != len(wanted)
             or found[1:] != wanted[1:]

@@ -1,7 +1,11 @@
-"""What the README says must be so."""
+"""What the README and the pages in docs/ say must be so."""
 
+import importlib
 import json
 import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -10,6 +14,8 @@ import h5py
 import numpy as np
 import pytest
 
+from deploy.arguments import Parser
+from deploy.client import command as infer
 from deploy.client.answers import Labels
 from deploy.client.events import EventTensors
 from deploy.client.inference import Answer
@@ -19,6 +25,46 @@ from deploy.main import COMMANDS
 from deploy.paths import CHECKOUT, MODEL_REPOSITORY
 
 README = (CHECKOUT / "README.md").read_text()
+PAGES = [CHECKOUT / "README.md", CHECKOUT / "CHANGELOG.md", *sorted((CHECKOUT / "docs").iterdir())]
+NAMES = [page.name for page in PAGES]
+
+
+def shown() -> Iterator[str]:
+    """Yield what the pages show to be typed, in a console block or within a text."""
+    for page in PAGES:
+        text = page.read_text()
+        blocks = re.findall(r"^```console\n(.*?)^```$", text, re.M | re.S)
+        for line in "".join(blocks).replace("\\\n", " ").splitlines():
+            yield line.removeprefix("$ ").removeprefix("sudo ")
+        yield from re.findall(r"`((?:python3 )?(?:deploy|scripts)/[^`]+)`", text)
+
+
+def commands() -> list[tuple[str, tuple[str, ...]]]:
+    """Return the file and the words of each command of the kit that is shown with words."""
+    found = {}
+    for line in shown():
+        words = shlex.split(line, comments=True)
+        words = words[words[:1] == ["python3"] :]
+        if len(words) > 1 and words[0].startswith(("deploy/", "scripts/")):
+            found[words[0], tuple(word.strip("[]") for word in words[1:])] = None
+    return list(found)
+
+
+@cache
+def parser(file: str) -> Parser | None:
+    """Return a command's parser, or None for one that needs an execution environment, or bash."""
+    if file == "scripts/infer.py":
+        return infer._parser()
+    module, folder = Path(file).stem, Path(file).parent.name
+    return importlib.import_module(f"deploy.{module}").parser() if folder == "deploy" else None
+
+
+@cache
+def flags(file: str) -> frozenset[str]:
+    """Return the flags that a command's help, or else its source, names."""
+    found = parser(file)
+    text = (CHECKOUT / file).read_text() if found is None else found.format_help()
+    return frozenset(re.findall(r"--[a-z][a-z-]+", text))
 
 
 def test_every_command_is_in_the_table() -> None:
@@ -26,24 +72,79 @@ def test_every_command_is_in_the_table() -> None:
         assert re.search(rf"^\| `python3 deploy/{command}\.py[ `]", README, re.M)
 
 
-def test_every_file_that_is_named_is_there() -> None:
-    named = re.findall(r"`(?:python3 )?((?:deploy|scripts)/[\w/.-]+)", README)
-    named += re.findall(r"\]\(((?!http|#)[^)]+)\)", README)
-    assert named
+@pytest.mark.parametrize(("file", "words"), commands())
+def test_every_command_that_is_shown_is_understood(file: str, words: tuple[str, ...]) -> None:
+    if (found := parser(file)) is not None:
+        found.parse_args(words)  # ends the test where it does not understand
+    assert {word for word in words if word.startswith("--")} <= flags(file)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_flag_that_is_named_is_one_of_a_command(page: Path) -> None:
+    files = [f"deploy/{name}.py" for name in COMMANDS]
+    files += [f"scripts/{path.name}" for path in (CHECKOUT / "scripts").iterdir() if path.is_file()]
+    known = frozenset().union(*map(flags, files), ["--semantic-classes", "--event-classes"])
+    assert set(re.findall(r"`(--[a-z][a-z-]+)", page.read_text())) - known == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_file_that_is_named_is_there(page: Path) -> None:
+    text = page.read_text()
+    roots = "deploy|scripts|docs|envs|tests|containers|model_repository"
+    named = re.findall(rf"`(?:python3 )?((?:{roots})/[\w/.-]+)", text)
     assert [path for path in named if not (CHECKOUT / path).exists()] == []
+    links = re.findall(r"\]\(((?!http|#)[^)#]+)[^)]*\)", text)
+    assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("model", ["nugraph2", "nugraph3"])
-def test_the_accuracy_is_that_of_the_demo_weights(model: str) -> None:
-    card = json.loads((MODEL_REPOSITORY / model / "1" / "model.json").read_text())
-    assert card["demo"]
-    accuracy = card["accuracy"]
-    row = (
-        f"| {model} | {accuracy['semantic']:.0%} | {accuracy['semantic_largest_class']:.0%} "
-        f"| {accuracy['filter']:.0%} | {accuracy['filter_largest_class']:.0%} |"
-    )
-    assert row in README
-    assert accuracy["semantic"] > accuracy["semantic_largest_class"] + 0.15
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_link_within_a_page_leads_to_a_heading(page: Path) -> None:
+    text = page.read_text()
+    headings = {
+        re.sub(r"[^\w -]", "", line).strip().lower().replace(" ", "-")
+        for line in re.findall(r"^#+ (.*)$", text, re.M)
+    }
+    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= headings
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    for page in (CHECKOUT / "docs").iterdir():
+        assert f"](docs/{page.name})" in README
+
+
+def test_the_accuracy_is_that_of_the_demo_weights() -> None:
+    names = ("nugraph2", "nugraph3")
+    cards = [json.loads((MODEL_REPOSITORY / name / "1/model.json").read_text()) for name in names]
+    assert all(card["demo"] for card in cards)
+    two, three = (card["accuracy"] for card in cards)
+    assert min(a["semantic"] - a["semantic_largest_class"] for a in (two, three)) > 0.15
+
+    def row(what: str, *cells: str) -> str:
+        return f"| {' | '.join((what, *cells))} |".replace("  ", " ")
+
+    def both(key: str) -> list[str]:
+        return [f"{accuracy[key]:.1%}" for accuracy in (two, three)]
+
+    def recall(name: str) -> list[str]:
+        found = [accuracy["semantic_recall"].get(name) for accuracy in (two, three)]
+        return ["" if share is None else f"{share:.1%}" for share in found]
+
+    largest = "{:.1%}, the largest class".format
+    larger = f"{three['filter_largest_class']:.1%}, the larger of the two"
+    vertex, mean = three["vertex_median_cm"], three["vertex_median_cm_of_the_mean"]
+    rows = [
+        row("hits labelled rightly", *both("semantic"), largest(three["semantic_largest_class"])),
+        row("signal or noise rightly", *both("filter"), larger),
+        row(
+            "event class rightly",
+            "",
+            f"{three['event']:.1%}",
+            largest(three["event_largest_class"]),
+        ),
+        row("vertex, median distance", "", f"{vertex:.0f} cm", f"{mean:.0f} cm, the mean vertex"),
+        *(row(f"{name} hits found", *recall(name), "") for name in ("michel", "diffuse", "kaon")),
+    ]
+    assert [line for line in rows if line not in README] == []
 
 
 def test_the_lines_for_physicists_read_a_results_file(

@@ -1,4 +1,4 @@
-"""Make numl_serving importable from the checkout, and the tests' own helpers by their names."""
+"""Make numl_bench and numl_demo importable, and the tests' own helpers by their names."""
 
 import os
 import sys
@@ -8,7 +8,9 @@ from pathlib import Path
 from hypothesis import settings
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[2] / "envs" / "numl"), str(HERE)]
+sys.path.insert(0, str(HERE))
+# Last: numl_serving is the installed one, which has its native library.
+sys.path.append(str(HERE.parents[2] / "envs" / "numl"))
 
 # NuGraph's own code imports the whole of torch, which then makes a folder in /tmp for good.
 _INDUCTOR = tempfile.TemporaryDirectory(prefix="numl-test-inductor-")

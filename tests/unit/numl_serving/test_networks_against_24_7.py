@@ -1,4 +1,4 @@
-"""The networks give the answers of nugraph 24.7.1's own models."""
+"""The networks, in PyTorch and in the native library, answer as nugraph 24.7.1's own models do."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from networks_under_test import Network
 from numl_bench.reference import Reference
 from numl_serving.event import Event
+from numl_serving.native import NativeModel
 from oracle import KINDS, UVY, answer, card_of, random_event, random_weights
 
 EVENTS = settings(max_examples=12, deadline=None)
@@ -90,12 +91,17 @@ def test_answers_to_a_large_event_equal_those_of_nugraph(kind: str) -> None:
     assert differences(answer(reference, event), network.answer([event]), 1e-9) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_single_precision_is_near_double_precision(kind: str) -> None:
-    case = (kind, UVY, COMMON)
-    event = event_for(case, 9, 600)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{len(case[1])}-planes")
+@pytest.mark.parametrize("hits", [0, 1, 2, 60, 600])
+def test_torch_and_native_library_are_near_nugraph_in_double_precision(
+    case: Case, hits: int
+) -> None:
+    event = event_for(case, 9, hits, positions=case[0] == "24.7.1")
     expected = answer(pair(case, 1, torch.float64)[0], event)
     assert differences(expected, pair(case, 1, torch.float32)[1].answer([event]), 1e-4) == []
+    card = card_of(*case)
+    native = NativeModel(card, random_weights(card, 1))
+    assert differences(expected, native.infer(event), 1e-4) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
