@@ -78,7 +78,7 @@ class Ingredients:
             revision="0123456789abcdef",
             created=1_700_000_000,
             version="0.1.0",
-            flavour="cpu",
+            flavour=self.build.flavour,
             triton=RELEASE.release,
             environment_digest=self.prefix.digest,
             serving_digest=serving_digest(ENVIRONMENT_SOURCE),
@@ -87,7 +87,7 @@ class Ingredients:
 
 @pytest.fixture(scope="session")
 def ingredients(engine: docker.DockerClient) -> Ingredients:
-    build = plan_build(flavour="cpu", wheels=None, python=None)
+    build = plan_build(flavour="serving", wheels=None, python=None)
     name = base_name("slim", RELEASE.release)
     base = ensure_base(engine, name=name, digest=None, cache=cache_folder(), say=say)
     return Ingredients(build, make_prefix(build, say), base)
@@ -147,7 +147,7 @@ def build_from(engine: docker.DockerClient, ingredients: Ingredients) -> ImageBu
 
 @pytest.fixture(scope="session")
 def image(build_from: ImageBuilder, context: Path, tags: Callable[[str], str]) -> BuiltImage:
-    """The CPU image on the slim base."""
+    """The image for serving, on the slim base."""
     return build_from(context, tags("slim"))
 
 

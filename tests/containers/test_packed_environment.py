@@ -1,5 +1,6 @@
 """The real environment: made, packed, moved, activated, served by a real Triton.
 
+The one for serving, on every interpreter; of the one with NuGraph's own packages, what they are.
 Wheels and prefixes are kept in the user's own cache. No conda channel is reachable from
 where these tests run everywhere, so a channel on disk stands for conda-forge: py-rattler
 reads both the same way.
@@ -69,12 +70,22 @@ def interpreters() -> list[Path]:
 
 @pytest.fixture(scope="session", params=interpreters(), ids=str)
 def build(request: pytest.FixtureRequest) -> EnvironmentBuild:
-    return plan_build(flavour="cpu", wheels=None, python=request.param)
+    return plan_build(flavour="serving", wheels=None, python=request.param)
 
 
 @pytest.fixture(scope="session")
 def prefix(build: EnvironmentBuild) -> Prefix:
     return make_prefix(build, say)
+
+
+@pytest.fixture(scope="session")
+def full_build() -> EnvironmentBuild:
+    return plan_build(flavour="cpu", wheels=None, python=interpreters()[0])
+
+
+@pytest.fixture(scope="session")
+def full_prefix(full_build: EnvironmentBuild) -> Prefix:
+    return make_prefix(full_build, say)
 
 
 @pytest.fixture(scope="session")
@@ -110,9 +121,17 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def test_it_is_a_conda_prefix_with_the_locked_versions(
-    build: EnvironmentBuild, prefix: Prefix
-) -> None:
+def unpack(archive: Path, folder: Path) -> Path:
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="tar")
+    return folder
+
+
+def size(prefix: Prefix) -> int:
+    return sum(p.lstat().st_size for p in prefix.folder.rglob("*") if not p.is_dir())
+
+
+def assert_holds_what_is_locked(build: EnvironmentBuild, prefix: Prefix) -> None:
     records = [
         json.loads(path.read_text()) for path in (prefix.folder / "conda-meta").glob("*.json")
     ]
@@ -121,6 +140,19 @@ def test_it_is_a_conda_prefix_with_the_locked_versions(
     for name, version in build.lock.versions.items():
         assert versions[f"pypi-{name.replace('_', '-').replace('.', '-')}"] == version
     assert all(str(cache_folder()) not in json.dumps(record["url"]) for record in records)
+
+
+def test_it_is_a_conda_prefix_with_the_locked_versions(
+    build: EnvironmentBuild, prefix: Prefix
+) -> None:
+    assert_holds_what_is_locked(build, prefix)
+    assert build.lock.versions.keys() == {"numpy", "safetensors"}
+
+
+def test_the_full_one_has_the_locked_versions_too(
+    full_build: EnvironmentBuild, full_prefix: Prefix
+) -> None:
+    assert_holds_what_is_locked(full_build, full_prefix)
 
 
 def test_it_has_what_the_stub_and_the_models_look_for(
@@ -137,8 +169,11 @@ def test_files_name_the_prefix_they_lie_in(prefix: Prefix) -> None:
     assert libdir.stdout.startswith((f"{prefix.folder}/lib", "/usr/lib"))
 
 
-def test_nugraphs_own_stack_imports(prefix: Prefix) -> None:
-    done = run(prefix.folder, NUGRAPH)
+def test_nugraphs_own_stack_imports_where_the_full_one_is_unpacked(
+    full_build: EnvironmentBuild, full_prefix: Prefix, tmp_path: Path
+) -> None:
+    packed = pack_archive(full_prefix, full_build, tmp_path / "dist", say, EPOCH)
+    done = run(unpack(packed, tmp_path / "elsewhere"), NUGRAPH)
     assert done.returncode == 0, done.stderr
 
 
@@ -162,9 +197,9 @@ def test_it_loads_nothing_of_the_host_but_glibc(prefix: Prefix) -> None:
     assert names <= {"ld", "libc", "libm", "libdl", "libpthread", "librt", "libutil"}
 
 
-def test_its_size(prefix: Prefix) -> None:
-    sizes = (p.lstat().st_size for p in prefix.folder.rglob("*") if not p.is_dir())
-    assert sum(sizes) < 0.86e9
+def test_their_sizes(prefix: Prefix, full_prefix: Prefix) -> None:
+    assert size(prefix) < 0.12e9
+    assert size(full_prefix) < 0.86e9
 
 
 def test_the_archive_has_its_digest_beside_it(archive: Path) -> None:
@@ -190,9 +225,7 @@ def test_everybody_can_read_what_the_archive_holds(archive: Path) -> None:
 
 
 def test_an_ordinary_user_runs_it_anywhere_read_only(archive: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "other place"
-    with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="tar")
+    folder = unpack(archive, tmp_path / "other place")
     if os.geteuid() == 0:
         for parent in folder.parents[:3]:
             parent.chmod(0o755)
@@ -299,7 +332,7 @@ def test_a_change_of_our_python_leaves_the_layer_of_the_packages(
 
 
 def test_two_builds_that_share_nothing_make_the_same_bytes(tmp_path: Path) -> None:
-    build = plan_build(flavour="cpu", wheels=None, python=interpreters()[0])
+    build = plan_build(flavour="serving", wheels=None, python=interpreters()[0])
     alone = replace(build, cache=tmp_path / "cache", wheels=wheels_folder(build.cache, build.lock))
     digests = []
     for one in (build, alone):
@@ -310,7 +343,7 @@ def test_two_builds_that_share_nothing_make_the_same_bytes(tmp_path: Path) -> No
 
 def test_the_interpreter_of_a_channel_takes_the_place_of_the_hosts(tmp_path: Path) -> None:
     """A channel on disk stands for conda-forge: its Python is the host's, repacked."""
-    interpreter = plan_build(flavour="cpu", wheels=None, python=interpreters()[0]).interpreter
+    interpreter = plan_build(flavour="serving", wheels=None, python=interpreters()[0]).interpreter
     assert isinstance(interpreter, Interpreter)
     remote = tmp_path / "remote"
     tree = tmp_path / "python"
@@ -318,16 +351,16 @@ def test_the_interpreter_of_a_channel_takes_the_place_of_the_hosts(tmp_path: Pat
     lay_out(interpreter, tree)
     packages = [
         PackageName("python", interpreter.version, "0_cpython"),
-        PackageName("tzdata", "2025a", "0"),  # a name that the lock has too
+        PackageName("numpy", "2025a", "0"),  # a name that the lock has too
     ]
-    write_package(packages[0], ["tzdata", "__glibc >=2.17"], tree, remote)
-    share = tmp_path / "tzdata"
+    write_package(packages[0], ["numpy", "__glibc >=2.17"], tree, remote)
+    share = tmp_path / "numpy"
     (share / "ssl").mkdir(parents=True)
     (share / "ssl" / "openssl.cnf").write_text(f"dir = {PLACEHOLDER}/ssl\n")
     write_package(packages[1], [], share, remote)
     write_repodata(remote, packages)
 
-    channelled = plan_build(flavour="cpu", wheels=None, python=None, channel=remote.as_uri())
+    channelled = plan_build(flavour="serving", wheels=None, python=None, channel=remote.as_uri())
     made = make_prefix(channelled, say)
     try:
         names = {path.name for path in (made.folder / "conda-meta").glob("*.json")}

@@ -74,4 +74,14 @@ def test_it_is_at_most_as_large_as_wanted(
         for line in words.splitlines():
             size, folder = line.split()
             print(f"  {folder}: {int(size) / MB:.0f} MB")
-    assert image.size <= 1200 * MB
+    assert image.size <= 300 * MB
+
+
+def test_it_serves_without_torch_and_what_comes_with_it(
+    engine: docker.DockerClient, image: BuiltImage
+) -> None:
+    script = "import importlib.metadata as m; print(*(d.name for d in m.distributions()))"
+    out = engine.containers.run(
+        image.tag, ["-IBc", script], entrypoint="/opt/numl/env/bin/python", remove=True
+    )
+    assert set(out.decode().split()) == {"numl-serving", "numpy", "safetensors"}

@@ -140,6 +140,10 @@ def test_without_docker_the_same_layers_give_the_same_bytes(
     again.unlink()
 
 
+def test_it_is_at_most_as_large_as_wanted(sif: Path) -> None:
+    assert sif.stat().st_size <= 110_000_000
+
+
 def test_inspect_shows_labels_scripts_and_environment(host: Host, sif: Path) -> None:
     shown = json.loads(host.output("apptainer", "inspect", "--all", sif))["data"]["attributes"]
     assert shown["labels"]["org.opencontainers.image.title"] == "numlkit"
