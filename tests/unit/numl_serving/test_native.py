@@ -6,9 +6,8 @@ entry is within 1e-5 of its scale, or as near as nugraph in float32 comes.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,15 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numl_bench.reference import Reference
 from numl_demo.simulate import simulate_event
-from numl_serving.errors import EventError
+from numl_serving.cardfile import read_card
 from numl_serving.event import Event
-from numl_serving.modelcard import ModelCard, read_card
-from numl_serving.native import NativeModel, cluster
+from numl_serving.modelcard import ModelCard
+from numl_serving.native import NativeModel
 from numl_serving.weights import read_weights
 from numpy.typing import NDArray
 from oracle import KINDS, UVY, answer, card_of, random_event, random_weights
 from oracle25 import Layout, Model25, Server, simulated
-from sklearn.cluster import DBSCAN
 
 EVENTS = settings(max_examples=8, deadline=None)
 MODELS = Path(__file__).resolve().parents[3] / "model_repository"
