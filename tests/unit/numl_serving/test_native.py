@@ -6,8 +6,9 @@ entry is within 1e-5 of its scale, or as near as nugraph in float32 comes.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,15 @@ from hypothesis import strategies as st
 from numl_bench.reference import Reference
 from numl_demo.simulate import simulate_event
 from numl_serving.cardfile import read_card
+from numl_serving.errors import EventError
 from numl_serving.event import Event
 from numl_serving.modelcard import ModelCard
-from numl_serving.native import NativeModel
+from numl_serving.native import NativeModel, cluster
 from numl_serving.weights import read_weights
 from numpy.typing import NDArray
 from oracle import KINDS, UVY, answer, card_of, random_event, random_weights
 from oracle25 import Layout, Model25, Server, simulated
+from sklearn.cluster import DBSCAN
 
 EVENTS = settings(max_examples=8, deadline=None)
 MODELS = Path(__file__).resolve().parents[3] / "model_repository"
@@ -208,6 +211,13 @@ def test_trained_weights_of_25_4_give_nugraph_s_answers(
     assert_equal_to_25(pair, simulated(simulate_event(8, 1, hits), pair[1].card.schema))
 
 
+def in_the_order_of_the_request(answered: Answer, event: Event, output: str) -> NDArray[Any]:
+    parts = [answered[f"{output}_{plane}"] for plane in event.schema.planes]
+    order = np.argsort(np.argsort(event.hit("local_plane"), kind="stable"))
+    joined: NDArray[Any] = np.concatenate(parts)[order]
+    return joined
+
+
 def test_instances_are_the_clusters_of_scikit_learn_in_the_order_of_the_request(
     models25: Models,
 ) -> None:
@@ -218,21 +228,17 @@ def test_instances_are_the_clusters_of_scikit_learn_in_the_order_of_the_request(
     native, found = NativeModel(card, model.weights), 0
     for seed, hits in enumerate((0, 1, 40, 1500)):
         event = random_event(np.random.default_rng(seed), hits, schema=card.schema)
-        answered, plane = native.infer(event), event.hit("local_plane")
-
-        def in_the_order_of_the_request(output: str) -> NDArray[Any]:
-            parts = [answered[f"{output}_{name}"] for name in card.planes]
-            order = np.argsort(np.argsort(plane, kind="stable"))
-            joined: NDArray[Any] = np.concatenate(parts)[order]
-            return joined
-
-        taken = in_the_order_of_the_request("x_filter") > 0.5
-        taken &= in_the_order_of_the_request("x_semantic").argmax(axis=1) != rule.background
+        answered = native.infer(event)
+        filters, semantic, coordinates, labels = (
+            in_the_order_of_the_request(answered, event, output)
+            for output in ("x_filter", "x_semantic", "ox", "x_i")
+        )
+        taken = filters > 0.5
+        taken &= semantic.argmax(axis=1) != rule.background
         wanted = np.full(hits, -1)
         if taken.any():
-            coordinates = in_the_order_of_the_request("ox")[taken]
-            wanted[taken] = DBSCAN(eps=5.0, min_samples=3).fit_predict(coordinates)
-        np.testing.assert_array_equal(in_the_order_of_the_request("x_i"), wanted)
+            wanted[taken] = DBSCAN(eps=5.0, min_samples=3).fit_predict(coordinates[taken])
+        np.testing.assert_array_equal(labels, wanted)
         found = max(found, wanted.max(initial=-1))
     assert found > 0
 

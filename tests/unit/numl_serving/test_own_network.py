@@ -1,4 +1,4 @@
-"""A head or a hit feature of one's own is said in one place; all else follows (docs/own-network.md)."""
+"""A head or a feature of one's own is said in one place; all else follows (docs/own-network.md)."""
 
 from __future__ import annotations
 
