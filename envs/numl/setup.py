@@ -60,8 +60,9 @@ def compile_library(to: Path) -> None:
     includes = [f"-I{headers}", f"-I{headers / 'libqhull_r'}"]
     with tempfile.TemporaryDirectory() as scratch:
         objects = {
-            Path(scratch, f"{name}.o"): (f"{name}.cpp", includes)
-            for name in ("cluster", "delaunay", "graph", "library")
+            Path(scratch, f"{source.stem}.o"): (source.name, includes)
+            for source in sorted(SOURCES.glob("*.cpp"))
+            if source.name != "kernels.cpp"
         }
         for level, flags in LEVELS.items():
             if command == ZIG:  # which writes x86_64_v3

@@ -17,7 +17,8 @@ import numpy as np
 import pandas as pd
 import safetensors.numpy
 import torch
-from numl_serving.modelcard import CARD_FILE, ModelCard, read_card
+from numl_serving.cardfile import read_card
+from numl_serving.modelcard import CARD_FILE, ModelCard
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData

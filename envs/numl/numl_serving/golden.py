@@ -11,9 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from numl_serving.cardfile import read_card
 from numl_serving.errors import EventError, ModelFilesError
 from numl_serving.event import Event
-from numl_serving.modelcard import CARD_FILE, read_card
+from numl_serving.modelcard import CARD_FILE
 
 Outputs: TypeAlias = dict[str, NDArray[Any]]
 

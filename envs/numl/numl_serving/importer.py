@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from numl_serving.cardfile import dump_card, parse_card
 from numl_serving.checkpoint import Checkpoint, read_checkpoint
 from numl_serving.errors import CheckpointError, EventError, ModelFilesError
 from numl_serving.event import Event, Schema
@@ -32,8 +33,6 @@ from numl_serving.modelcard import (
     PlaneNormalisation,
     Source,
     WeightsFile,
-    dump_card,
-    parse_card,
 )
 from numl_serving.normalisation import normalisation_in, read_metadata, read_normalisation
 from numl_serving.recognition import (

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from numl_serving.cardfile import normalisation_from
 from numl_serving.errors import ModelFilesError
-from numl_serving.modelcard import PlaneNormalisation, normalisation_from
+from numl_serving.modelcard import PlaneNormalisation
 
 Normalisation = dict[str, PlaneNormalisation]
 

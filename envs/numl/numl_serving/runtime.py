@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from numl_serving.answer import BatchResult, Outputs
 from numl_serving.batches import Limits
+from numl_serving.cardfile import read_card
 from numl_serving.errors import ServingError, attempt
 from numl_serving.event import Event
-from numl_serving.modelcard import CARD_FILE, ModelCard, read_card
+from numl_serving.modelcard import CARD_FILE, ModelCard
 from numl_serving.native import NativeModel
 from numl_serving.weights import read_weights
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numl_serving.cardfile import dump_card
 from numl_serving.event import Event, Schema
 from numl_serving.importer import safetensors
 from numl_serving.modelcard import (
@@ -17,7 +18,6 @@ from numl_serving.modelcard import (
     NetworkSpec,
     Source,
     WeightsFile,
-    dump_card,
     weight_shapes,
 )
 from numpy.typing import NDArray

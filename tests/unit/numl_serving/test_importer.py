@@ -15,13 +15,14 @@ import pytest
 import torch
 from checkpoint_files import CHECKOUT, UVY, checkpoint_of, folder25, model24, norm_file
 from numl_serving import generations, importer
+from numl_serving.cardfile import read_card
 from numl_serving.errors import CheckpointError, ModelFilesError, ServingError
 from numl_serving.event import Event, Schema
 from numl_serving.example import example_event
 from numl_serving.generations import HeadRow
 from numl_serving.golden import Golden, disagreements, read_golden, write_golden
 from numl_serving.importer import Request, import_checkpoint
-from numl_serving.modelcard import ModelCard, read_card
+from numl_serving.modelcard import ModelCard
 from numl_serving.normalisation import normalisation_in, read_metadata, read_normalisation
 from numl_serving.runtime import Runtime
 from safetensors.numpy import load

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from checkpoint_files import CHECKOUT
+from numl_serving.cardfile import dump_card, parse_card, read_card
 from numl_serving.errors import ModelFilesError
-from numl_serving.modelcard import dump_card, parse_card, read_card
 
 
 def content_of(model: str) -> dict[str, Any]:

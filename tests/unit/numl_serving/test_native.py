@@ -6,9 +6,8 @@ entry is within 1e-5 of its scale, or as near as nugraph in float32 comes.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,20 +20,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numl_bench.reference import Reference
 from numl_demo.simulate import simulate_event
-from numl_serving.errors import EventError
+from numl_serving.cardfile import read_card
 from numl_serving.event import Event
-from numl_serving.modelcard import ModelCard, read_card
-from numl_serving.native import NativeModel, cluster
+from numl_serving.modelcard import ModelCard
+from numl_serving.native import NativeModel
 from numl_serving.weights import read_weights
 from numpy.typing import NDArray
 from oracle import KINDS, UVY, answer, card_of, random_event, random_weights
 from oracle25 import Layout, Model25, Server, simulated
-from sklearn.cluster import DBSCAN
 
 EVENTS = settings(max_examples=8, deadline=None)
 MODELS = Path(__file__).resolve().parents[3] / "model_repository"
 
 Answer = Mapping[str, NDArray[Any]]
+
+RANDOM = 20
+"""How many times nugraph's own error is allowed with random weights."""
 
 COMMON = ("integral", "rms")
 CASES24 = [
@@ -57,15 +58,24 @@ CASES25 = [
 """4, 5, 7, 8 and 9 hit features; two, three and four planes."""
 
 
-def assert_as_near_as_nugraph(exact: Answer, single: Answer, actual: Answer) -> None:
+def assert_as_near_as_nugraph(
+    exact: Answer, single: Answer, actual: Answer, factor: float = 2
+) -> None:
     """Check an answer against nugraph's in float64, with an allowance for float32.
 
-    It is 1e-5 of each entry's scale, or twice what nugraph in float32 is off in the output.
+    It is 1e-5 of each entry's scale, or so many times what nugraph in float32 is off in the output.
+    Random weights make much of a rounding, now of one's, now of the other's: they need a factor
+    of 20, and 5 for the outputs' median.
     """
     assert exact.keys() <= actual.keys()
     for name, wanted in exact.items():
-        tolerance = max(1e-5, 2 * largest_error(wanted, single[name]))
+        tolerance = max(1e-5, factor * largest_error(wanted, single[name]))
         assert differences({name: wanted}, {name: actual[name]}, tolerance) == []
+    theirs, ours = (
+        np.median([largest_error(wanted, each[name]) for name, wanted in exact.items()])
+        for each in (single, actual)
+    )
+    assert ours < max(1e-5, 5 * theirs)
 
 
 @cache
@@ -97,7 +107,8 @@ def test_answers_equal_those_of_nugraph_24_7(
         positions=positions and case[0] == "24.7.1",
         duplicates=duplicates,
     )
-    assert_as_near_as_nugraph(answer(exact, event), answer(single, event), native.infer(event))
+    actual = native.infer(event)
+    assert_as_near_as_nugraph(answer(exact, event), answer(single, event), actual, RANDOM)
 
 
 @pytest.mark.parametrize("hits", [1300, 5000])
@@ -105,7 +116,8 @@ def test_answers_equal_those_of_nugraph_24_7(
 def test_answers_to_a_large_event_equal_those_of_nugraph_24_7(kind: str, hits: int) -> None:
     exact, single, native = models24((kind, UVY, COMMON), 0)
     event = random_event(np.random.default_rng(hits), hits, schema=native.card.schema)
-    assert_as_near_as_nugraph(answer(exact, event), answer(single, event), native.infer(event))
+    actual = native.infer(event)
+    assert_as_near_as_nugraph(answer(exact, event), answer(single, event), actual, RANDOM)
 
 
 def trained24(name: str) -> tuple[ModelCard, dict[str, NDArray[np.float32]]]:
@@ -158,12 +170,12 @@ def of_the_network(answer: Answer) -> dict[str, NDArray[Any]]:
     return {name: array for name, array in answer.items() if not name.startswith("x_i_")}
 
 
-def assert_equal_to_25(pair: tuple[Model25, NativeModel], event: Event) -> None:
+def assert_equal_to_25(pair: tuple[Model25, NativeModel], event: Event, factor: float = 2) -> None:
     model, native = pair
     exact, single = (of_the_network(model.answer(event, double=d)) for d in (True, False))
     actual = native.infer(event)
     assert of_the_network(actual).keys() == exact.keys()
-    assert_as_near_as_nugraph(exact, single, actual)
+    assert_as_near_as_nugraph(exact, single, actual, factor)
 
 
 @pytest.mark.parametrize("layout", CASES25, ids=str)
@@ -184,7 +196,7 @@ def test_answers_equal_those_of_nugraph_25_4(
         planes=[plane for plane in range(len(layout.planes)) if plane != without],
         duplicates=duplicates,
     )
-    assert_equal_to_25(models25.random(layout), event)
+    assert_equal_to_25(models25.random(layout), event, RANDOM)
 
 
 @pytest.mark.parametrize("kind", ["nugraph3", "nugraph2"])
@@ -194,3 +206,97 @@ def test_trained_weights_of_25_4_give_nugraph_s_answers(
 ) -> None:
     pair = models25.trained(kind)
     assert_equal_to_25(pair, simulated(simulate_event(8, 1, hits), pair[1].card.schema))
+
+
+def test_instances_are_the_clusters_of_scikit_learn_in_the_order_of_the_request(
+    models25: Models,
+) -> None:
+    model, native = models25.random(CASES25[2])
+    rule = native.card.clustering
+    assert rule is not None
+    card = replace(native.card, clustering=replace(rule, eps=5.0, min_samples=3))
+    native, found = NativeModel(card, model.weights), 0
+    for seed, hits in enumerate((0, 1, 40, 1500)):
+        event = random_event(np.random.default_rng(seed), hits, schema=card.schema)
+        answered, plane = native.infer(event), event.hit("local_plane")
+
+        def in_the_order_of_the_request(output: str) -> NDArray[Any]:
+            parts = [answered[f"{output}_{name}"] for name in card.planes]
+            order = np.argsort(np.argsort(plane, kind="stable"))
+            joined: NDArray[Any] = np.concatenate(parts)[order]
+            return joined
+
+        taken = in_the_order_of_the_request("x_filter") > 0.5
+        taken &= in_the_order_of_the_request("x_semantic").argmax(axis=1) != rule.background
+        wanted = np.full(hits, -1)
+        if taken.any():
+            coordinates = in_the_order_of_the_request("ox")[taken]
+            wanted[taken] = DBSCAN(eps=5.0, min_samples=3).fit_predict(coordinates)
+        np.testing.assert_array_equal(in_the_order_of_the_request("x_i"), wanted)
+        found = max(found, wanted.max(initial=-1))
+    assert found > 0
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    points=st.integers(0, 200),
+    width=st.integers(1, 8),
+    eps=st.sampled_from([0.1, 0.5, 2.0]),
+    min_samples=st.integers(1, 7),
+)
+def test_labels_are_those_of_scikit_learn(
+    seed: int, points: int, width: int, eps: float, min_samples: int
+) -> None:
+    x = np.random.default_rng(seed).normal(size=(points, width)).astype(np.float32)
+    wanted = DBSCAN(eps=eps, min_samples=min_samples).fit_predict(x) if points else np.empty(0)
+    np.testing.assert_array_equal(cluster(x, eps, min_samples), wanted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_level_of_instructions_gives_the_same_answer_but_for_rounding(kind: str) -> None:
+    exact, single, native = models24((kind, UVY, COMMON), 0)
+    weights = random_weights(native.card, 0)
+    for level in (1, 3, 4):
+        model = NativeModel(native.card, weights, level=level)
+        assert model.level <= level
+        for hits in (0, 1, 37, 400):
+            event = random_event(np.random.default_rng(hits), hits, schema=native.card.schema)
+            expected = answer(exact, event), answer(single, event)
+            assert_as_near_as_nugraph(*expected, model.infer(event), RANDOM)
+
+
+@pytest.mark.parametrize("networks", [1, 2])
+def test_threads_get_the_answers_that_one_gets(networks: int) -> None:
+    card = card_of("24.7.1")
+    weights = random_weights(card, 0)
+    models = [NativeModel(card, weights) for _ in range(networks)]
+    rng = np.random.default_rng(0)
+    events = [random_event(rng, hits, schema=card.schema) for hits in (300, 1, 40, 0, 700)]
+    alone = [models[0].infer(event) for event in events]
+    wrong: list[str] = []
+
+    def work(number: int) -> None:
+        for turn in range(20):
+            which = (turn + number) % len(events)
+            answered = models[number % networks].infer(events[which])
+            wrong.extend(n for n, a in answered.items() if not np.array_equal(a, alone[which][n]))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_an_event_that_is_refused_does_not_spoil_the_next() -> None:
+    card = card_of("24.7.1")
+    native = NativeModel(card, random_weights(card, 0))
+    event = random_event(np.random.default_rng(0), 200, schema=card.schema)
+    before = native.infer(event)
+    columns = event.tensors()
+    columns["hit_table_hit_id"] = np.full(200, columns["spacepoint_table_hit_id_u"].max(), np.int32)
+    with pytest.raises(EventError, match="ids must be unique in a plane"):
+        native.infer(Event.from_tensors(columns, card.schema))
+    for name, array in native.infer(event).items():
+        np.testing.assert_array_equal(array, before[name])

@@ -20,8 +20,8 @@ from numl_demo.simulate import (
     simulate_events,
 )
 from numl_demo.train import Settings, evaluate, train
+from numl_serving.cardfile import read_card
 from numl_serving.golden import disagreements, read_golden
-from numl_serving.modelcard import read_card
 from numl_serving.runtime import Runtime
 from pynuml.labels import StandardLabels
 

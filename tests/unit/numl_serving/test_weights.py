@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numl_serving.cardfile import read_card
 from numl_serving.errors import ModelFilesError
 from numl_serving.importer import safetensors
-from numl_serving.modelcard import read_card
 from numl_serving.weights import read_weights
 from safetensors.numpy import save
 from small_models import NUGRAPH3, random_weights, write_model
