@@ -40,7 +40,9 @@ def compiler() -> list[str]:
             return [name]
     if importlib.util.find_spec("ziglang") is not None:
         return ZIG
-    raise SystemExit("error: no C++ compiler: scripts/kit-environment gets one (or install g++, or set CXX)")
+    raise SystemExit(
+        "error: no C++ compiler: scripts/kit-environment gets one (or install g++, or set CXX)"
+    )
 
 
 def qhull() -> tuple[Path, Path, Path]:
