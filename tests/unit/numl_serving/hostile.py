@@ -1,8 +1,8 @@
 """Requests of 10 MB that mean ill, each answered in a process of its own.
 
 ``python hostile.py NAME WIDTH`` prints as JSON how a model with so many features of a hit took the
-request: ``refused`` (the reason, or null if it was answered), ``seconds``, ``mib`` (the most memory that the process
-had, less what it had before) and ``mib_after``.
+request: ``refused`` (the reason, or null if it was answered), ``seconds``, ``mib`` (the most memory
+that the process had, less what it had before) and ``mib_after``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -156,7 +157,7 @@ def main(name: str, width: int) -> None:
 
 
 def _mib(field: str) -> float:
-    with open("/proc/self/status", encoding="ascii") as status:
+    with Path("/proc/self/status").open(encoding="ascii") as status:
         line = next(line for line in status if line.startswith(field))
     return int(line.split()[1]) / 1024
 

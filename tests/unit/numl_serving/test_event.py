@@ -56,7 +56,7 @@ def test_planes_and_features_make_the_columns() -> None:
         "spacepoint_table_hit_id_a",
         "spacepoint_table_hit_id_b",
     ]
-    assert POSITIONS == [name for name in names if "position" in name]
+    assert [name for name in names if "position" in name] == POSITIONS
 
 
 @given(events())
