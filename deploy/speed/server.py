@@ -18,8 +18,10 @@ from deploy.console import Say
 from deploy.deployment import Deployment, Ports, load_deployment
 from deploy.engines.local import LocalEngine
 from deploy.engines.own_weights import own_weights
+from deploy.environment.standard import standard_environment
 from deploy.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY
 from deploy.plan import LaunchPlan
+from deploy.repository.site import ENVIRONMENT_PARAMETER
 from deploy.repository.stage import VERSION, StagedModel, stage
 from deploy.server.command import RESTRICTED_APIS
 from deploy.server.golden import read_golden
@@ -198,6 +200,8 @@ def reference_model(model: StagedModel, server: Server, instances: int) -> Stage
     config.name = served_name(model.name, server)
     today = server == "today"
     parameters = {
+        # NuGraph's own code needs torch, which ours does without.
+        ENVIRONMENT_PARAMETER: str(standard_environment("cpu").environment.folder),
         "numl_bench": str(ENVIRONMENT_SOURCE),
         "threads": "0" if today else "1",
         "gradients": "on" if today else "off",

@@ -33,7 +33,7 @@ constexpr int kNodes = 12;  // that take the way through two layers together: wh
 static_assert(kNodes % kRows == 0, "a tile would end outside the buffers");
 
 typedef float Floats __attribute__((vector_size(kLanes * sizeof(float))));
-typedef int32_t Ints __attribute__((vector_size(kLanes * sizeof(int32_t))));
+typedef uint32_t Bits __attribute__((vector_size(kLanes * sizeof(uint32_t))));
 
 template <int lanes>
 inline Floats load(const float* from) {
@@ -82,9 +82,9 @@ inline Floats power_of_two(Floats x) {
   p = p * f + 2.40226507e-1f;
   p = p * f + 6.93147182e-1f;
   p = p * f + 1.0f;
-  Ints exponent;
+  Bits exponent;
   std::memcpy(&exponent, &shifted, sizeof exponent);
-  exponent = (exponent << 23) + (127 << 23);
+  exponent = (exponent << 23) + (127u << 23);
   Floats power;
   std::memcpy(&power, &exponent, sizeof power);
   return p * power;

@@ -157,8 +157,8 @@ def main(name: str, width: int) -> None:
 
 
 def _mib(field: str) -> float:
-    status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    line = next(line for line in status if line.startswith(field))
+    with Path("/proc/self/status").open(encoding="ascii") as status:
+        line = next(line for line in status if line.startswith(field))
     return int(line.split()[1]) / 1024
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from comparing import differences
 from numl_demo.simulate import simulate_event
-from numl_serving.modelcard import read_card
+from numl_serving.cardfile import read_card
 from numl_serving.native import NativeModel
 from numl_serving.weights import read_weights
 from oracle25 import simulated
