@@ -31,7 +31,7 @@ def test_a_quick_run_measures_every_way_and_leaves_nothing(kit: Kit, tmp_path: P
     assert {entry["path"] for entry in run["in_process"]} >= {
         "reference, gradients on",
         "reference, gradients off",
-        "numl_serving, eager",
+        "numl_serving",
     }
     served = run["served"]
     assert {entry["server"] for entry in served} == {"ours", "today", "best"}
@@ -95,5 +95,5 @@ def test_instances_in_processes_are_measured_beside_those_in_threads(
     assert set(shapes) == {"a process for each", "a thread for each"}
     for shape in shapes.values():
         assert shape["ready"] > 0
-        assert shape["resident"] > 50e6
+        assert shape["resident"] > 20e6
         assert all(rate > 0 for rate in shape["rates"].values())

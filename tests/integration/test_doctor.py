@@ -122,7 +122,7 @@ def test_a_cache_that_is_too_small_for_the_environment_is_named_before_a_launch(
     small.mkdir()
     ill = site(f"mount -t tmpfs -o size=10m none {small}", XDG_CACHE_HOME=str(small))
     found = ill.problem("for the execution environment")
-    assert found[0].startswith("disk too small: 3.0 GB needed")
+    assert found[0].startswith("disk too small: 500 MB needed")
     assert ill.refusal() == found
 
 
