@@ -1,4 +1,4 @@
-"""A site's own repository for real servers: plain numpy, an environment of its own, no NuGraph."""
+"""A site's own repository for real servers: an environment of its own beside NuGraph's."""
 
 from __future__ import annotations
 
@@ -51,6 +51,9 @@ class TritonPythonModel:
         config.add_input({"name": "x", "data_type": "TYPE_FP32", "dims": [-1]})
         config.add_output({"name": "y", "data_type": "TYPE_FP32", "dims": [-1]})
         return config
+
+    def initialize(self, args):
+        import nugraph, pynuml, pytorch_lightning, torch_geometric
 
     def execute(self, requests):
         return [pb.InferenceResponse([
