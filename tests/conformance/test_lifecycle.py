@@ -159,7 +159,7 @@ def test_it_keeps_to_the_cores_it_is_given(kit: Kit) -> None:
 
 
 def test_a_memory_limit_that_is_too_small_is_the_cause_that_is_told(kit: Kit) -> None:
-    answer = kit.json("up", "--name", "small", "--models", "nugraph3", "--memory", "100m")
+    answer = kit.json("up", "--name", "small", "--models", "nugraph3", "--memory", "40m")
     assert answer["status"] == 1
     assert "memory" in answer["error"], answer
     assert not kit.leftovers("small")

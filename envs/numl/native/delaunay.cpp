@@ -25,7 +25,7 @@ constexpr double kRounding = 16.0 * DBL_EPSILON;
 
 // Hits of a plane up to which QHull is asked where the triangulation below is too close a call: it
 // takes 50 microseconds for each, and several times the memory.
-constexpr int32_t kMostForQhull = 20000;
+constexpr int32_t kMostForQhull = 5000;
 
 // Guibas and Stolfi, "Primitives for the manipulation of general subdivisions and the computation
 // of Voronoi diagrams", ACM Transactions on Graphics 4 (1985). An edge has two directions, e and

@@ -1,4 +1,4 @@
-"""Requests of 10 MB that mean ill, each answered in a process of its own.
+"""The largest requests that are taken, and that mean ill, each in a process of its own.
 
 ``python hostile.py NAME WIDTH`` prints as JSON how a model with so many features of a hit took the
 request: ``refused`` (the reason, or null if it was answered), ``seconds``, ``mib`` (the most memory
@@ -23,16 +23,15 @@ from numl_serving.modelcard import Head, ModelCard, NetworkSpec, Source, Weights
 from numl_serving.native import NativeModel
 from numpy.typing import NDArray
 
-BYTES = 10_000_000
-HITS = BYTES // 24
-SPACEPOINTS = BYTES // 16
-BOTH = BYTES // 40
+HITS = 100_000
+SPACEPOINTS = 300_000
+BOTH = HITS
 
 CARD = ModelCard(
     network=NetworkSpec(
         kind="nugraph3",
         generation="24.7.1",
-        iterations=1,
+        iterations=5,
         hit_width=128,
         nexus_width=32,
         event_width=32,
@@ -102,7 +101,7 @@ EVENTS: Mapping[str, Callable[[], Event]] = {
     "one point": lambda: event(HITS, wire=7, time=3),
     "one point far away": lambda: event(HITS, wire=10**9, time=1e30),
     "as many at one point as QHull is asked for": lambda: event(
-        60_000, plane=np.arange(60_000) % 3, wire=10**9, time=1e30
+        15_000, plane=np.arange(15_000) % 3, wire=10**9, time=1e30
     ),
     "one wire": lambda: event(HITS, wire=7, time=_RNG.uniform(0, 6400, HITS)),
     "one time": lambda: event(HITS, wire=np.arange(HITS), time=7),
@@ -119,7 +118,7 @@ EVENTS: Mapping[str, Callable[[], Event]] = {
         HITS, wire=_RNG.integers(0, 3456, HITS), time=np.where(np.arange(HITS) == 5, 3e38, 1)
     ),
     "spacepoints without hits": lambda: event(0, SPACEPOINTS),
-    "spacepoints of one hit": lambda: event(1, SPACEPOINTS - 2, named=0),
+    "spacepoints of one hit": lambda: event(1, SPACEPOINTS, named=0),
     "spacepoints of many hits": lambda: event(
         BOTH,
         BOTH,
@@ -130,9 +129,11 @@ EVENTS: Mapping[str, Callable[[], Event]] = {
         named=np.arange(BOTH) // 3,
     ),
     "one id": lambda: event(BOTH, BOTH, plane=np.arange(BOTH) % 3, hit_id=7, named=7),
-    "one id for the hits of few spacepoints": lambda: event(HITS - 10, 10, hit_id=7, named=7),
+    "one id for the hits of few spacepoints": lambda: event(HITS, 10, hit_id=7, named=7),
+    "a hit too many": lambda: event(HITS + 1),
+    "a spacepoint too many": lambda: event(0, SPACEPOINTS + 1),
 }
-"""Events of 10 MB, by what they are."""
+"""Events by what they are."""
 
 
 def main(name: str, width: int) -> None:
