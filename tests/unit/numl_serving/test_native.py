@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,9 @@ Answer = Mapping[str, NDArray[Any]]
 
 RANDOM = 20
 """How many times nugraph's own error is allowed with random weights."""
+
+RAW = 200
+"""The same for NuGraph2 of 25.4, whose gates and layers see wires and ticks in their thousands."""
 
 COMMON = ("integral", "rms")
 CASES24 = [
@@ -199,7 +203,7 @@ def test_answers_equal_those_of_nugraph_25_4(
         planes=[plane for plane in range(len(layout.planes)) if plane != without],
         duplicates=duplicates,
     )
-    assert_equal_to_25(models25.random(layout), event, RANDOM)
+    assert_equal_to_25(models25.random(layout), event, RAW if layout.kind == "nugraph2" else RANDOM)
 
 
 @pytest.mark.parametrize("kind", ["nugraph3", "nugraph2"])
@@ -211,29 +215,37 @@ def test_trained_weights_of_25_4_give_nugraph_s_answers(
     assert_equal_to_25(pair, simulated(simulate_event(8, 1, hits), pair[1].card.schema))
 
 
+def in_the_order_of_the_request(answered: Answer, event: Event, output: str) -> NDArray[Any]:
+    parts = [answered[f"{output}_{plane}"] for plane in event.schema.planes]
+    order = np.argsort(np.argsort(event.hit("local_plane"), kind="stable"))
+    joined: NDArray[Any] = np.concatenate(parts)[order]
+    return joined
+
+
 def test_instances_are_the_clusters_of_scikit_learn_in_the_order_of_the_request(
     models25: Models,
 ) -> None:
     model, native = models25.random(CASES25[2])
     rule = native.card.clustering
     assert rule is not None
-    card = replace(native.card, clustering=replace(rule, eps=5.0, min_samples=3))
-    native, found = NativeModel(card, model.weights), 0
-    for seed, hits in enumerate((0, 1, 40, 1500)):
-        event = random_event(np.random.default_rng(seed), hits, schema=card.schema)
-        answered = native.infer(event)
-        order = np.argsort(np.argsort(event.hit("local_plane"), kind="stable"))
-        rows = {
-            output: np.concatenate([answered[f"{output}_{name}"] for name in card.planes])[order]
+    found = 0
+    rules = (rule, replace(rule, signal=None, semantic=None))
+    for eps, rule, hits in product(np.geomspace(1e-3, 10, 9), rules, (0, 1, 40, 1500)):
+        rule = replace(rule, eps=eps, min_samples=3)
+        card = replace(native.card, clustering=rule)
+        event = random_event(np.random.default_rng(hits), hits, schema=card.schema)
+        answered = NativeModel(card, model.weights).infer(event)
+        filters, semantic, coordinates, labels = (
+            in_the_order_of_the_request(answered, event, output)
             for output in ("x_filter", "x_semantic", "ox", "x_i")
-        }
-        taken = rows["x_filter"] > 0.5
-        taken &= rows["x_semantic"].argmax(axis=1) != rule.background
+        )
+        taken = np.full(hits, True)
+        if rule.signal is not None:
+            taken = (filters > 0.5) & (semantic.argmax(axis=1) != rule.background)
         wanted = np.full(hits, -1)
         if taken.any():
-            coordinates = rows["ox"][taken]
-            wanted[taken] = DBSCAN(eps=5.0, min_samples=3).fit_predict(coordinates)
-        np.testing.assert_array_equal(rows["x_i"], wanted)
+            wanted[taken] = DBSCAN(eps=eps, min_samples=3).fit_predict(coordinates[taken])
+        np.testing.assert_array_equal(labels, wanted)
         found = max(found, wanted.max(initial=-1))
     assert found > 0
 
