@@ -14,6 +14,7 @@ import numpy as np
 import pytorch_lightning as lightning
 import torch
 from pytorch_lightning.loggers.logger import DummyLogger
+from pytorch_lightning.plugins.environments import LightningEnvironment
 from torch.utils.data import DataLoader
 from torch_geometric.data import HeteroData
 
@@ -104,6 +105,8 @@ def train(
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=1,
+        # Else Lightning asks MPI, which nobody may have initialised.
+        plugins=[LightningEnvironment()],
         max_epochs=settings.epochs,
         # nugraph's modules write to TensorBoard without asking; nobody reads it here
         logger=DummyLogger(),
