@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 import pytorch_lightning as lightning
 import torch
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning.loggers.logger import DummyLogger
-from pytorch_lightning.plugins.environments import LightningEnvironment
 from torch.utils.data import DataLoader
 from torch_geometric.data import HeteroData
 
