@@ -1,6 +1,7 @@
 #include "library.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <mutex>
@@ -188,10 +189,13 @@ void numl_network_free(numl_network* network) { delete network; }
 int32_t numl_network_level(const numl_network* network) { return network->level; }
 
 int32_t numl_infer(numl_network* network, const Event* event, float* const* outputs,
-                   int32_t* const* clusters, char* error, int64_t size) {
+                   int32_t* const* clusters, double* graph_seconds, char* error, int64_t size) {
   const std::lock_guard<std::mutex> lock(network->busy);
   const int32_t status = guarded(error, size, [&] {
+    const auto start = std::chrono::steady_clock::now();
     const Graph graph = build_graph(*event);
+    *graph_seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     network->run(network->network, view(graph), outputs, &network->arena);
     if (!finite(*network, graph, outputs)) {
       return NUML_NOT_FINITE;

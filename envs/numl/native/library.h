@@ -58,9 +58,10 @@ int32_t numl_network_level(const numl_network* network);
 
 // Answers an event: outputs[h * planes + plane] for heads on hits, [hits of the plane, width], and
 // outputs[h * planes] for heads on the event, [width]; clusters[plane], [hits of the plane], with a
-// clustering. Rows of a plane are in the order of the request. A second call waits.
+// clustering. Rows of a plane are in the order of the request. `graph_seconds` becomes the time that
+// the graph took. A second call waits.
 int32_t numl_infer(numl_network* network, const numl::Event* event, float* const* outputs,
-                   int32_t* const* clusters, char* error, int64_t size);
+                   int32_t* const* clusters, double* graph_seconds, char* error, int64_t size);
 
 // The graph alone, whose lists stay valid until it is freed. Null, and a reason in `error`, for an
 // event that is refused.

@@ -23,7 +23,7 @@ class BatchResult:
         outputs: For each event, in the order of the request, its outputs by name, or the error
             that it met alone.
         batches: Times that the network ran.
-        preprocess_s: Seconds spent on building graphs; 0 where that is part of the network.
+        preprocess_s: Seconds spent on building graphs.
         network_s: Seconds spent in the network, transfers to and from the device included.
     """
 

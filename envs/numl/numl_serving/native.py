@@ -115,7 +115,11 @@ def _open() -> ctypes.CDLL:
         ("numl_network_new", c_void_p, (POINTER(_Card), *text)),
         ("numl_network_free", None, (c_void_p,)),
         ("numl_network_level", c_int32, (c_void_p,)),
-        ("numl_infer", c_int32, (c_void_p, POINTER(_Event), c_void_p, c_void_p, *text)),
+        (
+            "numl_infer",
+            c_int32,
+            (c_void_p, POINTER(_Event), c_void_p, c_void_p, POINTER(c_double), *text),
+        ),
         ("numl_graph_new", c_void_p, (POINTER(_Event), *text)),
         ("numl_graph_free", None, (c_void_p,)),
         ("numl_graph_integers", c_int64, (c_void_p, c_int32, POINTER(c_void_p))),
@@ -203,12 +207,16 @@ class NativeModel:
         return int(_library.numl_network_level(self._handle))
 
     def infer(self, event: Event) -> dict[str, NDArray[Any]]:
+        """Answer an event; `timed` says more."""
+        return self.timed(event)[0]
+
+    def timed(self, event: Event) -> tuple[dict[str, NDArray[Any]], float]:
         """Answer an event.
 
         Returns:
             Every tensor of the card's outputs, by name: ``[hits in plane, width]``, or ``[hits in
             plane]`` of a scalar head; ``[1, width]`` of a head on the event. The rows of a plane
-            are in the order of its hits in the event.
+            are in the order of its hits in the event. And the seconds that the graph took.
 
         Raises:
             EventError: The event is too large, its ids would unfold into too many edges, or its
@@ -238,14 +246,17 @@ class NativeModel:
                 clusters[plane] = labels.ctypes.data
         columns = event_columns(event, card.hit_features, card.position_scale)
         error = ctypes.create_string_buffer(_ERROR_BYTES)
-        status = _library.numl_infer(self._handle, columns, pointers, clusters, error, _ERROR_BYTES)
+        graph_s = c_double()
+        status = _library.numl_infer(
+            self._handle, columns, pointers, clusters, graph_s, error, _ERROR_BYTES
+        )
         if status == _NOT_FINITE:
             raise EventError(too_large(event))
         if status == _EVENT_REFUSED:
             raise EventError(error.value.decode())
         if status == _FAILED:
             raise RuntimeError(error.value.decode())
-        return outputs
+        return outputs, graph_s.value
 
 
 def event_columns(

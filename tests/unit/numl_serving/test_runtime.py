@@ -112,13 +112,13 @@ class Failing:
     def __init__(self, card: ModelCard, weights: Any) -> None:
         pass
 
-    def infer(self, event: Event) -> dict[str, Any]:
+    def timed(self, event: Event) -> tuple[dict[str, Any], float]:
         match event.hit("hit_id").min():
             case 100:
                 raise EventError("the event unfolds into too many edges")
             case 200:
                 raise MemoryError("std::bad_alloc")
-        return {"x": event.hit("hit_id")}
+        return {"x": event.hit("hit_id")}, 0.25
 
 
 def test_an_event_that_fails_fails_alone(
@@ -127,7 +127,9 @@ def test_an_event_that_fails_fails_alone(
     monkeypatch.setattr(runtime, "NativeModel", Failing)
     loaded = Runtime.load(directories["nugraph3"])
     events = [random_event(NUGRAPH3.schema, 3, first_id=first) for first in (0, 100, 200, 400)]
-    good, exploding, failing, other = loaded.infer_batch(events).outputs
+    batch = loaded.infer_batch(events)
+    assert batch.preprocess_s == 0.5, "the graphs of the events that were answered"
+    good, exploding, failing, other = batch.outputs
     assert isinstance(good, dict)
     assert isinstance(other, dict)
     assert isinstance(exploding, EventError)
