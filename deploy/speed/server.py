@@ -120,10 +120,13 @@ def benchmark_server(
     folder = DeploymentFolder(deployment.name)
     plan = open_plan(engine.plan(deployment=deployment), scratch=folder.path)
     staged = list(engine.models(deployment=deployment))
+    full = standard_environment("cpu").environment  # NuGraph's own code needs torch
     for model in tuple(staged):
         for server in servers:
             if server != "ours":
-                staged.append(reference_model(model, server, deployment.instance_count()))
+                staged.append(
+                    reference_model(model, server, deployment.instance_count(), full.folder)
+                )
     folder.path.mkdir(parents=True, exist_ok=True)
     golden = {model.name: read_golden(model.copies[f"{VERSION}/golden.npz"]) for model in staged}
     with ExitStack() as stack:
@@ -187,21 +190,23 @@ def open_plan(plan: LaunchPlan, *, scratch: Path) -> LaunchPlan:
     return plan.model_copy(update={"arguments": tuple(words), "variables": variables})
 
 
-def reference_model(model: StagedModel, server: Server, instances: int) -> StagedModel:
+def reference_model(
+    model: StagedModel, server: Server, instances: int, environment: Path
+) -> StagedModel:
     """Return a model that answers with NuGraph's own code.
 
     Args:
         model: Ours, with the weights to use.
         server: Which reference.
         instances: Our instances.
+        environment: One that has NuGraph's own code.
     """
     config = type(model.config)()
     config.CopyFrom(model.config)
     config.name = served_name(model.name, server)
     today = server == "today"
     parameters = {
-        # NuGraph's own code needs torch, which ours does without.
-        ENVIRONMENT_PARAMETER: str(standard_environment("cpu").environment.folder),
+        ENVIRONMENT_PARAMETER: str(environment),
         "numl_bench": str(ENVIRONMENT_SOURCE),
         "threads": "0" if today else "1",
         "gradients": "on" if today else "off",
