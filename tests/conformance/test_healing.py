@@ -44,8 +44,12 @@ def test_a_killed_server_is_started_again(kit: Kit, single: dict[str, Any]) -> N
     # A container that takes its place has the same name: only what lies in /dev/shm counts.
     regions = {left for left in kit.leftovers("single") if left.is_absolute()}
     os.kill(single["server"]["pid"], signal.SIGKILL)
-    until(lambda: kit.json("status", "--name", "single")["status"] != 0, 5, "the notice")
-    until(lambda: kit.json("status", "--name", "single")["status"] == 0, 60, "the restart")
+
+    def restarted() -> bool:
+        status = kit.json("status", "--name", "single")
+        return bool(status["state"]["restarts"]) and status["status"] == 0
+
+    until(restarted, 65, "the notice and the restart")
     status = kit.json("status", "--name", "single")
     assert status["state"]["restarts"] == 1
     assert status["state"]["server"] != single["server"]
