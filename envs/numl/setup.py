@@ -1,14 +1,12 @@
 """Compiles the native library when the wheel is built; all else is in pyproject.toml.
 
-The compiler is ``$CXX``, else the system's, else that of PyPI's ``ziglang`` if it is installed.
-The library has a C interface: one wheel serves every Python of a platform.
+``native/compiler.py`` says by which compiler. The library has a C interface: one wheel serves every
+Python of a platform.
 """
 
 import importlib.metadata
-import importlib.util
 import os
 import platform
-import shlex
 import shutil
 import subprocess
 import sys
@@ -21,28 +19,15 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 SOURCES = Path(__file__).parent / "native"
-# For a glibc no newer than Triton's own wheel asks for.
-ZIG = [sys.executable, "-m", "ziglang", "c++", "-target", f"{platform.machine()}-linux-gnu.2.28"]
+sys.path.insert(0, str(SOURCES))
+from compiler import ZIG, compiler  # noqa: E402  (no package: only built with it)
+
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-Wall", "-Wextra", "-ffp-contract=fast"]
-FLAGS += ["-fno-math-errno", "-Wno-psabi"]
+FLAGS += ["-fno-math-errno", "-fno-exceptions", "-fno-rtti", "-Wno-psabi"]
 LEVELS = {"baseline": []}
 if platform.machine() == "x86_64":
     LEVELS["baseline"] = ["-march=x86-64-v2"]
     LEVELS |= {f"x86_64_v{n}": [f"-march=x86-64-v{n}"] for n in (3, 4)}
-
-
-def compiler() -> list[str]:
-    """Return the compiler's command."""
-    if os.environ.get("CXX"):
-        return shlex.split(os.environ["CXX"])
-    for name in ("g++", "clang++", "c++"):
-        if shutil.which(name):
-            return [name]
-    if importlib.util.find_spec("ziglang") is not None:
-        return ZIG
-    raise SystemExit(
-        "error: no C++ compiler: scripts/kit-environment gets one (or install g++, or set CXX)"
-    )
 
 
 def qhull() -> tuple[Path, Path, Path]:
@@ -83,9 +68,11 @@ def compile_library(to: Path) -> None:
         # No trace of the machine: the same sources and compiler give the same bytes.
         link = ["-shared", "-s", "-Wl,--build-id=none", "-Wl,-rpath,$ORIGIN", "-Wl,-z,defs"]
         link += [f"-Wl,--version-script={SOURCES / 'exports.map'}"]
-        link += [] if command == ZIG else ["-static-libstdc++", "-static-libgcc"]
+        # Nothing of C++'s run-time library is needed, which ziglang would first have to make.
+        link += ["-Wl,--as-needed"]
+        linker = [*ZIG[:3], "cc", *ZIG[4:]] if command == ZIG else [*command, "-static-libgcc"]
         made = [*map(str, sorted(objects)), str(to / library.name), "-lm"]
-        subprocess.run([*command, *link, "-o", str(to / "libnuml.so"), *made], check=True)
+        subprocess.run([*linker, *link, "-o", str(to / "libnuml.so"), *made], check=True)
 
 
 class BuildWithLibrary(build_py):

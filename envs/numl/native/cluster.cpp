@@ -1,20 +1,14 @@
 #include "cluster.h"
 
-#include <algorithm>
-#include <numeric>
-#include <vector>
-
 namespace numl {
 
 void cluster(const float* x, int32_t points, int32_t width, double eps, int32_t min_samples,
-             int32_t* labels) {
+             int32_t* labels, Arena* arena) {
   // Sorted by the first coordinate, all neighbours of a point lie in a range.
-  std::vector<int32_t> order(points);
-  std::iota(order.begin(), order.end(), 0);
+  List<int32_t> order = numbers_to(arena, points);
   const auto first = [&](int32_t i) { return static_cast<double>(x[int64_t{i} * width]); };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return first(a) < first(b); });
-  std::vector<int32_t> place(points);
+  sort(arena, &order, [&](int32_t a, int32_t b) { return first(a) < first(b); });
+  List<int32_t> place(arena, points);
   for (int32_t at = 0; at < points; ++at) {
     place[order[at]] = at;
   }
@@ -26,7 +20,7 @@ void cluster(const float* x, int32_t points, int32_t width, double eps, int32_t 
     }
     return square <= eps * eps;
   };
-  const auto neighbours = [&](int32_t point, std::vector<int32_t>* found) {
+  const auto neighbours = [&](int32_t point, List<int32_t>* found) {
     found->clear();
     int32_t begin = place[point], end = begin;
     while (begin > 0 && first(point) - first(order[begin - 1]) <= eps) {
@@ -42,13 +36,15 @@ void cluster(const float* x, int32_t points, int32_t width, double eps, int32_t 
     }
   };
 
-  std::vector<int32_t> found, stack;
-  std::vector<char> core(points);
+  List<int32_t> found(arena), stack(arena);
+  List<char> core(arena, points);
   for (int32_t point = 0; point < points; ++point) {
     neighbours(point, &found);
     core[point] = static_cast<int32_t>(found.size()) >= min_samples;
   }
-  std::fill(labels, labels + points, -1);
+  for (int32_t point = 0; point < points; ++point) {
+    labels[point] = -1;
+  }
   int32_t label = 0;
   for (int32_t point = 0; point < points; ++point) {
     if (labels[point] != -1 || !core[point]) {

@@ -1,7 +1,9 @@
 // DBSCAN, as scikit-learn's class of that name labels.
 #pragma once
 
-#include <cstdint>
+#include <stdint.h>
+
+#include "arena.h"
 
 namespace numl {
 
@@ -11,6 +13,6 @@ constexpr int32_t kMostPoints = 20000;
 // labels[i] = the cluster of a point, numbered from 0 in the order of their first core points, or
 // -1 for none. `x` holds `width` coordinates for each point.
 void cluster(const float* x, int32_t points, int32_t width, double eps, int32_t min_samples,
-             int32_t* labels);
+             int32_t* labels, Arena* arena);
 
 }  // namespace numl

@@ -1,10 +1,7 @@
 #include "delaunay.h"
 
-#include <algorithm>
-#include <cfloat>
-#include <cmath>
-#include <cstdio>
-#include <numeric>
+#include <float.h>
+#include <stdio.h>
 
 #include <libqhull_r/qhull_ra.h>
 
@@ -15,8 +12,16 @@ struct Point {
   double x, y;
 };
 
+// Of a part of the hull.
+struct Ends {
+  int32_t left, right;
+};
+
+double smaller(double a, double b) { return b < a ? b : a; }
+double larger(double a, double b) { return a < b ? b : a; }
+
 double distance(const Point& a, const Point& b) {
-  return std::sqrt((a.x - b.x) * (a.x - b.x) + (a.y - b.y) * (a.y - b.y));
+  return __builtin_sqrt((a.x - b.x) * (a.x - b.x) + (a.y - b.y) * (a.y - b.y));
 }
 
 // The rounding of the determinants below, by Shewchuk's bounds ("Adaptive precision floating-point
@@ -33,13 +38,18 @@ constexpr int32_t kMostForQhull = 5000;
 class Subdivision {
  public:
   // `margin` is a length: what points have to be off the circles and lines that matter.
-  Subdivision(const std::vector<Point>& points, double margin)
-      : points_(points), margin_(margin) {
+  Subdivision(const List<Point>& points, double margin, Arena* arena)
+      : points_(points),
+        margin_(margin),
+        origin_(arena),
+        next_(arena),
+        previous_(arena),
+        free_(arena) {
     // In proportion to the work of the algorithm, of which each point is a part at each level.
-    for (size_t part = points.size() + 1; part > 0; part /= 2) {
+    for (int64_t part = points.size() + 1; part > 0; part /= 2) {
       steps_left_ += 16 * (points.size() + 1);
     }
-    const size_t edges = 6 * points.size() + 16;
+    const int64_t edges = 6 * points.size() + 16;
     origin_.reserve(edges);
     next_.reserve(edges);
     previous_.reserve(edges);
@@ -127,7 +137,7 @@ class Subdivision {
     }
     const double left = (b.x - a.x) * (c.y - a.y), right = (b.y - a.y) * (c.x - a.x);
     const double det = left - right;
-    certain_ &= std::abs(det) > kRounding * (std::abs(left) + std::abs(right));
+    certain_ &= __builtin_fabs(det) > kRounding * (__builtin_fabs(left) + __builtin_fabs(right));
     return det;
   }
 
@@ -141,15 +151,15 @@ class Subdivision {
     const double bc = bx * cy - by * cx, ca = cx * ay - cy * ax, ab = ax * by - ay * bx;
     const double a2 = ax * ax + ay * ay, b2 = bx * bx + by * by, c2 = cx * cx + cy * cy;
     const double det = a2 * bc + b2 * ca + c2 * ab;
-    const double size = a2 * (std::abs(bx * cy) + std::abs(by * cx)) +
-                        b2 * (std::abs(cx * ay) + std::abs(cy * ax)) +
-                        c2 * (std::abs(ax * by) + std::abs(ay * bx));
-    certain_ &= std::abs(det) > kRounding * size;
+    const double size = a2 * (__builtin_fabs(bx * cy) + __builtin_fabs(by * cx)) +
+                        b2 * (__builtin_fabs(cx * ay) + __builtin_fabs(cy * ax)) +
+                        c2 * (__builtin_fabs(ax * by) + __builtin_fabs(ay * bx));
+    certain_ &= __builtin_fabs(det) > kRounding * size;
     return det;
   }
 
   // The hull's edges at the leftmost point (counter-clockwise) and at the rightmost (clockwise).
-  std::pair<int32_t, int32_t> build(int32_t first, int32_t last) {
+  Ends build(int32_t first, int32_t last) {
     const int32_t count = last - first;
     if (count == 2) {
       const int32_t e = make(first, first + 1);
@@ -234,8 +244,8 @@ class Subdivision {
       const double twice = area(a, b, c);
       if (twice <= 0 || left_next(left_next(after)) != e) {
         // The outside is on the left of e, and of the edge after it.
-        const double side = std::abs(b.x - a.x) + std::abs(b.y - a.y) + std::abs(c.x - a.x) +
-                            std::abs(c.y - a.y);
+        const double side = __builtin_fabs(b.x - a.x) + __builtin_fabs(b.y - a.y) + __builtin_fabs(c.x - a.x) +
+                            __builtin_fabs(c.y - a.y);
         if (!(-twice > margin_ * side)) {
           return false;
         }
@@ -256,11 +266,11 @@ class Subdivision {
     return certain_;
   }
 
-  const std::vector<Point>& points_;
+  const List<Point>& points_;
   const double margin_;
   bool certain_ = true;
   int64_t steps_left_ = 0;
-  std::vector<int32_t> origin_, next_, previous_, free_;
+  List<int32_t> origin_, next_, previous_, free_;
 };
 
 // Moves points as QHull does at its first attempt (its functions qh_detjoggle, qh_joggleinput and
@@ -269,13 +279,13 @@ class Subdivision {
 double joggle_points(const float* xy, int32_t points, Point* joggled) {
   double low[2] = {xy[0], xy[1]}, high[2] = {xy[0], xy[1]};
   for (int32_t i = 0; i < 2 * points; ++i) {
-    low[i % 2] = std::min<double>(low[i % 2], xy[i]);
-    high[i % 2] = std::max<double>(high[i % 2], xy[i]);
+    low[i % 2] = smaller(low[i % 2], xy[i]);
+    high[i % 2] = larger(high[i % 2], xy[i]);
   }
-  const double size[3] = {std::max(high[0], -low[0]), std::max(high[1], -low[1]),
-                          std::max(high[0] - low[0], high[1] - low[1])};
-  const double largest = std::max({size[0], size[1], size[2]});
-  const double sum = std::min(std::sqrt(3.0) * largest, size[0] + size[1] + size[2]);
+  const double size[3] = {larger(high[0], -low[0]), larger(high[1], -low[1]),
+                          larger(high[0] - low[0], high[1] - low[1])};
+  const double largest = larger(larger(size[0], size[1]), size[2]);
+  const double sum = smaller(__builtin_sqrt(3.0) * largest, size[0] + size[1] + size[2]);
   const double joggle = 30000.0 * DBL_EPSILON * (3.0 * sum * 1.01 + largest);
   int64_t random = 1;
   const auto next = [&random] {
@@ -293,12 +303,12 @@ double joggle_points(const float* xy, int32_t points, Point* joggled) {
 }
 
 // QHull's triangles; false if it refuses the points.
-bool qhull(const float* xy, int32_t points, bool relative, std::vector<Edge>* edges) {
-  std::vector<double> coordinates(2 * static_cast<size_t>(points));
-  for (size_t i = 0; i < coordinates.size(); ++i) {
+bool qhull(const float* xy, int32_t points, bool relative, List<Edge>* edges, Arena* arena) {
+  List<double> coordinates(arena, 2 * int64_t{points});
+  for (int64_t i = 0; i < coordinates.size(); ++i) {
     coordinates[i] = static_cast<double>(xy[i]) - (relative ? xy[i % 2] : 0.0f);
   }
-  FILE* silent = std::fopen("/dev/null", "w");
+  FILE* silent = fopen("/dev/null", "w");
   if (silent == nullptr) {
     return false;
   }
@@ -328,28 +338,28 @@ bool qhull(const float* xy, int32_t points, bool relative, std::vector<Edge>* ed
   qh_freeqhull(qh, !qh_ALL);
   int leaked, blocks;
   qh_memfreeshort(qh, &leaked, &blocks);
-  std::fclose(silent);
+  fclose(silent);
   return !failed;
 }
 
 }  // namespace
 
-bool triangulate(const float* xy, int32_t points, bool any, std::vector<Edge>* edges) {
-  std::vector<Point> joggled(points);
+bool triangulate(const float* xy, int32_t points, bool any, List<Edge>* edges,
+                 Arena* arena) {
+  List<Point> joggled(arena, points);
   const double joggle = joggle_points(xy, points, joggled.data());
-  std::vector<int32_t> order(points);
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+  List<int32_t> order = numbers_to(arena, points);
+  sort(arena, &order, [&](int32_t a, int32_t b) {
     return joggled[a].x != joggled[b].x ? joggled[a].x < joggled[b].x
                                         : joggled[a].y < joggled[b].y;
   });
-  std::vector<Point> sorted(points);
+  List<Point> sorted(arena, points);
   for (int32_t i = 0; i < points; ++i) {
     sorted[i] = joggled[order[i]];
   }
   // QHull joggles anew where a point is off a plane by less than its rounding, a thirty-thousandth
   // of the joggle. Seen from the lifted points, lengths are shorter: hence the fiftieth.
-  Subdivision subdivision(sorted, joggle / 50);
+  Subdivision subdivision(sorted, joggle / 50, arena);
   const Subdivision::Result result = subdivision.run();
   if (result == Subdivision::Result::lost ||
       (result == Subdivision::Result::uncertain && !any)) {
@@ -359,7 +369,7 @@ bool triangulate(const float* xy, int32_t points, bool any, std::vector<Edge>* e
   return true;
 }
 
-void delaunay(const float* xy, int32_t points, std::vector<Edge>* edges) {
+void delaunay(const float* xy, int32_t points, List<Edge>* edges, Arena* arena) {
   if (points < 4) {
     for (int32_t a = 0; a < points; ++a) {
       for (int32_t b = a + 1; b < points; ++b) {
@@ -369,13 +379,12 @@ void delaunay(const float* xy, int32_t points, std::vector<Edge>* edges) {
     return;
   }
   const bool small = points <= kMostForQhull;
-  if (triangulate(xy, points, !small, edges) ||
-      (small && (qhull(xy, points, false, edges) || qhull(xy, points, true, edges)))) {
+  if (triangulate(xy, points, !small, edges, arena) ||
+      (small && (qhull(xy, points, false, edges, arena) || qhull(xy, points, true, edges, arena)))) {
     return;
   }
-  std::vector<int32_t> order(points);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [xy](int32_t a, int32_t b) {
+  List<int32_t> order = numbers_to(arena, points);
+  sort(arena, &order, [xy](int32_t a, int32_t b) {
     return xy[2 * a] != xy[2 * b] ? xy[2 * a] < xy[2 * b] : xy[2 * a + 1] < xy[2 * b + 1];
   });
   for (int32_t i = 1; i < points; ++i) {

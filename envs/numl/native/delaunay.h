@@ -1,13 +1,15 @@
 // Delaunay triangulation of the hits of one plane.
 #pragma once
 
-#include <cstdint>
-#include <utility>
-#include <vector>
+#include <stdint.h>
+
+#include "arena.h"
 
 namespace numl {
 
-using Edge = std::pair<int32_t, int32_t>;
+struct Edge {
+  int32_t first, second;
+};
 
 // Appends each pair of neighbours once, in any order. `xy` holds x and y of each point, floats.
 //
@@ -19,10 +21,10 @@ using Edge = std::pair<int32_t, int32_t>;
 // relative to the first one, and should it refuse these as well, they form a chain in the order of
 // x, then y. Fewer than four are all connected. Of many points QHull is not asked, as it could take
 // minutes: the triangulation counts even where another joggle could change it.
-void delaunay(const float* xy, int32_t points, std::vector<Edge>* edges);
+void delaunay(const float* xy, int32_t points, List<Edge>* edges, Arena* arena);
 
 // The divide-and-conquer part alone; false, with nothing appended, where QHull has to be asked. With
 // `any`, only where there is no triangulation.
-bool triangulate(const float* xy, int32_t points, bool any, std::vector<Edge>* edges);
+bool triangulate(const float* xy, int32_t points, bool any, List<Edge>* edges, Arena* arena);
 
 }  // namespace numl

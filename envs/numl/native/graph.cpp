@@ -1,34 +1,38 @@
 #include "graph.h"
 
-#include <algorithm>
-#include <numeric>
-
 #include "delaunay.h"
 
 namespace numl {
 namespace {
 
+struct Range {
+  int32_t begin, end;
+};
+
 // Finds the hits of one plane by their id, a few lookups in a table where ids are dense.
 class HitsById {
  public:
-  HitsById(const Graph& graph, const Event& event, int32_t plane)
-      : first_(graph.first[plane]), count_(graph.first[plane + 1] - first_), ids_(count_) {
+  HitsById(const Graph& graph, const Event& event, int32_t plane, Arena* arena)
+      : first_(graph.first[plane]),
+        count_(graph.first[plane + 1] - first_),
+        ids_(arena, count_),
+        order_(numbers_to(arena, count_)),
+        place_(arena) {
+    bool sorted = true;
     for (int32_t i = 0; i < count_; ++i) {
       ids_[i] = event.hit_id[graph.row[first_ + i]];
+      sorted &= i == 0 || ids_[i - 1] <= ids_[i];
     }
-    order_.resize(count_);
-    std::iota(order_.begin(), order_.end(), 0);
-    if (!std::is_sorted(ids_.begin(), ids_.end())) {
-      std::stable_sort(order_.begin(), order_.end(),
-                       [this](int32_t a, int32_t b) { return ids_[a] < ids_[b]; });
-      std::sort(ids_.begin(), ids_.end());
+    if (!sorted) {
+      sort(arena, &order_, [this](int32_t a, int32_t b) { return ids_[a] < ids_[b]; });
+      sort(arena, &ids_, [](int32_t a, int32_t b) { return a < b; });
     }
-    const int64_t range = count_ ? int64_t{ids_.back()} - ids_.front() + 1 : 0;
+    const int64_t range = count_ ? int64_t{ids_.back()} - ids_[0] + 1 : 0;
     if (range <= 8 * int64_t{count_} + 64) {
       place_.assign(range + 1, count_);
       int32_t at = 0;
       for (int64_t id = 0; id <= range; ++id) {
-        while (at < count_ && int64_t{ids_[at]} - ids_.front() < id) {
+        while (at < count_ && int64_t{ids_[at]} - ids_[0] < id) {
           ++at;
         }
         place_[id] = at;
@@ -37,40 +41,37 @@ class HitsById {
   }
 
   // The range of hits with an id, in `hit`.
-  std::pair<int32_t, int32_t> find(int32_t id) const {
-    if (count_ == 0 || id < ids_.front() || id > ids_.back()) {
+  Range find(int32_t id) const {
+    if (count_ == 0 || id < ids_[0] || id > ids_.back()) {
       return {0, 0};
     }
     if (!place_.empty()) {
-      const int64_t at = int64_t{id} - ids_.front();
+      const int64_t at = int64_t{id} - ids_[0];
       return {place_[at], place_[at + 1]};
     }
-    const auto found = std::equal_range(ids_.begin(), ids_.end(), id);
-    return {static_cast<int32_t>(found.first - ids_.begin()),
-            static_cast<int32_t>(found.second - ids_.begin())};
+    return {place_of(ids_, id), place_of(ids_, int64_t{id} + 1)};
   }
 
   int32_t hit(int32_t place) const { return first_ + order_[place]; }
 
  private:
   int32_t first_, count_;
-  std::vector<int32_t> ids_, order_, place_;
+  List<int32_t> ids_, order_, place_;
 };
 
-void limit(const char* what, int32_t count, int32_t most) {
+void limit(const char* what, int32_t count, int32_t most, Arena* arena) {
   if (count > most) {
-    throw EventError("the event has " + std::to_string(count) + " " + what + ": at most " +
-                     std::to_string(most) + " are taken");
+    arena->refuse("the event has %d %s: at most %d are taken", count, what, most);
   }
 }
 
-void group_hits(const Event& event, Graph* graph) {
+void group_hits(const Event& event, Graph* graph, Arena* arena) {
   graph->first.assign(event.planes + 1, 0);
   for (int32_t i = 0; i < event.hits; ++i) {
     ++graph->first[event.plane[i] + 1];
   }
-  std::partial_sum(graph->first.begin(), graph->first.end(), graph->first.begin());
-  std::vector<int32_t> next(graph->first.begin(), graph->first.end() - 1);
+  accumulate(&graph->first);
+  List<int32_t> next(arena, graph->first.data(), event.planes);
   graph->row.resize(event.hits);
   for (int32_t i = 0; i < event.hits; ++i) {
     graph->row[next[event.plane[i]]++] = i;
@@ -78,7 +79,7 @@ void group_hits(const Event& event, Graph* graph) {
 }
 
 void take_features(const Event& event, Graph* graph) {
-  graph->feature.resize(size_t{1} * event.hits * event.features);
+  graph->feature.resize(int64_t{event.hits} * event.features);
   for (int32_t f = 0; f < event.features; ++f) {
     const Feature& feature = event.feature[f];
     float* to = graph->feature.data() + f;
@@ -93,12 +94,12 @@ void take_features(const Event& event, Graph* graph) {
   }
 }
 
-void connect_planes(const Event& event, Graph* graph) {
-  std::vector<float> xy;
-  std::vector<Edge> edges, all;
+void connect_planes(const Event& event, Graph* graph, Arena* arena) {
+  List<float> xy(arena);
+  List<Edge> edges(arena), all(arena);
   for (int32_t plane = 0; plane < event.planes; ++plane) {
     const int32_t first = graph->first[plane], hits = graph->first[plane + 1] - first;
-    xy.resize(2 * size_t{1} * hits);
+    xy.resize(2 * int64_t{hits});
     for (int32_t i = 0; i < hits; ++i) {
       const int32_t row = graph->row[first + i];
       // Products of floats, as pynuml takes them.
@@ -106,19 +107,19 @@ void connect_planes(const Event& event, Graph* graph) {
       xy[2 * i + 1] = event.time[row] * event.time_scale;
     }
     edges.clear();
-    delaunay(xy.data(), hits, &edges);
+    delaunay(xy.data(), hits, &edges, arena);
     for (const Edge& edge : edges) {
       all.push_back({first + edge.first, first + edge.second});
       all.push_back({first + edge.second, first + edge.first});
     }
   }
   // Sorted by the node that sends, then, keeping that order, by the one that receives.
-  std::vector<int32_t> offsets(event.hits + 2, 0);
+  List<int32_t> offsets(arena, event.hits + 2);
   for (const Edge& edge : all) {
     ++offsets[edge.first + 2];
   }
-  std::partial_sum(offsets.begin(), offsets.end(), offsets.begin());
-  std::vector<Edge> by_source(all.size());
+  accumulate(&offsets);
+  List<Edge> by_source(arena, all.size());
   for (const Edge& edge : all) {
     by_source[offsets[edge.first + 1]++] = edge;
   }
@@ -126,7 +127,7 @@ void connect_planes(const Event& event, Graph* graph) {
   for (const Edge& edge : by_source) {
     ++offsets[edge.second + 2];
   }
-  std::partial_sum(offsets.begin(), offsets.end(), offsets.begin());
+  accumulate(&offsets);
   graph->edge_source.resize(all.size());
   for (const Edge& edge : by_source) {
     graph->edge_source[offsets[edge.second + 1]++] = edge.first;
@@ -147,27 +148,26 @@ void connect_planes(const Event& event, Graph* graph) {
   graph->edge_source.resize(kept);
 }
 
-void connect_spacepoints(const Event& event, Graph* graph) {
+void connect_spacepoints(const Event& event, Graph* graph, Arena* arena) {
   const int64_t allowed = kNexusEdges * event.planes * event.spacepoints;
-  graph->up_offsets.assign(size_t{1} * event.planes * event.spacepoints + 1, 0);
+  graph->up_offsets.assign(int64_t{event.planes} * event.spacepoints + 1, 0);
   int64_t edges = 0;
-  size_t segment = 0;
-  std::vector<HitsById> planes;
-  planes.reserve(event.planes);
+  int64_t segment = 0;
+  List<HitsById> planes(arena);
   for (int32_t plane = 0; plane < event.planes; ++plane) {
-    planes.emplace_back(*graph, event, plane);
+    planes.push_back(HitsById(*graph, event, plane, arena));
     for (int32_t s = 0; s < event.spacepoints; ++s) {
       const auto [begin, end] = planes.back().find(event.spacepoint_hit_id[plane][s]);
       edges += end - begin;
-      graph->up_offsets[++segment] = static_cast<int32_t>(std::min<int64_t>(edges, INT32_MAX));
+      graph->up_offsets[++segment] = static_cast<int32_t>(edges < INT32_MAX ? edges : INT32_MAX);
     }
   }
   if (edges > allowed) {
-    throw EventError("hit_table.hit_id repeats within a plane: its " +
-                     std::to_string(event.spacepoints) + " spacepoints would have " +
-                     std::to_string(edges) + " hits, at most " + std::to_string(allowed) + " (" +
-                     std::to_string(kNexusEdges) +
-                     " for each spacepoint and plane) are taken: ids must be unique in a plane");
+    arena->refuse(
+        "hit_table.hit_id repeats within a plane: its %d spacepoints would have %lld hits, at most "
+        "%lld (%lld for each spacepoint and plane) are taken: ids must be unique in a plane",
+        event.spacepoints, static_cast<long long>(edges), static_cast<long long>(allowed),
+        static_cast<long long>(kNexusEdges));
   }
   graph->up_hit.resize(edges);
   graph->down_offsets.assign(event.hits + 1, 0);
@@ -182,9 +182,8 @@ void connect_spacepoints(const Event& event, Graph* graph) {
       }
     }
   }
-  std::partial_sum(graph->down_offsets.begin(), graph->down_offsets.end(),
-                   graph->down_offsets.begin());
-  std::vector<int32_t> next(graph->down_offsets.begin(), graph->down_offsets.end() - 1);
+  accumulate(&graph->down_offsets);
+  List<int32_t> next(arena, graph->down_offsets.data(), event.hits);
   graph->down_spacepoint.resize(edges);
   for (segment = 0; segment + 1 < graph->up_offsets.size(); ++segment) {
     for (int32_t e = graph->up_offsets[segment]; e < graph->up_offsets[segment + 1]; ++e) {
@@ -196,23 +195,23 @@ void connect_spacepoints(const Event& event, Graph* graph) {
 
 }  // namespace
 
-Graph build_graph(const Event& event) {
-  limit("hits", event.hits, kMostHits);
-  limit("spacepoints", event.spacepoints, kMostSpacepoints);
-  Graph graph;
-  graph.planes = event.planes;
-  graph.hits = event.hits;
-  graph.spacepoints = event.spacepoints;
-  graph.features = event.features;
-  group_hits(event, &graph);
+Graph build_graph(const Event& event, Arena* arena) {
+  limit("hits", event.hits, kMostHits, arena);
+  limit("spacepoints", event.spacepoints, kMostSpacepoints, arena);
+  const List<int32_t> integers(arena);
+  const List<float> floats(arena);
+  Graph graph{event.planes, event.hits, event.spacepoints, event.features, integers, integers,
+              floats,       floats,     integers,          integers,       integers, integers,
+              integers,     integers};
+  group_hits(event, &graph, arena);
   // First what can refuse the event, then what takes time.
-  connect_spacepoints(event, &graph);
+  connect_spacepoints(event, &graph, arena);
   take_features(event, &graph);
-  connect_planes(event, &graph);
-  graph.position.assign(3 * size_t{1} * event.spacepoints, 0.0f);
+  connect_planes(event, &graph, arena);
+  graph.position.assign(3 * int64_t{event.spacepoints}, 0.0f);
   for (int32_t axis = 0; event.position != nullptr && axis < 3; ++axis) {
     for (int32_t s = 0; s < event.spacepoints; ++s) {
-      graph.position[3 * size_t{1} * s + axis] = event.position[axis][s];
+      graph.position[3 * int64_t{s} + axis] = event.position[axis][s];
     }
   }
   return graph;

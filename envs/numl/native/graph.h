@@ -1,17 +1,11 @@
 // The graph of an event, from its columns.
 #pragma once
 
-#include <cstdint>
-#include <stdexcept>
-#include <string>
-#include <vector>
+#include <stdint.h>
+
+#include "arena.h"
 
 namespace numl {
-
-// What is wrong with an event; the text is for its sender.
-struct EventError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 // A column of the hit table as a feature: its numbers times a factor.
 struct Feature {
@@ -41,16 +35,16 @@ struct Event {
 // edges are sorted by the node that receives, which has a range in them, and by the one that sends.
 struct Graph {
   int32_t planes = 0, hits = 0, spacepoints = 0, features = 0;
-  std::vector<int32_t> first;         // [planes + 1], first hit of each plane
-  std::vector<int32_t> row;           // [H], row of each hit in the request
-  std::vector<float> feature;         // [H, features], not normalised
-  std::vector<float> position;        // [S, 3], zeros if there are none
-  std::vector<int32_t> edge_offsets;  // [H + 1]
-  std::vector<int32_t> edge_source;   // [E], hits
-  std::vector<int32_t> up_offsets;    // [planes S + 1], by plane S + spacepoint
-  std::vector<int32_t> up_hit;        // [N]
-  std::vector<int32_t> down_offsets;  // [H + 1]
-  std::vector<int32_t> down_spacepoint;  // [N]
+  List<int32_t> first;         // [planes + 1], first hit of each plane
+  List<int32_t> row;           // [H], row of each hit in the request
+  List<float> feature;         // [H, features], not normalised
+  List<float> position;        // [S, 3], zeros if there are none
+  List<int32_t> edge_offsets;  // [H + 1]
+  List<int32_t> edge_source;   // [E], hits
+  List<int32_t> up_offsets;    // [planes S + 1], by plane S + spacepoint
+  List<int32_t> up_hit;        // [N]
+  List<int32_t> down_offsets;  // [H + 1]
+  List<int32_t> down_spacepoint;  // [N]
 };
 
 // Edges that a spacepoint may have in a plane, on average over all: it has one where hit ids are
@@ -62,8 +56,8 @@ constexpr int64_t kNexusEdges = 4;
 constexpr int32_t kMostHits = 100000;
 constexpr int32_t kMostSpacepoints = 300000;
 
-// Raises EventError for an event that is larger, or has ids that repeat so often that there would
-// be more nexus edges.
-Graph build_graph(const Event& event);
+// The graph, in an arena. Refuses an event that is larger, or has ids that repeat so often that there
+// would be more nexus edges.
+Graph build_graph(const Event& event, Arena* arena);
 
 }  // namespace numl

@@ -26,16 +26,14 @@ Dense dense_until(const Layer& layer, int32_t inputs, const float* start) {
 }
 
 // out[i] = x[i] . weight + bias for the nodes [first, last).
-void scores(const float* x, int64_t width, const float* weight, float bias, int64_t first,
-            int64_t last, float* out) {
+NUML_ONCE void scores(const float* x, int64_t width, const float* weight, float bias, int64_t first,
+                      int64_t last, float* out) {
   for (int64_t i = first; i < last; ++i) {
     out[i] = dot(x + i * width, weight, width) + bias;
   }
 }
 
-void copy(const float* from, int64_t count, float* to) { over_columns(count, Copy{from, to}); }
-
-void fill(float value, int64_t count, float* to) {
+NUML_ONCE void fill(float value, int64_t count, float* to) {
   for (int64_t i = 0; i < count; ++i) {
     to[i] = value;
   }
@@ -78,7 +76,7 @@ const float* normalised(const Network& network, const GraphView& graph, Arena* a
   return out;
 }
 
-void softmax(float* values, int64_t count) {
+NUML_ONCE void softmax(float* values, int64_t count) {
   float largest = values[0], total = 0;
   for (int64_t i = 1; i < count; ++i) {
     largest = values[i] > largest ? values[i] : largest;

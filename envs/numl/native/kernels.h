@@ -4,12 +4,8 @@
 // the standard library are used: of a function that two levels share the linker keeps either one.
 #pragma once
 
-#include <cstdint>
-#include <cstring>
-
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
+#include <stdint.h>
+#include <string.h>
 
 namespace {
 
@@ -17,6 +13,13 @@ namespace {
 #define NUML_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define NUML_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+// What is called from many places is compiled once for all of them.
+#if defined(__clang__)
+#define NUML_ONCE __attribute__((noinline))
+#else
+#define NUML_ONCE __attribute__((noinline, noclone))
 #endif
 
 // As wide as the registers are: wider ones the compiler would take apart, one by one. A tile of a
@@ -38,13 +41,13 @@ typedef uint32_t Bits __attribute__((vector_size(kLanes * sizeof(uint32_t))));
 template <int lanes>
 inline Floats load(const float* from) {
   Floats value = {};
-  std::memcpy(&value, from, lanes * sizeof(float));
+  memcpy(&value, from, lanes * sizeof(float));
   return value;
 }
 
 template <int lanes>
 inline void store(float* to, Floats value) {
-  std::memcpy(to, &value, lanes * sizeof(float));
+  memcpy(to, &value, lanes * sizeof(float));
 }
 
 inline Floats all(float value) { return Floats{} + value; }
@@ -83,10 +86,10 @@ inline Floats power_of_two(Floats x) {
   p = p * f + 6.93147182e-1f;
   p = p * f + 1.0f;
   Bits exponent;
-  std::memcpy(&exponent, &shifted, sizeof exponent);
+  memcpy(&exponent, &shifted, sizeof exponent);
   exponent = (exponent << 23) + (127u << 23);
   Floats power;
-  std::memcpy(&power, &exponent, sizeof power);
+  memcpy(&power, &exponent, sizeof power);
   return p * power;
 }
 
@@ -99,7 +102,8 @@ inline Floats exponential(Floats x) {
 inline Floats quotient(Floats a, Floats b) {
 #if defined(__AVX512F__)
   // From the processor's approximation to full precision, in less time than a division takes.
-  const Floats r = (Floats)_mm512_maskz_rcp14_ps(0xffff, (__m512)b);
+  Floats r;
+  __asm__("vrcp14ps %1, %0" : "=v"(r) : "v"(b));  // its intrinsic's header is half of all there is
   const Floats refined = r * (2.0f - b * r);
   const Floats q = a * refined;
   return q + refined * (a - b * q);
@@ -172,7 +176,7 @@ struct Map {
 };
 
 template <class F>
-inline void map(float* values, int64_t count) {
+NUML_ONCE void map(float* values, int64_t count) {
   over_columns(count, Map<F>{values});
 }
 
@@ -232,8 +236,8 @@ struct Product {
 
 // f(x W + start) for rows in whole tiles, the first of which is that of `node`.
 template <class F>
-inline void apply(const Dense& layer, int64_t node, const float* x, int rows, float* out,
-                  int64_t out_stride) {
+NUML_ONCE void apply(const Dense& layer, int64_t node, const float* x, int rows, float* out,
+                     int64_t out_stride) {
   for (int row = 0; row < rows; row += kRows) {
     over_columns(layer.outputs,
                  Product<F>{layer, layer.start + (node + row) * layer.start_stride,
@@ -253,6 +257,10 @@ struct Copy {
     }
   }
 };
+
+NUML_ONCE void copy(const float* from, int64_t count, float* to) {
+  over_columns(count, Copy{from, to});
+}
 
 // A few nodes at a time take the whole way through a layer or two: what they need is then in the
 // first-level cache. Calls `fill(node, to)`, which writes the inputs of a node, for the nodes
@@ -275,7 +283,7 @@ inline void over_nodes(int64_t first, int64_t last, int64_t inputs, int64_t outp
     }
     layers(node, scratch, (nodes + kRows - 1) / kRows * kRows, rest, outputs);
     for (int n = 0; n < nodes; ++n) {
-      over_columns(outputs, Copy{rest + n * outputs, to + n * out_stride});
+      copy(rest + n * outputs, outputs, to + n * out_stride);
     }
   }
 }
@@ -361,6 +369,10 @@ struct SoftmaxSum {
   }
 };
 
+NUML_ONCE void softmax_sum(const Messages& messages, bool shift, float* out) {
+  over_columns(messages.width, SoftmaxSum{messages, out, shift});
+}
+
 // The softmax over classes of scores [classes, count], in place.
 struct ClassSoftmax {
   float* scores;
@@ -410,6 +422,10 @@ struct WeightedSum {
   }
 };
 
+NUML_ONCE void weighted_sum(const Messages& messages, float* out) {
+  over_columns(messages.width, WeightedSum{messages, out});
+}
+
 // out += x.
 struct Add {
   const float* x;
@@ -424,6 +440,10 @@ struct Add {
     }
   }
 };
+
+NUML_ONCE void add_to(const float* x, int64_t count, float* out) {
+  over_columns(count, Add{x, out});
+}
 
 struct Largest {
   const float* values;
@@ -441,7 +461,7 @@ struct Largest {
 };
 
 // Whether messages from a table need the shift before their softmax.
-inline bool needs_shift(const float* table, int64_t count) {
+NUML_ONCE bool needs_shift(const float* table, int64_t count) {
   const Largest largest{table, Floats{}};
   over_columns(count, largest);
   for (int lane = 0; lane < kLanes; ++lane) {
@@ -469,7 +489,7 @@ struct Dot {
 inline float sum(Floats x) {
   typedef float Four __attribute__((vector_size(16)));
   Four parts[kLanes / 4];
-  std::memcpy(parts, &x, sizeof x);
+  memcpy(parts, &x, sizeof x);
   NUML_UNROLL
   for (int n = 1; n < kLanes / 4; ++n) {
     parts[0] += parts[n];
@@ -477,7 +497,7 @@ inline float sum(Floats x) {
   return (parts[0][0] + parts[0][1]) + (parts[0][2] + parts[0][3]);
 }
 
-inline float dot(const float* x, const float* y, int64_t count) {
+NUML_ONCE float dot(const float* x, const float* y, int64_t count) {
   const Dot product{x, y, Floats{}};
   over_columns(count, product);
   return sum(product.sum);

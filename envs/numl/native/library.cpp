@@ -1,12 +1,9 @@
 #include "library.h"
 
-#include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <cstdio>
-#include <mutex>
-#include <new>
-#include <string>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -17,33 +14,9 @@
 
 using namespace numl;
 
-namespace {
-
-void say(const std::string& text, char* error, int64_t size) {
-  std::snprintf(error, size, "%s", text.c_str());
-}
-
-// Runs what may throw, and turns that into a status and a text.
-template <class Work>
-int32_t guarded(char* error, int64_t size, Work work) {
-  try {
-    return work();
-  } catch (const EventError& refused) {
-    say(refused.what(), error, size);
-    return NUML_EVENT;
-  } catch (const std::bad_alloc&) {
-    say("no memory left", error, size);
-    return NUML_FAILED;
-  } catch (const std::exception& failed) {
-    say(failed.what(), error, size);
-    return NUML_FAILED;
-  }
-}
-
-}  // namespace
-
 struct numl_graph {
   Graph graph;
+  Arena arena;
 };
 
 namespace {
@@ -102,65 +75,77 @@ GraphView view(const Graph& graph) {
           graph.down_spacepoint.data()};
 }
 
+double seconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+struct Taken {
+  int32_t row, hit, plane;  // the row in the request
+};
+
 // nugraph's instances: hits that are signal and not background, by their embedding.
 void cluster_hits(const numl_network& network, const Graph& graph, float* const* outputs,
-                  int32_t* const* clusters) {
+                  int32_t* const* clusters, Arena* arena) {
   const numl_clustering& rule = network.clustering;
   const int32_t planes = graph.planes;
   const auto numbers = [&](int32_t head, int32_t plane, int32_t hit) {
     return outputs[head * planes + plane] +
-           int64_t{hit - graph.first[plane]} * network.heads[head].width;
+           int64_t{hit - graph.first[plane]} * network.network.heads[head].width;
   };
   // In the order of the request.
-  std::vector<std::pair<int32_t, int32_t>> taken;  // row in the request, hit
+  List<Taken> taken(arena);
   for (int32_t plane = 0; plane < planes; ++plane) {
     for (int32_t hit = graph.first[plane]; hit < graph.first[plane + 1]; ++hit) {
       bool take = rule.signal < 0 || *numbers(rule.signal, plane, hit) > 0.5f;
       if (take && rule.semantic >= 0) {
         const float* scores = numbers(rule.semantic, plane, hit);
-        const int32_t width = network.heads[rule.semantic].width;
-        take = std::max_element(scores, scores + width) - scores != rule.background;
+        const int32_t width = network.network.heads[rule.semantic].width;
+        int32_t best = 0;
+        for (int32_t k = 1; k < width; ++k) {
+          best = scores[k] > scores[best] ? k : best;
+        }
+        take = best != rule.background;
       }
       if (take) {
-        taken.push_back({graph.row[hit], hit});
+        taken.push_back({graph.row[hit], hit, plane});
       }
     }
-    std::fill_n(clusters[plane], graph.first[plane + 1] - graph.first[plane], -1);
+    for (int32_t i = 0; i < graph.first[plane + 1] - graph.first[plane]; ++i) {
+      clusters[plane][i] = -1;
+    }
   }
-  if (taken.size() > static_cast<size_t>(kMostPoints)) {
-    throw EventError("the event has " + std::to_string(taken.size()) +
-                     " hits to find instances among: at most " + std::to_string(kMostPoints) +
-                     " are taken");
+  if (taken.size() > kMostPoints) {
+    arena->refuse("the event has %lld hits to find instances among: at most %d are taken",
+                  static_cast<long long>(taken.size()), kMostPoints);
   }
-  std::sort(taken.begin(), taken.end());
-  const auto plane_of = [&](int32_t hit) {
-    return static_cast<int32_t>(std::upper_bound(graph.first.begin(), graph.first.end(), hit) -
-                                graph.first.begin()) - 1;
-  };
-  const int32_t width = network.heads[rule.embedding].width;
-  std::vector<float> x;
-  for (const auto& [row, hit] : taken) {
-    const float* coordinates = numbers(rule.embedding, plane_of(hit), hit);
-    x.insert(x.end(), coordinates, coordinates + width);
+  sort(arena, &taken, [](const Taken& a, const Taken& b) { return a.row < b.row; });
+  const int32_t width = network.network.heads[rule.embedding].width;
+  const int32_t points = static_cast<int32_t>(taken.size());
+  List<float> x(arena);
+  for (const Taken& each : taken) {
+    const float* coordinates = numbers(rule.embedding, each.plane, each.hit);
+    for (int32_t k = 0; k < width; ++k) {
+      x.push_back(coordinates[k]);
+    }
   }
-  std::vector<int32_t> labels(taken.size());
-  cluster(x.data(), static_cast<int32_t>(taken.size()), width, rule.eps, rule.min_samples,
-          labels.data());
-  for (size_t i = 0; i < taken.size(); ++i) {
-    const int32_t plane = plane_of(taken[i].second);
-    clusters[plane][taken[i].second - graph.first[plane]] = labels[i];
+  List<int32_t> labels(arena, points);
+  cluster(x.data(), points, width, rule.eps, rule.min_samples, labels.data(), arena);
+  for (int32_t i = 0; i < points; ++i) {
+    clusters[taken[i].plane][taken[i].hit - graph.first[taken[i].plane]] = labels[i];
   }
 }
 
 bool finite(const numl_network& network, const Graph& graph, float* const* outputs) {
-  for (size_t h = 0; h < network.heads.size(); ++h) {
-    const Head& head = network.heads[h];
+  for (int32_t h = 0; h < network.network.head_count; ++h) {
+    const Head& head = network.network.heads[h];
     for (int32_t plane = 0; plane < (head.node == Node::hit ? graph.planes : 1); ++plane) {
       const float* numbers = outputs[h * graph.planes + plane];
       const int64_t rows =
           head.node == Node::hit ? graph.first[plane + 1] - graph.first[plane] : 1;
       for (int64_t i = 0; i < rows * head.width; ++i) {
-        if (!std::isfinite(numbers[i])) {
+        if (!__builtin_isfinite(numbers[i])) {
           return false;
         }
       }
@@ -174,71 +159,101 @@ bool finite(const numl_network& network, const Graph& graph, float* const* outpu
 extern "C" {
 
 numl_network* numl_network_new(const numl_card* card, char* error, int64_t size) {
-  auto network = std::make_unique<numl_network>();
-  const int32_t status = guarded(error, size, [&] {
-    build_network(*card, network.get());
-    network->clustering = card->clustering;
-    choose_level(card->level, network.get());
-    return NUML_OK;
+  auto* network = static_cast<numl_network*>(malloc(sizeof(numl_network)));
+  if (network == nullptr) {
+    snprintf(error, size, "no memory left");
+    return nullptr;
+  }
+  *network = {{}, card->clustering, nullptr, 0, Arena(SIZE_MAX), Arena(), PTHREAD_MUTEX_INITIALIZER};
+  const Status status = network->weights.attempt(error, size, [=] {
+    build_network(*card, network);
+    choose_level(card->level, network);
+    return kOk;
   });
-  return status == NUML_OK ? network.release() : nullptr;
+  if (status != kOk) {
+    numl_network_free(network);
+    return nullptr;
+  }
+  return network;
 }
 
-void numl_network_free(numl_network* network) { delete network; }
+void numl_network_free(numl_network* network) {
+  network->weights.free();
+  network->events.free();
+  pthread_mutex_destroy(&network->busy);
+  free(network);
+}
 
 int32_t numl_network_level(const numl_network* network) { return network->level; }
 
 int32_t numl_infer(numl_network* network, const Event* event, float* const* outputs,
                    int32_t* const* clusters, double* graph_seconds, char* error, int64_t size) {
-  const std::lock_guard<std::mutex> lock(network->busy);
-  const int32_t status = guarded(error, size, [&] {
-    const auto start = std::chrono::steady_clock::now();
-    const Graph graph = build_graph(*event);
-    *graph_seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    network->run(network->network, view(graph), outputs, &network->arena);
+  pthread_mutex_lock(&network->busy);
+  Arena* const arena = &network->events;
+  const Status status = arena->attempt(error, size, [=] {
+    const double start = seconds();
+    const Graph graph = build_graph(*event, arena);
+    *graph_seconds = seconds() - start;
+    network->run(network->network, view(graph), outputs, arena);
     if (!finite(*network, graph, outputs)) {
-      return NUML_NOT_FINITE;
+      return kNotFinite;
     }
     if (network->clustering.embedding >= 0) {
-      cluster_hits(*network, graph, outputs, clusters);
+      cluster_hits(*network, graph, outputs, clusters, arena);
     }
-    return NUML_OK;
+    return kOk;
   });
-  network->arena.reset();
+  arena->reset();
+  pthread_mutex_unlock(&network->busy);
   return status;
 }
 
 numl_graph* numl_graph_new(const Event* event, char* error, int64_t size) {
-  numl_graph* graph = nullptr;
-  guarded(error, size, [&] {
-    graph = new numl_graph{build_graph(*event)};
-    return NUML_OK;
+  auto* made = static_cast<numl_graph*>(malloc(sizeof(numl_graph)));
+  if (made == nullptr) {
+    snprintf(error, size, "no memory left");
+    return nullptr;
+  }
+  made->arena = Arena();
+  const Status status = made->arena.attempt(error, size, [=] {
+    made->graph = build_graph(*event, &made->arena);
+    return kOk;
   });
-  return graph;
+  if (status != kOk) {
+    numl_graph_free(made);
+    return nullptr;
+  }
+  return made;
 }
 
-void numl_graph_free(numl_graph* graph) { delete graph; }
+void numl_graph_free(numl_graph* graph) {
+  graph->arena.free();
+  free(graph);
+}
 
 int64_t numl_graph_integers(const numl_graph* graph, int32_t which, const int32_t** data) {
   const Graph& g = graph->graph;
-  const std::vector<int32_t>* lists[] = {&g.first,       &g.row,        &g.edge_offsets,
+  const List<int32_t>* lists[] = {&g.first,       &g.row,        &g.edge_offsets,
                                          &g.edge_source, &g.up_offsets, &g.up_hit};
   *data = lists[which]->data();
-  return static_cast<int64_t>(lists[which]->size());
+  return lists[which]->size();
 }
 
 int64_t numl_graph_floats(const numl_graph* graph, int32_t which, const float** data) {
-  const std::vector<float>& list = which == 0 ? graph->graph.feature : graph->graph.position;
+  const List<float>& list = which == 0 ? graph->graph.feature : graph->graph.position;
   *data = list.data();
-  return static_cast<int64_t>(list.size());
+  return list.size();
 }
 
 int32_t numl_cluster(const float* x, int32_t points, int32_t width, double eps,
                      int32_t min_samples, int32_t* labels, char* error, int64_t size) {
-  return guarded(error, size, [&] {
-    cluster(x, points, width, eps, min_samples, labels);
-    return NUML_OK;
+  Arena arena;
+  Arena* const memory = &arena;
+  const Status status = memory->attempt(error, size, [=] {
+    cluster(x, points, width, eps, min_samples, labels, memory);
+    return kOk;
   });
+  memory->free();
+  return status;
 }
 }

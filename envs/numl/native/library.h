@@ -1,7 +1,7 @@
 // The C interface of libnuml, which numl_serving.native calls by ctypes.
 #pragma once
 
-#include <cstdint>
+#include <stdint.h>
 
 #include "graph.h"
 
@@ -44,8 +44,6 @@ struct numl_card {
   const numl_weight* weight;
   int32_t level;  // of instructions: 1 baseline, 3 and 4 x86-64-v3 and -v4; 0 the best there is
 };
-
-enum numl_status { NUML_OK, NUML_EVENT, NUML_NOT_FINITE, NUML_FAILED };
 
 struct numl_network;
 struct numl_graph;

@@ -1,11 +1,5 @@
 #include "model.h"
 
-#include <algorithm>
-#include <map>
-#include <stdexcept>
-#include <string>
-#include <utility>
-
 using namespace numl;
 
 namespace {
@@ -13,11 +7,8 @@ namespace {
 // Puts a network together from its weights.
 class Builder {
  public:
-  Builder(const numl_card& card, numl_network* to) : card_(card), to_(to) {
-    for (int32_t i = 0; i < card.weights; ++i) {
-      weights_[card.weight[i].name] = &card.weight[i];
-    }
-  }
+  Builder(const numl_card& card, numl_network* to)
+      : card_(card), to_(to), arena_(&to->weights), heads_(arena_) {}
 
   void build() {
     Network& n = to_->network;
@@ -31,14 +22,14 @@ class Builder {
     n.nexus_width = card_.nexus_width;
     n.event_width = card_.event_width;
     const int64_t norms = int64_t{card_.planes} * card_.features;
-    n.mean = card_.mean ? keep({card_.mean, card_.mean + norms}) : nullptr;
-    n.std = card_.std ? keep({card_.std, card_.std + norms}) : nullptr;
+    n.mean = card_.mean ? keep(card_.mean, norms) : nullptr;
+    n.std = card_.std ? keep(card_.std, norms) : nullptr;
     const int32_t h = n.hit_width, f = n.features, x = n.nexus_width, e = n.event_width;
     if (n.kind == Kind::nugraph3) {
       const int32_t merged = n.nexus == Nexus::concat ? n.planes * x : x;
-      n.encoder = layers("encoder", 1, f, h);
+      n.encoder = layers("encoder", "", 1, f, h);
       if (card_.starts_from_position) {
-        n.nexus_encoder = layers("nexus_encoder", 1, 3, x, true)[0];
+        n.nexus_encoder = layers("nexus_encoder", "", 1, 3, x, true)[0];
       }
       n.planar = block("planar", 1, h, h, h);
       n.up = block("up", 1, x, h, x);
@@ -48,7 +39,7 @@ class Builder {
       join_first();
     } else {
       const int32_t c = n.classes;
-      n.encoder = layers("encoder", c, f, h);
+      n.encoder = layers("encoder", "", c, f, h);
       n.planar = block("planar", c, h + f, h + f, h);
       n.down = block("down", c, h, x, h);
       split_nexus();
@@ -57,114 +48,121 @@ class Builder {
   }
 
  private:
-  const numl_weight& weight(const std::string& name) const {
-    const auto found = weights_.find(name);
-    if (found == weights_.end()) {
-      throw std::runtime_error("weight " + name + " is missing");
+  // The weight whose name consists of these.
+  const numl_weight& weight(const char* part, const char* name, const char* kind = "") const {
+    const size_t first = strlen(part), second = strlen(name);
+    for (int32_t i = 0; i < card_.weights; ++i) {
+      const char* found = card_.weight[i].name;
+      if (strncmp(found, part, first) == 0 && strncmp(found + first, name, second) == 0 &&
+          strcmp(found + first + second, kind) == 0) {
+        return card_.weight[i];
+      }
     }
-    return *found->second;
+    arena_->fail("weight %s%s%s is missing", part, name, kind);
   }
 
-  const float* keep(std::vector<float> numbers) {
-    // Vectors are loaded whole: some room behind the last number.
-    numbers.resize(numbers.size() + 16);
-    to_->numbers.push_back(std::move(numbers));
-    return to_->numbers.back().data();
+  // Some room is behind the last number: vectors are loaded whole.
+  float* zeros(int64_t count) {
+    float* const numbers = arena_->floats(count + 16);
+    memset(numbers, 0, (count + 16) * sizeof(float));
+    return numbers;
+  }
+
+  const float* keep(const float* numbers, int64_t count) {
+    float* const kept = zeros(count);
+    memcpy(kept, numbers, count * sizeof(float));
+    return kept;
   }
 
   // [outputs, inputs] as [inputs, outputs].
   Layer layer(const float* data, const float* bias, int32_t inputs, int32_t outputs) {
-    std::vector<float> turned(size_t{1} * inputs * outputs);
+    float* const turned = zeros(int64_t{inputs} * outputs);
     for (int32_t out = 0; out < outputs; ++out) {
       for (int32_t in = 0; in < inputs; ++in) {
-        turned[size_t{1} * in * outputs + out] = data[size_t{1} * out * inputs + in];
+        turned[int64_t{in} * outputs + out] = data[int64_t{out} * inputs + in];
       }
     }
-    std::vector<float> start(outputs, 0.0f);
-    if (bias != nullptr) {
-      std::copy(bias, bias + outputs, start.begin());
-    }
-    return {keep(std::move(turned)), keep(std::move(start)), inputs, outputs};
+    const float* const start = bias == nullptr ? zeros(outputs) : keep(bias, outputs);
+    return {turned, start, inputs, outputs};
   }
 
-  PerPlane<Layer> kept(std::vector<Layer> layers) {
-    to_->layers.push_back(std::move(layers));
-    return {to_->layers.back().data(), static_cast<int32_t>(to_->layers.back().size())};
+  static PerPlane<Layer> kept(const List<Layer>& layers) {
+    return {layers.data(), static_cast<int32_t>(layers.size())};
   }
 
   // `each` layers for a set of weights; a single one has no sets.
-  PerPlane<Layer> layers(const std::string& name, int32_t each, int32_t inputs, int32_t outputs,
-                         bool single = false) {
-    const numl_weight &w = weight(name + ".weight"), &b = weight(name + ".bias");
+  PerPlane<Layer> layers(const char* part, const char* name, int32_t each, int32_t inputs,
+                         int32_t outputs, bool single = false) {
+    const numl_weight &w = weight(part, name, ".weight"), &b = weight(part, name, ".bias");
     const int32_t count = (single ? 1 : w.sets) * each;
-    std::vector<Layer> found;
+    List<Layer> found(arena_);
     for (int32_t i = 0; i < count; ++i) {
-      found.push_back(layer(w.data + size_t{1} * i * inputs * outputs,
-                            b.data + size_t{1} * i * outputs, inputs, outputs));
+      found.push_back(layer(w.data + int64_t{i} * inputs * outputs, b.data + int64_t{i} * outputs,
+                            inputs, outputs));
     }
-    return kept(std::move(found));
+    return kept(found);
   }
 
   // nugraph3's hidden layers take what is received first, nugraph2's the node's own: as they come.
-  Block block(const std::string& name, int32_t each, int32_t target, int32_t source,
-              int32_t outputs, bool single = false) {
-    const numl_weight &w = weight(name + ".gate.weight"), &b = weight(name + ".gate.bias");
+  Block block(const char* part, int32_t each, int32_t target, int32_t source, int32_t outputs,
+              bool single = false) {
+    const numl_weight &w = weight(part, ".gate.weight"), &b = weight(part, ".gate.bias");
     const int32_t count = (single ? 1 : w.sets) * each;
-    std::vector<Gate> gates;
+    List<Gate> gates(arena_);
     for (int32_t i = 0; i < count; ++i) {
-      const float* from = w.data + size_t{1} * i * (target + source);
-      gates.push_back({keep({from, from + target}),
-                       keep({from + target, from + target + source}), b.data[i]});
+      const float* from = w.data + int64_t{i} * (target + source);
+      gates.push_back({keep(from, target), keep(from + target, source), b.data[i]});
     }
-    to_->gates.push_back(std::move(gates));
-    return {{to_->gates.back().data(), count},
-            layers(name + ".hidden", each, target + source, outputs, single),
-            layers(name + ".output", each, outputs, outputs, single)};
+    return {{gates.data(), count},
+            layers(part, ".hidden", each, target + source, outputs, single),
+            layers(part, ".output", each, outputs, outputs, single)};
   }
 
   // W_own (W_encoder f + b_encoder) + b_hidden as one layer on the input features f.
   void join_first() {
     Network& n = to_->network;
     const int32_t h = n.hit_width, f = n.features;
-    std::vector<Layer> found;
-    for (int32_t set = 0; set < std::max(n.encoder.count, n.planar.hidden.count); ++set) {
+    List<Layer> found(arena_);
+    const int32_t most = n.planar.hidden.count;
+    const int32_t sets = n.encoder.count > most ? n.encoder.count : most;
+    for (int32_t set = 0; set < sets; ++set) {
       const Layer &encoder = n.encoder[set], &hidden = n.planar.hidden[set];
-      const float* own = hidden.weight + size_t{1} * h * h;
-      std::vector<float> weights(size_t{1} * h * f), biases(h);
+      const float* own = hidden.weight + int64_t{h} * h;
+      List<float> weights(arena_, int64_t{h} * f), biases(arena_, h);
       for (int32_t out = 0; out < h; ++out) {
         for (int32_t in = 0; in <= f; ++in) {
-          const float* column = in < f ? encoder.weight + size_t{1} * in * h : encoder.bias;
+          const float* column = in < f ? encoder.weight + int64_t{in} * h : encoder.bias;
           double sum = in < f ? 0.0 : hidden.bias[out];
           for (int32_t k = 0; k < h; ++k) {
-            sum += double{own[size_t{1} * k * h + out]} * column[k];
+            sum += double{own[int64_t{k} * h + out]} * column[k];
           }
-          (in < f ? weights[size_t{1} * out * f + in] : biases[out]) = static_cast<float>(sum);
+          (in < f ? weights[int64_t{out} * f + in] : biases[out]) = static_cast<float>(sum);
         }
       }
       found.push_back(layer(weights.data(), biases.data(), f, h));
     }
-    n.first_own = kept(std::move(found));
+    n.first_own = kept(found);
   }
 
   void split_nexus() {
     Network& n = to_->network;
     const int32_t h = n.hit_width, x = n.nexus_width, c = n.classes, all = n.planes * h;
-    const numl_weight& w = weight("nexus.hidden.weight");
-    std::vector<Layer> parts;
-    std::vector<float> part(size_t{1} * x * h);
+    const numl_weight& w = weight("nexus", ".hidden.weight");
+    List<Layer> parts(arena_);
+    List<float> part(arena_, int64_t{x} * h);
     for (int32_t plane = 0; plane < n.planes; ++plane) {
       for (int32_t k = 0; k < c; ++k) {
         for (int32_t out = 0; out < x; ++out) {
-          const float* from = w.data + (size_t{1} * k * x + out) * all + plane * h;
-          std::copy(from, from + h, part.data() + size_t{1} * out * h);
+          const float* from = w.data + (int64_t{k} * x + out) * all + plane * h;
+          memcpy(part.data() + int64_t{out} * h, from, h * sizeof(float));
         }
         parts.push_back(layer(part.data(), nullptr, h, x));
       }
     }
-    n.nexus_hidden = kept(std::move(parts));
-    const numl_weight& bias = weight("nexus.hidden.bias");
-    n.nexus_bias = keep({bias.data, bias.data + size_t{1} * c * x});
-    n.nexus_output = layers("nexus.output", c, x, x, true).each;
+    n.nexus_hidden = kept(parts);
+    const numl_weight& bias = weight("nexus", ".hidden.bias");
+    n.nexus_bias = keep(bias.data, int64_t{c} * x);
+    n.nexus_output = layers("nexus", ".output", c, x, x, true).each;
   }
 
   // All heads of a node as one layer, as wide as the widest vectors are.
@@ -174,48 +172,49 @@ class Builder {
     int32_t sets = 1;
     for (int32_t i = 0; i < card_.heads; ++i) {
       const numl_head& head = card_.head[i];
-      to_->heads.push_back({static_cast<Node>(head.node), head.width,
+      heads_.push_back({static_cast<Node>(head.node), head.width,
                             static_cast<Activation>(head.activation), widths[head.node]});
       widths[head.node] += head.width;
-      if (head.node == 0 && weight(name(head) + ".weight").sets > 1) {
+      if (head.node == 0 && weight("heads.", head.name, ".weight").sets > 1) {
         sets = n.planes;
       }
     }
-    n.heads = to_->heads.data();
+    n.heads = heads_.data();
     n.head_count = card_.heads;
-    std::vector<Layer> hit;
+    List<Layer> hit(arena_);
     for (int32_t set = 0; widths[0] > 0 && set < sets; ++set) {
       hit.push_back(joined(Node::hit, set, n.classes * n.hit_width, widths[0]));
     }
-    n.hit_heads = kept(std::move(hit));
+    n.hit_heads = kept(hit);
     if (widths[1] > 0) {
       n.event_heads = joined(Node::event, 0, n.event_width, widths[1]);
     }
   }
 
-  static std::string name(const numl_head& head) { return std::string("heads.") + head.name; }
-
   Layer joined(Node node, int32_t set, int32_t inputs, int32_t outputs) {
     const int32_t padded = (outputs + 15) / 16 * 16;
-    std::vector<float> weights(size_t{1} * padded * inputs), biases(padded);
+    List<float> weights(arena_, int64_t{padded} * inputs), biases(arena_, padded);
     for (int32_t i = 0; i < card_.heads; ++i) {
       const numl_head& head = card_.head[i];
       if (static_cast<Node>(head.node) != node) {
         continue;
       }
-      const numl_weight &w = weight(name(head) + ".weight"), &b = weight(name(head) + ".bias");
+      const numl_weight &w = weight("heads.", head.name, ".weight"), &b = weight("heads.", head.name, ".bias");
       const int32_t from = node == Node::hit && w.sets > 1 ? set : 0;
-      const int32_t column = to_->heads[i].column;
-      const size_t numbers = size_t{1} * head.width * inputs;
-      std::copy_n(w.data + from * numbers, numbers, weights.data() + size_t{1} * column * inputs);
-      std::copy_n(b.data + size_t{1} * from * head.width, head.width, biases.data() + column);
+      const int32_t column = heads_[i].column;
+      const int64_t numbers = int64_t{head.width} * inputs;
+      memcpy(weights.data() + int64_t{column} * inputs, w.data + from * numbers,
+             numbers * sizeof(float));
+      memcpy(biases.data() + column, b.data + int64_t{from} * head.width,
+             head.width * sizeof(float));
     }
     return layer(weights.data(), biases.data(), inputs, padded);
   }
 
   const numl_card& card_;
   numl_network* to_;
-  std::map<std::string, const numl_weight*> weights_;
+  Arena* arena_;
+  List<Head> heads_;
 };
 
 }  // namespace

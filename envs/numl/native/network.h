@@ -2,10 +2,9 @@
 // is compiled once for each level of instructions (see kernels.h).
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <vector>
+#include <stdint.h>
+
+#include "arena.h"
 
 namespace numl {
 
@@ -81,25 +80,6 @@ struct GraphView {
   const int32_t *edge_offsets, *edge_source;
   const int32_t *up_offsets, *up_hit;
   const int32_t *down_offsets, *down_spacepoint;
-};
-
-// Memory for one event after the other, reused.
-class Arena {
- public:
-  // Room for numbers, and for some more behind them; on a boundary of 64 bytes, not initialised.
-  float* floats(int64_t count);
-  int32_t* integers(int64_t count);
-  // Takes all of it back; what is more than most events need returns to the system.
-  void reset();
-
- private:
-  void* bytes(int64_t count);
-  struct Block {
-    std::unique_ptr<std::byte[]> memory;
-    size_t size;
-  };
-  std::vector<Block> blocks_;
-  size_t used_ = 0, total_ = 0;
 };
 
 // Runs the network. The answers of head h go to outputs[h * planes + plane], an event's to

@@ -18,8 +18,10 @@ class NuGraph2 {
     weight_ = arena->floats(c * (edges > nexus_edges ? edges : nexus_edges));
     target_ = arena->floats(c * hits);
     source_ = arena->floats(c * (hits > spacepoints ? hits : spacepoints));
-    given_target_ = arena->floats(c * hits);
-    given_source_ = arena->floats(c * hits);
+    given_target_ = arena->doubles(c * hits);
+    given_source_ = arena->doubles(c * hits);
+    planar_target_ = arena->doubles(c * hits);
+    planar_source_ = arena->doubles(c * hits);
     const int64_t widest = 2 * (h + network.features) + n;
     scratch_ = scratch(arena, widest, h + n, h + n);
   }
@@ -53,11 +55,20 @@ class NuGraph2 {
   void encode() {
     const int64_t width = network_.hit_width, features = network_.features, hits = graph_.hits;
     over_classes([&](int32_t index, int32_t c, int64_t first, int64_t last) {
-      // What the given features add to the planar gates' scores, the same in all iterations.
+      // What the given features add to the planar gates' scores, the same in all iterations. They
+      // may be raw wires and ticks: of scores in the thousands only the classes' differences count,
+      // which float32 would round away.
       const Gate& gate = network_.planar.gate[index];
-      scores(given_, features, gate.target + width, gate.bias, first, last,
-             given_target_ + c * hits);
-      scores(given_, features, gate.source + width, 0, first, last, given_source_ + c * hits);
+      for (int64_t i = first; i < last; ++i) {
+        double target = gate.bias, source = 0;
+        for (int64_t f = 0; f < features; ++f) {
+          const double value = given_[i * features + f];
+          target += value * gate.target[width + f];
+          source += value * gate.source[width + f];
+        }
+        given_target_[c * hits + i] = target;
+        given_source_[c * hits + i] = source;
+      }
     });
     over_classes([&](int32_t index, int32_t c, int64_t first, int64_t last) {
       one_layer<Tanh>(first, last, dense(network_.encoder[index]), of(hits_, c), width, scratch_,
@@ -80,6 +91,25 @@ class NuGraph2 {
     }
   }
 
+  // The scores of the planar edges, class by class, less the largest of their edge.
+  void score_planar() {
+    const int64_t hits = graph_.hits, edges = graph_.edge_offsets[hits];
+    for (int64_t i = 0; i < hits; ++i) {
+      for (int64_t e = graph_.edge_offsets[i]; e < graph_.edge_offsets[i + 1]; ++e) {
+        const double *target = planar_target_ + i, *source = planar_source_ + graph_.edge_source[e];
+        double largest = *target + *source;
+        for (int64_t c = 1; c < network_.classes; ++c) {
+          const double score = target[c * hits] + source[c * hits];
+          largest = score > largest ? score : largest;
+        }
+        for (int64_t c = 0; c < network_.classes; ++c) {
+          weight_[c * edges + e] =
+              static_cast<float>(target[c * hits] + source[c * hits] - largest);
+        }
+      }
+    }
+  }
+
   void planar() {
     const Block& block = network_.planar;
     const int64_t width = network_.hit_width, features = network_.features, hits = graph_.hits;
@@ -88,11 +118,12 @@ class NuGraph2 {
       const Gate& gate = block.gate[index];
       for (int64_t i = first; i < last; ++i) {
         const float* own = of(hits_, c) + i * width;
-        target_[c * hits + i] = dot(own, gate.target, width) + given_target_[c * hits + i];
-        source_[c * hits + i] = dot(own, gate.source, width) + given_source_[c * hits + i];
+        const int64_t at = c * hits + i;
+        planar_target_[at] = given_target_[at] + double{dot(own, gate.target, width)};
+        planar_source_[at] = given_source_[at] + double{dot(own, gate.source, width)};
       }
     });
-    score(0, hits, graph_.edge_source, graph_.edge_offsets, hits);
+    score_planar();
     over_columns(edges, ClassSoftmax{weight_, network_.classes, edges});
     over_classes([&](int32_t index, int32_t c, int64_t first, int64_t last) {
       const float *table = of(hits_, c), *weight = weight_ + c * edges;
@@ -104,9 +135,8 @@ class NuGraph2 {
             copy(table + i * width, width, to);
             copy(given_ + i * features, features, to + width);
             to += width + features;
-            over_columns(width, WeightedSum{{table, rows, weight, width, begin, end}, to});
-            over_columns(features,
-                         WeightedSum{{given_, rows, weight, features, begin, end}, to + width});
+            weighted_sum({table, rows, weight, width, begin, end}, to);
+            weighted_sum({given_, rows, weight, features, begin, end}, to + width);
           });
     });
     float* before = hits_;
@@ -132,7 +162,7 @@ class NuGraph2 {
                           const int64_t segment = plane * spacepoints + s;
                           for (int64_t e = graph_.up_offsets[segment];
                                e < graph_.up_offsets[segment + 1]; ++e) {
-                            over_columns(n, Add{sent_ + graph_.up_hit[e] * n, to});
+                            add_to(sent_ + graph_.up_hit[e] * n, n, to);
                           }
                         }
                         map<Tanh>(to, n);
@@ -160,9 +190,8 @@ class NuGraph2 {
                          const int64_t begin = graph_.down_offsets[i];
                          const int64_t end = graph_.down_offsets[i + 1];
                          copy(of(hits_, c) + i * width, width, to);
-                         const Messages messages{table, graph_.down_spacepoint, weight, n, begin,
-                                                 end};
-                         over_columns(n, WeightedSum{messages, to + width});
+                         weighted_sum({table, graph_.down_spacepoint, weight, n, begin, end},
+                                      to + width);
                          // A hit gets the mean over its spacepoints.
                          for (int64_t k = 0; end - begin > 1 && k < n; ++k) {
                            to[width + k] /= static_cast<float>(end - begin);
@@ -179,5 +208,5 @@ class NuGraph2 {
   Arena* arena_;
   const float* given_ = nullptr;
   float *hits_, *next_hits_, *nexus_, *sent_, *weight_, *target_, *source_, *scratch_;
-  float *given_target_, *given_source_;
+  double *given_target_, *given_source_, *planar_target_, *planar_source_;
 };

@@ -12,8 +12,7 @@ struct Sent {
   bool shift;
 
   void aggregate(int64_t node, float* to) const {
-    const Messages messages{table, rows, gate, width, offsets[node], offsets[node + 1]};
-    over_columns(width, SoftmaxSum{messages, to, shift});
+    softmax_sum({table, rows, gate, width, offsets[node], offsets[node + 1]}, shift, to);
   }
 };
 
@@ -202,7 +201,7 @@ class NuGraph3 {
                        add ? n : merged_width_, scratch_,
                        [&](int64_t s, float* to) { sent.aggregate(s, to); });
       if (add) {
-        over_columns(spacepoints * n, Add{planes_, merged_});
+        add_to(planes_, spacepoints * n, merged_);
       }
     }
   }
@@ -219,7 +218,7 @@ class NuGraph3 {
     const bool shift = needs_shift(merged_, spacepoints * merged_width_);
     two_layers<Mish>(0, 1, dense(in.hidden[0]), dense(in.output[0]), event_, e, scratch_,
                      [&](int64_t, float* to) {
-                       over_columns(merged_width_, SoftmaxSum{messages, to, shift});
+                       softmax_sum(messages, shift, to);
                        copy(event_, e, to + merged_width_);
                      });
 

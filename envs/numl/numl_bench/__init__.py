@@ -2,5 +2,5 @@
 
 It has pynuml, nugraph and PyTorch Geometric at hand there; nothing of it is installed with
 ``numl_serving``. Only `events` runs in the kit's own Python, too. The rest of the benchmark is in
-``deploy/speed``.
+``scripts/benchmarks``.
 """

@@ -17,7 +17,7 @@ _ATTEMPTS = 8
 
 
 def events_of_size(hits: int, count: int, seed: int) -> list[Tensors]:
-    """Simulate events with about so many hits (all planes together, within 5%).
+    """Simulate events of about this many hits (all planes together, within 5%).
 
     Raises:
         SimulationError: No event of this size came up.
@@ -61,7 +61,7 @@ def write_sets(path: Path, sets: Mapping[str, Sequence[Tensors]]) -> None:
 
 
 def read_sets(path: Path) -> dict[str, list[Tensors]]:
-    """Read what `write_sets` has written."""
+    """Read a file of `write_sets`."""
     sets: dict[str, dict[int, dict[str, NDArray[Any]]]] = {}
     with np.load(path, allow_pickle=False) as arrays:
         for key in arrays.files:

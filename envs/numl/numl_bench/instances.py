@@ -1,4 +1,4 @@
-"""One process with several model instances, each answering in a thread of its own.
+"""One process with several model instances, each in its own thread.
 
 ``python -m numl_bench.instances EVENTS.npz DIR THREADS`` loads as many instances as there are
 threads, has each answer every event, and says so in a line of JSON. Then each line
@@ -31,7 +31,7 @@ from .events import Tensors, read_sets
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What all instances of the process have done together.
+    """Totals over all instances of the process.
 
     Attributes:
         answered: Events.

@@ -23,7 +23,7 @@ Seconds: TypeAlias = list[list[tuple[float, float, float, float]]]
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """An answer and the seconds it took: to the finished graph, and from there to the answer."""
+    """An answer and its timing: seconds for the graph, and for the network."""
 
     outputs: Outputs
     preprocess_s: float
@@ -39,7 +39,7 @@ class Path:
 
 
 def warm(paths: Sequence[Path], events: Sequence[Tensors]) -> None:
-    """Let every path answer every event: first calls load code and fill caches."""
+    """Run every path on every event once, since first calls load code and fill caches."""
     for path in paths:
         for tensors in events:
             path.answer(tensors)

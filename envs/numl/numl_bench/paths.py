@@ -1,4 +1,4 @@
-"""The paths that are compared."""
+"""The code paths that the benchmark compares."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SERVING = "numl_serving"
 
 
 def reference_paths(directory: Folder) -> list[Path]:
-    """Return the reference as it is mostly served, and with gradients off, its best case."""
+    """Return the reference as usually served, and its best case, with gradients off."""
     reference = Reference.load(directory)
 
     def path(name: str, gradients: bool) -> Path:

@@ -219,15 +219,15 @@ class _NoLoss(nn.Module):
 
 
 class _Columns(dict[str, Any]):
-    """What pynuml's producer asks of a file (add_group) and of an event (tables, name, id)."""
+    """What pynuml's producer uses of a file (add_group) and an event (tables, name, id)."""
 
     event_id = (1, 1, 1)
     name = "event"
 
     def add_group(self, group: str, keys: Any = None) -> None:
-        """Take note of nothing: every column is at hand."""
+        """Do nothing: all columns are in memory."""
 
 
 def _concrete(transform: Any) -> Any:
-    """Return nugraph's transform as PyG 2.4 and later want it: with a ``forward``."""
+    """Give nugraph's transform the ``forward`` that PyG has required since 2.4."""
     return type(transform.__name__, (transform,), {"forward": transform.__call__})

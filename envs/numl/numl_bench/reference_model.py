@@ -25,7 +25,7 @@ import numpy as np
 
 
 class TritonPythonModel:
-    """One instance of the model, as Triton's Python backend wants it."""
+    """One instance of the model, with the interface of Triton's Python backend."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Load the weights into nugraph's own model, and answer one event."""

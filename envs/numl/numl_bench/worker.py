@@ -48,7 +48,7 @@ class Worker:
         return {"network": describe(directory)}
 
     def measure(self, model: str, events: str, seconds: float) -> dict[str, Any]:
-        """Time all paths of a model on a set of events; compares answers the first time."""
+        """Time all paths of a model on a set of events; the first call also compares answers."""
         paths, requests = self._paths[model], self._sets[events]
         differences: list[str] = []
         if (model, events) not in self._rounds:
@@ -80,7 +80,7 @@ def _facts() -> dict[str, Any]:
 
 
 def serve(worker: Worker, commands: TextIO, answers: TextIO) -> None:
-    """Answer commands, one in each line, until there are no more."""
+    """Answer commands, one per line, until the input ends."""
     for line in commands:
         command = json.loads(line)
         answer = worker.measure(command["model"], command["events"], command["seconds"])

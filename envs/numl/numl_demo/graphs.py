@@ -1,4 +1,4 @@
-"""Simulated events as the graphs NuGraph trains on, made by pynuml and nugraph themselves."""
+"""Simulated events as graphs for training, built by pynuml itself."""
 
 from __future__ import annotations
 
@@ -8,23 +8,17 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-import torch
-from nugraph.util import (
-    EventLabels,
-    FeatureNorm,
-    FeatureNormMetric,
-    HierarchicalEdges,
-    PositionFeatures,
-)
-from pynuml.io import Event
 from pynuml.labels import FlavorLabels, SimpleLabels, StandardLabels
 from pynuml.process import HitGraphProducer
 from torch_geometric.data import HeteroData
 
-from .geometry import PLANES
 from .simulate import SimulatedEvent, Table
 
-Norm = dict[str, torch.Tensor]
+COLUMNS: Final = ("integral", "rms")
+"""Columns of the hit table that a model learns from, beside plane, wire and time."""
+
+POSITION_SCALE: Final = (0.3, 0.055)
+"""Scale of wire and time in the graphs, to centimetres; pynuml 25.4.0 no longer applies it."""
 
 # how pynuml.io.File names the columns of a dataset that is wider than one
 _WIDE: Final[Mapping[str, tuple[str, ...]]] = {
@@ -38,7 +32,7 @@ _WIDE: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """The classes a model learns: pynuml's labelling and whether of the event, too."""
+    """What a model learns: pynuml's hit labels, and whether it classifies the event."""
 
     semantic: Callable[[], StandardLabels]
     event: bool
@@ -58,22 +52,19 @@ NUGRAPH2_LABELS: Final = Labels(SimpleLabels, event=False)
 NUGRAPH3_LABELS: Final = Labels(StandardLabels, event=True)
 
 
-def _concrete(transform: Any) -> Any:
-    """Return nugraph's transform as PyG 2.4 and later want it: with a `forward`."""
-    return type(transform.__name__, (transform,), {"forward": transform.__call__})
+class Columns(dict[str, Any]):
+    """The parts of pynuml's event and file that its producer uses."""
 
-
-class _Columns:
-    """What a pynuml processor asks of its file, without the file: events come from memory."""
+    event_id = (1, 1, 1)
+    name = "event"
 
     def add_group(self, group: str, keys: list[str] | None = None) -> None:
-        """Take note of nothing: every column is at hand."""
+        """Do nothing: all columns are in memory."""
 
 
-def pynuml_event(event: SimulatedEvent) -> Event:
-    """Return the event as pynuml's file reader would."""
-    frames = {name: _frame(name, table) for name, table in event.tables.items()}
-    return Event(0, np.array(event.event_id), frames)
+def pynuml_event(event: SimulatedEvent) -> Columns:
+    """Return the event as pynuml's file reader does: a data frame per table."""
+    return Columns({name: _frame(name, table) for name, table in event.tables.items()})
 
 
 def _frame(name: str, table: Table) -> pd.DataFrame:
@@ -90,55 +81,25 @@ def _frame(name: str, table: Table) -> pd.DataFrame:
 
 
 def make_graphs(events: Iterable[SimulatedEvent], labels: Labels) -> list[HeteroData]:
-    """Return pynuml's graphs of the events, raw features, without those pynuml drops.
+    """Return pynuml 25.4.0's graphs of the events, without those it drops.
 
-    Spacepoint positions are set to zero: the server's inputs carry none, so what a model would
-    learn from them would be missing when it is served.
+    Positions are scaled as in first-generation graphs, so that distances along wires and time are
+    comparable and neighbours in the graph are neighbours in the detector.
     """
     producer = HitGraphProducer(
-        file=_Columns(),
+        Columns(),
         semantic_labeller=labels.semantic(),
         event_labeller=FlavorLabels() if labels.event else None,
         label_vertex=labels.event,
+        node_feats=list(COLUMNS),
     )
     graphs = []
     for event in events:
-        _, data = producer(pynuml_event(event))
-        if data is None:
-            continue
-        count = len(event.tables["spacepoint_table"]["spacepoint_id"])
-        data["sp"].pos = torch.zeros(count, 3)
-        del data["metadata"]
-        graphs.append(data)
+        tables = pynuml_event(event)
+        hits = tables["hit_table"]
+        for column, factor in zip(("local_wire", "local_time"), POSITION_SCALE, strict=True):
+            hits[column] = hits[column].astype(np.float32) * np.float32(factor)
+        _, data = producer(tables)
+        if data is not None:
+            graphs.append(data)
     return graphs
-
-
-def feature_norm(graphs: Iterable[HeteroData]) -> Norm:
-    """Return nugraph's feature statistics per plane: f32[2, 4], mean and standard deviation."""
-    metrics = {plane: FeatureNormMetric(4) for plane in PLANES}
-    features = _concrete(PositionFeatures)(list(PLANES))
-    for graph in graphs:
-        positioned = features(graph.clone())
-        for plane, metric in metrics.items():
-            metric.update(positioned[plane].x)
-    return {plane: metric.compute() for plane, metric in metrics.items()}
-
-
-def prepare(graphs: Iterable[HeteroData], norm: Norm) -> list[HeteroData]:
-    """Return the graphs as nugraph's data module feeds them to a model."""
-    planes = list(PLANES)
-    steps = [
-        _concrete(PositionFeatures)(planes),
-        _concrete(FeatureNorm)(planes, norm),
-        _concrete(HierarchicalEdges)(planes),
-    ]
-    labels = _concrete(EventLabels)()
-    prepared = []
-    for graph in graphs:
-        data = graph.clone()
-        for step in steps:
-            data = step(data)
-        if "y" in data["evt"]:
-            data = labels(data)
-        prepared.append(data)
-    return prepared

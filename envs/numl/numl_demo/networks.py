@@ -1,8 +1,12 @@
-"""NuGraph's own models (nugraph 24.7.1), built for training on the demo and as its oracle."""
+"""NuGraph's own models, of nugraph 25.4.0, built for training on the demo and as its oracle.
+
+Before this module is imported, `nugraph25.lay_beside` says where they are.
+"""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -10,20 +14,20 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch_geometric.data import Batch, HeteroData
+from torch_geometric.utils import subgraph
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # nugraph's imports warn of their own old age
-    from nugraph.models.nugraph2 import NuGraph2
-    from nugraph.models.nugraph3 import NuGraph3, nugraph3
+    import nugraph.models.nugraph2.transform as nugraph2_transform
+    import nugraph.models.nugraph3.transform as nugraph3_transform
+    from nugraph.models import NuGraph2, NuGraph3
 
 from .geometry import PLANES
-from .graphs import NUGRAPH2_LABELS, NUGRAPH3_LABELS, Labels
-
-# NuGraph3.forward of 24.7.1 asks `hasattr(self, instance_decoder)` without the quotes. Giving
-# its module that name lets the published forward run, unchanged otherwise.
-nugraph3.instance_decoder = "instance_decoder"
+from .graphs import COLUMNS, NUGRAPH2_LABELS, NUGRAPH3_LABELS, Labels
 
 MODELS: Final[dict[str, Labels]] = {"nugraph2": NUGRAPH2_LABELS, "nugraph3": NUGRAPH3_LABELS}
+# the position, the columns and, where all planes share their weights, the plane
+_FEATURES: Final = {"nugraph2": 2 + len(COLUMNS), "nugraph3": 2 + len(COLUMNS) + 1}
 # for tanh the usual 5/3; for mish, found by trial: 1.2 fades, 1.4 explodes
 _GAIN: Final = {"nugraph2": 5 / 3, "nugraph3": 1.32}
 _EVENT_TEMPERATURE: Final = 3.0  # a loss counts 2 exp(-temperature) at the start; usual: 0
@@ -38,23 +42,51 @@ def build(name: str, learning_rate: float) -> Any:
         learning_rate: peak of nugraph's one-cycle schedule.
     """
     labels = MODELS[name]
+    sizes: dict[str, Any] = {
+        "in_features": _FEATURES[name],
+        "planes": list(PLANES),
+        "semantic_classes": list(labels.semantic_classes),
+        "lr": learning_rate,
+    }
     if name == "nugraph2":
-        model = NuGraph2(
-            planes=list(PLANES),
-            semantic_classes=list(labels.semantic_classes),
-            lr=learning_rate,
-        )
+        model = NuGraph2(**sizes)
     else:
-        model = NuGraph3(
-            planes=list(PLANES),
-            semantic_classes=list(labels.semantic_classes),
-            event_classes=list(labels.event_classes),
-            event_head=True,
-            vertex_head=True,
-            lr=learning_rate,
-        )
+        classes = list(labels.event_classes)
+        model = NuGraph3(**sizes, event_classes=classes, event_head=True, vertex_head=True)
     _keep_variance(model, _GAIN[name])
     return model
+
+
+def prepare(name: str, graphs: Iterable[HeteroData]) -> list[HeteroData]:
+    """Return the graphs as nugraph's data module feeds them to a model; modifies them."""
+    transforms = nugraph2_transform if name == "nugraph2" else nugraph3_transform
+    transform = concrete(transforms.Transform)(PLANES)
+    prepared = []
+    for data in graphs:
+        # The features of the first generation: pynuml 25.4 adds plane, wire and time.
+        data["hit"].x = data["hit"].x[:, : _FEATURES[name] - 2]
+        del data["metadata"], data["hit", "delaunay", "hit"]  # no model reads these edges
+        for store in data.node_stores:
+            if "x" not in store:
+                store.x = torch.empty(store.num_nodes, 0)
+        if "y" not in data["evt"]:
+            data["evt"].y = torch.zeros(1, dtype=torch.long)
+        prepared.append(transform(data))
+    return prepared
+
+
+def concrete(transform: Any) -> Any:
+    """Give nugraph's transform the `forward` that PyG has required since 2.4."""
+    return type(transform.__name__, (transform,), {"forward": transform.__call__})
+
+
+def _subgraph(hits: torch.Tensor, edges: torch.Tensor, *, relabel_nodes: bool) -> Any:
+    """Work like PyTorch Geometric's, but also if isolated hits are not the last ones."""
+    nodes = max([0, *(hits + 1).tolist(), *(edges + 1).flatten().tolist()])
+    return subgraph(hits, edges, relabel_nodes=relabel_nodes, num_nodes=nodes)
+
+
+nugraph2_transform.subgraph = _subgraph
 
 
 def _keep_variance(model: NuGraph2 | NuGraph3, gain: float) -> None:
@@ -87,18 +119,30 @@ def learn_quickly(model: NuGraph2 | NuGraph3) -> None:
         model.event_decoder.temp.fill_(_EVENT_TEMPERATURE)
 
 
-def start_vertex_at_mean(model: NuGraph3, vertices: torch.Tensor) -> None:
-    """Let the vertex head start from the mean vertex instead of from the detector's corner.
+def start_from_events(model: NuGraph2 | NuGraph3, graphs: Sequence[HeteroData]) -> None:
+    """Initialise input normalisation and vertex head from the training events.
 
-    The head is one linear layer whose target spans metres while its inputs are of order one:
-    from the usual start, minutes of training would be spent on finding the mean.
+    nugraph accumulates the mean and variance of the features during the first epoch, so that the
+    input of the network drifts while it learns; in a training of minutes that matters. And the
+    vertex head is one linear layer with inputs of order one and targets that span metres: starting
+    at the mean vertex instead of the detector's corner saves it most of the way.
 
     Args:
-        model: a NuGraph3 with a vertex head; changed in place.
-        vertices: true vertices of the training events in cm, f32[events, 3].
+        model: a new model; changed in place.
+        graphs: the prepared training graphs.
     """
+    model.train()
     with torch.no_grad():
-        model.vertex_decoder.net.bias.copy_(vertices.mean(dim=0))
+        if isinstance(model, NuGraph2):
+            norms = {plane: net[0] for plane, net in model.encoder.net.items()}
+        else:
+            norms = {"hit": model.encoder.input_norm}
+        for store, norm in norms.items():
+            norm(torch.cat([graph[store].x for graph in graphs]))
+            norm.update = False
+        if isinstance(model, NuGraph3):
+            vertices = torch.cat([graph["evt"].y_vtx for graph in graphs])
+            model.vertex_decoder.net.bias.copy_(vertices.mean(dim=0))
 
 
 @torch.inference_mode()
@@ -107,22 +151,31 @@ def answer(model: NuGraph2 | NuGraph3, graph: HeteroData) -> Arrays:
 
     Args:
         model: a model as `build` makes it, in evaluation mode.
-        graph: one graph as `graphs.prepare` makes it; it is not changed.
+        graph: one graph as `prepare` makes it; it is not changed.
     """
-    data = graph.clone()
+    data = collate([graph])
+    out: dict[str, torch.Tensor] = {}
     if isinstance(model, NuGraph2):
         model.step(data)
+        for plane in PLANES:
+            out[f"x_semantic_{plane}"] = data[plane].x_semantic
+            out[f"x_filter_{plane}"] = data[plane].x_filter
     else:
         model(data)
-    out: dict[str, torch.Tensor] = {}
-    for plane in PLANES:
-        out[f"x_semantic_{plane}"] = data[plane].x_semantic
-        out[f"x_filter_{plane}"] = data[plane].x_filter
-    if isinstance(model, NuGraph3):
+        hits = data["hit"]
+        for number, plane in enumerate(PLANES):
+            out[f"x_semantic_{plane}"] = hits.x_semantic[hits.plane == number]
+            out[f"x_filter_{plane}"] = hits.x_filter[hits.plane == number]
         out["e_evt"], out["v_evt"] = data["evt"].e, data["evt"].v
     return {name: value.numpy().astype(np.float32) for name, value in out.items()}
 
 
+def truth(graph: HeteroData) -> dict[str, NDArray[np.int64]]:
+    """Return the true classes of the hits of each plane, in the order of the answer."""
+    hits = graph["hit"]
+    return {p: hits.y_semantic[hits.plane == n].numpy() for n, p in enumerate(PLANES)}
+
+
 def collate(graphs: list[HeteroData]) -> Batch:
-    """Return a batch of copies: nugraph's models write into what they are given."""
+    """Return a batch of copies, since nugraph's models modify their input."""
     return Batch.from_data_list([graph.clone() for graph in graphs])

@@ -50,7 +50,7 @@ class SimulatedEvent:
         return len(self.tables["hit_table"]["hit_id"])
 
     def request(self) -> dict[str, NDArray[Any]]:
-        """Return the event under the tensor names of the wire: without truth and positions."""
+        """Return the event as request tensors, without truth and positions."""
         hits, spacepoints = self.tables["hit_table"], self.tables["spacepoint_table"]
         columns = {f"hit_table_{name}": column[:, 0] for name, column in hits.items()}
         columns["spacepoint_table_spacepoint_id"] = spacepoints["spacepoint_id"][:, 0]

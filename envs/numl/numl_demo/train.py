@@ -1,4 +1,4 @@
-"""Training and judging the demo models: a few CPU minutes of pytorch_lightning each."""
+"""Train and evaluate the demo models: a few CPU minutes of pytorch_lightning each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch_geometric.data import HeteroData
 
 from . import networks
 from .geometry import PLANES
-from .graphs import Norm, feature_norm, make_graphs, prepare
+from .graphs import make_graphs
 from .simulate import SimulatedEvent
 
 Report = Callable[[str], None]
@@ -44,11 +44,10 @@ SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
-    """A trained model, the feature statistics it wants, and the CPU time it took (s)."""
+    """A trained model, and the CPU time it took (s)."""
 
     name: str
     model: Any
-    norm: Norm
     seconds: float
 
 
@@ -60,7 +59,7 @@ class _Epochs(lightning.Callback):
         self.name, self.report = name, report
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: Any) -> None:
-        """Report the loss of the epoch's last batch."""
+        """Report the loss of the last batch."""
         loss = float(trainer.callback_metrics["loss/train"])
         done = trainer.current_epoch + 1
         self.report(f"{self.name}: epoch {done} of {trainer.max_epochs}, loss {loss:.3f}")
@@ -86,14 +85,11 @@ def train(
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning")
     lightning.seed_everything(settings.seed, verbose=False)
-    raw = make_graphs(events, networks.MODELS[name])
-    norm = feature_norm(raw)
-    graphs = prepare(raw, norm)
+    graphs = networks.prepare(name, make_graphs(events, networks.MODELS[name]))
     report(f"{name}: {len(graphs)} training graphs made in {time.process_time() - started:.0f} s")
     model = networks.build(name, settings.learning_rate)
     networks.learn_quickly(model)
-    if name == "nugraph3":
-        networks.start_vertex_at_mean(model, torch.cat([graph["evt"].y_vtx for graph in graphs]))
+    networks.start_from_events(model, graphs)
     loader: DataLoader[HeteroData] = DataLoader(
         graphs,  # type: ignore[arg-type]  # a list is a dataset to torch
         batch_size=settings.batch_size,
@@ -118,7 +114,7 @@ def train(
     )
     trainer.fit(model, loader)
     trainer.save_checkpoint(checkpoint, weights_only=True)
-    return Trained(name, model.eval(), norm, time.process_time() - started)
+    return Trained(name, model.eval(), time.process_time() - started)
 
 
 def evaluate(trained: Trained, events: Sequence[SimulatedEvent]) -> dict[str, Any]:
@@ -129,11 +125,11 @@ def evaluate(trained: Trained, events: Sequence[SimulatedEvent]) -> dict[str, An
         compare them with, recall per class, and for nugraph3 the median vertex error in cm.
     """
     labels = networks.MODELS[trained.name]
-    graphs = prepare(make_graphs(events, labels), trained.norm)
+    graphs = networks.prepare(trained.name, make_graphs(events, labels))
     answers = [networks.answer(trained.model, graph) for graph in graphs]
-    pairs = [(graph, out, plane) for graph, out in zip(graphs, answers, strict=True)
-             for plane in PLANES]  # fmt: skip
-    truth = np.concatenate([graph[p].y_semantic.numpy() for graph, _, p in pairs])
+    pairs = [(networks.truth(graph), out, plane)
+             for graph, out in zip(graphs, answers, strict=True) for plane in PLANES]  # fmt: skip
+    truth = np.concatenate([true[p] for true, _, p in pairs])
     guess = np.concatenate([out[f"x_semantic_{p}"].argmax(axis=1) for _, out, p in pairs])
     kept = np.concatenate([out[f"x_filter_{p}"] > 0.5 for _, out, p in pairs])
     signal = truth >= 0

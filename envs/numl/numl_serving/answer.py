@@ -1,4 +1,4 @@
-"""The answer to events: outputs by name, or why there are none."""
+"""Answers to events: outputs by name, or the reason there are none."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_finite(event: Event, outputs: Mapping[str, NDArray[Any]]) -> None:
 
 
 def too_large(event: Event) -> str:
-    """Say which number of an event was most likely too much for the network."""
+    """Name the value of an event that most likely overflowed the network."""
     columns = {
         name: np.abs(array.astype(np.float64))
         for name, array in event.columns.items()

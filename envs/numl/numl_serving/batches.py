@@ -1,4 +1,4 @@
-"""Run events in batches of bounded size, so that what fails for one fails for no other."""
+"""Run events in batches of bounded size; a failure in one event does not affect the others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Limits:
 
 
 def split(graphs: Mapping[int, EventGraph], limits: Limits) -> Iterator[list[int]]:
-    """Yield the numbers of the graphs of each batch, in their order."""
+    """Yield the indices of each batch's graphs, in order."""
     batch: list[int] = []
     hits = edges = 0
     for number, graph in graphs.items():

@@ -1,4 +1,4 @@
-"""A worker thread that handles waiting items in batches, in the order of their arrival."""
+"""A worker thread that handles queued items in batches, in order of arrival."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BatchWorker(Generic[Item]):
         self._thread.start()
 
     def submit(self, item: Item) -> bool:
-        """Queue an item, and return when there is room for another one.
+        """Queue an item; block until there is room for another.
 
         Returns:
             Whether the item was taken: it will be handled, or abandoned. A worker that was closed
@@ -63,7 +63,7 @@ class BatchWorker(Generic[Item]):
             return True
 
     def close(self) -> None:
-        """Take no more items, handle those that wait, and return when that is done."""
+        """Stop accepting items, drain the queue, and return."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

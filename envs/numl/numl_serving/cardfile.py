@@ -31,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 def dump_card(card: ModelCard) -> str:
-    """Return the text of ``model.json``, with the tensors that follow from the card."""
+    """Return the text of ``model.json``, including the tensors derived from the card."""
     content = {"format": FORMAT} | asdict(card)
     if card.normalisation is not None:
         content["normalisation"] = {
@@ -72,10 +72,10 @@ def parse_card(content: Any) -> ModelCard:
         ModelFilesError: Names the field, what is wrong with it and what is expected.
     """
     if not isinstance(content, dict):
-        raise ModelFilesError("a JSON object is needed")
+        raise ModelFilesError("expected a JSON object")
     if content.get("format") != FORMAT:
         raise ModelFilesError(
-            f"format is {content.get('format')!r}, this program reads {FORMAT}: "
+            f"format is {content.get('format')!r}; this version reads {FORMAT}: "
             "import the checkpoint again"
         )
     given = {name: value for name, value in content.items() if name != "format"}
@@ -125,7 +125,7 @@ def parse_card(content: Any) -> ModelCard:
         ("outputs", outputs, card.outputs),
     ):
         if written is not None and written != [tensor.as_json() for tensor in tensors]:
-            raise ModelFilesError(f"{name} do not follow from the rest of the card")
+            raise ModelFilesError(f"{name} do not match the rest of the card")
     return card
 
 
@@ -144,7 +144,7 @@ def normalisation_from(
         ModelFilesError: Planes or numbers are missing, or a standard deviation is not positive.
     """
     if not isinstance(content, Mapping) or set(content) != set(planes):
-        raise ModelFilesError(f"{name} needs exactly the planes {list(planes)}")
+        raise ModelFilesError(f"{name} must have exactly the planes {list(planes)}")
     found = {}
     for plane in planes:
         read = _Fields(content[plane], f"{name}.{plane}.")
@@ -195,20 +195,20 @@ def _check_consistency(card: ModelCard) -> None:
     if not card.planes or not card.hit_features:
         raise ModelFilesError("planes and hit_features must not be empty")
     if (spec.event_width > 0) != (spec.kind == "nugraph3"):
-        raise ModelFilesError("network.event_width is for nugraph3, and only for it")
+        raise ModelFilesError("network.event_width is required for nugraph3, and for no other")
     if spec.kind == "nugraph3" and spec.classes != 1:
-        raise ModelFilesError("network.classes of a nugraph3 is 1")
+        raise ModelFilesError("network.classes must be 1 for nugraph3")
     if spec.kind == "nugraph2" and (spec.nexus, spec.nexus_start) != ("concat", "zeros"):
-        raise ModelFilesError("network.nexus of a nugraph2 is concat, its nexus_start zeros")
+        raise ModelFilesError("nugraph2 needs network.nexus concat and nexus_start zeros")
     if card.spacepoint_positions and spec.nexus_start != "position":
         raise ModelFilesError("spacepoint_positions need network.nexus_start position")
     if not card.heads:
-        raise ModelFilesError("heads are needed: a network without them answers nothing")
+        raise ModelFilesError("heads is empty: the network would have no outputs")
     if spec.kind == "nugraph2" and any(head.node == "event" for head in card.heads):
-        raise ModelFilesError("a nugraph2 has no event node for a head")
+        raise ModelFilesError("nugraph2 has no event node for a head")
     names = [tensor.name for tensor in card.outputs]
     if len(set(names)) < len(names) or len({head.name for head in card.heads}) < len(card.heads):
-        raise ModelFilesError("names and outputs of the heads must differ from each other")
+        raise ModelFilesError("names and outputs of the heads must be unique")
     if (cluster := card.clustering) is not None:
         scalar = {head.output: head.is_scalar for head in card.heads if head.node == "hit"}
         wanted = {cluster.embedding: False, cluster.signal: True, cluster.semantic: False}
@@ -216,11 +216,11 @@ def _check_consistency(card: ModelCard) -> None:
             if output is not None and scalar.get(output) is not is_scalar:
                 raise ModelFilesError(f"clustering needs a head with output {output}")
     if Path(card.weights.file).name != card.weights.file:
-        raise ModelFilesError(f"weights.file is {card.weights.file!r}: a plain file name is needed")
+        raise ModelFilesError(f"weights.file is {card.weights.file!r}: expected a plain file name")
 
 
 class _Fields:
-    """The fields of a JSON object, each to be read once."""
+    """The fields of a JSON object, each read exactly once."""
 
     def __init__(self, content: Any, where: str) -> None:
         if not isinstance(content, Mapping):
@@ -318,4 +318,4 @@ class _Fields:
         return tuple(float(each) for each in value)
 
     def _wrong(self, name: str, value: Any, wanted: str) -> ModelFilesError:
-        return ModelFilesError(f"{self._where}{name} is {value!r}: {wanted} is needed")
+        return ModelFilesError(f"{self._where}{name} is {value!r}: expected {wanted}")

@@ -47,7 +47,7 @@ def check_model(directory: Path, device: str = CPU) -> dict[str, Any]:
 
 
 def interpreter() -> dict[str, str]:
-    """Return version and place of this interpreter, and the versions that matter."""
+    """Return this interpreter's version and path, and the versions of key packages."""
     return {
         "python": platform.python_version(),
         "prefix": sys.prefix,

@@ -94,12 +94,14 @@ def read_checkpoint(path: Path) -> Checkpoint:
 def _read(archive: zipfile.ZipFile, name: str, digest: str) -> Checkpoint:
     root = _root(archive)
     if _optional_entry(archive, f"{root}/byteorder") not in (None, b"little"):
-        raise CheckpointError("it was written on a big-endian machine: write it again on this kind")
+        raise CheckpointError(
+            "it was written on a big-endian machine: save it again on a little-endian one"
+        )
     unpickler = _InertUnpickler(_entry(archive, f"{root}/data.pkl"))
     content = unpickler.content()
     if not isinstance(content, dict):
         raise CheckpointError(
-            f"it holds a {type(content).__name__}, not a dictionary: save a state dict with it"
+            f"it holds a {type(content).__name__}, not a dictionary: save a state dict"
         )
     state = _state(content)
     storages: dict[str, bytes] = {}
@@ -141,7 +143,7 @@ def _not_a_zip(path: Path, error: zipfile.BadZipFile) -> str:
 def _root(archive: zipfile.ZipFile) -> str:
     roots = [n.removesuffix("/data.pkl") for n in archive.namelist() if n.endswith("/data.pkl")]
     if len(roots) != 1:
-        raise CheckpointError("it is a zip archive but no PyTorch checkpoint (no data.pkl in it)")
+        raise CheckpointError("it is a zip archive but not a PyTorch checkpoint (no data.pkl)")
     return roots[0]
 
 
@@ -159,7 +161,7 @@ def _optional_entry(archive: zipfile.ZipFile, name: str) -> bytes | None:
         return None
     # PyTorch stores without compression; a compressed entry may unpack to any size.
     if info.compress_type != zipfile.ZIP_STORED:
-        raise CheckpointError(f"its entry {name!r} is compressed: PyTorch writes it uncompressed")
+        raise CheckpointError(f"its entry {name!r} is compressed, which PyTorch never does")
     return archive.read(info)
 
 
@@ -212,11 +214,11 @@ class _Inert(dict[Any, Any]):
 
 
 class _Items(dict[str, Any]):
-    """An ordered dictionary of the pickle; may carry attributes, as state dicts do."""
+    """An ordered dictionary from the pickle; may carry attributes, as state dicts do."""
 
 
 class _Function:
-    """A function of this module under the name of one of PyTorch's; cannot be altered."""
+    """Wraps a function of this module that stands in for one of PyTorch's; immutable."""
 
     __slots__ = ("_function",)
 
@@ -280,7 +282,7 @@ class _InertUnpickler(pickle.Unpickler):
             ) from None
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a function of this module or a fresh inert class; nothing is imported."""
+        """Return one of this module's functions or a new inert class; never imports anything."""
         known = self._known.get((module, name))
         if known is not None:
             return known
@@ -338,7 +340,7 @@ def _tensor(
     root: str,
     storages: dict[str, bytes],
 ) -> NDArray[Any]:
-    """Copy a tensor out of its storage, after checking that it lies within."""
+    """Copy a tensor out of its storage after a bounds check."""
     key = lazy.storage.key
     if key not in storages:
         storages[key] = _entry(archive, f"{root}/data/{key}")
@@ -394,6 +396,6 @@ def _hyper_parameters(
 
 
 def _line(text: object, limit: int = 120) -> str:
-    """Return a text of the file as one printable line."""
+    """Return text from the file as a single printable line."""
     line = "".join(c if c.isprintable() else "?" for c in str(text))
     return line if len(line) <= limit else f"{line[:limit]}..."

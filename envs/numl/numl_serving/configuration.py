@@ -32,7 +32,7 @@ ENVIRONMENT_FILE = "numlkit-environment.json"
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """The parameters of a model's config.pbtxt; the module's docstring describes them."""
+    """The parameters of a model's config.pbtxt; see the module docstring."""
 
     batch_max_events: int = 1
     batch_max_wait_ms: float = 0.0
@@ -153,14 +153,14 @@ def check_tensors(config: Mapping[str, Any], card: ModelCard) -> None:
         name = output["name"]
         if name not in given:
             raise ModelFilesError(
-                f"config.pbtxt declares output {name} but these weights give only "
+                f"config.pbtxt declares output {name} but these weights provide only "
                 f"{', '.join(sorted(given))}: remove it from config.pbtxt"
             )
         declared, width = int(output["dims"][-1]), given[name].dims[-1]
         if declared not in (-1, width):
             raise ModelFilesError(
                 f"config.pbtxt declares {declared} as the last dimension of output {name} but "
-                f"these weights give {width}: correct its dims in config.pbtxt"
+                f"these weights have {width}: correct its dims in config.pbtxt"
             )
 
 
@@ -175,6 +175,6 @@ def _number(given: Mapping[str, str], name: str, *, whole: bool, least: int, def
     if not least <= value < float("inf"):
         kind = "whole number" if whole else "number"
         raise ModelFilesError(
-            f"parameter {name} in config.pbtxt is {text!r}: a {kind} of at least {least} is needed"
+            f"parameter {name} in config.pbtxt is {text!r}: expected a {kind} of at least {least}"
         )
     return value

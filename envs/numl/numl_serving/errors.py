@@ -1,4 +1,4 @@
-"""The exceptions of the package: every message is one line that says what is wrong and where."""
+"""The package's exceptions. Every message is one line: what is wrong, and where."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ Result = TypeVar("Result")
 
 
 class ServingError(Exception):
-    """Base of all errors that this package raises on purpose."""
+    """Base class of the errors this package raises deliberately."""
 
 
 class EventError(ServingError):
-    """An event that cannot be used; names the table, the column and the first offending row."""
+    """An unusable event; the message names the table, the column and the first bad row."""
 
 
 class CheckpointError(ServingError):
-    """A training checkpoint that cannot be read or holds no usable weights."""
+    """A training checkpoint cannot be read or holds no usable weights."""
 
 
 class ModelFilesError(ServingError):
-    """Model files (weights, model card, golden event) that are missing or do not fit together."""
+    """Model files (weights, model card, golden event) are missing or inconsistent."""
 
 
 class NetworkError(ServingError):
-    """Something unforeseen while an event was answered.
+    """An unexpected failure while answering an event.
 
     Args:
         message: One line.
@@ -40,16 +40,16 @@ class NetworkError(ServingError):
 
 
 class DeviceLostError(ServingError):
-    """The GPU gives nothing but errors until this process ends."""
+    """The GPU returns nothing but errors until this process exits."""
 
 
 def attempt(
     function: Callable[Arguments, Result], *given: Arguments.args, **named: Arguments.kwargs
 ) -> Result | EventError | NetworkError:
-    """Return what a function returns, or its error.
+    """Return a function's result, or its error.
 
-    The error is a new one, without the traceback: that would keep alive whatever the function
-    had, as all tensors of a batch that did not fit into memory.
+    The error is a new object without a traceback, which would keep the function's locals alive,
+    such as the tensors of a batch that did not fit into memory.
     """
     try:
         return function(*given, **named)

@@ -1,4 +1,4 @@
-"""An event as it comes over the wire: named columns of hits and spacepoints, validated here.
+"""An event as received: named columns of hits and spacepoints, validated here.
 
 Nothing behind this module checks the columns again. What an event may hold is data, the `Schema`:
 planes and columns follow from the model card.
@@ -57,7 +57,7 @@ class Tensor:
     optional: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON can hold it, with Triton's name of its type."""
+        """Return a JSON-serialisable description, with Triton's name for the data type."""
         facts: dict[str, Any] = {
             "name": self.name,
             "data_type": _TYPE_NAMES[self.dtype],
@@ -186,18 +186,18 @@ class Event:
         return np.stack([self.spacepoint(axis) for axis in _POSITION_COLUMNS], axis=1)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """Return the event's columns under the tensor names of the wire."""
+        """Return the event's columns, keyed by request tensor name."""
         return dict(self.columns)
 
 
 def empty_event(schema: Schema) -> Event:
-    """Return the event without hits and spacepoints."""
+    """Return an event without hits and spacepoints."""
     required = [tensor for tensor in schema.tensors if not tensor.optional]
     return Event.from_tensors({t.name: np.empty(0, t.dtype) for t in required}, schema)
 
 
 def _readable(tensor: str) -> str:
-    """Return a tensor's name as table and column."""
+    """Split a tensor's name into table and column."""
     for table in (HITS, SPACEPOINTS):
         if tensor.startswith(table):
             return f"{table[:-1]}.{tensor.removeprefix(table)}"
@@ -207,11 +207,11 @@ def _readable(tensor: str) -> str:
 def _column(array: Any, tensor: Tensor) -> NDArray[Any]:
     where = _readable(tensor.name)
     if not isinstance(array, np.ndarray):
-        raise EventError(f"{where} is a {type(array).__name__}: a numpy array is needed")
+        raise EventError(f"{where} is a {type(array).__name__}: expected a numpy array")
     if array.dtype != tensor.dtype:
-        raise EventError(f"{where} has dtype {array.dtype}: {tensor.dtype} is needed")
+        raise EventError(f"{where} has dtype {array.dtype}: expected {tensor.dtype}")
     if array.ndim != 1:
-        raise EventError(f"{where} has shape {list(array.shape)}: one dimension is needed")
+        raise EventError(f"{where} has shape {list(array.shape)}: expected one dimension")
     if tensor.dtype is _FLOAT32 and not np.isfinite(array).all():
         row = int(np.flatnonzero(~np.isfinite(array))[0])
         raise EventError(f"{where} is {array[row]} in row {row}: values must be finite")
@@ -227,7 +227,7 @@ def _check_lengths(columns: Mapping[str, NDArray[Any]]) -> None:
         if length != rows:
             raise EventError(
                 f"{_readable(name)} has {length} rows but {_readable(first)} has {rows}: "
-                "all columns of a table need one length"
+                "all columns of a table must have the same length"
             )
 
 
@@ -248,5 +248,5 @@ def _check_integrals(integral: Float32Array) -> None:
         row = int(np.argmax(integral > MAX_INTEGRAL))
         raise EventError(
             f"hit_table.integral is {integral[row]:.6g} in row {row}: "
-            f"pynuml drops events with an integral above {MAX_INTEGRAL:g}, leave this event out"
+            f"pynuml drops events with an integral above {MAX_INTEGRAL:g}; leave this event out"
         )

@@ -1,4 +1,4 @@
-"""An event for a model that has no other: any event shows that a server answers as it should."""
+"""A synthetic event for models without one: any event shows whether a server answers correctly."""
 
 from __future__ import annotations
 

@@ -112,9 +112,9 @@ class Generation:
     origin: str
     layers: Mapping[str, str]
     graphs: tuple[Graphs, ...]
-    nexus: str
-    nexus_start: str
-    softmax: bool
+    nexus: str = "concat"
+    nexus_start: str = "zeros"
+    softmax: bool = False
     input_norm: str | None = None
     clusters: bool = False
 
@@ -173,9 +173,6 @@ GENERATIONS = (
         "nugraph between 24.4 and 24.7 (weights per plane)",
         {"encoder": "encoder.lins.{plane}"} | _HETERO_BLOCKS,
         (_FIRST,),
-        nexus="concat",
-        nexus_start="zeros",
-        softmax=False,
     ),
     Generation(
         "nugraph3",
@@ -184,7 +181,6 @@ GENERATIONS = (
         {"encoder": "encoder.planar_net"} | _JOINT_BLOCKS,
         (_FIRST_WITH_PLANE, _SECOND, _SECOND_WITH_TPC),
         nexus="joint",
-        nexus_start="zeros",
         softmax=True,
         input_norm="encoder.input_norm.norm",
         clusters=True,
@@ -195,9 +191,6 @@ GENERATIONS = (
         "nugraph 24.7.1",
         {"encoder": "encoder.net.{plane}.0.net.{set}"} | _CLASS_BLOCKS,
         (_FIRST,),
-        nexus="concat",
-        nexus_start="zeros",
-        softmax=False,
     ),
     Generation(
         "nugraph2",
@@ -205,9 +198,6 @@ GENERATIONS = (
         "nugraph 25.4",
         {"encoder": "encoder.net.{plane}.1.net.{set}"} | _CLASS_BLOCKS,
         (_FIRST, _SECOND, _SECOND_WITH_TPC),
-        nexus="concat",
-        nexus_start="zeros",
-        softmax=False,
         input_norm="encoder.net.{plane}.0.norm",
     ),
 )

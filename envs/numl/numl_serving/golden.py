@@ -1,4 +1,4 @@
-"""Golden answers: an event and what a model must answer to it, kept beside the weights."""
+"""Golden answers: an event and its reference output, kept beside the weights."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def read_golden(path: Path) -> Golden:
     """Read a golden file: arrays ``input/<tensor>`` and ``output/<tensor>``.
 
     Raises:
-        ModelFilesError: The file is missing, damaged or holds no event of the model whose card
+        ModelFilesError: The file is missing, damaged or has no event of the model whose card
             lies beside it.
     """
     event = read_event(path)
@@ -65,7 +65,7 @@ def read_event(path: Path) -> Event:
     except FileNotFoundError:
         raise ModelFilesError(f"{path} is missing: import the checkpoint with --event") from None
     except (OSError, ValueError, AttributeError, zipfile.BadZipFile, EventError) as error:
-        raise ModelFilesError(f"{path} holds no event: {error}") from None
+        raise ModelFilesError(f"{path} has no event: {error}") from None
 
 
 def write_golden(path: Path, golden: Golden) -> None:
@@ -96,7 +96,7 @@ def disagreements(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> lis
     if labels and not faults:
         wanted, found = (np.concatenate([pairs[name][i] for name in labels]) for i in (0, 1))
         if not _same_clusters(wanted, found):
-            faults.append(f"{', '.join(labels)}: other hits are clustered")
+            faults.append(f"{', '.join(labels)}: hits are clustered differently")
     return faults
 
 
@@ -115,7 +115,7 @@ def _fault(expected: NDArray[Any], actual: NDArray[Any]) -> str | None:
         excess = np.where(np.isnan(difference), np.inf, difference - allowed)
         worst = np.unravel_index(excess.argmax(), excess.shape)
         limit = np.broadcast_to(allowed, excess.shape)[worst]
-        return f"differs by up to {difference[worst]:.3g}, allowed is {limit:.3g}"
+        return f"differs by up to {difference[worst]:.3g}; allowed: {limit:.3g}"
     return None
 
 

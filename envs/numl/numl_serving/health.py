@@ -1,4 +1,4 @@
-"""Ask a running server whether every model is ready and gives its golden answer.
+"""Check that every model of a running server is ready and gives its golden answer.
 
 ``python -m numl_serving.health [--host HOST] [--port PORT] [--wait SECONDS] REPOSITORY`` prints
 one line and exits with 1 if anything is wrong. It runs on the server's host, in its container:
@@ -18,6 +18,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from numl_serving.golden import disagreements, read_golden
 from numl_serving.modelcard import CARD_FILE, GOLDEN_FILE
 
 ROUND_S = 8.0
-"""Time (s) that asking all models once may take."""
+"""Time limit (s) for checking all models once."""
 
 _PAUSE_S = 0.2
 _HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -40,11 +41,14 @@ _TYPE_NAMES = {dtype: name for name, dtype in _TYPES.items()}
 
 
 class UnhealthyError(ServingError):
-    """The server or a model does not answer, or answers wrongly."""
+    """The server or a model does not answer, or gives a wrong answer."""
 
 
 class NoAnswerError(UnhealthyError):
-    """Nothing was answered in time: a server that starts says nothing until it has loaded."""
+    """No answer yet: a starting server stays silent until its models are loaded.
+
+    One whose repository is filled by another program has no models at first.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Answer:
 
     @property
     def error(self) -> str:
-        """What is wrong, in one line, as the server says it."""
+        """The server's error message, as one line."""
         try:
             text = str(json.loads(self.body)["error"])
         except (ValueError, KeyError, TypeError):
@@ -115,12 +119,14 @@ def check_repository(
     """
     models = sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
     if not models:
-        raise UnhealthyError(f"{repository} holds no models")
+        raise NoAnswerError(f"{repository} has no models yet")
     server.ask("GET", "/v2/health/live")
     faults = []
     for model in models:
-        directory = repository / model / "1"
-        fault = _fault(server, directory) or _loss(server, directory, processes)
+        directory = _served(server, repository / model)
+        fault = _problem(server, directory, processes)
+        if fault is not None and (now := _served(server, repository / model)) != directory:
+            fault = _problem(server, now, processes)  # another version has taken its place
         if fault is not None:
             faults.append(f"{model}: {fault}")
     if faults:
@@ -129,7 +135,11 @@ def check_repository(
 
 
 def infer(
-    server: Server, model: str, inputs: Mapping[str, NDArray[Any]], outputs: Iterable[str]
+    server: Server,
+    model: str,
+    version: str,
+    inputs: Mapping[str, NDArray[Any]],
+    outputs: Iterable[str],
 ) -> dict[str, NDArray[Any]]:
     """Return the outputs of one inference.
 
@@ -154,7 +164,7 @@ def infer(
     ).encode()
     answer = server.ask(
         "POST",
-        f"/v2/models/{model}/infer",
+        f"/v2/models/{model}/versions/{version}/infer",
         b"".join([question, *data]),
         {_HEADER_LENGTH: str(len(question))},
     )
@@ -177,16 +187,34 @@ def _tensors(answer: Answer) -> Iterable[tuple[str, NDArray[Any]]]:
         place += size
 
 
+def _served(server: Server, folder: Path) -> Path:
+    """Return the folder of the version that a model answers with."""
+    versions = [path for path in folder.glob("*/") if path.name.isdecimal()]
+    if len(versions) > 1:
+        # One is about to take the other's place.
+        answer = server.ask("GET", f"/v2/models/{folder.name}")
+        with suppress(ValueError, KeyError, TypeError):
+            loaded = json.loads(answer.body)["versions"]
+            versions = [path for path in versions if path.name in loaded] or versions
+    return max(versions, key=lambda path: int(path.name), default=folder / "1")
+
+
+def _problem(server: Server, directory: Path, processes: Path) -> str | None:
+    return _fault(server, directory) or _loss(server, directory, processes)
+
+
 def _fault(server: Server, directory: Path) -> str | None:
-    """Return what is wrong with the model of a version's folder, in one line, or None."""
+    """Return the problem with a model version as one line, or None."""
     model = directory.parent.name
     if server.ask("GET", f"/v2/models/{model}/ready").status != http.client.OK:
-        return f"not ready{_reason(server, model)}"
+        # The list of models, which has the reason, is closed; the server's log has it, too.
+        return "not ready"
     if not _is_ours(directory):
         return None
     golden = read_golden(directory / GOLDEN_FILE)
     try:
-        outputs = infer(server, model, golden.event.tensors(), golden.outputs)
+        inputs = golden.event.tensors()
+        outputs = infer(server, model, directory.name, inputs, golden.outputs)
     except NoAnswerError as error:
         raise NoAnswerError(f"{model}: {error}") from None
     except UnhealthyError as error:
@@ -200,11 +228,11 @@ def _is_ours(directory: Path) -> bool:
 
 
 def _loss(server: Server, directory: Path, processes: Path) -> str | None:
-    """Return how many of a model's processes are gone, in one line, or None."""
+    """Return one line saying how many of a model's instances have died, or None."""
     model = directory.parent.name
     # Another server on this host may have a model of this name. The repositories of an image,
     # for CPUs and for GPUs, lie side by side.
-    begin, end = f"{directory.parents[2]}/".encode(), f"/{model}/1/model.py".encode()
+    begin, end = f"{directory.parents[2]}/".encode(), f"/{model}/{directory.name}/model.py".encode()
     answer = server.ask("GET", f"/v2/models/{model}/config")
     try:
         groups = json.loads(answer.body)["instance_group"]
@@ -229,24 +257,13 @@ def _command_lines(processes: Path) -> Iterable[list[bytes]]:
             yield words
 
 
-def _reason(server: Server, model: str) -> str:
-    """Return why a model is not ready, as the server's index of models says."""
-    answer = server.ask("POST", "/v2/repository/index")
-    try:
-        rows = [row for row in json.loads(answer.body) if row["name"] == model]
-        reason = " ".join(str(rows[0].get("reason", "")).split())
-    except (ValueError, KeyError, TypeError, IndexError):
-        reason = ""
-    return f": {reason}" if reason else ""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the check; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m numl_serving.health", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000, help="HTTP port")
     parser.add_argument(
-        "--wait", type=float, default=0, metavar="SECONDS", help="wait so long for an answer"
+        "--wait", type=float, default=0, metavar="SECONDS", help="how long to wait for an answer"
     )
     parser.add_argument("repository", type=Path, metavar="REPOSITORY")
     options = parser.parse_args(arguments)
@@ -261,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return 1
             time.sleep(_PAUSE_S)
         else:
-            ours = [model for model in models if _is_ours(options.repository / model / "1")]
+            ours = [m for m in models if any(map(_is_ours, options.repository.glob(f"{m}/*/")))]
             said = [f"{', '.join(ours)} gave their golden answers"] if ours else []
             said += [f"{model} is ready" for model in models if model not in ours]
             sys.stdout.write(f"healthy: {'; '.join(said)}\n")

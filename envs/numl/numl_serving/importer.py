@@ -108,7 +108,7 @@ class Report:
     files: tuple[Path, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON can hold it."""
+        """Return the report as JSON-serialisable data."""
         return {
             "card": json.loads(dump_card(self.card)),
             "parameters": self.parameters,
@@ -202,7 +202,7 @@ def _event_in(path: Path, schema: Schema) -> Event:
         return Event.from_tensors(tensors, schema)
     # numpy's error depends on what the file is instead.
     except (OSError, EOFError, TypeError, ValueError, zipfile.BadZipFile, EventError) as error:
-        raise ModelFilesError(f"{path} holds no event for this model: {error}") from None
+        raise ModelFilesError(f"{path} has no event for this model: {error}") from None
 
 
 def _served_weights(checkpoint: Checkpoint) -> dict[str, NDArray[np.float32]]:
@@ -215,13 +215,13 @@ def _served_weights(checkpoint: Checkpoint) -> dict[str, NDArray[np.float32]]:
         if not np.isfinite(array).all():
             raise CheckpointError(
                 f"{checkpoint.name}: weight {name!r} has NaN or infinite values: "
-                "take a checkpoint from before the training diverged"
+                "use a checkpoint from before the training diverged"
             )
     return state
 
 
 def _told(request: Request, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return what the checkpoint says of itself and, where it is silent, the processed file."""
+    """Return the checkpoint's own metadata, completed from the processed file."""
     metadata = {} if request.norm is None else read_metadata(request.norm)
     said = {name: value for name, value in checkpoint.hyper_parameters.items() if value is not None}
     return metadata | said
@@ -254,7 +254,7 @@ def _card(
     told: Mapping[str, Any],
     notes: list[str],
 ) -> ModelCard:
-    """Make the card but for the weights file."""
+    """Return the card without its weights file."""
     features, scale = _hit_features(request, checkpoint, found, told, notes)
     if found.network.nexus_start == "position":
         kind = "with" if request.spacepoint_positions else "without"
@@ -288,7 +288,7 @@ def _hit_features(
     told: Mapping[str, Any],
     notes: list[str],
 ) -> tuple[tuple[str, ...], tuple[float, float]]:
-    """Return the names of the hit features and the position scale, given or nugraph's own."""
+    """Return hit features and position scale: as requested, else nugraph's defaults."""
     names, count, generation = request.features, found.features, told.get("gen")
     if names is None:
         graphs = [g for g in found.generation.graphs if generation in (None, g.generation)]
@@ -296,8 +296,8 @@ def _hit_features(
         if not own:
             example = ",".join(found.generation.graphs[0].features)
             raise CheckpointError(
-                f"{checkpoint.name}: its network takes {count} features of a hit, which it does "
-                f"not name: pass --features with {count} names in its order, as {example}"
+                f"{checkpoint.name}: its network takes {count} hit features but does not name "
+                f"them: pass --features with {count} names in its order, such as {example}"
             )
         scale = request.position_scale or own[0].position_scale
         names = own[0].features
@@ -305,7 +305,7 @@ def _hit_features(
     else:
         if len(names) != count:
             raise CheckpointError(
-                f"{checkpoint.name}: its network takes {count} features of a hit but --features "
+                f"{checkpoint.name}: its network takes {count} hit features but --features "
                 f"names {len(names)} ({', '.join(names)})"
             )
         # Second-generation graphs have wire and time twice, and unscaled positions.
@@ -324,7 +324,7 @@ def _with_classes(
     names = given or _names(told.get(f"{head.name}_classes"))
     if names is None:
         raise CheckpointError(
-            f"{checkpoint}: no names of its {head.name} classes in it: pass {option} "
+            f"{checkpoint}: it does not name its {head.name} classes: pass {option} "
             "(of scripts/import_checkpoint.py, whose folder can be served)"
         )
     if len(names) != head.width:
@@ -348,7 +348,7 @@ def _normalisation(
     normalisation = normalisation_in(own, found.planes, found.features)
     if normalisation is None:
         raise CheckpointError(
-            f"{checkpoint.name}: no feature normalisation in it: pass --norm with the processed "
+            f"{checkpoint.name}: it has no feature normalisation: pass --norm with the processed "
             "HDF5 file of the training, or JSON with mean and std of each plane"
         )
     return normalisation
@@ -356,7 +356,7 @@ def _normalisation(
 
 @contextmanager
 def _staging(out: Path) -> Iterator[Path]:
-    """Make a directory beside the given one, and remove what is left of it in the end."""
+    """Create a sibling directory; remove whatever is left of it at the end."""
     out.parent.mkdir(parents=True, exist_ok=True)
     staging = out.parent / f".{out.name}.{os.getpid()}.{secrets.token_hex(4)}"
     staging.mkdir()

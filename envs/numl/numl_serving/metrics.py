@@ -70,7 +70,7 @@ class Metrics:
     def count_batch(
         self, *, events: int, hits: int, preprocess_s: float, network_s: float, batches: int = 1
     ) -> None:
-        """Count events that were answered together, in one run of the network or in some."""
+        """Count events answered as one batch, whether in one run of the network or several."""
         self._last_batch = events
         # Published in this order: who reads of an event finds all the rest of it, too.
         self._add(
@@ -78,7 +78,7 @@ class Metrics:
         )
 
     def count_rejected(self) -> None:
-        """Count one event that was refused as invalid."""
+        """Count an event rejected as invalid."""
         self._add(rejected=1)
 
     def _add(self, **counts: float) -> None:
@@ -88,7 +88,7 @@ class Metrics:
             self._changed.notify()
 
     def close(self) -> None:
-        """Publish what is not yet published, and count no more."""
+        """Publish pending counts and stop counting."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -102,7 +102,7 @@ class Metrics:
             self._failed(error)
 
     def _publish(self) -> bool:
-        """Wait for something to publish, and publish it; returns whether to go on."""
+        """Wait for pending counts and publish them; returns False once closed."""
         with self._changed:
             while not self._counted and not self._closed:
                 self._changed.wait()

@@ -27,7 +27,7 @@ ACTIVATIONS = ("none", "softmax", "sigmoid")
 NODES = ("hit", "event")
 
 POSITION_FEATURES = ("wire_position", "time_position")
-"""The hit features that are a column times a factor of the position scale."""
+"""Hit features computed as a column times its position scale factor."""
 
 _COLUMN_OF = {"wire_position": "local_wire", "time_position": "local_time"}
 
@@ -124,7 +124,7 @@ class Clustering:
 
 @dataclass(frozen=True, slots=True)
 class WeightsFile:
-    """The file with the weights, beside the card, and the sha256 of its content."""
+    """The weights file, in the card's folder, and its sha256."""
 
     file: str
     sha256: str
@@ -132,7 +132,7 @@ class WeightsFile:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The checkpoint the weights come from: its file name and its sha256."""
+    """The checkpoint the weights came from: file name and sha256."""
 
     checkpoint: str
     sha256: str

@@ -1,4 +1,4 @@
-"""What a training's own files tell that its checkpoint may not: normalisation, planes, classes."""
+"""What a training's own files add to its checkpoint: normalisation, planes, classes."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def read_normalisation(path: Path, planes: Sequence[str], features: int) -> Norm
         found = normalisation_in(content, planes, features)
         if found is None:
             raise ModelFilesError(
-                "no feature normalisation in it: means and standard deviations of the planes "
-                f"{list(planes)} are needed"
+                "it has no feature normalisation: means and standard deviations of the planes "
+                f"{list(planes)} expected"
             )
     return found
 
@@ -111,7 +111,7 @@ def _is_hdf5(path: Path) -> bool:
 
 @contextmanager
 def _reading(path: Path, what: str) -> Iterator[None]:
-    """Say in one line of what file and content an error is."""
+    """Turn errors into one line that names the file and what was read from it."""
     try:
         yield
     except ModelFilesError as error:

@@ -1,4 +1,4 @@
-"""Recognise a network by names and shapes of its weights, and give them the card's form."""
+"""Recognise a network by its weights' names and shapes, and convert them to the card's layout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Weights = dict[str, NDArray[np.float32]]
 
 DEFAULT_PLANES = ("u", "v", "y")
 DEFAULT_ITERATIONS = 5
-"""Message-passing iterations of nugraph's models where a checkpoint does not tell."""
+"""Message-passing iterations assumed where a checkpoint does not record them."""
 
 _NORM_EPSILON = 1e-5
 """What nugraph 25.4's ``InputNorm`` adds to a variance."""
@@ -127,7 +127,7 @@ class Recognised:
         return missing, unexpected, misshapen
 
     def fits(self, shapes: Shapes) -> bool:
-        """Tell whether these are all of its weights and no others."""
+        """Return whether these are exactly its weights."""
         return bool(self.heads) and not any(self.difference(shapes))
 
     def weights(self, state: Mapping[str, NDArray[Any]], dtype: type[Any] = np.float32) -> Weights:
@@ -157,7 +157,7 @@ class Recognised:
         return [] if pattern is None else [row[0] for row in self.names(pattern)]
 
     def _with_norm_folded(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Let the encoder do what its input norm does, ``(x - mean) / sqrt(var + 1e-5)``."""
+        """Fold the input norm, ``(x - mean) / sqrt(var + 1e-5)``, into the encoder."""
         folded = dict(state)
         modules = self._norm_modules()
         encoders = self.names(self.layers["encoder"]) if modules else []
@@ -175,7 +175,7 @@ class Recognised:
 
 
 def is_served(name: str) -> bool:
-    """Tell whether inference uses a weight of this name."""
+    """Return whether inference uses the weight of this name."""
     return _NOT_SERVED.search(name) is None
 
 
@@ -214,7 +214,7 @@ def recognise(
     closest = min(same, key=lambda each: sum(map(len, each.difference(shapes))))
     missing, unexpected, misshapen = closest.difference(shapes)
     raise ModelFilesError(
-        f"the weights are of no known {kind}; closest is {closest.generation.origin} with planes "
+        f"the weights match no known {kind}; closest is {closest.generation.origin} with planes "
         f"{', '.join(closest.planes)}: missing {_some(missing)}, unexpected {_some(unexpected)}, "
         f"of another shape {_some(misshapen)}, "
         f"heads {_some([head.name for head in closest.heads])}; supported are "
@@ -265,7 +265,7 @@ def _head(row: HeadRow, width: int, generation: Generation) -> Head:
 
 
 def _planes_in(shapes: Iterable[str], pattern: str) -> tuple[str, ...]:
-    """Return the planes that a pattern finds among the names, in their order."""
+    """Return the planes matched by a pattern, in order of appearance."""
     expression = re.escape(pattern.replace("{set}", "0") + ".weight")
     expression = expression.replace(r"\{plane\}", r"(?P<plane>\w+?)", 1)
     expression = expression.replace(r"\{plane\}", "(?P=plane)")
@@ -274,7 +274,7 @@ def _planes_in(shapes: Iterable[str], pattern: str) -> tuple[str, ...]:
 
 
 def _count(shapes: Shapes, pattern: str, first: Mapping[str, Any]) -> int:
-    """Return the number of feature sets that a pattern finds, at least 1."""
+    """Return the number of feature sets matched by a pattern, at least 1."""
     found = 1
     while "{set}" in pattern and f"{pattern.format(**first, set=found)}.weight" in shapes:
         found += 1
@@ -291,7 +291,7 @@ def _block_diagonal(grid: NDArray[Any]) -> NDArray[Any]:
 
 
 def _shared(weights: Weights, by_plane: Sequence[str]) -> Weights:
-    """Keep once what is the same in all planes: a whole block, or any other layer."""
+    """Store weights shared by all planes once: a whole block, or any other layer."""
     blocks: dict[str, list[str]] = {}
     for name in by_plane:
         layer = name.rpartition(".")[0]

@@ -93,7 +93,7 @@ class Runtime:
         return outputs
 
     def infer_batch(self, events: Sequence[Event]) -> BatchResult:
-        """Answer several events; what is wrong with one of them is the result of that one."""
+        """Answer several events; an event's error is its own result."""
         return self._engine.run(events)
 
 

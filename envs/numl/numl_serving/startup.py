@@ -12,12 +12,12 @@ from pathlib import Path
 
 
 def now() -> float:
-    """Return the seconds since the system's start."""
+    """Return the seconds since boot."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 IMPORTED = now()
-"""When this package was imported first: what came before is the interpreter's."""
+"""When this package was first imported; the time before that is the interpreter's."""
 
 
 class Startup:
@@ -36,11 +36,11 @@ class Startup:
         ]
 
     def end(self, phase: str) -> None:
-        """Say that a phase has come to its end."""
+        """Mark the end of a phase."""
         self._ends.append((phase, now()))
 
     def __str__(self) -> str:
-        """Return all of it in one line, seconds to two digits."""
+        """Return all phases as one line, in seconds with two decimals."""
         times = [time for _, time in self._ends]
         phases = [
             f"{name} {end - begin:.2f}"

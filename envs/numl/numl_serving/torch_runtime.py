@@ -96,7 +96,7 @@ class TorchEngine:
         return outputs
 
     def _recover(self) -> DeviceLostError | None:
-        """Free what a failed batch has held; returns an error if the device is lost."""
+        """Release a failed batch's memory; returns an error if the device is lost."""
         gc.collect()
         if self._device.type != "cuda":
             return None
@@ -109,7 +109,7 @@ class TorchEngine:
         except torch.OutOfMemoryError:
             return None  # others have taken all of it: that may pass
         except Exception as error:
-            return DeviceLostError(f"{self._device} cannot be used any more ({one_line(error)})")
+            return DeviceLostError(f"{self._device} is no longer usable ({one_line(error)})")
         return None
 
 
@@ -139,7 +139,7 @@ def gpu_of(device_id: str) -> str:
 def _split(
     outputs: Mapping[str, NDArray[np.float32]], graphs: Sequence[EventGraph], card: ModelCard
 ) -> list[Outputs]:
-    """Give each event its rows of a batch's outputs."""
+    """Split a batch's outputs into the rows of each event."""
     rows: dict[str, list[int]] = {}
     for head in card.heads:
         if head.node == "event":

@@ -38,11 +38,11 @@ class Transfer:
         self._staging = self._host_buffer(0)
 
     def stream(self) -> AbstractContextManager[object]:
-        """Return the context in which everything for this device is done."""
+        """Return the context for all work on this device."""
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def to_device(self, batch: GraphBatch) -> GraphBatch:
-        """Return a batch on the device; valid until the answer to it has been fetched."""
+        """Copy a batch to the device; valid until its outputs have been fetched."""
         tensors = batch.tensors()
         places = _places([tensor.numel() * tensor.element_size() for tensor in tensors])
         staging = self._provide(places[-1])
@@ -54,7 +54,7 @@ class Transfer:
         )
 
     def fetch(self, outputs: Mapping[str, Tensor]) -> dict[str, NDArray[np.float32]]:
-        """Return outputs (float32) in the host's memory; waits until they are there."""
+        """Copy outputs (float32) to host memory; blocks until they have arrived."""
         packed = torch.cat([tensor.reshape(-1) for tensor in outputs.values()])
         host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=self._is_gpu)
         host.copy_(packed, non_blocking=True)
@@ -69,7 +69,7 @@ class Transfer:
         }
 
     def _provide(self, size: int) -> Tensor:
-        """Return ``size`` bytes of the staging buffer; nothing of an earlier batch is read then."""
+        """Return ``size`` bytes of the staging buffer, which no earlier copy may still be using."""
         if size > len(self._staging):
             self._staging = self._host_buffer(2 * size)
         return self._staging[:size]
@@ -79,17 +79,17 @@ class Transfer:
 
 
 def transfer_to(device: torch.device) -> Transfer | None:
-    """Return the way to a device; None: the host's memory is where its tensors are."""
+    """Return the transfer to a device, or None for the CPU."""
     return None if device.type == "cpu" else Transfer(device)
 
 
 def _places(sizes: Sequence[int]) -> list[int]:
-    """Return where each of these numbers of bytes begins, and where the last one ends."""
+    """Return the start offset of each block of these sizes, and the end of the last."""
     padded = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
     return [0, *accumulate(padded)]
 
 
 def _view(buffer: Tensor, place: int, like: Tensor) -> Tensor:
-    """Return the part of a buffer of bytes that holds a tensor like this one."""
+    """Return a view of the byte buffer shaped like this tensor."""
     part = buffer[place : place + like.numel() * like.element_size()]
     return part.view(like.dtype).view(like.shape)

@@ -30,8 +30,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from numl_serving.answer import Outputs
 from numl_serving.batching import BatchWorker
 from numl_serving.configuration import (
@@ -41,6 +39,7 @@ from numl_serving.configuration import (
     choose_device,
     warm_up_event,
 )
+from numl_serving.dlpack import to_array, to_tensor
 from numl_serving.errors import (
     DeviceLostError,
     EventError,
@@ -188,7 +187,7 @@ class TritonPythonModel:
         # one that has waited here can have been.
         if self._worker is not None and request.is_cancelled():
             raise _CancelledError("the request was cancelled")
-        tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        tensors = {tensor.name(): to_array(tensor) for tensor in request.inputs()}
         return Event.from_tensors(tensors, self._runtime.card.schema)
 
     def _response(self, request: Any, result: Outputs | Exception) -> Any:
@@ -197,7 +196,7 @@ class TritonPythonModel:
         try:
             return self._pb.InferenceResponse(
                 output_tensors=[
-                    self._pb.Tensor(name, np.ascontiguousarray(result[name]))
+                    to_tensor(self._pb, name, result[name])
                     for name in request.requested_output_names()
                 ]
             )

@@ -43,7 +43,7 @@ def read_weights(directory: Path, card: ModelCard) -> dict[str, NDArray[np.float
         check_weights(card, {name: array.shape for name, array in weights.items()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelFilesError(
-            f"{path} is no safetensors file of float32 arrays ({error}): import it again"
+            f"{path} is not a safetensors file of float32 arrays ({error}): import it again"
         ) from None
     except ModelFilesError as error:
         raise ModelFilesError(f"{path}: {error}: import the checkpoint again") from None

@@ -71,7 +71,7 @@ class GraphBatch:
         return [self.features, self.position, *(tensor for kind in kinds for tensor in kind)]
 
     def with_tensors(self, tensors: Iterable[Tensor]) -> GraphBatch:
-        """Return the batch with other tensors in the place of its own."""
+        """Return a batch with these tensors instead."""
         features, position, *edges = tensors
         kinds = (Edges(*edges[first : first + 3]) for first in range(0, len(edges), 3))
         return GraphBatch(self.plane_sizes, features, position, *kinds)
@@ -145,7 +145,7 @@ def _normalised(features: NDArray[np.float32], card: ModelCard, plane: str) -> N
 
 
 def _edges(source: Int64Array, target: Int64Array, nodes: int) -> Edges:
-    """Sort edges by the node that receives; those of a node keep their order."""
+    """Sort edges by target node; the sort is stable."""
     order = np.argsort(target, kind="stable")
     offsets = _starts(np.bincount(target, minlength=nodes))
     return Edges(*map(torch.from_numpy, (source[order], target[order], offsets)))

@@ -1,4 +1,4 @@
-"""What the networks are made of: linear layers by plane, and sums over the edges of a node."""
+"""Building blocks of the networks: per-plane linear layers and sums over a node's edges."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class NuGraph2(nn.Module):
         self.heads = Heads(card, weights)
 
     def forward(self, batch: GraphBatch) -> dict[str, Tensor]:
-        """Return the heads' tensors by name."""
+        """Return the heads' outputs by name."""
         spec, sizes = self.card.network, batch.plane_sizes
         spacepoints, planes = batch.position.shape[0], len(sizes)
         # All classes of a hit are given the same features, before every iteration again.

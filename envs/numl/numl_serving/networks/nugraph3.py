@@ -93,7 +93,7 @@ class NuGraph3(nn.Module):
         self.heads = Heads(card, weights)
 
     def forward(self, batch: GraphBatch) -> dict[str, Tensor]:
-        """Return the heads' tensors by name."""
+        """Return the heads' outputs by name."""
         spec, position, sizes = self.card.network, batch.position, batch.plane_sizes
         spacepoints, planes = position.shape[0], len(sizes)
         segments = (spacepoints,) * planes
