@@ -1,0 +1,237 @@
+"""Brings the release that serves to the server, step by step.
+
+Every step may fail or be the last one of this process: it is tried again, and what was done stays
+done. The server is given files first and a configuration that names them last; what it answered
+with before is taken away only when it answers with the new.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from numl_sync.errors import BucketError, ReleaseError
+from numl_sync.mirror import Mirror, Reader, State
+from numl_sync.published import Model, Release, read_published
+from numl_sync.status import Status
+
+REPEAT_S = 60.0
+"""A failure that lasts is said so often (s)."""
+LOAD_S = 120.0
+"""How long (s) a running server may take to load a release, if there is one to go back to."""
+PAUSE_S = 0.5
+"""How often (s) the server is asked whether it has loaded a release."""
+
+
+class Answers(Protocol):
+    """What is asked of the server."""
+
+    def is_ready(self, model: str, version: int) -> bool | None:
+        """Return whether a version of a model answers; None if the server does not."""
+
+    def config(self, model: str) -> bytes | None:
+        """Return the configuration that a model was loaded with; None: there is no telling."""
+
+
+class Agent:
+    """Keeps a mirror like its bucket.
+
+    Args:
+        check: Raises a `ReleaseError` unless the versions in these folders give golden answers.
+        say: Takes one line for the log.
+        poll_s: Time (s) between two looks at the bucket.
+        clock: Seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        bucket: Reader,
+        mirror: Mirror,
+        server: Answers,
+        *,
+        check: Callable[[Sequence[Path]], None],
+        say: Callable[[str], None],
+        poll_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        status: Status | None = None,
+    ) -> None:
+        self.status = status or Status()
+        self.failure: str | None = None
+        self._bucket, self._mirror, self._server = bucket, mirror, server
+        self._check, self._say, self._poll_s, self._clock = check, say, poll_s, clock
+        self._next_look = clock()
+        self._away_since: float | None = None
+        self._loading_since: float | None = None
+        self._silent_since: float | None = None
+        self._told: dict[str, float] = {}
+        # Of models that are given another configuration for a version that answers already.
+        self._config_before: dict[str, bytes] = {}
+        state = mirror.read_state()
+        if state.serving is not None and state.wanted is None and not mirror.holds(state.serving):
+            state = State(state.etag, None, state.serving)  # damaged: as if it were new
+        known = state.wanted or state.serving
+        self.status.published_release = known.number if known is not None else 0
+        self.status.in_folder = state.serving is not None
+        self._etag = state.etag
+        self._remember(state)
+        if state.serving is not None:
+            say(f"release {state.serving.number} is in {mirror.repository} from before")
+
+    def step(self) -> float:
+        """Do what is to be done now; return how long (s) to wait before the next step.
+
+        What failed is said, and in ``failure`` until the next step; None: nothing.
+        """
+        self.failure = None
+        if self._clock() >= self._next_look:
+            self._next_look = self._clock() + self._poll_s
+            self._attempt("bucket", self._look)
+        wanted = self._state.wanted
+        if wanted is not None and self._attempt("download", lambda: self._bring(wanted)):
+            self._attempt("server", lambda: self._confirm(wanted))
+        left = max(self._next_look - self._clock(), 0.0)
+        return left if self._loading_since is None else min(left, PAUSE_S)
+
+    def _attempt(self, what: str, action: Callable[[], None]) -> bool:
+        try:
+            action()
+        except ReleaseError as error:
+            self._refuse(what, error)
+        except BucketError as error:
+            self._fail("bucket", what, str(error))
+        except OSError as error:
+            place = error.filename or self._mirror.repository
+            self._fail("folder", "folder", f"{place}: {error.strerror or error}")
+        else:
+            self._told.pop(what, None)
+            return True
+        return False
+
+    def _look(self) -> None:
+        """Ask what is published."""
+        try:
+            found = self._bucket.published(self._etag)
+        except BucketError:
+            if self._away_since is None:
+                self._away_since = self._clock()
+            raise
+        self.status.last_success = time.time()
+        if self._away_since is not None:
+            self._say(f"the bucket answers again, after {self._clock() - self._away_since:.0f} s")
+            self._away_since = None
+        if found is None:
+            return
+        # What cannot be read is read once.
+        self._etag, content = found
+        wanted = read_published(content)
+        self.status.published_release, self.status.refused = wanted.number, False
+        self._loading_since = None
+        if wanted == self._state.serving and self._mirror.holds(wanted):
+            self._remember(State(self._etag, wanted))
+        else:
+            self._say(f"release {wanted.number} is published")
+            before, serving = self._state.wanted, self._state.serving
+            if serving is None and before is not None and self._mirror.holds(before):
+                serving = before  # the server had no time to answer with it
+            self._remember(State(self._etag, serving, wanted))
+
+    def _bring(self, wanted: Release) -> None:
+        """Give the server what it does not have."""
+        if self._mirror.holds(wanted):
+            return
+        self._loading_since = None
+        lacking = [model for model in wanted.models if not self._mirror.has(model)]
+        for model in lacking:
+            self._mirror.fetch(self._bucket, model)
+        versions = [self._mirror.assemble(model) for model in lacking]
+        self._check(versions)
+        self._config_before = {
+            model.name: config
+            for model in wanted.models
+            if model not in lacking and not self._mirror.is_configured(model)
+            if (config := self._server.config(model.name)) is not None
+        }
+        for model, version in zip(lacking, versions, strict=True):
+            self._mirror.place(model, version)
+        self._mirror.configure(wanted)
+        self._say(f"release {wanted.number} is in {self._mirror.repository}")
+
+    def _confirm(self, wanted: Release) -> None:
+        """Take the old away if the server answers with the new."""
+        self.status.in_folder = True
+        now = self._clock()
+        if self._loading_since is None:
+            self._loading_since = now
+        loaded = [self._is_loaded(model) for model in wanted.models]
+        if None in loaded:
+            self._silent_since = self._silent_since if self._silent_since is not None else now
+            if now - self._silent_since >= REPEAT_S:
+                self._tell("loading", f"release {wanted.number}: the server does not answer")
+            self._loading_since = now  # it has not begun
+            return
+        self._silent_since = None
+        loading = [model for model, done in zip(wanted.models, loaded, strict=True) if not done]
+        if not loading:
+            self._loading_since = None
+            self._told.pop("loading", None)
+            self._mirror.prune(wanted)
+            self._remember(State(self._etag, wanted))
+            self._say(f"release {wanted.number} serves: {_versions(wanted.models)}")
+        elif now - self._loading_since > LOAD_S:
+            words = f"{_versions(loading)} cannot be loaded: the server's log says why"
+            if self._state.serving is not None:
+                raise ReleaseError(words)
+            self._tell("loading", words)
+
+    def _is_loaded(self, model: Model) -> bool | None:
+        ready = self._server.is_ready(model.name, model.version)
+        before = self._config_before.get(model.name)
+        if ready and before is not None:
+            # A server that cannot use a configuration goes on with the one it has.
+            return self._server.config(model.name) != before
+        return ready
+
+    def _refuse(self, what: str, error: ReleaseError) -> None:
+        serving = self._state.serving
+        self.status.refused = True
+        self.status.failures["release"] += 1
+        number = ""
+        if what != "bucket":
+            number = f"release {self.status.published_release}: "
+            self._loading_since = None
+            # Without its ETag: the next start of this program tries it once more.
+            self._remember(State(None, serving))
+            if serving is not None:
+                self._attempt("folder", lambda: self._go_back(serving))
+        self._told.pop(what, None)
+        self._tell(what, f"refused: {number}{error}")
+
+    def _go_back(self, serving: Release) -> None:
+        if all(self._mirror.has(model) for model in serving.models):
+            self._mirror.configure(serving)
+            self._mirror.prune(serving)
+
+    def _fail(self, reason: str, what: str, words: str) -> None:
+        self.status.failures[reason] += 1
+        self._tell(what, words)
+
+    def _tell(self, what: str, words: str) -> None:
+        """Say what is wrong: at once, then every `REPEAT_S`."""
+        serving = self._state.serving
+        goes_on = "no release yet" if serving is None else f"release {serving.number} goes on"
+        self.failure = f"{words}; {goes_on}"
+        told = self._told.get(what)
+        if told is None or self._clock() - told >= REPEAT_S:
+            self._told[what] = self._clock()
+            self._say(self.failure)
+
+    def _remember(self, state: State) -> None:
+        self._state = state
+        self.status.release = state.serving.number if state.serving is not None else 0
+        self._mirror.write_state(state)
+
+
+def _versions(models: Sequence[Model]) -> str:
+    return ", ".join(f"{model.name} version {model.version}" for model in models)

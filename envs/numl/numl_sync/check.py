@@ -1,0 +1,52 @@
+"""Do new versions give their golden answers, in the environment that will serve them?"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from numl_sync.errors import ReleaseError
+
+LONGEST_S = 600
+"""Time limit (s) for all versions of a release together."""
+
+_CARD = "model.json"
+
+
+def check_answers(versions: Sequence[Path]) -> None:
+    """Load every version of NuGraph in a process of its own, and compare its golden answer.
+
+    A version without a ``model.json`` is a site's own model: only the server can run it.
+
+    Raises:
+        ReleaseError: One cannot be loaded, or its answer is another.
+    """
+    ours = [str(version) for version in versions if (version / _CARD).exists()]
+    if not ours:
+        return
+    command = [sys.executable, "-IB", "-m", "numl_serving.check", *ours]
+    # It reads weights and numbers, and runs no code of the release; it needs no keys either.
+    variables = {
+        name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ
+    }
+    variables["OMP_NUM_THREADS"] = "1"
+    try:
+        done = subprocess.run(
+            command, env=variables, cwd="/", capture_output=True, text=True, timeout=LONGEST_S,
+            check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise ReleaseError(f"no golden answers after {LONGEST_S} s") from None
+    reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    for report in reports:
+        if report.get("ok") is False:
+            name = Path(report["model"]).name
+            reason = str(report["error"]).replace(f"{report['model']}/", "")
+            raise ReleaseError(f"{name} does not give its golden answer here: {reason}")
+    if done.returncode != 0 or sum(report.get("ok") is True for report in reports) != len(ours):
+        words = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise ReleaseError(f"golden answers cannot be computed here: {words[-1]}")

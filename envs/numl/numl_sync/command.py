@@ -1,0 +1,95 @@
+"""``sync s3://... FOLDER``: keep a folder like a published bucket, for a Triton that polls it.
+
+The server's repository is FOLDER/repository. The folder is changed only when a release is whole,
+has the published digests and gives its golden answers; a bucket that is away changes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from numl_sync.agent import Agent
+from numl_sync.bucket import Bucket
+from numl_sync.check import check_answers
+from numl_sync.errors import SyncError
+from numl_sync.location import read_location
+from numl_sync.mirror import Mirror
+from numl_sync.server import Server
+from numl_sync.status import serve_status
+
+POLL_S = 3.0
+"""Time (s) between two looks at the bucket, unless told another."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the agent; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="sync", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("bucket", metavar="s3://[http[s]://HOST:PORT/]BUCKET[/PREFIX]")
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument(
+        "--poll", type=_seconds, default=POLL_S, metavar="SECONDS",
+        help="time between two looks at the bucket, one request each (default: %(default)g)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--once", action="store_true", help="bring what is published into the folder, and end"
+    )
+    parser.add_argument(
+        "--server", default="http://127.0.0.1:8000", metavar="URL",
+        help="the server that polls the folder (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--status-port", type=int, metavar="PORT",
+        help="answer /metrics and /ready here, at the address in NUML_LISTEN (default 127.0.0.1)",
+    )  # fmt: skip
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGINT, _end)
+    try:
+        agent = Agent(
+            Bucket(read_location(options.bucket, os.environ)),
+            Mirror(options.folder.absolute()),
+            Server(options.server),
+            check=check_answers,
+            say=_say,
+            poll_s=options.poll,
+        )
+        if options.status_port is not None:
+            listen = os.environ.get("NUML_LISTEN", "127.0.0.1")
+            serve_status(agent.status, listen, options.status_port)
+        while True:
+            pause = agent.step()
+            if options.once:
+                return 0 if agent.failure is None else 1
+            time.sleep(pause)
+    except SyncError as error:
+        _say(str(error))
+        return 2
+    except OSError as error:
+        _say(f"{error.filename or options.folder}: {error.strerror or error}")
+        return 2
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 86_400:
+        raise ValueError
+    return value
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"sync: {line}\n")
+    sys.stdout.flush()
+
+
+def _end(*_signal: object) -> None:
+    # The first process of a container is ended by no signal that it does not handle. Whatever
+    # was at work goes on at the next start.
+    raise SystemExit(0)

@@ -1,0 +1,56 @@
+"""Where a bucket is, as Triton spells it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from numl_sync.errors import UsageError
+
+_HOST = r"(?:[0-9A-Za-z.-]+|\[[0-9A-Fa-f:]+\])"
+_URL = re.compile(
+    rf"s3://(?:(?P<scheme>https?)://(?P<named>{_HOST}(?::\d+)?)/|(?P<host>{_HOST}:\d+)/)?"
+    r"(?P<bucket>[0-9a-z][0-9a-z.-]+)(?P<prefix>(?:/[0-9A-Za-z._-]+)*)/?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A folder of a bucket.
+
+    Attributes:
+        endpoint: URL of the service; None: Amazon's, or what AWS_ENDPOINT_URL says.
+        prefix: Without slashes at its ends; empty: the whole bucket.
+    """
+
+    bucket: str
+    prefix: str
+    endpoint: str | None
+
+    def key(self, path: str) -> str:
+        """Return the key of what lies at ``path`` in it."""
+        return f"{self.prefix}/{path}" if self.prefix else path
+
+    def __str__(self) -> str:
+        host = f"{self.endpoint}/" if self.endpoint else ""
+        return f"s3://{host}{self.bucket}/{self.prefix}".rstrip("/")
+
+
+def read_location(url: str, variables: Mapping[str, str]) -> Location:
+    """Read ``s3://[[http://|https://]HOST:PORT/]BUCKET[/PREFIX]``.
+
+    A host without a scheme is spoken to by HTTP, as Triton does; without a host, the variable
+    AWS_ENDPOINT names one.
+
+    Raises:
+        UsageError: It is none.
+    """
+    found = _URL.fullmatch(url)
+    if found is None:
+        raise UsageError(f"{url}: not s3://[http[s]://HOST:PORT/]BUCKET[/PREFIX]")
+    host = found["named"] or found["host"]
+    endpoint = f"{found['scheme'] or 'http'}://{host}" if host else variables.get("AWS_ENDPOINT")
+    if endpoint and "://" not in endpoint:
+        endpoint = f"http://{endpoint}"
+    return Location(found["bucket"], found["prefix"].strip("/"), endpoint or None)

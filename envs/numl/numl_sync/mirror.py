@@ -1,0 +1,273 @@
+"""The local copy: a model repository that Triton polls, and a workshop beside it.
+
+``FOLDER/repository`` is Triton's. In ``FOLDER/incoming``, which it does not see, files are
+downloaded and versions put together; they come into the repository by a rename, whole.
+``FOLDER/state.json`` says what the next start of this program goes on with.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from numl_sync.errors import BucketError, ReleaseError, UsageError
+from numl_sync.published import File, Model, Release, read_release
+
+_CHUNK = 1 << 20
+_CONFIG = "config.pbtxt"
+# Python would write a folder of this name, and the server, which polls, would load the changed
+# model a second time. A file of this name prevents that.
+_BYTECODE = "__pycache__"
+
+
+class Reader(Protocol):
+    """What is asked of a bucket."""
+
+    def published(self, etag: str | None) -> tuple[str, bytes] | None:
+        """Return ``published.json`` and its ETag; None: it is the one with ``etag``."""
+
+    def read(self, path: str, start: int, size: int) -> Iterator[bytes]:
+        """Yield a file from byte ``start`` on; its whole size must be ``size`` bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is remembered.
+
+    Attributes:
+        etag: Of the ``published.json`` that named ``wanted``, or ``serving`` if that is None.
+        serving: The release that the server has answered with, last.
+        wanted: The release that is to replace it; None: none.
+    """
+
+    etag: str | None = None
+    serving: Release | None = None
+    wanted: Release | None = None
+
+
+class Mirror:
+    """The folder of one agent.
+
+    Raises:
+        UsageError: Another agent has it, or it cannot be written to.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.repository = folder / "repository"
+        self._incoming = folder / "incoming"
+        self._state = folder / "state.json"
+        self._seen: set[tuple[Path, str]] = set()
+        try:
+            self.repository.mkdir(parents=True, exist_ok=True)
+            self._incoming.mkdir(exist_ok=True)
+            self._lock = _locked(folder / "lock")
+        except OSError as error:
+            raise UsageError(f"{error.filename}: {error.strerror}") from None
+
+    def read_state(self) -> State:
+        """Return what was remembered; nothing if that cannot be read."""
+        try:
+            said = json.loads(self._state.read_bytes())
+            serving, wanted = (
+                read_release(said[name]) if said[name] is not None else None
+                for name in ("serving", "wanted")
+            )
+            return State(said["etag"], serving, wanted)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ReleaseError):
+            return State()
+
+    def write_state(self, state: State) -> None:
+        """Remember ``state``."""
+        said: dict[str, Any] = {"etag": state.etag}
+        for name, release in (("serving", state.serving), ("wanted", state.wanted)):
+            said[name] = release.as_json() if release is not None else None
+        self._write(self._state, json.dumps(said))
+
+    def holds(self, release: Release) -> bool:
+        """Return whether the server is given exactly this release, and perhaps older versions."""
+        return all(self.has(model) and self.is_configured(model) for model in release.models)
+
+    def is_configured(self, model: Model) -> bool:
+        """Return whether the server is given a model's configuration."""
+        with suppress(OSError, UnicodeDecodeError):
+            path = self.repository / model.name / _CONFIG
+            return path.read_text(encoding="utf-8") == model.config
+        return False
+
+    def has(self, model: Model) -> bool:
+        """Return whether a model's version is there, every file as it must be.
+
+        The digests are computed once in a process.
+        """
+        place = self.repository / model.place
+        if any(_size(place / path) != file.size for path, file in model.files.items()):
+            return False
+        for path, file in model.files.items():
+            seen = (place / path, file.sha256)
+            if seen not in self._seen:
+                if _digest(place / path)[0].hexdigest() != file.sha256:
+                    return False
+                self._seen.add(seen)
+        return True
+
+    def fetch(self, bucket: Reader, model: Model) -> None:
+        """Download a version's files, each from where it broke off.
+
+        Raises:
+            BucketError: It broke off again.
+            ReleaseError: A file is not what it must be.
+        """
+        for path, file in model.files.items():
+            self._fetch(bucket, f"{model.place}/{path}", file)
+
+    def _fetch(self, bucket: Reader, path: str, file: File) -> None:
+        # Named by what it must become: until then it is shorter.
+        target = self._incoming / file.sha256
+        digest, begun = _digest(target)
+        have = begun
+        if have < file.size:
+            with target.open("ab") as out:
+                for chunk in bucket.read(path, have, file.size):
+                    have += len(chunk)
+                    if have > file.size:
+                        break
+                    digest.update(chunk)
+                    out.write(chunk)
+            if have < file.size:
+                raise BucketError(f"{path} broke off after {have} of {file.size} bytes")
+        elif not begun:
+            target.touch()
+        if have == file.size and digest.hexdigest() == file.sha256:
+            return
+        target.unlink()
+        if begun:  # what was there may have been another's
+            self._fetch(bucket, path, file)
+            return
+        raise ReleaseError(f"{path} is not the published file: its sha256 differs")
+
+    def assemble(self, model: Model) -> Path:
+        """Return a folder with the version's files, all downloaded, where Triton does not look."""
+        folder = self._incoming / f"{model.name}-{model.version}"
+        _remove(folder)
+        for path, file in model.files.items():
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # A copy: two models may have the same file, and nothing done to one may be the other's.
+            shutil.copyfile(self._incoming / file.sha256, target)
+            bytecode = target.parent / _BYTECODE
+            if target.suffix == ".py" and not bytecode.exists():
+                bytecode.touch()
+        return folder
+
+    def place(self, model: Model, version: Path) -> None:
+        """Give the server a version that was assembled; its configuration does not yet name it."""
+        target = self.repository / model.place
+        if not target.parent.exists():
+            # With its configuration, or the server would complain of its absence.
+            folder = self._incoming / model.name
+            _remove(folder)
+            folder.mkdir()
+            version.rename(folder / target.name)
+            (folder / _CONFIG).write_text(model.config, encoding="utf-8")
+            folder.rename(target.parent)
+            return
+        later = None
+        if target.exists():  # damaged, or of a bucket that began anew
+            later = _later(target.parent)
+            self._move_away(target)
+        version.rename(target)
+        if later is not None:
+            os.utime(target, ns=(later, later))
+
+    def configure(self, release: Release) -> None:
+        """Have the server load the release: its versions are there."""
+        for model in release.models:
+            if self.is_configured(model):
+                continue
+            folder = self.repository / model.name
+            self._write(folder / _CONFIG, model.config, _later(folder))
+
+    def prune(self, release: Release) -> None:
+        """Take away what is not of this release, and what was downloaded."""
+        versions = {model.name: str(model.version) for model in release.models}
+        for folder in _folders(self.repository):
+            if folder.name not in versions:
+                self._take_away(folder)
+                continue
+            for version in _folders(folder):
+                if version.name != versions[folder.name]:
+                    self._take_away(version)
+        for path in self._incoming.iterdir():
+            _remove(path)
+
+    def _take_away(self, folder: Path) -> None:
+        """Remove a folder of the repository: at once for the server, then file by file."""
+        _remove(self._move_away(folder))
+
+    def _move_away(self, folder: Path) -> Path:
+        rubbish = self._incoming / "removed"
+        _remove(rubbish)
+        return folder.rename(rubbish)
+
+    def _write(self, target: Path, text: str, time_ns: int | None = None) -> None:
+        partial = self._incoming / f"{target.name}.new"
+        partial.write_text(text, encoding="utf-8")
+        if time_ns is not None:
+            os.utime(partial, ns=(time_ns, time_ns))
+        partial.replace(target)
+
+
+def _locked(path: Path) -> IO[str]:
+    stream = path.open("a")
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UsageError(f"{path.parent}: another sync agent is at work in it") from None
+    return stream
+
+
+def _digest(path: Path) -> tuple[Any, int]:
+    """Return the digest so far and the size of a file; of nothing if it is not there."""
+    digest, size = hashlib.sha256(), 0
+    with suppress(FileNotFoundError), path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+    return digest, size
+
+
+def _later(folder: Path) -> int:
+    """Return a time that has the server load a model anew if something in its folder has it.
+
+    The server looks at the newest time of the folder and of all that is in it, which must rise
+    even if the clock was set back or the disk keeps whole seconds only.
+    """
+    times = [path.stat().st_mtime_ns for path in (folder, *folder.rglob("*"))]
+    return max(time.time_ns(), max(times) + 10**9)
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+def _folders(folder: Path) -> Iterable[Path]:
+    return [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
