@@ -1,0 +1,122 @@
+"""Bring what was built and verified to where servers take it from."""
+
+from __future__ import annotations
+
+if __package__ in (None, ""):
+    from host.bootstrap import ensure_kit
+
+    ensure_kit()
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from deploy.checks.launch import check_given
+from deploy.deployment.deployment import load_deployment
+from deploy.deployment.options import add_model_options, as_number, model_overrides
+from deploy.engines.resolved import Resolved
+from deploy.host.cli import Parser, make_parser, run
+from deploy.host.console import Console
+from deploy.host.errors import DeploymentError
+from deploy.host.paths import CHECKOUT
+from deploy.publishing.destination import parse_destination
+from deploy.publishing.place import Order, place_at
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    flags = make_parser(
+        "publish",
+        "Bring what was built and verified to where servers take it from: models to a bucket, from "
+        "which servers load them, an image or a .sif to a registry, or a .sif to a folder that "
+        "other hosts see. The new release serves once it is there whole; until then, and after a "
+        "failure, the old one does.",
+        deployment=False,
+    )
+    add = flags.add_argument
+    add(
+        "destination",
+        metavar="DEST",
+        help="s3://BUCKET/PREFIX, s3://https://HOST:PORT/BUCKET/PREFIX, "
+        "docker://HOST/REPOSITORY[:TAG], oras://HOST/REPOSITORY[:TAG], or a folder",
+    )
+    add_model_options(flags)
+    add("--instances", type=as_number, help="instances of each model in a bucket (default: 2)")
+    add(
+        "--image",
+        type=Path,
+        metavar="FILE.sif",
+        help="the .sif to publish to a folder or oras:// (default: what build.py has made)",
+    )
+    add(
+        "--from",
+        dest="built",
+        type=Path,
+        default=CHECKOUT / "dist",
+        metavar="DIR",
+        help="the folder that numlkit build wrote to (default: dist/)",
+    )
+    add(
+        "--sign",
+        type=Path,
+        metavar="KEY",
+        help="sign it with cosign's private key, and in a registry attach the list of its parts "
+        "and its provenance; COSIGN_PASSWORD holds the key's password",
+    )
+    add(
+        "--verify",
+        type=Path,
+        metavar="KEY",
+        help="publish only what is signed with this public key, here where it was built",
+    )
+    add("--sandbox", action="store_true", help="unpack the .sif into a folder, as for a CVMFS")
+    add(
+        "--prune",
+        action="store_true",
+        help="remove all releases but the one that serves and the one before it",
+    )
+    add(
+        "--url",
+        action="append",
+        default=[],
+        help="with --prune: a server that must answer with the new versions first; repeatable",
+    )
+    add("--dry-run", action="store_true", help="show what would be done, and do nothing")
+    return flags
+
+
+def _publish(options: argparse.Namespace, console: Console) -> int:
+    destination = parse_destination(options.destination)
+    if options.url and not options.prune:
+        raise DeploymentError("--url is for --prune")
+    given = {**model_overrides(options), "instances": options.instances}
+    order = Order(
+        resolved=Resolved(load_deployment(options.file, given)),
+        artefact=options.image.absolute() if options.image is not None else None,
+        built=options.built.absolute(),
+        sign=options.sign,
+        verify=options.verify,
+        sandbox=options.sandbox,
+        dry_run=options.dry_run,
+    )
+    check_given(order.resolved)
+    place = place_at(destination)
+    outcome = place.publish(order, console)
+    answer: dict[str, Any] = {"ok": True, "dry_run": options.dry_run, "release": outcome.release}
+    for line in outcome.lines:
+        console.line(line)
+    answer |= {**outcome.facts, "changed": outcome.changed}
+    if options.prune:
+        pruned = place.prune(tuple(options.url), console, dry_run=options.dry_run)
+        for line in pruned.lines:
+            console.line(line)
+        answer |= {**pruned.facts, "changed": outcome.changed or pruned.changed}
+    console.answer(answer)
+    return 0
+
+
+main = partial(run, _publish, parser)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

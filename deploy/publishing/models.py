@@ -1,0 +1,110 @@
+"""The models to publish: staged as in the kit's image, and asked for their reference output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from google.protobuf import text_format
+
+from deploy.artefacts.context import launch_settings
+from deploy.deployment.deployment import Deployment
+from deploy.engines.environment_check import check_models_answer
+from deploy.engines.resolved import Resolved
+from deploy.environment.cpython import IMAGE_PREFIX
+from deploy.environment.environment import plan_environment
+from deploy.environment.private_python import ensure_private_python
+from deploy.host.console import Say
+from deploy.host.errors import DeploymentError
+from deploy.host.files import sha256_of
+from deploy.host.paths import MODEL_REPOSITORY, cache_folder
+from deploy.publishing.pointer import PublishedFile, PublishedModel
+from deploy.triton.config import GpuInstances, LaunchSettings, ModelConfig
+from deploy.triton.stage import VERSION, StagedModel, plan_models, stage
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model that was verified, and its files.
+
+    Attributes:
+        folder: Where they lie.
+        files: What they hold, by their paths in the folder of a version.
+    """
+
+    config: ModelConfig
+    folder: Path
+    files: Mapping[str, PublishedFile]
+
+    def as_version(self, number: int) -> PublishedModel:
+        """Return it as it is published under a number: a server loads that version only."""
+        config = type(self.config)()
+        config.CopyFrom(self.config)
+        config.version_policy.specific.versions[:] = [number]
+        text = text_format.MessageToString(config)
+        return PublishedModel(version=number, config=text, files=self.files)
+
+
+@contextmanager
+def verified_models(resolved: Resolved, say: Say) -> Iterator[Mapping[str, LocalModel]]:
+    """Yield the models of a deployment, by name; their files are copies that nobody edits.
+
+    Raises:
+        KitError: If one cannot be served, or does not give its reference output from these files.
+    """
+    deployment = resolved.deployment
+    if deployment.models_dir is not None:
+        raise DeploymentError(
+            "models_dir: only the kit's models are published, whose environment is the image's",
+            "leave it out; a site's own models are copied by hand (docs/own-models.md)",
+        )
+    resolved.import_checkpoints(say)
+    # Weights for a GPU give the same answer without one: nobody needs torch to publish them.
+    environment = plan_environment("serving")
+    if not environment.is_made:
+        ensure_private_python(environment.interpreter, say)
+    made = environment.make(say)
+    with TemporaryDirectory(prefix="numlkit-publish-") as scratch:
+        staged = plan_models(
+            MODEL_REPOSITORY, resolved.kit, _settings(deployment), resolved.own_weights
+        )
+        target = Path(scratch, "models")
+        stage(staged, target)
+        say("checking every model against its reference output")
+        check_models_answer(
+            made,
+            [target / model.name / VERSION for model in staged],
+            stamps=cache_folder() / "checked",
+            threads=1,
+        )
+        yield {model.name: _local(model, target / model.name / VERSION) for model in staged}
+
+
+def _settings(deployment: Deployment) -> LaunchSettings:
+    """Return what configurations in images have, but for the environment's digest.
+
+    A bucket outlives an image: models that name its environment would not load in the next one.
+    """
+    settings = launch_settings(
+        Path(IMAGE_PREFIX), environment_digest="", gpu=deployment.flavour == "gpu"
+    )
+    count = deployment.instances or settings.instances
+    return replace(
+        settings,
+        parameters={},
+        instances=count,
+        gpus=None if settings.gpus is None else GpuInstances(count),
+        batch=deployment.batch,
+    )
+
+
+def _local(model: StagedModel, folder: Path) -> LocalModel:
+    names = sorted(path.removeprefix(f"{VERSION}/") for path in model.copies)
+    files = {
+        name: PublishedFile(sha256=sha256_of(folder / name), bytes=(folder / name).stat().st_size)
+        for name in names
+    }
+    return LocalModel(model.config, folder, files)

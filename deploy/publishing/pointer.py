@@ -1,0 +1,202 @@
+"""``published.json``: the releases that a bucket holds, and which of them serves.
+
+It is the last thing that a publication writes. Who reads only this file and the files that it
+names never sees a part of a release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from deploy.deployment.deployment import MODEL_PATTERN
+from deploy.host.errors import PublishError
+from deploy.publishing.destination import KEY
+
+POINTER = "published.json"
+
+Number = Annotated[int, Field(ge=1)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PublishedFile(_Frozen):
+    """What a file holds."""
+
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    bytes: Annotated[int, Field(ge=0)]
+
+
+class PublishedModel(_Frozen):
+    """One model of a release.
+
+    Attributes:
+        version: The folder of its files, below the model's: named once, never written again.
+        config: The text of its ``config.pbtxt``.
+        files: By their paths in that folder.
+    """
+
+    version: Number
+    config: str
+    files: Mapping[str, PublishedFile]
+
+    @model_validator(mode="after")
+    def _plain_paths(self) -> PublishedModel:
+        for path in self.files:
+            if not is_key(path):
+                raise ValueError(f"{path!r} is no path of a file in a version")
+        return self
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all files."""
+        return sum(file.bytes for file in self.files.values())
+
+
+class Release(_Frozen):
+    """What serves together.
+
+    Attributes:
+        number: Counts publications; a version that it brings has the same number.
+        created: When it was published.
+        revision: The commit of the kit that it was published from.
+    """
+
+    number: Number
+    created: AwareDatetime
+    revision: str
+    models: Mapping[str, PublishedModel]
+
+    @model_validator(mode="after")
+    def _model_names(self) -> Release:
+        for name in self.models:
+            if not MODEL_PATTERN.fullmatch(name) or not is_key(name):
+                raise ValueError(f"{name!r} is no model's name")
+        return self
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """The version of each model."""
+        return {name: model.version for name, model in self.models.items()}
+
+    @property
+    def summary(self) -> str:
+        """Its models and their versions, in a line."""
+        return ", ".join(f"{name} {version}" for name, version in self.versions.items())
+
+
+class Published(_Frozen):
+    """The content of the file.
+
+    Attributes:
+        serving: Number of the release that serves.
+        last: The greatest number that a release ever had here: also of those since removed.
+        releases: The oldest first.
+    """
+
+    format: Literal[1] = 1
+    serving: Number
+    last: Number
+    releases: tuple[Release, ...]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Published:
+        numbers = [release.number for release in self.releases]
+        if numbers != sorted(set(numbers)):
+            raise ValueError("its releases are not in the order of their numbers")
+        if self.serving not in numbers:
+            raise ValueError(f"release {self.serving} serves, and is not among its releases")
+        if numbers[-1] > self.last:
+            raise ValueError(f"its last release is {self.last}, and it has {numbers[-1]}")
+        return self
+
+    @property
+    def current(self) -> Release:
+        """The release that serves."""
+        return self.release(self.serving)
+
+    @property
+    def previous(self) -> Release | None:
+        """The release before the one that serves: where a rollback leads."""
+        older = [release for release in self.releases if release.number < self.serving]
+        return older[-1] if older else None
+
+    def release(self, number: int) -> Release:
+        """Return the release with a number; PublishError if there is none."""
+        for release in self.releases:
+            if release.number == number:
+                return release
+        there = ", ".join(str(release.number) for release in self.releases)
+        raise PublishError("there is no such release", f"one of: {there}")
+
+    def target(self, to: str | None) -> Release:
+        """Return the release that a rollback leads to; None: the one before."""
+        if to is not None:
+            return self.release(int(to) if to.isdecimal() else 0)
+        if self.previous is None:
+            raise PublishError(
+                f"release {self.serving} serves, and none before it is there",
+                "numlkit rollback DEST --to RELEASE, one that numlkit published lists",
+            )
+        return self.previous
+
+    def text(self) -> str:
+        """Return the file's content."""
+        return self.model_dump_json(indent=1) + "\n"
+
+
+def is_key(path: str) -> bool:
+    """Return whether Triton reads a file at ``path`` from a bucket."""
+    return KEY.fullmatch(path) is not None and not {".", ".."} & set(path.split("/"))
+
+
+def read_pointer(content: bytes, where: str) -> Published:
+    """Return what a ``published.json`` says; PublishError, which names ``where``, if it is none."""
+    try:
+        return Published.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise PublishError(
+            f"{where} is not the kit's: {place + ': ' if place else ''}{first['msg']}",
+            "publish to another prefix, or restore the file",
+        ) from None
+
+
+def with_release(
+    published: Published | None,
+    *,
+    number: int,
+    created: datetime,
+    revision: str,
+    models: Mapping[str, PublishedModel],
+) -> Published:
+    """Return the pointer in which a new release serves."""
+    new = Release(number=number, created=created, revision=revision, models=models)
+    before = published.releases if published is not None else ()
+    return Published(serving=number, last=number, releases=(*before, new))
+
+
+def serving(published: Published, number: int) -> Published:
+    """Return the pointer in which a release that is there serves."""
+    return published.model_copy(update={"serving": published.release(number).number})
+
+
+def pruned(published: Published) -> Published:
+    """Return the pointer with the release that serves and the one before it only."""
+    kept = [release for release in (published.previous, published.current) if release is not None]
+    return published.model_copy(update={"releases": tuple(kept)})
+
+
+def versions(published: Published) -> dict[str, set[int]]:
+    """Return the versions of each model that a release names."""
+    found: dict[str, set[int]] = {}
+    for release in published.releases:
+        for name, version in release.versions.items():
+            found.setdefault(name, set()).add(version)
+    return found

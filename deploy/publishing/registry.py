@@ -1,0 +1,239 @@
+"""A registry: images for Docker and Kubernetes, .sif files for Apptainer (``oras://``).
+
+A release has a tag of its own, with the first digits of its digest: under that it is pushed,
+checked and signed. What serves has the tag that was asked for; one write has it name another. What
+served before it has that tag with ``-before``.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from deploy.artefacts.base_image import OCI_LABELS
+from deploy.artefacts.cosign import (
+    PROVENANCE,
+    SBOM,
+    public_key_of,
+    require_cosign,
+    sign_image,
+    verify_image,
+)
+from deploy.artefacts.manifest import Artefact
+from deploy.artefacts.reference import Reference
+from deploy.artefacts.registry import Manifest, Registry
+from deploy.artefacts.statements import provenance_of, sbom_of
+from deploy.host.console import Console, Say
+from deploy.host.errors import DeploymentError, PublishError, SignatureError
+from deploy.publishing.destination import Image, Sif
+from deploy.publishing.place import Entry, Listing, Order, Outcome, Place
+
+_RELEASE = re.compile(r"(?P<tag>.+)-[0-9a-f]{12}")
+_BEFORE = "-before"
+CREATED, REVISION = f"{OCI_LABELS}.created", f"{OCI_LABELS}.revision"
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A release in the registry."""
+
+    tag: str
+    manifest: Manifest
+    created: str
+    revision: str
+    signed: bool
+
+
+class RegistryPlace(Place):
+    """A repository in a registry.
+
+    Attributes:
+        what: What it holds.
+        at: Its name, perhaps with the tag that serves.
+    """
+
+    what: str
+
+    def __init__(self, destination: Image | Sif) -> None:
+        self.at = destination.reference
+        self._destination = destination
+        self.registry = Registry(self.at)
+
+    def publish(self, order: Order, console: Console) -> Outcome:
+        """Push what was built, sign it there, and have the tag name it."""
+        if order.sandbox:
+            raise DeploymentError("--sandbox is for a folder: a registry takes whole files")
+        if order.sign is not None:
+            require_cosign()
+        with console.step("publish") as say:
+            return self._publish(order, say)
+
+    @abstractmethod
+    def _publish(self, order: Order, say: Say) -> Outcome:
+        """Verify what is ordered, then :meth:`bring` it."""
+
+    @abstractmethod
+    def _holds(self, manifest: Manifest, artefact: Artefact) -> bool:
+        """Return whether a manifest is that of an artefact."""
+
+    @abstractmethod
+    def _facts(self, manifest: Manifest) -> dict[str, Any]:
+        """Return the labels of what a manifest is of."""
+
+    def bring(
+        self,
+        order: Order,
+        artefact: Artefact,
+        *,
+        folder: Path,
+        default_tag: str,
+        push: Callable[[str], None],
+        say: Say,
+    ) -> Outcome:
+        """Push an artefact unless it is there, sign it unless it is signed, and switch to it.
+
+        Args:
+            folder: Where its statements are.
+            default_tag: What serves has this one, unless the destination names another.
+            push: Pushes it under a tag.
+        """
+        tag = self.at.tag or default_tag
+        release = f"{tag}-{artefact.sha256.removeprefix('sha256:')[:12]}"
+        there = self.registry.manifest(release)
+        absent = there is None or not self._holds(there, artefact)
+        current = self.registry.manifest(tag)
+        if order.dry_run:
+            doing = "would push" if absent else "is there already:"
+            return Outcome(False, release, (f"{doing} {self.at.name}:{release}",))
+        if absent:
+            push(release)
+            there = self.registry.manifest(release)
+        if there is None or not self._holds(there, artefact):
+            raise PublishError(
+                f"{self.at.name}:{release} is not what was pushed there",
+                "somebody else may have pushed at the same time; repeat the command",
+            )
+        signed_now = order.sign is not None and self._sign(
+            replace(self.at, tag="", digest=there.digest), order.sign, folder, artefact, say
+        )
+        switch = current is None or current.digest != there.digest
+        if switch:
+            if current is not None:
+                self.registry.tag(current.digest, f"{tag}{_BEFORE}")
+            self.registry.tag(there.digest, tag)
+        done = [word for word, did in (("pushed", absent), ("signed", signed_now)) if did]
+        lines = [f"{self.at.name}:{release}: {' and '.join(done) or 'is there already'}"]
+        lines.append(f"{self.at.name}:{tag} {'now ' if switch else ''}names it: {there.digest}")
+        if order.sign is None:
+            lines.append("not signed, and no list of its parts is with it there (--sign KEY)")
+        facts = {"reference": f"{self.at.name}@{there.digest}", "tag": tag}
+        return Outcome(absent or signed_now or switch, release, tuple(lines), facts)
+
+    def listing(self, server: str | None) -> Listing:
+        """Return the releases; what serves is what the tag without digits names."""
+        if server is not None:
+            raise DeploymentError(
+                "--url: a server does not say which image it was started from", "leave it out"
+            )
+        current = self._current()
+        entries = (
+            Entry(
+                release=found.tag,
+                created=found.created,
+                revision=found.revision,
+                what=f"{self.what}, {'signed' if found.signed else 'not signed'}, "
+                f"{found.manifest.digest}",
+                bytes=sum(layer["size"] for layer in found.manifest.content["layers"]),
+                serving=current.get(_plain(found.tag)) == found.manifest.digest,
+            )
+            for found in self._releases()
+        )
+        return Listing(tuple(entries))
+
+    def rollback(self, to: str | None, *, dry_run: bool) -> Outcome:
+        """Have the tag name an older release."""
+        current, releases = self._current(), self._releases()
+        tag = self.at.tag or (next(iter(current)) if len(current) == 1 else "")
+        if not tag:
+            raise PublishError(
+                f"{self.at.name} has not one tag that serves, but {len(current)}",
+                f"name it: {self._destination}:TAG",
+            )
+        own = [found for found in releases if _plain(found.tag) == tag]
+        if to is None:
+            # A registry keeps no times: of two builds of one commit none looks older.
+            before = self.registry.manifest(f"{tag}{_BEFORE}")
+            there = before.digest if before is not None else ""
+            chosen = [found for found in own if found.manifest.digest == there != current.get(tag)]
+        else:
+            chosen = [found for found in own if found.tag == to]
+        if not chosen:
+            names = ", ".join(found.tag for found in own) or "none is there"
+            raise PublishError(
+                f"{self.at.name}:{tag}: no such release, or none before it",
+                f"--to with one of: {names}",
+            )
+        release = chosen[0].tag
+        if not dry_run:
+            self.registry.tag(chosen[0].manifest.digest, tag)
+        doing = "would name" if dry_run else "names"
+        return Outcome(not dry_run, release, (f"{self.at.name}:{tag} {doing} {release}",))
+
+    def prune(self, servers: tuple[str, ...], console: Console, *, dry_run: bool) -> Outcome:
+        """Refuse: what a registry removes, and when, is its own to say."""
+        raise DeploymentError(
+            "--prune is for buckets and folders", "set a rule in the registry, which keeps tags"
+        )
+
+    def _sign(
+        self, reference: Reference, key: Path, folder: Path, artefact: Artefact, say: Say
+    ) -> bool:
+        """Sign a release and attach its statements, unless this key has; return whether it did."""
+        with TemporaryDirectory() as scratch:
+            try:
+                verify_image(reference, public_key_of(key, Path(scratch)))
+            except SignatureError:
+                say("signing it, its list of parts and its provenance")
+            else:
+                return False
+        statements = {
+            SBOM: folder / sbom_of(artefact),
+            PROVENANCE: folder / provenance_of(artefact),
+        }
+        sign_image(reference, key, statements)
+        return True
+
+    def _current(self) -> dict[str, str]:
+        """Return the tags that serve, and the digests that they name."""
+        plain = {_plain(tag) for tag in self.registry.tags() if _RELEASE.fullmatch(tag)}
+        if self.at.tag:
+            plain &= {self.at.tag}
+        found = {tag: self.registry.manifest(tag) for tag in sorted(plain)}
+        return {tag: manifest.digest for tag, manifest in found.items() if manifest is not None}
+
+    def _releases(self) -> list[_Found]:
+        return sorted(self._look(), key=lambda found: (found.created, found.tag))
+
+    def _look(self) -> Iterator[_Found]:
+        tags = self.registry.tags()
+        for tag in tags:
+            if not _RELEASE.fullmatch(tag) or self.at.tag not in ("", _plain(tag)):
+                continue
+            manifest = self.registry.manifest(tag)
+            if manifest is None or "layers" not in manifest.content:
+                continue
+            facts = self._facts(manifest)
+            signed = f"{manifest.digest.replace(':', '-')}.sig" in tags
+            created, revision = facts.get(CREATED, ""), facts.get(REVISION, "")
+            yield _Found(tag, manifest, str(created), str(revision), signed)
+
+
+def _plain(tag: str) -> str:
+    """Return the tag that serves, given a release's."""
+    found = _RELEASE.fullmatch(tag)
+    return found["tag"] if found is not None else tag

@@ -1,0 +1,300 @@
+"""A bucket through boto3: the requests that publishing needs, and what their failures mean.
+
+Credentials are boto3's own to find (environment, ``~/.aws``, roles); nothing here reads them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+from deploy.host.errors import PublishError
+from deploy.publishing.destination import Bucket
+
+_SHA256 = "sha256"
+_SETTINGS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE and ~/.aws"
+# The service's words for what somebody can do something about: cause and remedy.
+_REFUSALS = {
+    "NoSuchBucket": ("there is no such bucket", "make it first, or correct the name"),
+    "404": ("there is no such bucket", "make it first, or correct the name"),
+    "AccessDenied": (
+        "the service denies it",
+        "an identity that may list, read and write there, and delete to --prune",
+    ),
+    "InvalidAccessKeyId": ("the service does not know the access key", _SETTINGS),
+    "SignatureDoesNotMatch": ("the secret key is wrong", _SETTINGS),
+    "InvalidToken": ("the session token is wrong", _SETTINGS),
+    "ExpiredToken": ("the credentials have expired", "get new ones, as with aws sso login"),
+    "RequestTimeTooSkewed": (
+        "this host's clock differs too much from the service's",
+        "set the clock (timedatectl; chronyc tracking)",
+    ),
+    "AuthorizationHeaderMalformed": ("the region is wrong", "set AWS_DEFAULT_REGION"),
+    "PermanentRedirect": ("the bucket is in another region", "set AWS_DEFAULT_REGION"),
+    "SlowDown": ("the service is overloaded", "repeat the command later"),
+    "QuotaExceeded": ("the bucket is full", "numlkit publish --prune, or a larger quota"),
+}
+_REFUSALS |= {
+    "403": _REFUSALS["AccessDenied"],
+    "301": _REFUSALS["PermanentRedirect"],
+    "InvalidClientTokenId": _REFUSALS["InvalidAccessKeyId"],
+    "RequestExpired": _REFUSALS["RequestTimeTooSkewed"],
+}
+_ABSENT = ("NoSuchKey", "404", "NotFound")
+_TAKEN = ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")
+_BLOCK = 1 << 20
+
+
+class TakenError(PublishError):
+    """Somebody else has written the object meanwhile."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An object that was read.
+
+    Attributes:
+        tag: What a conditional write names it by; None: the service has no such writes.
+    """
+
+    content: bytes
+    tag: str | None
+
+
+class Store:
+    """The objects below a prefix; keys are relative to it.
+
+    Every method raises a :class:`PublishError` if the service cannot be asked or refuses.
+    """
+
+    def __init__(self, place: Bucket) -> None:
+        self._place = place
+
+    @cached_property
+    def client(self) -> Any:
+        """boto3's client."""
+        import boto3
+        from botocore.config import Config
+
+        with self._errors("reach"):
+            session = boto3.session.Session()
+            own = self._place.endpoint is not None
+            return session.client(
+                "s3",
+                endpoint_url=self._place.endpoint,
+                # A signature names a region; a service of one's own has any.
+                region_name=session.region_name or ("us-east-1" if own else None),
+                config=Config(
+                    connect_timeout=5,
+                    read_timeout=60,
+                    retries={"mode": "standard", "total_max_attempts": 3},
+                    s3={"addressing_style": "path" if own else "auto"},
+                    # Not every service knows the newer ones.
+                    request_checksum_calculation="when_required",
+                    response_checksum_validation="when_required",
+                ),
+            )
+
+    def read(self, key: str) -> Stored | None:
+        """Return an object; None if there is none."""
+        from botocore.exceptions import ClientError
+
+        with self._errors("read", key):
+            try:
+                answer = self.client.get_object(**self._named(key))
+            except ClientError as error:
+                if _code(error) in _ABSENT:
+                    return None
+                raise
+            return Stored(answer["Body"].read(), answer.get("ETag"))
+
+    def write(self, key: str, content: bytes) -> None:
+        """Write a small object."""
+        with self._errors("write", key):
+            self.client.put_object(**self._named(key), Body=content)
+
+    def replace(self, key: str, content: bytes, before: Stored | None) -> None:
+        """Write a small object if it is still as it was; None: if there is none.
+
+        Raises:
+            TakenError: If it is not.
+        """
+        there = self.read(key)
+        if (there.content if there else None) != (before.content if before else None):
+            raise TakenError(f"{self.name(key)} was changed by somebody else")
+        # Once more by the service itself, where it can: it alone sees what happens meanwhile.
+        condition = {"IfNoneMatch": "*"}
+        if there is not None:
+            condition = {"IfMatch": there.tag} if there.tag is not None else {}
+        with self._errors("write", key):
+            self._put(condition, **self._named(key), Body=content)
+
+    def upload(self, key: str, file: Path, sha256: str, advance: Callable[[int], None]) -> None:
+        """Write a file that is not there yet.
+
+        Args:
+            advance: Called with the bytes sent so far.
+
+        Raises:
+            TakenError: If the object is there.
+        """
+        if self._head(key) is not None:
+            raise TakenError(f"{self.name(key)} was written by somebody else")
+        with self._errors("write", key), file.open("rb") as stream:
+            self._put(
+                {"IfNoneMatch": "*"},
+                **self._named(key),
+                Body=_Counted(stream, advance),
+                Metadata={_SHA256: sha256},
+                # So that the service refuses what was changed on its way.
+                ChecksumSHA256=base64.b64encode(bytes.fromhex(sha256)).decode(),
+            )
+
+    def _put(self, condition: Mapping[str, str], **named: Any) -> None:
+        """Write an object on a condition, which older services do not know."""
+        from botocore.exceptions import ClientError
+
+        try:
+            self.client.put_object(**named, **condition)
+        except ClientError as error:
+            if _code(error) != "NotImplemented":
+                raise
+            self.client.put_object(**named)
+
+    def sha256(self, key: str) -> str | None:
+        """Return an object's digest; None if it is not there."""
+        metadata = self._head(key)
+        if metadata is None:
+            return None
+        if _SHA256 in metadata:
+            return metadata[_SHA256]
+        # The service does not keep what was said with the upload.
+        total = hashlib.sha256()
+        with self._errors("read", key):
+            for block in self.client.get_object(**self._named(key))["Body"].iter_chunks(_BLOCK):
+                total.update(block)
+        return total.hexdigest()
+
+    def _head(self, key: str) -> Mapping[str, str] | None:
+        """Return what was said with an object's upload; None if it is not there."""
+        from botocore.exceptions import ClientError
+
+        with self._errors("read", key):
+            try:
+                answer = self.client.head_object(**self._named(key))
+            except ClientError as error:
+                if _code(error) in _ABSENT:
+                    return None
+                raise
+            return dict(answer.get("Metadata", {}))
+
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of all objects below the prefix, by key."""
+        found: dict[str, int] = {}
+        prefix = f"{self._place.prefix}/" if self._place.prefix else ""
+        with self._errors("list"):
+            pages = self.client.get_paginator("list_objects_v2")
+            for page in pages.paginate(Bucket=self._place.bucket, Prefix=prefix):
+                for entry in page.get("Contents", ()):
+                    found[entry["Key"].removeprefix(prefix)] = int(entry["Size"])
+        return found
+
+    def remove(self, keys: Sequence[str]) -> None:
+        """Remove objects, one after the other: not every service takes boto3's list of many."""
+        for key in keys:
+            with self._errors("remove", key):
+                self.client.delete_object(**self._named(key))
+
+    def name(self, key: str) -> str:
+        """Return an object's address, for a message."""
+        return f"{self._place}/{key}"
+
+    def _named(self, key: str) -> dict[str, str]:
+        prefix = self._place.prefix
+        return {"Bucket": self._place.bucket, "Key": f"{prefix}/{key}" if prefix else key}
+
+    @contextmanager
+    def _errors(self, doing: str, key: str | None = None) -> Iterator[None]:
+        """Say what boto3's exceptions mean; its own words may be long, and name keys."""
+        from boto3.exceptions import Boto3Error
+        from botocore import exceptions
+
+        what = f"cannot {doing} {self.name(key) if key is not None else self._place}"
+        try:
+            yield
+        except exceptions.ClientError as error:
+            if _code(error) in _TAKEN:
+                raise TakenError(f"{what}: somebody else has written it") from None
+            cause, remedy = _refusal(_code(error))
+            raise PublishError(f"{what}: {cause}", remedy) from None
+        except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError):
+            raise PublishError(f"{what}: no credentials", _SETTINGS) from None
+        except exceptions.ProfileNotFound:
+            cause = f"{what}: ~/.aws has no such profile"
+            raise PublishError(cause, "correct AWS_PROFILE") from None
+        except exceptions.SSLError as error:
+            endpoint = self._place.endpoint or "AWS"
+            why = re.search(r"certificate verify failed: ([^(\n]+)", str(error))
+            if why is None:
+                cause = f"{what}: no TLS with {endpoint}"
+                raise PublishError(cause, "s3://http://... if it has none") from None
+            raise PublishError(
+                f"{what}: the certificate of {endpoint} is not trusted: {why[1].strip(' .')}",
+                "AWS_CA_BUNDLE=FILE with the authority that signed it (PEM)",
+            ) from None
+        except (exceptions.ConnectionError, exceptions.HTTPClientError):
+            raise PublishError(
+                f"{what}: {self._place.endpoint or 'AWS'} does not answer",
+                "check host, port and http or https, the network, and HTTPS_PROXY",
+            ) from None
+        except (exceptions.BotoCoreError, Boto3Error) as error:
+            # Settings of boto3 that are wrong: it says which.
+            said = str(error).splitlines()[0]
+            raise PublishError(f"{what}: {said}", "check ~/.aws/config and AWS_*") from None
+
+
+def _code(error: Any) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _refusal(code: str) -> tuple[str, str | None]:
+    unknown = (f"the service answers {code or 'an error'}", "look into the service's log")
+    return _REFUSALS.get(code, unknown)
+
+
+class _Counted(io.RawIOBase):
+    """A file that tells how far it was read; a second reading, as after a retry, starts anew."""
+
+    def __init__(self, stream: IO[bytes], advance: Callable[[int], None]) -> None:
+        super().__init__()
+        self._stream, self._advance = stream, advance
+
+    def read(self, size: int = -1) -> bytes:
+        """Read on."""
+        block = self._stream.read(size)
+        self._advance(self._stream.tell())
+        return block
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place."""
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._stream.tell()
+
+    def readable(self) -> bool:
+        """Return that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return that it has places to go to."""
+        return True

@@ -1,0 +1,42 @@
+"""Have an older release at a destination serve again."""
+
+from __future__ import annotations
+
+if __package__ in (None, ""):
+    from host.bootstrap import ensure_kit
+
+    ensure_kit()
+
+import argparse
+from functools import partial
+
+from deploy.host.cli import Parser, make_parser, run
+from deploy.host.console import Console
+from deploy.publishing.destination import parse_destination
+from deploy.publishing.place import place_at
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    flags = make_parser("rollback", __doc__, deployment=False)
+    add = flags.add_argument
+    add("destination", metavar="DEST", help="as for publish")
+    add("--to", metavar="RELEASE", help="default: the one before what serves")
+    add("--dry-run", action="store_true", help="show what would be done, and do nothing")
+    return flags
+
+
+def _rollback(options: argparse.Namespace, console: Console) -> int:
+    place = place_at(parse_destination(options.destination))
+    outcome = place.rollback(options.to, dry_run=options.dry_run)
+    for line in outcome.lines:
+        console.line(line)
+    answer = {"ok": True, "dry_run": options.dry_run, "release": outcome.release}
+    console.answer({**answer, **outcome.facts, "changed": outcome.changed})
+    return 0
+
+
+main = partial(run, _rollback, parser)
+
+if __name__ == "__main__":
+    raise SystemExit(main())
