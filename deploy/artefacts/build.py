@@ -1,0 +1,302 @@
+"""Run a build: the environment, then its artefacts, each in the manifest once it is finished."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import docker
+
+from deploy.artefacts.base_image import BaseImage, ensure_base
+from deploy.artefacts.context import check_target, make_context, wire
+from deploy.artefacts.docker_client import connect, storage_folder
+from deploy.artefacts.image import build_image
+from deploy.artefacts.ingredients import Ingredients
+from deploy.artefacts.labels import Source, find_source, labels
+from deploy.artefacts.manifest import Artefact, Kind, read_manifest, record
+from deploy.artefacts.request import MEMORY_BYTES, BuildRequest, Route, room_needed
+from deploy.artefacts.sif import SifBuilder
+from deploy.artefacts.sif_file import BLOCK_KIB, LEVELS
+from deploy.artefacts.statements import write_checksums, write_statements
+from deploy.artefacts.system import System, system_of_image
+from deploy.artefacts.tools import SifTools, check_folder, check_reads_tars, find_tools
+from deploy.environment.archive import pack_archive
+from deploy.environment.cache import clear_cache
+from deploy.environment.environment import Environment, plan_environment
+from deploy.environment.private_python import fetch_if_reachable
+from deploy.environment.serving import serving_digest
+from deploy.environment.slimming import largest_parts
+from deploy.host.console import Console, Say
+from deploy.host.errors import BuildError, KitError
+from deploy.host.files import locked, sha256_of, work_folder
+from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE, cache_folder
+from deploy.host.room import (
+    Room,
+    check_memory,
+    check_room,
+    check_temporary_folder,
+    check_writable,
+)
+from deploy.triton.distribution import TritonDistribution, ensure_distribution
+from deploy.triton.release import TritonRelease
+
+_LARGEST = 12
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What a build finds on this host before it makes anything; None where it needs no such thing.
+
+    ``without_docker`` says why Apptainer builds the .sif alone; ``problems``, why the build would
+    fail, and then anything may be None.
+    """
+
+    environment: Environment | None
+    client: docker.DockerClient | None
+    route: Route | None
+    without_docker: str | None
+    tools: SifTools | None
+    needs: Sequence[Room]
+    source: Source
+    problems: Sequence[KitError]
+
+
+def survey(request: BuildRequest) -> Workplace:
+    """Find the programs and the interpreter, and check folders, disk space and memory."""
+    if request.wire is not None:
+        check_target(request.wire)
+    if "sif" in request.targets:
+        check_folder(request.out)
+    problems: list[KitError] = []
+
+    def find(look: Callable[[], _Found]) -> _Found | None:
+        try:
+            return look()
+        except KitError as error:
+            problems.append(error)
+            return None
+
+    client: docker.DockerClient | None = None
+    route: Route | None = None
+    without_docker = None
+    tools = find(lambda: find_tools(request.compressor)) if "sif" in request.targets else None
+    if "image" in request.targets:
+        client, route = find(connect), "docker"
+        if tools is not None:
+            find(partial(check_reads_tars, tools.mksquashfs))
+    elif "sif" in request.targets:
+        try:
+            client, route = connect(), "docker"
+            if tools is not None:
+                check_reads_tars(tools.mksquashfs)
+        except BuildError as error:
+            client, route, without_docker = None, "apptainer", error.cause
+    environment = find(lambda: _plan(request))
+    needs = room_needed(
+        request,
+        route=route,
+        engine_folder=storage_folder(client) if client is not None else None,
+        packages_there=environment is not None and environment.packages.exists(),
+    )
+    find(check_temporary_folder)
+    find(lambda: check_writable(needs))
+    find(lambda: check_room(needs))
+    find(lambda: check_memory(MEMORY_BYTES))
+    if not problems:
+        find(lambda: read_manifest(request.out))
+    source = find_source(CHECKOUT)
+    return Workplace(
+        environment, client, route, without_docker, tools, needs, source, tuple(problems)
+    )
+
+
+def build(request: BuildRequest, workplace: Workplace, console: Console) -> Sequence[Artefact]:
+    """Build what was asked for; return it as it is in the manifest.
+
+    What was finished before an error stays.
+    """
+    if workplace.problems:
+        raise workplace.problems[0]
+
+    def wait() -> None:
+        console.say(f"another build is writing to {request.out}; waiting")
+
+    request.out.mkdir(parents=True, exist_ok=True)
+    with locked(request.out / ".lock", waiting=wait):
+        made = _Build(request, workplace, console).run()
+    removed = clear_cache(cache_folder())
+    if removed.names:
+        console.say(
+            f"removed leftovers of older builds from {cache_folder()}: "
+            f"{removed.bytes / 1e9:.2f} GB ({', '.join(removed.names)})"
+        )
+    return made
+
+
+class _Build:
+    def __init__(self, request: BuildRequest, workplace: Workplace, console: Console) -> None:
+        self._request = request
+        self._workplace = workplace
+        self._steps = Steps(console)
+        self._say = console.say
+        self._made: list[Artefact] = []
+
+    def run(self) -> Sequence[Artefact]:
+        request, step = self._request, self._steps.step
+        if self._workplace.without_docker is not None:
+            self._say(f"{self._workplace.without_docker}; building with Apptainer only")
+        with step("environment", cache_folder()) as say:
+            if request.python is None and request.wheels is None:
+                fetch_if_reachable(say)
+            self._environment = environment = _plan(request).make(say)
+        if request.base == "ngc" or request.wire is not None:
+            check_libc(environment, request.triton)
+        with step("Triton", cache_folder()) as say:
+            python = environment.lock.python
+            distribution = ensure_distribution(cache_folder(), request.triton, python, say)
+        if "env" in request.targets:
+            self._pack(distribution)
+        if self._workplace.route is not None:
+            with work_folder(request.out / "layers") as context:
+                with step("layers", context) as say:
+                    make_context(
+                        context, environment=environment, distribution=distribution,
+                        base=request.base, say=say,
+                    )  # fmt: skip
+                client = self._workplace.client
+                base = self._image(client, context) if client is not None else None
+                if "sif" in request.targets:
+                    self._sif(context, base)
+        return self._made
+
+    def _pack(self, distribution: TritonDistribution) -> None:
+        request, environment = self._request, self._environment
+        with self._steps.step("packed environment", request.out) as say:
+            epoch = self._workplace.source.epoch
+            archive = pack_archive(environment, request.out, say, epoch)
+        made = self._ingredients("env", None, {}, {})
+        self._record(made, archive.name, archive.stat().st_size, sha256_of(archive))
+        if request.wire is not None:
+            with self._steps.step("wired repository", request.wire):
+                wire(request.wire, archive, environment, distribution)
+
+    def _image(self, client: docker.DockerClient, context: Path) -> tuple[BaseImage, System]:
+        request = self._request
+        with self._steps.step("base image", cache_folder()) as say:
+            image = ensure_base(
+                client, name=request.base_name, digest=request.base_digest, cache=cache_folder(),
+                say=say,
+            )  # fmt: skip
+            base = image, system_of_image(client, image.reference)
+        with self._steps.step("image", context) as say:
+            built = build_image(
+                client, context, base=image, labels=self._labels(), tag=request.image_tag, say=say
+            )  # fmt: skip
+        tools = {"docker": str(client.version()["Version"])}
+        made = self._ingredients("image", base, {}, tools)
+        self._record(made, built.tag, built.size, built.id)
+        return base
+
+    def _sif(self, context: Path, base: tuple[BaseImage, System] | None) -> None:
+        request, tools, client = self._request, self._workplace.tools, self._workplace.client
+        assert tools is not None
+        sif, epoch = request.sif, self._workplace.source.epoch
+        with self._steps.step(".sif", request.out) as say:
+            builder = SifBuilder(tools, epoch, say)
+            if client is not None:
+                builder.from_image(client, request.image_tag, sif)
+            else:
+                base = builder.without_docker(
+                    context, sif, base=request.base_name, digest=request.base_digest,
+                    labels=self._labels(),
+                )  # fmt: skip
+        level = LEVELS[tools.compressor]
+        details = {
+            "compression": f"{tools.compressor} level {level}, blocks of {BLOCK_KIB} KiB",
+        }
+        used = {"apptainer": str(tools.apptainer), "mksquashfs": str(tools.mksquashfs)}
+        made = self._ingredients("sif", base, details, used)
+        self._record(made, sif.name, sif.stat().st_size, sha256_of(sif))
+
+    def _labels(self) -> dict[str, str]:
+        return labels(
+            self._workplace.source,
+            flavour=self._request.flavour,
+            triton=self._request.triton.release,
+            environment_digest=self._environment.digest,
+            serving_digest=serving_digest(ENVIRONMENT_SOURCE),
+        )
+
+    def _ingredients(
+        self,
+        kind: Kind,
+        base: tuple[BaseImage, System] | None,
+        details: Mapping[str, str],
+        tools: Mapping[str, str],
+    ) -> Ingredients:
+        source = self._workplace.source
+        return Ingredients(kind, self._request, self._environment, source, base, tools, details)
+
+    def _record(self, made: Ingredients, name: str, size: int, sha256: str) -> None:
+        out, environment = self._request.out, self._environment
+        artefact = Artefact(
+            kind=made.kind,
+            name=name,
+            bytes=size,
+            sha256=sha256,
+            created=self._workplace.source.epoch,
+            inputs=made.facts(),
+            largest=dict(largest_parts(environment.folder, _LARGEST)),
+            steps=dict(self._steps.seconds),
+        )
+        write_statements(out, artefact, made.parts(), made.build())
+        record(out, artefact)
+        write_checksums(out)
+        self._made.append(artefact)
+
+
+class Steps:
+    """Runs the steps of a build; ``seconds`` says how long each that did not fail took."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, name: str, folder: Path) -> Iterator[Say]:
+        """Run one step; yield a function that shows what it is doing.
+
+        If a disk is full and the system names no file, ``folder`` is named.
+        """
+        started = time.monotonic()
+        with self._console.step(name) as say:
+            try:
+                yield say
+            except OSError as error:
+                if error.errno is not None and error.filename is None:
+                    error.filename = str(folder)
+                raise
+        self.seconds[name] = round(time.monotonic() - started, 1)
+
+
+def _plan(request: BuildRequest) -> Environment:
+    return plan_environment(
+        request.flavour, relocatable=True, python=request.python, wheels=request.wheels
+    )
+
+
+def check_libc(environment: Environment, triton: TritonRelease) -> None:
+    """Check that the environment's Python is not built for a newer system than NVIDIA's image."""
+    if environment.glibc > triton.image_libc:
+        needed, there = (".".join(map(str, v)) for v in (environment.glibc, triton.image_libc))
+        raise BuildError(
+            f"the environment's Python {environment.interpreter.version} needs glibc {needed}; "
+            f"NVIDIA's image of Triton {triton.release} has {there}",
+            "use --python with one built on an older system, such as pyenv's or conda-forge's",
+        )

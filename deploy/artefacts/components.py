@@ -1,0 +1,123 @@
+"""What an artefact consists of: names, exact versions and digests, as the kit knows them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote
+
+from deploy import __version__
+from deploy.artefacts.base_image import BaseImage
+from deploy.artefacts.system import System
+from deploy.environment.agent import SYNC_LOCK, agent_digest
+from deploy.environment.environment import Environment
+from deploy.environment.lock import read_pins
+from deploy.environment.private_python import CHANNEL, pins
+from deploy.environment.serving import serving_digest
+from deploy.host.files import sha256_of
+from deploy.host.paths import ENVIRONMENT_SOURCE
+from deploy.triton.release import TritonRelease
+
+_QHULL = "cmeel-qhull"  # its library lies in numl_serving's wheel
+
+
+@dataclass(frozen=True)
+class Component:
+    """One part.
+
+    Attributes:
+        kind: What CycloneDX calls it.
+        version: Empty if it has none.
+        purl: Its package URL (https://github.com/package-url/purl-spec); empty for what is in no
+            archive of packages.
+        sha256: Digest of the file that it comes as; empty if there is no one file.
+        facts: What else identifies it.
+    """
+
+    kind: Literal[
+        "application", "container", "file", "library", "machine-learning-model", "operating-system"
+    ]
+    name: str
+    version: str = ""
+    purl: str = ""
+    sha256: str = ""
+    facts: tuple[tuple[str, str], ...] = field(default=())
+
+
+def of_environment(environment: Environment) -> Iterator[Component]:
+    """Yield the parts of an environment that is made: interpreter, packages, ``numl_serving``."""
+    interpreter = environment.interpreter
+    if interpreter.private:
+        for pin in pins():
+            which = f"build={pin.build}&channel={CHANNEL}&subdir={pin.subdir}&type=conda"
+            purl = f"{_purl('conda', pin.name, pin.version)}?{which}"
+            yield Component("library", pin.name, pin.version, purl, pin.sha256)
+    else:
+        name, facts = "cpython", (("identity", interpreter.identity),)
+        purl = _purl("generic", name, interpreter.version)
+        yield Component("application", name, interpreter.version, purl, facts=facts)
+        # Its libraries are the host's, of whatever package.
+        for path in sorted((environment.folder / "lib").glob("lib*.so*")):
+            if path.is_file() and not path.is_symlink():
+                yield Component("file", f"lib/{path.name}", sha256=sha256_of(path))
+    lock = environment.lock
+    for name, number in lock.versions.items():
+        yield _of_pypi(name, number, lock.hashes.get(name, ""))
+    made = next(environment.site_packages.glob("numl_serving-*.dist-info"))
+    number = made.name.removeprefix("numl_serving-").removesuffix(".dist-info")
+    sources = (("sources.sha256", serving_digest(ENVIRONMENT_SOURCE)),)
+    purl = _purl("generic", "numl-serving", number)
+    yield Component("library", "numl-serving", number, purl, facts=sources)
+    yield _of_pypi(_QHULL, version(_QHULL), "")
+
+
+def of_agent() -> Iterator[Component]:
+    """Yield the sync agent and its packages."""
+    for name, (number, sha256) in read_pins(SYNC_LOCK).items():
+        yield _of_pypi(name, number, sha256)
+    name, facts = "numl-sync", (("sources.sha256", agent_digest()),)
+    yield Component(
+        "application", name, __version__, _purl("generic", name, __version__), "", facts
+    )
+
+
+def of_triton(release: TritonRelease) -> Component:
+    """Return the server."""
+    name, _, number = release.wheel.requirement.partition("==")
+    facts = (("tritonserver", release.server), ("release", release.release))
+    return Component(
+        "application", name, number, _purl("pypi", name, number), release.wheel.sha256, facts
+    )
+
+
+def of_models(repository: Path, models: Sequence[str]) -> Iterator[Component]:
+    """Yield the weights of models in a repository, by their digests."""
+    for model in models:
+        for path in sorted((repository / model).glob("*/weights.safetensors")):
+            yield Component("machine-learning-model", model, sha256=sha256_of(path))
+
+
+def of_base(base: BaseImage, system: System) -> Iterator[Component]:
+    """Yield a base image and the packages in it."""
+    digest = base.digest.removeprefix("sha256:")
+    name, _, tag = base.name.rpartition(":")
+    facts = (("image", str(base)),)
+    yield Component("container", name, tag, sha256=digest, facts=facts)
+    yield Component("operating-system", system.id, system.version)
+    for package in system.packages:
+        where = f"arch={package.architecture}&distro={system.id}-{system.version}"
+        purl = f"{_purl(f'deb/{system.id}', package.name, package.version)}?{where}"
+        yield Component("library", package.name, package.version, purl)
+
+
+def _of_pypi(name: str, number: str, sha256: str) -> Component:
+    plain = re.sub(r"[-_.]+", "-", name).lower()
+    return Component("library", plain, number, _purl("pypi", plain, number), sha256)
+
+
+def _purl(kind: str, name: str, number: str) -> str:
+    return f"pkg:{kind}/{quote(name, safe='')}@{quote(number, safe=':')}"

@@ -1,0 +1,181 @@
+"""The folder that an image is built from, and the model repository for a stock image.
+
+``containers/Dockerfile`` takes ``triton.tar``, ``packages.tar``, ``sync.tar`` and ``serving.tar``,
+layers that begin at the root of the file system, and copies ``models/`` and ``bin/``.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from deploy.artefacts.base_image import Base
+from deploy.deployment.deployment import DEFAULT_MODELS
+from deploy.environment.agent import agent_folder
+from deploy.environment.archive import pack_layers
+from deploy.environment.cpython import IMAGE_PREFIX
+from deploy.environment.environment import Environment
+from deploy.environment.lock import Flavour
+from deploy.environment.tars import write_tar
+from deploy.host.console import Say
+from deploy.host.errors import BuildError
+from deploy.host.files import built_folder
+from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY
+from deploy.host.programs import needed_by, search_path, set_search_path
+from deploy.triton.command import image_flags
+from deploy.triton.config import GpuInstances, LaunchSettings
+from deploy.triton.distribution import TritonDistribution
+from deploy.triton.stage import plan_models, stage, write_models
+from deploy.triton.stub import stub_of_wheel
+
+CONTAINERS = CHECKOUT / "containers"
+MARKER = "numlkit-wired.json"
+SCRIPTS = ("check", "health", "probe", "serve", "sync")
+# One thread each: two serve more than one, and start on two cores at once.
+INSTANCES = 2
+
+_TRITON = "opt/tritonserver"
+_AGENT = "opt/numl/sync"
+_STUB = Path("backends/python/triton_python_backend_stub")
+_TRITON_FILES: dict[Base, tuple[Path, ...]] = {
+    "slim": (
+        Path("bin/tritonserver"),
+        Path("backends/python/libtriton_python.so"),
+        Path("backends/python/triton_python_backend_utils.py"),
+        Path("caches/local/libtritoncache_local.so"),
+        _STUB,
+    ),
+    # NVIDIA's image lacks nothing but a stub for the environment's Python.
+    "ngc": (_STUB,),
+}
+
+
+def make_context(
+    folder: Path,
+    *,
+    environment: Environment,
+    distribution: TritonDistribution,
+    base: Base,
+    say: Say,
+) -> None:
+    """Fill ``folder``, which is empty, with a Triton whose stub fits the environment's Python."""
+    stage_models(folder / "models", environment.digest, environment.flavour)
+    triton_layer(distribution, folder / "triton.tar", base=base, say=say)
+    pack_layers(environment, folder, say)
+    write_tar(agent_folder(environment, say), folder / "sync.tar", root=_AGENT)
+    for name in ("Dockerfile", ".dockerignore"):
+        shutil.copyfile(CONTAINERS / name, folder / name)
+    write_scripts(folder / "bin")
+
+
+def write_scripts(folder: Path) -> None:
+    """Write the image's scripts, and the flags that ``serve`` starts its server with."""
+    folder.mkdir(parents=True)
+    for name in SCRIPTS:
+        shutil.copy(CONTAINERS / name, folder / name)
+    (folder / "flags").write_text("".join(f"{flag}\n" for flag in image_flags()))
+
+
+def stage_models(folder: Path, environment_digest: str, flavour: Flavour) -> None:
+    """Write the repositories that the image serves: ``cpu``, and ``gpu`` for flavour gpu."""
+    for device in ("cpu", "gpu") if flavour == "gpu" else ("cpu",):
+        settings = launch_settings(
+            Path(IMAGE_PREFIX), environment_digest=environment_digest, gpu=device == "gpu"
+        )
+        stage(plan_models(MODEL_REPOSITORY, DEFAULT_MODELS, settings, {}), folder / device)
+
+
+def launch_settings(place: Path, *, environment_digest: str, gpu: bool) -> LaunchSettings:
+    """Return what is set in every model's configuration.
+
+    The server finds the environment at ``place``; the models check its digest, and run on all
+    GPUs that the server sees or on none.
+    """
+    return LaunchSettings(
+        environment=place,
+        parameters={"environment_digest": environment_digest},
+        instances=INSTANCES,
+        gpus=GpuInstances(INSTANCES) if gpu else None,
+    )
+
+
+def triton_layer(distribution: TritonDistribution, out: Path, *, base: Base, say: Say) -> None:
+    """Write Triton as a layer for a base: a tar with NVIDIA's layout in ``opt/tritonserver``.
+
+    Each file finds its libraries relative to itself, so neither server nor stub needs
+    ``LD_LIBRARY_PATH``. Libraries that nothing needs are left out.
+    """
+    say(f"laying out Triton for base {base}")
+    parts = _TRITON_FILES[base]
+    for part in parts:
+        if not (distribution.root / part).is_file():
+            raise BuildError(
+                f"{distribution.root / part} is missing",
+                f"rm -r {distribution.root}, then repeat the command: it is unpacked again",
+            )
+    available = {path.name: path for path in distribution.libraries.iterdir()}
+    binaries = [part for part in parts if part.suffix != ".py"]
+    needed = closure((distribution.root / part for part in binaries), available)
+    with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
+        tree = Path(scratch)
+        for part in parts:
+            (tree / part).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(distribution.root / part, tree / part)
+        (tree / "lib").mkdir()
+        for name in sorted(needed):
+            library = tree / "lib" / name
+            shutil.copy(available[name], library)
+            # patchelf may add 2 MB to a file: those that need no other library stay as they are.
+            if search_path(library) or needed & set(needed_by(library)):
+                set_search_path(library, "$ORIGIN")
+        for part in binaries:
+            search = "$ORIGIN/" + "../" * len(part.parent.parts) + "lib"
+            # The server tries whether the stub starts before it sets the library path.
+            libpython = f":{IMAGE_PREFIX}/lib" if part == _STUB else ""
+            set_search_path(tree / part, search + libpython)
+        write_tar(tree, out, root=_TRITON)
+
+
+def closure(binaries: Iterable[Path], available: dict[str, Path]) -> set[str]:
+    """Return which of the ``available`` libraries (by name) the binaries need, directly or not."""
+    found: set[str] = set()
+    waiting = list(binaries)
+    while waiting:
+        new = {name for name in needed_by(waiting.pop()) if name in available} - found
+        found |= new
+        waiting += [available[name] for name in new]
+    return found
+
+
+def check_target(target: Path) -> None:
+    """Check that ``target`` is new, empty or an older wired repository."""
+    if target.is_dir() and not any(target.iterdir()):
+        return
+    if target.exists() and not (target / MARKER).is_file():
+        raise BuildError(f"{target} is not empty and was not made by --wire", "choose a new folder")
+
+
+def wire(
+    target: Path, archive: Path, environment: Environment, distribution: TritonDistribution
+) -> None:
+    """Write a model repository for a stock Triton image, whole or not at all.
+
+    It can be moved: every model names the one archive beside the model folders, relative to its
+    own, so Triton unpacks it once for all of them. The stub, libpython and the CUDA runtime it is
+    linked to lie beside each ``config.pbtxt``: a stock image's stub is for another Python.
+    """
+    check_target(target)
+    settings = launch_settings(
+        Path("$$TRITON_MODEL_DIRECTORY") / ".." / archive.name,
+        environment_digest=environment.digest,
+        gpu=environment.flavour == "gpu",
+    )
+    stub = stub_of_wheel(distribution, environment.libpython)
+    planned = plan_models(MODEL_REPOSITORY, DEFAULT_MODELS, settings, {})
+    with built_folder(target) as folder:
+        write_models([replace(model, stub=stub) for model in planned], folder)
+        shutil.copyfile(archive, folder / archive.name)
+        (folder / MARKER).touch()

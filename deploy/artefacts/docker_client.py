@@ -1,0 +1,66 @@
+"""The Docker engine, reached through its SDK."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import docker
+from docker.errors import APIError, DockerException
+from requests.exceptions import RequestException
+
+from deploy.host.errors import BuildError
+from deploy.host.failure_rows import NO_CONNECTION
+from deploy.host.failures import diagnose
+
+# A build step that writes gigabytes is silent while it does.
+_TIMEOUT_S = 1800
+_GREETING_S = 10
+_CHUNK = 1 << 20
+
+
+def connect() -> docker.DockerClient:
+    """Return a client of the engine that ``DOCKER_HOST`` names, else of this host's."""
+    try:
+        client = docker.from_env(timeout=_GREETING_S)
+        client.ping()
+    except (DockerException, RequestException) as error:
+        host = os.environ.get("DOCKER_HOST")
+        if host:
+            raise BuildError(
+                f"no Docker engine answers at {host}, which DOCKER_HOST names",
+                "point DOCKER_HOST at one that does, or unset it",
+            ) from None
+        known = diagnose(f"{NO_CONNECTION}: {error}")
+        assert known is not None
+        raise BuildError(known.cause, known.remedy) from None
+    client.api.timeout = _TIMEOUT_S
+    return client
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an engine's error."""
+    text = str(getattr(error, "explanation", None) or error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def storage_folder(client: docker.DockerClient) -> Path | None:
+    """Return where the engine keeps its images; None if that is not a folder of this host."""
+    folder = Path(str(client.info().get("DockerRootDir", "")))
+    local = client.api.base_url == "http+docker://localhost"  # the SDK's name for a unix socket
+    return folder if local and folder.is_dir() else None
+
+
+@contextmanager
+def exported(client: docker.DockerClient, image: str) -> Iterator[Iterator[bytes]]:
+    """Yield the files of an image as a tar, in chunks; the container for it is never started."""
+    try:
+        container = client.api.create_container(image, command=["-"])["Id"]
+        try:
+            yield client.api.export(container, chunk_size=_CHUNK)
+        finally:
+            client.api.remove_container(container, force=True, v=True)
+    except (APIError, RequestException) as error:
+        raise BuildError(f"the Docker engine cannot export {image}: {first_line(error)}") from None

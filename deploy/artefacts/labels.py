@@ -1,0 +1,92 @@
+"""The labels of an image or a .sif, and the source that it is built from."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from deploy import __version__
+from deploy.artefacts.base_image import OCI_LABELS
+from deploy.host.errors import BuildError
+from deploy.host.programs import run
+
+_OWN = "org.numlkit"
+FLAVOUR_LABEL = f"{_OWN}.flavour"
+TRITON_LABEL = f"{_OWN}.triton.release"
+ENVIRONMENT_LABEL = f"{_OWN}.environment.digest"
+SERVING_LABEL = f"{_OWN}.serving.digest"
+# What a revision says of a checkout whose files were changed, and of none.
+DIRTY, UNKNOWN = "-dirty", "unknown"
+
+
+@dataclass(frozen=True)
+class Source:
+    """The checkout that is built.
+
+    Attributes:
+        revision: The commit, with ``-dirty`` if files have changed since; ``unknown`` outside a
+            git checkout.
+        epoch: The time of everything in the artefacts, in seconds since 1970:
+            ``SOURCE_DATE_EPOCH`` if set, else the commit's, else now.
+        url: Where the repository is published; empty if it has no such remote.
+    """
+
+    revision: str
+    epoch: int
+    url: str
+
+
+def find_source(checkout: Path) -> Source:
+    """Return revision, time and URL of ``checkout``."""
+    commit = _git(checkout, "log", "-1", "--format=%H %ct").split()
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    if given is not None and not given.isdecimal():
+        raise BuildError(f"SOURCE_DATE_EPOCH={given!r} is not a number of seconds")
+    epoch = int(given or (commit[1] if commit else time.time()))
+    if not commit:
+        return Source(revision=UNKNOWN, epoch=epoch, url="")
+    dirty = DIRTY if _git(checkout, "status", "--porcelain", "--untracked-files=no") else ""
+    remote = _git(checkout, "config", "--get", "remote.origin.url")
+    return Source(revision=commit[0] + dirty, epoch=epoch, url=published(remote))
+
+
+def published(remote: str) -> str:
+    """Return a remote as a URL without user and password; empty for a folder of this host."""
+    found = re.fullmatch(r"(?:https?|ssh|git)://(?:[^@/]*@)?(.+)|[^@/:]+@([^:/]+):(.+)", remote)
+    if found is None:
+        return ""
+    return f"https://{found[1] or f'{found[2]}/{found[3]}'}".removesuffix(".git")
+
+
+def _git(checkout: Path, *words: str) -> str:
+    # Another user's checkout is fine: nothing in it is executed.
+    command = ["git", "-c", f"safe.directory={checkout}", "-C", str(checkout), *words]
+    with suppress(BuildError, FileNotFoundError):
+        return run(command, failed="git failed").strip()
+    return ""
+
+
+def labels(
+    source: Source, *, flavour: str, triton: str, environment_digest: str, serving_digest: str
+) -> dict[str, str]:
+    """Return the labels, except the base image's; one without a value is left out."""
+    created = datetime.fromtimestamp(source.epoch, timezone.utc)
+    everything = {
+        f"{OCI_LABELS}.title": "numlkit",
+        f"{OCI_LABELS}.description": "NuGraph2 and NuGraph3 served by NVIDIA Triton",
+        f"{OCI_LABELS}.licenses": "Apache-2.0",
+        f"{OCI_LABELS}.source": source.url,
+        f"{OCI_LABELS}.revision": source.revision,
+        f"{OCI_LABELS}.created": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        f"{OCI_LABELS}.version": __version__,
+        FLAVOUR_LABEL: flavour,
+        TRITON_LABEL: triton,
+        ENVIRONMENT_LABEL: environment_digest,
+        SERVING_LABEL: serving_digest,
+    }
+    return {name: value for name, value in everything.items() if value}

@@ -1,0 +1,80 @@
+"""``dist/manifest.json``: what was built, from what, how large, and how long each step took.
+
+A build replaces the entries of what it rebuilt and keeps the others while their files exist.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from deploy.host.errors import BuildError
+from deploy.host.files import write_atomically
+
+Kind = Literal["env", "image", "sif"]
+
+MANIFEST = "manifest.json"
+
+
+class Artefact(BaseModel):
+    """One thing that was built.
+
+    Attributes:
+        name: The file's name in the output folder, or the image's tag.
+        bytes: Size of the file, or of the image's content.
+        sha256: Digest of the file, or the image's id.
+        unsigned: Digest of the file before it was signed; None: it is not.
+        created: The source's time, in seconds since 1970.
+        inputs: Digests and versions of what it was made from.
+        largest: Bytes of the largest parts of its environment, by path.
+        steps: Seconds of each step of the build.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Kind
+    name: str
+    bytes: int
+    sha256: str
+    unsigned: str | None = None
+    created: int
+    inputs: Mapping[str, str]
+    largest: Mapping[str, int] = {}
+    steps: Mapping[str, float]
+
+
+class Manifest(BaseModel):
+    """The content of the file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    artefacts: tuple[Artefact, ...] = ()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return the manifest of an output folder; an empty one if it has none."""
+    path = folder / MANIFEST
+    try:
+        return Manifest.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Manifest()
+    except (ValidationError, UnicodeDecodeError):
+        raise BuildError(f"{path}: not a manifest of this kit", f"rm {path}") from None
+
+
+def record(folder: Path, made: Artefact) -> None:
+    """Write ``made`` into the manifest of ``folder``."""
+    artefacts = [
+        artefact
+        for artefact in read_manifest(folder).artefacts
+        if (artefact.kind, artefact.name) != (made.kind, made.name)
+        and (artefact.kind == "image" or (folder / artefact.name).is_file())
+    ]
+    artefacts = sorted([*artefacts, made], key=lambda artefact: (artefact.kind, artefact.name))
+    document = Manifest(artefacts=tuple(artefacts)).model_dump(mode="json")
+    write_atomically(folder / MANIFEST, json.dumps(document, indent=2) + "\n")

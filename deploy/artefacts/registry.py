@@ -1,0 +1,130 @@
+"""A registry of images, asked through its own interface (OCI distribution specification).
+
+Credentials are those of ``docker login``, read by Docker's SDK; nothing is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import docker.auth
+import requests
+
+from deploy.artefacts.reference import Reference
+from deploy.host.errors import PublishError
+
+_TIMEOUT_S = 30.0
+_DOES = {"GET": "read", "PUT": "write to"}
+_MANIFESTS = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+    "application/vnd.oci.image.index.v1+json",
+)
+_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest in a registry, and the digest that the registry gives it."""
+
+    digest: str
+    content: dict[str, Any]
+
+
+class Registry:
+    """What is in a repository of a registry; a :class:`PublishError` says what it refuses."""
+
+    def __init__(self, reference: Reference) -> None:
+        self._at = reference
+        scheme = "http" if reference.loopback else "https"
+        self._url = f"{scheme}://{reference.host}/v2/{reference.repository}"
+        self._session = requests.Session()
+
+    def tags(self) -> list[str]:
+        """Return the tags; none if there is no such repository."""
+        answer = self._ask("GET", "/tags/list")
+        return sorted(answer.json().get("tags") or ()) if answer is not None else []
+
+    def manifest(self, name: str) -> Manifest | None:
+        """Return the manifest with a tag or a digest; None if there is none."""
+        answer = self._ask("GET", f"/manifests/{name}", {"Accept": ", ".join(_MANIFESTS)})
+        if answer is None:
+            return None
+        return Manifest(f"sha256:{hashlib.sha256(answer.content).hexdigest()}", answer.json())
+
+    def document(self, digest: str) -> dict[str, Any]:
+        """Return the JSON document with a digest."""
+        answer = self._ask("GET", f"/blobs/{digest}")
+        return dict(answer.json()) if answer is not None else {}
+
+    def put(self, content: Mapping[str, Any], tag: str) -> str:
+        """Have a tag name a manifest, whose parts are there; return the manifest's digest."""
+        text = json.dumps(content, indent=3).encode()
+        headers = {"Content-Type": str(content["mediaType"])}
+        self._ask("PUT", f"/manifests/{tag}", headers, text)
+        return f"sha256:{hashlib.sha256(text).hexdigest()}"
+
+    def tag(self, name: str, tag: str) -> None:
+        """Have a tag name what another tag or a digest names, byte for byte."""
+        answer = self._ask("GET", f"/manifests/{name}", {"Accept": ", ".join(_MANIFESTS)})
+        if answer is None:
+            raise PublishError(f"{self._at.name} has no {name}")
+        headers = {"Content-Type": answer.headers["Content-Type"]}
+        self._ask("PUT", f"/manifests/{tag}", headers, answer.content)
+
+    def _ask(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, data: bytes = b""
+    ) -> requests.Response | None:
+        def ask() -> requests.Response:
+            url = f"{self._url}{path}"
+            return self._session.request(
+                method, url, headers=headers, data=data, timeout=_TIMEOUT_S
+            )
+
+        host = self._at.host
+        try:
+            answer = ask()
+            if answer.status_code == 401:
+                self._log_in(answer.headers.get("WWW-Authenticate", ""))
+                answer = ask()
+        except requests.RequestException as error:
+            raise PublishError(
+                f"registry {host} does not answer as one: {type(error).__name__}",
+                "check its name, the network and its certificate",
+            ) from None
+        if answer.status_code == 404 and method == "GET":
+            return None
+        if answer.status_code in (401, 403):
+            raise PublishError(
+                f"registry {host} does not let you {_DOES[method]} {self._at.repository}",
+                f"docker login {host}",
+            )
+        if not answer.ok:
+            raise PublishError(f"registry {host} answers {answer.status_code} to {method} {path}")
+        return answer
+
+    def _log_in(self, challenge: str) -> None:
+        """Do as a registry asks, with the credentials that ``docker login`` stored, if any."""
+        stored = docker.auth.load_config().resolve_authconfig(self._at.host) or {}
+        user = stored.get("username") or stored.get("Username")
+        word = stored.get("password") or stored.get("Password")
+        pair = (str(user), str(word)) if user else None
+        if not challenge.lower().startswith("bearer"):
+            self._session.auth = pair
+            return
+        asked = dict(_CHALLENGE.findall(challenge))
+        parts = urlsplit(asked.pop("realm", ""))
+        query = urlencode([*parse_qsl(parts.query), *asked.items()])
+        answer = requests.get(
+            f"{parts._replace(query=query).geturl()}", auth=pair, timeout=_TIMEOUT_S
+        )
+        if answer.ok:
+            said = answer.json()
+            token = said.get("token") or said.get("access_token")
+            self._session.headers["Authorization"] = f"Bearer {token}"

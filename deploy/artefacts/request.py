@@ -1,0 +1,131 @@
+"""What to build, under which names, and the disk space that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from deploy.artefacts.base_image import Base, base_name
+from deploy.artefacts.manifest import Kind
+from deploy.artefacts.sif_file import Compressor
+from deploy.environment.lock import Flavour
+from deploy.host.paths import cache_folder
+from deploy.host.room import Room
+from deploy.triton.release import TritonRelease
+
+Route = Literal["docker", "apptainer"]
+
+TARGETS: tuple[Kind, ...] = ("env", "image", "sif")
+_GB = 10**9
+
+
+class Sizes(NamedTuple):
+    """Bytes, rounded up from what was measured: of downloads, the environment, its archive."""
+
+    wheels: int
+    environment: int
+    packed: int
+
+
+SIZES: dict[Flavour, Sizes] = {
+    "serving": Sizes(wheels=_GB // 20, environment=_GB // 5, packed=_GB // 20),
+    "cpu": Sizes(wheels=_GB // 2, environment=_GB, packed=_GB * 4 // 10),
+    "gpu": Sizes(wheels=3 * _GB, environment=9 * _GB // 2, packed=3 * _GB),
+}
+BASE_BYTES: dict[Base, int] = {"slim": _GB * 3 // 10, "ngc": 16 * _GB}
+MEMORY_BYTES = 2 * _GB
+
+
+def image_name(release: str, flavour: Flavour, base: Base = "slim") -> str:
+    """Return the name in the Docker engine of the image that a build makes."""
+    return f"numlkit/numl:{_variant(release, flavour, base)}"
+
+
+def sif_name(release: str, flavour: Flavour, base: Base = "slim") -> str:
+    """Return the name of the .sif that a build makes."""
+    return f"numl-{_variant(release, flavour, base)}.sif"
+
+
+def _variant(release: str, flavour: Flavour, base: Base) -> str:
+    # The slim base is the usual one and goes without saying.
+    return "-".join([release, flavour, *([] if base == "slim" else [base])])
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """What somebody asked for.
+
+    Attributes:
+        base_digest: ``sha256:...`` that the base must have; None: any.
+        wheels: A folder with the locked wheels; None: they are downloaded.
+        python: The interpreter to repack; None: conda-forge's, else one of this host.
+        wire: Where a model repository for a stock Triton image goes; None: none is made.
+    """
+
+    targets: tuple[Kind, ...]
+    flavour: Flavour
+    triton: TritonRelease
+    out: Path
+    base: Base = "slim"
+    base_digest: str | None = None
+    wheels: Path | None = None
+    python: Path | None = None
+    wire: Path | None = None
+    compressor: Compressor = "zstd"
+
+    @property
+    def base_name(self) -> str:
+        """The base image's name in its registry."""
+        return base_name(self.base, self.triton.release)
+
+    @property
+    def image_tag(self) -> str:
+        """The image's name in the Docker engine."""
+        return image_name(self.triton.release, self.flavour, self.base)
+
+    @property
+    def sif(self) -> Path:
+        """Where the .sif goes."""
+        return self.out / sif_name(self.triton.release, self.flavour, self.base)
+
+
+def room_needed(
+    request: BuildRequest,
+    *,
+    route: Route | None,
+    engine_folder: Path | None,
+    packages_there: bool,
+) -> Sequence[Room]:
+    """Return the disk space that the build will use.
+
+    Args:
+        route: What makes image or .sif; None if neither is wanted.
+        engine_folder: Where the Docker engine keeps its images; None if it is not used, or
+            on another host.
+        packages_there: Whether the environment is in the cache already, but for ``numl_serving``.
+    """
+    sizes, base = SIZES[request.flavour], BASE_BYTES[request.base]
+    out, content = "choose another --out", sizes.environment + base
+    # pip keeps the wheels, and unpacks more than stays; the rest is hard links.
+    cache = 0 if packages_there else 2 * sizes.wheels + 2 * sizes.environment
+    needs = [Room(cache_folder(), cache, "the environment", "set XDG_CACHE_HOME")]
+    if "env" in request.targets:
+        needs.append(Room(request.out, sizes.packed, "the packed environment", out))
+        needs.append(Room(request.out, sizes.environment, "checking it", out))
+    if request.wire is not None:
+        wire = "choose another --wire"
+        needs.append(Room(request.wire, sizes.packed, "the wired repository", wire))
+    if route is not None:
+        needs.append(Room(request.out, sizes.environment + _GB // 2, "the layers", out))
+    if route == "docker" and engine_folder is not None:
+        setting = "set data-root in /etc/docker/daemon.json"
+        image = content + sizes.environment
+        needs.append(Room(engine_folder, image, "the image", setting, ours=False))
+    if route == "apptainer":
+        needs.append(Room(request.out, 2 * content, "the unpacked image", out))
+    if "sif" in request.targets:
+        # Once as a file system, once with the header.
+        needs.append(Room(request.out, 2 * (sizes.packed + base // 2), "the .sif", out))
+    return needs

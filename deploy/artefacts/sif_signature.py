@@ -1,0 +1,78 @@
+"""Apptainer's signatures: in the .sif itself, so that they go where it goes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from deploy.artefacts.cosign import PASSWORD, changed, password_of
+from deploy.artefacts.keys import PublicKey
+from deploy.artefacts.tools import install_hint
+from deploy.host.errors import SignatureError
+
+_UNSIGNED = re.compile(r"signature not found")
+
+
+def verify_sif(sif: Path, key: PublicKey) -> None:
+    """Check that all of a .sif is as the key's owner signed it.
+
+    Raises:
+        SignatureError: If it is not signed, not with this key, or has changed since.
+    """
+    words = ["verify", "--all"]
+    if key.kind == "pem":
+        said = _apptainer([*words, "--key", str(key.path), str(sif)])
+    else:
+        # In a keyring of its own, so that no other key counts, nor a server of keys.
+        with tempfile.TemporaryDirectory() as ring:
+            variables = {"APPTAINER_KEYSDIR": ring}
+            said = _apptainer(["key", "import", str(key.path)], variables)
+            said = said or _apptainer([*words, "--local", str(sif)], variables)
+    if said is None:
+        return
+    if _UNSIGNED.search(said):
+        raise SignatureError(
+            f"{sif} is not signed", "numlkit publish DEST --sign KEY, by whoever built it"
+        )
+    raise changed(str(sif), key)
+
+
+def sign_sif(sif: Path, key: Path) -> None:
+    """Sign a .sif in place, with a private key in PEM: cosign's, or a plain one.
+
+    Raises:
+        SignatureError: With Apptainer's reason.
+    """
+    # Apptainer reads the password from its standard input, to the end.
+    said = _apptainer(["sign", "--key", str(key), str(sif)], given=password_of(key))
+    if said is not None:
+        raise SignatureError(
+            f"Apptainer cannot sign {sif} with {key}: {said}",
+            f"a private key in PEM, and {PASSWORD} with its password",
+        )
+
+
+def _apptainer(
+    words: list[str], variables: Mapping[str, str] | None = None, given: str = ""
+) -> str | None:
+    """Run Apptainer; return why it failed in a line, or None if it did not."""
+    program = shutil.which("apptainer")
+    if program is None:
+        raise SignatureError("apptainer is not installed", install_hint())
+    done = subprocess.run(
+        [program, *words],
+        env={**os.environ, **(variables or {})},
+        input=given,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 0:
+        return None
+    lines = [line for line in done.stderr.splitlines() if line.startswith(("FATAL", "ERROR"))]
+    return lines[-1].partition(":")[2].strip() if lines else f"exit status {done.returncode}"

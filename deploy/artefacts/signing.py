@@ -1,0 +1,114 @@
+"""Signing what was built, where it lies: the .sif itself, and the checksums of everything."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from deploy.artefacts.cosign import changed, public_key_of, sign_file, verify_file
+from deploy.artefacts.keys import PublicKey
+from deploy.artefacts.manifest import Artefact, record
+from deploy.artefacts.provenance import subjects, with_subject
+from deploy.artefacts.sif_signature import sign_sif, verify_sif
+from deploy.artefacts.statements import (
+    CHECKSUMS,
+    SIGNATURE,
+    provenance_of,
+    read_checksums,
+    sbom_of,
+    write_checksums,
+)
+from deploy.host.errors import SignatureError
+from deploy.host.files import locked, sha256_of, work_folder, write_atomically
+
+
+def sign_built(folder: Path, artefact: Artefact, key: Path) -> Artefact:
+    """Sign an artefact and all checksums of its folder, unless this key has; return the artefact.
+
+    A .sif changes by that, and so do its entry in the manifest and its provenance, which names both
+    digests. What was signed with another key has to be built again.
+
+    Args:
+        artefact: As the manifest has it.
+        key: cosign's private key.
+
+    Raises:
+        SignatureError: If it cannot be signed, or is not what was built.
+    """
+    with locked(folder / ".lock"), tempfile.TemporaryDirectory() as scratch:
+        public = public_key_of(key, Path(scratch))
+        if artefact.kind != "image":
+            _require_built(folder, artefact)
+        if artefact.kind == "sif" and artefact.unsigned is None:
+            artefact = _sign(folder, artefact, key)
+        elif artefact.kind == "sif":
+            try:
+                verify_sif(folder / artefact.name, public)
+            except SignatureError:
+                raise SignatureError(
+                    f"{folder / artefact.name} is signed already, and not with {key}",
+                    "numlkit build --target sif makes it anew",
+                ) from None
+        write_checksums(folder)
+        sums, signature = folder / CHECKSUMS, folder / SIGNATURE
+        try:
+            verify_file(sums, signature, public)
+        except SignatureError:
+            partial = Path(scratch, SIGNATURE)
+            sign_file(sums, partial, key)
+            write_atomically(signature, partial.read_text(encoding="utf-8"))
+    return artefact
+
+
+def verify_built(folder: Path, artefact: Artefact, key: PublicKey) -> None:
+    """Check that an artefact, its list of parts and its provenance are as they were signed.
+
+    Raises:
+        SignatureError: If one is not signed with this key, or has changed since.
+    """
+    sums = folder / CHECKSUMS
+    verify_file(sums, folder / SIGNATURE, key)
+    signed = read_checksums(folder)
+    names = [sbom_of(artefact), provenance_of(artefact)]
+    if artefact.kind != "image":
+        names.append(artefact.name)
+    for name in names:
+        path = folder / name
+        if not path.is_file() or signed.get(name) != sha256_of(path):
+            raise changed(str(path), key)
+    # An image is in no file: its id stands in its provenance.
+    statement = folder / provenance_of(artefact)
+    if artefact.sha256.removeprefix("sha256:") not in subjects(statement.read_text("utf-8")):
+        raise changed(artefact.name, key)
+    if artefact.kind == "sif":
+        verify_sif(folder / artefact.name, key)
+
+
+def _sign(folder: Path, artefact: Artefact, key: Path) -> Artefact:
+    path, statement = folder / artefact.name, folder / provenance_of(artefact)
+    with work_folder(path) as scratch:
+        copy = scratch / path.name
+        shutil.copy2(path, copy)
+        sign_sif(copy, key)
+        signed = artefact.model_copy(
+            update={
+                "sha256": sha256_of(copy),
+                "bytes": copy.stat().st_size,
+                "unsigned": artefact.sha256,
+            }
+        )
+        text = with_subject(statement.read_text(encoding="utf-8"), path.name, signed.sha256)
+        copy.replace(path)
+    write_atomically(statement, text)
+    record(folder, signed)
+    return signed
+
+
+def _require_built(folder: Path, artefact: Artefact) -> None:
+    path, statement = folder / artefact.name, folder / provenance_of(artefact)
+    build = f"numlkit build --target {artefact.kind}"
+    if not path.is_file() or sha256_of(path) != artefact.sha256:
+        raise SignatureError(f"{path} is not what was built: manifest.json has another", build)
+    if not statement.is_file() or not (folder / sbom_of(artefact)).is_file():
+        raise SignatureError(f"{path} was built without a list of its parts", build)

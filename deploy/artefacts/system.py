@@ -1,0 +1,109 @@
+"""The packages of the distribution in a base image, as its dpkg knows them."""
+
+from __future__ import annotations
+
+import io
+import re
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import docker
+from docker.errors import APIError, NotFound
+
+from deploy.artefacts.docker_client import first_line
+from deploy.host.errors import BuildError
+
+_STATUS = "var/lib/dpkg/status"
+_RELEASE = "usr/lib/os-release"
+_FIELD = re.compile(r"^([A-Za-z-]+): *(.*)$", re.MULTILINE)
+_SETTING = re.compile(r'^([A-Z_]+)="?([^"\n]*)"?$', re.MULTILINE)
+
+
+class Package(NamedTuple):
+    """An installed package."""
+
+    name: str
+    version: str
+    architecture: str
+
+
+@dataclass(frozen=True)
+class System:
+    """A distribution and its packages, by name.
+
+    Attributes:
+        id: As in ``debian``.
+        version: As in ``12``.
+    """
+
+    id: str
+    version: str
+    packages: tuple[Package, ...]
+
+
+def system_of_tree(root: Path) -> System:
+    """Return what is installed below ``root``.
+
+    Raises:
+        BuildError: If dpkg's status or the distribution's name is not there.
+    """
+
+    def read(path: str) -> str:
+        try:
+            return (root / path).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise _without(path) from None
+
+    return _read_system(read)
+
+
+def system_of_image(client: docker.DockerClient, image: str) -> System:
+    """Return what is installed in an image; the container for it is never started.
+
+    Raises:
+        BuildError: If dpkg's status or the distribution's name is not in it.
+    """
+
+    def read(path: str) -> str:
+        try:
+            chunks, _ = client.api.get_archive(container, f"/{path}")
+        except NotFound:
+            raise _without(path) from None
+        with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
+            content = tar.extractfile(tar.next() or path)
+            return content.read().decode() if content is not None else ""
+
+    try:
+        container = client.api.create_container(image, command=["-"])["Id"]
+        try:
+            return _read_system(read)
+        finally:
+            client.api.remove_container(container, force=True, v=True)
+    except APIError as error:
+        raise BuildError(f"the Docker engine cannot read {image}: {first_line(error)}") from None
+
+
+def installed(status: str) -> tuple[Package, ...]:
+    """Return the packages that are installed, given dpkg's status file."""
+    found = []
+    for paragraph in re.split(r"\n{2,}", status):
+        fields = dict(_FIELD.findall(paragraph))
+        if fields.get("Status", "").endswith(" installed"):
+            found.append(Package(fields["Package"], fields["Version"], fields["Architecture"]))
+    return tuple(sorted(found))
+
+
+def _read_system(read: Callable[[str], str]) -> System:
+    release = dict(_SETTING.findall(read(_RELEASE)))
+    packages = installed(read(_STATUS))
+    return System(release.get("ID", "linux"), release.get("VERSION_ID", ""), packages)
+
+
+def _without(path: str) -> BuildError:
+    return BuildError(
+        f"the base image has no /{path}: what is installed in it cannot be listed",
+        "a base made of Debian or Ubuntu packages",
+    )
