@@ -1,99 +1,93 @@
-"""Say what is wrong with this host, the installation and the deployments, and what to do."""
+"""Say what is wrong with this host, the kit or a deployment, and what to do about it."""
 
 from __future__ import annotations
 
 if __package__ in (None, ""):
-    import sys
-    from pathlib import Path
-
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-    from deploy.bootstrap import ensure_kit
+    from host.bootstrap import ensure_kit
 
     ensure_kit()
 
 import argparse
-import dataclasses
+import shutil
+import textwrap
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from deploy.checks.all import examine_everything
-from deploy.checks.finding import Finding
-from deploy.cli import Parser, make_parser, run
-from deploy.console import Console
-from deploy.deployment import load_deployment
-from deploy.errors import KitError
+from deploy.deployment.deployment import load_deployment
+from deploy.host.cli import Parser, make_parser, run
+from deploy.host.command_line import as_typed
+from deploy.host.console import Console
+from deploy.host.errors import KitError
+from deploy.host.finding import Finding
 
 
 def parser() -> Parser:
     """Return the command's parser."""
-    flags = make_parser("doctor", "Say what is wrong here, and what to do about it.")
-    flags.set_defaults(name=None)  # so that the file's name counts where none is given
+    flags = make_parser("doctor", __doc__)
+    flags.set_defaults(name=None)  # then the file's name counts
     flags.add_argument("file", nargs="?", type=Path, help="a deployment file (TOML), as for up")
-    flags.add_argument(
-        "--fix",
-        action="store_true",
-        help="remove what dead servers and interrupted commands have left; nothing else",
-    )
+    fix = "remove what dead servers and interrupted commands left behind, and nothing else"
+    flags.add_argument("--fix", action="store_true", help=fix)
     return flags
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status: 0 if nothing is wrong, warnings aside."""
-    return run(_doctor, parser(), argv)
 
 
 def _doctor(options: argparse.Namespace, console: Console) -> int:
     deployment = load_deployment(options.file, {"name": options.name})
-    with console.step("look around"):
+    with console.step("checking"):
         findings = examine_everything(deployment)
     fixes = []
     if options.fix:
         fixes = [_fixed(finding) for finding in findings if finding.fix is not None]
         if fixes:
-            with console.step("look again"):
+            with console.step("checking again"):
                 findings = examine_everything(deployment)
     _show(console, findings, fixes)
     return 1 if _count(findings, "problem") else 0
 
 
-@dataclasses.dataclass(frozen=True)
-class _Fixed:
-    """What became of a finding that could be mended.
-
-    Attributes:
-        ok: Whether it was.
-        said: What was done, or why not.
-    """
-
-    ok: bool
-    said: str
-
-
-def _fixed(finding: Finding) -> _Fixed:
+def _fixed(finding: Finding) -> dict[str, Any]:
     assert finding.fix is not None
     try:
-        return _Fixed(True, finding.fix.apply())
+        return {"ok": True, "said": finding.fix()}
     except KitError as error:
-        return _Fixed(False, error.cause)
+        return {"ok": False, "said": error.cause}
     except OSError as error:
-        return _Fixed(False, f"{error.filename}: {error.strerror}")
+        return {"ok": False, "said": f"{error.filename}: {error.strerror}"}
 
 
-def _show(console: Console, findings: Sequence[Finding], fixes: Sequence[_Fixed]) -> None:
-    rows = [[f.level, f.subject, f.detail, f.remedy or ""] for f in findings]
-    console.table("doctor", ("", "finding", "detail", "remedy"), rows)
+def _show(console: Console, findings: Sequence[Finding], fixes: Sequence[dict[str, Any]]) -> None:
+    for finding in findings:
+        for line in _lines(finding):
+            console.line(line)
     for fixed in fixes:
-        console.line(f"{'fixed' if fixed.ok else 'not fixed'}: {fixed.said}")
+        console.line(f"{'fixed' if fixed['ok'] else 'not fixed'}: {fixed['said']}")
     problems, warnings = _count(findings, "problem"), _count(findings, "warning")
     console.line(f"{_counted(problems, 'problem')}, {_counted(warnings, 'warning')}")
-    console.answer(
-        {
-            "ok": not problems,
-            "findings": [_document(finding) for finding in findings],
-            "fixes": [dataclasses.asdict(fixed) for fixed in fixes],
-        }
-    )
+    listed = [_document(finding) for finding in findings]
+    console.answer({"ok": not problems, "findings": listed, "fixes": list(fixes)})
+
+
+def _lines(finding: Finding) -> list[str]:
+    """Return a finding as lines of text no wider than the terminal, or 100 columns."""
+    width = max(80, min(100, shutil.get_terminal_size((100, 24)).columns))
+
+    def wrapped(text: str, before: str) -> list[str]:
+        return textwrap.wrap(
+            as_typed(text),
+            width,
+            initial_indent=before,
+            subsequent_indent=" " * len(before),
+            break_long_words=False,  # a path stays whole
+            break_on_hyphens=False,
+        )
+
+    lines = wrapped(f"{finding.subject}: {finding.detail}", f"{finding.level:<8} ")
+    if finding.remedy is not None:
+        lines += wrapped(finding.remedy, f"{'':9}try: ")
+    return lines
 
 
 def _document(finding: Finding) -> dict[str, Any]:
@@ -113,6 +107,8 @@ def _counted(number: int, what: str) -> str:
 def _count(findings: Sequence[Finding], level: str) -> int:
     return sum(finding.level == level for finding in findings)
 
+
+main = partial(run, _doctor, parser)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 if __package__ in (None, ""):
-    import sys
-    from pathlib import Path
-
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-    from deploy.bootstrap import ensure_kit
+    from host.bootstrap import ensure_kit
 
     ensure_kit()
 
 import argparse
-from collections.abc import Sequence
+from functools import partial
 
-from deploy.cli import DEFAULT_NAME, Parser, make_parser, run
-from deploy.console import Console
+from deploy.deployment.state import DeploymentFolder, known_deployments
 from deploy.engines.choose import engine_named
-from deploy.state import DeploymentFolder, known_deployments
+from deploy.host.cli import Parser, make_parser, run
+from deploy.host.console import Console
+from deploy.host.paths import DEFAULT_NAME
 
 
 def parser() -> Parser:
     """Return the command's parser."""
-    flags = make_parser("down", "Stop a deployment and remove what it leaves behind.")
+    flags = make_parser("down", __doc__)
     flags.add_argument("--all", action="store_true", help="stop every deployment of this user")
     return flags
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status."""
-    return run(_down, parser(), argv)
 
 
 def _down(options: argparse.Namespace, console: Console) -> int:
@@ -45,11 +37,13 @@ def _down(options: argparse.Namespace, console: Console) -> int:
             console.say(f"deployment {name} is not running")
             continue
         with console.step(f"stop {name}"):
-            engine_named(state.engine).stop(folder=folder, state=state)
+            engine_named(state.engine).stop(folder, state)
         stopped.append(name)
     console.answer({"ok": True, "stopped": stopped})
     return 0
 
+
+main = partial(run, _down, parser)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 if __package__ in (None, ""):
-    import sys
-    from pathlib import Path
-
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-    from deploy.bootstrap import ensure_kit
+    from host.bootstrap import ensure_kit
 
     ensure_kit()
 
 import argparse
 import time
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from deploy.cli import Parser, make_parser, run
-from deploy.console import Console
-from deploy.errors import DeploymentError, NotRunningError
-from deploy.state import DeploymentFolder
+from deploy.deployment.state import DeploymentFolder
+from deploy.host.cli import Parser, make_parser, run
+from deploy.host.console import Console
+from deploy.host.errors import DeploymentError, NotRunningError
 
 
 def parser() -> Parser:
     """Return the command's parser."""
-    flags = make_parser("logs", "Show a deployment's logs, of a stopped one too.")
+    flags = make_parser("logs", __doc__)
     flags.add_argument("--supervisor", action="store_true", help="the supervisor's log instead")
-    flags.add_argument(
-        "--tail", type=_lines, default=50, metavar="N", help="last lines (default: 50)"
-    )
+    tail = "last lines (default: 50)"
+    flags.add_argument("--tail", type=_lines, default=50, metavar="N", help=tail)
     flags.add_argument("--follow", action="store_true", help="go on until interrupted")
     return flags
 
@@ -39,22 +34,15 @@ def _lines(text: str) -> int:
     return int(text)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status."""
-    return run(_logs, parser(), argv)
-
-
 def _logs(options: argparse.Namespace, console: Console) -> int:
     if options.follow and options.json:
-        raise DeploymentError(
-            "--follow does not end, and --json is one document: leave one of them out"
-        )
+        cause = "--follow does not end, and --json is one document: leave one of them out"
+        raise DeploymentError(cause)
     folder = DeploymentFolder(options.name)
     path = folder.supervisor_log if options.supervisor else folder.log
     if not path.exists():
-        raise NotRunningError(
-            f"deployment {options.name!r} has no log", f"python3 deploy/up.py --name {options.name}"
-        )
+        cause = f"deployment {options.name!r} has no log"
+        raise NotRunningError(cause, f"numlkit up --name {options.name}")
     content = path.read_bytes()
     if options.follow:
         # A line that is being written is shown when it is whole.
@@ -85,6 +73,8 @@ def _follow(path: Path, offset: int, console: Console) -> None:
         except KeyboardInterrupt:
             return
 
+
+main = partial(run, _logs, parser)
 
 if __name__ == "__main__":
     raise SystemExit(main())

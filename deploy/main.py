@@ -1,23 +1,93 @@
-"""The ``numlkit`` console command: the files in ``deploy/``, under one name."""
+"""The ``numlkit`` command: the files in ``deploy/`` under one name."""
 
 from __future__ import annotations
 
+import argparse
+import ast
+import difflib
 import importlib
+import os
 import sys
+from pathlib import Path
 
-COMMANDS = ("prepare", "build", "up", "down", "status", "logs", "smoke", "doctor")
+from deploy import __version__
+from deploy.host.command_line import Parser, as_typed
+
+COMMANDS = (
+    *("prepare", "up", "infer", "status", "logs", "smoke", "doctor", "down", "build"),
+    *("publish", "published", "rollback"),
+)
+_SHELLS = ("bash", "zsh", "fish")
 
 
 def main() -> int:
     """Run ``numlkit COMMAND ...``; return its exit status."""
-    if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:
-        usage = f"usage: numlkit {{{','.join(COMMANDS)}}} ...\n"
-        asked = len(sys.argv) > 1 and sys.argv[1] in ("-h", "--help")
-        (sys.stdout if asked else sys.stderr).write(usage)
-        return 0 if asked else 2
-    module = importlib.import_module(f"deploy.{sys.argv[1]}")
-    status: int = module.main(sys.argv[2:])
-    return status
+    if "_ARGCOMPLETE" in os.environ:
+        _complete()
+    command, words = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("", [])
+    if command in COMMANDS:
+        return int(importlib.import_module(f"deploy.{command}").main(words))
+    if command == "completion":
+        return _completion(words)
+    if command in ("-V", "--version"):
+        print(f"numlkit {__version__}")
+        return 0
+    if command in ("-h", "--help"):
+        print(_help())
+        return 0
+    known = (*COMMANDS, "completion")
+    near = difflib.get_close_matches(command, known, n=1)
+    error = f"no command {command!r}" if command else "which command?"
+    remedy = f"numlkit {near[0]}" if near else "numlkit --help"
+    sys.stderr.write(f"error: {error}\n  try: {as_typed(remedy)}\n")
+    return 2
+
+
+def _help() -> str:
+    rows = [(name, _summary(name)) for name in COMMANDS]
+    rows.append(("completion", "Print the shell completion for " + ", ".join(_SHELLS) + "."))
+    listed = "\n".join(f"  {name:<11} {sentence}" for name, sentence in rows)
+    return (
+        "usage: numlkit COMMAND ...\n\nServe NuGraph2 and NuGraph3 on NVIDIA Triton.\n\n"
+        f"{listed}\n\nnumlkit COMMAND --help lists a command's options; numlkit --version, the "
+        "version."
+    )
+
+
+def _summary(command: str) -> str:
+    """Return what a command is for: its file's first line, read without importing it."""
+    source = Path(__file__).with_name(f"{command}.py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+
+
+def _completion(words: list[str]) -> int:
+    from argcomplete.shell_integration import shellcode
+
+    parser = Parser(
+        prog=as_typed("numlkit completion"), description="Print the completion for a shell."
+    )
+    parser.add_argument(
+        "shell", choices=_SHELLS, help='as in: eval "$(numlkit completion bash)", in ~/.bashrc'
+    )
+    shell = parser.parse_args(words).shell
+    print(shellcode(["numlkit"], shell=shell))
+    return 0
+
+
+def _complete() -> None:
+    """Answer the shell that asks how the line goes on, and exit."""
+    import argcomplete
+
+    parser = argparse.ArgumentParser(prog="numlkit")
+    parser.add_argument("--version", action="store_true")
+    commands = parser.add_subparsers()
+    commands.add_parser("completion").add_argument("shell", choices=_SHELLS)
+    typed = os.environ.get("COMP_LINE", "").split()[1:2]
+    for name in COMMANDS:
+        # Importing them all would keep the person waiting.
+        inherited = [importlib.import_module(f"deploy.{name}").parser()] if typed == [name] else []
+        commands.add_parser(name, parents=inherited, add_help=not inherited)
+    argcomplete.autocomplete(parser)
 
 
 if __name__ == "__main__":

@@ -1,34 +1,43 @@
-"""Ask a server, here or elsewhere, for all that its clients rely on, and compare the values."""
+"""Check a server, here or elsewhere: readiness, tensors and the values it answers."""
 
 from __future__ import annotations
 
 if __package__ in (None, ""):
-    import sys
-    from pathlib import Path
-
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-    from deploy.bootstrap import ensure_kit
+    from host.bootstrap import ensure_kit
 
     ensure_kit()
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deploy.arguments import as_seconds
-from deploy.cli import DEFAULT_NAME, Parser, make_parser, run
+from deploy.artefacts.keys import PublicKey, read_public_key
 from deploy.client.endpoint import Endpoint, client_tls
-from deploy.console import Console
-from deploy.deployment import DEFAULT_MODELS
-from deploy.errors import DeploymentError, KitError, RepositoryError
-from deploy.paths import MODEL_REPOSITORY
-from deploy.server.service import ExpectedModel, ServiceCheck, check_service
-from deploy.state import DeploymentFolder, DeploymentState
-from deploy.tls.files import read_pair
+from deploy.client.service import ExpectedModel, ServiceCheck, check_service
+from deploy.client.tls import read_pair
+from deploy.client.watch import Watch
+from deploy.deployment.deployment import DEFAULT_MODELS
+from deploy.deployment.state import DeploymentFolder, DeploymentState
+from deploy.host.cli import Parser, make_parser, run
+from deploy.host.command_line import as_address, as_seconds, count_to
+from deploy.host.console import Console
+from deploy.host.errors import (
+    DeploymentError,
+    KitError,
+    NotRunningError,
+    RepositoryError,
+    SignatureError,
+)
+from deploy.host.paths import DEFAULT_NAME, MODEL_REPOSITORY
 
-_MOST_REPEATS = 10_000
+_WATCH_S = 30.0
+_METRICS = ("127.0.0.1", 9464)
 
 
 def parser() -> Parser:
@@ -40,7 +49,10 @@ def parser() -> Parser:
     flags.set_defaults(name=None)  # so that one that is given beside --url is seen
     add = flags.add_argument
     add(
-        "--url", help="http[s]://host:port or grpc[s]://host:port (default: the deployment's, both)"
+        "--url",
+        action="append",
+        help="http[s]://host:port or grpc[s]://host:port, again for each further server (default: "
+        "the deployment's, both)",
     )
     add("--ca", type=Path, metavar="FILE", help="PEM file of the authority to trust")
     add("--cert", type=Path, metavar="FILE", help="PEM file of your certificate, for mutual TLS")
@@ -49,53 +61,126 @@ def parser() -> Parser:
     add(
         "--repository",
         type=Path,
-        help="model repository with the golden answers (default: the deployment's, or the kit's)",
+        help="model repository with the reference events (default: the deployment's, or the kit's)",
+    )
+    add(
+        "--verify",
+        type=Path,
+        metavar="KEY",
+        help="check also that a deployment of this host runs an image or a .sif that is signed "
+        "with this public key",
     )
     add("--timeout", type=as_seconds, default=10.0, help="seconds for one answer (default: 10)")
-    add("--repeat", type=_count, default=5, help="inferences of each model, for the times (5)")
+    add(
+        "--repeat",
+        type=count_to(10_000),
+        help="inferences of each model, for the times (5; 1 with --watch)",
+    )
+    add(
+        "--watch",
+        type=as_seconds,
+        nargs="?",
+        const=_WATCH_S,
+        metavar="SECONDS",
+        help=f"repeat it every SECONDS ({_WATCH_S:g}) until interrupted, and export what is found "
+        "as Prometheus metrics",
+    )
+    add(
+        "--metrics",
+        type=as_address,
+        metavar="[ADDRESS:]PORT",
+        help=f"where --watch exports them (default: {_METRICS[0]}:{_METRICS[1]})",
+    )
     return flags
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST_REPEATS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {_MOST_REPEATS}")
-    return int(text)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status: 0 if nothing is wrong, 2 for wrong usage."""
-    return run(_smoke, parser(), argv)
 
 
 def _smoke(options: argparse.Namespace, console: Console) -> int:
     names: Sequence[str] = DEFAULT_MODELS
     repository = MODEL_REPOSITORY
+    if options.metrics is not None and options.watch is None:
+        raise DeploymentError("--metrics is for --watch: give both or none")
+    if options.watch is not None and options.json:
+        raise DeploymentError("--watch has no end, and so no document for --json: leave one out")
     if options.url is not None and options.name is not None:
         raise DeploymentError("--url and --name both say which server: leave one of them out")
+    if options.url is not None and options.verify is not None:
+        raise DeploymentError("--verify is for a deployment of this host, and --url names a server")
     if options.url is not None:
         files = {"ca": options.ca, "cert": options.cert, "key": options.key}
-        endpoints = [Endpoint.parse(options.url, **files)]
+        asked = [Endpoint.parse(url, **files) for url in options.url]
+        endpoints = list({endpoint.url: endpoint for endpoint in asked}.values())
     else:
         folder = DeploymentFolder(options.name or DEFAULT_NAME)
         state = folder.require_state()
+        if options.verify is not None:
+            _verify(folder, state, read_public_key(options.verify))
         names, repository = state.models, folder.repository
         endpoints = [Endpoint.parse(state.url("http")), _own_grpc(state, options)]
     if options.models is not None:
         names = options.models.split(",")
     if options.repository is not None and not options.repository.is_dir():
-        raise RepositoryError(
-            f"model repository {options.repository}: no such folder",
-            "--repository with a folder that holds the models' folders",
-        )
+        cause = f"model repository {options.repository}: no such folder"
+        raise RepositoryError(cause, "--repository with a folder that holds the models' folders")
     repository = options.repository or repository
-    models = {name: ExpectedModel.read(repository, name) for name in names}
+    expected = partial(_read, repository, names)
+    if options.watch is not None:
+        return _watch(endpoints, expected, options, console)
+    models = expected()
     checks = [
-        check_service(endpoint, models, timeout=options.timeout, repeat=options.repeat)
+        check_service(endpoint, models, timeout=options.timeout, repeat=options.repeat or 5)
         for endpoint in endpoints
     ]
     _show(checks, console)
     console.answer(_document(checks))
     return 0 if all(check.ok for check in checks) else 1
+
+
+def _verify(folder: DeploymentFolder, state: DeploymentState, key: PublicKey) -> None:
+    """Check that what a deployment was started from is signed, and has not changed since."""
+    # All engines take long to import, and nothing else here needs them.
+    from deploy.engines.choose import engine_named
+    from deploy.engines.resolved import Resolved
+
+    plan = folder.plan()
+    if plan is None:
+        raise NotRunningError(f"deployment {state.name} has no plan, so what it runs is not known")
+    engine = engine_named(state.engine)(Resolved(plan.deployment))
+    engine.verified(key)
+    if engine.artefact() != plan.artefact:
+        raise SignatureError(
+            f"deployment {state.name} was started from something that has changed since",
+            f"numlkit down --name {state.name}, then numlkit up --verify {key.path}",
+        )
+
+
+def _read(repository: Path, names: Sequence[str]) -> dict[str, ExpectedModel]:
+    return {name: ExpectedModel.read(repository, name) for name in names}
+
+
+def _watch(
+    endpoints: Sequence[Endpoint],
+    expected: Callable[[], Mapping[str, ExpectedModel]],
+    options: argparse.Namespace,
+    console: Console,
+) -> int:
+    """Repeat the check until interrupted or told to end; both are a good end."""
+    watch = Watch(
+        endpoints,
+        expected,
+        interval=options.watch,
+        timeout=options.timeout,
+        repeat=options.repeat or 1,
+        say=console.say,
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: watch.stop())
+    host, port = options.metrics or _METRICS
+    if not watch.run(host, port):
+        # Python's own end would wait for a check that hangs in gRPC's library.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+    return 0
 
 
 def _own_grpc(state: DeploymentState, options: argparse.Namespace) -> Endpoint:
@@ -157,6 +242,8 @@ def _document(checks: Sequence[ServiceCheck]) -> dict[str, Any]:
         document |= {"error": problems[0].cause, "remedy": problems[0].remedy}
     return document
 
+
+main = partial(run, _smoke, parser)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,5 +1,1 @@
-"""What may be wrong with a host, an installation or a deployment: looked at, told, mended.
-
-A check looks at one thing and returns findings; it changes nothing. ``doctor`` runs all of them,
-``up`` those that would have its launch fail, before it makes anything.
-"""
+"""What doctor looks at; changes something only in its fixes."""

@@ -1,45 +1,42 @@
-"""The deployments of this user on this host: are they alive, and watched?"""
+"""This user's deployments: are they alive, and what have interrupted commands left behind?
+
+Whoever makes something holds a lock beside it. If all locks of a folder can be had, nobody makes
+anything in it, on no host that shares it.
+"""
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
-import psutil
-
-from deploy.checks.finding import Finding, ok, wrong
-from deploy.checks.locks import nobody_at_work
-from deploy.engines.base import process_with_identity
+from deploy.deployment.state import DeploymentFolder, DeploymentState, known_deployments
 from deploy.engines.choose import engine_named
-from deploy.engines.container import IMAGE_USER
-from deploy.errors import DeploymentError, KitError
-from deploy.health import why_dead
-from deploy.state import DeploymentFolder, DeploymentState, known_deployments
+from deploy.engines.health import why_dead
+from deploy.engines.leftovers import FIX, LEFTOVERS
+from deploy.host.errors import DeploymentError, KitError
+from deploy.host.files import nobody_at_work, remove_folder
+from deploy.host.finding import Finding, ok, wrong
+from deploy.host.paths import CHECKOUT, cache_folder, deployments_folder
+
+_LOCKS = (".lock", "*.lock", "*/.lock", "*/*.lock")
+# What deploy/host/files.py and Python's tempfile call things that are not finished.
+_PARTIAL = (".*.partial", "*/.*.partial", "tmp????????", "*/tmp????????")
 
 
-@dataclass(frozen=True)
-class ClearDeployment:
-    """Does what ``down`` does for a deployment of which nothing is alive.
-
-    Attributes:
-        name: The deployment's name.
-    """
-
-    name: str
-
-    def apply(self) -> str:
-        """Look again, then clear it."""
-        folder = DeploymentFolder(self.name)
-        with nobody_at_work([folder.path / "launch.lock"]):
-            state = folder.state_here()
-            if state is None:
-                raise KitError(f"deployment {self.name} is gone already")
-            if state.supervisor.process() is not None or serves(folder, state):
-                raise KitError(f"deployment {self.name} is alive again")
-            engine_named(state.engine).stop(folder=folder, state=state)
-        return f"cleared deployment {self.name}, of which nothing was alive; its logs stay"
+def clear_deployment(name: str) -> str:
+    """Do what ``down`` does for a deployment of which nothing is alive."""
+    folder = DeploymentFolder(name)
+    with nobody_at_work([folder.launch_lock]):
+        state = folder.state_here()
+        if state is None:
+            raise KitError(f"deployment {name} is gone already")
+        engine = engine_named(state.engine)
+        if state.supervisor.process() is not None or engine.serves(folder, state):
+            raise KitError(f"deployment {name} is alive again")
+        engine.stop(folder, state)
+    return f"cleared deployment {name}, of which nothing was alive; its logs stay"
 
 
 def deployment_findings() -> Iterator[Finding]:
@@ -64,66 +61,62 @@ def deployment_findings() -> Iterator[Finding]:
             yield _unwatched(subject, folder, state)
 
 
-def living_server(folder: DeploymentFolder, state: DeploymentState) -> psutil.Process | None:
-    """Return a deployment's server if it lives, started by its supervisor or by its engine.
-
-    An engine may start a container's server again, which the state does not know then.
-    """
-    process = state.server.process() if state.server is not None else None
-    plan = folder.plan()
-    if process is None and plan is not None:
-        # In a container that root starts it has the image's user.
-        in_image = state.engine == "docker" and os.getuid() == 0
-        owners = (os.getuid(), IMAGE_USER) if in_image else None
-        process = process_with_identity(plan.identity, owners)
-    return process
-
-
-def serves(folder: DeploymentFolder, state: DeploymentState) -> bool:
-    """Return whether a deployment's server lives, or its container where that is elsewhere.
-
-    Raises:
-        KitError: If that cannot be found out.
-    """
-    if living_server(folder, state) is not None:
-        return True
-    if state.engine != "docker" or state.container is None:
-        return False
-    # Imported where it is used: the docker SDK takes a quarter of a second.
-    from deploy.supervisor.container import container_runs
-
-    return container_runs(state.container)
-
-
 def _watched(subject: str, state: DeploymentState) -> Finding:
     if state.phase == "ready":
         return ok(subject, f"ready, with engine {state.engine}, at HTTP port {state.ports.http}")
     cause = f": {state.cause}" if state.cause else ""
-    remedy = state.remedy or f"python3 deploy/logs.py --supervisor --name {state.name}"
+    remedy = state.remedy or f"numlkit logs --supervisor --name {state.name}"
     return Finding("warning", subject, f"it is {state.phase}{cause}", remedy)
 
 
 def _unwatched(subject: str, folder: DeploymentFolder, state: DeploymentState) -> Finding:
     try:
-        alive = serves(folder, state)
+        alive = engine_named(state.engine).serves(folder, state)
     except KitError as error:
-        detail = (
-            f"its supervisor is dead; whether its server is, too, cannot be told: {error.cause}"
-        )
+        detail = f"its supervisor is dead, and perhaps its server: {error.cause}"
         return Finding("problem", subject, detail, error.remedy)
+    up, down = f"numlkit up --name {state.name}", f"numlkit down --name {state.name}"
     if alive:
-        return Finding(
-            "problem",
-            subject,
-            "its supervisor is dead: its server runs on, and nothing that fails is healed",
-            f"python3 deploy/up.py --name {state.name} starts it anew, "
-            f"python3 deploy/down.py --name {state.name} ends it",
-        )
+        detail = "its supervisor is dead; its server still runs, but nothing that fails is healed"
+        return Finding("problem", subject, detail, f"{up} starts it anew, {down} ends it")
     death = why_dead(state)
-    return Finding(
-        "problem",
-        subject,
-        f"its supervisor and its server are dead{f': {death.cause}' if death else ''}",
-        f"python3 deploy/down.py --name {state.name} clears it away; so does doctor.py --fix",
-        ClearDeployment(state.name),
-    )
+    detail = f"its supervisor and its server are dead{f': {death.cause}' if death else ''}"
+    remedy = f"{down} clears it away, as does {FIX}"
+    return Finding("problem", subject, detail, remedy, partial(clear_deployment, state.name))
+
+
+def remove_half_built(root: Path, paths: tuple[Path, ...]) -> str:
+    """Remove those of ``paths`` in ``root`` that nobody is making any more."""
+    with nobody_at_work(_locks(root)):
+        for path in set(half_built(root)) & set(paths):
+            if path.is_dir() and not path.is_symlink():
+                remove_folder(path)
+            else:
+                path.unlink(missing_ok=True)
+    left = [path for path in paths if path.exists()]
+    if left:
+        raise KitError(f"{left[0]} is no longer half-built, or cannot be removed")
+    return f"removed {', '.join(map(str, paths))}"
+
+
+def half_built_findings() -> Iterator[Finding]:
+    """Return what is half-built and made by nobody at this moment."""
+    for root in (cache_folder(), CHECKOUT / "dist", *sorted(deployments_folder().glob("*"))):
+        if not (paths := half_built(root)):
+            continue
+        try:
+            with nobody_at_work(_locks(root)):
+                pass
+        except KitError:
+            continue
+        detail = f"half-built and left behind: {', '.join(map(str, paths))}"
+        yield Finding("warning", LEFTOVERS, detail, FIX, partial(remove_half_built, root, paths))
+
+
+def half_built(root: Path) -> tuple[Path, ...]:
+    """Return what in ``root`` has the names of unfinished things."""
+    return tuple(sorted({path for pattern in _PARTIAL for path in root.glob(pattern)}))
+
+
+def _locks(root: Path) -> tuple[Path, ...]:
+    return tuple(sorted({path for pattern in _LOCKS for path in root.glob(pattern)}))

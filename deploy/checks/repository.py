@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from deploy.checks.finding import Finding, ok
-from deploy.deployment import Deployment
-from deploy.engines.site import site_models
-from deploy.errors import RepositoryError
-from deploy.repository.card import AGAIN, read_card
-from deploy.repository.config import misfits, read_config
-from deploy.repository.stage import MODEL_FILES, VERSION, find_model
-from deploy.repository.weights import check_digest, check_heads
-from deploy.server.golden import read_golden
+from deploy.engines.resolved import Resolved
+from deploy.host.errors import RepositoryError
+from deploy.host.finding import Finding, ok
+from deploy.triton.card import AGAIN, read_card
+from deploy.triton.config import misfits, read_config
+from deploy.triton.golden import read_golden
+from deploy.triton.stage import MODEL_FILES, VERSION, find_model
+from deploy.triton.weights import check_digest, check_heads
 
 SUBJECT = "model repository"
 _WEIGHTS = "weights.safetensors"
@@ -29,14 +28,7 @@ _BESIDE_WEIGHTS = {_CODE, *MODEL_FILES, "__pycache__"}
 def launch_findings(
     repository: Path, models: Sequence[str], weights: Mapping[str, Path]
 ) -> Iterator[Finding]:
-    """Return what keeps ``models`` from being served.
-
-    Args:
-        repository: A model repository in Triton's layout.
-        models: The models to serve.
-        weights: Folders with weights and ``model.json`` that replace the repository's, by
-            model.
-    """
+    """Return what keeps ``models`` from being served, with ``weights`` in place of their own."""
     for model in models:
         try:
             folder = find_model(repository, model)
@@ -53,54 +45,34 @@ def launch_findings(
 def repository_findings(
     repository: Path, models: Sequence[str], weights: Mapping[str, Path]
 ) -> Iterator[Finding]:
-    """Return all that is wrong with a repository, and what is odd in it.
-
-    Args:
-        repository: A model repository in Triton's layout.
-        models: The models to serve.
-        weights: Folders with weights and ``model.json`` that replace the repository's, by
-            model.
-    """
+    """Return all that is wrong with a repository, and what is odd in it."""
     found = list(launch_findings(repository, models, weights))
     if not found:
-        found = [
-            finding
-            for model in models
-            if model not in weights
-            for finding in _misfit_findings(repository / model)
-        ]
+        for model in models:
+            if model not in weights:
+                found += _misfit_findings(repository / model)
     if not found:
         yield ok(SUBJECT, f"{', '.join(models)} in {repository}")
     yield from found
     yield from _unknown_findings(repository)
 
 
-def site_findings(deployment: Deployment) -> Iterator[Finding]:
-    """Return whether a site's own models can be read; nothing if a deployment has none.
-
-    Args:
-        deployment: What is wanted.
-
-    Raises:
-        RepositoryError: Naming the first that cannot.
-    """
-    names = ", ".join(model.name for model in site_models(deployment))
+def site_findings(resolved: Resolved) -> Iterator[Finding]:
+    """Return whether a site's own models can be read; nothing if a deployment has none."""
+    names = ", ".join(model.name for model in resolved.site)
     if names:
-        yield ok(SUBJECT, f"{names} in {deployment.models_dir}")
+        yield ok(SUBJECT, f"{names} in {resolved.deployment.models_dir}")
 
 
 def _check_config(folder: Path) -> None:
     path = folder / _CONFIG
     config = read_config(path)
     if config.name not in ("", folder.name):
-        raise RepositoryError(
-            f"{path}: names its model {config.name!r}", f'name: "{folder.name}", or no name'
-        )
+        cause = f"{path}: names its model {config.name!r}"
+        raise RepositoryError(cause, f'name: "{folder.name}", or no name')
     if config.backend != "python":
-        raise RepositoryError(
-            f"{path}: its backend is {config.backend!r}, this kit serves Python models",
-            'backend: "python"',
-        )
+        cause = f"{path}: its backend is {config.backend!r}, this kit serves Python models"
+        raise RepositoryError(cause, 'backend: "python"')
 
 
 def _check_code(path: Path) -> None:
@@ -115,52 +87,39 @@ def _check_code(path: Path) -> None:
 def _check_files(folder: Path, files: Path) -> None:
     for name in MODEL_FILES:
         if not (files / name).is_file():
-            raise RepositoryError(
-                f"{files / name}: no such file",
-                AGAIN,
-            )
+            raise RepositoryError(f"{files / name}: no such file", AGAIN)
     card = read_card(files)
     check_digest(files / _WEIGHTS, card.sha256)
     check_heads(files / _WEIGHTS, card.heads)
     golden = read_golden(files / "golden.npz")
     asked = {name for name, tensor in card.signature.inputs.items() if not tensor.optional}
-    if missing := sorted(asked - golden.inputs.keys()):
-        raise RepositoryError(
-            f"{files / 'golden.npz'}: its event has no {', '.join(missing)}",
-            AGAIN,
-        )
+    if missing := ", ".join(sorted(asked - golden.inputs.keys())):
+        raise RepositoryError(f"{files / 'golden.npz'}: its event has no {missing}", AGAIN)
 
 
 def _misfit_findings(folder: Path) -> Iterator[Finding]:
     """Return what a launch sets right, and a server that is given the folder does not."""
     names = misfits(read_config(folder / _CONFIG), read_card(folder / VERSION))
     if names:
-        yield Finding(
-            "problem",
-            SUBJECT,
-            f"{folder / _CONFIG}: its {', '.join(names)} are not those of the weights",
-            "correct names and dims after model.json beside the weights; up does so by itself",
-        )
+        detail = f"{folder / _CONFIG}: its {', '.join(names)} are not those of the weights"
+        remedy = "set names and dims as in model.json beside the weights; up does so by itself"
+        yield Finding("problem", SUBJECT, detail, remedy)
 
 
 def _unknown_findings(repository: Path) -> Iterator[Finding]:
     for folder in sorted(repository.iterdir()):
         if not (folder / _CONFIG).exists():
-            yield _unknown([folder], "no model: Triton takes every folder here for one")
+            yield from _unknown([folder], "not a model, but Triton treats every folder here as one")
             continue
         known = _BESIDE_CONFIG | {path.name for path in folder.glob("lib*.so*")}
-        yield from _strangers(folder, known)
-        yield from _strangers(folder / VERSION, _BESIDE_WEIGHTS)
+        for place, names in ((folder, known), (folder / VERSION, _BESIDE_WEIGHTS)):
+            there = sorted(place.iterdir()) if place.is_dir() else []
+            strangers = [path for path in there if path.name not in names]
+            yield from _unknown(strangers, "not part of any model")
 
 
-def _strangers(folder: Path, known: Iterable[str]) -> Iterator[Finding]:
-    there = sorted(folder.iterdir()) if folder.is_dir() else []
-    strangers = [path for path in there if path.name not in known]
-    if strangers:
-        yield _unknown(strangers, "nothing that a launch serves")
-
-
-def _unknown(paths: Sequence[Path], what: str) -> Finding:
-    names = ", ".join(str(path) for path in paths[:3])
-    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-    return Finding("warning", SUBJECT, f"{names}{more}: {what}", "move it elsewhere")
+def _unknown(paths: Sequence[Path], what: str) -> Iterator[Finding]:
+    if paths:
+        names = ", ".join(map(str, paths[:3]))
+        more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+        yield Finding("warning", SUBJECT, f"{names}{more}: {what}", "move it elsewhere")

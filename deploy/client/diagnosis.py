@@ -1,22 +1,25 @@
-"""Why a server cannot be reached, found by asking its port without a gRPC or HTTP library.
+"""Why a server cannot be reached, found by probing its port without a gRPC or HTTP library.
 
-gRPC's own words do not tell a missing client certificate from a port that speaks something
-else (``Socket closed``), and name neither the certificate's dates nor its names.
+gRPC reports a missing client certificate like a port that speaks something else (``Socket
+closed``), and names neither dates nor names of a certificate.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from urllib.request import proxy_bypass
 
-from deploy.client.channel import trusted_file
-from deploy.client.endpoint import ClientTls, Endpoint, ProtocolName
-from deploy.client.errors import ClientError
-from deploy.tls.certificate import Certificate, day, trusting
+from cryptography import x509
+
+from deploy.client.endpoint import ClientTls, Endpoint, ProtocolName, trusted_file
+from deploy.client.tls import Certificate, day
+from deploy.host.errors import ClientError
 
 # What a client says first: RFC 9113, section 3.4, with an empty SETTINGS frame.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
@@ -26,17 +29,14 @@ _SETTINGS = 4  # the type of a server's first frame, its fourth byte
 _NAMES: Mapping[ProtocolName, str] = {"grpc": "gRPC", "http": "HTTP"}
 _OTHER: Mapping[ProtocolName, ProtocolName] = {"grpc": "http", "http": "grpc"}
 _ALPN: Mapping[ProtocolName, str] = {"grpc": "h2", "http": "http/1.1"}
-_UNTRUSTED = (2, 7, 18, 19, 20, 21)  # X509_V_ERR_*: no way to an authority that is trusted
+_UNTRUSTED = (2, 7, 18, 19, 20, 21)  # X509_V_ERR_*: no path to a trusted authority
+_REJECTED = re.compile("alert (bad )?certificate|alert unknown ca|handshake failure")
 _EXPIRED, _EARLY, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 62, 64
 
 
 def why_unreachable(endpoint: Endpoint, *, timeout: float) -> ClientError | None:
-    """Return why no connection could be made, or None if nothing is in its way.
-
-    Args:
-        endpoint: Where the server should be.
-        timeout: Seconds for one attempt.
-    """
+    """Return why no connection can be made, or None if one can; ``timeout`` (s) is per attempt."""
+    no_server = f"no server answers at {endpoint.url}"
     try:
         if endpoint.tls is not None:
             found = _why_no_tls(endpoint, endpoint.tls, timeout)
@@ -44,44 +44,32 @@ def why_unreachable(endpoint: Endpoint, *, timeout: float) -> ClientError | None
             found = _why_not_plain(endpoint, timeout)
         return found or _detour(endpoint)
     except socket.gaierror as error:
-        return ClientError(
-            f"no server answers at {endpoint.url}: the host {endpoint.host} is unknown "
-            f"({error.strerror})",
-            "check the name in --url",
-        )
+        unknown = f"the host {endpoint.host} is unknown ({error.strerror})"
+        return ClientError(f"{no_server}: {unknown}", "check the name in --url")
     except ConnectionRefusedError:
-        return ClientError(
-            f"no server answers at {endpoint.url}: connection refused",
-            "start one with: python3 deploy/up.py, or name one with --url",
-        )
+        remedy = "numlkit up, or name a server with --url"
+        return ClientError(f"{no_server}: connection refused", remedy)
     except TimeoutError:
-        return ClientError(
-            f"no server answers at {endpoint.url}: nothing came back within {timeout:g} s",
-            "check address and port, and what a firewall lets through",
-        )
+        remedy = "check address, port and firewall"
+        return ClientError(f"{no_server}: no answer within {timeout:g} s", remedy)
     except OSError as error:
-        return ClientError(
-            f"no server answers at {endpoint.url}: {error.strerror or error}",
-            "check address and port",
-        )
+        return ClientError(f"{no_server}: {error.strerror or error}", "check address and port")
 
 
 def _detour(endpoint: Endpoint) -> ClientError | None:
-    """Return that gRPC takes the way through a proxy of this host's, if it does."""
+    """Return the error that gRPC goes through a proxy of this host, if it does."""
     used = next((name for name in _PROXY_VARIABLES if os.environ.get(name)), None)
     if endpoint.protocol != "grpc" or used is None or proxy_bypass(endpoint.host):
         return None
-    return ClientError(
-        f"{endpoint.url} can be reached, but gRPC asks for it at the proxy {os.environ[used]} "
-        f"({used})",
-        f"export no_proxy={endpoint.host}",
-    )
+    proxy = f"the proxy {os.environ[used]} ({used})"
+    cause = f"{endpoint.url} can be reached, but gRPC goes through {proxy}"
+    return ClientError(cause, f"export no_proxy={endpoint.host}")
 
 
 def _why_no_tls(endpoint: Endpoint, tls: ClientTls, timeout: float) -> ClientError | None:
     context = ssl.create_default_context(cafile=trusted_file(endpoint))
     if endpoint.protocol == "grpc":
-        # As gRPC does: a server's own certificate may be the one to trust.
+        # Like gRPC: a server's own certificate may be the trusted one.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if tls.cert is not None:
         context.load_cert_chain(tls.cert, tls.key)
@@ -89,8 +77,8 @@ def _why_no_tls(endpoint: Endpoint, tls: ClientTls, timeout: float) -> ClientErr
         with _encrypted(endpoint, context, timeout) as connection:
             if endpoint.protocol == "grpc" and connection.selected_alpn_protocol() != "h2":
                 return _no_http2(endpoint)
-            # With TLS 1.3 a server looks at the client's certificate when the handshake is
-            # over for the client.
+            # With TLS 1.3 a server checks the client's certificate after the client's side of
+            # the handshake is over.
             try:
                 connection.sendall(_opening(endpoint, endpoint.protocol))
                 answer = connection.recv(9)
@@ -106,127 +94,110 @@ def _why_no_tls(endpoint: Endpoint, tls: ClientTls, timeout: float) -> ClientErr
 def _why_not_plain(endpoint: Endpoint, timeout: float) -> ClientError | None:
     answer = _plain_answer(endpoint, endpoint.protocol, timeout)
     speaks = _language(answer)
-    # 400 is a proxy's way to say that it was asked in plain text where it wants TLS.
+    # A proxy may answer 400 where it wants TLS.
     doubtful = speaks is None or answer.startswith(b"HTTP/1.1 400")
     if doubtful and _speaks_tls(endpoint, timeout):
-        return ClientError(
-            f"{endpoint.url} speaks TLS, and was asked without",
-            f"--url {endpoint.protocol}s://{endpoint.address}, "
-            "with --ca FILE for a site's own authority",
-        )
+        url = f"{endpoint.protocol}s://{endpoint.address}"
+        remedy = f"--url {url}, with --ca FILE for a site's own authority"
+        return ClientError(f"{endpoint.url} needs TLS", remedy)
     if speaks == endpoint.protocol:
         return None
     speaks = speaks or _language(_plain_answer(endpoint, _OTHER[endpoint.protocol], timeout))
     if speaks == "grpc":
-        return ClientError(
-            f"{endpoint.url} answers, but not in HTTP", "gRPC has its own port: ask with grpc://"
-        )
+        cause = f"{endpoint.url} answers, but not in HTTP"
+        return ClientError(cause, "gRPC has its own port: ask with grpc://")
     if speaks == "http":
-        return ClientError(
-            f"{endpoint.url} answers in HTTP/1, not in gRPC",
-            "gRPC has its own port (Triton's is 8001), and needs a proxy that passes HTTP/2 on",
-        )
-    return ClientError(
-        f"{endpoint.url}: what listens there speaks neither {_NAMES[endpoint.protocol]} nor TLS",
-        "check address and port",
-    )
+        remedy = "gRPC has its own port (Triton's is 8001), and needs a proxy that forwards HTTP/2"
+        return ClientError(f"{endpoint.url} answers in HTTP/1, not in gRPC", remedy)
+    cause = f"{endpoint.url} speaks neither {_NAMES[endpoint.protocol]} nor TLS"
+    return ClientError(cause, "check address and port")
 
 
 def _untrusted(
     endpoint: Endpoint, tls: ClientTls, error: ssl.SSLCertVerificationError, timeout: float
 ) -> ClientError:
     """Return what is wrong with the server's certificate."""
-    at = f"the certificate of {endpoint.address}"
-    seen = _certificate(endpoint, tls, timeout)
-    code = error.verify_code
-    if code == _EXPIRED:
-        when = f"expired on {day(seen.not_after)}" if seen and seen.is_expired else "has expired"
-        return ClientError(
-            f"{at} {when}", "have the server's administrator renew it, or set this host's clock"
-        )
-    if code == _EARLY:
-        when = f"from {day(seen.not_before)}" if seen and seen.is_early else "in the future"
-        return ClientError(f"{at} is valid only {when}", "check this host's clock (date)")
-    if code in (_OTHER_HOST, _OTHER_ADDRESS):
+    seen, now = certificate_of(endpoint, timeout=timeout), datetime.now(timezone.utc)
+    cause, remedy = f"is not valid: {error.verify_message}", "have it replaced"
+    if error.verify_code == _EXPIRED:
+        cause = "has expired"
+        if seen and seen.not_after < now:
+            cause = f"expired on {day(seen.not_after)}"
+        remedy = "have the server's administrator renew it, or set this host's clock"
+    elif error.verify_code == _EARLY:
+        when = f"from {day(seen.not_before)}" if seen and seen.not_before > now else "in the future"
+        cause, remedy = f"is valid only {when}", "check this host's clock (date)"
+    elif error.verify_code in (_OTHER_HOST, _OTHER_ADDRESS):
         names = seen.names if seen else ()
-        asked = tls.server_name or endpoint.host
-        remedy = "ask by a name that the certificate holds"
-        for name in names:
-            if "*" not in name:
-                host = _bracketed(name)
-                remedy = f"--url {endpoint.protocol}s://{host}:{endpoint.port}"
-                break
-        held = ", ".join(names) or "no host at all"
-        return ClientError(f"{at} is not for {asked}, but for {held}", remedy)
-    if code in _UNTRUSTED:
+        asked, held = tls.server_name or endpoint.host, ", ".join(names) or "no host at all"
+        cause = f"is not for {asked}, but for {held}"
+        remedy = "use a name that the certificate holds"
+        host = next((_bracketed(name) for name in names if "*" not in name), None)
+        if host is not None:
+            remedy = f"--url {endpoint.protocol}s://{host}:{endpoint.port}"
+    elif error.verify_code in _UNTRUSTED:
         trusted = f"in {tls.ca}" if tls.ca is not None else "that this host trusts"
-        signer = f" (it was signed by: {seen.issuer})" if seen else ""
-        return ClientError(
-            f"{at} comes from none of the authorities {trusted}{signer}",
-            "--ca FILE with that authority's certificate",
-        )
-    return ClientError(f"{at} is not valid: {error.verify_message}", "have it replaced")
+        signer = f" (its issuer: {seen.issuer})" if seen else ""
+        cause = f"was not issued by an authority {trusted}{signer}"
+        remedy = "--ca FILE with that authority's certificate"
+    return ClientError(f"the certificate of {endpoint.address} {cause}", remedy)
 
 
 def _no_handshake(endpoint: Endpoint, tls: ClientTls, words: str, timeout: float) -> ClientError:
-    """Return why a handshake failed for another reason than the server's certificate."""
+    """Return why a handshake failed, if not for the server's certificate."""
     if "no application protocol" in words:
         return _no_http2(endpoint)
     speaks = _language(_plain_answer(endpoint, endpoint.protocol, timeout))
     speaks = speaks or _language(_plain_answer(endpoint, _OTHER[endpoint.protocol], timeout))
     if speaks is not None and not _speaks_tls(endpoint, timeout):
-        return ClientError(
-            f"{endpoint.url} speaks {_NAMES[speaks]} without TLS, and was asked with",
-            f"--url {speaks}://{endpoint.address}",
-        )
-    certificate_alerts = ("alert certificate", "alert bad certificate", "alert unknown ca")
-    if any(alert in words for alert in certificate_alerts) or "handshake failure" in words:
+        cause = f"{endpoint.url} speaks {_NAMES[speaks]} without TLS"
+        return ClientError(cause, f"--url {speaks}://{endpoint.address}")
+    if _REJECTED.search(words):
         return _wants_certificate(endpoint, tls)
-    return ClientError(
-        f"{endpoint.url}: the TLS handshake failed: {_plainly(words)}",
-        "check that it is this port that speaks TLS",
-    )
+    # As in "[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)".
+    reason = words.partition("] ")[2].partition(" (_ssl")[0].replace("_", " ") or words
+    cause = f"{endpoint.url}: the TLS handshake failed: {reason}"
+    return ClientError(cause, "check that this is the port with TLS")
 
 
 def _wants_certificate(endpoint: Endpoint, tls: ClientTls) -> ClientError:
     if tls.cert is None:
         return ClientError(
-            f"{endpoint.url} ends the connection after the TLS handshake: "
+            f"{endpoint.url} closes the connection after the TLS handshake: "
             "it wants a client certificate",
             "--cert FILE --key FILE",
         )
     return ClientError(
         f"{endpoint.url} does not accept the client certificate {tls.cert}",
-        "--cert and --key of a client that the server's authority (its --tls-ca) has signed",
+        "use --cert and --key of a client that the server's authority (its --tls-ca) signed",
     )
 
 
 def _no_http2(endpoint: Endpoint) -> ClientError:
     return ClientError(
-        f"{endpoint.url} speaks TLS but no HTTP/2, which gRPC needs: a proxy for HTTP/1?",
-        "switch HTTP/2 on in the proxy (nginx: listen ... ssl http2, and grpc_pass)",
+        f"{endpoint.url} speaks TLS but not HTTP/2, which gRPC needs: an HTTP/1 proxy?",
+        "enable HTTP/2 in the proxy (nginx: listen ... ssl http2, and grpc_pass)",
     )
 
 
 def _opening(endpoint: Endpoint, protocol: ProtocolName) -> bytes:
-    """Return what a client of ``protocol`` says first."""
+    """Return the first bytes of a client of ``protocol``."""
     if protocol == "grpc":
         return _HTTP2_PREFACE
-    return (
-        f"GET / HTTP/1.1\r\nHost: {_bracketed(endpoint.host)}\r\nConnection: close\r\n\r\n".encode()
-    )
+    host = _bracketed(endpoint.host)
+    return f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
 
 
 def _language(answer: bytes) -> ProtocolName | None:
-    """Return the protocol that a server's first bytes belong to; None: neither."""
+    """Return the protocol of a server's first bytes, if any."""
     if answer.startswith(b"HTTP/1"):
         return "http"
-    # A frame begins with its length in three bytes; a first one is short.
+    # A frame begins with its length in three bytes; the first one is short.
     return "grpc" if answer[:1] == b"\0" and answer[3:4] == bytes((_SETTINGS,)) else None
 
 
 def _plain_answer(endpoint: Endpoint, protocol: ProtocolName, timeout: float) -> bytes:
-    """Return the first bytes that come back without TLS; none if it hangs up or keeps silent."""
+    """Return the first bytes of the answer without TLS; none if there is no answer."""
     with _connected(endpoint, timeout) as connection:
         try:
             connection.sendall(_opening(endpoint, protocol))
@@ -236,37 +207,33 @@ def _plain_answer(endpoint: Endpoint, protocol: ProtocolName, timeout: float) ->
 
 
 def _speaks_tls(endpoint: Endpoint, timeout: float) -> bool:
-    """Return whether a handshake begins, whoever is there: nothing is told to it."""
+    """Return whether a TLS handshake begins."""
     try:
         with _encrypted(endpoint, _unjudging(), timeout):
             return True
     except ssl.SSLError as error:
-        return " alert " in str(error).lower()  # only one who speaks TLS sends these
+        return " alert " in str(error).lower()  # which only TLS sends
     except OSError:
         return False
 
 
-def _certificate(endpoint: Endpoint, tls: ClientTls, timeout: float) -> Certificate | None:
-    """Return what the server's certificate says, however little it is to be trusted."""
-    blind = _unjudging()
-    reading = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+def certificate_of(endpoint: Endpoint, *, timeout: float) -> Certificate | None:
+    """Return what the server's certificate says, trusted or not; None if it shows none."""
+    tls, context = endpoint.tls, _unjudging()
+    if tls is None:
+        return None
     try:
         if tls.cert is not None:
-            blind.load_cert_chain(tls.cert, tls.key)
-            reading.load_cert_chain(tls.cert, tls.key)
-        with _encrypted(endpoint, blind, timeout) as connection:
+            context.load_cert_chain(tls.cert, tls.key)
+        with _encrypted(endpoint, context, timeout) as connection:
             found = connection.getpeercert(binary_form=True)
-        if found is None:
-            return None
-        trusting(reading, ssl.DER_cert_to_PEM_cert(found))
-        with _encrypted(endpoint, reading, timeout) as connection:
-            return Certificate.of_peer(connection)
-    except OSError:
+        return Certificate.of(x509.load_der_x509_certificate(found)) if found else None
+    except (OSError, ValueError):
         return None
 
 
 def _unjudging() -> ssl.SSLContext:
-    """Return a context that takes whoever answers."""
+    """Return a context that accepts any certificate."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -292,7 +259,3 @@ def _connected(endpoint: Endpoint, timeout: float) -> socket.socket:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def _plainly(words: str) -> str:
-    return words.partition("] ")[2].partition(" (_ssl")[0].replace("_", " ") or words

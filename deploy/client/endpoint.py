@@ -1,39 +1,31 @@
-"""Where a server answers, and by which files its TLS is trusted."""
+"""A server's address, the files for its TLS, and how a gRPC connection to it is made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from deploy.errors import DeploymentError
-from deploy.tls.files import check_authorities, check_pair
+from deploy.host.errors import DeploymentError
 
 ProtocolName = Literal["http", "grpc"]
-_SCHEMES: Mapping[str, tuple[ProtocolName, bool]] = MappingProxyType(
-    {
-        "http": ("http", False),
-        "https": ("http", True),
-        "grpc": ("grpc", False),
-        "grpcs": ("grpc", True),
-    }
-)
+_SCHEMES = ("http", "https", "grpc", "grpcs")
 _PORTS = {("http", False): 8000, ("http", True): 443, ("grpc", False): 8001, ("grpc", True): 443}
+# gRPC's own pause between attempts grows to two minutes; a restarted server is back sooner.
+_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientTls:
-    """What a client brings to an encrypted connection.
-
-    Attributes:
-        ca: PEM file of the certificates to trust; None: the system's.
-        cert: PEM file of the client's own certificate, for mutual TLS.
-        key: PEM file of its private key.
-        server_name: The name that the server's certificate must hold; None: the host's.
-    """
+    """A client's side of TLS, in PEM files: the system's authorities unless ``ca`` names others."""
 
     ca: Path | None = None
     cert: Path | None = None
@@ -43,13 +35,7 @@ class ClientTls:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a server answers.
-
-    Attributes:
-        protocol: ``http`` or ``grpc``.
-        address: ``host:port``, with HTTP also ``host:port/base/path``.
-        tls: How the connection is encrypted; None: not at all.
-    """
+    """A server's address: ``host:port``, for HTTP also ``host:port/base/path``; None: no TLS."""
 
     protocol: ProtocolName
     address: str
@@ -81,23 +67,20 @@ class Endpoint:
         cert: Path | None = None,
         key: Path | None = None,
     ) -> Endpoint:
-        """Read ``[http://|https://|grpc://|grpcs://]host[:port]``.
+        """Read ``[http[s]://|grpc[s]://]host[:port]``; a file for TLS implies TLS.
 
-        Without a scheme it is HTTP, or ``protocol``; without a port it is Triton's
-        8000 or 8001, with TLS 443. A file for TLS implies TLS.
-
-        Raises:
-            DeploymentError: It is no such address, or contradicts ``protocol``, or a file
-                is not usable.
+        Defaults: HTTP, or ``protocol``, and Triton's port 8000 or 8001, with TLS 443.
         """
         scheme, separator, rest = url.rpartition("://")
         if separator and scheme not in _SCHEMES:
             known = ", ".join(f"{name}://" for name in _SCHEMES)
-            raise DeploymentError(f"--url {url}: the scheme is none of {known}")
-        named, encrypted = _SCHEMES[scheme] if separator else (protocol or "http", tls)
+            raise DeploymentError(f"--url {url}: the scheme must be one of {known}")
+        named = protocol or "http"
+        if separator:
+            named = "grpc" if scheme.startswith("grpc") else "http"
         if protocol is not None and named != protocol:
             raise DeploymentError(f"--url {url} contradicts --protocol {protocol}")
-        encrypted = encrypted or tls or any(file is not None for file in (ca, cert, key))
+        encrypted = tls or scheme.endswith("s") or any((ca, cert, key))
         try:
             parts = urlsplit(f"//{rest}")
             host, port = parts.hostname, parts.port
@@ -113,17 +96,69 @@ class Endpoint:
 
 
 def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ClientTls:
-    """Return what a client brings, its files checked.
+    """Return a client's side of TLS, its files checked."""
+    from deploy.client.tls import check_authorities, check_pair  # takes long, and few need it
 
-    Raises:
-        DeploymentError: A file is not usable, or a certificate comes without its key.
-    """
     if ca is not None:
         check_authorities(ca, "--ca")
     if cert is not None and key is not None:
         check_pair(cert, key, role="client")
     elif cert is not None or key is not None:
-        raise DeploymentError(
-            "a client certificate and its private key belong together", "--cert FILE --key FILE"
-        )
+        cause = "a client certificate and its private key go together"
+        raise DeploymentError(cause, "--cert FILE --key FILE")
     return ClientTls(ca, cert, key)
+
+
+def trusted_file(endpoint: Endpoint) -> str | None:
+    """Return the file of the authorities to trust: the host's, not gRPC's own; None: built in."""
+    if endpoint.tls is not None and endpoint.tls.ca is not None:
+        return str(endpoint.tls.ca)
+    own = os.environ.get("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")
+    if endpoint.protocol == "grpc" and own:
+        return own
+    return ssl.get_default_verify_paths().cafile
+
+
+def channel_options(tls: ClientTls | None) -> list[tuple[str, Any]]:
+    """Return a channel's options."""
+    options: list[tuple[str, Any]] = list(_OPTIONS)
+    if tls is not None and tls.server_name is not None:
+        options.append(("grpc.ssl_target_name_override", tls.server_name))
+    return options
+
+
+def credentials(endpoint: Endpoint) -> Any:
+    """Return the credentials of an encrypted channel, or None for plain text."""
+    import grpc
+
+    tls = endpoint.tls
+    if tls is None:
+        return None
+    trusted = trusted_file(endpoint)
+    return grpc.ssl_channel_credentials(
+        root_certificates=None if trusted is None else Path(trusted).read_bytes(),
+        private_key=None if tls.key is None else tls.key.read_bytes(),
+        certificate_chain=None if tls.cert is None else tls.cert.read_bytes(),
+    )
+
+
+def grpc_health(endpoint: Endpoint, *, timeout: float) -> str | None:
+    """Return a server's answer to gRPC's standard health check in words, like ``not serving``.
+
+    None without an answer, as behind a proxy that forwards Triton's own calls only.
+    """
+    import grpc
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    secret, options = credentials(endpoint), channel_options(endpoint.tls)
+    channel = grpc.insecure_channel(endpoint.address, options)
+    if secret is not None:
+        channel = grpc.secure_channel(endpoint.address, secret, options)
+    with channel:
+        try:
+            health = health_pb2_grpc.HealthStub(channel)
+            answer = health.Check(health_pb2.HealthCheckRequest(), timeout=timeout)
+        except grpc.RpcError:
+            return None
+    status = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+    return str(status).lower().replace("_", " ")

@@ -1,4 +1,4 @@
-"""One connection to a Triton server, over HTTP or gRPC, with errors sorted by cause."""
+"""One connection to a Triton server, by HTTP or gRPC, with its errors sorted by cause."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
+from deploy.client.endpoint import Endpoint, channel_options, credentials, trusted_file
+from deploy.host.errors import ClientError, KitError, NoTritonError, RequestError, ServerAwayError
+from deploy.triton.contract import INPUTS, planes_of
 
-from deploy.client.channel import channel_options, credentials, trusted_file
-from deploy.client.endpoint import Endpoint
-from deploy.client.errors import ClientError, NoTritonError, RequestError, ServerAwayError
-from deploy.client.events import planes_of
-from deploy.errors import KitError
-from deploy.server.contract import INPUTS
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _CONNECT_SECONDS = 5.0
 _UNAVAILABLE = ("StatusCode.UNAVAILABLE", "502", "503", "504")
@@ -33,14 +29,9 @@ _NOT_SERVING = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model as its server describes it.
+    """A model as its server describes it: Triton's data types of its inputs, and its outputs.
 
-    Attributes:
-        name: As in the model repository.
-        inputs: Triton data types by tensor name.
-        outputs: The names of the output tensors.
-        parameters: Of the model's configuration; none where the server keeps it closed.
-        optional: The inputs that a request may lack.
+    The configuration's parameters are empty where the server does not show it.
     """
 
     name: str
@@ -56,7 +47,7 @@ class ServedModel:
 
     @property
     def title(self) -> str:
-        """The name, and what the configuration's parameter ``weights`` says of the weights."""
+        """The name, and what the parameter ``weights`` says of the weights."""
         weights = self.parameters.get("weights", "")
         return f"{self.name} ({weights})" if weights else self.name
 
@@ -68,25 +59,11 @@ class ServedModel:
         return tuple(f"class_{i}" for i in range(count))
 
 
-class Transport(Protocol):
-    """What sends one event after another; used by one thread."""
-
-    def describe(self, model: str) -> ServedModel:
-        """Return the model's description."""
-
-    def infer(self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-        """Return the outputs by name."""
-
-    def close(self) -> None:
-        """Close the connection."""
-
-
 class TritonTransport:
     """A connection through tritonclient; used by one thread.
 
-    Args:
-        endpoint: Where the server is.
-        timeout: Seconds a request may take.
+    Its calls raise ServerAwayError if the server cannot be reached or does not serve the model
+    now, RequestError if it refuses, and ClientError if it is no Triton.
     """
 
     def __init__(self, endpoint: Endpoint, *, timeout: float) -> None:
@@ -100,12 +77,7 @@ class TritonTransport:
         self._client: Any = None
 
     def describe(self, model: str) -> ServedModel:
-        """Return the model's description.
-
-        Raises:
-            ClientError: The server serves no such model.
-            ServerAwayError: The server cannot be reached.
-        """
+        """Return what the server says about a model."""
         try:
             metadata = self.metadata(model)
         except RequestError as error:
@@ -116,93 +88,50 @@ class TritonTransport:
             raise
         config = self.configuration(model)
         try:
-            return ServedModel(
-                model,
-                MappingProxyType({i["name"]: i["datatype"] for i in metadata["inputs"]}),
-                tuple(o["name"] for o in metadata["outputs"]),
-                MappingProxyType(
-                    {k: v.get("string_value", "") for k, v in config.get("parameters", {}).items()}
-                ),
-                _optional(metadata, config),
-            )
+            inputs = {i["name"]: i["datatype"] for i in metadata["inputs"]}
+            outputs = tuple(o["name"] for o in metadata["outputs"])
+            said = config.get("parameters", {}).items()
+            parameters = {name: value.get("string_value", "") for name, value in said}
+            return ServedModel(model, inputs, outputs, parameters, _optional(metadata, config))
         except (KeyError, TypeError, AttributeError) as error:
             raise no_triton(self._endpoint) from error
 
     def metadata(self, model: str) -> Any:
-        """Return what the server says about the model's tensors, as JSON.
-
-        Raises:
-            RequestError: The server refuses to say.
-            ServerAwayError: It cannot be reached, or serves no such model just now.
-        """
-        return self._call("get_model_metadata", model, **self._as_json())
+        """Return the model's metadata as JSON."""
+        return self._ask("get_model_metadata", model)
 
     def configuration(self, model: str) -> Any:
-        """Return the model's configuration, as JSON; empty where the server keeps it closed.
-
-        Raises:
-            ServerAwayError: The server cannot be reached, or serves no such model just now.
-        """
+        """Return the model's configuration as JSON; empty where the server does not show it."""
         try:
-            answer = self._call("get_model_config", model, **self._as_json())
+            answer = self._ask("get_model_config", model)
         except (RequestError, ClientError):
             return {}
         return answer.get("config", answer) if isinstance(answer, dict) else answer
 
     def index(self) -> dict[str, tuple[str, str]] | None:
-        """Return state and reason of each model in the server's repository.
-
-        Returns:
-            By the models' names: ``READY`` or another of Triton's states, and why. None
-            where the server keeps its list closed.
-
-        Raises:
-            ServerAwayError: The server cannot be reached.
-        """
+        """Return state (``READY``, ...) and reason of each model; None where the list is closed."""
         try:
-            answer = self._call("get_model_repository_index", **self._as_json())
+            answer = self._ask("get_model_repository_index")
         except (RequestError, ClientError):
             return None
         models = answer.get("models", ()) if isinstance(answer, dict) else answer
         return {m["name"]: (m.get("state", ""), m.get("reason", "")) for m in models}
 
     def server_ready(self) -> bool:
-        """Return whether the server says it is live and ready.
-
-        Raises:
-            ServerAwayError: The server cannot be reached.
-        """
-        options = self._deadline()
-        return bool(
-            self._call("is_server_live", **options) and self._call("is_server_ready", **options)
-        )
+        """Return whether the server says it is live and ready."""
+        return bool(self._call("is_server_live") and self._call("is_server_ready"))
 
     def server_name(self) -> str:
-        """Return what the server calls itself (``--id``).
-
-        Raises:
-            ServerAwayError: The server cannot be reached.
-        """
-        return str(self._call("get_server_metadata", **self._as_json()).get("name"))
+        """Return what the server calls itself (``--id``)."""
+        return str(self._ask("get_server_metadata").get("name"))
 
     def model_ready(self, model: str) -> bool:
-        """Return whether the server says the model is ready.
-
-        Raises:
-            ServerAwayError: The server cannot be reached.
-        """
-        return bool(self._call("is_model_ready", model, **self._deadline()))
+        """Return whether the server says the model is ready."""
+        return bool(self._call("is_model_ready", model))
 
     def infer(self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-        """Return the outputs by name.
-
-        Tensors are sent in the types the server declares; those it does not ask for are left
-        out, and optional ones that are not there.
-
-        Raises:
-            RequestError: The server refused the event, or its answer is no tensor.
-            ServerAwayError: The connection is lost, or the model is not served.
-        """
+        """Return the outputs by name; inputs are converted to the types the server declares."""
+        import numpy as np
         from tritonclient.utils import triton_to_np_dtype
 
         inputs = []
@@ -210,13 +139,13 @@ class TritonTransport:
             if name not in tensors:
                 if name in model.optional:
                     continue
-                raise RequestError(f"model {model.name} asks for {name}, which the file lacks")
+                raise RequestError(f"model {model.name} needs {name}, which the file lacks")
             values = tensors[name].astype(triton_to_np_dtype(datatype), copy=False)
             tensor = self._library.InferInput(name, values.shape, datatype)
             tensor.set_data_from_numpy(np.ascontiguousarray(values))
             inputs.append(tensor)
         outputs = [self._library.InferRequestedOutput(name) for name in model.outputs]
-        result = self._call("infer", model.name, inputs, outputs=outputs, **self._deadline())
+        result = self._call("infer", model.name, inputs, outputs=outputs)
         arrays = {}
         for name in model.outputs:
             try:
@@ -230,14 +159,6 @@ class TritonTransport:
         client, self._client = self._client, None
         if client is not None:
             client.close()
-
-    def _deadline(self) -> dict[str, Any]:
-        """Return the option for one call; HTTP connections are given theirs when made."""
-        return {"client_timeout": self._timeout} if self._endpoint.protocol == "grpc" else {}
-
-    def _as_json(self) -> dict[str, Any]:
-        """Return the options for a call that is to be answered as JSON, as HTTP always does."""
-        return {"as_json": True, **self._deadline()} if self._endpoint.protocol == "grpc" else {}
 
     def _connect(self) -> Any:
         endpoint = self._endpoint
@@ -264,23 +185,29 @@ class TritonTransport:
             context.load_cert_chain(tls.cert, tls.key)
         return context
 
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        """Return an answer as JSON, which is all that HTTP has."""
+        options = {"as_json": True} if self._endpoint.protocol == "grpc" else {}
+        return self._call(method, *arguments, **options)
+
     def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
         started = time.monotonic()
+        if self._endpoint.protocol == "grpc":  # HTTP connections have theirs from the start
+            options["client_timeout"] = self._timeout
         try:
             if self._client is None:
                 self._client = self._connect()
             return getattr(self._client, method)(*arguments, **options)
-        except Exception as error:  # the libraries below raise their own, undocumented kinds
+        except Exception as error:  # the libraries raise undocumented classes of their own
             from tritonclient.utils import InferenceServerException
 
-            sorted_error = self._sorted(error, time.monotonic() - started)
-            if isinstance(sorted_error, ServerAwayError) or not isinstance(
-                error, InferenceServerException
-            ):
-                # A new connection next time: this one may be half closed, or still
-                # bring the answer that came too late.
+            told = self._sorted(error, time.monotonic() - started)
+            refused = isinstance(error, InferenceServerException)
+            if isinstance(told, ServerAwayError) or not refused:
+                # Connect anew next time: this connection may be half closed, or still deliver
+                # the late answer.
                 self.close()
-            raise sorted_error from error
+            raise told from error
 
     def _sorted(self, error: Exception, elapsed: float) -> KitError:
         from tritonclient.utils import InferenceServerException
@@ -306,56 +233,51 @@ class TritonTransport:
         text = _line(error) or type(error).__name__
         if "Expected HTTP" in text:
             scheme = "grpc" if self._endpoint.tls is None else "grpcs"
-            return ClientError(
-                f"{url} answers, but not in HTTP",
-                f"gRPC has its own port: --url {scheme}://{self._endpoint.address}",
-            )
+            remedy = f"gRPC has its own port: --url {scheme}://{self._endpoint.address}"
+            return ClientError(f"{url} answers, but not in HTTP", remedy)
         if isinstance(error, ValueError) and not isinstance(error, OSError):
-            # What came is not JSON; a certificate's error is of both kinds.
+            # The answer is not JSON; a certificate's error is of both kinds.
             return no_triton(self._endpoint)
         return ServerAwayError(f"{url}: {text}")
 
 
 def _optional(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> frozenset[str]:
-    """Return the inputs that a request may lack; a closed configuration does not tell."""
+    """Return the inputs that a request may omit; without a configuration, all but the usual."""
     if not config:
         return frozenset(i["name"] for i in metadata["inputs"]) - INPUTS.keys()
     return frozenset(i["name"] for i in config.get("input", ()) if i.get("optional"))
 
 
 def _proxy_in_the_way(url: str, status: str) -> KitError:
-    """Return the error for an HTTP status in place of an answer to a gRPC call."""
-    cause = f"{url}: a proxy answers with HTTP status {status} and passes no gRPC on"
+    """Return the error for a gRPC call that was answered by an HTTP status."""
+    cause = f"{url}: a proxy answers with HTTP status {status} and does not forward gRPC"
     if status in ("502", "503", "504"):
-        return ServerAwayError(cause, "look at the server behind the proxy")
+        return ServerAwayError(cause, "check the server behind the proxy")
     if status == "400":
         return ClientError(cause, "if it wants a client certificate: --cert FILE --key FILE")
-    return ClientError(cause, "ask its administrator where, and for whom, it passes gRPC on")
+    return ClientError(cause, "ask its administrator where, and for whom, it forwards gRPC")
 
 
 def no_triton(endpoint: Endpoint) -> NoTritonError:
-    """Return the error for a server that answers, but not as Triton does."""
+    """Return the error for a server that is not Triton."""
     if endpoint.protocol == "http":
-        return NoTritonError(
-            f"{endpoint.url} answers, but this is not Triton's HTTP port",
-            "check the port in --url: Triton's are 8000 (HTTP), 8001 (gRPC), 8002 (metrics)",
-        )
-    return NoTritonError(
-        f"{endpoint.url} does not answer like a Triton server",
-        "check the address in --url (gRPC has its own port)",
-    )
+        cause = f"{endpoint.url} answers, but is not Triton's HTTP port"
+        remedy = "check the port in --url: Triton's are 8000 (HTTP), 8001 (gRPC), 8002 (metrics)"
+        return NoTritonError(cause, remedy)
+    cause = f"{endpoint.url} does not answer like a Triton server"
+    return NoTritonError(cause, "check the address in --url (gRPC has its own port)")
 
 
 def triton_reason(message: str) -> str:
-    """Return what a Triton error says in one line, without its wrapping and traceback."""
+    """Return a Triton error in one line, without wrapping and traceback."""
     text = message.split("\n\nAt:")[0]
     text = re.sub(r"^.*Failed to process the request\(s\) for model '?[^,]*, message: ", "", text)
     return re.sub(r"^(EventError|TritonModelException): ", "", _line(text))
 
 
 def _undecodable(output: str, error: Exception) -> str:
-    """Return, in one line, what is wrong with an output that tritonclient cannot decode."""
-    # Triton 24.10's Python backend sends a numpy 2 array's shape, and none of its values.
+    """Return what is wrong with an output that tritonclient cannot decode."""
+    # Triton 24.10's Python backend sends the shape of a numpy 2 array, and no values.
     empty = re.search(r"array of size 0 into shape \(([\d, ]+)\)", str(error))
     if empty is None:
         return f"output {output} cannot be decoded: {_line(error)}"

@@ -1,1 +1,1 @@
-"""What starts servers."""
+"""The only code that starts or stops a server, and the supervisor beside it."""

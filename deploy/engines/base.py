@@ -1,141 +1,202 @@
-"""What every engine does, and the part of a launch that is the same for all."""
+"""What an engine is, and the part of a launch that is the same for all."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from typing import ClassVar
 
 import psutil
 
-from deploy.console import Say
-from deploy.deployment import Deployment, EngineName
-from deploy.errors import LaunchError
-from deploy.paths import CHECKOUT
-from deploy.plan import LaunchPlan
-from deploy.repository.stage import StagedModel, stage
-from deploy.server.admin_key import make_key
-from deploy.server.command import LAUNCHER
-from deploy.state import DeploymentFolder, DeploymentState, ProcessId
+from deploy.artefacts.keys import PublicKey
+from deploy.deployment.deployment import Deployment, EngineName, Ports
+from deploy.deployment.plan import ContainerPlan, LaunchPlan
+from deploy.deployment.ports import choose_ports
+from deploy.deployment.state import DeploymentFolder, DeploymentState
+from deploy.engines.leftovers import shm_prefix
+from deploy.engines.resolved import Resolved
+from deploy.engines.server import STOP_TIMEOUT_S, StartServer, end_process, process_with_identity
+from deploy.engines.site import Runtime, check_site, stage_site_model
+from deploy.environment.environment import Environment, plan_environment
+from deploy.environment.lock import Flavour
+from deploy.host.console import Say
+from deploy.host.errors import DeploymentError, EnvironmentSetupError, GpuError, LaunchError
+from deploy.host.failures import last_words
+from deploy.host.finding import Finding, Level
+from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY, cache_folder
+from deploy.host.room import Room
+from deploy.triton.stage import StagedModel, plan_models, stage
 
-_START_TIMEOUT_S = 20.0
-_STOP_TIMEOUT_S = 30.0
+ROOM = "room"  # the subject of findings about disks and memory
+MORE_SHARED_MEMORY = "fewer --instances, or numlkit doctor --fix if dead servers fill it"
+_LAUNCH_BYTES = 100 * 10**6
+_SHM_BYTES_PER_INSTANCE = 2 * 10**6
+# The environment takes 0.1 GB (1.3 with NuGraph's own packages, 5.6 for GPUs), and pip as much
+# again while it unpacks; Triton 0.2.
+_ENVIRONMENT_BYTES: dict[Flavour, int] = {
+    "serving": 500 * 10**6,
+    "cpu": 3_000 * 10**6,
+    "gpu": 12_000 * 10**6,
+}
 
 
 class Engine(ABC):
-    """Starts and stops servers in one way.
+    """One way to run a server: an object launches one deployment, the class stops any of its own.
 
     Attributes:
         name: As in ``--engine NAME``.
+        reason: Why ``auto`` takes it, where it can start.
+        contained: Whether it starts images.
+        own_cores: Whether it limits the cores itself (``--cpus``).
+        own_address: Whether its containers have network addresses of their own.
+        start: Starts a planned server, as the supervisor does.
     """
 
-    name: EngineName
+    name: ClassVar[EngineName]
+    reason: ClassVar[str]
+    start: ClassVar[StartServer]
+    contained: ClassVar[bool] = False
+    own_cores: ClassVar[bool] = False
+    own_address: ClassVar[bool] = False
 
-    @abstractmethod
-    def plan(self, *, deployment: Deployment) -> LaunchPlan:
-        """Return what a launch would do. Nothing is made or changed.
+    def __init__(self, resolved: Resolved) -> None:
+        self.resolved = resolved
 
-        Args:
-            deployment: What is wanted.
+    @property
+    def deployment(self) -> Deployment:
+        """The deployment to launch."""
+        return self.resolved.deployment
 
-        Raises:
-            KitError: If it cannot be launched as described.
-        """
+    def check_able(self) -> None:
+        """Refuse a deployment that asks for what this engine does not have."""
+        deployment = self.deployment
+        if self.contained:
+            if deployment.shared_memory:
+                why = "a container has its own /dev/shm"
+                raise DeploymentError(f"shared_memory is for engine local: {why}")
+            return
+        if deployment.env == "packed" or deployment.image is not None:
+            what = "env packed" if deployment.env == "packed" else "an image"
+            raise DeploymentError(f"{what} is for the engines docker and apptainer")
 
-    @abstractmethod
-    def command(self, plan: LaunchPlan) -> Sequence[str]:
-        """Return the words of a command that starts the planned server by hand.
-
-        Args:
-            plan: From :meth:`plan`.
-        """
-
-    @abstractmethod
-    def artefact(self, *, deployment: Deployment) -> str:
-        """Return a digest of all that a launch would run and serve.
-
-        Args:
-            deployment: What is wanted.
-
-        Raises:
-            KitError: If a file of it is missing.
-        """
-
-    @abstractmethod
-    def prepare(self, *, deployment: Deployment, say: Say) -> None:
-        """Make and check whatever the launch needs and lacks.
-
-        Args:
-            deployment: What is wanted.
-            say: Is told what happens.
+    def verified(self, key: PublicKey) -> Deployment:
+        """Return the deployment with the image in it that was found to be signed.
 
         Raises:
-            KitError: If something cannot be had or does not pass its checks.
+            SignatureError: If it is not signed with this key, or has changed since.
         """
+        cause = f"engine {self.name} starts files of this checkout, which nobody signs"
+        raise DeploymentError(cause, "--engine docker or apptainer")
 
     @abstractmethod
-    def models(self, *, deployment: Deployment) -> tuple[StagedModel, ...]:
-        """Return the models, configured for a launch, after :meth:`prepare`.
+    def artefact(self) -> str:
+        """Return a digest of all that a launch would run and serve now."""
 
-        Args:
-            deployment: What is wanted.
+    def plan(self) -> LaunchPlan:
+        """Return what a launch would do. Nothing is made or changed."""
+        ports = choose_ports(self.deployment)
+        identity = f"numlkit-{self.deployment.name}-{secrets.token_hex(4)}"
+        return self.render(ports=ports, identity=identity, artefact=self.artefact())
 
-        Raises:
-            RepositoryError: Naming the model, the file and what is wrong.
-        """
+    def render(self, *, ports: Ports, identity: str, artefact: str) -> LaunchPlan:
+        """Return the plan with what differs from launch to launch filled in: nothing is asked."""
+        deployment, resolved = self.deployment, self.resolved
+        folder = DeploymentFolder(deployment.name)
+        prefix = shm_prefix(folder.path)
+        arguments, variables, container = self.process(folder, ports, identity, prefix)
+        return LaunchPlan(
+            deployment=deployment,
+            engine=self.name,
+            ports=ports,
+            arguments=arguments,
+            variables=variables,
+            repository=folder.repository,
+            instances=resolved.instances,
+            shm_prefix=prefix,
+            identity=identity,
+            artefact=artefact,
+            log=folder.log,
+            container=container,
+        )
 
     @abstractmethod
-    def clear(self, *, folder: DeploymentFolder, state: DeploymentState) -> None:
-        """End a server that has no supervisor, and remove what it leaves behind.
+    def process(
+        self, folder: DeploymentFolder, ports: Ports, identity: str, prefix: str
+    ) -> tuple[tuple[str, ...], dict[str, str], ContainerPlan | None]:
+        """Return the server's arguments, its environment variables and the container around it."""
 
-        Args:
-            folder: The deployment's folder.
-            state: Its state.
+    @staticmethod
+    @abstractmethod
+    def command(plan: LaunchPlan) -> Sequence[str]:
+        """Return the words of a command that starts the planned server by hand."""
 
-        Raises:
-            KitError: If something of it cannot be stopped.
-        """
+    @property
+    @abstractmethod
+    def runtime(self) -> Runtime:
+        """What the models run in, after `fetch`."""
 
-    def lay_out(self, *, deployment: Deployment, folder: DeploymentFolder) -> None:
-        """Put into the deployment's folder what a server that is started by hand finds there.
+    def prepare(self, say: Say) -> None:
+        """Make what the launch needs and lacks, and check it."""
+        resolved = self.resolved
+        for warning in resolved.devices.warnings:
+            say(f"warning: {warning}")
+        resolved.look_into_archives(say)
+        self.fetch(say)
+        check_site(resolved, self.runtime, say)
+        self.require_room(resolved.extracted_bytes)
+        self.make(say)
+        self.models()  # reads every configuration, of which one may be broken
 
-        Args:
-            deployment: Prepared.
-            folder: Its folder; nothing of it runs.
-        """
-        stage(self.models(deployment=deployment), folder.repository)
-        make_key(folder.key_file)
+    @abstractmethod
+    def fetch(self, say: Say) -> None:
+        """Find or download the server, and the interpreter that its models run in."""
+
+    @abstractmethod
+    def require_room(self, extracted: int) -> None:
+        """Check that there is room for the bytes that the server extracts to its /tmp."""
+
+    def make(self, say: Say) -> None:
+        """Make what a launch needs on this host beside the server."""
+        # Not in a container: the server there never unpickles anything.
+        self.resolved.import_checkpoints(say)
+
+    def models(self) -> tuple[StagedModel, ...]:
+        """Return the models, configured for a launch, after `prepare`."""
+        resolved, runtime = self.resolved, self.runtime
+        settings = resolved.settings(runtime.environment, runtime.digest)
+        kit = plan_models(MODEL_REPOSITORY, resolved.kit, settings, resolved.own_weights)
+        return (
+            *(replace(model, stub=runtime.stub) for model in kit),
+            *(stage_site_model(resolved, model, runtime) for model in resolved.site),
+        )
+
+    def lay_out(self, folder: DeploymentFolder) -> None:
+        """Put into a deployment's folder what a server that is started by hand finds there."""
+        stage(self.models(), folder.repository)
 
     def launch(self, *, plan: LaunchPlan, say: Say) -> DeploymentState:
-        """Start supervisor and server, and wait until every model answers rightly.
+        """Start supervisor and server; return the state once every model answers correctly.
 
-        Args:
-            plan: From :meth:`plan`, after :meth:`prepare`.
-            say: Is told what happens.
-
-        Returns:
-            The state of the ready deployment.
-
-        Raises:
-            LaunchError: If it does not become ready; nothing of it is left running.
+        If one does not, nothing is left running.
         """
-        deployment = plan.deployment
-        folder = DeploymentFolder(deployment.name)
+        folder = DeploymentFolder(plan.deployment.name)
         folder.path.mkdir(parents=True, exist_ok=True)
-        models = self.models(deployment=deployment)
-        stage(models, plan.repository)
+        stage(self.models(), plan.repository)
         folder.state_file.unlink(missing_ok=True)
         folder.log.write_bytes(b"")
         folder.write_plan(plan)
         say(f"starting {describe_instances(plan)}")
         with folder.supervisor_log.open("wb") as log:
             supervisor = subprocess.Popen(
-                [sys.executable, "-m", "deploy.supervisor", str(folder.path)],
+                [sys.executable, "-m", "deploy.engines", str(folder.path)],
                 cwd="/",
                 env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
                 stdin=subprocess.DEVNULL,
@@ -144,172 +205,139 @@ class Engine(ABC):
                 start_new_session=True,
             )
         try:
-            return _await_ready(folder, supervisor, deployment.timeout)
+            return _await_ready(folder, supervisor, plan.deployment.timeout)
         except BaseException:
             if supervisor.poll() is None:
                 end_process(psutil.Process(supervisor.pid))
             # A supervisor that was killed has left its server behind.
             state = folder.state()
             if state is not None:
-                self.stop(folder=folder, state=state)
+                self.stop(folder, state)
             _forget(folder)
             raise
 
-    def stop(self, *, folder: DeploymentFolder, state: DeploymentState) -> None:
-        """Let the supervisor stop the server; do its work if it is gone.
-
-        Args:
-            folder: The deployment's folder.
-            state: Its state.
-
-        Raises:
-            KitError: If something of it cannot be stopped.
-        """
+    @classmethod
+    def stop(cls, folder: DeploymentFolder, state: DeploymentState) -> None:
+        """Let the supervisor stop the server; do its work if it is gone."""
         supervisor = state.supervisor.process()
         if supervisor is not None:
             end_process(supervisor)
             state = folder.state() or state
-        self.clear(folder=folder, state=state)
+        cls.clear(folder, state)
         _forget(folder)
+
+    @classmethod
+    @abstractmethod
+    def clear(cls, folder: DeploymentFolder, state: DeploymentState) -> None:
+        """End a server that has no supervisor, and remove what it leaves behind."""
+
+    @classmethod
+    def server(cls, folder: DeploymentFolder, state: DeploymentState) -> psutil.Process | None:
+        """Return a deployment's server if it is alive on this host, whoever started it again."""
+        process = state.server.process() if state.server is not None else None
+        plan = folder.plan()
+        if process is None and plan is not None:
+            process = process_with_identity(plan.identity, cls.server_owners())
+        return process
+
+    @classmethod
+    def server_owners(cls) -> Collection[int]:
+        """Return the numbers of the users that may own the servers of this user's deployments."""
+        return (os.getuid(),)
+
+    @classmethod
+    def serves(cls, folder: DeploymentFolder, state: DeploymentState) -> bool:
+        """Return whether a deployment's server is alive, on whichever host."""
+        return cls.server(folder, state) is not None
+
+    # What doctor asks, and a launch before it begins.
+
+    @property
+    def subject(self) -> str:
+        """What findings about it are about."""
+        return f"engine {self.name}"
+
+    @abstractmethod
+    def findings(self, level: Level) -> Iterator[Finding]:
+        """Return whether it can start the deployment on this host."""
+
+    @classmethod
+    @abstractmethod
+    def leftovers(cls) -> Iterator[Finding]:
+        """Return what belongs to deployments of this user that are gone."""
+
+    @property
+    def environment_here(self) -> Environment | None:
+        """The environment that a launch needs on this host, made or not yet made."""
+        # That of models in a container is in there; this one imports checkpoints.
+        return plan_environment("serving") if self.deployment.checkpoints else None
+
+    def rooms(self) -> list[Room]:
+        """Return what a launch writes on this host."""
+        folder = DeploymentFolder(self.deployment.name).path
+        copied = [path for model in self.resolved.site for path in model.files.values()]
+        needed = _LAUNCH_BYTES + sum(path.stat().st_size for path in copied)
+        rooms = [Room(folder, needed, "the deployment", "set XDG_STATE_HOME")]
+        with suppress(EnvironmentSetupError):  # for the check of the environment to say
+            environment = self.environment_here
+            if environment is not None and not environment.packages.exists():
+                needed, what = _ENVIRONMENT_BYTES[environment.flavour], "the execution environment"
+                rooms.append(Room(cache_folder(), needed, what, "set XDG_CACHE_HOME"))
+        return rooms
+
+    def image_rooms(self) -> tuple[list[Room], list[Room]]:
+        """Return what its containers write, and what a build writes of an image that is not here.
+
+        Each on the disks of this host, whoever writes there.
+        """
+        return [], []
+
+    @property
+    def shared_bytes(self) -> int:
+        """The shared memory that the model instances take."""
+        try:
+            count = sum(self.resolved.instances.values())
+        except GpuError:  # for the check of the GPUs to say
+            count = len(self.deployment.models)
+        return count * _SHM_BYTES_PER_INSTANCE
+
+    def launch_findings(self) -> Iterator[Finding]:
+        """Return what is wrong with the memory and the temporary folder that a launch gets."""
+        if self.deployment.shm_size is not None:
+            why = "only a Docker container has shared memory of a chosen size"
+            detail = f"shm_size has no effect with engine {self.name}: {why}"
+            yield Finding("warning", ROOM, detail, "--engine docker, or leave it out")
 
 
 def describe_instances(plan: LaunchPlan) -> str:
-    """Return which models are served by how many processes, in a few words."""
-    counted = [f"{model} ({count})" for model, count in plan.instances.items()]
-    return f"{', '.join(counted)}: processes of each model in brackets"
-
-
-def end_process(process: psutil.Process) -> None:
-    """Ask a process to end and wait for it; kill it if it does not.
-
-    Raises:
-        LaunchError: If it is another user's.
-    """
-    try:
-        process.terminate()
-        process.wait(_STOP_TIMEOUT_S)
-    except psutil.TimeoutExpired:
-        process.kill()
-        process.wait(_STOP_TIMEOUT_S)
-    except psutil.NoSuchProcess:
-        return
-    except psutil.AccessDenied:
-        raise LaunchError(
-            f"process {process.pid} may not be ended: it is another user's",
-            "give the command as the user who started the deployment",
-        ) from None
-
-
-def process_with_identity(
-    identity: str, owners: Collection[int] | None = None
-) -> psutil.Process | None:
-    """Return the server that was told to call itself ``identity``, or None.
-
-    Args:
-        identity: What it was told. Others can read it, and call a process of theirs so.
-        owners: Numbers of the users whose process it may be; None: the calling user's.
-    """
-    for process in _mentioning(identity, psutil.process_iter(), owners or (os.getuid(),)):
-        return process
-    return None
-
-
-def server_below(first: psutil.Process, identity: str) -> psutil.Process | None:
-    """Return the server of this identity among a process and its children, or None.
-
-    Args:
-        first: As the first one of a container: its user may have any number on the host.
-        identity: What the server was told to call itself.
-    """
-    try:
-        family = (first, *first.children())
-    except psutil.Error:
-        return None
-    return next(_mentioning(identity, family, None), None)
-
-
-def await_server(
-    find: Callable[[], psutil.Process | None], may_come: Callable[[], bool]
-) -> ProcessId | None:
-    """Wait for a server's process.
-
-    Args:
-        find: Returns it, once it is there.
-        may_come: Says whether to wait on.
-
-    Returns:
-        The process, or None if it does not come.
-    """
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        going_on = may_come()
-        process = find()
-        if process is not None:
-            with suppress(psutil.NoSuchProcess):
-                return ProcessId.of(process.pid)
-        elif not going_on:
-            break
-        time.sleep(0.05)
-    return None
-
-
-def is_starting(identity: str) -> bool:
-    """Return whether a process of this user is to become the server of this identity."""
-    everyone = psutil.process_iter()
-    return any(True for _ in _mentioning(identity, everyone, (os.getuid(),), becomes=True))
-
-
-def _mentioning(
-    identity: str,
-    processes: Iterable[psutil.Process],
-    owners: Collection[int] | None,
-    *,
-    becomes: bool = False,
-) -> Iterator[psutil.Process]:
-    """Yield the servers of this identity; with ``becomes`` what is to start one, too."""
-    for process in processes:
-        with suppress(psutil.Error, ProcessLookupError):
-            command = process.cmdline()
-            if f"--id={identity}" not in command:
-                continue
-            if owners is not None and process.uids().real not in owners:
-                continue
-            # Whoever starts a server has its whole command line, too. Its launcher on this host,
-            # which begins a session of its own, is about to become it.
-            launched = str(LAUNCHER) in command and os.getsid(process.pid) == process.pid
-            if becomes or launched or command[0].endswith("/tritonserver"):
-                yield process
+    """Return which models are served by how many processes, as in ``2 x nugraph2``."""
+    return ", ".join(f"{count} x {model}" for model, count in plan.instances.items())
 
 
 def _await_ready(
     folder: DeploymentFolder, supervisor: subprocess.Popen[bytes], timeout: float
 ) -> DeploymentState:
+    remedy = f"read its log: {folder.supervisor_log}"
     # The supervisor keeps the deadline; this one is for a supervisor that does not run.
-    deadline = time.monotonic() + timeout + _STOP_TIMEOUT_S
+    deadline = time.monotonic() + timeout + STOP_TIMEOUT_S
     while time.monotonic() < deadline:
+        ended = supervisor.poll() is not None  # before the state is read, which is then its last
         state = folder.state()
         if state is not None and state.phase == "ready":
             return state
         if state is not None and state.phase == "failed":
             raise LaunchError(state.cause or "the server failed", state.remedy)
-        if supervisor.poll() is not None:
-            state = folder.state()
-            if state is not None and state.phase == "failed":
-                raise LaunchError(state.cause or "the server failed", state.remedy)
+        if ended:
             if state is None and supervisor.returncode == 0:
                 raise LaunchError("stopped by another command while it was starting")
-            words = folder.supervisor_log.read_text(errors="replace").strip().splitlines()
-            raise LaunchError(
-                f"the supervisor ended: {words[-1] if words else 'it said nothing'}",
-                f"read its log: {folder.supervisor_log}",
-            )
+            said = last_words(folder.supervisor_log.read_text(errors="replace"))
+            raise LaunchError(f"the supervisor ended: {said}", remedy)
         time.sleep(0.05)
-    raise LaunchError("the supervisor does not answer", f"read its log: {folder.supervisor_log}")
+    raise LaunchError("the supervisor does not answer", remedy)
 
 
 def _forget(folder: DeploymentFolder) -> None:
     """Remove a deployment's state and staged repository; its logs stay."""
     folder.state_file.unlink(missing_ok=True)
     folder.plan_file.unlink(missing_ok=True)
-    folder.key_file.unlink(missing_ok=True)
     shutil.rmtree(folder.repository, ignore_errors=True)

@@ -1,80 +1,74 @@
-"""Which engine starts a deployment."""
+"""Which engine starts a deployment. The only list of the engines is here."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import cast
 
-from deploy.deployment import Deployment, EngineName
+from deploy.deployment.deployment import EngineName
 from deploy.engines.base import Engine
-from deploy.errors import KitError, LaunchError
+from deploy.engines.resolved import Resolved
+from deploy.host.errors import DeploymentError, KitError, LaunchError
+
+# In the order in which ``auto`` tries them. Imported when used: the docker SDK takes 0.25 s.
+ENGINES: Mapping[EngineName, tuple[str, str]] = MappingProxyType(
+    {
+        "docker": ("deploy.engines.docker", "DockerEngine"),
+        "apptainer": ("deploy.engines.apptainer", "ApptainerEngine"),
+        "local": ("deploy.engines.local", "LocalEngine"),
+    }
+)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An engine, and why it is that one.
-
-    Attributes:
-        engine: The engine.
-        reason: Why, in one line; None where it was asked for.
-    """
+    """An engine, and why it is that one, in one line; None where it was asked for."""
 
     engine: Engine
     reason: str | None
 
 
-def engine_named(name: EngineName) -> Engine:
+def engine_named(name: EngineName) -> type[Engine]:
     """Return the engine ``name``."""
-    # Imported where they are used: the docker SDK takes a quarter of a second.
-    if name == "docker":
-        from deploy.engines.docker_engine import DockerEngine
-
-        return DockerEngine()
-    if name == "apptainer":
-        from deploy.engines.apptainer_engine import ApptainerEngine
-
-        return ApptainerEngine()
-    from deploy.engines.local import LocalEngine
-
-    return LocalEngine()
+    module, engine = ENGINES[name]
+    return cast("type[Engine]", getattr(import_module(module), engine))
 
 
-def choose_engine(deployment: Deployment) -> Choice:
+def engine_to_prepare(resolved: Resolved) -> Engine:
+    """Return the engine that is asked for, or the one that needs most to be made."""
+    asked = resolved.deployment.engine
+    engine = engine_named("local" if asked == "auto" else asked)(resolved)
+    engine.check_able()
+    return engine
+
+
+def choose_engine(resolved: Resolved) -> Choice:
     """Return the engine that was asked for, or, for ``auto``, the first that can start at once.
 
-    Docker comes before Apptainer, and Apptainer before none; one whose image is not built is
-    passed over, since a build takes minutes.
-
-    Args:
-        deployment: What is wanted.
+    One whose image is not built is passed over, since a build takes minutes.
 
     Raises:
         KitError: If none can; where all have the same cause, with that.
     """
-    if deployment.engine != "auto":
-        return Choice(engine_named(deployment.engine), None)
-    packed = deployment.env == "packed"
+    if resolved.deployment.engine != "auto":
+        return Choice(engine_to_prepare(resolved), None)
     passed_over, refusals = [], []
-    names: tuple[EngineName, ...] = ("docker", "apptainer")
-    for name in names:
-        engine = engine_named(name)
+    for engine in (engine_named(name)(resolved) for name in ENGINES):
         try:
-            engine.artefact(deployment=deployment)
+            engine.check_able()
+            engine.artefact()
         except KitError as error:
             remedy = f" ({error.remedy})" if error.remedy else ""
-            passed_over.append(f"{name}: {error.cause}{remedy}")
+            passed_over.append(f"{engine.name}: {error.cause}{remedy}")
             refusals.append(error)
         else:
-            done = "there" if packed else "built"
-            why = f"its image is {done}" if name == "docker" else f"its .sif is {done}"
-            return Choice(engine, "; ".join([why, *passed_over]))
-    if not packed:
-        local = engine_named("local")
-        # What keeps this one from it, too, is in the models, and said once.
-        local.artefact(deployment=deployment)
-        return Choice(local, "; ".join(["needs no container", *passed_over]))
-    if len({error.cause for error in refusals}) == 1:
-        raise refusals[0]
-    raise LaunchError(
-        f"no engine can start a stock image: {'; '.join(passed_over)}",
-        "--engine docker or apptainer, whose remedy is then this one",
-    )
+            return Choice(engine, "; ".join([engine.reason, *passed_over]))
+    unable = isinstance(refusals[-1], DeploymentError)
+    if not unable or len({error.cause for error in refusals[:-1]}) == 1:
+        # What keeps the last one from it, too, is in the models, and said once.
+        raise refusals[0 if unable else -1]
+    remedy = "choose one with --engine, and follow its remedy"
+    raise LaunchError(f"no engine can start it: {'; '.join(passed_over)}", remedy)

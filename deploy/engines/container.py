@@ -2,83 +2,51 @@
 
 from __future__ import annotations
 
-import secrets
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
-from deploy.console import Say
-from deploy.deployment import Deployment, Ports, Tls
+from deploy.artefacts.keys import PublicKey
+from deploy.artefacts.labels import ENVIRONMENT_LABEL, FLAVOUR_LABEL, SERVING_LABEL, TRITON_LABEL
+from deploy.artefacts.manifest import Kind
+from deploy.artefacts.request import BuildRequest, Route, room_needed
+from deploy.deployment.deployment import Deployment, Ports, Tls
+from deploy.deployment.plan import ContainerPlan, Mount
+from deploy.deployment.state import DeploymentFolder
 from deploy.engines.base import Engine
-from deploy.engines.instances import choose_devices, count_instances, gpu_instances
-from deploy.engines.own_weights import digest_served, ensure_own_weights, own_weights
-from deploy.engines.packed import (
-    ARCHIVE_PLACE,
-    check_stock_image,
-    digest_archive,
-    find_archive,
-    packed_environment,
-)
-from deploy.engines.site import (
-    Runtime,
-    all_complete,
-    check_site,
-    fit_flavours,
-    kit_models,
-    runs_in_kits,
-    site_environments,
-    site_models,
-    stage_site_model,
-)
+from deploy.engines.resolved import Resolved
+from deploy.engines.site import Runtime
 from deploy.environment.lock import read_lock
 from deploy.environment.serving import serving_digest
-from deploy.errors import LaunchError
-from deploy.images.labels import ENVIRONMENT_LABEL, FLAVOUR_LABEL, SERVING_LABEL, TRITON_LABEL
-from deploy.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
-from deploy.plan import ContainerPlan, LaunchPlan, Mount
-from deploy.repository.config import LaunchSettings
-from deploy.repository.stage import StagedModel, plan_models
-from deploy.repository.view import View, mounted
-from deploy.server.command import (
-    LAUNCHER,
-    TOLERANT_LAUNCHER,
-    TRITON_ROOT,
-    keyed_command,
-    server_arguments,
-    thread_settings,
-)
-from deploy.server.distribution import TritonDistribution, distribution_folder, ensure_distribution
-from deploy.server.release import find_release
-from deploy.server.stub import stub_of_wheel
-from deploy.state import DeploymentFolder
-from deploy.supervisor.leftovers import shm_prefix
+from deploy.host.console import Say
+from deploy.host.errors import DeploymentError, KitError, LaunchError
+from deploy.host.finding import Finding, Level, ok, wrong
+from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE, cache_folder
+from deploy.host.room import Room
+from deploy.triton.command import TRITON_ROOT, server_arguments, thread_settings
+from deploy.triton.distribution import TritonDistribution, distribution_folder, ensure_distribution
+from deploy.triton.site import View, mounted
+from deploy.triton.stub import stub_of_wheel
 
-# Where the kit's image has its environment and its models; a launch lays its own over them.
+# Where the kit's image has its environment and its models; a launch mounts its own over them.
 IMAGE_ENVIRONMENT = Path("/opt/numl/env")
-IMAGE_USER = 1000  # in group 0: containers/Dockerfile
 IMAGE_PYTHON = IMAGE_ENVIRONMENT / "bin" / "python"
 IMAGE_MODELS = Path("/opt/numl/models/cpu")
 IMAGE_HEALTH = ("/opt/numl/bin/health",)
-# Where a container sees the files for TLS.
+# Where a container sees the packed environment, and the files for TLS.
+ARCHIVE_PLACE = Path("/opt/numl/environment.tar.gz")
 IMAGE_TLS = Path("/opt/numl/tls")
-# The Python that NVIDIA's images bring.
-STOCK_PYTHON = Path("/usr/bin/python3")
-# What starts the server in a container, and the key that an Apptainer instance is given.
-IMAGE_LAUNCHER = Path("/opt/numl/keyed_start.py")
-IMAGE_TOLERANT_LAUNCHER = Path("/opt/numl/with_or_without_key.sh")
-IMAGE_KEY = Path("/opt/numl/admin.key")
+# What NVIDIA's images say of themselves.
+STOCK_LABEL = "com.nvidia.tritonserver.version"
 
 
 @dataclass(frozen=True)
 class ImageInUse:
-    """An image or a .sif that is here.
-
-    Attributes:
-        name: The image's name, or the path of the .sif.
-        digest: Names its content.
-        labels: What it says about itself.
-    """
+    """An image or a .sif that is here, by its name or path."""
 
     name: str
     digest: str
@@ -89,36 +57,55 @@ class ImageInUse:
         """Names the execution environment in it; empty if it is none of the kit's images."""
         return self.labels.get(ENVIRONMENT_LABEL, "")
 
+    @property
     def is_of_another_checkout(self) -> bool:
-        """Return whether what serves in it is known to be other code than this checkout's."""
+        """Whether it is known to serve with other code than this checkout's."""
         served = self.labels.get(SERVING_LABEL)
         return served is not None and served != serving_digest(ENVIRONMENT_SOURCE)
 
 
-def image_in_use(
-    name: str, digest: str, labels: Mapping[str, str], deployment: Deployment
-) -> ImageInUse:
-    """Return the image if its labels say that it can serve ``deployment``.
+@dataclass(frozen=True)
+class Inside:
+    """How a launch looks from inside the container.
 
-    Raises:
-        LaunchError: If it is not one of the kit's, or another one than is wanted.
+    Attributes:
+        user: ``uid:gid`` of its processes; None: the image's own user, or the calling one.
+        limits: Limits of resources that are not the host's usual ones.
     """
+
+    listen: str
+    http_listen: str
+    ports: Ports
+    user: str | None = None
+    limits: tuple[tuple[str, int], ...] = ()
+
+
+def image_in_use(
+    name: str, digest: str, labels: Mapping[str, str], resolved: Resolved
+) -> ImageInUse:
+    """Return the image if its labels say that it can serve a deployment."""
+    deployment, release = resolved.deployment, resolved.release
     if deployment.env == "packed":
-        check_stock_image(name, labels, deployment)
+        # One that does not say which Triton it has is trusted.
+        server, kits = labels.get(STOCK_LABEL), labels.get(TRITON_LABEL)
+        if server not in (None, release.server):
+            cause = f"{name} has Triton {server}; the kit's stubs are for {release.server}"
+            raise LaunchError(cause, f"an image of NVIDIA's release {release.release}")
+        if kits not in (None, release.release):
+            raise LaunchError(f"{name} has Triton {kits}; this deployment needs {release.release}")
         return ImageInUse(name, digest, labels)
     if not labels.get(ENVIRONMENT_LABEL):
-        raise LaunchError(
-            f"{name} is none of the kit's images: it has no label {ENVIRONMENT_LABEL}",
-            "--image with one that deploy/build.py has made, or --env packed",
-        )
-    flavours = fit_flavours(deployment)
-    for label, wanted in ((FLAVOUR_LABEL, flavours), (TRITON_LABEL, (deployment.triton,))):
+        cause = f"{name} was not built by this kit: it has no label {ENVIRONMENT_LABEL}"
+        raise LaunchError(cause, "--image with one that numlkit build has made, or --env packed")
+    flavours = resolved.fitting_flavours
+    for what, label, wanted in (
+        ("flavour", FLAVOUR_LABEL, flavours),
+        ("Triton", TRITON_LABEL, (deployment.triton,)),
+    ):
         if labels.get(label) not in wanted:
-            raise LaunchError(
-                f"{name} is of {label.removeprefix('org.numlkit.')} {labels.get(label)!r}, "
-                f"wanted is {' or '.join(map(repr, wanted))}",
-                f"python3 deploy/build.py --flavour {flavours[0]}, or another --image",
-            )
+            needs = f"this deployment needs {' or '.join(wanted)}"
+            cause = f"{name} was built for {what} {labels.get(label)}; {needs}"
+            raise LaunchError(cause, f"numlkit build --flavour {flavours[0]}, or another --image")
     return ImageInUse(name, digest, labels)
 
 
@@ -126,225 +113,171 @@ def tls_in_container(tls: Tls | None) -> tuple[Tls | None, tuple[Mount, ...]]:
     """Return where a container sees the files for TLS, and the mounts that put them there."""
     if tls is None:
         return None, ()
-    files = {"cert": tls.cert, "key": tls.key, "ca": tls.ca}
-    mounts = {
-        use: Mount(source=path, target=IMAGE_TLS / f"{use}.pem")
-        for use, path in files.items()
-        if path is not None
-    }
-    return Tls(**{use: mount.target for use, mount in mounts.items()}), tuple(mounts.values())
+    files = tls.model_dump(exclude_none=True)
+    places = {use: IMAGE_TLS / f"{use}.pem" for use in files}
+    mounts = (Mount(source=files[use], target=place) for use, place in places.items())
+    return Tls(**places), tuple(mounts)
 
 
 class ContainerEngine(Engine):
     """An engine that starts the kit's image, or a stock one with the packed environment."""
 
-    @abstractmethod
-    def image(self, *, deployment: Deployment) -> ImageInUse:
-        """Return the image that a launch would start.
+    contained = True
+    target: ClassVar[Kind]
+    """What ``numlkit build --target`` makes for it."""
 
-        Args:
-            deployment: What is wanted.
+    def verified(self, key: PublicKey) -> Deployment:
+        """Return the deployment with the image in it that was found to be signed."""
+        if self.deployment.env == "packed":
+            cause = "a packed environment has no signature in it, and a stock image another one"
+            raise DeploymentError(cause, "without --env packed")
+        return self.deployment.model_copy(update={"image": self.verified_image(key)})
+
+    @abstractmethod
+    def verified_image(self, key: PublicKey) -> str:
+        """Return the name of the image that a launch starts, once its signature was checked."""
+
+    @property
+    @abstractmethod
+    def image(self) -> ImageInUse:
+        """The image that a launch starts.
 
         Raises:
             LaunchError: If it is not here; with the command that makes it.
         """
 
-    def artefact(self, *, deployment: Deployment) -> str:
-        """Return the digest of image, packed environment and model files."""
-        runtime = self.image(deployment=deployment).digest
-        if uses_archive(deployment):
-            runtime = f"{runtime} {digest_archive(deployment)}"
-        return digest_served(deployment, runtime)
-
-    def prepare(self, *, deployment: Deployment, say: Say) -> None:
-        """Check that image and environments are here; import a user's own checkpoints."""
-        image = self.image(deployment=deployment)
-        if image.is_of_another_checkout():
-            say(
-                f"warning: {image.name} has another numl_serving than this checkout: "
-                "python3 deploy/build.py makes one that has the same"
-            )
-        for warning in choose_devices(deployment).warnings:
-            say(f"warning: {warning}")
-        if uses_archive(deployment):
-            given = packed_environment(deployment, say)
-            assert given.python is not None
-            release = find_release(deployment.triton)
-            ensure_distribution(cache_folder(), release, given.python, say)
-            say(f"packed environment: {given.path}")
-        runtime = self._runtime(deployment)
-        check_site(deployment, site_models(deployment), runtime, say)
-        self.require_room(deployment, extracted_bytes(deployment))
-        if deployment.checkpoints:
-            # The import runs on the host; the server in the container never unpickles anything.
-            ensure_own_weights(deployment, say)
-        self.models(deployment=deployment)
-
     @abstractmethod
-    def require_room(self, deployment: Deployment, extracted: int) -> None:
-        """Check that there is room for what the server extracts.
+    def inside(self, ports: Ports) -> Inside:
+        """Return how a launch with these ports looks from inside the container."""
 
-        Args:
-            deployment: What is wanted.
-            extracted: Bytes.
+    def artefact(self) -> str:
+        """Return the digest of image, packed environment and model files."""
+        runtime = self.image.digest
+        if self.resolved.uses_archive:
+            # Without reading it.
+            facts = self.resolved.archive.stat()
+            runtime += f" {self.resolved.archive} {facts.st_size} {facts.st_mtime_ns}"
+        return self.resolved.digest(runtime)
 
-        Raises:
-            KitError: If there is not.
-        """
+    def fetch(self, say: Say) -> None:
+        """Check that the image is here; fetch the stub for a packed environment."""
+        resolved = self.resolved
+        if self.image.is_of_another_checkout:
+            differs = "has a different numl_serving from this checkout"
+            say(f"warning: {self.image.name} {differs}; numlkit build makes a new image")
+        if resolved.uses_archive:
+            assert resolved.packed.python is not None
+            ensure_distribution(cache_folder(), resolved.release, resolved.packed.python, say)
+            say(f"packed environment: {resolved.packed.path}")
 
-    def models(self, *, deployment: Deployment) -> tuple[StagedModel, ...]:
-        """Return the models, configured for the environment that the container has."""
-        runtime, site = self._runtime(deployment), site_models(deployment)
-        digest = self.image(deployment=deployment).environment_digest
-        if uses_archive(deployment):
-            digest = packed_environment(deployment).digest or ""
-        settings = LaunchSettings(
-            environment=runtime.environment,
-            parameters={"environment_digest": digest},
-            instances=deployment.instance_count(),
-            gpus=gpu_instances(deployment, choose_devices(deployment)),
-            batch=deployment.batch,
+    @cached_property
+    def runtime(self) -> Runtime:
+        """What the models run in, after `fetch`."""
+        resolved = self.resolved
+        python = read_lock(ENVIRONMENT_SOURCE / "locks", resolved.deployment.flavour).python
+        runtime = Runtime(
+            environment=IMAGE_ENVIRONMENT,
+            digest=self.image.environment_digest,
+            python=python,
+            stub=None,
+            server_python=python,
+            in_container=True,
+            view=self._view,
         )
-        models, weights = kit_models(deployment), own_weights(deployment)
-        view = site_view(deployment)
-        return (
-            *(
-                replace(model, stub=runtime.stub)
-                for model in plan_models(MODEL_REPOSITORY, models, settings, weights)
-            ),
-            *(stage_site_model(deployment, model, runtime, view) for model in site),
-        )
-
-    def _runtime(self, deployment: Deployment) -> Runtime:
-        """Return what the container has; of a packed environment after it was prepared."""
-        python = read_lock(ENVIRONMENT_SOURCE / "locks", deployment.flavour).python
-        release = find_release(deployment.triton)
-        if deployment.env == "unpacked":
-            return Runtime(IMAGE_ENVIRONMENT, python, None, python, in_container=True)
-        if not uses_archive(deployment):
-            return Runtime(ARCHIVE_PLACE, python, None, release.image_python, in_container=True)
-        given = packed_environment(deployment)
+        if resolved.deployment.env == "packed":
+            server_python = resolved.release.image_python
+            runtime = replace(runtime, environment=ARCHIVE_PLACE, server_python=server_python)
+        if not resolved.uses_archive:
+            return runtime
+        given = resolved.packed
         assert given.python is not None
-        root = distribution_folder(cache_folder(), release, given.python)
+        assert given.digest is not None
+        root = distribution_folder(cache_folder(), resolved.release, given.python)
         stub = stub_of_wheel(TritonDistribution(root, given.python), given.libpython)
-        return Runtime(ARCHIVE_PLACE, given.python, stub, release.image_python, in_container=True)
+        return replace(runtime, digest=given.digest, python=given.python, stub=stub)
 
-    def planned(
-        self,
-        deployment: Deployment,
-        *,
-        ports: Ports,
-        listen: str,
-        http_listen: str,
-        inner_ports: Ports,
-        new_key: Path | None = None,
-        user: str | None = None,
-        limits: tuple[tuple[str, int], ...] = (),
-    ) -> LaunchPlan:
-        """Return the plan of a launch.
+    @cached_property
+    def _view(self) -> View:
+        """What the container sees of the environments that a site's models name."""
+        return mounted(self.resolved.named_environments)
 
-        Args:
-            deployment: What is wanted.
-            ports: The ports on this host.
-            listen: Where the server listens, as the container sees it.
-            http_listen: The same for HTTP and metrics.
-            inner_ports: Its ports, as the container sees them.
-            new_key: Where the launcher in the container makes the key; None: it is given one.
-            user: ``uid:gid`` of its processes, where that is not the image's.
-            limits: Limits of resources.
-
-        Raises:
-            KitError: If it cannot be launched as described.
-        """
-        devices = choose_devices(deployment)
-        folder = DeploymentFolder(deployment.name)
-        prefix = shm_prefix(folder.path)
-        identity = f"numlkit-{deployment.name}-{secrets.token_hex(4)}"
+    def process(
+        self, folder: DeploymentFolder, ports: Ports, identity: str, prefix: str
+    ) -> tuple[tuple[str, ...], dict[str, str], ContainerPlan]:
+        """Return arguments and variables as they are in the container, and the container."""
+        resolved, deployment, inside = self.resolved, self.deployment, self.inside(ports)
         tls, tls_mounts = tls_in_container(deployment.tls)
-        site = site_models(deployment)
-        mounts = [
-            Mount(source=folder.repository, target=IMAGE_MODELS),
-            Mount(source=LAUNCHER, target=IMAGE_LAUNCHER),
-            *([] if new_key else [Mount(source=folder.key_file, target=IMAGE_KEY)]),
-            *tls_mounts,
-        ]
-        packed = deployment.env == "packed"
-        if packed:
-            mounts.append(Mount(source=TOLERANT_LAUNCHER, target=IMAGE_TOLERANT_LAUNCHER))
-        if uses_archive(deployment):
-            mounts.append(Mount(source=find_archive(deployment).resolve(), target=ARCHIVE_PLACE))
-        view = site_view(deployment)
-        mounts += [Mount(source=path, target=place) for path, place in view.places or ()]
-        container = ContainerPlan(
-            image=self.image(deployment=deployment).name,
-            name=prefix.rstrip("-"),
-            user=user,
-            mounts=tuple(mounts),
-            limits=limits,
-            # A stock image has nothing that could look after it.
-            health=IMAGE_HEALTH if deployment.env == "unpacked" else (),
-            gpus=devices.uuids,
-            extracted_bytes=extracted_bytes(deployment),
-        )
-        command = keyed_command(
-            server_arguments(
-                distribution=TritonDistribution(root=TRITON_ROOT, stub_python=""),
-                repository=IMAGE_MODELS,
-                listen=listen,
-                ports=inner_ports,
-                shm_prefix=prefix,
-                identity=identity,
-                http_listen=http_listen,
-                tls=tls,
-                complete=all_complete(site),
-            ),
-            python=STOCK_PYTHON if packed else IMAGE_PYTHON,
-            launcher=IMAGE_LAUNCHER,
-            key_file=new_key or IMAGE_KEY,
-            new=new_key is not None,
-        )
-        return LaunchPlan(
-            deployment=deployment,
-            engine=self.name,
-            ports=ports,
-            # A file, since what Apptainer makes of an image evaluates the words it is given.
-            arguments=("/bin/sh", str(IMAGE_TOLERANT_LAUNCHER), *command) if packed else command,
-            variables={**thread_settings(deployment.threads), **devices.variables},
-            repository=folder.repository,
-            instances=count_instances(deployment, devices),
+        mounts = [Mount(source=folder.repository, target=IMAGE_MODELS), *tls_mounts]
+        if resolved.uses_archive:
+            mounts.append(Mount(source=resolved.archive.resolve(), target=ARCHIVE_PLACE))
+        mounts += [Mount(source=path, target=place) for path, place in self._view.places or ()]
+        arguments = server_arguments(
+            distribution=TritonDistribution(root=TRITON_ROOT, stub_python=""),
+            repository=IMAGE_MODELS,
+            listen=inside.listen,
+            ports=inside.ports,
             shm_prefix=prefix,
             identity=identity,
-            artefact=self.artefact(deployment=deployment),
-            log=folder.log,
-            key_file=folder.key_file,
-            container=container,
-            site_models=tuple(model.name for model in site),
+            http_listen=inside.http_listen,
+            tls=tls,
+            complete=resolved.complete,
         )
+        variables = {**thread_settings(deployment.threads), **resolved.devices.variables}
+        container = ContainerPlan(
+            image=self.image.name,
+            name=prefix.rstrip("-"),
+            user=inside.user,
+            mounts=tuple(mounts),
+            limits=inside.limits,
+            # A stock image has no health command.
+            health=IMAGE_HEALTH if deployment.env == "unpacked" else (),
+            gpus=resolved.devices.uuids,
+            extracted_bytes=resolved.extracted_bytes,
+        )
+        return arguments, variables, container
+
+    def absent(self, level: Level, remedy: str) -> Finding:
+        """Return that it is not installed, which is no fault where another serves."""
+        if level == "problem":
+            return Finding("problem", self.subject, "not installed", remedy)
+        return ok(self.subject, "not installed")
+
+    def image_findings(self, level: Level) -> Iterator[Finding]:
+        """Return whether the image is here."""
+        try:
+            image = self.image
+        except KitError as error:
+            if level == "problem":
+                yield wrong(self.subject, error)
+            else:
+                yield ok(self.subject, f"{error.cause} ({error.remedy})")
+            return
+        environment = image.environment_digest and f", environment {image.environment_digest[:12]}"
+        yield ok(self.subject, f"serves {image.name}{environment}")
+
+    def build_rooms(self, engine_folder: Path | None) -> list[Room]:
+        """Return what a build of the image writes; nothing if it is here.
+
+        Args:
+            engine_folder: Where the Docker engine keeps its images; None: it does not build it.
+        """
+        with suppress(KitError):
+            self.artefact()
+            return []
+        request = BuildRequest(
+            targets=(self.target,),
+            flavour=self.deployment.flavour,
+            triton=self.resolved.release,
+            out=CHECKOUT / "dist",
+        )
+        route: Route = "apptainer" if engine_folder is None else "docker"
+        there = room_needed(request, route=route, engine_folder=engine_folder, packages_there=False)
+        return list(there)
 
 
-def uses_archive(deployment: Deployment) -> bool:
-    """Return whether a model of the deployment runs in the kit's packed environment."""
-    return deployment.env == "packed" and (
-        bool(kit_models(deployment)) or any(runs_in_kits(m) for m in site_models(deployment))
-    )
-
-
-def site_view(deployment: Deployment) -> View:
-    """Return what a container sees of a site's own repository: nothing, if there is none."""
-    site = site_models(deployment)
-    if deployment.models_dir is None or not site:
-        return View(())
-    return mounted(
-        deployment.models_dir,
-        linked=(path for model in site for path in model.linked),
-        environments=(model.environment for model in site if model.environment is not None),
-    )
-
-
-def extracted_bytes(deployment: Deployment) -> int:
-    """Return what the packed environments of a deployment take when they are extracted."""
-    given = [*site_environments(site_models(deployment))]
-    if uses_archive(deployment):
-        given.append(packed_environment(deployment))
-    # Models that name the same archive share what is extracted of it.
-    return sum({one.path: one.unpacked_bytes for one in given}.values())
+def has_state(folder: Path) -> bool:
+    """Return whether a deployment's folder says that there is one; a broken file does, too."""
+    try:
+        return DeploymentFolder(folder.name, folder.parent).state() is not None
+    except KitError:
+        return True

@@ -3,181 +3,221 @@
 from __future__ import annotations
 
 import os
-import secrets
-import sys
-from collections.abc import Sequence
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 
-import psutil
-
-from deploy.building.preflight import Room, check_room
-from deploy.console import Say
-from deploy.deployment import Deployment
-from deploy.engines.base import Engine, end_process, process_with_identity
-from deploy.engines.instances import (
-    choose_devices,
-    count_instances,
-    gpu_instances,
-)
-from deploy.engines.own_weights import digest_served, ensure_own_weights, own_weights
-from deploy.engines.site import (
-    Runtime,
-    all_complete,
-    check_site,
-    kit_models,
-    kits_flavour,
-    runs_in_kits,
-    site_environments,
-    site_models,
-    stage_site_model,
-)
-from deploy.environment.check import check_models_answer, check_stub_fits
-from deploy.environment.install import Environment
-from deploy.environment.standard import standard_environment
-from deploy.paths import MODEL_REPOSITORY, cache_folder
-from deploy.plan import LaunchPlan
-from deploy.repository.config import LaunchSettings
-from deploy.repository.stage import VERSION, StagedModel, plan_models
-from deploy.repository.view import THE_HOST
-from deploy.server.command import (
-    LAUNCHER,
-    keyed_command,
-    require_plain,
-    server_arguments,
-    server_environment,
-)
-from deploy.server.distribution import (
-    TritonDistribution,
-    distribution_folder,
-    ensure_distribution,
-)
-from deploy.server.ports import choose_ports
-from deploy.server.release import find_release
-from deploy.state import DeploymentFolder, DeploymentState
-from deploy.supervisor.leftovers import (
+from deploy.deployment.deployment import Ports
+from deploy.deployment.plan import LaunchPlan
+from deploy.deployment.state import DeploymentFolder, DeploymentState, ProcessId
+from deploy.engines.base import MORE_SHARED_MEMORY, Engine
+from deploy.engines.environment_check import check_models_answer, check_stub_fits
+from deploy.engines.leftovers import (
     SCRATCH,
+    SHARED_MEMORY,
+    leftover_findings,
+    look_around,
+    scratch_folders,
     scratch_since,
     shm_prefix,
     sweep,
     taking_turns,
 )
+from deploy.engines.server import Note, Server, end_process
+from deploy.engines.site import Runtime
+from deploy.environment.environment import Environment, plan_environment
+from deploy.environment.private_python import ensure_private_python
+from deploy.host.console import Say
+from deploy.host.errors import EnvironmentSetupError, KitError, TritonSetupError
+from deploy.host.finding import Finding, Level, ok, wrong
+from deploy.host.paths import cache_folder
+from deploy.host.room import Room, check_room
+from deploy.triton.command import (
+    EXIT_TIMEOUT_S,
+    require_plain,
+    server_arguments,
+    server_environment,
+)
+from deploy.triton.distribution import (
+    TritonDistribution,
+    check_libc,
+    distribution_folder,
+    ensure_distribution,
+)
+
+_SCRATCH_WAIT_S = 5.0
+
+
+class ProcessServer(Server):
+    """A server without a container: a child process of the supervisor.
+
+    Its ``scratch`` folders are none if they cannot be told from another server's.
+    """
+
+    def __init__(self, plan: LaunchPlan, note: Note) -> None:
+        super().__init__(plan)
+        self.scratch: frozenset[Path] = frozenset()
+        # Nothing but the folder itself tells where a backend's scratch folder is: starts take
+        # turns, so that a new one is known to be this server's.
+        with taking_turns():
+            self._before = look_around()
+            note(server=None, scratch=(), before=self._before)
+            with plan.log.open("ab") as log:
+                self._child = subprocess.Popen(
+                    plan.arguments,
+                    env=plan.variables,
+                    cwd="/",
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            self.identity = ProcessId.of(self._child.pid)
+            note(server=self.identity)
+            deadline = time.monotonic() + _SCRATCH_WAIT_S
+            while time.monotonic() < deadline and self.alive():
+                if scratch_folders() - set(self._before.folders):
+                    self.scratch = scratch_since(self._before, self.identity)
+                    break
+                time.sleep(0.02)
+        if self.scratch:
+            note(scratch=tuple(sorted(self.scratch)), before=None)
+
+    def alive(self) -> bool:
+        """Return whether the process runs."""
+        return self._child.poll() is None
+
+    def stop(self) -> None:
+        """Stop it, by force if need be, and remove what it leaves behind."""
+        if self.alive():
+            self._child.terminate()
+            try:
+                self._child.wait(EXIT_TIMEOUT_S + 5)
+            except subprocess.TimeoutExpired:
+                self._child.kill()
+                self._child.wait()
+        if not self.scratch:
+            with taking_turns():
+                self.scratch = scratch_since(self._before, self.identity)
+        sweep(prefix=self._plan.shm_prefix, scratch=self.scratch)
+
+    def _ended(self) -> str:
+        return f"ended with status {self._child.returncode}"
 
 
 class LocalEngine(Engine):
     """Runs tritonserver as a process of the calling user."""
 
     name = "local"
+    reason = "needs no container"
+    start = ProcessServer
 
-    def plan(self, *, deployment: Deployment) -> LaunchPlan:
-        """Return what a launch would do."""
-        environment = standard_environment(kits_flavour(deployment)).environment
-        distribution = self._distribution(deployment, environment)
-        folder = DeploymentFolder(deployment.name)
-        for variable, path in (
-            ("XDG_CACHE_HOME", environment.folder),
-            ("XDG_CACHE_HOME", distribution.root),
-            ("XDG_STATE_HOME", folder.repository),
-        ):
-            require_plain(path, f"set {variable} to a folder with a plain name")
-        devices = choose_devices(deployment)
-        instances = count_instances(deployment, devices)
-        ports = choose_ports(
-            deployment.listen, deployment.ports, http_listen=deployment.http_listen
+    @cached_property
+    def environment_here(self) -> Environment:
+        """The environment in which the models run, made or not yet made."""
+        return plan_environment(self.resolved.flavour)
+
+    @property
+    def distribution(self) -> TritonDistribution:
+        """The Triton, unpacked or not yet."""
+        python = self.environment_here.lock.python
+        root = distribution_folder(cache_folder(), self.resolved.release, python)
+        return TritonDistribution(root=root, stub_python=python)
+
+    @property
+    def runtime(self) -> Runtime:
+        """What the models run in, after `fetch`."""
+        environment, distribution = self.environment_here, self.distribution
+        return Runtime(
+            environment=environment.folder,
+            digest=environment.digest,
+            python=distribution.stub_python,
+            stub=None,
+            server_python=distribution.stub_python,
+            in_container=False,
+            backends=frozenset(p.name for p in distribution.backends.glob("*")),
         )
-        prefix = shm_prefix(folder.path)
-        identity = f"numlkit-{deployment.name}-{secrets.token_hex(4)}"
-        return LaunchPlan(
-            deployment=deployment,
-            engine=self.name,
-            ports=ports,
-            arguments=keyed_command(
-                server_arguments(
-                    distribution=distribution,
-                    repository=folder.repository,
-                    listen=deployment.listen,
-                    ports=ports,
-                    shm_prefix=prefix,
-                    identity=identity,
-                    http_listen=deployment.http_listen,
-                    tls=deployment.tls,
-                    complete=all_complete(site_models(deployment)),
-                ),
-                python=Path(sys.executable),
-                launcher=LAUNCHER,
-                key_file=folder.key_file,
-            ),
-            variables=server_environment(
-                distribution=distribution,
-                threads=deployment.threads,
-                inherited=os.environ,
-                devices=devices.variables,
-            ),
+
+    def artefact(self) -> str:
+        """Return the digest of execution environment and model files."""
+        return self.resolved.digest(self.environment_here.digest)
+
+    def check_folders(self) -> None:
+        """Refuse folders whose names the server's Python backend cannot use."""
+        state = DeploymentFolder(self.deployment.name).path
+        for variable, path in (("XDG_CACHE_HOME", cache_folder()), ("XDG_STATE_HOME", state)):
+            require_plain(path, f"set {variable} to a folder with a plain name")
+
+    def process(
+        self, folder: DeploymentFolder, ports: Ports, identity: str, prefix: str
+    ) -> tuple[tuple[str, ...], dict[str, str], None]:
+        """Return the server's arguments and its environment variables."""
+        self.check_folders()
+        deployment, triton = self.deployment, self.distribution
+        arguments = server_arguments(
+            distribution=triton,
             repository=folder.repository,
-            instances=instances,
+            listen=deployment.listen,
+            ports=ports,
             shm_prefix=prefix,
             identity=identity,
-            artefact=self.artefact(deployment=deployment),
-            log=folder.log,
-            key_file=folder.key_file,
-            site_models=tuple(model.name for model in site_models(deployment)),
+            http_listen=deployment.http_listen,
+            tls=deployment.tls,
+            complete=self.resolved.complete,
+            shared_memory=deployment.shared_memory,
         )
+        devices, threads = self.resolved.devices.variables, deployment.threads
+        variables = server_environment(
+            distribution=triton, threads=threads, inherited=os.environ, devices=devices
+        )
+        return arguments, variables, None
 
-    def prepare(self, *, deployment: Deployment, say: Say) -> None:
-        """Make Triton, environment and weights where they lack, and check them."""
-        cache = cache_folder()
-        standard = standard_environment(kits_flavour(deployment))
-        environment, site = standard.environment, site_models(deployment)
-        models = kit_models(deployment)
-        needs_environment = bool(models) or any(runs_in_kits(model) for model in site)
-        for warning in choose_devices(deployment).warnings:
-            say(f"warning: {warning}")
-        distribution = ensure_distribution(
-            cache, find_release(deployment.triton), standard.lock.python, say
-        )
-        check_site(deployment, site, self._runtime(deployment), say)
-        extracted = sum(given.unpacked_bytes for given in site_environments(site))
-        if extracted:
-            setting = "an environment that is a folder is not extracted"
-            check_room([Room(SCRATCH, extracted, "packed environments, extracted", setting)])
-        if needs_environment:
-            standard.ensure(say)
-            check_stub_fits(environment, distribution)
-        ensure_own_weights(deployment, say)
-        # Reads every configuration: a broken one is to be found before the checks cost time.
-        self.models(deployment=deployment)
-        if not models:
-            return
-        weights = own_weights(deployment)
-        folders = [weights.get(m, MODEL_REPOSITORY / m / VERSION) for m in models]
-        say("checking that every model gives its golden answer")
-        check_models_answer(
-            environment,
-            folders,
-            stamps=cache / "checked",
-            threads=deployment.threads,
-        )
-
-    def command(self, plan: LaunchPlan) -> Sequence[str]:
+    @staticmethod
+    def command(plan: LaunchPlan) -> Sequence[str]:
         """Return the words of a command that starts the planned server by hand."""
         variables = [f"{name}={value}" for name, value in plan.variables.items()]
         return ("env", "-i", *variables, *plan.arguments)
 
-    def models(self, *, deployment: Deployment) -> tuple[StagedModel, ...]:
-        """Return the models, configured for a launch."""
-        environment = standard_environment(kits_flavour(deployment)).environment
-        settings, weights = _settings(deployment, environment), own_weights(deployment)
-        runtime = self._runtime(deployment)
-        return (
-            *plan_models(MODEL_REPOSITORY, kit_models(deployment), settings, weights),
-            *(
-                stage_site_model(deployment, model, runtime, THE_HOST)
-                for model in site_models(deployment)
-            ),
-        )
+    def prepare(self, say: Say) -> None:
+        """Check also that every model of the kit gives its reference output."""
+        super().prepare(say)
+        resolved = self.resolved
+        if resolved.kit:
+            say("checking every model against its reference output")
+            check_models_answer(
+                self.environment_here,
+                [resolved.weights(model) for model in resolved.kit],
+                stamps=cache_folder() / "checked",
+                threads=self.deployment.threads,
+            )
 
-    def clear(self, *, folder: DeploymentFolder, state: DeploymentState) -> None:
+    def fetch(self, say: Say) -> None:
+        """Unpack Triton if it is not there; fetch the interpreter if it is the kit's own."""
+        self.check_folders()
+        environment, resolved = self.environment_here, self.resolved
+        if resolved.uses_kits and not environment.is_made:
+            ensure_private_python(environment.interpreter, say)
+        ensure_distribution(cache_folder(), resolved.release, environment.lock.python, say)
+
+    def require_room(self, extracted: int) -> None:
+        """Check the disk that /tmp is on."""
+        if extracted:
+            setting = "name environments that are folders"
+            check_room([Room(SCRATCH, extracted, "packed environments, extracted", setting)])
+
+    def make(self, say: Say) -> None:
+        """Make also the environment in which the models run."""
+        if self.resolved.uses_kits:
+            self.environment_here.make(say)
+            check_stub_fits(self.environment_here, self.distribution)
+        super().make(say)
+
+    @classmethod
+    def clear(cls, folder: DeploymentFolder, state: DeploymentState) -> None:
         """End server and stubs; remove shared memory and scratch folders."""
-        server = state.server.process() if state.server is not None else _unrecorded(folder)
+        server = cls.server(folder, state)
         if server is not None:
             end_process(server)
         scratch = frozenset(state.scratch)
@@ -187,40 +227,50 @@ class LocalEngine(Engine):
                 scratch = scratch_since(state.before, state.server)
         sweep(prefix=shm_prefix(folder.path), scratch=scratch)
 
-    def _distribution(self, deployment: Deployment, environment: Environment) -> TritonDistribution:
-        python = ".".join(environment.python_version.split(".")[:2])
-        root = distribution_folder(cache_folder(), find_release(deployment.triton), python)
-        return TritonDistribution(root=root, stub_python=python)
+    @classmethod
+    def leftovers(cls) -> Iterator[Finding]:
+        """Return what of shared memory and scratch folders is nobody's."""
+        return leftover_findings()
 
-    def _runtime(self, deployment: Deployment) -> Runtime:
-        environment = standard_environment(kits_flavour(deployment)).environment
-        distribution = self._distribution(deployment, environment)
-        return Runtime(
-            environment=environment.folder,
-            python=distribution.stub_python,
-            stub=None,
-            server_python=distribution.stub_python,
-            in_container=False,
-            backends=frozenset(p.name for p in distribution.backends.glob("*")),
-        )
+    def rooms(self) -> list[Room]:
+        """Return what a launch writes on this host: shared memory is the host's, too."""
+        taken = self.shared_bytes
+        shared = Room(SHARED_MEMORY, taken, "the model instances", MORE_SHARED_MEMORY)
+        return [*super().rooms(), shared]
 
-    def artefact(self, *, deployment: Deployment) -> str:
-        """Return the digest of execution environment and model files."""
-        environment = standard_environment(kits_flavour(deployment)).environment
-        return digest_served(deployment, environment.digest)
+    def findings(self, level: Level) -> Iterator[Finding]:
+        """Return whether a server can run on this host without a container."""
+        try:
+            release, triton = self.resolved.release, self.distribution
+            self.check_folders()
+            _check_executable(cache_folder())
+            if triton.root.exists():
+                _check_whole(triton)
+            else:
+                check_libc(release)
+            environment = self.environment_here
+            if environment.is_made:
+                check_stub_fits(environment, triton)
+        except KitError as error:
+            yield wrong(self.subject, error, level)
+            return
+        there = "unpacked" if triton.root.exists() else "downloaded at the first start"
+        yield ok(self.subject, f"Triton {release.server} (release {release.release}): {there}")
+        made = f"Python {environment.interpreter.version}, which the stub is built for"
+        what = made if environment.is_made else "made at the first start"
+        yield ok(self.subject, f"execution environment: {what}")
 
 
-def _settings(deployment: Deployment, environment: Environment) -> LaunchSettings:
-    return LaunchSettings(
-        environment=environment.folder,
-        parameters={"environment_digest": environment.digest},
-        instances=deployment.instance_count(),
-        gpus=gpu_instances(deployment, choose_devices(deployment)),
-        batch=deployment.batch,
-    )
+def _check_whole(triton: TritonDistribution) -> None:
+    for path in (triton.executable, triton.stub):
+        if not os.access(path, os.X_OK):
+            remedy = f"rm -r {triton.root}, and numlkit prepare unpacks it again"
+            raise TritonSetupError(f"{path} is missing or not executable", remedy)
 
 
-def _unrecorded(folder: DeploymentFolder) -> psutil.Process | None:
-    """Return the server whose supervisor was killed before it could write its number down."""
-    plan = folder.plan()
-    return process_with_identity(plan.identity) if plan is not None else None
+def _check_executable(cache: Path) -> None:
+    there = next(path for path in (cache, *cache.parents) if path.exists())
+    if os.statvfs(there).f_flag & os.ST_NOEXEC:
+        cause = f"{there} is mounted noexec: nothing in it can be started"
+        remedy = "set XDG_CACHE_HOME to a folder of another file system"
+        raise EnvironmentSetupError(cause, remedy)

@@ -1,1 +1,4 @@
-"""The execution environment: made from a lock, checked before it is used."""
+"""The only code that makes a Python: locks, interpreters, prefixes, packed archives.
+
+What cannot be made is an ``EnvironmentSetupError`` that says why in one line.
+"""

@@ -1,17 +1,20 @@
-"""Find a Python for the execution environment, and the libpython its stub needs."""
+"""Find a Python for the execution environment, with the libpython its stub needs."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.errors import EnvironmentSetupError
+from deploy.host.errors import EnvironmentSetupError
+from deploy.host.programs import distribution
 
 _PROBE = """
 import json, sys, sysconfig
@@ -27,81 +30,88 @@ class Interpreter:
     """A Python interpreter fit to be embedded in a stub.
 
     Attributes:
-        executable: The interpreter.
         version: ``X.Y.Z``.
         libpython: The shared library that the stub loads.
+        private: Whether it is the kit's own, which is fetched when first needed.
     """
 
     executable: Path
     version: str
     libpython: Path
+    private: bool = False
+
+    @property
+    def short_version(self) -> str:
+        """``X.Y``."""
+        return self.version.rpartition(".")[0]
+
+    @property
+    def identity(self) -> str:
+        """Distinguishes this build from others of its version."""
+        if self.private:  # pinned, and not necessarily there yet
+            return str(self.executable.parents[1].name)
+        total = hashlib.sha256(self.version.encode())
+        for path in (self.executable, self.libpython):
+            total.update(path.read_bytes())
+        return total.hexdigest()
 
 
-def find_interpreter(wanted: str) -> Interpreter:
-    """Return a Python ``wanted`` (``X.Y``) whose shared library is there.
+def find_interpreter(pythons: Sequence[str]) -> Interpreter | None:
+    """Return the first Python of this host with one of these versions (``X.Y``), or None.
 
-    Looked at, in this order: the Python that runs the kit, ``pythonX.Y`` on PATH,
-    pyenv's versions.
-
-    Raises:
-        EnvironmentSetupError: If there is none, or none with a libpython.
+    Tried for each: the Python that runs the kit, ``pythonX.Y`` on PATH, the system's, pyenv's.
     """
-    without_library: list[Path] = []
-    for executable in _candidates(wanted):
-        facts = _probe(executable)
-        if facts is None or not facts[0].startswith(f"{wanted}."):
-            continue
-        version, base, places = facts
-        for place in places:
-            if place.is_file():
-                return Interpreter(executable=base, version=version, libpython=place)
-        without_library.append(executable)
-    if without_library:
-        raise _no_library(without_library[0], wanted)
-    raise EnvironmentSetupError(
-        f"no Python {wanted} found, which the execution environment is locked for",
-        f"sudo apt-get install python{wanted} python{wanted}-venv libpython{wanted}",
-    )
+    for wanted in pythons:
+        for executable in _candidates(wanted):
+            found = _probe(executable)
+            if isinstance(found, Interpreter) and found.short_version == wanted:
+                return found
+    return None
 
 
-def given_interpreter(executable: Path, wanted: str) -> Interpreter:
-    """Return the Python at ``executable``, if it is a ``wanted`` (``X.Y``) with libpython.
-
-    Raises:
-        EnvironmentSetupError: Naming what is not as it has to be.
-    """
-    try:
-        facts = _probe(executable)
-    except OSError as error:
-        raise EnvironmentSetupError(f"{executable}: {error.strerror}") from None
-    if facts is None:
+def given_interpreter(executable: Path, pythons: Sequence[str]) -> Interpreter:
+    """Return the Python at ``executable``; refuse one that is not of ``pythons`` (``X.Y``)."""
+    found = _probe(executable)
+    if found is None:
         raise EnvironmentSetupError(f"{executable} does not run as a Python")
-    version, base, places = facts
-    if not version.startswith(f"{wanted}."):
+    version = found if isinstance(found, str) else found.version
+    short = version.rpartition(".")[0]
+    if short not in pythons:
         raise EnvironmentSetupError(
-            f"{executable} is Python {version}, the environment is locked for {wanted}"
+            f"{executable} is Python {version}; the environment is locked for {_either(pythons)}"
         )
-    for place in places:
-        if place.is_file():
-            return Interpreter(executable=base, version=version, libpython=place)
-    raise _no_library(executable, wanted)
+    if isinstance(found, str):
+        install = _installation([short])
+        raise EnvironmentSetupError(
+            f"{executable} has no shared libpython, which Triton's stub loads",
+            f"use a Python built with --enable-shared{f', or {install}' if install else ''}",
+        )
+    return found
 
 
 def version_of(executable: Path) -> str | None:
     """Return ``X.Y.Z`` of the Python at ``executable``; None if it does not run as one."""
-    try:
-        facts = _probe(executable)
-    except OSError:
-        return None
-    return facts[0] if facts is not None else None
+    found = _probe(executable)
+    return found.version if isinstance(found, Interpreter) else found
 
 
-def _no_library(executable: Path, wanted: str) -> EnvironmentSetupError:
+def no_interpreter(pythons: Sequence[str], reason: str | None = None) -> EnvironmentSetupError:
+    """Return the error for a host without any of these versions; it says what to install.
+
+    ``reason``: why the kit's own cannot be fetched either.
+    """
+    cause = f"no Python {_either(pythons)} with its shared library on this host"
+    install = _installation(pythons)
+    container = "install Apptainer and use --engine apptainer"
     return EnvironmentSetupError(
-        f"{executable} has no shared libpython{wanted}, which Triton's stub loads",
-        f"sudo apt-get install libpython{wanted} (Debian, Ubuntu), "
-        f"or a Python built with --enable-shared",
+        f"{cause}, and {reason}" if reason else cause,
+        f"{install}; or {container}" if install else container,
     )
+
+
+def _either(pythons: Sequence[str]) -> str:
+    *others, last = sorted(pythons, key=lambda version: int(version.partition(".")[2]))
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _candidates(wanted: str) -> Iterator[Path]:
@@ -119,19 +129,61 @@ def _candidates(wanted: str) -> Iterator[Path]:
         yield from sorted(versions.glob(f"{wanted}.*/bin/python{wanted}"), reverse=True)
 
 
-def _probe(executable: Path) -> tuple[str, Path, list[Path]] | None:
-    """Return version, real interpreter and places of libpython; None if it does not run."""
-    done = subprocess.run(
-        [str(executable), "-I", "-c", _PROBE], capture_output=True, text=True, check=False
-    )
+def _probe(executable: Path) -> Interpreter | str | None:
+    """Return an interpreter; its version if it has no libpython; None if it does not run."""
+    command = [str(executable), "-I", "-c", _PROBE]
     try:
-        version, base, prefix, libdir, soname, multiarch = json.loads(done.stdout)
-    except ValueError:  # it failed, or it is something else than a Python
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        numbers, base, prefix, libdir, soname, multiarch = json.loads(done.stdout)
+    except (OSError, ValueError):  # it is not there, it failed, or it is not a Python
         return None
-    numbers = ".".join(str(part) for part in version)
-    short = ".".join(str(part) for part in version[:2])
+    version = ".".join(map(str, numbers))
     # A statically linked interpreter (Debian's) names its archive here; the shared
     # library, if installed, has the usual name all the same.
-    name = soname if soname and ".so" in soname else f"libpython{short}.so.1.0"
+    usual = f"libpython{version.rpartition('.')[0]}.so.1.0"
+    name = soname if soname and ".so" in soname else usual
     folders = [libdir, f"{prefix}/lib", f"/usr/lib/{multiarch}", "/usr/lib64", "/usr/lib"]
-    return numbers, Path(base), [Path(folder) / name for folder in folders if folder]
+    places = (Path(folder) / name for folder in folders if folder)
+    libpython = next((place for place in places if place.is_file()), None)
+    return version if libpython is None else Interpreter(Path(base), version, libpython)
+
+
+def _installation(pythons: Sequence[str]) -> str | None:
+    """Return the command, as this user types it, that installs one of ``pythons`` and its library.
+
+    The best that this distribution has; None if it has none.
+    """
+    release = distribution()
+    like = [release.get("ID", ""), *release.get("ID_LIKE", "").split()]
+    commands = []
+    if shutil.which("apt-cache"):
+        packages = _debian_packages(pythons)
+        if not packages:
+            return None
+        if not any(Path("/var/lib/apt/lists").glob("*_Packages*")):
+            commands.append("apt-get update")
+        commands.append(f"apt-get install {' '.join(packages)}")
+    elif "fedora" in like:
+        commands.append(f"dnf install python{pythons[0]}")
+    elif "suse" in like:
+        commands.append(f"zypper install python{pythons[0].replace('.', '')}")
+    else:
+        return None
+    if os.geteuid() == 0:
+        return " && ".join(commands)
+    if shutil.which("sudo"):
+        return " && ".join(f"sudo {command}" for command in commands)
+    return f"as root: {' && '.join(commands)}"
+
+
+def _debian_packages(pythons: Sequence[str]) -> list[str]:
+    # Its own python3, whose library is always to be had; else what its package lists have.
+    own = Path("/usr/bin/python3").resolve().name.removeprefix("python")
+    if own in pythons:
+        return [f"libpython{own}"]
+    pattern = f"^libpython({'|'.join(map(re.escape, pythons))})$"
+    command = ["apt-cache", "search", "--names-only", pattern]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = {line.split()[0].removeprefix("libpython") for line in done.stdout.splitlines()}
+    best = next((version for version in pythons if version in found), None)
+    return [f"python{best}", f"python{best}-venv", f"libpython{best}"] if best else []

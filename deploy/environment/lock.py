@@ -1,26 +1,34 @@
-"""The lock: exact versions of everything the execution environment holds.
+"""The lock: exact versions of everything in an execution environment.
 
-A lock is a pip requirement file with hashes, ``<flavour>.txt``. Those of ``cpu`` and ``gpu`` have
-another beside them, ``torch-<flavour>.txt``, with torch alone: its CPU build is not on the default
-package index, and its ``+cpu`` version keeps pip from taking the several GB of the CUDA build.
-``scripts/refreeze`` renews them.
+A lock is a pip requirement file with hashes: ``<flavour>.txt`` for Python 3.11,
+``<flavour>-X.Y.txt`` for others. Torch, in ``cpu`` and ``gpu``, has a file of its own,
+``torch-<flavour>.txt``: its CPU build is not on the default package index, and its ``+cpu``
+version keeps pip from the several GB of the CUDA build. ``scripts/refreeze`` renews them.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from deploy.errors import EnvironmentSetupError
-from deploy.files import digest_of
-from deploy.hardware.needs import GpuNeeds, cuda_needs
+from deploy.deployment.gpus import GpuNeeds, cuda_needs
+from deploy.host.console import Say
+from deploy.host.errors import EnvironmentSetupError
+from deploy.host.files import digest_of
+from deploy.host.pip import run_pip
 
 Flavour = Literal["serving", "cpu", "gpu"]
-"""What an environment is for: to serve on CPUs and nothing else; the same with all that NuGraph
-itself needs, on CPUs or with CUDA."""
+"""What an environment is for: serving on CPUs; or NuGraph's whole stack, on CPUs or with CUDA."""
+PYTHON = "3.11"
+"""What all flavours are locked for, and images have."""
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
 _REMEDY = "git checkout the file, or renew the lock with scripts/refreeze"
+_HASH = "    --hash=sha256:"
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9.+!_-]+)\s*(\\)?$")
 
 
@@ -29,11 +37,11 @@ class Lock:
     """A lock of one flavour.
 
     Attributes:
-        python: ``X.Y`` of the interpreter it is made for.
-        torch: Requirement file that holds torch alone; None: it is none of the packages.
+        python: ``X.Y`` of the interpreter.
+        torch: Requirement file with torch alone; None: no torch.
         packages: Requirement file with everything else.
         digest: sha256 over all files.
-        versions: Version by package name.
+        hashes: sha256 of each package's wheel; the CPU build of torch is locked without one.
     """
 
     python: str
@@ -41,13 +49,10 @@ class Lock:
     packages: Path
     digest: str
     versions: dict[str, str]
+    hashes: Mapping[str, str] = field(default_factory=dict)
 
     def gpu_needs(self) -> GpuNeeds:
-        """Return what the locked torch asks of driver and GPUs.
-
-        Raises:
-            EnvironmentSetupError: If it is none for GPUs, or for a CUDA the kit does not know.
-        """
+        """Return what the locked torch asks of driver and GPUs."""
         software = f"torch {self.versions.get('torch')}"
         # Up to CUDA 12 the package's name ends in -cu12.
         runtimes = [v for n, v in self.versions.items() if n.startswith("nvidia-cuda-runtime")]
@@ -62,39 +67,99 @@ class Lock:
             ) from None
 
 
-def read_lock(folder: Path, flavour: Flavour) -> Lock:
-    """Read the lock of ``flavour`` from ``folder``.
+def locked_pythons(folder: Path, flavour: Flavour) -> tuple[str, ...]:
+    """Return the Pythons (``X.Y``) that ``flavour`` is locked for, best first."""
+    others = (path.stem.removeprefix(f"{flavour}-") for path in folder.glob(f"{flavour}-3.*.txt"))
+    return PYTHON, *sorted(others, key=lambda version: -int(version.partition(".")[2]))
 
-    Raises:
-        EnvironmentSetupError: Naming the file and line that is not an exact version.
-    """
+
+def read_lock(folder: Path, flavour: Flavour, python: str = PYTHON) -> Lock:
+    """Read the lock of ``flavour`` for a Python (``X.Y``) from ``folder``."""
     torch = None if flavour == "serving" else folder / f"torch-{flavour}.txt"
-    packages = folder / f"{flavour}.txt"
+    packages = folder / (f"{flavour}.txt" if python == PYTHON else f"{flavour}-{python}.txt")
     files = [packages] if torch is None else [torch, packages]
-    versions: dict[str, str] = {}
-    for path in files:
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except OSError as error:
-            raise EnvironmentSetupError(f"lock file {path}: {error.strerror}", _REMEDY) from None
-        except UnicodeDecodeError:
-            raise EnvironmentSetupError(f"lock file {path}: not a text file", _REMEDY) from None
-        for number, line in enumerate(lines, start=1):
-            if not line.strip() or line.startswith(("#", "    --hash=sha256:")):
-                continue
+    pins = {name: pin for path in files for name, pin in read_pins(path).items()}
+    versions = {name: version for name, (version, _) in pins.items()}
+    if torch is not None and "torch" not in versions:
+        raise EnvironmentSetupError(f"lock file {torch}: it does not list torch", _REMEDY)
+    return Lock(
+        python=python,
+        torch=torch,
+        packages=packages,
+        digest=digest_of(files, base=folder),
+        versions=versions,
+        hashes={name: sha256 for name, (_, sha256) in pins.items() if sha256},
+    )
+
+
+def read_pins(path: Path) -> dict[str, tuple[str, str]]:
+    """Return version and sha256 of each package in one file, by name; the latter may be empty."""
+    pins: dict[str, tuple[str, str]] = {}
+    name = ""
+    for number, line in enumerate(_lines(path), start=1):
+        if line.startswith(_HASH) and name:
+            pins[name] = (pins[name][0], line.removeprefix(_HASH).rstrip(" \\"))
+        elif line.strip() and not line.startswith(("#", _HASH)):
             match = _PIN.match(line)
             if match is None:
                 raise EnvironmentSetupError(
                     f"lock file {path}, line {number}: not an exact version: {line.strip()!r}",
                     _REMEDY,
                 )
-            versions[match[1].lower()] = match[2]
-    if torch is not None and "torch" not in versions:
-        raise EnvironmentSetupError(f"lock file {torch}: torch is not in it", _REMEDY)
-    return Lock(
-        python="3.11",
-        torch=torch,
-        packages=packages,
-        digest=digest_of(files, base=folder),
-        versions=versions,
-    )
+            name = match[1].lower()
+            pins[name] = (match[2], "")
+    return pins
+
+
+def install_lock(folder: Path, lock: Lock, *, say: Say, wheels: Path | None) -> None:
+    """Install everything in a lock into the virtual environment ``folder``.
+
+    pip takes wheels from the folder ``wheels`` only, or from its index.
+    """
+    install = _installer(folder, say, wheels, "--python", str(folder / "bin" / "python"))
+    if lock.torch is not None:
+        version, torch = lock.versions["torch"], ["--requirement", str(lock.torch)]
+        say(f"torch {version}")
+        try:
+            install(torch, "pip cannot install torch")
+        except EnvironmentSetupError:
+            if wheels is not None or not version.endswith("+cpu"):
+                raise
+            # The wheel is not where pip looks by default: ask PyTorch's own index for it.
+            say(f"torch from {TORCH_CPU_INDEX}")
+            torch += ["--index-url", TORCH_CPU_INDEX]
+            install(torch, f"pip cannot install torch from {TORCH_CPU_INDEX}")
+    say(f"{len(lock.versions) - (lock.torch is not None)} packages")
+    packages = ["--require-hashes", "--requirement", str(lock.packages)]
+    install(packages, "pip cannot install the locked packages")
+
+
+def install_beside(folder: Path, lock: Path, *, python: str, say: Say, wheels: Path | None) -> None:
+    """Install a requirement file with hashes into a folder, for a Python (``X.Y``) elsewhere."""
+    words = ["--target", str(folder), "--python-version", python, "--require-hashes"]
+    words += ["--requirement", str(lock)]
+    install = _installer(folder, say, wheels)
+    install(words, f"pip cannot install the packages of {lock.name}")
+
+
+def _installer(
+    scratch: Path, say: Say, wheels: Path | None, *general: str
+) -> Callable[[Sequence[str], str], None]:
+    """Return what runs ``pip install`` with more words; the second argument says what failed."""
+    # What is imported is compiled then, which is a small part.
+    command = [*general, "install", "--no-deps", "--no-compile", "--only-binary=:all:"]
+    command.append("--progress-bar=off")
+    run = partial(run_pip, scratch=scratch, say=say)
+    if wheels is not None:
+        # Isolated: the host's pip settings may name another folder of wheels.
+        command += ["--isolated", "--no-index", "--find-links", str(wheels.resolve())]
+        run = partial(run, remedy=f"put the locked wheels into {wheels}")
+    return lambda words, failed: run([*command, *words], failed)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise EnvironmentSetupError(f"lock file {path}: {reason}", _REMEDY) from None

@@ -1,30 +1,29 @@
 """``numl_serving`` as a wheel: built once, by the kit's own Python, for all environments.
 
-Its native library is a plain shared object that any Python loads, so the environments need neither
-a compiler nor the tools that build a wheel. The compiler is the host's, or the one that
-``scripts/kit-environment`` installs where there is none.
+Its native library is a shared object that any Python loads, so no environment needs a compiler or
+build tools. The compiler is the host's, else the one that ``scripts/kit-environment`` installs.
 """
 
 from __future__ import annotations
 
+import hashlib
 import shutil
+import sys
+from contextlib import suppress
 from pathlib import Path
 
-from deploy.console import Say
-from deploy.environment.pip import PIP, run_pip
-from deploy.files import built_folder, digest_of, locked
+from deploy.environment.tars import CONTENT_EPOCH
+from deploy.host.console import Say
+from deploy.host.errors import EnvironmentSetupError
+from deploy.host.files import built_folder, digest_of, locked
+from deploy.host.pip import run_pip
+from deploy.host.programs import run
 
-# Every file in the wheel has this time, 1980-01-01: the first that a zip archive knows.
-_EPOCH = "315532800"
 _SOURCES = {".py", ".typed", ".cpp", ".h", ".map"}
 
 
 def serving_digest(source: Path) -> str:
-    """Return the digest of what the wheel is made from.
-
-    Args:
-        source: Folder of the ``numl_serving`` distribution (``envs/numl``).
-    """
+    """Return the digest of what the wheel is made from, given its source (``envs/numl``)."""
     files = [source / "pyproject.toml", source / "setup.py"]
     for folder in ("numl_serving", "native"):
         files += [path for path in (source / folder).rglob("*") if path.suffix in _SOURCES]
@@ -32,17 +31,14 @@ def serving_digest(source: Path) -> str:
 
 
 def serving_wheel(cache: Path, source: Path, say: Say) -> Path:
-    """Return the wheel, built if it is not in the cache.
-
-    Args:
-        cache: The kit's cache folder.
-        source: Folder of the ``numl_serving`` distribution (``envs/numl``).
-        say: Is told what happens.
-
-    Raises:
-        EnvironmentSetupError: With the reason if it cannot be built.
-    """
-    folder = cache / "serving" / serving_digest(source)[:16]
+    """Return the wheel, built from ``source`` if it is not in the cache."""
+    made, digest = cache / "serving", serving_digest(source)[:16]
+    compiler = compiler_of(source)
+    if compiler is None:
+        # A cache that several hosts share may have it, though this host could not make it.
+        for wheel in made.glob(f"{digest}-*/*.whl"):
+            return wheel
+    folder = made / f"{digest}-{hashlib.sha256((compiler or '').encode()).hexdigest()[:8]}"
     with locked(folder.with_suffix(".lock")):
         if not folder.exists():
             say("building numl_serving")
@@ -51,13 +47,21 @@ def serving_wheel(cache: Path, source: Path, say: Say) -> Path:
     return next(folder.glob("*.whl"))
 
 
+def compiler_of(source: Path) -> str | None:
+    """Return the compiler of the native library, with its version; None if this host has none."""
+    command = [sys.executable, str(source / "native" / "compiler.py")]
+    with suppress(EnvironmentSetupError):
+        return run(command, failed="no compiler", error=EnvironmentSetupError)
+    return None
+
+
 def _build(source: Path, folder: Path) -> None:
     # From a copy: setuptools leaves build folders beside what it builds.
     copy = folder / "source"
     ignored = shutil.ignore_patterns("build", "locks", "*.egg-info", "__pycache__")
     shutil.copytree(source, copy, ignore=ignored)
-    command = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
+    command = ["wheel", "--no-deps", "--no-build-isolation", "--quiet"]
     command += ["--wheel-dir", str(folder), str(copy)]
-    variables = {"SOURCE_DATE_EPOCH": _EPOCH}
+    variables = {"SOURCE_DATE_EPOCH": str(CONTENT_EPOCH)}
     run_pip(command, "pip cannot build numl_serving", scratch=folder, variables=variables)
     shutil.rmtree(copy)

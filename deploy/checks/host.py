@@ -1,0 +1,144 @@
+"""What doctor looks at on this host: GPUs, room, ports, certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from deploy.deployment.deployment import Deployment
+from deploy.deployment.ports import choose_ports
+from deploy.deployment.state import DeploymentFolder, DeploymentState
+from deploy.engines.base import ROOM
+from deploy.engines.choose import engine_named
+from deploy.engines.resolved import Resolved
+from deploy.host.errors import BuildError, KitError
+from deploy.host.finding import Finding, Level, ok, wrong
+from deploy.host.gpu import GpuStack, NoGpus
+from deploy.host.room import (
+    Demand,
+    FileSystem,
+    Room,
+    by_file_system,
+    check_temporary_folder,
+    check_writable,
+    file_system_of,
+    size,
+)
+
+_GPU = "GPU"
+_PORTS = "ports"
+_TLS = "TLS"
+_SOON = timedelta(days=30)
+
+
+def gpu_findings(resolved: Resolved) -> Iterator[Finding]:
+    """Return whether a deployment can use the GPUs that it wants, and what there are."""
+    wanted = resolved.deployment.flavour == "gpu"
+    yield from stack_findings(resolved.gpus, wanted=wanted)
+    if not wanted:
+        return
+    try:
+        plan = resolved.devices
+    except KitError as error:
+        yield wrong(_GPU, error)
+        return
+    for warning in plan.warnings:
+        yield Finding("warning", _GPU, warning)
+    yield ok(_GPU, f"up uses {', '.join(device.label for device in plan.devices)}")
+
+
+def stack_findings(found: GpuStack | NoGpus, *, wanted: bool) -> Iterator[Finding]:
+    """Return what there is; why a deployment that wants GPUs cannot use them is told elsewhere."""
+    if isinstance(found, NoGpus):
+        if not wanted:
+            yield ok(_GPU, f"{found.cause}; none is asked for")
+        return
+    names = ", ".join(gpu.label for gpu in found.gpus) or "no usable GPU"
+    yield ok(_GPU, f"NVIDIA driver {found.driver}: {names}")
+    for broken in found.broken:
+        yield Finding("warning", _GPU, broken.cause, broken.remedy)
+
+
+def room_findings(
+    rooms: Sequence[Room],
+    more: Sequence[Room] = (),
+    look: Callable[[Path], FileSystem] = file_system_of,
+) -> Iterator[Finding]:
+    """Return a finding per file system: a problem without ``rooms``, a warning without ``more``."""
+    for demand in by_file_system([*rooms, *more], look):
+        needed = Demand(tuple(room for room in demand.rooms if room in rooms), demand.free)
+        if needed.bytes > demand.free:
+            yield wrong(ROOM, needed.error())
+        elif demand.bytes > demand.free:
+            yield wrong(ROOM, demand.error(), "warning")
+        else:
+            folders = ", ".join(dict.fromkeys(str(room.folder) for room in demand.rooms))
+            yield ok(ROOM, f"{size(demand.free)} free for {folders}")
+
+
+def writable_findings(rooms: Sequence[Room], level: Level = "problem") -> Iterator[Finding]:
+    """Return a finding for each folder that this user can neither write to nor make."""
+    for room in rooms:
+        try:
+            check_writable([room])
+        except BuildError as error:
+            yield wrong(ROOM, error, level)
+
+
+def temporary_findings() -> Iterator[Finding]:
+    """Return a problem for each variable that names no usable folder for temporary files."""
+    for variable in ("TMPDIR", "APPTAINER_TMPDIR"):
+        try:
+            check_temporary_folder(variable)
+        except BuildError as error:
+            yield wrong(ROOM, error)
+
+
+def check_ports(deployment: Deployment) -> None:
+    """Check that the ports are free, or the deployment's own server's."""
+    # A server without a supervisor is stopped before another is started in its place.
+    if _own_server(deployment) is None:
+        choose_ports(deployment)
+
+
+def port_findings(deployment: Deployment) -> Iterator[Finding]:
+    """Return whether a server can listen there, and at which ports."""
+    state = _own_server(deployment)
+    if state is not None:
+        there = state.ports.model_dump().values()
+        yield ok(_PORTS, f"{', '.join(map(str, there))}: the deployment's own")
+        return
+    ports = choose_ports(deployment).model_dump().values()
+    yield ok(_PORTS, f"{', '.join(map(str, ports))} on {deployment.listen} are free")
+
+
+def _own_server(deployment: Deployment) -> DeploymentState | None:
+    """Return the state of a deployment whose server is alive on this host."""
+    folder = DeploymentFolder(deployment.name)
+    state = folder.state_here()
+    alive = state is not None and engine_named(state.engine).server(folder, state) is not None
+    return state if alive else None
+
+
+def tls_findings(deployment: Deployment) -> Iterator[Finding]:
+    """Return whether a deployment's certificate and key can be used; nothing if it has none."""
+    if deployment.tls is None:
+        return
+    from deploy.client.tls import check_server_files, day  # takes long, and few need it
+
+    certificate = check_server_files(deployment.tls)
+    end = certificate.not_after
+    detail = f"{deployment.tls.cert} is valid until {day(end)}"
+    if end - datetime.now(timezone.utc) < _SOON:
+        yield Finding("warning", _TLS, detail, "renew it, then restart the deployment")
+    else:
+        yield ok(_TLS, detail)
+    if not certificate.names:
+        # Clients in Python and C++ then compare its common name, if it is no address; Go's do not.
+        detail = (
+            f"{deployment.tls.cert} has no subject alternative names: clients that connect by "
+            "address reject it, and so do some that connect by name"
+        )
+        command = "openssl req -x509 ... -addext subjectAltName=DNS:HOST,IP:ADDRESS"
+        yield Finding("warning", _TLS, detail, f"make one that has them: {command}")

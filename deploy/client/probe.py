@@ -1,0 +1,99 @@
+"""Ask a server for readiness and for one inference with known values."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+
+from deploy.client.endpoint import Endpoint
+from deploy.client.transport import ServedModel, TritonTransport
+from deploy.host.errors import KitError, RequestError, ServerAwayError
+from deploy.triton.golden import GoldenEvent, difference
+
+
+class Probe:
+    """Asks one server, over a new connection each time: an idle one would delay its stop.
+
+    Args:
+        identity: The name that the server must give; None: any. If another server has taken the
+            port, that one answers.
+    """
+
+    def __init__(self, url: str, *, timeout: float = 10.0, identity: str | None = None) -> None:
+        self._endpoint = Endpoint.parse(url)
+        self._timeout = timeout
+        self._identity = identity
+
+    def server_ready(self) -> bool:
+        """Return whether the server is live and ready, and the expected one."""
+        try:
+            with self.connected() as transport:
+                return self.is_expected(transport) and transport.server_ready()
+        except KitError:
+            return False
+
+    def connected(self) -> AbstractContextManager[TritonTransport]:
+        """Return a connection for the length of a block."""
+        return closing(TritonTransport(self._endpoint, timeout=self._timeout))
+
+    def is_expected(self, transport: TritonTransport) -> bool:
+        """Return whether the server is the expected one."""
+        return self._identity in (None, transport.server_name())
+
+
+def ask_golden(transport: TritonTransport, model: str, golden: GoldenEvent) -> str | None:
+    """Return how a model's answer differs from its reference output, or None."""
+    from tritonclient.utils import np_to_triton_dtype
+
+    types = {name: str(np_to_triton_dtype(array.dtype)) for name, array in golden.inputs.items()}
+    served = ServedModel(model, types, tuple(golden.outputs), {})
+    answer = transport.infer(served, golden.inputs)
+    return difference(golden, {k: array for k, array in answer.items() if array is not None})
+
+
+@dataclass(frozen=True)
+class SmokeResult:
+    """The result of one smoke inference."""
+
+    model: str
+    ready: bool
+    error: str | None
+    seconds: float | None
+    compared: bool = True
+
+    @property
+    def ok(self) -> bool:
+        """Whether the model is ready and answered correctly."""
+        return self.ready and self.error is None
+
+    @property
+    def words(self) -> str:
+        """The result in a few words."""
+        if self.error is not None:
+            return self.error
+        if not self.compared:
+            return "ready; no golden.npz to compare with"
+        return f"correct, {1e3 * (self.seconds or 0):.0f} ms"
+
+
+def smoke(probe: Probe, model: str, golden: GoldenEvent | None) -> SmokeResult:
+    """Ask a model for its reference output; only whether it is ready if it has none."""
+    ready, error, seconds = False, None, None
+    try:
+        with probe.connected() as transport:
+            if not probe.is_expected(transport):
+                error = "another server answers at its port"
+            elif not transport.model_ready(model):
+                error = "the model is not ready"
+            else:
+                ready = True
+                if golden is not None:
+                    started = time.perf_counter()
+                    error = ask_golden(transport, model, golden)
+                    seconds = time.perf_counter() - started
+    except ServerAwayError as away:
+        ready, error = False, away.cause
+    except RequestError as refused:
+        error = refused.cause
+    return SmokeResult(model, ready, error, seconds, compared=golden is not None)

@@ -1,0 +1,218 @@
+"""Whether a service does what its clients rely on, seen from outside through one port.
+
+Over gRPC only gRPC is asked: an endpoint that speaks nothing but gRPC over TLS may answer 200 to
+any HTTP path.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from deploy.client.diagnosis import why_unreachable
+from deploy.client.endpoint import Endpoint, grpc_health
+from deploy.client.probe import ask_golden
+from deploy.client.transport import TritonTransport, no_triton, triton_reason
+from deploy.host.errors import ClientError, KitError, NoTritonError, RequestError, ServerAwayError
+from deploy.host.failures import diagnose
+from deploy.triton.card import CARD_FILE, read_card
+from deploy.triton.contract import Signature, breach
+from deploy.triton.golden import GoldenEvent, golden_of
+from deploy.triton.stage import VERSION, find_model
+
+_WRONG_VALUES = (
+    "if its weights are not the kit's: --repository DIR with their golden.npz; "
+    "otherwise check its weights and environment"
+)
+_LISTED = 10  # models named in a remedy
+
+State = Literal["right", "wrong", "failing", "unready", "unjudged", "unreachable"]
+"""What a check found: right or wrong values or tensors; ``failing``: the server says that the model
+is ready, but it gives no answer; ``unready``: the server says that it is not; ``unjudged``: ready,
+but nobody knows the right values; ``unreachable``: the server cannot be asked."""
+
+
+@dataclass(frozen=True)
+class ExpectedModel:
+    """What is expected of a model: its card's tensors, if it has one, and its reference output."""
+
+    signature: Signature | None
+    golden: GoldenEvent | None
+
+    @classmethod
+    def read(cls, repository: Path, model: str) -> ExpectedModel:
+        """Read it from a model repository."""
+        folder = find_model(repository, model)
+        weights = folder / VERSION
+        ours = (weights / CARD_FILE).exists()
+        return cls(read_card(weights).signature if ours else None, golden_of(folder))
+
+
+@dataclass(frozen=True)
+class Latency:
+    """How many seconds a model took, as a client with an open connection sees it."""
+
+    requests: int
+    median_s: float
+    worst_s: float
+
+
+@dataclass(frozen=True)
+class ModelCheck:
+    """The state of one model; ``wrong``: it answers, but not as it should."""
+
+    model: str
+    ready: bool
+    error: str | None = None
+    remedy: str | None = None
+    latency: Latency | None = None
+    wrong: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong with it."""
+        return self.error is None
+
+    @property
+    def state(self) -> State:
+        """What was found, in a word."""
+        if self.ok:
+            return "unjudged" if self.latency is None else "right"
+        if self.wrong:
+            return "wrong"
+        return "failing" if self.ready else "unready"
+
+
+@dataclass(frozen=True)
+class ServiceCheck:
+    """The state of a service; no models if it cannot be asked.
+
+    ``ready`` is what the server says of itself.
+    """
+
+    url: str
+    ready: bool = False
+    health: str | None = None
+    error: str | None = None
+    remedy: str | None = None
+    models: tuple[ModelCheck, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong with it."""
+        return self.error is None and all(model.ok for model in self.models)
+
+
+def check_service(
+    endpoint: Endpoint, models: Mapping[str, ExpectedModel], *, timeout: float, repeat: int
+) -> ServiceCheck:
+    """Check all that a service's clients rely on, with ``repeat`` inferences of each model."""
+    transport = TritonTransport(endpoint, timeout=timeout)
+    try:
+        ready = transport.server_ready()
+        if not ready:
+            # Raises NoTritonError for another web server, which has no readiness endpoint either.
+            # A Triton may keep its name to itself, or be stopping.
+            with suppress(RequestError, ServerAwayError):
+                transport.server_name()
+        health = None
+        if endpoint.protocol == "grpc":
+            health = grpc_health(endpoint, timeout=timeout)
+        checks = tuple(
+            _check_model(transport, endpoint, model, expected, repeat)
+            for model, expected in models.items()
+        )
+        error = remedy = None
+        if not ready or health == "not serving":
+            error = f"{endpoint.url}: the server says it is not ready"
+            remedy = _why_not_ready(transport)
+        return ServiceCheck(endpoint.url, ready, health, error, remedy, checks)
+    except KitError as error:
+        told = _diagnosed(endpoint, error, timeout)
+        return ServiceCheck(endpoint.url, error=told.cause, remedy=told.remedy)
+    finally:
+        transport.close()
+
+
+def _diagnosed(endpoint: Endpoint, error: KitError, timeout: float) -> KitError:
+    """Return the cause of a failed first call."""
+    if isinstance(error, ClientError):
+        return error
+    known = why_unreachable(endpoint, timeout=timeout)
+    if known is not None:
+        return known
+    if isinstance(error, RequestError):
+        return ClientError(f"{endpoint.url}: {error.cause}", error.remedy)
+    return error
+
+
+def _check_model(
+    transport: TritonTransport, endpoint: Endpoint, model: str, expected: ExpectedModel, repeat: int
+) -> ModelCheck:
+    golden, ready = expected.golden, False
+    try:
+        ready = transport.model_ready(model)
+        if not ready:
+            return ModelCheck(model, ready, *_why_model_not_ready(transport, endpoint, model))
+        if expected.signature is not None:
+            broken = breach(_signature(transport, endpoint, model), expected.signature)
+            if broken is not None:
+                error = f"model {model} breaks the wire contract: {broken}"
+                remedy = "correct its config.pbtxt: existing clients cannot use it"
+                return ModelCheck(model, ready, error, remedy, wrong=True)
+        if golden is None:
+            return ModelCheck(model, ready)
+        seconds = []
+        for _ in range(repeat):
+            started = time.perf_counter()
+            wrong = ask_golden(transport, model, golden)
+            seconds.append(time.perf_counter() - started)
+            if wrong is not None:
+                error = f"model {model} answers wrongly: {wrong}"
+                return ModelCheck(model, ready, error, _WRONG_VALUES, wrong=True)
+    except NoTritonError:
+        raise  # reported once, for all models
+    except KitError as failed:
+        known = diagnose(failed.cause)
+        advice = failed.remedy if known is None else known.remedy
+        return ModelCheck(model, ready, f"model {model}: {failed.cause}", advice)
+    latency = Latency(repeat, statistics.median(seconds), max(seconds))
+    return ModelCheck(model, ready, latency=latency)
+
+
+def _signature(transport: TritonTransport, endpoint: Endpoint, model: str) -> Signature:
+    try:
+        return Signature.read(transport.metadata(model), transport.configuration(model))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise no_triton(endpoint) from error
+
+
+def _why_model_not_ready(
+    transport: TritonTransport, endpoint: Endpoint, model: str
+) -> tuple[str, str | None]:
+    index = transport.index()
+    if index is None:
+        error = f"{endpoint.url} does not serve model {model}, or it is not ready"
+        return error, "read the server's log; it does not list its models"
+    if model not in index:
+        there = ", ".join(sorted(index)[:_LISTED]) or "none"
+        error = f"{endpoint.url} serves no model {model}"
+        return error, f"choose from those it serves with --models: {there}"
+    state, reason = index[model]
+    known = diagnose(f"failed to load '{model}' version 1: {reason}") if reason else None
+    # As in "Internal: ValueError: ...", without the traceback.
+    said = triton_reason(reason).partition(": ")[2] or state.lower() or "it has no version"
+    remedy = known.remedy if known is not None else "wait until it is loaded, or read the log"
+    return f"model {model} is not ready: {said}", remedy
+
+
+def _why_not_ready(transport: TritonTransport) -> str:
+    waiting = [m for m, (state, _) in sorted((transport.index() or {}).items()) if state != "READY"]
+    if not waiting:
+        return "wait until it has started, or read its log"
+    return f"read the server's log about these models: {', '.join(waiting[:_LISTED])}"

@@ -1,0 +1,188 @@
+"""TLS files: what a certificate says, and whether the files can be used, before they are needed."""
+
+from __future__ import annotations
+
+import shlex
+import ssl
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from deploy.deployment.deployment import Tls
+from deploy.host.errors import DeploymentError
+
+Role = Literal["server", "client"]
+# The options that name certificate and private key.
+_OPTIONS: Mapping[Role, tuple[str, str]] = {
+    "server": ("--tls-cert", "--tls-key"),
+    "client": ("--cert", "--key"),
+}
+_PURPOSE = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "client": ExtendedKeyUsageOID.CLIENT_AUTH}
+_NAMED = (NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME, NameOID.ORGANIZATIONAL_UNIT_NAME)
+_GRPC_TIMEOUT_S = 5.0
+_Extension = TypeVar("_Extension", bound=x509.ExtensionType)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What a certificate says."""
+
+    subject: str
+    issuer: str
+    names: tuple[str, ...]
+    not_before: datetime
+    not_after: datetime
+
+    @classmethod
+    def of(cls, found: x509.Certificate) -> Certificate:
+        """Read a parsed certificate."""
+        common = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        names = _extension(found, x509.SubjectAlternativeName) or ()
+        return cls(
+            subject=str(common[0].value) if common else _person(found.subject),
+            issuer=_person(found.issuer),
+            names=tuple(
+                str(n.value) for n in names if isinstance(n, x509.DNSName | x509.IPAddress)
+            ),
+            not_before=found.not_valid_before_utc,
+            not_after=found.not_valid_after_utc,
+        )
+
+    @property
+    def host(self) -> str:
+        """A host name that it is for, whether or not there is such a host."""
+        # Without alternative names, gRPC compares the subject's.
+        return self.names[0].replace("*", "any", 1) if self.names else self.subject
+
+
+def day(time: datetime) -> str:
+    """Return ``time`` as messages have it."""
+    return f"{time:%Y-%m-%d %H:%M} UTC"
+
+
+def check_pair(cert: Path, key: Path, *, role: Role) -> Certificate:
+    """Check that a certificate and its private key can be used now; return what it says."""
+    certificate = read_pair(cert, key, role=role)
+    now, end, begin = datetime.now(timezone.utc), certificate.not_after, certificate.not_before
+    if end < now:
+        raise DeploymentError(f"certificate {cert}: expired on {day(end)}", "renew it")
+    if begin > now:
+        cause = f"certificate {cert}: valid only from {day(begin)}"
+        raise DeploymentError(cause, "check this host's clock (date)")
+    return certificate
+
+
+def read_pair(cert: Path, key: Path, *, role: Role) -> Certificate:
+    """Check a certificate and its private key, but for the dates; return what it says."""
+    cert_option, key_option = _OPTIONS[role]
+    found = _certificates(cert, "certificate", cert_option)[0]
+    secret = _read(key, "private key", key_option)
+    try:
+        private = load_pem_private_key(secret, None)
+    except TypeError:
+        cause = f"private key {key}: needs a passphrase, which nobody can type at a server's start"
+        remedy = f"openssl pkey -in {shlex.quote(str(key))} -out PLAIN.key; chmod 600 PLAIN.key"
+        raise DeploymentError(cause, remedy) from None
+    except (ValueError, UnsupportedAlgorithm):
+        held = "no private key"
+        if b"PRIVATE KEY-----" in secret:
+            held = "a damaged private key, or one of an unknown kind,"
+        elif b"BEGIN CERTIFICATE" in secret:
+            held = "a certificate, no private key"
+        raise DeploymentError(f"private key {key}: holds {held} in PEM form") from None
+    if private.public_key() != found.public_key():
+        raise DeploymentError(f"certificate {cert}: does not belong to the private key {key}")
+    usage = _extension(found, x509.ExtendedKeyUsage)
+    if usage and not {_PURPOSE[role], ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE} & set(usage):
+        raise DeploymentError(f"certificate {cert}: is not made for a {role}")
+    try:
+        # OpenSSL has demands of its own, on the length of a key for example.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+    except ssl.SSLError as error:
+        reason = (error.reason or str(error)).lower().replace("_", " ")
+        raise DeploymentError(f"certificate {cert}: not usable: {reason}") from None
+    return Certificate.of(found)
+
+
+def check_server_files(tls: Tls) -> Certificate:
+    """Check the TLS files of a server, and return what its certificate says."""
+    certificate = check_pair(tls.cert, tls.key, role="server")
+    refused = _why_grpc_refuses(tls, certificate.host)
+    if refused is not None:
+        cause = f"certificate {tls.cert}: gRPC clients reject it: {refused}"
+        remedy = "use one with an RSA or ECDSA key, for the names clients ask for"
+        raise DeploymentError(cause, remedy)
+    if tls.ca is not None:
+        check_authorities(tls.ca, "--tls-ca")
+    return certificate
+
+
+def check_authorities(path: Path, option: str) -> None:
+    """Check a file of certificates to trust, which ``option`` named."""
+    _certificates(path, "authority", option)
+
+
+def _why_grpc_refuses(tls: Tls, host: str) -> str | None:
+    """Return why a gRPC client breaks off with a gRPC server that has these files, or None.
+
+    gRPC's TLS library accepts less than others: no Python client ever reaches an Ed25519 key.
+    """
+    import grpc
+
+    chain = tls.cert.read_bytes()
+    server = grpc.server(ThreadPoolExecutor(1))
+    try:
+        secrets = grpc.ssl_server_credentials([(tls.key.read_bytes(), chain)])
+        port = server.add_secure_port("127.0.0.1:0", secrets)
+        server.start()
+        options = (("grpc.ssl_target_name_override", host), ("grpc.enable_http_proxy", 0))
+        trusting = grpc.ssl_channel_credentials(root_certificates=chain)
+        with grpc.secure_channel(f"127.0.0.1:{port}", trusting, options) as channel:
+            channel.unary_unary("/none/None")(b"", timeout=_GRPC_TIMEOUT_S)
+    except grpc.RpcError as error:
+        # The server has no methods: to be told so is to have reached it.
+        reached = error.code() is grpc.StatusCode.UNIMPLEMENTED
+        return None if reached else str(error.details()).rpartition(": ")[2]
+    except RuntimeError:
+        return "its private key is of an unsupported kind"
+    finally:
+        server.stop(None)
+    return None
+
+
+def _certificates(path: Path, what: str, option: str) -> list[x509.Certificate]:
+    text = _read(path, what, option)
+    try:
+        return x509.load_pem_x509_certificates(text)
+    except ValueError:
+        held = "a damaged certificate" if b"BEGIN CERTIFICATE" in text else "no certificate"
+        raise DeploymentError(f"{what} {path}: holds {held} in PEM form") from None
+
+
+def _read(path: Path, what: str, option: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
+        cause = f"{what} {path}: {reason}"
+        raise DeploymentError(cause, f"{option} with a readable file") from None
+
+
+def _extension(found: x509.Certificate, kind: type[_Extension]) -> _Extension | None:
+    try:
+        return found.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
+
+
+def _person(name: x509.Name) -> str:
+    values = [str(a.value) for oid in _NAMED for a in name.get_attributes_for_oid(oid)[:1]]
+    return ", ".join(values) or "nobody"

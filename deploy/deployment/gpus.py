@@ -1,0 +1,303 @@
+"""Which GPUs a launch uses, decided from what is asked for and what is there.
+
+A server is given its GPUs by their UUIDs in CUDA_VISIBLE_DEVICES, with every engine. It counts
+those, and only those, from 0 on: these are the numbers in its instance groups. Without that
+Triton would reserve memory on every GPU of the host, CUDA would number them by speed and not as
+``nvidia-smi`` does, and a MIG instance, which has no number, could not be used at all.
+
+Source: CUDA Programming Guide, "CUDA Environment Variables"; MIG User Guide, "CUDA Device
+Enumeration".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from deploy.deployment.deployment import DEVICE_PATTERN
+from deploy.host.errors import DeploymentError, GpuError
+from deploy.host.gpu import Device, Gpu, GpuStack, MigInstance, NoGpus
+
+# Expected of a model's process, not measured: its CUDA context takes about half of it.
+PROCESS_BYTES = 1 << 30
+# From this driver release on a process sees several MIG instances, and whole GPUs beside them.
+_SEVERAL_INSTANCES_DRIVER = 570
+_MIB = 1 << 20
+
+
+class CudaFamily(NamedTuple):
+    """The oldest driver and GPUs that run software built for CUDA releases of a major number."""
+
+    driver: int
+    compute_capability: tuple[int, int]
+
+
+# Drivers: CUDA Compatibility, "Minor Version Compatibility", table 1
+# (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
+# GPUs: cuFFT, "Deprecated Functionality" (5.0 from CUDA 12.0 on); CUDA 12.9 release notes,
+# "Deprecated Architectures" (Maxwell to Volta, below 7.5, end with CUDA 12). The locked torch
+# for CUDA 13.0 says of itself that it is built for 7.5 to 12.0.
+CUDA_FAMILIES = {
+    12: CudaFamily(driver=525, compute_capability=(5, 0)),
+    13: CudaFamily(driver=580, compute_capability=(7, 5)),
+}
+
+
+@dataclass(frozen=True)
+class GpuNeeds:
+    """What a piece of software asks for.
+
+    Attributes:
+        software: Its name and version, as in ``Triton 24.10``.
+        cuda: The CUDA it is built for, as in ``12.6.2``.
+        driver: The oldest driver release that its maker names.
+        compute_capability: The oldest GPUs it supports.
+    """
+
+    software: str
+    cuda: str
+    driver: int
+    compute_capability: tuple[int, int]
+
+    @property
+    def oldest_driver(self) -> int:
+        """The driver release below which it cannot run: that of its CUDA family."""
+        return CUDA_FAMILIES[int(self.cuda.partition(".")[0])].driver
+
+    @property
+    def wanted_driver(self) -> int:
+        """The driver release to install for it."""
+        return max(self.driver, self.oldest_driver)
+
+
+def cuda_needs(software: str, cuda: str) -> GpuNeeds:
+    """Return the needs of software whose maker names nothing but its CUDA; KeyError: unknown."""
+    family = CUDA_FAMILIES[int(cuda.partition(".")[0])]
+    return GpuNeeds(software, cuda, family.driver, family.compute_capability)
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """The devices of a launch, in the order in which the server counts them; none: CPUs."""
+
+    devices: tuple[Device, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The devices' numbers as the server counts them, for its instance groups."""
+        return tuple(range(len(self.devices)))
+
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """The devices' UUIDs, as a container engine wants them."""
+        return tuple(device.uuid for device in self.devices)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the server's environment must hold: it sees these devices and no others."""
+        return {"CUDA_VISIBLE_DEVICES": ",".join(self.uuids)}
+
+
+ON_CPU = DevicePlan()
+
+
+def device_names(text: str) -> tuple[str, ...]:
+    """Return the devices that a flag's value names."""
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if not DEVICE_PATTERN.fullmatch(name):
+            example = "--gpu 0,1 or --gpu MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f"
+            cause = f"--gpu {text!r}: {name!r} is neither the number nor the UUID of a GPU"
+            raise DeploymentError(cause, f"as in {example} (nvidia-smi -L lists them)")
+    return names
+
+
+def plan_gpus(
+    names: Sequence[str],
+    found: GpuStack | NoGpus,
+    *,
+    needs: Sequence[GpuNeeds],
+    processes: int,
+    visible: str | None,
+) -> DevicePlan:
+    """Choose the devices of a launch that was asked to use GPUs.
+
+    Args:
+        names: Numbers and UUIDs of the devices asked for, as :func:`device_names` gives them;
+            none: those that CUDA_VISIBLE_DEVICES names, else every whole GPU that fits, else
+            the one MIG instance there is.
+        processes: Processes of models on each device.
+        visible: The caller's CUDA_VISIBLE_DEVICES, by which a batch system says which devices
+            a job has been given, or None if it is not set.
+    """
+    if isinstance(found, NoGpus):
+        raise GpuError(found.cause, found.remedy)
+    warnings = _check_driver(found.driver, found.driver_release, needs)
+    given = _all(found.gpus) if visible is None else _given(found, visible)
+    if names or visible is not None:
+        devices = [_named(name, found) for name in names] if names else given
+        for device in devices:
+            if device not in _all(given):
+                given_here = f"this shell has been given: CUDA_VISIBLE_DEVICES={visible!r}"
+                cause = f"{device.label} is not among those that {given_here}"
+                raise GpuError(cause, "leave it out of --gpu, or unset CUDA_VISIBLE_DEVICES")
+            _check(device, given, needs)
+    else:
+        devices, left_out = _any(found, needs)
+        warnings += left_out
+    _check_together(devices, found)
+    warnings += [w for device in devices for w in _memory_warnings(device, processes)]
+    return DevicePlan(tuple(devices), tuple(warnings))
+
+
+def _check_driver(driver: str, release: int, needs: Sequence[GpuNeeds]) -> list[str]:
+    """Return warnings; raise if the driver is too old for any of ``needs``."""
+    unmet = [need for need in needs if release < need.oldest_driver]
+    if unmet:
+        most = max(unmet, key=lambda need: need.wanted_driver)
+        wanted = f"driver {most.wanted_driver} or later"
+        cause = f"NVIDIA driver {driver} is too old for {most.software}"
+        remedy = f"install NVIDIA's {wanted}, or start with --cpu"
+        raise GpuError(f"{cause}: CUDA {most.cuda} needs {wanted}", remedy)
+    return [
+        f"NVIDIA driver {driver} is older than the {need.driver} that NVIDIA names for "
+        f"{need.software}; CUDA {need.cuda} works from {need.oldest_driver} on"
+        for need in needs
+        if release < need.driver
+    ]
+
+
+def _given(found: GpuStack, visible: str) -> list[Device]:
+    """Return the devices of CUDA_VISIBLE_DEVICES: by CUDA's rule, up to the first unknown one."""
+    given: list[Device] = []
+    for name in map(str.strip, visible.split(",")):
+        if not DEVICE_PATTERN.fullmatch(name):
+            break
+        _refuse_broken(name, found)
+        matches = _matches(name, found)
+        if len(matches) != 1:
+            break
+        given += matches
+    if not given:
+        cause = f"this shell has been given no GPU: CUDA_VISIBLE_DEVICES={visible!r}"
+        remedy = "ask the batch system for one, unset CUDA_VISIBLE_DEVICES, or start with --cpu"
+        raise GpuError(cause, remedy)
+    return given
+
+
+def _named(name: str, found: GpuStack) -> Device:
+    matches = _matches(name, found)
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        uuids = ", ".join(device.uuid for device in matches)
+        raise GpuError(f"{name} matches {len(matches)} UUIDs", f"write more of it: {uuids}")
+    _refuse_broken(name, found)
+    what = f"GPU {name}" if name.isdecimal() else name
+    there = ", ".join(device.label for device in _all(found.gpus)) or "none that can be used"
+    raise GpuError(f"{what} is not there", f"there are: {there}")
+
+
+def _refuse_broken(name: str, found: GpuStack) -> None:
+    for broken in found.broken:
+        if name.isdecimal() and broken.index == int(name):
+            raise GpuError(broken.cause, broken.remedy)
+
+
+def _matches(name: str, found: GpuStack) -> list[Device]:
+    if name.isdecimal():
+        return [gpu for gpu in found.gpus if gpu.index == int(name)]
+    return [d for d in _all(found.gpus) if d.uuid.lower().startswith(name.lower())]
+
+
+def _all(devices: Sequence[Device]) -> list[Device]:
+    """Return devices with the MIG instances that they are divided into."""
+    found: list[Device] = []
+    for device in devices:
+        found += [device, *(device.instances if isinstance(device, Gpu) else ())]
+    return found
+
+
+def _any(found: GpuStack, needs: Sequence[GpuNeeds]) -> tuple[list[Device], list[str]]:
+    """Return every whole GPU that fits, else the only MIG instance; and what is left out, why."""
+    devices: list[Device] = []
+    faults: list[GpuError] = []
+    for gpu in found.gpus:
+        try:
+            _check(gpu, found.gpus, needs)
+            devices.append(gpu)
+        except GpuError as fault:
+            faults.append(fault)
+    faults += [GpuError(broken.cause, broken.remedy) for broken in found.broken]
+    if devices:
+        return devices, [f"left out: {fault.cause}" for fault in faults]
+    parts = [part for gpu in found.gpus for part in gpu.instances]
+    if len(parts) == 1:
+        _check(parts[0], found.gpus, needs)
+        return [parts[0]], []
+    if parts:
+        cause = f"the GPUs here are divided by MIG into {len(parts)} instances: name those to use"
+        raise GpuError(cause, _instances_remedy(parts))
+    raise faults[0]
+
+
+def _check(device: Device, others: Sequence[Device], needs: Sequence[GpuNeeds]) -> None:
+    """Raise if ``device`` by itself cannot be used; the remedy names those ``others`` that can."""
+    if isinstance(device, Gpu) and device.divided:
+        make = f"make an instance of it (sudo nvidia-smi mig -i {device.index} -cgi PROFILE -C)"
+        remedy = f"{make}, or switch MIG off (sudo nvidia-smi -i {device.index} -mig 0)"
+        if device.instances:
+            remedy = _instances_remedy(device.instances)
+        raise GpuError(f"{device.label} is divided by MIG and cannot be used whole", remedy)
+    unmet = [need for need in needs if device.compute_capability < need.compute_capability]
+    if unmet:
+        most = max(unmet, key=lambda need: need.compute_capability)
+        fits = [
+            str(other.index)
+            for other in others
+            if isinstance(other, Gpu)
+            and not other.divided
+            and other.compute_capability >= most.compute_capability
+        ]
+        has = f"{device.label} has compute capability {_dotted(device.compute_capability)}"
+        cause = f"{has}, {most.software} needs {_dotted(most.compute_capability)} or later"
+        raise GpuError(cause, f"--gpu {','.join(fits)}" if fits else "start with --cpu")
+
+
+def _check_together(devices: Sequence[Device], found: GpuStack) -> None:
+    """Raise if ``devices`` cannot be used by one server."""
+    seen: dict[tuple[int, int], MigInstance] = {}
+    for number, device in enumerate(devices):
+        if device in devices[:number]:
+            raise GpuError(f"{device.label} is named twice", "name each device once")
+        if not isinstance(device, MigInstance):
+            continue
+        if len(devices) > 1 and found.driver_release < _SEVERAL_INSTANCES_DRIVER:
+            limit = "a server uses one MIG instance and nothing beside it"
+            remedy = f"--gpu {device.uuid}, and another deployment for each other device"
+            newer = f"or driver {_SEVERAL_INSTANCES_DRIVER}"
+            raise GpuError(f"with NVIDIA driver {found.driver} {limit}", f"{remedy}; {newer}")
+        other = seen.setdefault((device.gpu, device.gpu_instance), device)
+        if other is not device:
+            cause = f"{other.label} and {device.uuid} share a GPU instance, of which CUDA uses one"
+            raise GpuError(cause, f"--gpu with one of the two, as in --gpu {other.uuid}")
+
+
+def _memory_warnings(device: Device, processes: int) -> Iterator[str]:
+    memory, expected = device.memory, processes * PROCESS_BYTES
+    if memory is not None and memory.free < expected:
+        yield (
+            f"{device.label} has {memory.free // _MIB} MiB free of {memory.total // _MIB}: "
+            f"its models' processes ({processes}) are expected to take {expected // _MIB}"
+        )
+
+
+def _instances_remedy(instances: Sequence[MigInstance]) -> str:
+    named = ", ".join(f"--gpu {part.uuid} ({part.name.rpartition(' ')[2]})" for part in instances)
+    return f"one of: {named}"
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,142 @@
+"""The flags that describe a deployment, for each command that makes or starts one."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, get_args
+
+from deploy.deployment.deployment import EngineName, Ports
+from deploy.deployment.gpus import device_names
+from deploy.host.cli import assignments
+from deploy.host.command_line import Parser
+from deploy.host.errors import DeploymentError
+
+
+def add_model_options(flags: Parser) -> None:
+    """Add the deployment file and the flags that say which models are served, and how."""
+    add = flags.add_argument
+    add("file", nargs="?", type=Path, help="a deployment file (TOML)")
+    device = flags.add_mutually_exclusive_group()
+    device.add_argument("--cpu", action="store_true", help="on CPUs (the default)")
+    gpus = "on GPUs: those named, by number or UUID, or all that can be used"
+    device.add_argument("--gpu", nargs="?", const="", metavar="0,1", help=gpus)
+    models = "models to serve, comma separated (default: the kit's three, and all of --models-dir)"
+    add("--models", help=models)
+    own = "own weights: a Lightning checkpoint, or a folder with weights.safetensors"
+    add("--checkpoint", action="append", metavar="MODEL=PATH", help=own)
+    norm = "feature normalisation for a checkpoint that has none (JSON, HDF5 or npz)"
+    add("--norm", action="append", metavar="MODEL=FILE", help=norm)
+
+
+def add_deployment_options(flags: Parser) -> None:
+    """Add the deployment file and the flags that are laid over it to a parser with ``--name``."""
+    flags.set_defaults(name=None)  # so that the file's name counts where none is given
+    add_model_options(flags)
+    add = flags.add_argument
+    engines = ("auto", *get_args(EngineName))
+    add("--engine", choices=engines, help="what runs the server (default: auto)")
+    own = "a model repository of your own, served beside the kit's; nothing in it is changed"
+    add("--models-dir", type=Path, metavar="DIR", help=own)
+    add("--listen", help="address to listen on (default: 127.0.0.1)")
+    add("--ports", metavar="HTTP,GRPC,METRICS", help="ports (default: the first three free)")
+    for flag, what in (
+        ("--tls-cert", "encrypt gRPC with this certificate (PEM); HTTP stays on 127.0.0.1"),
+        ("--tls-key", "its private key (PEM)"),
+        ("--tls-ca", "accept only clients with a certificate of this authority (mutual TLS)"),
+    ):
+        add(flag, type=Path, metavar="FILE", help=what)
+    add("--image", help="the image, or the .sif (default: the one that numlkit build has made)")
+    add(
+        "--env",
+        choices=("unpacked", "packed"),
+        help="packed: a stock image of Triton (--image; default: NVIDIA's) with the packed "
+        "environment, extracted at every start (default: unpacked, in the kit's image)",
+    )
+    add("--archive", type=Path, help="the packed environment (default: the newest that was built)")
+    for flag, what in (
+        ("--instances", "instances of each model (default: one per core, or one on each GPU)"),
+        ("--threads", "threads of each instance of a model of your own; the kit's have one (1)"),
+        ("--cpus", "cores the server may use (default: all)"),
+        ("--timeout", "seconds to become ready (default: 120)"),
+    ):
+        add(flag, type=as_number, help=what)
+    add("--memory", help="memory the server may use, as in 4g (default: no limit)")
+    add("--shm-size", help="shared memory of a Docker container (default: 1g)")
+    add(
+        "--shared-memory",
+        action="store_const",
+        const=True,
+        help="let clients pass tensors in shared memory (engine local); any process of this host "
+        "that can reach the port may then have the server read and write POSIX shared memory",
+    )
+    no_heal = "do not restart crashed processes"
+    add("--no-heal", action="store_const", const=False, dest="heal", help=no_heal)
+
+
+def as_number(text: str) -> int | float | str:
+    """Return ``text`` as a number if it is one; else as it is, for the deployment to refuse."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def deployment_words(words: Sequence[str]) -> list[str]:
+    """Return the words of ``up``'s command line that describe a deployment, in their order."""
+    others = Parser(add_help=False)
+    for flag in ("--dry-run", "--json", "--quiet"):
+        others.add_argument(flag, action="store_true")
+    return others.parse_known_args(words)[1]
+
+
+def overrides(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what the flags say, for :func:`deploy.deployment.deployment.load_deployment`."""
+    ports = None
+    if options.ports is not None:
+        numbers = options.ports.split(",")
+        if len(numbers) != 3:
+            what = "three numbers, HTTP,GRPC,METRICS"
+            raise DeploymentError(f"--ports: {options.ports!r} is not {what}")
+        ports = dict(zip(Ports.model_fields, map(as_number, numbers), strict=True))
+    named = (
+        "name", "engine", "image", "env", "listen", "instances", "threads", "cpus", "memory",
+        "shm_size", "shared_memory", "heal", "timeout",
+    )  # fmt: skip
+    return {
+        **model_overrides(options),
+        **{field: getattr(options, field) for field in named},
+        **{
+            field: path.absolute()
+            for field in ("archive", "models_dir")
+            if (path := getattr(options, field)) is not None
+        },
+        "ports": ports,
+        "tls": _tls_files(options),
+    }
+
+
+def model_overrides(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what the flags of :func:`add_model_options` say, likewise."""
+    return {
+        **_device(options),
+        "models": tuple(options.models.split(",")) if options.models is not None else None,
+        "checkpoints": assignments(options.checkpoint, "--checkpoint"),
+        "norms": assignments(options.norm, "--norm"),
+    }
+
+
+def _device(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what ``--cpu`` and ``--gpu`` say."""
+    if options.cpu:
+        return {"flavour": "cpu", "devices": ()}
+    if options.gpu is None:
+        return {}
+    return {"flavour": "gpu", "devices": device_names(options.gpu) if options.gpu else ()}
+
+
+def _tls_files(options: argparse.Namespace) -> dict[str, Path] | None:
+    given = {"cert": options.tls_cert, "key": options.tls_key, "ca": options.tls_ca}
+    return {use: path.absolute() for use, path in given.items() if path is not None} or None

@@ -1,0 +1,93 @@
+"""What a launch does, rendered before it is done: pure data."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from deploy.deployment.deployment import Deployment, EngineName, Ports
+
+
+class Mount(BaseModel):
+    """A file or folder of the host, seen in the container."""
+
+    model_config = ConfigDict(frozen=True)
+
+    source: Path
+    target: Path
+    writable: bool = False
+
+
+def mount_field(mount: Mount, target: str, read_only: str) -> str:
+    """Return a mount as Docker's and Apptainer's ``--mount`` read it: a line of CSV.
+
+    Args:
+        target: What the program calls the mount's place in the container.
+        read_only: What it calls a mount that cannot be written.
+    """
+    fields = ["type=bind", f"source={mount.source}", f"{target}={mount.target}"]
+    if not mount.writable:
+        fields.append(read_only)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(fields)
+    return text.getvalue()
+
+
+class ContainerPlan(BaseModel):
+    """The container around a server.
+
+    Attributes:
+        image: The image's name in the Docker engine, or the path of a .sif.
+        user: ``uid:gid`` of its processes; None: the image's own user, or the calling user.
+        limits: Its limits of resources that are not the host's usual ones, by name.
+        extracted_bytes: What the server extracts to /tmp: packed environments.
+        health: The command by which the engine itself looks after it; empty: none.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    image: str
+    name: str
+    user: str | None = None
+    mounts: tuple[Mount, ...]
+    limits: tuple[tuple[str, int], ...] = ()
+    gpus: tuple[str, ...] = ()
+    extracted_bytes: int = 0
+    health: tuple[str, ...] = ()
+
+
+class LaunchPlan(BaseModel):
+    """Everything a launch does, rendered; ``--dry-run`` shows it, the supervisor runs it.
+
+    Attributes:
+        arguments: The server's command line, as it is in the container if there is one.
+        variables: The server's whole environment; in a container, what is added to it.
+        instances: How many processes serve each model.
+        shm_prefix: Start of the names of its shared memory regions.
+        identity: What the server calls itself.
+        artefact: Digest of execution environment and model files.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    deployment: Deployment
+    engine: EngineName
+    ports: Ports
+    arguments: tuple[str, ...]
+    variables: dict[str, str]
+    repository: Path
+    instances: dict[str, int]
+    shm_prefix: str
+    identity: str
+    artefact: str
+    log: Path
+    container: ContainerPlan | None = None
+
+    @property
+    def contained(self) -> ContainerPlan:
+        """The container, in a plan that has one."""
+        assert self.container is not None
+        return self.container

@@ -1,0 +1,59 @@
+"""Ports for a server: checked if given, found if not."""
+
+from __future__ import annotations
+
+import errno
+import random
+import socket
+
+from deploy.deployment.deployment import Deployment, Ports
+from deploy.host.errors import DeploymentError
+
+_FIRST, _LAST, _STEP = 8000, 9000, 10
+
+
+def is_free(address: str, port: int) -> bool:
+    """Return whether a server could listen on ``address``:``port`` now."""
+    family, kind, protocol, _, where = socket.getaddrinfo(
+        address, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+    )[0]
+    with socket.socket(family, kind, protocol) as probe:
+        # As servers do: a connection that is still closing does not hold the port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(where)
+            probe.listen(1)
+        except PermissionError:
+            raise DeploymentError(f"ports: this user may not listen on port {port}") from None
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                cause = f"listen: {address!r} is not an address of this host"
+                raise DeploymentError(cause) from None
+            return False
+    return True
+
+
+def choose_ports(deployment: Deployment) -> Ports:
+    """Return the ports asked for, if free; without any, 8000 to 8002 or any three that are free.
+
+    Any, because a server takes its ports seconds after they were chosen: others that start
+    meanwhile would all choose the same next ones.
+    """
+    wanted, address = deployment.ports, deployment.listen
+    addresses = dict.fromkeys(Ports.model_fields, deployment.http_listen) | {"grpc": address}
+    if wanted is not None:
+        for use, port in wanted.model_dump().items():
+            if not is_free(addresses[use], port):
+                cause = f"ports: {use} port {port} on {addresses[use]} is taken by another program"
+                remedy = (
+                    "other ports (--ports HTTP,GRPC,METRICS), or none: free ones are then found"
+                )
+                raise DeploymentError(cause, remedy)
+        return wanted
+    others = range(_FIRST + _STEP, _LAST, _STEP)
+    for first in (_FIRST, *random.sample(others, len(others))):
+        found = Ports(http=first, grpc=first + 1, metrics=first + 2)
+        if all(is_free(addresses[use], port) for use, port in found.model_dump().items()):
+            return found
+    cause = f"ports: no three free ports between {_FIRST} and {_LAST} on {address}"
+    raise DeploymentError(cause, "--ports HTTP,GRPC,METRICS")

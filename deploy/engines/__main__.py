@@ -1,0 +1,53 @@
+"""The supervisor's process: ``python -m deploy.engines FOLDER``."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+from deploy.client.probe import Probe
+from deploy.deployment.state import DeploymentFolder, endpoint, reachable_host
+from deploy.engines.choose import engine_named
+from deploy.engines.supervise import Supervisor
+from deploy.triton.golden import golden_of
+
+
+def main(argument: str) -> int:
+    """Run the deployment whose folder is ``argument``; return the exit status."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    path = Path(argument)
+    folder = DeploymentFolder(path.name, path.parent)
+    with folder.lock_file.open("a") as lock:
+        # One supervisor per deployment: the lock is held for the life of this process.
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logging.error("deployment %s already has a supervisor", folder.name)
+            return 1
+        plan = folder.plan()
+        if plan is None:
+            logging.error("no plan in %s", path)
+            return 1
+        engine = engine_named(plan.engine)
+        if plan.deployment.cpus is not None and not engine.own_cores:
+            # Inherited by all that this process starts. Chosen at random, so that several
+            # deployments do not share the first cores.
+            usable = sorted(os.sched_getaffinity(0))
+            chosen = random.sample(usable, min(plan.deployment.cpus, len(usable)))
+            os.sched_setaffinity(0, chosen)
+        golden = {model: golden_of(plan.repository / model) for model in plan.deployment.models}
+        address = endpoint(reachable_host(plan.deployment.http_listen), plan.ports.http)
+        probe = Probe(f"http://{address}", identity=plan.identity)
+        supervisor = Supervisor(folder, plan, engine.start, probe, golden)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: supervisor.request_stop())
+        return supervisor.run()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1]))

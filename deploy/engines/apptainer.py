@@ -1,0 +1,399 @@
+"""Apptainer: an instance of the kit's .sif, of the calling user, on the host's network.
+
+An instance outlives the server in it. Its log files lie in Apptainer's folder, by default below
+the home folder: here that is the deployment's own, and they are other names of the server's log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import pwd
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+
+import psutil
+from spython.main import get_client
+
+from deploy.artefacts.base_image import base_name
+from deploy.artefacts.keys import PublicKey
+from deploy.artefacts.request import sif_name
+from deploy.artefacts.sif_signature import verify_sif
+from deploy.artefacts.tools import APPTAINER_OLDEST, install_hint, version_in
+from deploy.deployment.deployment import Ports
+from deploy.deployment.plan import LaunchPlan, Mount, mount_field
+from deploy.deployment.state import DeploymentFolder, DeploymentState
+from deploy.engines.base import MORE_SHARED_MEMORY, ROOM
+from deploy.engines.container import ContainerEngine, ImageInUse, Inside, has_state, image_in_use
+from deploy.engines.leftovers import FIX, LEFTOVERS, SHARED_MEMORY
+from deploy.engines.server import (
+    Note,
+    Server,
+    await_server,
+    end_process,
+    is_starting,
+    process_with_identity,
+)
+from deploy.host.errors import BuildError, KitError, LaunchError
+from deploy.host.failures import apptainer_complaint, diagnose, last_words
+from deploy.host.files import nobody_at_work
+from deploy.host.finding import Finding, Level, ok, wrong
+from deploy.host.paths import CHECKOUT, deployments_folder
+from deploy.host.room import (
+    FileSystem,
+    Room,
+    check_room,
+    check_temporary_folder,
+    file_system_of,
+    size,
+)
+
+_TMPDIR = "APPTAINER_TMPDIR"  # Apptainer's own; it takes precedence over TMPDIR
+_INIT = "appinit"  # what Apptainer calls an instance's first process
+_FUSE = Path("/dev/fuse")
+_PROC_SYS = Path("/proc/sys")
+_STARTERS = ("libexec", "lib", "lib64", "lib/*")
+# What keeps ordinary users from namespaces of their own where it is 0.
+_NAMESPACE_LIMITS = (
+    ("user/max_user_namespaces", "sudo sysctl -w user.max_user_namespaces=15000"),
+    ("kernel/unprivileged_userns_clone", "sudo sysctl -w kernel.unprivileged_userns_clone=1"),
+)
+# What Apptainer needs of the caller's environment; APPTAINER_BIND and its like are the user's.
+_KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR")
+
+
+class InstanceServer(Server):
+    """An instance that is made for the server and stopped with it."""
+
+    def __init__(self, plan: LaunchPlan, note: Note) -> None:
+        super().__init__(plan)
+        self._name, self._folder = plan.contained.name, plan.log.parent
+        if plan.contained.extracted_bytes:
+            shutil.rmtree(scratch_folder(self._folder), ignore_errors=True)
+            scratch_folder(self._folder).mkdir(mode=0o700)
+        _join_logs(plan.log, self._name)
+        done = _apptainer(instance_command(plan), self._folder)
+        # Apptainer's own words are in the one, those of the server in the other.
+        known = diagnose(f"{done.stderr}\n{self.output()}")
+        if done.returncode == 0 and known is not None and plan.contained.gpus:
+            # Apptainer only warns of a GPU that it cannot pass on.
+            stop_instance(self._name, self._folder)
+            raise known
+        if done.returncode != 0:
+            why = apptainer_complaint(done.stderr)[:300]
+            cause = f"apptainer does not start the instance: {why}"
+            raise known or LaunchError(cause, f"read its log: {plan.log}")
+        self.identity = await_server(lambda: process_with_identity(plan.identity), self._runs)
+        note(server=self.identity)
+
+    def _runs(self) -> bool:
+        # The instance runs on without a server; one that has ended has said why.
+        return not self.output().strip() or is_starting(self._plan.identity)
+
+    def stop(self) -> None:
+        """Stop server and instance; what they wrote is gone with the instance."""
+        process = self.identity.process() if self.identity is not None else None
+        if process is not None:
+            end_process(process)
+        stop_instance(self._name, self._folder)
+
+
+def config_folder(folder: Path) -> Path:
+    """Return the folder in which Apptainer keeps what it knows of a deployment's instance."""
+    return folder / "apptainer"
+
+
+def scratch_folder(folder: Path) -> Path:
+    """Return the instance's /tmp; Apptainer's own is in memory, too small to extract to."""
+    return folder / "scratch"
+
+
+def instance_command(plan: LaunchPlan) -> tuple[str, ...]:
+    """Return the command that starts the planned instance, word by word."""
+    container = plan.contained
+    mounts = list(container.mounts)
+    if container.extracted_bytes:
+        scratch = scratch_folder(plan.log.parent)
+        mounts.append(Mount(source=scratch, target=Path("/tmp"), writable=True))
+    return (
+        "apptainer",
+        "instance",
+        "run",
+        # Nothing of the host but what is named: no home, no environment, its own /tmp.
+        "--containall",
+        "--no-privs",
+        *(["--nv"] if container.gpus else []),
+        *(f"--mount={mount_field(mount, 'destination', 'ro')}" for mount in mounts),
+        *(f"--env={name}={value}" for name, value in plan.variables.items()),
+        container.image,
+        container.name,
+        *plan.arguments,
+    )
+
+
+def instance_files(folder: Path) -> tuple[Path, ...]:
+    """Return the files in which Apptainer keeps what it knows of a deployment's instances."""
+    return tuple(sorted(config_folder(folder).glob("instances/app/*/*/*/*.json")))
+
+
+def stop_instance(name: str, folder: Path) -> None:
+    """Stop the instance ``name`` and remove its /tmp; one that is not there is no mistake."""
+    done = _apptainer(("apptainer", "instance", "stop", "--force", name), folder)
+    if done.returncode != 0 and "no instance found" not in done.stderr:
+        raise LaunchError(
+            f"instance {name} cannot be stopped: {last_words(done.stderr)[:300]}",
+            f"APPTAINER_CONFIGDIR={shlex.quote(str(config_folder(folder)))} "
+            "apptainer instance list",
+        )
+    shutil.rmtree(scratch_folder(folder), ignore_errors=True)
+
+
+def _apptainer(command: tuple[str, ...], folder: Path) -> subprocess.CompletedProcess[str]:
+    variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    variables["APPTAINER_CONFIGDIR"] = str(config_folder(folder))
+    try:
+        return subprocess.run(
+            command, cwd="/", env=variables, capture_output=True, text=True, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except OSError as error:
+        raise LaunchError(f"apptainer cannot be started: {error.strerror}") from None
+
+
+def _join_logs(log: Path, name: str) -> None:
+    """Give the server's log the names under which Apptainer writes what an instance says."""
+    user = pwd.getpwuid(os.getuid()).pw_name
+    folder = config_folder(log.parent) / "instances" / "logs" / platform.node() / user
+    folder.mkdir(parents=True, exist_ok=True)
+    for ending in ("out", "err"):
+        (folder / f"{name}.{ending}").unlink(missing_ok=True)
+        (folder / f"{name}.{ending}").hardlink_to(log)
+
+
+def labels_of(sif: Path) -> dict[str, str]:
+    """Return the labels of a .sif, as spython reads them."""
+    client = get_client(quiet=True)
+    # It would start a program named singularity.
+    client._init_command = lambda action, flags=None: ["apptainer", *(flags or ()), action]
+    try:
+        answer = client.inspect(str(sif))
+        # It returns what Apptainer says of a failure just as it returns an answer.
+        if "return_code" not in answer:
+            return {name: str(text) for name, text in answer["attributes"]["labels"].items()}
+        said = "".join(answer["message"])
+    except OSError as error:
+        said = str(error.strerror)
+    except (ValueError, LookupError):
+        said = "unexpected output from apptainer inspect"
+    raise diagnose(said) or LaunchError(
+        f"{sif}: apptainer cannot read it: {apptainer_complaint(said)[:300]}",
+        "copy or build it again",
+    )
+
+
+def is_setuid(program: Path) -> bool:
+    """Return whether this Apptainer has a starter that runs as root."""
+    places = [f"{place}/apptainer/bin/starter-suid" for place in _STARTERS]
+    starters = [path for place in places for path in program.resolve().parents[1].glob(place)]
+    return any(path.stat().st_mode & 0o4000 for path in starters)
+
+
+def obstacles(settings: Path = _PROC_SYS, fuse: Path = _FUSE) -> Iterator[tuple[str, str]]:
+    """Yield what keeps an ordinary user from running a .sif without a setuid starter, and the cure.
+
+    Args:
+        settings: Where the kernel shows its settings.
+        fuse: The device by which such a user mounts a .sif.
+    """
+    for name, opening in _NAMESPACE_LIMITS:
+        path = settings / name
+        if path.exists() and path.read_text().strip() == "0":
+            cause = f"ordinary users cannot create namespaces: {name.replace('/', '.')} is 0"
+            yield cause, f"{opening}, or install apptainer-suid"
+    if not fuse.exists():
+        cause = "there is no /dev/fuse: ordinary users cannot mount a .sif"
+        yield cause, "sudo modprobe fuse, or install apptainer-suid"
+    elif not os.access(fuse, os.R_OK | os.W_OK):
+        cause = "this user may not open /dev/fuse, and so cannot mount a .sif"
+        yield cause, "sudo chmod 666 /dev/fuse (its usual mode)"
+
+
+def stop_unused(file: Path, folder: Path) -> str:
+    """Stop an instance without a server in it that belongs to no deployment.
+
+    Args:
+        file: Where Apptainer keeps what it knows of it.
+        folder: The folder of the deployment it was made for.
+    """
+    with nobody_at_work([folder / "launch.lock"]):
+        if has_state(folder) or _serves(file):
+            raise KitError(f"instance {file.stem} is in use again")
+        if _init(file) is not None:
+            stop_instance(file.stem, folder)
+    return f"stopped instance {file.stem}"
+
+
+def _init(file: Path) -> psutil.Process | None:
+    """Return an instance's first process, by which it lives; None if that is dead.
+
+    Its number may be another program's since: Apptainer would stop that.
+    """
+    try:
+        process = psutil.Process(int(json.loads(file.read_bytes())["pid"]))
+        calls_itself = " ".join([process.name(), *process.cmdline()])
+    except (OSError, ValueError, KeyError, TypeError, psutil.Error):
+        return None
+    return process if _INIT in calls_itself else None
+
+
+def _serves(file: Path) -> bool:
+    """Return whether there is a server in an instance."""
+    process = _init(file)
+    try:
+        below = process.children(recursive=True) if process is not None else []
+        return any(child.name() == "tritonserver" for child in below)
+    except psutil.NoSuchProcess:
+        return False
+
+
+class ApptainerEngine(ContainerEngine):
+    """Runs tritonserver in an instance of a .sif."""
+
+    name = "apptainer"
+    reason = "its .sif is here"
+    target = "sif"
+    start = InstanceServer
+
+    @cached_property
+    def image(self) -> ImageInUse:
+        """The .sif that a launch starts."""
+        if shutil.which("apptainer") is None:
+            raise LaunchError("apptainer is not installed", install_hint())
+        sif, remedy = self._place()
+        if not sif.is_file():
+            raise LaunchError(f"{sif}: no such file", remedy)
+        facts = sif.stat()
+        # Reading half a gigabyte every time would cost more than it tells.
+        digest = f"{sif} {facts.st_size} {facts.st_mtime_ns}"
+        return image_in_use(str(sif), digest, labels_of(sif), self.resolved)
+
+    def verified_image(self, key: PublicKey) -> str:
+        """Return the path of the .sif, once its signature was checked."""
+        sif = Path(self.image.name)
+        verify_sif(sif, key)
+        return str(sif)
+
+    def _place(self) -> tuple[Path, str]:
+        """Return where the .sif is, or should be, and how it comes there."""
+        deployment, folder = self.deployment, CHECKOUT / "dist"
+        if deployment.image is not None:
+            return Path(deployment.image).absolute(), "--image PATH.sif"
+        if deployment.env == "packed":
+            sif = folder / f"tritonserver-{deployment.triton}.sif"
+            return sif, f"apptainer pull {sif} docker://{base_name('ngc', deployment.triton)}"
+        flavours = self.resolved.fitting_flavours
+        places = [folder / sif_name(deployment.triton, flavour) for flavour in flavours]
+        build = f"numlkit build --target sif --flavour {flavours[0]}"
+        return next((sif for sif in places if sif.is_file()), places[0]), build
+
+    def inside(self, ports: Ports) -> Inside:
+        """Return how a launch looks from inside the instance: the network is the host's."""
+        return Inside(self.deployment.listen, self.deployment.http_listen, ports)
+
+    def require_room(self, extracted: int) -> None:
+        """Check the disk: the instance's /tmp is in the deployment's folder."""
+        if extracted:
+            folder, what = DeploymentFolder(self.deployment.name).path, "packed environments"
+            check_room([Room(folder, extracted, f"{what}, extracted", "set XDG_STATE_HOME")])
+
+    @staticmethod
+    def command(plan: LaunchPlan) -> Sequence[str]:
+        """Return the words of a command that starts the planned server by hand."""
+        config = f"APPTAINER_CONFIGDIR={config_folder(plan.log.parent)}"
+        return ("env", config, *instance_command(plan))
+
+    def lay_out(self, folder: DeploymentFolder) -> None:
+        """Make the folders, too, that Apptainer and the instance write to."""
+        super().lay_out(folder)
+        config_folder(folder.path).mkdir(exist_ok=True)
+        scratch_folder(folder.path).mkdir(mode=0o700, exist_ok=True)
+
+    @classmethod
+    def clear(cls, folder: DeploymentFolder, state: DeploymentState) -> None:
+        """End server and instance; what they wrote is gone with the instance."""
+        server = cls.server(folder, state)
+        if server is not None:
+            end_process(server)
+        if state.container is not None:
+            stop_instance(state.container, folder.path)
+
+    def image_rooms(self) -> tuple[list[Room], list[Room]]:
+        """Return what a build writes."""
+        return [], self.build_rooms(None)
+
+    def launch_findings(
+        self, look: Callable[[Path], FileSystem] = file_system_of
+    ) -> Iterator[Finding]:
+        """Return warnings of too little shared memory, and of a bad temporary folder.
+
+        ``up`` contains an instance, and Apptainer then gives it shared memory of its own. The
+        same .sif started by hand uses the host's, unless it is contained as well.
+        """
+        yield from super().launch_findings()
+        try:
+            # Where a .sif cannot be mounted, it is unpacked there.
+            check_temporary_folder(_TMPDIR if os.environ.get(_TMPDIR) else "TMPDIR")
+        except BuildError as error:
+            yield wrong(ROOM, error, "warning")
+        free = look(SHARED_MEMORY).free
+        if free < self.shared_bytes:
+            detail = (
+                f"{SHARED_MEMORY} of this host has {size(free)} free, the model instances need "
+                f"{size(self.shared_bytes)}: up gives them their own, apptainer run without "
+                "--containall does not"
+            )
+            yield Finding("warning", ROOM, detail, MORE_SHARED_MEMORY)
+
+    def findings(self, level: Level) -> Iterator[Finding]:
+        """Return what there is of Apptainer, and whether this user can run a .sif with it."""
+        program = shutil.which("apptainer")
+        if program is None:
+            yield self.absent(level, install_hint())
+            return
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+        version = version_in(done.stdout)
+        if version < APPTAINER_OLDEST:
+            oldest = ".".join(map(str, APPTAINER_OLDEST))
+            detail = f"{done.stdout.strip() or program} is too old: {oldest} or later is needed"
+            yield Finding(level, self.subject, detail, install_hint())
+            return
+        setuid = is_setuid(Path(program))
+        yield ok(self.subject, f"{done.stdout.strip()}{', setuid' if setuid else ''}")
+        if os.geteuid() != 0 and not setuid:
+            for detail, remedy in obstacles():
+                yield Finding(level, self.subject, detail, remedy)
+        yield from self.image_findings(level)
+
+    @classmethod
+    def leftovers(cls) -> Iterator[Finding]:
+        """Return instances, in this user's state folder, of deployments that have no state."""
+        for folder in sorted(deployments_folder().glob("*")):
+            for file in instance_files(folder):
+                if has_state(folder) or _init(file) is None:
+                    continue
+                detail = f"instance {file.stem} belongs to no deployment and"
+                if not _serves(file):
+                    fix = partial(stop_unused, file, folder)
+                    yield Finding("problem", LEFTOVERS, f"{detail} has no server", FIX, fix)
+                    continue
+                config = shlex.quote(str(config_folder(folder)))
+                remedy = (
+                    f"APPTAINER_CONFIGDIR={config} apptainer instance stop "
+                    f"{shlex.quote(file.stem)}, if nobody uses it"
+                )
+                yield Finding("problem", LEFTOVERS, f"{detail} runs a server", remedy)

@@ -1,0 +1,96 @@
+"""A user's own weights for a launch: imported once."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from deploy.host.console import Say
+from deploy.host.errors import DeploymentError, RepositoryError
+from deploy.host.files import locked
+from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY
+from deploy.host.programs import without_python_variables
+from deploy.triton.card import read_card
+from deploy.triton.stage import MODEL_FILES, VERSION
+
+
+def imported_folder(cache: Path, checkpoint: Path, norm: Path | None) -> Path:
+    """Return the folder that holds, or will hold, the weights of ``checkpoint``.
+
+    A folder given as checkpoint is one already.
+    """
+    if checkpoint.is_dir():
+        return checkpoint.resolve()
+    # An earlier kit's importer wrote model cards of another format.
+    total = hashlib.sha256(b"model card 2")
+    for path in (checkpoint, norm):
+        if path is None:
+            continue
+        try:
+            total.update(hashlib.sha256(path.read_bytes()).digest())
+        except OSError as error:
+            raise RepositoryError(f"{path}: {error.strerror}") from None
+    return cache / "checkpoints" / total.hexdigest()[:16]
+
+
+def check_own_weights(model: str, checkpoint: Path, norm: Path | None) -> None:
+    """Check a user's own weights as far as that needs no execution environment."""
+    remedy = (
+        "PATH with a Lightning checkpoint (.ckpt), or with a folder that "
+        "scripts/import_checkpoint.py has made"
+    )
+    for option, path, why_not, wanted in (
+        ("checkpoint", checkpoint, _why_no_weights, remedy),
+        ("norm", norm, _why_not_read, "FILE with JSON, HDF5 or npz"),
+    ):
+        try:
+            reason = why_not(path) if path is not None else None
+        except OSError as error:
+            reason = error.strerror
+        if reason is not None:
+            cause = f"{option} for {model}: {path}: {reason}"
+            raise DeploymentError(cause, f"--{option} {model}={wanted}")
+
+
+def _why_no_weights(path: Path) -> str | None:
+    """Return why neither a checkpoint nor a folder made from one is at ``path``, or None."""
+    if path.is_dir():
+        lacking = [name for name in MODEL_FILES if not (path / name).is_file()]
+        return f"the folder has no {lacking[0]}" if lacking else None
+    if (reason := _why_not_read(path)) is not None:
+        return reason
+    if not zipfile.is_zipfile(path):
+        return "not a complete PyTorch checkpoint (a zip archive, since PyTorch 1.6)"
+    return None
+
+
+def _why_not_read(path: Path) -> str | None:
+    """Return why no file with content is at ``path``, or None."""
+    if not path.is_file():
+        return "not a file" if path.exists() else "no such file"
+    with path.open("rb") as stream:
+        return None if stream.read(1) else "it is empty"
+
+
+def ensure_imported(cache: Path, model: str, checkpoint: Path, norm: Path | None, say: Say) -> None:
+    """Import a checkpoint for ``model`` unless that has been done."""
+    folder = imported_folder(cache, checkpoint, norm)
+    if checkpoint.is_dir() or (folder / "golden.npz").exists():
+        return
+    tracked = MODEL_REPOSITORY / model / VERSION
+    with locked(folder.with_suffix(".lock")):
+        say(f"importing {checkpoint.name} for {model}")
+        command = [sys.executable, str(CHECKOUT / "scripts" / "import_checkpoint.py")]
+        command += [str(checkpoint.resolve()), "--model", read_card(tracked).network]
+        command += ["--out", str(folder), "--json"]
+        if norm is not None:
+            command += ["--norm", str(norm.resolve())]
+        variables = without_python_variables()
+        done = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+        if done.returncode != 0:
+            said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+            reason = said[-1].removeprefix("error: ") if said else "the importer failed"
+            raise RepositoryError(f"checkpoint for {model}: {reason}")

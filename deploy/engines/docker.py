@@ -1,0 +1,495 @@
+"""The Docker engine, or another one that answers on its socket as podman does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import stat
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import requests
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.models.containers import Container
+from docker.types import DeviceRequest, Healthcheck, Ulimit
+from docker.types import Mount as DockerMount
+
+from deploy.artefacts.base_image import base_name
+from deploy.artefacts.cosign import verify_image
+from deploy.artefacts.docker_client import connect, first_line, storage_folder
+from deploy.artefacts.keys import PublicKey
+from deploy.artefacts.reference import parse_reference
+from deploy.artefacts.request import image_name
+from deploy.deployment.deployment import Deployment, Ports
+from deploy.deployment.plan import ContainerPlan, LaunchPlan, mount_field
+from deploy.deployment.state import DeploymentFolder, DeploymentState, endpoint
+from deploy.engines.base import ROOM
+from deploy.engines.container import ContainerEngine, ImageInUse, Inside, has_state, image_in_use
+from deploy.engines.leftovers import FIX, LEFTOVERS
+from deploy.engines.server import Note, Server, await_server, server_below
+from deploy.host.console import Say
+from deploy.host.errors import DeploymentError, KitError, LaunchError, SignatureError
+from deploy.host.failure_rows import INSTALL_TOOLKIT
+from deploy.host.failures import diagnose
+from deploy.host.finding import Finding, Level, ok, wrong
+from deploy.host.room import Room, size
+from deploy.triton.command import CONTAINER_LISTEN, CONTAINER_PORTS, EXIT_TIMEOUT_S
+
+IMAGE_USER = 1000  # in group 0: containers/Dockerfile
+# Stubs lock memory and have deep stacks: what NVIDIA advises for Triton in a container.
+_STACK_BYTES = 64 * 2**20
+_CAP_SYS_RESOURCE = 24  # capabilities(7)
+_SOCKET = Path("/var/run/docker.sock")
+_LAST_WORDS_S = 2.0
+_ENDED = ("exited", "created", "dead")
+# The deployment's name, and its folder.
+DEPLOYMENT_LABEL, STATE_LABEL = "org.numlkit.deployment", "org.numlkit.state"
+_SPARE_BYTES = 64 * 2**20
+_SECOND_NS = 10**9
+_HEALTH_S, _HEALTH_RETRIES = {"interval": 15, "timeout": 10, "start_period": 60}, 3
+
+
+class ContainerServer(Server):
+    """A container that is made for the server and removed with it."""
+
+    def __init__(self, plan: LaunchPlan, note: Note) -> None:
+        super().__init__(plan)
+        self._name = plan.contained.name
+        with _engine_errors():
+            client = connect()
+            self._container: Container = client.containers.create(**create_options(plan))
+            try:
+                self._container.start()
+                self.identity = await_server(self._server, self._runs)
+            except BaseException:
+                self._container.remove(force=True)
+                raise
+        note(server=self.identity)
+        self._follower = threading.Thread(target=self._follow, daemon=True)
+        self._follower.start()
+
+    def output(self) -> str:
+        """Return what it has said since its start."""
+        if not self.alive():
+            self._follower.join(_LAST_WORDS_S)
+        return super().output()
+
+    def outgrown(self) -> str | None:
+        """Return None: the engine keeps the container to its limit."""
+        return None
+
+    def stop(self) -> None:
+        """Stop and remove the container; what it wrote is gone with it."""
+        remove_container(self._name)
+        self._follower.join(_LAST_WORDS_S)
+
+    def _server(self) -> psutil.Process | None:
+        """Return the server: the container's first process, or a child of it."""
+        try:
+            first = psutil.Process(self._container.attrs["State"]["Pid"] or -1)
+        except (psutil.NoSuchProcess, ValueError):
+            return None
+        return server_below(first, self._plan.identity)
+
+    def _runs(self) -> bool:
+        self._container.reload()
+        return bool(self._container.attrs["State"]["Running"])
+
+    def _follow(self) -> None:
+        """Write what the server says into the deployment's log."""
+        # The engine going away ends it; the next server brings the next one.
+        with (
+            suppress(DockerException, requests.RequestException, OSError),
+            self._plan.log.open("ab", buffering=0) as stream,
+        ):
+            for chunk in self._container.logs(stream=True, follow=True):
+                stream.write(chunk)
+
+    def _ended(self) -> str:
+        try:
+            self._container.reload()
+            state = self._container.attrs["State"]
+        except DockerException:
+            return "ended"
+        if state.get("OOMKilled"):
+            return "was ended by the kernel: it used more than its memory limit (--memory)"
+        return f"ended with status {state.get('ExitCode')}"
+
+
+def container_runs(name: str) -> bool:
+    """Return whether the container ``name`` runs, on whichever host the engine is."""
+    with _engine_errors(), closing(connect()) as client:
+        try:
+            return bool(client.containers.get(name).attrs["State"]["Running"])
+        except NotFound:
+            return False
+
+
+def remove_container(name: str) -> None:
+    """Stop and remove the container ``name``; one that is not there is no mistake."""
+    with _engine_errors(), suppress(NotFound), closing(connect()) as client:
+        container = client.containers.get(name)
+        # Told first, so that the engine does not start it again.
+        container.stop(timeout=EXIT_TIMEOUT_S + 5)
+        container.remove(force=True)
+
+
+@contextmanager
+def _engine_errors() -> Iterator[None]:
+    """Turn what the engine refuses into cause and remedy."""
+    try:
+        yield
+    except (DockerException, requests.RequestException) as error:
+        words = first_line(error)
+        raise diagnose(words) or LaunchError(
+            f"the Docker engine refuses: {words[:300]}", "its log says more: journalctl -u docker"
+        ) from None
+
+
+def remove_ended(name: str, identity: str, folder: Path) -> str:
+    """Remove a container that has ended and whose deployment, once in ``folder``, is gone.
+
+    By its id: another container may get the name. The engine itself refuses while it runs.
+    """
+    if has_state(folder):
+        raise KitError(f"container {name} belongs to a deployment again")
+    with closing(connect()) as client:
+        try:
+            client.api.remove_container(identity, force=False, v=True)
+        except NotFound:
+            pass
+        except (APIError, requests.RequestException) as error:
+            raise KitError(f"container {name} is not removed: {first_line(error)}") from None
+    return f"removed container {name}"
+
+
+def docker_in_words(version: dict[str, Any], info: dict[str, Any]) -> str:
+    """Return what an engine says of itself in answer to ``/version`` and ``/info``."""
+    names = [component["Name"] for component in version.get("Components", [])]
+    name = "podman" if "Podman Engine" in names else "Docker"
+    options = info.get("SecurityOptions") or []
+    rootless = ", rootless" if any("rootless" in option for option in options) else ""
+    runtimes = ", NVIDIA runtime" if "nvidia" in (info.get("Runtimes") or {}) else ""
+    return (
+        f"{name} {version['Version']} (API {version['ApiVersion']}), storage {info['Driver']} in "
+        f"{info['DockerRootDir']}, cgroup v{info.get('CgroupVersion', '1')}{rootless}{runtimes}"
+    )
+
+
+def readable_in_image(file: Path) -> bool:
+    """Return whether the user of the kit's image, 1000 in group 0, may read a file."""
+    facts = file.stat()
+    return bool(
+        facts.st_mode & stat.S_IROTH
+        or (facts.st_mode & stat.S_IRGRP and facts.st_gid == 0)
+        or (facts.st_mode & stat.S_IRUSR and facts.st_uid == IMAGE_USER)
+    )
+
+
+def may_raise_limits() -> bool:
+    """Return whether the engine can lift a container's limit of locked memory.
+
+    One that itself runs without CAP_SYS_RESOURCE, as in a container, refuses it.
+    """
+    with suppress(OSError):
+        for line in Path("/proc/1/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("CapBnd:"):
+                return bool(int(line.split()[1], 16) >> _CAP_SYS_RESOURCE & 1)
+    return False
+
+
+def container_labels(plan: LaunchPlan) -> dict[str, str]:
+    """Return the labels by which a container is known to be a deployment's."""
+    return {DEPLOYMENT_LABEL: plan.deployment.name, STATE_LABEL: str(plan.log.parent)}
+
+
+def scratch_options(container: ContainerPlan) -> str:
+    """Return how /tmp is mounted: what a server may write to, emptied with the container."""
+    if not container.extracted_bytes:
+        return "mode=1777"
+    # Libraries of an environment that is extracted there are loaded from there.
+    return f"exec,mode=1777,size={container.extracted_bytes + _SPARE_BYTES}"
+
+
+def create_options(plan: LaunchPlan) -> dict[str, Any]:
+    """Return the keyword arguments of ``docker.containers.create`` for ``plan``."""
+    container, deployment = plan.contained, plan.deployment
+    options: dict[str, Any] = {
+        "image": container.image,
+        "name": container.name,
+        "entrypoint": [plan.arguments[0]],
+        "command": list(plan.arguments[1:]),
+        "environment": plan.variables,
+        "labels": container_labels(plan),
+        "mounts": [
+            DockerMount(str(m.target), str(m.source), type="bind", read_only=not m.writable)
+            for m in container.mounts
+        ],
+        "ports": {
+            f"{CONTAINER_PORTS[use]}/tcp": (_published_at(deployment, use), port)
+            for use, port in plan.ports.model_dump().items()
+        },
+        "shm_size": deployment.container_shm_bytes,
+        "ulimits": [Ulimit(name=name, soft=value, hard=value) for name, value in container.limits],
+        "read_only": True,
+        "tmpfs": {"/tmp": scratch_options(container)},
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "restart_policy": {"Name": "unless-stopped" if deployment.heal else "no"},
+    }
+    if container.user is not None:
+        options["user"] = container.user
+    if deployment.cpus is not None:
+        options["nano_cpus"] = deployment.cpus * _SECOND_NS
+    if deployment.memory is not None:
+        options["mem_limit"] = int(deployment.memory)
+        # As much again of swap would otherwise be allowed.
+        options["memswap_limit"] = int(deployment.memory)
+    if container.gpus:
+        # By the NVIDIA container toolkit, which puts the driver's libraries there, too.
+        options["device_requests"] = [
+            DeviceRequest(device_ids=list(container.gpus), capabilities=[["gpu"]])
+        ]
+    if container.health:
+        times = {name: seconds * _SECOND_NS for name, seconds in _HEALTH_S.items()}
+        test = ["CMD", *container.health]
+        options["healthcheck"] = Healthcheck(test=test, retries=_HEALTH_RETRIES, **times)
+    return options
+
+
+def run_command(plan: LaunchPlan) -> tuple[str, ...]:
+    """Return the ``docker run`` command that starts the same container, word by word."""
+    container, deployment = plan.contained, plan.deployment
+    words = ["docker", "run", "--detach", f"--name={container.name}"]
+    words += [f"--label={name}={value}" for name, value in container_labels(plan).items()]
+    if container.user is not None:
+        words.append(f"--user={container.user}")
+    words += ["--read-only", f"--tmpfs=/tmp:{scratch_options(container)}"]
+    words += ["--cap-drop=ALL", "--security-opt=no-new-privileges"]
+    words += [f"--ulimit={name}={value}" for name, value in container.limits]
+    words.append(f"--shm-size={deployment.container_shm_bytes}")
+    if deployment.cpus is not None:
+        words.append(f"--cpus={deployment.cpus}")
+    if deployment.memory is not None:
+        words += [f"--memory={int(deployment.memory)}", f"--memory-swap={int(deployment.memory)}"]
+    words.append(f"--restart={'unless-stopped' if deployment.heal else 'no'}")
+    words += [
+        f"--publish={endpoint(_published_at(deployment, use), port)}:{CONTAINER_PORTS[use]}"
+        for use, port in plan.ports.model_dump().items()
+    ]
+    words += [f"--mount={mount_field(m, 'target', 'readonly')}" for m in container.mounts]
+    if container.gpus:
+        # The quotes are the program's own: without them a comma ends the field.
+        words.append(f'--gpus="device={",".join(container.gpus)}"')
+    words += [f"--env={name}={value}" for name, value in plan.variables.items()]
+    if container.health:
+        words.append(f"--health-cmd={shlex.join(container.health)}")
+        words += [f"--health-{n.replace('_', '-')}={seconds}s" for n, seconds in _HEALTH_S.items()]
+        words.append(f"--health-retries={_HEALTH_RETRIES}")
+    words += [f"--entrypoint={plan.arguments[0]}", container.image, *plan.arguments[1:]]
+    return tuple(words)
+
+
+def _published_at(deployment: Deployment, use: str) -> str:
+    return deployment.listen if use == "grpc" else deployment.http_listen
+
+
+class DockerEngine(ContainerEngine):
+    """Runs tritonserver in a container of the Docker engine."""
+
+    name = "docker"
+    reason = "its image is here"
+    target = "image"
+    start = ContainerServer
+    command = staticmethod(run_command)
+    own_cores = True
+    own_address = True
+
+    @cached_property
+    def image(self) -> ImageInUse:
+        """The image that a launch starts."""
+        deployment, flavours = self.deployment, self.resolved.fitting_flavours
+        remedy = f"numlkit build --target image --flavour {flavours[0]}"
+        names = [image_name(deployment.triton, flavour) for flavour in flavours]
+        if deployment.image or deployment.env == "packed":
+            names = [deployment.image or base_name("ngc", deployment.triton)]
+            remedy = f"docker pull {names[0]}, or docker load it"
+        with _engine_errors(), closing(connect()) as client:
+            for name in names:
+                with suppress(ImageNotFound):
+                    image = client.images.get(name)
+                    return image_in_use(name, str(image.id), image.labels, self.resolved)
+        raise LaunchError(f"the Docker engine has no image {names[0]}", remedy)
+
+    def verified_image(self, key: PublicKey) -> str:
+        """Return the image by its digest in a registry, once its signature there was checked."""
+        image = self.image
+        with _engine_errors(), closing(connect()) as client:
+            attributes = client.images.get(image.digest).attrs
+        found = [parse_reference(text) for text in attributes.get("RepoDigests") or ()]
+        problems: list[SignatureError] = []
+        # The one that was asked for first; elsewhere the same image may be signed by others.
+        for reference in sorted(found, key=lambda one: not image.name.startswith(one.name)):
+            try:
+                verify_image(reference, key)
+            except SignatureError as error:
+                problems.append(error)
+            else:
+                return str(reference)
+        if problems:
+            raise problems[0]
+        publish = "numlkit publish docker://HOST/REPOSITORY --sign KEY"
+        cause = f"{image.name} comes from no registry, where images have their signatures"
+        raise SignatureError(cause, f"{publish}, then --image HOST/REPOSITORY:TAG")
+
+    def inside(self, ports: Ports) -> Inside:
+        """Return how a launch looks from inside the container, which has a network of its own."""
+        limits = (("stack", _STACK_BYTES),)
+        user = f"{os.getuid()}:{os.getgid()}" if os.getuid() else None
+        if user is None and self.deployment.env == "packed":
+            user = f"{IMAGE_USER}:0"  # a stock image's own is root
+        return Inside(
+            listen=CONTAINER_LISTEN,
+            http_listen=CONTAINER_LISTEN,
+            ports=Ports(**CONTAINER_PORTS),
+            user=user,
+            limits=(("memlock", -1), *limits) if may_raise_limits() else limits,
+        )
+
+    def prepare(self, say: Say) -> None:
+        """Check also that the server in the container may read what it needs."""
+        super().prepare(say)
+        if os.getuid() == 0:
+            for file in self._shown():
+                if not readable_in_image(file):
+                    user, path = "the server's user in the container", shlex.quote(str(file))
+                    cause = f"{file}: {user} (1000, group 0) may not read it"
+                    raise DeploymentError(cause, f"chgrp 0 {path}; chmod g+r {path}")
+
+    def _shown(self) -> list[Path]:
+        """Return the files of others that the server reads."""
+        shown = [path for model in self.resolved.site for path in model.files.values()]
+        shown += self.resolved.environments
+        if self.resolved.uses_archive:
+            shown.append(self.resolved.archive)
+        if self.deployment.tls is not None:
+            shown += self.deployment.tls.model_dump(exclude_none=True).values()
+        return shown
+
+    def require_room(self, extracted: int) -> None:
+        """Check the memory: a container's /tmp is in it."""
+        what = f"packed environments take {extracted / 1e6:.0f} MB of memory when extracted; "
+        remedy = "the kit's image, where the environment lies unpacked (without --env packed)"
+        free, limit = psutil.virtual_memory().available, self.deployment.memory
+        if extracted > free:
+            raise LaunchError(f"{what}{free / 1e6:.0f} MB are free", remedy)
+        if limit is not None and extracted > limit:
+            cause = f"{what}the container's limit is {limit / 1e6:.0f} MB"
+            raise LaunchError(cause, f"a higher --memory, or {remedy}")
+
+    @classmethod
+    def clear(cls, folder: DeploymentFolder, state: DeploymentState) -> None:
+        """Stop and remove the container; what it wrote is gone with it."""
+        if state.container is not None:
+            remove_container(state.container)
+
+    @classmethod
+    def server_owners(cls) -> Collection[int]:
+        """Return the users of servers: in a container that root starts it is the image's."""
+        return (os.getuid(), IMAGE_USER) if os.getuid() == 0 else (os.getuid(),)
+
+    @classmethod
+    def serves(cls, folder: DeploymentFolder, state: DeploymentState) -> bool:
+        """Return whether the server is alive, or its container, where that is on another host."""
+        if super().serves(folder, state):
+            return True
+        return state.container is not None and container_runs(state.container)
+
+    def image_rooms(self) -> tuple[list[Room], list[Room]]:
+        """Return what container and build write."""
+        images = None
+        with suppress(KitError), closing(connect()) as client:
+            images = storage_folder(client)
+        if images is None:
+            return [], self.build_rooms(None)
+        data_root = "set data-root in /etc/docker/daemon.json"
+        container = Room(images, 100 * 10**6, "the container", data_root, ours=False)
+        return [container], self.build_rooms(images)
+
+    def launch_findings(self) -> Iterator[Finding]:
+        """Return a problem if the container gets too little shared memory."""
+        given = self.deployment.container_shm_bytes
+        if given < self.shared_bytes:
+            needed = f"the model instances need {size(self.shared_bytes)}"
+            detail = f"the container has {size(given)} of shared memory; {needed}"
+            yield Finding("problem", ROOM, detail, "--shm-size 1g, or fewer --instances")
+
+    def findings(self, level: Level) -> Iterator[Finding]:
+        """Return what there is of a Docker engine, or of podman in its place."""
+        if not (shutil.which("docker") or _SOCKET.exists() or os.environ.get("DOCKER_HOST")):
+            yield self.absent(level, "sudo scripts/install_container_tools (Debian, Ubuntu)")
+            return
+        try:
+            with closing(connect()) as client:
+                version, info = client.version(), client.info()
+        except KitError as error:
+            yield wrong(self.subject, error, level)
+            return
+        yield ok(self.subject, docker_in_words(version, info))
+        yield from self.limit_findings(info, level)
+        yield from self.runtime_findings(info)
+        yield from self.image_findings(level)
+
+    def limit_findings(self, info: dict[str, Any], level: Level) -> Iterator[Finding]:
+        """Return the limits that are asked for and that the engine would silently not keep."""
+        for flag, asked, able in (
+            ("--memory", self.deployment.memory, info.get("MemoryLimit", True)),
+            ("--cpus", self.deployment.cpus, info.get("CpuCfsQuota", True)),
+        ):
+            if asked is not None and not able:
+                detail = f"the engine cannot enforce {flag}: it has no cgroup for that here"
+                rootless = "rootless engines need cgroup v2 and delegated controllers"
+                yield Finding(level, self.subject, detail, f"leave out {flag}; {rootless}")
+
+    def runtime_findings(self, info: dict[str, Any]) -> Iterator[Finding]:
+        """Return a warning if the engine does not seem able to pass on GPUs that are wanted.
+
+        It may be, all the same: one that finds NVIDIA's hook on its path needs no runtime.
+        """
+        able = "nvidia" in (info.get("Runtimes") or {}) or info.get("DiscoveredDevices")
+        if self.deployment.flavour == "gpu" and not able:
+            detail = "the engine lists no GPU runtime"
+            yield Finding("warning", self.subject, detail, INSTALL_TOOLKIT)
+
+    @classmethod
+    def leftovers(cls) -> Iterator[Finding]:
+        """Return this user's containers of deployments that have no state.
+
+        Nothing where no Docker engine answers: that is for `findings` to say.
+        """
+        try:
+            with closing(connect()) as client:
+                # The engine's own answer: the SDK would ask again about each of them.
+                found = client.api.containers(all=True, filters={"label": DEPLOYMENT_LABEL})
+        except (KitError, DockerException, requests.RequestException):
+            return
+        own = re.compile(rf"numlkit-{os.getuid()}-[0-9a-f]{{8}}-.+")
+        for container in found:
+            name = container["Names"][0].lstrip("/")
+            folder = Path(container["Labels"].get(STATE_LABEL, "/"))
+            if not own.fullmatch(name) or has_state(folder):
+                continue
+            detail = f"container {name} belongs to no deployment and is {container['State']}"
+            if container["State"] in _ENDED:
+                fix = partial(remove_ended, name, container["Id"], folder)
+                yield Finding("problem", LEFTOVERS, detail, FIX, fix)
+            else:
+                remedy = f"docker rm --force {name}, if nobody uses it"
+                yield Finding("problem", LEFTOVERS, detail, remedy)

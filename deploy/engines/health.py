@@ -1,0 +1,101 @@
+"""The health of a deployment, as seen from outside right now."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+
+from deploy.client.metrics import ModelCounts, fetch_counts
+from deploy.client.probe import Probe, SmokeResult, smoke
+from deploy.deployment.state import DeploymentFolder, DeploymentState, endpoint
+from deploy.engines.server import living_stubs, missing_stubs
+from deploy.host.errors import LaunchError, RepositoryError
+from deploy.host.failures import diagnose
+from deploy.triton.golden import golden_of
+
+# More than a server logs in its life, unless it serves for months.
+_LAST_WORDS_BYTES = 10**6
+
+
+@dataclass(frozen=True)
+class ModelHealth:
+    """The health of one model: its stubs, its answer just now, its requests if they are known."""
+
+    model: str
+    alive: int
+    wanted: int
+    smoke: SmokeResult
+    counts: ModelCounts | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong with it."""
+        return self.alive >= self.wanted and self.smoke.ok
+
+
+@dataclass(frozen=True)
+class Health:
+    """The health of a deployment, with a line for each problem; the remedy is for what failed."""
+
+    problems: tuple[str, ...]
+    models: tuple[ModelHealth, ...]
+    remedy: str | None = None
+
+
+def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float) -> Health:
+    """Check processes, stubs and answers of a deployment; each answer may take ``timeout`` seconds.
+
+    The server's own word is not enough: it says that it is ready when a stub has died.
+    """
+    problems, remedy = [], state.remedy
+    if state.supervisor.process() is None:
+        problems.append("the supervisor is dead: nothing that fails will be healed")
+        remedy = f"numlkit up --name {state.name} starts it anew"
+    server = state.server.process() if state.server is not None else None
+    if server is None:
+        death = why_dead(state)
+        # A cause that the supervisor knows is told with the phase.
+        why = f": {death.cause}" if death is not None and state.cause is None else ""
+        problems.append(f"the server is dead{why}")
+        remedy = death.remedy if death is not None else f"numlkit logs --name {state.name}"
+    plan = folder.plan()
+    wanted = plan.instances if plan is not None else dict.fromkeys(state.models, 1)
+    url = state.url("http")
+    probe = Probe(url, timeout=timeout, identity=plan.identity if plan is not None else None)
+    stubs = living_stubs(server) if server is not None else ()
+    missing = missing_stubs(stubs, wanted)
+    problems += [f"model {m}: {n} of {wanted[m]} stubs dead" for m, n in missing.items()]
+    counts = Counter(stub.model for stub in stubs)
+    counted: dict[str, ModelCounts] = {}
+    try:
+        counted = fetch_counts(endpoint(state.http_host, state.ports.metrics), timeout=timeout)
+    except LaunchError as error:
+        if server is not None:
+            problems.append(error.cause)
+    models = []
+    for model in state.models:
+        try:
+            result = smoke(probe, model, golden_of(folder.repository / model))
+        except RepositoryError as error:
+            result = SmokeResult(model, ready=False, error=error.cause, seconds=None)
+        alive = min(counts[model], wanted[model])
+        models.append(ModelHealth(model, alive, wanted[model], result, counted.get(model)))
+        if result.error is not None and server is not None:
+            problems.append(f"model {model}: {result.error}")
+    if state.phase != "ready":
+        problems.append(f"the deployment is {state.phase}{f': {state.cause}' * bool(state.cause)}")
+    return Health(problems=tuple(problems), models=tuple(models), remedy=remedy)
+
+
+def why_dead(state: DeploymentState) -> LaunchError | None:
+    """Return why a deployment's server is dead, if its state or its log tells."""
+    if state.cause is not None:
+        return LaunchError(state.cause, state.remedy or f"read its log: {state.log}")
+    try:
+        with state.log.open("rb") as log:
+            end = log.seek(0, os.SEEK_END)
+            log.seek(max(state.log_start, end - _LAST_WORDS_BYTES))
+            return diagnose(log.read().decode(errors="replace"))
+    except OSError:
+        return None

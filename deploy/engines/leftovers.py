@@ -1,0 +1,280 @@
+"""What a Triton leaves behind when it is killed, and how it is told from another's.
+
+Seen with Triton 24.10: ``/dev/shm/<prefix><uuid>`` for each stub, a folder
+``/tmp/python_env_XXXXXX`` for each server, and stubs that outlive it for a while.
+
+A scratch folder does not tell whose it is. It is taken for a server's if it was made after
+that server's start, is not known to be another deployment's, and no other process that might
+have made it is alive. So a folder may stay behind, but a living server's is never removed. A
+region of shared memory is nobody's if no process has mapped it, whoever its server was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Set
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from deploy.deployment.state import DeploymentFolder, ProcessId, Surroundings, known_deployments
+from deploy.host.errors import DeploymentError, KitError
+from deploy.host.files import locked
+from deploy.host.finding import Finding
+from deploy.host.paths import state_folder
+from deploy.triton.stub import STUB
+
+SHARED_MEMORY = Path("/dev/shm")
+SCRATCH = Path("/tmp")  # Triton's Python backend ignores TMPDIR
+FIX = "numlkit doctor --fix"
+LEFTOVERS = "leftovers"  # the subject of findings
+# A region is made a moment before it is mapped.
+_OLD_ENOUGH_S = 60
+_END_S = 5
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of the kernel's proc_ns.h
+_NOTHING_BEFORE = Surroundings(folders=(), processes=())
+_OUTSIDE = "numlkit doctor --fix outside this container, where all processes can be seen"
+_BACKEND = b"/libtriton_python.so"  # the Python backend, in a process's memory map
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def shm_prefix(folder: Path) -> str:
+    """Return the start of the names of a deployment's shared memory regions.
+
+    Args:
+        folder: The deployment's folder. A user may have several state folders, and in each a
+            deployment of the same name.
+    """
+    where = hashlib.sha256(os.fsencode(folder.parent.resolve())).hexdigest()[:8]
+    return f"numlkit-{os.getuid()}-{where}-{folder.name}-"
+
+
+def shared_memory_regions(prefix: str, folder: Path = SHARED_MEMORY) -> tuple[Path, ...]:
+    """Return this user's regions whose names are exactly ``prefix`` and a UUID."""
+    return tuple(_own_regions(re.escape(prefix), folder))
+
+
+def _own_regions(prefix: str, folder: Path) -> dict[Path, os.stat_result]:
+    """Return this user's regions whose names are what matches ``prefix``, and a UUID."""
+    found, names = {}, re.compile(prefix + _UUID.pattern)
+    for path in folder.glob("*"):
+        with suppress(FileNotFoundError):
+            facts = path.lstat()
+            own = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.getuid()
+            if own and names.fullmatch(path.name):
+                found[path] = facts
+    return found
+
+
+def _stubs() -> Iterator[tuple[psutil.Process, str]]:
+    """Yield this user's living stubs, each with the name of its shared memory region."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            # STUB .../MODEL/VERSION/model.py REGION ...
+            command = process.cmdline()
+            is_stub = len(command) > 2 and Path(command[0]).name == STUB
+            if is_stub and process.uids().real == os.getuid():
+                yield process, command[2]
+
+
+def stubs_at(prefix: str) -> list[psutil.Process]:
+    """Return this user's living stubs whose regions have ``prefix``.
+
+    A stub that was starting when its server was killed waits for it for ever.
+    """
+    return [
+        process
+        for process, region in _stubs()
+        if region.startswith(prefix) and _UUID.fullmatch(region.removeprefix(prefix))
+    ]
+
+
+def scratch_folders(folder: Path = SCRATCH) -> frozenset[Path]:
+    """Return this user's scratch folders of Python backends."""
+    found = set()
+    for path in folder.glob("python_env_*"):
+        with suppress(FileNotFoundError):
+            facts = path.lstat()
+            if stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid():
+                found.add(path)
+    return frozenset(found)
+
+
+def backend_processes() -> frozenset[ProcessId]:
+    """Return this user's processes with a Python backend, the kit's or not.
+
+    A container's are included only if it shares this host's ``/tmp``.
+    """
+    found = set()
+    for pid in psutil.pids():
+        process = Path(f"/proc/{pid}")
+        with suppress(OSError, psutil.NoSuchProcess):
+            own = process.stat().st_uid == os.getuid()
+            loaded = own and _BACKEND in (process / "maps").read_bytes()
+            if loaded and SCRATCH.samefile(f"{process}/root/{SCRATCH}"):
+                found.add(ProcessId.of(pid))
+    return frozenset(found)
+
+
+def taking_turns() -> AbstractContextManager[None]:
+    """Return the lock that is held while a server starts and makes its scratch folder."""
+    return locked(state_folder() / "start.lock")
+
+
+def look_around() -> Surroundings:
+    """Return the scratch folders and backends that exist now."""
+    # In this order: a backend makes its folder as soon as it is loaded.
+    processes = backend_processes()
+    return Surroundings(folders=tuple(scratch_folders()), processes=tuple(processes))
+
+
+def scratch_since(before: Surroundings, server: ProcessId | None) -> frozenset[Path]:
+    """Return the scratch folders that only this server can have made since.
+
+    Empty if another living process may have made one of them. ``server`` is None if it died before
+    its process was known.
+    """
+    folders = scratch_folders() - set(before.folders)
+    others = backend_processes() - set(before.processes) - {server}
+    for name in known_deployments():
+        try:
+            state = DeploymentFolder(name).state()
+        except DeploymentError:
+            continue
+        if state is not None and state.scratch:
+            folders -= set(state.scratch)
+            others -= {state.server}
+    return frozenset() if others else folders
+
+
+def sweep(*, prefix: str, scratch: Iterable[Path]) -> None:
+    """Remove what a server that is gone has left: stubs, shared memory, scratch folders."""
+    alive = stubs_at(prefix)
+    for process in alive:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, timeout=_END_S)
+    for region in shared_memory_regions(prefix):
+        region.unlink(missing_ok=True)
+    for folder in scratch:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def end_stubs(stubs: tuple[ProcessId, ...]) -> str:
+    """End those of ``stubs`` whose server is still dead: nobody can reach them any more."""
+    orphans = set(orphaned_stubs()) & set(stubs)
+    processes = [found for stub in orphans if (found := stub.process()) is not None]
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    _, left = psutil.wait_procs(processes, timeout=_END_S)
+    if left:
+        raise KitError(f"process {left[0].pid} does not end")
+    return f"ended {len(stubs)} model processes without a server"
+
+
+def remove_regions(regions: tuple[Path, ...]) -> str:
+    """Remove those of ``regions`` that still no process uses."""
+    for region in set(unused_regions()) & set(regions):
+        region.unlink(missing_ok=True)
+    left = [region for region in regions if region.exists()]
+    if left:
+        raise KitError(f"{len(left)} shared memory regions are in use again: {left[0]}")
+    return f"removed {len(regions)} shared memory regions from {SHARED_MEMORY}"
+
+
+def remove_scratch(folders: tuple[Path, ...]) -> str:
+    """Remove those of ``folders`` that still are nobody's, while nothing is being started."""
+    with taking_turns():
+        for folder in scratch_since(_NOTHING_BEFORE, None) & set(folders):
+            shutil.rmtree(folder, ignore_errors=True)
+    left = [folder for folder in folders if folder.exists()]
+    if left:
+        raise KitError(f"{left[0]} may be in use again, or cannot be removed")
+    return f"removed {', '.join(map(str, folders))}"
+
+
+def leftover_findings() -> Iterator[Finding]:
+    """Return the stubs, shared memory and scratch folders that are nobody's."""
+    if stubs := orphaned_stubs():
+        numbers = ", ".join(str(stub.pid) for stub in stubs)
+        detail = f"{len(stubs)} model processes whose server is dead: {numbers}"
+        yield _left_behind(detail, partial(end_stubs, stubs))
+    if regions := unused_regions():
+        size = sum(region.stat().st_blocks * 512 for region in regions) / 1e6
+        detail = f"{len(regions)} shared memory regions of dead servers in {SHARED_MEMORY}"
+        yield _left_behind(f"{detail} ({size:.0f} MB)", partial(remove_regions, regions))
+    if folders := tuple(sorted(scratch_since(_NOTHING_BEFORE, None))):
+        detail = f"scratch folders of dead servers: {', '.join(map(str, folders))}"
+        yield _left_behind(detail, partial(remove_scratch, folders))
+
+
+def _left_behind(detail: str, fix: Callable[[], str]) -> Finding:
+    if sees_all_processes():
+        return Finding("problem", LEFTOVERS, detail, FIX, fix)
+    return Finding("problem", LEFTOVERS, detail, _OUTSIDE)
+
+
+def sees_all_processes() -> bool:
+    """Return whether no process of this host is hidden from this one, as from a container."""
+    return str(Path("/proc/self/ns/pid").readlink()) == f"pid:[{_FIRST_PID_NAMESPACE}]"
+
+
+def orphaned_stubs() -> tuple[ProcessId, ...]:
+    """Return this user's stubs of the kit's servers whose server is dead."""
+    found = []
+    for process, region in _stubs():
+        with suppress(psutil.Error):
+            parent = process.parent()
+            orphan = parent is None or parent.name() != "tritonserver"
+            if orphan and region.startswith(f"numlkit-{os.getuid()}-"):
+                found.append(ProcessId.of(process.pid))
+    return tuple(found)
+
+
+def unused_regions(folder: Path = SHARED_MEMORY) -> tuple[Path, ...]:
+    """Return this user's regions of the kit's servers that no process uses that has a server.
+
+    None if a Triton of this user does not tell what it has in its memory.
+    """
+    old = time.time() - _OLD_ENOUGH_S
+    regions = _own_regions(f"numlkit-{os.getuid()}-.+-", folder).items()
+    # By their names, which are unique: a container may see the folder elsewhere.
+    names = {path.name.encode(): path for path, facts in regions if facts.st_mtime < old}
+    orphans = {stub.pid for stub in orphaned_stubs()}
+    for mapped in _maps_of_this_user(orphans) if names else ():
+        if mapped is None:
+            return ()
+        for name in [name for name in names if name in mapped]:
+            del names[name]
+    return tuple(sorted(names.values()))
+
+
+def _maps_of_this_user(without: Set[int]) -> Iterator[bytes | None]:
+    """Yield what each process has in its memory; None for a Triton's that does not tell.
+
+    The regions of a Python backend are in the memory of its server and its stubs only.
+    """
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if int(process.name) not in without and process.stat().st_uid == os.getuid():
+                yield (process / "maps").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        except OSError:
+            if _is_triton(process):
+                yield None
+
+
+def _is_triton(process: Path) -> bool:
+    try:
+        return b"triton" in (process / "cmdline").read_bytes()
+    except OSError:
+        return True

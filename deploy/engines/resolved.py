@@ -1,0 +1,268 @@
+"""A deployment, resolved: what it comes to on this host, each thing looked up once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from deploy.deployment.deployment import CONFIG, Deployment, find_site_models
+from deploy.deployment.gpus import ON_CPU, DevicePlan, plan_gpus
+from deploy.engines.checkpoints import ensure_imported, imported_folder
+from deploy.environment.given import GivenEnvironment, check_usable, look_into
+from deploy.environment.lock import Flavour, read_lock
+from deploy.host.console import Say
+from deploy.host.errors import EnvironmentSetupError, GpuError, RepositoryError
+from deploy.host.files import digest_of
+from deploy.host.gpu import GpuStack, NoGpus, find_gpus
+from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
+from deploy.triton.config import (
+    GpuInstances,
+    LaunchSettings,
+    ModelConfig,
+    is_complete,
+    made_for_cpu,
+    read_config,
+    stub_count,
+)
+from deploy.triton.release import TritonRelease, find_release, gpu_needs
+from deploy.triton.site import SiteModel, read_site_model
+from deploy.triton.stage import MODEL_FILES, VERSION, find_model
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A deployment and what it comes to on this host.
+
+    Every attribute is looked up when it is first asked for, and only then: all that plan, prepare
+    and check one launch read the same, and doctor can tell of the models where a GPU is missing.
+    Reading an attribute raises a `KitError` if what it stands for is not usable.
+    """
+
+    deployment: Deployment
+
+    @cached_property
+    def release(self) -> TritonRelease:
+        """The release of Triton."""
+        return find_release(self.deployment.triton)
+
+    @cached_property
+    def kit(self) -> tuple[str, ...]:
+        """The kit's models among those served."""
+        own = self.deployment.models_dir
+        models = self.deployment.models
+        return tuple(m for m in models if own is None or not (own / m / CONFIG).is_file())
+
+    @cached_property
+    def site(self) -> tuple[SiteModel, ...]:
+        """The site's own models among those served."""
+        own = self.deployment.models_dir
+        if own is None:
+            return ()
+        for model in self.kit:
+            if not (MODEL_REPOSITORY / model).is_dir():
+                cause = f"no model {model!r}, neither in {own} nor among the kit's"
+                raise RepositoryError(cause, f"{own} has {', '.join(find_site_models(own))}")
+        return tuple(read_site_model(own, m) for m in self.deployment.models if m not in self.kit)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the models' configurations say all that a server needs to know."""
+        return all(is_complete(model.config) for model in self.site)
+
+    @cached_property
+    def configs(self) -> Mapping[str, ModelConfig]:
+        """The tracked configurations of the kit's models."""
+        return {m: read_config(find_model(MODEL_REPOSITORY, m) / CONFIG) for m in self.kit}
+
+    @cached_property
+    def own_weights(self) -> Mapping[str, Path]:
+        """Where the weights that replace the tracked ones lie, or will lie once imported."""
+        return {
+            model: imported_folder(cache_folder(), checkpoint, self.deployment.norms.get(model))
+            for model, checkpoint in self.deployment.checkpoints.items()
+        }
+
+    def weights(self, model: str) -> Path:
+        """Return the folder with the weights and the card of one of the kit's models."""
+        return self.own_weights.get(model, MODEL_REPOSITORY / model / VERSION)
+
+    def import_checkpoints(self, say: Say) -> None:
+        """Import the checkpoints that are not imported yet."""
+        for model, checkpoint in self.deployment.checkpoints.items():
+            norm = self.deployment.norms.get(model)
+            ensure_imported(cache_folder(), model, checkpoint, norm, say)
+
+    @property
+    def flavour(self) -> Flavour:
+        """Which of the kit's environments runs the models that have none of their own.
+
+        A site's models may need more than what serves the kit's on CPUs.
+        """
+        if self.deployment.flavour == "gpu":
+            return "gpu"
+        return "cpu" if any(model.runs_in_kits for model in self.site) else "serving"
+
+    @property
+    def fitting_flavours(self) -> tuple[Flavour, ...]:
+        """The flavours of images that have what the models need, the smallest first."""
+        return ("serving", "cpu") if self.flavour == "serving" else (self.flavour,)
+
+    @property
+    def uses_kits(self) -> bool:
+        """Whether a model runs in the kit's environment."""
+        return bool(self.kit) or any(model.runs_in_kits for model in self.site)
+
+    @property
+    def uses_archive(self) -> bool:
+        """Whether a model runs in the kit's packed environment."""
+        return self.deployment.env == "packed" and self.uses_kits
+
+    @cached_property
+    def archive(self) -> Path:
+        """The packed environment: the one that is named, else the newest that was built."""
+        named = self.deployment.archive
+        if named is not None:
+            if not named.is_file():
+                raise EnvironmentSetupError(f"{named}: no such file", "--archive PATH")
+            return named
+        folder, flavours = CHECKOUT / "dist", self.fitting_flavours
+        found = [path for each in flavours for path in folder.glob(f"numl-{each}-py*.tar.gz")]
+        if not found:
+            remedy = f"numlkit build --target env --flavour {flavours[0]}, or --archive PATH"
+            raise EnvironmentSetupError(f"no packed environment in {folder}", remedy)
+        return max(found, key=lambda path: path.stat().st_mtime)
+
+    @cached_property
+    def packed(self) -> GivenEnvironment:
+        """What is in the packed environment."""
+        archive = self.archive.resolve()
+        given = look_into(archive, cache_folder(), _silent)
+        check_usable(given, numpy_below=self.release.numpy_below, in_container=True)
+        if given.digest is None or given.python is None:
+            remedy = "--archive with one that numlkit build --target env has made"
+            raise EnvironmentSetupError(f"{archive} was not packed by this kit", remedy)
+        return given
+
+    @cached_property
+    def environments(self) -> Mapping[Path, GivenEnvironment]:
+        """What is in the environments that the site's models name."""
+        return {path: look_into(path, cache_folder(), _silent) for path in self.named_environments}
+
+    def environment_of(self, model: SiteModel) -> GivenEnvironment | None:
+        """Return the environment that a model names, or None."""
+        return self.environments[model.environment] if model.environment is not None else None
+
+    @property
+    def named_environments(self) -> list[Path]:
+        """The environments that the site's models name."""
+        named = (model.environment for model in self.site if model.environment is not None)
+        return list(dict.fromkeys(named))
+
+    def look_into_archives(self, say: Say) -> None:
+        """Read the packed environments that were not read before: large ones take a while."""
+        kits = [self.archive.resolve()] if self.uses_archive else []
+        for path in (*self.named_environments, *kits):
+            look_into(path, cache_folder(), say)
+
+    @property
+    def extracted_bytes(self) -> int:
+        """What the packed environments take when the server extracts them."""
+        # Models that name the same archive share what is extracted of it.
+        given = dict(self.environments)
+        if self.uses_archive:
+            given[self.packed.path] = self.packed
+        return sum(one.unpacked_bytes for one in given.values())
+
+    @cached_property
+    def gpus(self) -> GpuStack | NoGpus:
+        """The GPUs of this host; only a launch that is asked to use some looks for them."""
+        return find_gpus()
+
+    @cached_property
+    def devices(self) -> DevicePlan:
+        """The GPUs that the launch uses; none unless it is asked to."""
+        deployment = self.deployment
+        if deployment.flavour == "cpu":
+            return ON_CPU
+        configs = [*self.configs.values(), *(model.config for model in self.site)]
+        models = sum(not made_for_cpu(config) for config in configs)
+        if not models:
+            cause = f"none of {', '.join(deployment.models)} is made for a GPU"
+            raise GpuError(cause, "start with --cpu")
+        lock = read_lock(ENVIRONMENT_SOURCE / "locks", "gpu")
+        return plan_gpus(
+            deployment.devices,
+            self.gpus,
+            needs=(gpu_needs(deployment.triton), lock.gpu_needs()),
+            processes=models * (deployment.instances or 1),
+            visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        )
+
+    @property
+    def gpu_instances(self) -> GpuInstances | None:
+        """How instances are spread over GPUs; None: they run on CPUs."""
+        if not self.devices.devices:
+            return None
+        # Requests that wait together run as one batch: a second process would halve the batches.
+        return GpuInstances(count=self.deployment.instances or 1, numbers=self.devices.numbers)
+
+    @property
+    def instances(self) -> dict[str, int]:
+        """How many processes serve each model; 0 if it runs in the server itself."""
+        on_gpu, counts = self.gpu_instances, dict[str, int]()
+        for model in self.site:
+            # A site's own keep what their configurations say.
+            versions, gpus = len(model.versions), len(self.devices.devices)
+            counts[model.name] = stub_count(model.config, versions=versions, gpus=gpus)
+        for name, config in self.configs.items():
+            if on_gpu is None or made_for_cpu(config):
+                counts[name] = self.deployment.instance_count()
+            else:
+                counts[name] = on_gpu.count * len(on_gpu.numbers)
+        return {model: counts[model] for model in self.deployment.models}
+
+    def settings(self, environment: Path, digest: str) -> LaunchSettings:
+        """Return what a launch sets in the configurations of the kit's models."""
+        return LaunchSettings(
+            environment=environment,
+            parameters={"environment_digest": digest},
+            instances=self.deployment.instance_count(),
+            gpus=self.gpu_instances,
+            batch=self.deployment.batch,
+        )
+
+    def digest(self, runtime: str) -> str:
+        """Return a digest of all that a launch serves now, and of what its models run in."""
+        total = hashlib.sha256(runtime.encode())
+        total.update(_digest_site(self.site).encode())
+        for model in self.kit:
+            folder, weights = MODEL_REPOSITORY / model, self.weights(model)
+            total.update(weights.name.encode())
+            files = [folder / CONFIG, folder / VERSION / "model.py"]
+            for path in (*files, *(weights / name for name in MODEL_FILES)):
+                if path.is_file():
+                    total.update(digest_of([path], base=path.parent).encode())
+        return total.hexdigest()
+
+
+def _digest_site(models: tuple[SiteModel, ...]) -> str:
+    """Return a digest of what a site's models are called, how large and how old they are."""
+    # Their weights may be large, and are none of the kit's.
+    total = hashlib.sha256()
+    for model in models:
+        total.update(model.config.SerializeToString(deterministic=True))
+        files = [*model.files.items(), ("stub", model.stub), ("environment", model.environment)]
+        for name, file in files:
+            if file is not None:
+                facts = file.stat()
+                text = f"{model.name}\0{name}\0{file}\0{facts.st_size}\0{facts.st_mtime_ns}\0"
+                total.update(os.fsencode(text))
+    return total.hexdigest()
+
+
+def _silent(_text: str) -> None:
+    pass

@@ -1,0 +1,291 @@
+"""A tritonserver and its stubs: watched until it answers correctly, stopped, swept up after."""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+import psutil
+
+from deploy.client.probe import Probe, smoke
+from deploy.deployment.plan import LaunchPlan
+from deploy.deployment.state import ProcessId
+from deploy.host.errors import LaunchError
+from deploy.host.failures import diagnose, is_hopeless, last_words
+from deploy.triton.golden import GoldenEvent
+from deploy.triton.stub import STUB
+
+_POLL_S = 0.1
+_START_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Stub:
+    """A process of Triton's Python backend; each instance of a Python model has one."""
+
+    model: str
+    process: ProcessId
+
+
+def living_stubs(server: psutil.Process, *, stopped: bool = False) -> tuple[Stub, ...]:
+    """Return the stubs of a server that are alive.
+
+    Args:
+        stopped: Include those that a signal has stopped: they are alive but do not answer.
+    """
+    stubs, children = [], list[psutil.Process]()
+    with suppress(psutil.NoSuchProcess):
+        children = server.children()
+    for child in children:
+        with suppress(psutil.Error):
+            # STUB .../MODEL/VERSION/model.py REGION ...; a zombie's command line is empty.
+            command = child.cmdline()
+            if len(command) < 3 or Path(command[0]).name != STUB:
+                continue
+            if stopped or child.status() != psutil.STATUS_STOPPED:
+                stubs.append(Stub(Path(command[1]).parents[1].name, ProcessId.of(child.pid)))
+    return tuple(stubs)
+
+
+def missing_stubs(stubs: Iterable[Stub], wanted: Mapping[str, int]) -> dict[str, int]:
+    """Return how many stubs each model lacks, for the models that lack any."""
+    alive = Counter(stub.model for stub in stubs)
+    return {model: n - alive[model] for model, n in wanted.items() if alive[model] < n}
+
+
+def memory_in_use(server: psutil.Process) -> int:
+    """Return the bytes that a server and its stubs hold; shared pages count once."""
+    total = 0
+    with suppress(psutil.NoSuchProcess):
+        for process in (server, *server.children(recursive=True)):
+            with suppress(psutil.Error):
+                total += process.memory_full_info().pss
+    return total
+
+
+def end_process(process: psutil.Process) -> None:
+    """Ask a process to end and wait for it; kill it if it does not.
+
+    Raises:
+        LaunchError: If it is another user's, or does not end.
+    """
+    try:
+        for end in (process.terminate, process.kill):
+            end()
+            deadline = time.monotonic() + STOP_TIMEOUT_S
+            while time.monotonic() < deadline:
+                # A zombie has ended, even if its parent never asks for its status.
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    return
+                time.sleep(0.02)
+    except psutil.NoSuchProcess:
+        return
+    except psutil.AccessDenied:
+        remedy = "run the command as the user who started the deployment"
+        raise LaunchError(f"process {process.pid} belongs to another user", remedy) from None
+    cause = f"process {process.pid} does not end, although it was killed"
+    raise LaunchError(cause, "it waits for a disk or a device; try again once that answers")
+
+
+def process_with_identity(
+    identity: str, owners: Collection[int] | None = None
+) -> psutil.Process | None:
+    """Return the server that was told to call itself ``identity``, or None.
+
+    Others can read that, and call a process of theirs so: ``owners`` are the numbers of the users
+    whose process it may be; None: the calling user's.
+    """
+    everyone = psutil.process_iter()
+    return next(_mentioning(identity, everyone, owners or (os.getuid(),)), None)
+
+
+def server_below(first: psutil.Process, identity: str) -> psutil.Process | None:
+    """Return the server of this identity among a container's first process and its children.
+
+    Its user may have any number on the host.
+    """
+    with suppress(psutil.Error):
+        return next(_mentioning(identity, (first, *first.children()), None), None)
+    return None
+
+
+def await_server(
+    find: Callable[[], psutil.Process | None], may_come: Callable[[], bool]
+) -> ProcessId | None:
+    """Return a server's process as soon as it is there, or None if it does not come."""
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        going_on = may_come()
+        process = find()
+        if process is not None:
+            with suppress(psutil.NoSuchProcess):
+                return ProcessId.of(process.pid)
+        elif not going_on:
+            break
+        time.sleep(0.05)
+    return None
+
+
+def is_starting(identity: str) -> bool:
+    """Return whether a process of this user is to become the server of this identity."""
+    everyone = psutil.process_iter()
+    return any(True for _ in _mentioning(identity, everyone, (os.getuid(),), becomes=True))
+
+
+def _mentioning(
+    identity: str,
+    processes: Iterable[psutil.Process],
+    owners: Collection[int] | None,
+    *,
+    becomes: bool = False,
+) -> Iterator[psutil.Process]:
+    """Yield the servers of this identity; with ``becomes`` what is to start one, too."""
+    for process in processes:
+        with suppress(psutil.Error, ProcessLookupError):
+            command = process.cmdline()
+            if f"--id={identity}" not in command:
+                continue
+            if owners is not None and process.uids().real not in owners:
+                continue
+            # Whoever starts a server has its whole command line, too.
+            if becomes or command[0].endswith("/tritonserver"):
+                yield process
+
+
+class Note(Protocol):
+    """Writes what is known of a server into the deployment's state, as soon as it is known."""
+
+    def __call__(self, **changes: object) -> None:
+        """Write fields of :class:`~deploy.deployment.state.DeploymentState`."""
+
+
+class Server(ABC):
+    """A tritonserver that was started from a plan.
+
+    Attributes:
+        identity: Its process on this host, also when it runs in a container; None before it runs.
+    """
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self._plan = plan
+        self._offset = self.log_size()
+        self.identity: ProcessId | None = None
+
+    def alive(self) -> bool:
+        """Return whether the process runs."""
+        return self._process() is not None
+
+    def log_size(self) -> int:
+        """Return the size of its log in bytes."""
+        return self._plan.log.stat().st_size if self._plan.log.exists() else 0
+
+    def output(self) -> str:
+        """Return what it has logged since its start."""
+        return self._logged(self._offset).decode(errors="replace")
+
+    def lines_since(self, position: int) -> tuple[str, int]:
+        """Return the whole lines from a byte of its log on, and the position after them."""
+        position = min(position, self.log_size())  # it may have been truncated
+        said = self._logged(position)
+        whole = said[: said.rfind(b"\n") + 1]
+        return whole.decode(errors="replace"), position + len(whole)
+
+    def _logged(self, position: int) -> bytes:
+        # Somebody may have removed it.
+        with suppress(FileNotFoundError), self._plan.log.open("rb") as log:
+            log.seek(position)
+            return log.read()
+        return b""
+
+    def living_stubs(self, *, stopped: bool = False) -> tuple[Stub, ...]:
+        """Return its living stubs, see :func:`living_stubs`."""
+        process = self._process()
+        return living_stubs(process, stopped=stopped) if process is not None else ()
+
+    def outgrown(self) -> str | None:
+        """Return in words that it and its stubs exceed the memory limit; None if they do not."""
+        limit, process = self._plan.deployment.memory, self._process()
+        if limit is None or process is None:
+            return None
+        used = memory_in_use(process)
+        if used <= limit:
+            return None
+        return f"uses {used / 1e6:.0f} MB, its memory limit (--memory) is {limit / 1e6:.0f} MB"
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop it, by force if need be, and remove what it leaves behind."""
+
+    def wait_ready(
+        self,
+        probe: Probe,
+        golden: Mapping[str, GoldenEvent | None],
+        *,
+        deadline: float,
+        stopped: Callable[[], bool],
+    ) -> None:
+        """Wait until every model gives its reference output; one without an event need only answer.
+
+        The deadline is on the monotonic clock; ``stopped`` says whether to give up waiting.
+
+        Raises:
+            LaunchError: With the cause, as soon as it is known, at the latest at the deadline.
+        """
+        waiting = dict(golden)
+        while waiting and not stopped():
+            if not self.alive():
+                self._fail(self._ended())
+            if probe.server_ready():
+                for model, event in list(waiting.items()):
+                    result = smoke(probe, model, event)
+                    if result.ok:
+                        del waiting[model]
+                    elif result.ready:
+                        self._fail_answer(model, result.error or "")
+            # Also when every model answers: the metrics port may have been lost all the same.
+            if is_hopeless(self.output()):
+                self._fail("did not become ready")
+            excess = self.outgrown()
+            if excess is not None:
+                remedy = "a higher --memory, or fewer --instances or --models"
+                raise LaunchError(f"the server {excess}", remedy)
+            if waiting and time.monotonic() > deadline:
+                cause = f"not ready in time (waited for {', '.join(waiting)})"
+                remedy = f"more time (--timeout), or read the log: {self._plan.log}"
+                raise LaunchError(cause, remedy)
+            if waiting:
+                time.sleep(_POLL_S)
+
+    def _process(self) -> psutil.Process | None:
+        return self.identity.process() if self.identity is not None else None
+
+    def _ended(self) -> str:
+        """Return how it ended, as in ``ended with status 1``."""
+        return "ended"
+
+    def _fail_answer(self, model: str, error: str) -> NoReturn:
+        remedy = f"check its weights and its environment; its log: {self._plan.log}"
+        why = diagnose(error) or LaunchError(error, remedy)
+        raise LaunchError(f"model {model} is ready but answers wrongly: {why.cause}", why.remedy)
+
+    def _fail(self, what: str) -> NoReturn:
+        text = self.output()
+        raise diagnose(text) or LaunchError(
+            f"the server {what}; its last words: {last_words(text)[:300]}",
+            f"read its log: {self._plan.log}",
+        )
+
+
+class StartServer(Protocol):
+    """Starts a planned server."""
+
+    def __call__(self, plan: LaunchPlan, note: Note) -> Server:
+        """Return it as soon as its process is there."""

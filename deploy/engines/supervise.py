@@ -1,0 +1,268 @@
+"""The life of a deployment: start, watch, heal, stop.
+
+Triton 24.10 does not replace a stub that died: it keeps saying that it is ready, and every request
+to that instance fails. The supervisor notices within a fraction of a second and touches the
+model's staged files; Triton, which polls them, loads the model anew, while the stubs that live
+serve until the new ones are ready. A server that died is restarted, with growing pauses, and so is
+one that does not get a model loaded.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+
+import psutil
+
+from deploy.client.probe import Probe, smoke
+from deploy.deployment.plan import LaunchPlan
+from deploy.deployment.state import (
+    DeploymentFolder,
+    DeploymentState,
+    Phase,
+    ProcessId,
+    reachable_host,
+)
+from deploy.engines.server import Server, StartServer, Stub, missing_stubs
+from deploy.host.errors import KitError, LaunchError
+from deploy.host.failures import diagnose
+from deploy.triton.golden import GoldenEvent
+from deploy.triton.stage import request_reload
+
+WATCH_S = 0.1
+MEMORY_S = 0.5
+HEAL_S = 30.0
+RETIRE_S = 15.0
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+
+log = logging.getLogger("numlkit.supervisor")
+
+
+class Supervisor:
+    """Runs one deployment until told to stop; a model without a reference event has None."""
+
+    def __init__(
+        self,
+        folder: DeploymentFolder,
+        plan: LaunchPlan,
+        start: StartServer,
+        probe: Probe,
+        golden: Mapping[str, GoldenEvent | None],
+    ) -> None:
+        self._folder = folder
+        self._plan = plan
+        self._start_server = start
+        self._probe = probe
+        self._golden = golden
+        self._stop = threading.Event()
+        self._server: Server | None = None
+        self._serving: tuple[Stub, ...] = ()
+        # Stubs that serve no more, with the time until which they may finish their work.
+        self._retired: dict[ProcessId, float] = {}
+        deployment = plan.deployment
+        self._state = DeploymentState(
+            name=deployment.name,
+            engine=plan.engine,
+            node=platform.node(),
+            host=reachable_host(deployment.listen),
+            ports=plan.ports,
+            models=deployment.models,
+            artefact=plan.artefact,
+            log=plan.log,
+            phase="starting",
+            tls=deployment.tls,
+            container=plan.container.name if plan.container is not None else None,
+            supervisor=ProcessId.of(os.getpid()),
+        )
+
+    def request_stop(self) -> None:
+        """Ask it to stop, which it does within a moment."""
+        self._stop.set()
+
+    def run(self) -> int:
+        """Run the deployment; return the exit status."""
+        try:
+            self._start("starting")
+            self._watch()
+        except KitError as error:
+            log.error("%s", error.cause)
+            self._end()
+            self._note("failed", cause=error.cause, remedy=error.remedy)
+            return 1
+        except BaseException:
+            # Not foreseen: better no server than one that nobody watches or sweeps up after.
+            self._end()
+            raise
+        self._note("stopping")
+        if not self._end():
+            return 1
+        self._folder.state_file.unlink(missing_ok=True)
+        return 0
+
+    def _start(self, phase: Phase) -> None:
+        """Start a server and wait until it is ready; the state names it as early as can be."""
+        note = partial(self._note, phase)
+        size = self._plan.log.stat().st_size if self._plan.log.exists() else 0
+        note(server=None, log_start=size)
+        self._serving, self._retired = (), {}
+        self._server = self._start_server(self._plan, note)
+        started = time.monotonic()
+        self._server.wait_ready(
+            self._probe,
+            self._golden,
+            deadline=started + self._plan.deployment.timeout,
+            stopped=self._stop.is_set,
+        )
+        if not self._stop.is_set():
+            seconds = round(time.monotonic() - started, 2)
+            self._note("ready", seconds_to_ready=seconds, cause=None, remedy=None)
+            log.info("ready in %.1f s", seconds)
+
+    def _end(self) -> bool:
+        """Stop the server; return whether that could be done."""
+        try:
+            if self._server is not None:
+                self._server.stop()
+        except KitError as error:
+            log.error("%s", error.cause)
+            return False
+        return True
+
+    def _watch(self) -> None:
+        """Replace what dies or outgrows its limit, until told to stop."""
+        memory_due = time.monotonic()
+        while not self._stop.wait(WATCH_S):
+            server = self._server
+            assert server is not None
+            excess = None
+            if time.monotonic() >= memory_due:
+                excess, memory_due = server.outgrown(), time.monotonic() + MEMORY_S
+            try:
+                if not server.alive():
+                    log.warning("the server died; last words: %s", server.output()[-300:])
+                    self._replace()
+                elif excess is not None:
+                    log.warning("the server %s: restarting it", excess)
+                    self._replace()
+                else:
+                    self._end_retired()
+                    self._heal(server)
+            except OSError as error:
+                # A full disk or a missing file: it may have been mended by the next look.
+                log.error("cannot heal: %s", error)
+                self._stop.wait(FIRST_PAUSE_S)
+
+    def _replace(self) -> None:
+        """Start a new server in the old one's place, again and again if need be."""
+        if not self._plan.deployment.heal:
+            cause = "the server died or outgrew its memory limit, and healing is off"
+            raise LaunchError(cause, f"read its log: {self._plan.log}")
+        pause = FIRST_PAUSE_S
+        while True:
+            self._note("healing", restarts=self._state.restarts + 1)
+            try:
+                if self._server is not None:
+                    self._server.stop()
+                self._start("healing")
+                return
+            except (KitError, OSError) as error:
+                # A full disk, for one, is no reason to give up: somebody may make room.
+                known = error if isinstance(error, KitError) else KitError(str(error))
+                log.error("restart failed: %s", known.cause)
+                self._note("healing", cause=known.cause, remedy=known.remedy)
+            if self._stop.wait(pause):
+                return
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _heal(self, server: Server) -> None:
+        """Have models with dead stubs loaded anew; restart a server that does not load them."""
+        missing = self._missing(server)
+        if not missing or not server.alive():
+            return
+        counted = ", ".join(f"{count} of model {model}" for model, count in missing.items())
+        cause = f"dead stub processes: {counted}"
+        if cause != self._state.cause:
+            log.warning("%s", cause)
+            self._note("healing" if self._plan.deployment.heal else "degraded", cause=cause)
+        if not self._plan.deployment.heal:
+            self._stop.wait(FIRST_PAUSE_S)
+            return
+        old = [stub for stub in server.living_stubs(stopped=True) if stub.model in missing]
+        position = server.log_size()
+        for model in missing:
+            request_reload(self._plan.repository, model)
+        # A load takes no longer than a start; as much again for a host that is busy.
+        patience = max(HEAL_S, 2 * (self._state.seconds_to_ready or 0))
+        deadline, loading = time.monotonic() + patience, set(missing)
+        while not self._stop.wait(WATCH_S) and server.alive():
+            said, position = server.lines_since(position)
+            loaded = {model for model in loading if f"successfully loaded '{model}'" in said}
+            loading -= loaded
+            retired = (stub.process for stub in old if stub.model in loaded)
+            self._retired |= dict.fromkeys(retired, time.monotonic() + RETIRE_S)
+            if not loading and self._missing(server):
+                return  # one of the new ones has died: the next look heals it
+            if not loading and self._answer(missing):
+                self._note("ready", heals=self._state.heals + 1, cause=None, remedy=None)
+                log.info("healed %s", ", ".join(missing))
+                return
+            if "failed to load" in said:
+                # Triton tries again at each poll.
+                deadline = time.monotonic() + patience
+                known = diagnose(said)
+                if known is not None and known.cause != self._state.cause:
+                    log.error("not healed: %s", known.cause)
+                    self._note("healing", cause=known.cause, remedy=known.remedy)
+                if self._missing(server).keys() - missing.keys():
+                    return  # another model needs the same: the next look heals both
+            elif time.monotonic() > deadline:
+                # Triton waits for ever for a stub that dies as soon as it is started.
+                log.error("not healed in %.0f s: restarting the server", patience)
+                self._replace()
+                return
+
+    def _end_retired(self) -> None:
+        """End stubs that have been replaced.
+
+        Triton 24.10 does so itself, unless the stub that died was at work: it takes that request
+        to be under way for ever, and the model's other old stubs stay.
+        """
+        for stub, until in list(self._retired.items()):
+            process = stub.process()
+            if process is not None and time.monotonic() < until:
+                continue
+            del self._retired[stub]
+            if process is not None:
+                with suppress(psutil.Error):
+                    process.kill()
+
+    def _missing(self, server: Server) -> dict[str, int]:
+        """Return how many stubs each model lacks, for the models that lack any."""
+        # All processes of the host are looked through only when one of those known has ended.
+        wanted = self._plan.instances
+        self._serving = tuple(stub for stub in self._serving if self._serves(stub))
+        if missing_stubs(self._serving, wanted):
+            self._serving = tuple(filter(self._serves, server.living_stubs()))
+        return missing_stubs(self._serving, wanted)
+
+    def _serves(self, stub: Stub) -> bool:
+        return stub.process not in self._retired and stub.process.is_running()
+
+    def _answer(self, models: Iterable[str]) -> bool:
+        """Return whether every one of these models gives its reference output."""
+        return all(smoke(self._probe, model, self._golden[model]).ok for model in models)
+
+    def _note(self, phase: Phase, **changes: object) -> None:
+        self._state = self._state.model_copy(update={"phase": phase, **changes})
+        try:
+            self._folder.write_state(self._state)
+        except OSError as error:
+            # A full disk is no reason to stop a server that works.
+            log.error("the state file cannot be written: %s", error)

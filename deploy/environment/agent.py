@@ -1,0 +1,79 @@
+"""The sync agent as a folder of the image: ``numl_sync`` and its client of S3.
+
+Apart from the models' packages, and run by their interpreter: ``python -IB FOLDER``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from fnmatch import fnmatch
+from pathlib import Path
+
+from deploy.environment.environment import Environment
+from deploy.environment.lock import install_beside
+from deploy.environment.slimming import compile_modules
+from deploy.host.console import Say
+from deploy.host.files import built_folder, digest_of, locked
+from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE, cache_folder
+
+SYNC_LOCK = ENVIRONMENT_SOURCE / "locks" / "sync.txt"
+_SOURCE = ENVIRONMENT_SOURCE / "numl_sync"
+
+_MAIN = """\
+from numl_sync.command import main
+
+raise SystemExit(main())
+"""
+# botocore describes 400 services. S3 is what is read; STS gives a cluster's pods their keys.
+_SERVICES = ("s3", "sts")
+_LEFT_OUT = ("*.dist-info/RECORD", "bin/*", "botocore/data/*/examples-1.json")
+
+
+def agent_digest() -> str:
+    """Return the digest of what the agent is made from."""
+    files = [Path(__file__), SYNC_LOCK, *_SOURCE.glob("*.py")]
+    return digest_of(files, base=CHECKOUT)
+
+
+def agent_folder(environment: Environment, say: Say) -> Path:
+    """Return the folder, made if it is not in the cache.
+
+    Args:
+        environment: Whose interpreter will run it; it must have been fetched.
+    """
+    python = environment.interpreter
+    whole = f"{agent_digest()}{python.identity}"
+    folder = cache_folder() / "sync" / hashlib.sha256(whole.encode()).hexdigest()[:16]
+    with locked(folder.with_suffix(".lock")):
+        if not folder.exists():
+            say("the sync agent")
+            with built_folder(folder) as partial:
+                install_beside(
+                    partial,
+                    SYNC_LOCK,
+                    python=python.short_version,
+                    say=say,
+                    wheels=environment.wheels,
+                )
+                _slim(partial)
+                shutil.copytree(
+                    _SOURCE, partial / _SOURCE.name, ignore=shutil.ignore_patterns("__pycache__")
+                )
+                (partial / "__main__.py").write_text(_MAIN, encoding="utf-8")
+                compile_modules(partial, sorted(partial.rglob("*.py")), python.executable)
+    return folder
+
+
+def _slim(folder: Path) -> None:
+    for service in (folder / "botocore" / "data").iterdir():
+        if service.is_dir() and service.name not in _SERVICES:
+            shutil.rmtree(service)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and any(
+            fnmatch(path.relative_to(folder).as_posix(), pattern) for pattern in _LEFT_OUT
+        ):
+            path.unlink()
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()

@@ -1,0 +1,56 @@
+"""Remove from the cache what older builds left: environments and wheels of ``numl_serving``."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from deploy.host.files import unless_locked
+
+KEPT = 3
+"""How many environments of each kind stay, and how many wheels of ``numl_serving``."""
+
+
+class Removed(NamedTuple):
+    """Paths below the cache folder, and the bytes that their removal has freed."""
+
+    names: tuple[str, ...]
+    bytes: int
+
+
+def clear_cache(cache: Path) -> Removed:
+    """Remove all but the :data:`KEPT` used last of each kind, and what a running build locks.
+
+    Environments that servers run in are not touched.
+    """
+    names: list[str] = []
+    freed = 0
+    relocatable = list(_folders(cache / "relocatable"))
+    packages = [path for path in relocatable if "-packages-" in path.name]
+    whole = [path for path in relocatable if path not in packages]
+    agents = list(_folders(cache / "sync"))
+    for kind in (whole, packages, agents, list(_folders(cache / "serving"))):
+        for folder in sorted(kind, key=_last_use, reverse=True)[KEPT:]:
+            with unless_locked(folder.with_suffix(".lock")) as free:
+                if free:
+                    facts = [path.lstat() for path in folder.rglob("*") if not path.is_dir()]
+                    # A hard link to a file that stays frees nothing.
+                    freed += sum(each.st_size for each in facts if each.st_nlink == 1)
+                    shutil.rmtree(folder, ignore_errors=True)
+                    names.append(folder.relative_to(cache).as_posix())
+    return Removed(tuple(names), freed)
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    if folder.is_dir():
+        yield from sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _last_use(path: Path) -> float:
+    # Whoever takes a lock touches it.
+    with suppress(FileNotFoundError):
+        return path.with_suffix(".lock").stat().st_mtime
+    return 0

@@ -1,0 +1,296 @@
+"""The kit's execution environments: planned first, made when needed.
+
+A lock becomes one folder: an interpreter, the locked packages and, in a second step,
+``numl_serving``. For engine ``local`` it is a virtual environment. A relocatable one carries its
+interpreter, leaves out what serving never loads, and is packed or put into an image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from deploy.environment.cpython import lay_out
+from deploy.environment.elf import drop_symbols, glibc_needed, is_elf
+from deploy.environment.interpreter import (
+    Interpreter,
+    find_interpreter,
+    given_interpreter,
+    no_interpreter,
+)
+from deploy.environment.lock import Flavour, Lock, install_lock, locked_pythons, read_lock
+from deploy.environment.private_python import ensure_private_python, private_python
+from deploy.environment.serving import serving_digest, serving_wheel
+from deploy.environment.slimming import compile_modules, is_compiled, is_needed
+from deploy.host.console import Say
+from deploy.host.errors import EnvironmentSetupError
+from deploy.host.files import built_folder, digest_of, locked
+from deploy.host.paths import ENVIRONMENT_SOURCE, cache_folder
+from deploy.host.programs import run
+
+MARKER = "numlkit-environment.json"
+"""Written last into an environment; it holds the digest."""
+
+# The modules that decide what an environment contains: a change in them changes its digest.
+_RECIPE = ("cpython", "elf", "environment", "slimming")
+_LOCKS = ENVIRONMENT_SOURCE / "locks"
+
+# Triton's wheel brings its own libpython 3.13, which its stub loads under this name. It does
+# not fit other builds' standard libraries; a link in the environment's lib is found first.
+_BUNDLED_LIBPYTHON = {"3.13": "libpython3-419a3a08.13.so.1.0"}
+
+_ACTIVATE = """\
+# Sourced by Triton before it starts a stub.
+VIRTUAL_ENV=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+PATH=$VIRTUAL_ENV/bin:$PATH
+export VIRTUAL_ENV PATH
+unset PYTHONHOME
+"""
+
+# The shell reads the second line as: exec the Python beside this file. Python reads a string
+# from the second line to the third. So a script needs no absolute path.
+_LAUNCHER = b"""\
+#!/bin/sh
+'''exec' "$(dirname -- "$(realpath -- "$0")")/python" "$0" "$@"
+' '''
+"""
+_SHEBANG = re.compile(rb"#!/bin/sh\n'''exec' .*\n' '''\n|#!.*python.*\n")
+
+_SITECUSTOMIZE = '''\
+"""Restrict Python to the packages of this environment."""
+
+import os
+import site
+import sys
+
+# A container sees the user's home folder, which may hold other versions of the packages.
+if site.ENABLE_USER_SITE and site.getusersitepackages() in sys.path:
+    sys.path.remove(site.getusersitepackages())
+# Debian's Python looks elsewhere.
+_folder = os.path.join(os.path.dirname(__file__), "site-packages")
+if _folder not in sys.path:
+    site.addsitedir(_folder)
+'''
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An execution environment on this host, made or not.
+
+    Attributes:
+        relocatable: Whether it carries its interpreter and can be moved.
+        digest: Identifies its contents.
+        packages: The same as ``folder`` without ``numl_serving``, so that a change there does not
+            reinstall everything else. The two share their files by hard links.
+        wheels: The only folder pip may take wheels from; None: it asks its index.
+    """
+
+    flavour: Flavour
+    lock: Lock
+    interpreter: Interpreter
+    relocatable: bool
+    digest: str
+    folder: Path
+    packages: Path
+    wheels: Path | None = None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it exists, complete."""
+        return (self.folder / MARKER).exists()
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.folder / "bin" / "python"
+
+    @property
+    def site_packages(self) -> Path:
+        """The folder of its Python packages."""
+        return self.folder / _site(self.interpreter)
+
+    @property
+    def libpython(self) -> Path:
+        """The shared library that the stub loads."""
+        return self.folder / "lib" / f"libpython{self.interpreter.short_version}.so.1.0"
+
+    @property
+    def glibc(self) -> tuple[int, int]:
+        """The oldest glibc that it runs on, found by reading all its libraries."""
+        return glibc_needed(_files(self.folder))
+
+    def make(self, say: Say) -> Environment:
+        """Make it if it does not exist; return it."""
+        if self.is_made:
+            return self
+        waiting = "another command is making the environment; waiting"
+        with locked(self.folder.with_suffix(".lock"), waiting=lambda: say(waiting)):
+            if not self.is_made:
+                self._make(say)
+        return self
+
+    def _make(self, say: Say) -> None:
+        ensure_private_python(self.interpreter, say)
+        with locked(self.packages.with_suffix(".lock")):
+            if not self.packages.exists():
+                with built_folder(self.packages) as partial:
+                    _install_packages(self, partial, say)
+            wheel = serving_wheel(cache_folder(), ENVIRONMENT_SOURCE, say)
+            say("installing numl_serving")
+            with built_folder(self.folder) as partial:
+                shutil.copytree(
+                    self.packages, partial, symlinks=True, copy_function=os.link, dirs_exist_ok=True
+                )
+                with zipfile.ZipFile(wheel) as archive:
+                    archive.extractall(partial / _site(self.interpreter))
+                if self.relocatable:
+                    serving = [p for p in _files(partial) if is_of_serving(_below(p, partial))]
+                    _slim_and_compile(partial, serving, self.interpreter)
+                facts = {"digest": self.digest, "python": self.interpreter.version}
+                (partial / MARKER).write_text(json.dumps(facts) + "\n", encoding="utf-8")
+
+
+def plan_environment(
+    flavour: Flavour,
+    *,
+    relocatable: bool = False,
+    python: Path | None = None,
+    wheels: Path | None = None,
+) -> Environment:
+    """Decide what an environment is made of; nothing is made or downloaded.
+
+    The interpreter is the first on this host that fits, else the kit's private one. A
+    relocatable environment prefers the private one, which runs on older systems.
+
+    Args:
+        python: The interpreter to use; None: choose one.
+        wheels: A folder with the locked wheels; then the network is not used.
+    """
+    if wheels is not None and not wheels.is_dir():
+        raise EnvironmentSetupError(f"{wheels}: no such folder", "name a folder with wheels")
+    pythons = locked_pythons(_LOCKS, flavour)
+    if relocatable:  # the stubs of later ones are linked to the wheel's own libpython
+        pythons = tuple(version for version in pythons if version not in _BUNDLED_LIBPYTHON)
+    interpreter = _choose_interpreter(pythons, python, prefer_private=relocatable and not wheels)
+    lock = read_lock(_LOCKS, flavour, interpreter.short_version)
+    if wheels is not None and interpreter.private and not interpreter.executable.exists():
+        raise no_interpreter(pythons)
+    identity = [_recipe(), lock.digest, interpreter.identity]
+    identity += ["relocatable"] if relocatable else [str(interpreter.executable)]
+    packages = hashlib.sha256("\0".join(identity).encode()).hexdigest()
+    whole = f"{packages}{serving_digest(ENVIRONMENT_SOURCE)}"
+    digest = hashlib.sha256(whole.encode()).hexdigest()
+    folder = cache_folder() / ("relocatable" if relocatable else "environments")
+    return Environment(
+        flavour=flavour,
+        lock=lock,
+        interpreter=interpreter,
+        relocatable=relocatable,
+        digest=digest,
+        folder=folder / f"{flavour}-{digest[:16]}",
+        packages=folder / f"{flavour}-packages-{packages[:16]}",
+        wheels=wheels,
+    )
+
+
+def is_of_serving(path: str) -> bool:
+    """Return whether the file at ``path`` (below a prefix) changes with ``numl_serving``."""
+    serving = re.match(r"lib/python[\d.]+/site-packages/numl_serving\b", path)
+    return path == MARKER or serving is not None
+
+
+def _choose_interpreter(
+    pythons: tuple[str, ...], given: Path | None, *, prefer_private: bool
+) -> Interpreter:
+    if given is not None:
+        return given_interpreter(given, pythons)
+    private = private_python(pythons)
+    if prefer_private and private is not None and private.executable.exists():
+        return private
+    found = find_interpreter(pythons) or private
+    if found is None:
+        raise no_interpreter(pythons)
+    return found
+
+
+@lru_cache
+def _recipe() -> str:
+    here = Path(__file__).parent
+    return digest_of([here / f"{name}.py" for name in _RECIPE], base=here)
+
+
+def _install_packages(environment: Environment, folder: Path, say: Say) -> None:
+    interpreter = environment.interpreter
+    say(f"making an environment with Python {interpreter.version}")
+    # Without pip: a bare Debian's Python cannot put one there, and the kit has its own.
+    command = [str(interpreter.executable), "-m", "venv", "--without-pip", str(folder)]
+    run(command, failed="python -m venv failed", error=EnvironmentSetupError)
+    for path in (folder / "bin").glob("[Aa]ctivate*"):
+        path.unlink()
+    install_lock(folder, environment.lock, say=say, wheels=environment.wheels)
+    for path in (folder / "bin").iterdir():
+        _launch_relatively(path)
+    if environment.relocatable:
+        (folder / "pyvenv.cfg").unlink()
+        (folder / "lib64").unlink(missing_ok=True)
+        for path in (folder / "bin").glob("python*"):
+            path.unlink()  # a link to the interpreter
+        lay_out(interpreter, folder)
+        stdlib = folder / "lib" / f"python{interpreter.short_version}"
+        (stdlib / "sitecustomize.py").write_text(_SITECUSTOMIZE, encoding="utf-8")
+        _slim_and_compile(folder, list(_files(folder)), interpreter)
+        (folder / "conda-meta").mkdir()
+        (folder / "conda-meta" / "history").touch()  # conda-pack asks for it
+    else:
+        (folder / "bin" / "activate").write_text(_ACTIVATE, encoding="utf-8")
+        short = interpreter.short_version
+        for name in (f"libpython{short}.so.1.0", _BUNDLED_LIBPYTHON.get(short)):
+            if name is not None:
+                (folder / "lib" / name).symlink_to(interpreter.libpython)
+
+
+def _launch_relatively(script: Path) -> None:
+    """Replace the absolute path of a script's interpreter."""
+    if script.is_symlink() or not script.is_file():
+        return
+    content = script.read_bytes()
+    if match := _SHEBANG.match(content):
+        script.write_bytes(_LAUNCHER + content[match.end() :])
+
+
+def _slim_and_compile(folder: Path, files: Iterable[Path], interpreter: Interpreter) -> None:
+    kept = []
+    for path in files:
+        # sitecustomize.py of the interpreter was left out; this one is ours.
+        if is_needed(_below(path, folder)) or path.name == "sitecustomize.py":
+            kept.append(path)
+            if ".so" in path.name and not path.is_symlink() and is_elf(path):
+                drop_symbols(path)
+        else:
+            path.unlink()
+            parent = path.parent
+            while not any(parent.iterdir()):
+                parent.rmdir()
+                parent = parent.parent
+    imported = [path for path in kept if is_compiled(_below(path, folder))]
+    compile_modules(folder, imported, interpreter.executable)
+
+
+def _site(interpreter: Interpreter) -> str:
+    return f"lib/python{interpreter.short_version}/site-packages"
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    return sorted(p for p in folder.rglob("*") if p.is_symlink() or not p.is_dir())
+
+
+def _below(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).as_posix()

@@ -1,0 +1,1 @@
+"""From files of events to tensors, to labels, to files of results. Knows no engine."""

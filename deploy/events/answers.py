@@ -1,0 +1,152 @@
+"""A model's answer for one event, put back on the event's hits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.events.files import EventTensors
+from deploy.host.errors import KitError
+from deploy.triton.contract import EVENT_CLASS, FILTER, OF_THE_EVENT, PLANE, SEMANTIC
+
+FILTER_THRESHOLD = 0.5
+_DIMENSIONS = {SEMANTIC: (2,), FILTER: (1,)}
+
+
+class AnswerError(KitError):
+    """A server's answer does not fit the event that was sent."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labels:
+    """A model's answer for one event; rows are the event's hits, in its order.
+
+    Attributes:
+        hits: By output name without the plane, float32 or int32 ``[hits]`` or ``[hits, width]``,
+            as served: ``x_semantic`` (probabilities or logits), ``x_filter`` (the probability
+            that the hit is signal), ...
+        whole: By output name, float32 ``[width]`` for the whole event: ``e_evt``, ``v_evt``, ...
+    """
+
+    event: EventTensors
+    planes: tuple[str, ...]
+    hits: Mapping[str, NDArray[Any]]
+    whole: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+
+    @property
+    def classes(self) -> int:
+        """The number of semantic classes; 0 for a model without any."""
+        return int(self.hits[SEMANTIC].shape[1]) if SEMANTIC in self.hits else 0
+
+    @property
+    def label(self) -> NDArray[np.int32]:
+        """The class of each hit's largest score, int32 ``[hits]``; 0 without classes."""
+        if not self.classes:
+            return np.zeros(self.event.hits, dtype=np.int32)
+        return np.asarray(self.hits[SEMANTIC].argmax(axis=1), dtype=np.int32)
+
+    @property
+    def score(self) -> NDArray[np.float32]:
+        """The probability of each hit's label, float32 ``[hits]``; 1 without classes."""
+        if not self.classes:
+            return np.ones(self.event.hits, dtype=np.float32)
+        return np.asarray(probabilities(self.hits[SEMANTIC]).max(axis=1), dtype=np.float32)
+
+    @property
+    def noise(self) -> NDArray[np.bool_]:
+        """Which hits the filter calls noise, bool ``[hits]``; none without a filter."""
+        if FILTER not in self.hits:
+            return np.zeros(self.event.hits, dtype=np.bool_)
+        return np.asarray(self.hits[FILTER] < FILTER_THRESHOLD)
+
+    @property
+    def event_scores(self) -> NDArray[np.float32] | None:
+        """The scores of the event classes, float32 ``[event classes]``, or None."""
+        return self.whole.get(EVENT_CLASS)
+
+
+def probabilities(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return class probabilities, float32 ``[..., classes]``, from probabilities or logits.
+
+    NuGraph3 answers the former, which sum to one, NuGraph2 the latter.
+    """
+    if scores.size == 0:
+        return scores
+    sums = scores.sum(axis=-1)
+    if (scores >= 0).all() and (scores <= 1).all() and np.allclose(sums, 1, atol=1e-3):
+        return scores
+    shifted = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True), dtype=np.float32)
+
+
+def assemble(
+    event: EventTensors, outputs: Mapping[str, NDArray[Any]], planes: Sequence[str]
+) -> Labels:
+    """Put a model's outputs back on the event's hits.
+
+    A plane's hits have outputs that end in its name (``x_semantic_u``: ``[hits in plane,
+    classes]``), the event has those that end in ``evt`` (``e_evt``: ``[1, event classes]``).
+    """
+    names = dict.fromkeys(
+        name.removesuffix(f"_{plane}")
+        for name in outputs
+        for plane in planes
+        if name.endswith(f"_{plane}")
+    )
+    if not names:
+        raise AnswerError("the server returned nothing for the event's hits")
+    hits = {name: _of_hits(event, outputs, name, planes) for name in names}
+    whole = {
+        name: _finite(name, values).reshape(-1)
+        for name, values in outputs.items()
+        if name.endswith(OF_THE_EVENT)
+    }
+    return Labels(event, tuple(planes), hits, whole)
+
+
+def _of_hits(
+    event: EventTensors, outputs: Mapping[str, NDArray[Any]], name: str, planes: Sequence[str]
+) -> NDArray[Any]:
+    """Return an output of all planes, one row per hit in the event's order."""
+    plane_of_hit = event.tensors[PLANE]
+    whole: NDArray[Any] | None = None
+    for index, plane in enumerate(planes):
+        output = f"{name}_{plane}"
+        if output not in outputs:
+            raise AnswerError(f"the server returned no {output}")
+        values = _finite(output, outputs[output])
+        rows = plane_of_hit == index
+        hits = int(rows.sum())
+        if values.ndim not in _DIMENSIONS.get(name, (1, 2)) or len(values) != hits:
+            raise AnswerError(
+                f"the server returned {output} with shape {list(values.shape)} for {hits} hits"
+            )
+        if whole is None:
+            whole = np.zeros((event.hits, *values.shape[1:]), dtype=values.dtype)
+        if values.shape[1:] != whole.shape[1:]:
+            raise AnswerError(
+                f"the server returned {name} with {_width(values)} columns for plane {plane}, "
+                f"{_width(whole)} for plane {planes[0]}"
+            )
+        whole[rows] = values
+    assert whole is not None
+    if _width(whole) == 0:
+        raise AnswerError(f"the server returned {name} without columns")
+    return whole
+
+
+def _width(values: NDArray[Any]) -> int:
+    return int(values.shape[1]) if values.ndim == 2 else 1
+
+
+def _finite(name: str, values: NDArray[Any]) -> NDArray[Any]:
+    if values.dtype.kind in "iu":
+        return np.asarray(values, dtype=np.int32)
+    checked = np.asarray(values, dtype=np.float32)
+    if not np.isfinite(checked).all():
+        raise AnswerError(f"the server returned NaN or infinity in {name}")
+    return checked

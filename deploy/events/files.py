@@ -1,0 +1,185 @@
+"""Events of an HDF5 file, one at a time, as the tensors that a model reads.
+
+A file is opened, its rows are grouped into events (:mod:`.grouping`), and an event's rows are
+read on demand: memory follows the largest event, not the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.events.grouping import EventId, Segments, group
+from deploy.events.tables import EventFileError, Table, open_table
+from deploy.triton.contract import HIT_ID, HITS, INPUTS, PLANE, SPACEPOINTS, TIME, WIRE, planes_of
+
+Tensors = Mapping[str, NDArray[Any]]
+
+# A client puts labels back by these, and draws them, whether a model reads them or not.
+_ALWAYS = {name: INPUTS[name] for name in (HIT_ID, PLANE, TIME, WIRE)}
+# What pynuml calls these columns since 25.4.
+_SINCE_25_4 = {"local_plane": "view", "local_wire": "proj", "local_time": "drift"}
+# Rows between an event's scattered rows that are read rather than skipped.
+_GAP_ROWS = 1 << 20
+_INT32 = np.iinfo(np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EventTensors:
+    """One event as it is sent: int32 or float32 ``[rows]`` by the names of the model's inputs.
+
+    The id's parts are 0 where the file has none.
+    """
+
+    event_id: EventId
+    source: str
+    tensors: Tensors
+
+    @property
+    def hits(self) -> int:
+        """The number of hits."""
+        return len(self.tensors[HIT_ID])
+
+
+class EventFile:
+    """An HDF5 file of events, open for reading; a context manager.
+
+    Events come in the order of ``event_table``, then of their first hit. The names of the
+    model's inputs name the columns; those in ``optional`` may be missing.
+    """
+
+    def __init__(
+        self, path: Path, inputs: Mapping[str, str] = INPUTS, optional: Collection[str] = ()
+    ) -> None:
+        self.path = path
+        self._planes = planes_of(inputs)
+        self._inputs = {**_ALWAYS, **inputs}
+        self._optional = set(optional) - _ALWAYS.keys()
+        if not path.is_file():
+            raise EventFileError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
+        try:
+            self._file = h5py.File(path, "r", locking=False)
+        except OSError as error:
+            reason = "not an HDF5 file" if not h5py.is_hdf5(path) else str(error).split("\n")[0]
+            raise EventFileError(f"{path}: {reason}") from error
+        try:
+            self._open()
+        except EventFileError:
+            self.close()
+            raise
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+            self.close()
+            raise EventFileError(f"{path}: cannot be read: {_line(error)}") from error
+
+    def _open(self) -> None:
+        hits = open_table(self._file, HITS)
+        if hits is None:
+            present = ", ".join(sorted(self._file)) or "nothing"
+            raise EventFileError(f"{self.path}: no {HITS} in it (it has {present})")
+        wide = {"hit_id": tuple(f"hit_id_{plane}" for plane in self._planes)}
+        spacepoints = open_table(self._file, SPACEPOINTS, wide)
+        if spacepoints is None and not hits.pandas and self._planes:
+            raise EventFileError(f"{self.path}: no {SPACEPOINTS} in it")
+        if "local_plane" not in hits.columns and "view" in hits.columns:
+            hits = replace(hits, renamed=_SINCE_25_4)
+        self._tables: dict[str, Table | None] = {HITS: hits, SPACEPOINTS: spacepoints}
+        self._columns = {name: self._wanted(name, table) for name, table in self._tables.items()}
+        # pandas writes no table at all for an empty DataFrame.
+        grouped = {n: t for n, t in self._tables.items() if t is not None and self._columns[n]}
+        rows = [(table, table.rows(tuple(self._columns[n]))) for n, table in grouped.items()]
+        self.event_ids, segments = group(rows, open_table(self._file, "event_table"))
+        self._segments: dict[str, Segments] = dict(zip(grouped, segments, strict=True))
+
+    def _wanted(self, name: str, table: Table | None) -> dict[str, type[np.generic]]:
+        """Return the types of a table's columns that the model reads."""
+        columns: dict[str, type[np.generic]] = {}
+        for tensor, datatype in self._inputs.items():
+            column = tensor.removeprefix(f"{name}_")
+            there = table is None or table.own(column) in table.columns
+            if column != tensor and (there or tensor not in self._optional):
+                columns[column] = np.float32 if datatype.startswith("FP") else np.int32
+        return columns
+
+    def __enter__(self) -> EventFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __len__(self) -> int:
+        return len(self.event_ids)
+
+    def read(self, index: int) -> EventTensors:
+        """Return the event ``index`` of ``event_ids``.
+
+        Whole numbers stored as floats become int32, a spacepoint's missing (NaN) hit id -1.
+        """
+        tensors: dict[str, NDArray[Any]] = {}
+        for name, table in self._tables.items():
+            runs = self._segments[name].of(index) if name in self._segments else []
+            for column, dtype in self._columns[name].items():
+                key = f"{name}_{column}"
+                if table is None:
+                    tensors[key] = np.empty(0, dtype=dtype)
+                else:
+                    where = f"{self.path}: {name}/{table.own(column)}"
+                    tensors[key] = _convert(_values(table, column, runs, where), dtype, where)
+        return EventTensors(self.event_ids[index], str(self.path), MappingProxyType(tensors))
+
+
+def _values(table: Table, name: str, runs: list[tuple[int, int]], where: str) -> NDArray[Any]:
+    try:
+        values = _read_runs(table.column(name).read, runs)
+    except (OSError, RuntimeError) as error:
+        raise EventFileError(f"{where} cannot be read: {_line(error)}") from error
+    if values.size and values.dtype.kind not in "iufb":
+        raise EventFileError(f"{where} holds {values.dtype}, not numbers")
+    if name.startswith("hit_id_") and values.dtype.kind == "f":
+        values = np.where(np.isnan(values), -1, values)
+    return values
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    if "plugin" in text or "filter" in text:
+        return "compressed with a filter that plain HDF5 lacks (pandas: use complib='zlib')"
+    return text
+
+
+def _read_runs(read: Any, runs: list[tuple[int, int]]) -> NDArray[Any]:
+    """Read rows that lie in one or more runs, in file order."""
+    if not runs:
+        return np.empty(0)
+    low, high = runs[0][0], runs[-1][1]
+    wanted = sum(stop - start for start, stop in runs)
+    if len(runs) > 8 and high - low <= max(16 * wanted, _GAP_ROWS):
+        # Many short runs, close together: one read of all that lies between.
+        rows = np.concatenate([np.arange(start, stop) for start, stop in runs])
+        return np.asarray(read(low, high)[rows - low])
+    return np.concatenate([read(start, stop) for start, stop in runs])
+
+
+def _convert(values: NDArray[Any], dtype: type[np.generic], where: str) -> NDArray[Any]:
+    if values.size == 0:
+        return np.empty(0, dtype=dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if dtype is np.float32:
+            return values.astype(np.float32)
+        bad = (values < _INT32.min) | (values > _INT32.max)
+        if values.dtype.kind == "f":
+            bad |= ~np.isfinite(values) | (values != np.floor(values))
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise EventFileError(f"{where} row {row} of the event is {values[row]}: not an int32")
+    return values.astype(np.int32)

@@ -1,0 +1,160 @@
+"""Which rows of a file's tables belong to which event.
+
+Rows with the same run, subrun and event are one event, adjacent or not. pynuml's
+``event_id.seq_cnt`` also separates events with the same three numbers; it is used only where it
+agrees with ``event_id`` and covers every table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.events.tables import EVENT_ID, SEQUENCE, EventFileError, Table
+
+EventId = tuple[int, int, int]
+_CHUNK_ROWS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segments:
+    """Runs of rows of one table, by event: ``starts[i]`` to ``stops[i]`` is of ``events[i]``."""
+
+    events: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+
+    def of(self, event: int) -> list[tuple[int, int]]:
+        """Return an event's runs ``[start, stop)`` in file order."""
+        low, high = np.searchsorted(self.events, [event, event + 1])
+        return [(int(self.starts[i]), int(self.stops[i])) for i in range(low, high)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Blocks:
+    """Runs of rows of one table in file order, before events are numbered."""
+
+    ids: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    ordinals: NDArray[np.int64] | None = None
+
+    def segments(self, events: NDArray[np.int64]) -> Segments:
+        order = np.argsort(events, kind="stable")
+        return Segments(events[order], self.starts[order], self.stops[order])
+
+
+def group(
+    tables: list[tuple[Table, int]], event_table: Table | None
+) -> tuple[tuple[EventId, ...], list[Segments]]:
+    """Return the events' ids, as ``event_table`` and then their first rows order them, and rows.
+
+    The rows of each event are returned for each table.
+    """
+    known: NDArray[np.int64] = np.empty((0, 3), dtype=np.int64)
+    if event_table is not None and "event" in event_table.columns:
+        present = tuple(name for name in EVENT_ID if name in event_table.columns)
+        known = _ids(event_table, 0, event_table.rows(present))
+    return _number([_blocks(table, rows, known) for table, rows in tables], known)
+
+
+def _ids(table: Table, start: int, stop: int) -> NDArray[np.int64]:
+    ids = np.zeros((stop - start, 3), dtype=np.int64)
+    for i, name in enumerate(EVENT_ID):
+        if name in table.columns:
+            ids[:, i] = table.columns[name].read(start, stop)
+    return ids
+
+
+def _blocks(table: Table, rows: int, known: NDArray[np.int64]) -> _Blocks:
+    if "event" not in table.columns:
+        return _blocks_without_ids(table, rows, known)
+    for name in EVENT_ID:
+        if name in table.columns and table.columns[name].rows != rows:
+            raise EventFileError(
+                f"{table.file}: {table.name}'s event ids ({name}) have "
+                f"{table.columns[name].rows} rows, its columns {rows}"
+            )
+    found = _scan(table, rows)
+    sequence = table.sequence
+    if sequence is None or not _covers(sequence, rows, len(known)):
+        return found
+    stops = np.cumsum(sequence[:, 1])
+    starts = stops - sequence[:, 1]
+    full = sequence[:, 1] > 0
+    starts, stops, ordinals = starts[full], stops[full], sequence[full, 0]
+    # Each run of one id must begin at a block, and each block have its event's id.
+    at = np.searchsorted(found.starts, starts, side="right") - 1
+    if not np.isin(found.starts, starts).all() or (found.ids[at] != known[ordinals]).any():
+        return found
+    return _Blocks(known[ordinals], starts, stops, ordinals)
+
+
+def _covers(sequence: NDArray[np.int64], rows: int, events: int) -> bool:
+    ordinals, counts = sequence[:, 0], sequence[:, 1]
+    return bool(
+        (counts >= 0).all()
+        and counts.sum() == rows
+        and (ordinals >= 0).all()
+        and (ordinals < events).all()
+        and (np.diff(ordinals) > 0).all()
+    )
+
+
+def _blocks_without_ids(table: Table, rows: int, known: NDArray[np.int64]) -> _Blocks:
+    if table.sequence is not None:
+        if not _covers(table.sequence, rows, len(known)):
+            raise EventFileError(
+                f"{table.file}: {table.name}/{SEQUENCE} contradicts the table's {rows} rows "
+                f"or event_table's {len(known)} events, and {table.name} has no event_id"
+            )
+        stops = np.cumsum(table.sequence[:, 1])
+        ordinals = table.sequence[:, 0]
+        return _Blocks(known[ordinals], stops - table.sequence[:, 1], stops, ordinals)
+    if len(known) > 1:
+        raise EventFileError(
+            f"{table.file}: {table.name} has no event_id, and event_table lists {len(known)} events"
+        )
+    only = known if len(known) else np.zeros((1, 3), dtype=np.int64)
+    return _Blocks(only, np.zeros(1, dtype=np.int64), np.array([rows]))
+
+
+def _scan(table: Table, rows: int) -> _Blocks:
+    starts: list[NDArray[np.int64]] = []
+    ids: list[NDArray[np.int64]] = []
+    last: NDArray[np.int64] | None = None
+    for low in range(0, rows, _CHUNK_ROWS):
+        part = _ids(table, low, min(low + _CHUNK_ROWS, rows))
+        fresh = np.ones(len(part), dtype=bool)
+        fresh[1:] = (part[1:] != part[:-1]).any(axis=1)
+        fresh[0] = last is None or bool((part[0] != last).any())
+        starts.append(np.flatnonzero(fresh) + low)
+        ids.append(part[fresh])
+        last = part[-1]
+    if not starts:
+        return _Blocks(np.empty((0, 3), np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
+    begin = np.concatenate(starts)
+    return _Blocks(np.concatenate(ids), begin, np.append(begin[1:], rows))
+
+
+def _number(
+    blocks: list[_Blocks], known: NDArray[np.int64]
+) -> tuple[tuple[EventId, ...], list[Segments]]:
+    """Number the events; return their ids, and each table's segments."""
+    if all(b.ordinals is not None for b in blocks):
+        events = [b.ordinals for b in blocks if b.ordinals is not None]
+        unique = known
+    else:
+        every = np.concatenate([known, *(b.ids for b in blocks)])
+        unique, first, inverse = np.unique(every, axis=0, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        numbers, unique = rank[inverse.reshape(-1)], unique[order]
+        ends = np.cumsum([len(known), *(len(b.ids) for b in blocks)])
+        events = [numbers[a:b] for a, b in pairwise(ends)]
+    ids = tuple((int(r), int(s), int(e)) for r, s, e in unique)
+    return ids, [b.segments(e) for b, e in zip(blocks, events, strict=True)]

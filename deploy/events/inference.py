@@ -1,0 +1,166 @@
+"""Many events through one server: bounded concurrency, retries, answers in order."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+
+from deploy.client.transport import ServedModel, TritonTransport
+from deploy.events.answers import Labels, assemble
+from deploy.events.files import EventTensors
+from deploy.events.grouping import EventId
+from deploy.host.errors import KitError, RequestError, ServerAwayError
+
+# How long an event waits for a server that went away. The pauses between its attempts double,
+# from a quarter of a second to five.
+PATIENCE_S = 60.0
+_WAIT_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An event without an answer; the id is None for a file that could not be read at all."""
+
+    event_id: EventId | None
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """An event's labels, the seconds of the attempt that succeeded, and those that did not."""
+
+    labels: Labels
+    latency_s: float
+    retries: int
+
+
+class ServerLostError(KitError):
+    """The server stayed away for longer than the retry policy waits."""
+
+
+Work = tuple[EventTensors, "Future[Answer]"]
+
+
+def infer(
+    events: Iterable[EventTensors | Failure],
+    model: ServedModel,
+    connect: Callable[[], TritonTransport],
+    *,
+    concurrency: int = 4,
+    patience: float = PATIENCE_S,
+    stop: threading.Event | None = None,
+) -> Iterator[Answer | Failure]:
+    """Send events; yield an answer or a failure for each, in their order.
+
+    Failures among ``events`` pass through. At most ``2 * concurrency`` events are in memory.
+
+    Raises:
+        ServerLostError: The server stayed away for the whole patience of two events in
+            a row. Answers that came before have been yielded.
+    """
+    stopped = threading.Event() if stop is None else stop
+    work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+    threads = [
+        threading.Thread(target=_serve, args=(work, model, connect, patience, stopped), daemon=True)
+        for _ in range(concurrency)
+    ]
+    for thread in threads:
+        thread.start()
+    source = iter(events)
+    window: deque[Work | Failure] = deque()
+    given_up = 0
+    try:
+        while not stopped.is_set():
+            while len(window) < 2 * concurrency and (item := next(source, None)) is not None:
+                if isinstance(item, Failure):
+                    window.append(item)
+                else:
+                    asked: Work = (item, Future())
+                    window.append(asked)
+                    work.put(asked)
+            if not window:
+                break
+            first = window.popleft()
+            if isinstance(first, Failure):
+                yield first
+                continue
+            event, future = first
+            # Short waits: a signal's handler runs between them.
+            while not future.done() and not stopped.is_set():
+                wait([future], timeout=_WAIT_SECONDS)
+            if not future.done():
+                break
+            try:
+                answer = future.result()
+            except KitError as error:
+                given_up = given_up + 1 if isinstance(error, ServerAwayError) else 0
+                if given_up > 1:
+                    raise ServerLostError(
+                        f"the server was unreachable for {patience:g} s: {error.cause}",
+                        "numlkit status",
+                    ) from error
+                yield Failure(event.event_id, event.source, error.cause)
+            else:
+                given_up = 0
+                yield answer
+    finally:
+        stopped.set()
+        for _ in threads:
+            work.put(None)
+        for thread in threads:
+            # A request under way ends within its own timeout; a daemon thread may outlive us.
+            thread.join(timeout=2.0)
+
+
+def _serve(
+    work: queue.SimpleQueue[Work | None],
+    model: ServedModel,
+    connect: Callable[[], TritonTransport],
+    patience: float,
+    stop: threading.Event,
+) -> None:
+    transport: TritonTransport | None = None
+    try:
+        while (item := work.get()) is not None and not stop.is_set():
+            event, future = item
+            try:
+                transport = transport or connect()
+                future.set_result(_ask(transport, model, event, patience, stop))
+            except Exception as error:  # whoever waits must hear of it, whatever it is
+                future.set_exception(error)
+    finally:
+        if transport is not None:
+            transport.close()
+
+
+def _ask(
+    transport: TritonTransport,
+    model: ServedModel,
+    event: EventTensors,
+    patience: float,
+    stop: threading.Event,
+) -> Answer:
+    """Send one event until there is an answer or the patience is spent."""
+    give_up: float | None = None
+    pause = patience / 240
+    for retries in itertools.count():
+        started = time.monotonic()
+        try:
+            outputs = transport.infer(model, event.tensors)
+            latency = time.monotonic() - started
+            return Answer(assemble(event, outputs, model.planes), latency, retries)
+        except ServerAwayError as error:
+            give_up = give_up or time.monotonic() + patience
+            if time.monotonic() + pause > give_up:
+                raise
+            if stop.wait(pause):
+                raise RequestError("interrupted") from error
+            pause = min(2 * pause, patience / 12)
+    raise AssertionError  # the loop never ends by itself

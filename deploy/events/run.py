@@ -1,0 +1,209 @@
+"""One run: the events of files through a server, into results, displays and a tally."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deploy.client.transport import ServedModel, TritonTransport
+from deploy.events.answers import Labels
+from deploy.events.display import file_name, write_display
+from deploy.events.files import EventFile, EventTensors
+from deploy.events.grouping import EventId
+from deploy.events.inference import Answer, Failure, ServerLostError, infer
+from deploy.events.results import ResultsWriter
+from deploy.events.tables import EventFileError
+from deploy.host.errors import KitError
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a run has done so far; ``ended`` says why it was cut short, if it was."""
+
+    seen: int = 0
+    hits: int = 0
+    noise: int = 0
+    retries: int = 0
+    drawing_s: float = 0.0
+    seconds: float = 0.0
+    latencies: list[float] = field(default_factory=list)
+    label_hits: list[int] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    displays: list[Path] = field(default_factory=list)
+    ended: KitError | None = None
+    interrupted: bool = False
+    out: Path | None = None
+
+    @property
+    def done(self) -> int:
+        """Events answered or failed."""
+        return len(self.latencies) + len(self.failures)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every event was answered."""
+        return self.ended is None and not self.failures
+
+    def count(self, answer: Answer) -> None:
+        """Add an answered event."""
+        labels = answer.labels
+        self.latencies.append(answer.latency_s)
+        self.retries += answer.retries
+        self.hits += labels.event.hits
+        self.noise += int(labels.noise.sum())
+        counts = np.bincount(labels.label[~labels.noise], minlength=labels.classes)
+        before = self.label_hits or [0] * labels.classes
+        self.label_hits = [a + int(b) for a, b in zip(before, counts[: len(before)], strict=True)]
+
+    def report(self, model: ServedModel, url: str, files: Sequence[Path]) -> dict[str, Any]:
+        """Return the run as a JSON document."""
+        answered = len(self.latencies)
+        latency = np.percentile(self.latencies, (50, 99)) if answered else None
+        p50, p99 = (None, None) if latency is None else (round(1e3 * float(s), 2) for s in latency)
+        names = model.classes("semantic", len(self.label_hits))
+        failed = [
+            {"event_id": f.event_id, "file": f.source, "reason": f.reason} for f in self.failures
+        ]
+        document = {
+            "ok": self.ok,
+            "model": model.name,
+            "weights": model.parameters.get("weights") or None,
+            "endpoint": url,
+            "files": [str(path) for path in files],
+            "events": answered,
+            "hits": self.hits,
+            "labels": dict(zip(names, self.label_hits, strict=True)),
+            "noise": self.noise,
+            "seconds": round(self.seconds, 3),
+            "drawing_seconds": round(self.drawing_s, 3),
+            # Drawing is the client's own work and says nothing about the server.
+            "events_per_second": round(answered / max(self.seconds - self.drawing_s, 1e-3), 3),
+            "latency_p50_ms": p50,
+            "latency_p99_ms": p99,
+            "retries": self.retries,
+            "out": None if self.out is None else str(self.out),
+            "displays": [str(path) for path in self.displays],
+            "failed": failed,
+        }
+        if self.ended is not None:
+            document |= {"error": self.ended.cause, "remedy": self.ended.remedy}
+        return document
+
+
+def send(
+    files: Sequence[Path],
+    model: ServedModel,
+    url: str,
+    connect: Callable[[], TritonTransport],
+    *,
+    wanted: Sequence[EventId] = (),
+    out: Path | None = None,
+    displays: Path | None = None,
+    concurrency: int = 4,
+    progress: Callable[[Tally], None] = lambda _: None,
+) -> Tally:
+    """Send the events of ``files`` (all, or those ``wanted``); write the answers as they come.
+
+    The first interrupt ends the run in order, with what was answered kept.
+    """
+    tally = Tally()
+    started = time.monotonic()
+    with (
+        nullcontext() if out is None else ResultsWriter(out, model, url) as writer,
+        _interruptible(tally) as stop,
+    ):
+        events = _events(files, wanted, model, tally)
+        try:
+            for outcome in infer(events, model, connect, concurrency=concurrency, stop=stop):
+                if isinstance(outcome, Failure):
+                    tally.failures.append(outcome)
+                    if writer is not None:
+                        writer.fail(outcome)
+                else:
+                    if writer is not None:
+                        writer.add(outcome)
+                    if displays is not None:
+                        _draw(outcome.labels, displays, model, tally)
+                    tally.count(outcome)
+                progress(tally)
+        except ServerLostError as error:
+            tally.ended = error
+        if tally.interrupted or tally.ended is not None:
+            cause = "interrupted" if tally.ended is None else tally.ended.cause
+            tally.ended = KitError(
+                f"{cause}; at least {tally.seen - tally.done} events were not answered",
+                None if tally.ended is None else tally.ended.remedy,
+            )
+        unread = sum(failure.event_id is None for failure in tally.failures)
+        if writer is not None:
+            writer.complete = tally.ended is None and not unread
+            if unread == len(files):
+                # No event could be read: keep the results of an earlier run.
+                writer.discard()
+            else:
+                tally.out = out
+    tally.seconds = time.monotonic() - started
+    return tally
+
+
+def _events(
+    files: Sequence[Path], wanted: Sequence[EventId], model: ServedModel, tally: Tally
+) -> Iterator[EventTensors | Failure]:
+    """Yield the wanted events of all files, and a failure for each that cannot be read."""
+    missing = set(wanted)
+    for path in files:
+        try:
+            file = EventFile(path, model.inputs, model.optional)
+        except EventFileError as error:
+            tally.seen += 1
+            yield Failure(None, str(path), error.cause)
+            continue
+        with file:
+            chosen = [i for i, e in enumerate(file.event_ids) if not wanted or e in wanted]
+            tally.seen += len(chosen)
+            for i in chosen:
+                missing.discard(file.event_ids[i])
+                try:
+                    yield file.read(i)
+                except EventFileError as error:
+                    yield Failure(file.event_ids[i], str(path), error.cause)
+    for event_id in sorted(missing):
+        tally.seen += 1
+        yield Failure(event_id, "", "no such event in the files")
+
+
+def _draw(labels: Labels, folder: Path, model: ServedModel, tally: Tally) -> None:
+    started = time.monotonic()
+    path = folder / file_name(labels, model.name)
+    same = sum(p == path or p.stem.startswith(f"{path.stem}_again") for p in tally.displays)
+    if same:
+        path = path.with_stem(f"{path.stem}_again{same}")
+    write_display(labels, path, model)
+    tally.displays.append(path)
+    tally.drawing_s += time.monotonic() - started
+
+
+@contextmanager
+def _interruptible(tally: Tally) -> Iterator[threading.Event]:
+    """Yield an event that the first interrupt sets; the second one ends the process at once."""
+    stop = threading.Event()
+
+    def handle(number: int, _frame: object) -> None:
+        if tally.interrupted:
+            raise KeyboardInterrupt
+        tally.interrupted = True
+        stop.set()
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)

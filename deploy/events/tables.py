@@ -1,0 +1,237 @@
+"""Tables of an HDF5 file as named columns, whatever wrote them.
+
+Four layouts are read with h5py alone, without unpickling anything:
+
+* pynuml's: a group of datasets, one per column, each ``[rows]``, ``[rows, 1]`` or, for
+  ``event_id`` and ``position``, ``[rows, 3]``, for a spacepoint's ``hit_id`` ``[rows, planes]``;
+* a compound dataset (``DataFrame.to_records``), one field per column;
+* pandas, ``to_hdf(format="table")``: PyTables' compound dataset ``table``, with
+  columns of one dtype packed into fields ``values_block_N``;
+* pandas, ``to_hdf(format="fixed")`` (pandas' default): ``blockN_values`` of
+  ``[rows, columns]`` and the row index in ``axis1``, with a level per key for a MultiIndex.
+
+What pandas writes is in its ``pandas.io.pytables`` (2.3 and 3.0 were tried).
+"""
+
+from __future__ import annotations
+
+import pickletools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.host.errors import KitError
+
+Array = NDArray[Any]
+EVENT_ID = ("run", "subrun", "event")
+SEQUENCE = "event_id.seq_cnt"
+Wide = Mapping[str, tuple[str, ...]]
+_WIDE: Wide = MappingProxyType(
+    {"event_id": EVENT_ID, "position": ("position_x", "position_y", "position_z")}
+)
+# All that a pickled list of strings needs.
+_LIST_OPCODES = frozenset(
+    {"PROTO", "FRAME", "MARK", "LIST", "EMPTY_LIST", "APPEND", "APPENDS", "STOP"}
+    | {"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"}
+)
+_TEXT_OPCODES = frozenset(
+    {"STRING", "BINSTRING", "SHORT_BINSTRING"}
+    | {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
+)
+
+
+class EventFileError(KitError):
+    """A file of events, or one of its events, cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table; ``read(start, stop)`` returns these of its ``rows``, ``[n]``."""
+
+    rows: int
+    read: Callable[[int, int], Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table's columns by the file's names; a wide dataset's are named one by one.
+
+    ``sequence`` is pynuml's index: the row in ``event_table`` and the number of rows here of
+    each event, ``[events, 2]``. ``renamed`` has the file's names of columns known by others.
+    """
+
+    name: str
+    file: str
+    columns: Mapping[str, Column]
+    sequence: NDArray[np.int64] | None = None
+    pandas: bool = False
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+    def own(self, name: str) -> str:
+        """Return the file's name of a column."""
+        return self.renamed.get(name, name)
+
+    def column(self, name: str) -> Column:
+        """Return a column."""
+        name = self.own(name)
+        if name not in self.columns:
+            present = ", ".join(sorted(self.columns)) or "no column"
+            raise EventFileError(
+                f"{self.file}: {self.name} has no column {name} (it has {present})"
+            )
+        return self.columns[name]
+
+    def rows(self, names: tuple[str, ...]) -> int:
+        """Return the common length of the columns ``names``."""
+        first = self.column(names[0]).rows
+        for name in names[1:]:
+            rows = self.column(name).rows
+            if rows != first:
+                raise EventFileError(
+                    f"{self.file}: {self.name}/{self.own(name)} has {rows} rows, "
+                    f"{self.name}/{self.own(names[0])} has {first}"
+                )
+        return first
+
+
+def open_table(file: h5py.File, name: str, wide: Wide = MappingProxyType({})) -> Table | None:
+    """Return the table ``name`` of an open file, or None if there is none.
+
+    ``wide`` names the columns of wide datasets, in addition to those in every file.
+    """
+    node = file.get(name)
+    path = str(file.filename)
+    wide = {**_WIDE, **wide}
+    if node is None:
+        return None
+    if isinstance(node, h5py.Dataset):
+        return Table(name, path, _fields(node, path, name, wide))
+    written_as = _text(node.attrs.get("pandas_type", ""))
+    if written_as == "frame":
+        return Table(name, path, _fixed(node, path, name), pandas=True)
+    packed = node.get("table")
+    if isinstance(packed, h5py.Dataset) and packed.dtype.names:
+        return Table(name, path, _fields(packed, path, name, wide), pandas=True)
+    if written_as:
+        raise EventFileError(f"{path}: {name} is a pandas {written_as}, not a DataFrame")
+    return Table(name, path, _datasets(node, path, name, wide), _sequence(node, path, name))
+
+
+def _datasets(group: h5py.Group, path: str, table: str, wide: Wide) -> dict[str, Column]:
+    columns: dict[str, Column] = {}
+    for name, node in group.items():
+        if not isinstance(node, h5py.Dataset) or name.startswith("event_id.seq"):
+            continue
+        parts = wide.get(name, ())
+        if node.ndim == 2 and node.shape[1] == len(parts):
+            for i, part in enumerate(parts):
+                columns[part] = Column(len(node), _rows_of(node, i))
+        elif node.ndim == 1:
+            # A flat event_id numbers events without run and subrun.
+            columns["event" if name == "event_id" else name] = Column(len(node), _rows_of(node))
+        elif node.ndim == 2 and node.shape[1] == 1:
+            columns[name] = Column(len(node), _rows_of(node, 0))
+        elif node.ndim == 2 and parts:
+            raise EventFileError(
+                f"{path}: {table}/{name} has {node.shape[1]} columns, not {len(parts)}: "
+                f"{', '.join(parts)}"
+            )
+    return columns
+
+
+def _rows_of(dataset: h5py.Dataset, *column: int) -> Callable[[int, int], Array]:
+    return lambda start, stop: np.asarray(dataset[(slice(start, stop), *column)])
+
+
+def _sequence(group: h5py.Group, path: str, name: str) -> NDArray[np.int64] | None:
+    node = group.get(SEQUENCE)
+    if node is None:
+        return None
+    if not isinstance(node, h5py.Dataset) or node.ndim != 2 or node.shape[1] != 2:
+        raise EventFileError(f"{path}: {name}/{SEQUENCE} is not a dataset of shape [events, 2]")
+    return np.asarray(node[()], dtype=np.int64)
+
+
+def _fields(dataset: h5py.Dataset, path: str, name: str, wide: Wide) -> dict[str, Column]:
+    if not dataset.dtype.names:
+        raise EventFileError(f"{path}: {name} is a plain dataset, not a table of named columns")
+    columns: dict[str, Column] = {}
+    for packed in dataset.dtype.names:
+        shape = dataset.dtype[packed].shape
+        if not shape:
+            columns[packed] = Column(len(dataset), _field(dataset, packed))
+            continue
+        kind = dataset.attrs.get(f"{packed}_kind")
+        names = wide.get(packed) if kind is None else pickled_names(kind, f"{path}: {name}")
+        if names is None or len(names) != shape[0]:
+            raise EventFileError(f"{path}: {name} does not say which columns {packed} holds")
+        for i, part in enumerate(names):
+            columns[part] = Column(len(dataset), _field(dataset, packed, i))
+    return columns
+
+
+def _field(dataset: h5py.Dataset, name: str, *part: int) -> Callable[[int, int], Array]:
+    return lambda start, stop: np.asarray(dataset.fields(name)[start:stop][(slice(None), *part)])
+
+
+def pickled_names(pickled: object, where: str) -> tuple[str, ...]:
+    """Return the strings of a pickled list of strings (of pandas), without unpickling it."""
+    raw = pickled if isinstance(pickled, bytes) else np.asarray(pickled).tobytes()
+    names: list[str] = []
+    try:
+        for opcode, argument, _ in pickletools.genops(raw):
+            if opcode.name in _TEXT_OPCODES:
+                names.append(_text(argument))
+            elif opcode.name not in _LIST_OPCODES:
+                raise ValueError(opcode.name)
+    except (ValueError, IndexError, UnicodeDecodeError) as error:
+        raise EventFileError(
+            f"{where}: its column names are not a plain list of strings",
+            "write it with data_columns=True, or with format='fixed'",
+        ) from error
+    return tuple(names)
+
+
+def _fixed(group: h5py.Group, path: str, name: str) -> dict[str, Column]:
+    columns: dict[str, Column] = {}
+    for i in range(int(group.attrs.get("axis1_nlevels", 0))):
+        level, codes = group[f"axis1_level{i}"], group[f"axis1_label{i}"]
+        key = _text(level.attrs.get("name", ""))
+        # Levels are small, for they hold each key once; labels are as long as the table.
+        if level.dtype.kind in "iuf":
+            columns[key] = Column(len(codes), _level(np.asarray(level[()]), codes))
+    for i in range(int(group.attrs.get("nblocks", 0))):
+        items, values = group.get(f"block{i}_items"), group.get(f"block{i}_values")
+        if not isinstance(items, h5py.Dataset) or not isinstance(values, h5py.Dataset):
+            raise EventFileError(f"{path}: {name} lacks block{i}, which its header announces")
+        if items.dtype.kind != "S" or values.ndim != 2:
+            continue  # names that are not strings, or values that pandas pickled (text)
+        transposed = bool(values.attrs.get("transposed", False))
+        # An empty frame's blocks are placeholders of shape [1, 1].
+        rows = 0 if "value_type" in values.attrs else values.shape[0 if transposed else 1]
+        for j, item in enumerate(items[()] if items.ndim == 1 else ()):
+            columns[_text(item)] = Column(rows, _block(values, j, rows, transposed))
+    return columns
+
+
+def _level(values: Array, codes: h5py.Dataset) -> Callable[[int, int], Array]:
+    return lambda start, stop: np.asarray(values[codes[start:stop]])
+
+
+def _block(
+    values: h5py.Dataset, item: int, rows: int, transposed: bool
+) -> Callable[[int, int], Array]:
+    if rows == 0:
+        return lambda _start, _stop: np.empty(0, dtype=np.int32)
+    if transposed:
+        return _rows_of(values, item)
+    return lambda start, stop: np.asarray(values[item, start:stop])
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,1 @@
+"""This machine: files, processes, terminals, GPUs, and what is wrong when its programs fail."""

@@ -1,0 +1,94 @@
+"""What all commands share: flags, output modes, exit statuses."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from deploy.host.command_line import Parser as Parser
+from deploy.host.command_line import as_typed
+from deploy.host.console import Console
+from deploy.host.errors import DeploymentError, KitError
+from deploy.host.paths import DEFAULT_NAME
+
+Command = Callable[[argparse.Namespace, Console], int]
+
+INTERRUPTED = 130
+
+
+def make_parser(command: str, description: str, *, deployment: bool = True) -> Parser:
+    """Return a parser with the flags of every command."""
+    parser = Parser(prog=as_typed(f"numlkit {command}"), description=description)
+    if deployment:
+        parser.add_argument(
+            "--name", default=DEFAULT_NAME, help=f"the deployment's name (default: {DEFAULT_NAME})"
+        )
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print one JSON document")
+    output.add_argument("--quiet", action="store_true", help="print no progress, only the result")
+    return parser
+
+
+def run(command: Command, parser: Callable[[], Parser], argv: Sequence[str] | None = None) -> int:
+    """Run ``command``; return 0, 1 for an error, 2 for wrong usage, 130 after an interrupt."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    options = parser().parse_args(argv)
+    options.words = sys.argv[1:] if argv is None else argv
+    mode = "json" if options.json else "quiet" if options.quiet else "normal"
+    console = Console(mode)  # type: ignore[arg-type]
+    try:
+        return command(options, console)
+    except DeploymentError as error:
+        console.error(error)
+        return 2
+    except KitError as error:
+        console.error(error)
+        return 1
+    except KeyboardInterrupt:
+        console.error(interrupted())
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has left (| head): not an error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        console.error(describe_os_error(error))
+        return 1
+
+
+def interrupted() -> KitError:
+    """Return the error of an interrupted command."""
+    return KitError("interrupted; nothing incomplete was kept, run the command again")
+
+
+def describe_os_error(error: OSError) -> KitError:
+    """Return the error for a failed system call."""
+    where = f"{error.filename}: " if error.filename else ""
+    cause = f"{where}{error.strerror or error}"
+    if error.errno == errno.ENOSPC:
+        return KitError(
+            f"disk full: {cause}", "free space there (df -h), then run the command again"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return KitError(
+            cause, "set XDG_CACHE_HOME and XDG_STATE_HOME to folders that you can write to"
+        )
+    return KitError(cause)
+
+
+def assignments(values: Sequence[str] | None, flag: str) -> dict[str, Path] | None:
+    """Return ``MODEL=PATH`` values as a mapping of absolute paths."""
+    if not values:
+        return None
+    found: dict[str, Path] = {}
+    for value in values:
+        model, equals, path = value.partition("=")
+        if not equals or not model or not path:
+            raise DeploymentError(f"{flag} {value!r}: expected MODEL=PATH")
+        found[model] = Path(path).absolute()
+    return found

@@ -1,0 +1,102 @@
+"""Command lines: how they are parsed, quoted, and named in messages.
+
+Standard library only: scripts that run in the execution environment use it too, which
+lacks the kit's own packages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from ipaddress import ip_address
+from pathlib import Path
+
+from deploy.host.paths import CHECKOUT
+
+_SCRIPTS = (CHECKOUT / "deploy", CHECKOUT / "scripts")
+_COMMAND = re.compile(r"(?<![\w./-])numlkit ([a-z]+)\b")
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that complains in one line and says where to find help."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        """Print ``message`` and exit with status 2."""
+        self.exit(2, f"error: {message}\n  try: {self.prog} --help\n")
+
+
+def as_seconds(text: str) -> float:
+    """Return ``text`` as a number of seconds, for ``add_argument``."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+def as_address(text: str) -> tuple[str, int]:
+    """Return ``[ADDRESS:]PORT`` as IP address, by default loopback, and port, for argparse."""
+    address, _, port = text.rpartition(":")
+    try:
+        host = str(ip_address(address.strip("[]") or "127.0.0.1"))
+    except ValueError:
+        host = ""
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, or an IP address and a port")
+    return host, int(port)
+
+
+def count_to(most: int) -> Callable[[str], int]:
+    """Return what reads a whole number from 1 to ``most``, for ``add_argument``."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or not 1 <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {most}")
+        return int(text)
+
+    return read
+
+
+def as_typed(text: str) -> str:
+    """Return ``text`` with ``numlkit COMMAND`` as this process was started, ready to be pasted."""
+    program = Path(sys.argv[0])
+    if program.name == "numlkit":
+        found = shutil.which("numlkit")
+        typed = "numlkit" if found == str(program) else quote(_nearby(program))
+        return _COMMAND.sub(rf"{typed} \1", text)
+    if program.suffix != ".py" or program.resolve().parent not in _SCRIPTS:
+        return text
+
+    def script(match: re.Match[str]) -> str:
+        path = CHECKOUT / "deploy" / f"{match[1]}.py"
+        return f"python3 {quote(_nearby(path))}" if path.is_file() else match[0]
+
+    return _COMMAND.sub(script, text)
+
+
+def _nearby(path: Path) -> str:
+    """Return ``path`` relative to the working directory if it lies below it."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+def quote(word: str) -> str:
+    """Return ``word`` quoted on one line: for any shell; with ``$'...'`` if it is not printable."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return f"$'{''.join(map(_escaped, word))}'"
+
+
+def _escaped(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))

@@ -1,0 +1,141 @@
+"""A command's output: rich on a terminal, plain lines elsewhere, JSON on request."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, TextIO
+
+from rich.console import Console as RichConsole
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from deploy.host.command_line import as_typed
+from deploy.host.errors import KitError
+
+Mode = Literal["normal", "quiet", "json"]
+Say = Callable[[str], None]
+Advance = Callable[[int, int, str], None]
+
+# Controls, formats (which turn the direction of writing) and ends of line and paragraph.
+_STEERING = ("Cc", "Cf", "Zl", "Zp")
+_PROGRESS_SECONDS = 10.0
+
+
+class Console:
+    """One command's output: progress to standard error, the result to standard output."""
+
+    def __init__(self, mode: Mode = "normal") -> None:
+        self.mode = mode
+        self._out = _plain_console(stderr=False)
+        self._err = _plain_console(stderr=True)
+
+    def say(self, text: str) -> None:
+        """Show a line of progress."""
+        if self.mode == "normal":
+            self._err.print(as_typed(text))
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[Say]:
+        """Show that a step runs and, at its end, how long it took; yield a way to add details."""
+        started = time.monotonic()
+        if self.mode != "normal":
+            yield lambda _detail: None
+            return
+        if self._err.is_terminal:
+            with self._err.status(Text(title)) as status:
+                yield lambda detail: status.update(Text(f"{title}: {detail}"))
+        else:
+            self._err.print(f"{title} ...")
+            yield lambda detail: self._err.print(f"  {detail}")
+        self._err.print(f"{title}: {time.monotonic() - started:.1f} s")
+
+    @contextmanager
+    def progress(self, what: str) -> Iterator[Advance]:
+        """Show progress, as a bar on a terminal; yield what takes done, total and a remark."""
+        if self.mode == "normal" and self._err.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+            with Progress(*columns, TimeRemainingColumn(), console=self._err) as bar:
+                task = bar.add_task(what, total=None)
+                yield lambda done, total, _remark: bar.update(task, completed=done, total=total)
+            return
+        last = time.monotonic()
+
+        def line(done: int, total: int, remark: str) -> None:
+            nonlocal last
+            if time.monotonic() - last >= _PROGRESS_SECONDS:
+                last = time.monotonic()
+                self.say(f"{done} of {total} {what}, {remark}")
+
+        yield line
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print a table; nothing in JSON mode."""
+        if self.mode == "json":
+            return
+        rows = [[as_typed(cell) for cell in row] for row in rows]
+        if self._out.is_terminal:
+            table = Table(title=title, title_justify="left")
+            for column in columns:
+                table.add_column(column)
+            for row in rows:
+                table.add_row(*row)
+            self._out.print(table)
+            return
+        widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
+        self.line(title)
+        for row in (columns, *rows):
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            self.line("  " + "  ".join(cells).rstrip())
+
+    def line(self, text: str) -> None:
+        """Print a line of the result, unless in JSON mode; a terminal is shown controls escaped."""
+        if self.mode != "json":
+            _write(sys.stdout, as_typed(text))
+
+    def log_line(self, line: bytes) -> None:
+        """Print a line of a log, given without its end, like :meth:`line` but byte for byte."""
+        if self.mode == "json":
+            return
+        if sys.stdout.isatty():
+            _write(sys.stdout, line.decode(errors="backslashreplace"))
+            return
+        sys.stdout.flush()
+        sys.stdout.buffer.write(line + b"\n")
+        sys.stdout.buffer.flush()
+
+    def answer(self, document: Any) -> None:
+        """Print the result as JSON, in JSON mode only."""
+        if self.mode == "json":
+            sys.stdout.write(as_typed(json.dumps(document, indent=2)) + "\n")
+
+    def error(self, error: KitError) -> None:
+        """Print a cause, and its remedy on the next line."""
+        _write(sys.stderr, as_typed(f"error: {error.cause}"))
+        if error.remedy:
+            _write(sys.stderr, as_typed(f"  try: {error.remedy}"))
+        self.answer({"ok": False, "error": error.cause, "remedy": error.remedy})
+
+
+def _plain_console(*, stderr: bool) -> RichConsole:
+    return RichConsole(stderr=stderr, emoji=False, highlight=False, markup=False, soft_wrap=True)
+
+
+def _write(stream: TextIO, text: str) -> None:
+    # rich would replace tabs and drop carriage returns.
+    print(_harmless(text) if stream.isatty() else text, file=stream, flush=True)
+
+
+def _harmless(text: str) -> str:
+    """Return ``text`` with all that would control a terminal, but tabs, escaped as in Python."""
+    return "".join(
+        character.encode("unicode_escape").decode()
+        if character != "\t" and unicodedata.category(character) in _STEERING
+        else character
+        for character in text
+    )

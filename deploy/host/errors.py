@@ -1,0 +1,68 @@
+"""The kit's exceptions: a cause in one line, a remedy in the next."""
+
+from __future__ import annotations
+
+
+class KitError(Exception):
+    """Something the person at the keyboard can fix."""
+
+    def __init__(self, cause: str, remedy: str | None = None) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.remedy = remedy
+
+
+class DeploymentError(KitError):
+    """A deployment file, a flag or a name is not usable."""
+
+
+class RepositoryError(KitError):
+    """A model repository or one of its files is not usable."""
+
+
+class EnvironmentSetupError(KitError):
+    """The execution environment cannot be made or does not pass its checks."""
+
+
+class TritonSetupError(KitError):
+    """No usable Triton could be found or unpacked."""
+
+
+class GpuError(KitError):
+    """The GPUs asked for are missing or unusable."""
+
+
+class LaunchError(KitError):
+    """A server did not become ready."""
+
+
+class NotRunningError(KitError):
+    """There is no such deployment."""
+
+
+class BuildError(KitError):
+    """An artefact cannot be built, or not here."""
+
+
+class PublishError(KitError):
+    """Something cannot be published, or a destination cannot be read."""
+
+
+class SignatureError(KitError):
+    """A signature is missing, or does not match."""
+
+
+class ClientError(KitError):
+    """A server cannot be asked: it does not answer, lacks the model, or is not Triton."""
+
+
+class NoTritonError(ClientError):
+    """Something answers that is not Triton: there is nothing more to ask."""
+
+
+class RequestError(KitError):
+    """The server refused one event, or did not answer it."""
+
+
+class ServerAwayError(KitError):
+    """The connection is lost, or the model is not served now: worth another try."""

@@ -1,0 +1,161 @@
+"""Files and folders that are seen whole or not at all, and locks."""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from deploy.host.errors import KitError
+
+_OPENING_ATTEMPTS = 100
+
+
+def write_atomically(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
+    """Write ``content`` under a temporary name in the same folder, then rename it to ``path``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def work_folder(target: Path) -> Iterator[Path]:
+    """Yield a new folder beside ``target`` to work in; it is removed at the end.
+
+    So is first what interrupted builds of ``target``, on which callers hold a lock, left.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for stale in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):
+        remove_folder(stale)
+    folder = tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".partial")
+    try:
+        yield Path(folder)
+    finally:
+        remove_folder(Path(folder))
+
+
+@contextmanager
+def built_folder(target: Path) -> Iterator[Path]:
+    """Yield a :func:`work_folder` that becomes ``target`` if the block succeeds."""
+    with work_folder(target) as partial:
+        partial.chmod(0o755)
+        yield partial
+        if target.exists():
+            shutil.rmtree(target)
+        partial.rename(target)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove ``folder`` with all that this user may remove."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if not folder.exists():
+        return
+    # An image's tree may have folders that their owner may not enter.
+    for parent, names, _ in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            if not path.is_symlink():
+                path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def locked(path: Path, *, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+    """Lock ``path`` exclusively during the block, and touch it; ``waiting`` is called if we wait.
+
+    The holder may remove the file: those who wait then lock a new one in turn.
+    """
+    while True:
+        with _open_lock(path) as stream:
+            if waiting is not None and not _lock_at_once(stream):
+                waiting()
+                waiting = None
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            if _is_at(path, stream):
+                os.utime(stream.fileno())
+                yield
+                return
+
+
+@contextmanager
+def unless_locked(path: Path) -> Iterator[bool]:
+    """Lock like :func:`locked` unless somebody else does; yield whether it is locked by us."""
+    while True:
+        with _open_lock(path) as stream:
+            held = _lock_at_once(stream)
+            if not held or _is_at(path, stream):
+                yield held
+                return
+
+
+@contextmanager
+def nobody_at_work(locks: Iterable[Path]) -> Iterator[None]:
+    """Hold all ``locks`` for the length of the block, without waiting for whoever holds one."""
+    with ExitStack() as stack:
+        for lock in locks:
+            if not stack.enter_context(unless_locked(lock)):
+                raise KitError(f"another command is at work in {lock.parent}")
+        yield
+
+
+def _open_lock(path: Path) -> IO[str]:
+    # Its last holder may remove the folder between any two of these calls.
+    for _ in range(_OPENING_ATTEMPTS):
+        with suppress(FileNotFoundError, FileExistsError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path.open("a")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("a")
+
+
+def _is_at(path: Path, stream: IO[str]) -> bool:
+    """Return whether the opened file is still the one at ``path``."""
+    try:
+        return os.path.samestat(os.fstat(stream.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _lock_at_once(opened: IO[str]) -> bool:
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def digest_of(paths: Iterable[Path], *, base: Path) -> str:
+    """Return the sha256 over names (relative to ``base``) and contents of ``paths``."""
+    total = hashlib.sha256()
+    for path in sorted(paths):
+        total.update(f"{path.relative_to(base).as_posix()}\0".encode())
+        total.update(hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """Return the sha256 of a file of any size."""
+    total = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            total.update(block)
+    return total.hexdigest()
+
+
+def size_of(folder: Path) -> int:
+    """Return the bytes that the regular files below ``folder`` hold."""
+    return sum(f.lstat().st_size for f in folder.rglob("*") if f.is_file() and not f.is_symlink())

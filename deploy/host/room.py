@@ -1,0 +1,131 @@
+"""Room on this host's disks and in its memory, checked before anything is written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from deploy.host.errors import BuildError
+
+_GB = 1e9
+_MB = 1e6
+
+
+@dataclass(frozen=True)
+class Room:
+    """Disk space that will be used, in a folder that need not exist yet.
+
+    Attributes:
+        setting: How to choose another folder, as in ``set TMPDIR``.
+        ours: Whether this process writes there; else the Docker engine does.
+    """
+
+    folder: Path
+    bytes: int
+    purpose: str
+    setting: str
+    ours: bool = True
+
+
+@dataclass(frozen=True)
+class FileSystem:
+    """A file system, and the bytes that an ordinary user may still write."""
+
+    device: int
+    free: int
+
+
+def file_system_of(folder: Path) -> FileSystem:
+    """Return the file system that ``folder`` is on, or will be on once it is made."""
+    existing = _existing(folder)
+    return FileSystem(device=existing.stat().st_dev, free=shutil.disk_usage(existing).free)
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that exists."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def check_temporary_folder(variable: str = "TMPDIR") -> Path:
+    """Return the folder for temporary files; BuildError if the one named by a variable is bad."""
+    named = os.environ.get(variable)
+    if not named:
+        return Path(tempfile.gettempdir())
+    if not os.access(Path(named, "."), os.W_OK | os.X_OK):
+        cause = f"{variable}={named} is not a folder that can be written to"
+        raise BuildError(cause, f"set {variable}")
+    return Path(named).absolute()
+
+
+def check_writable(needs: Sequence[Room]) -> None:
+    """Check that every folder can be written to, or made."""
+    for need in needs:
+        existing = _existing(need.folder)
+        cause = f"cannot put {need.purpose} there"
+        if not existing.is_dir():
+            raise BuildError(f"{existing} is not a folder: {cause}", need.setting)
+        if need.ours and not os.access(existing, os.W_OK | os.X_OK):
+            raise BuildError(f"{existing} cannot be written to: {cause}", need.setting)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What will be written to one file system, and the bytes free on it."""
+
+    rooms: tuple[Room, ...]
+    free: int
+
+    @property
+    def bytes(self) -> int:
+        """How much is needed."""
+        return sum(room.bytes for room in self.rooms)
+
+    def error(self) -> BuildError:
+        """Return what to say if that is more than is free."""
+        parts = ", ".join(f"{size(r.bytes)} in {r.folder} for {r.purpose}" for r in self.rooms)
+        settings = dict.fromkeys(room.setting for room in self.rooms)
+        return BuildError(
+            f"not enough disk space: {size(self.bytes)} needed ({parts}), {size(self.free)} free",
+            f"free space there, or use a larger disk: {'; '.join(settings)}",
+        )
+
+
+def by_file_system(
+    rooms: Sequence[Room], look: Callable[[Path], FileSystem] = file_system_of
+) -> list[Demand]:
+    """Return what will be written to each file system."""
+    found = [(room, look(room.folder)) for room in rooms]
+    free = {there.device: there.free for _room, there in found}
+    return [
+        Demand(tuple(room for room, there in found if there.device == device), free[device])
+        for device in free
+    ]
+
+
+def check_room(needs: Sequence[Room], look: Callable[[Path], FileSystem] = file_system_of) -> None:
+    """Check that every file system has room for all that will be written to it."""
+    for demand in by_file_system(needs, look):
+        if demand.bytes > demand.free:
+            raise demand.error()
+
+
+def size(count: int) -> str:
+    """Return a number of bytes in MB or GB."""
+    return f"{count / _GB:.1f} GB" if count >= _GB else f"{count / _MB:.0f} MB"
+
+
+def check_memory(wanted: int, available: int | None = None) -> None:
+    """Check that ``wanted`` bytes of memory are available; None: ask the system how many are."""
+    if available is None:
+        available = psutil.virtual_memory().available
+    if wanted > available:
+        raise BuildError(
+            f"not enough memory: {wanted / _GB:.1f} GB needed, {available / _GB:.1f} GB available",
+            "stop other programs, or build on a larger machine",
+        )

@@ -1,0 +1,179 @@
+"""Send the events of HDF5 files to a server; write labels per hit, and event displays."""
+
+from __future__ import annotations
+
+if __package__ in (None, ""):
+    from host.bootstrap import ensure_kit
+
+    ensure_kit()
+
+import argparse
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from deploy.client.diagnosis import why_unreachable
+from deploy.client.endpoint import Endpoint, ProtocolName
+from deploy.client.transport import ServedModel, TritonTransport
+from deploy.deployment.state import DeploymentFolder, default_endpoint
+from deploy.events.grouping import EventId
+from deploy.events.run import Tally, send
+from deploy.host.cli import INTERRUPTED, Parser, make_parser, run
+from deploy.host.command_line import as_seconds, count_to
+from deploy.host.console import Console
+from deploy.host.errors import (
+    ClientError,
+    DeploymentError,
+    KitError,
+    NotRunningError,
+    ServerAwayError,
+)
+
+_DIAGNOSIS_SECONDS = 5.0
+_SHOWN_FAILURES = 20
+_NO_SERVER = "numlkit up, or name a server with --url"
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    flags = make_parser("infer", __doc__, deployment=False)
+    add = flags.add_argument
+    add("files", nargs="+", type=Path, metavar="FILE.h5", help="pynuml or pandas HDF5 files")
+    server = flags.add_mutually_exclusive_group()
+    where = "[http|https|grpc|grpcs://]host[:port] (default: the running deployment)"
+    server.add_argument("--url", help=where)
+    server.add_argument("--name", help="the deployment to ask, if several are running")
+    add("--protocol", choices=("http", "grpc"), help="for a URL without scheme (default: http)")
+    add("--ssl", action="store_true", help="encrypt the connection")
+    add("--ca", type=Path, metavar="FILE", help="PEM file of the authority to trust; implies --ssl")
+    add("--cert", type=Path, metavar="FILE", help="PEM file of your certificate, for mutual TLS")
+    add("--key", type=Path, metavar="FILE", help="PEM file of its private key")
+    add("--model", default="nugraph3", help="the model to ask (default: %(default)s)")
+    add("--out", type=Path, metavar="results.h5", help="write labels and scores per hit")
+    add("--display", type=Path, metavar="DIR", help="write an event display (PNG) per event")
+    event, only = "RUN,SUBRUN,EVENT", "only this event; may be repeated"
+    add("--event", type=_event_id, action="append", default=[], metavar=event, help=only)
+    add("--concurrency", type=count_to(1024), default=4, metavar="N", help="requests at once (4)")
+    add("--timeout", type=as_seconds, default=60.0, metavar="S", help="seconds per request (60)")
+    return flags
+
+
+def _event_id(text: str) -> EventId:
+    try:
+        run, subrun, event = (int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not RUN,SUBRUN,EVENT") from None
+    return run, subrun, event
+
+
+def _infer(options: argparse.Namespace, console: Console) -> int:
+    out: Path | None = options.out
+    for flag, path in (("--out", out), ("--display", options.display)):
+        if path is not None and not path.parent.is_dir():
+            remedy = f"mkdir -p {path.parent}, or another {flag}"
+            raise DeploymentError(f"no such folder: {path.parent}", remedy)
+    endpoint = _endpoint(options)
+    if out is not None and any(_same(out, path) for path in options.files):
+        raise ClientError(f"--out {out} is one of the input files")
+
+    def connect() -> TritonTransport:
+        return TritonTransport(endpoint, timeout=options.timeout)
+
+    model = _describe(connect, options.model, endpoint)
+    with console.progress("events") as advance:
+        tally = send(
+            options.files,
+            model,
+            endpoint.url,
+            connect,
+            wanted=options.event,
+            out=out,
+            displays=options.display,
+            concurrency=options.concurrency,
+            progress=lambda t: advance(t.done, t.seen, f"{len(t.failures)} failed"),
+        )
+    report = tally.report(model, endpoint.url, options.files)
+    _show(report, tally, console)
+    if tally.ended is not None and console.mode != "json":
+        console.error(tally.ended)
+    console.answer(report)
+    return INTERRUPTED if tally.interrupted else 0 if tally.ok else 1
+
+
+def _same(one: Path, other: Path) -> bool:
+    if one.exists() and other.exists():
+        return one.samefile(other)
+    return one.resolve() == other.resolve()
+
+
+def _endpoint(options: argparse.Namespace) -> Endpoint:
+    protocol: ProtocolName = options.protocol or "http"
+    if options.url is not None:
+        url = options.url
+    elif options.name is not None:
+        url = DeploymentFolder(options.name).require_state().url(protocol)
+    else:
+        url = default_endpoint(protocol)
+        if url is None:
+            raise NotRunningError("no deployment is running", _NO_SERVER)
+    files = {"ca": options.ca, "cert": options.cert, "key": options.key}
+    return Endpoint.parse(url, protocol=options.protocol, tls=options.ssl, **files)
+
+
+def _describe(connect: Callable[[], TritonTransport], name: str, endpoint: Endpoint) -> ServedModel:
+    transport = connect()
+    try:
+        return transport.describe(name)
+    except ServerAwayError as error:
+        known = why_unreachable(endpoint, timeout=_DIAGNOSIS_SECONDS)
+        raise known or ClientError(f"no server answers at {error.cause}", _NO_SERVER) from error
+    finally:
+        transport.close()
+
+
+def _show(report: dict[str, Any], tally: Tally, console: Console) -> None:
+    """Print counts, speed, files and failed events; only failures where nothing was answered."""
+    if not report["events"] and tally.failures:
+        if console.mode != "json":  # there the answer names them
+            for line in _failed(tally):
+                console.error(KitError(line))
+        return
+    weights = f" ({report['weights']})" if report["weights"] else ""
+    console.line(
+        f"{report['events']} events, {report['hits']:,} hits: "
+        f"{report['model']}{weights} at {report['endpoint']}"
+    )
+    if report["events"]:
+        counts = [*report["labels"].items(), ("noise", report["noise"])]
+        console.line(f"  labels   {', '.join(f'{name} {n:,}' for name, n in counts)}")
+        drawing = f", {tally.drawing_s:.2g} s of it drawing" if tally.displays else ""
+        retried = f"; {tally.retries} retries" if tally.retries else ""
+        console.line(
+            f"  speed    {report['events_per_second']:.3g} events/s "
+            f"({report['seconds']:.3g} s{drawing}); latency p50 "
+            f"{report['latency_p50_ms']:.3g} ms, p99 {report['latency_p99_ms']:.3g} ms{retried}"
+        )
+    if report["out"]:
+        console.line(f"  results  {report['out']}")
+    if tally.displays:
+        shown = tally.displays[0] if len(tally.displays) == 1 else tally.displays[0].parent
+        console.line(f"  display  {shown} ({len(tally.displays)} PNG)")
+    if tally.failures:
+        console.line(f"{len(tally.failures)} failed:")
+        for line in _failed(tally):
+            console.line(f"  {line}")
+
+
+def _failed(tally: Tally) -> Iterator[str]:
+    for failure in tally.failures[:_SHOWN_FAILURES]:
+        named = "" if failure.event_id is None else "event {},{},{}: ".format(*failure.event_id)
+        yield f"{named}{failure.reason}"
+    if len(tally.failures) > _SHOWN_FAILURES:
+        yield f"and {len(tally.failures) - _SHOWN_FAILURES} more (--json lists all)"
+
+
+main = partial(run, _infer, parser)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,1 +1,0 @@
-"""Triton itself: which releases, where to get one, how to start it, what its failures mean."""

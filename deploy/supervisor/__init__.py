@@ -1,1 +1,0 @@
-"""The process beside each server: heals it, stops it, sweeps up after it."""

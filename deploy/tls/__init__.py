@@ -1,1 +1,0 @@
-"""Certificates: what is in one, and whether files of them can be used."""

@@ -1,0 +1,1 @@
+"""What Triton reads: repositories, configurations, commands, releases. Starts no process."""

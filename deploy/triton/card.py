@@ -1,0 +1,103 @@
+"""The kit's view of a model card (``model.json``): what launch, checks and smoke need of it.
+
+The card lies beside the weights and describes them. ``numl_serving.modelcard`` writes it; the kit
+does not import that: they meet in the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deploy.host.errors import RepositoryError
+from deploy.triton.contract import Signature, Tensor
+
+CARD_FILE = "model.json"
+AGAIN = "git checkout it, or import the checkpoint again (scripts/import_checkpoint.py)"
+_FORMAT = 2
+_TYPES = ("INT32", "FP32")
+
+
+@dataclass(frozen=True)
+class Head:
+    """One head of a network: what it answers, for each hit of each plane or for the event.
+
+    Attributes:
+        name: ``semantic``, ``filter``, ``event``, ...
+        output: Its tensors' name, without ``_`` and the plane or ``evt``.
+        width: Numbers for each hit, or for the event.
+        classes: The classes' names; empty if it is not a classifier.
+    """
+
+    name: str
+    output: str
+    width: int
+    classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a model card says.
+
+    Attributes:
+        network: The kind of network, ``nugraph3`` or ``nugraph2``.
+        signature: The tensors of requests and answers, in the card's order.
+    """
+
+    network: str
+    signature: Signature
+    heads: tuple[Head, ...]
+    sha256: str
+    demo: bool = False
+
+    @property
+    def coordinates(self) -> frozenset[str]:
+        """The outputs of heads that are not classifiers: their largest number has no meaning."""
+        outputs = {head.output for head in self.heads if not head.classes}
+        return frozenset(n for n in self.signature.outputs if n.rpartition("_")[0] in outputs)
+
+
+def read_card(folder: Path) -> Card:
+    """Read the card of the weights in ``folder``."""
+    path = folder / CARD_FILE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != _FORMAT:
+            raise RepositoryError(
+                f"{path}: its format is {content['format']}, this kit reads {_FORMAT}", AGAIN
+            )
+        return Card(
+            network=str(content["network"]["kind"]),
+            signature=Signature(_tensors(content["inputs"]), _tensors(content["outputs"])),
+            heads=tuple(
+                Head(
+                    name=str(head["name"]),
+                    output=str(head["output"]),
+                    width=int(head["width"]),
+                    classes=tuple(head["classes"] or ()),
+                )
+                for head in content["heads"]
+            ),
+            sha256=str(content["weights"]["sha256"]),
+            demo=bool(content["demo"]),
+        )
+    except OSError as error:
+        raise RepositoryError(f"{path}: {error.strerror}") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RepositoryError(f"{path}: not a model card: {error}", AGAIN) from None
+    except KeyError as error:
+        raise RepositoryError(f"{path}: has no {error.args[0]!r}", AGAIN) from None
+
+
+def _tensors(listed: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    tensors = {}
+    for entry in listed:
+        if entry["data_type"] not in _TYPES:
+            raise ValueError(f"{entry['name']} is {entry['data_type']}, not {' or '.join(_TYPES)}")
+        dims = tuple(map(int, entry["dims"]))
+        optional = bool(entry.get("optional", False))
+        tensors[str(entry["name"])] = Tensor(entry["data_type"], dims, optional)
+    return tensors

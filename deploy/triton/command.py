@@ -1,0 +1,139 @@
+"""The tritonserver command line: pure rendering of a plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from deploy.deployment.deployment import Ports, Tls
+from deploy.host.errors import DeploymentError
+from deploy.triton.distribution import TritonDistribution
+
+# A stop waits this long for connections that clients keep open without using them;
+# requests that run get the same time to finish. What the server then leaves behind is
+# swept by the supervisor.
+EXIT_TIMEOUT_S = 5
+# Flags of every server, also of one that an image's own entry point (containers/serve) starts.
+# The server looks for changed files every second, which is how the supervisor has it reload a
+# model. --exit-on-error=false keeps good models up when another is broken; readiness names that.
+COMMON_FLAGS = (
+    "--model-control-mode=poll",
+    "--repository-poll-secs=1",
+    "--exit-on-error=false",
+    f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
+    "--metrics-config=summary_latencies=true",
+    "--reuse-http-port=false",
+    "--reuse-grpc-port=false",
+)
+_COMPLETE = ("--disable-auto-complete-config",)
+_CLOSED_APIS = ("model-repository", "trace", "logging")
+# No client can send this header: HTTP ends a name at the colon, and gRPC accepts no such name.
+_NOBODYS_HEADER = "nobody:sends=this"
+# Where a server listens in a container with a network of its own.
+CONTAINER_LISTEN = "0.0.0.0"
+CONTAINER_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
+# Where NVIDIA's image, and the kit's, have Triton.
+TRITON_ROOT = Path("/opt/tritonserver")
+_PLAIN = re.compile(r"[\w./+@%:,=~-]+", re.ASCII)
+
+
+def server_arguments(
+    *,
+    distribution: TritonDistribution,
+    repository: Path,
+    listen: str,
+    ports: Ports,
+    shm_prefix: str,
+    identity: str,
+    http_listen: str | None = None,
+    tls: Tls | None = None,
+    complete: bool = True,
+    shared_memory: bool = False,
+) -> tuple[str, ...]:
+    """Return the command line of a server, as seen inside its container if it has one.
+
+    Args:
+        shm_prefix: Start of the names of the shared memory regions it makes.
+        identity: The name it answers with, which tells it from a server that took its port.
+        http_listen: Address for HTTP and metrics; None: the same as for gRPC.
+        tls: How gRPC is encrypted, with the paths as the server sees them.
+        complete: Whether every configuration is complete; if not, the server asks the models,
+            which starts each one twice.
+        shared_memory: Whether clients may register shared memory.
+    """
+    return (
+        str(distribution.executable),
+        f"--id={identity}",
+        f"--model-repository={repository}",
+        f"--backend-directory={distribution.backends}",
+        f"--cache-directory={distribution.root / 'caches'}",
+        f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
+        f"--http-address={http_listen or listen}",
+        f"--http-port={ports.http}",
+        f"--grpc-address={listen}",
+        f"--grpc-port={ports.grpc}",
+        f"--metrics-address={http_listen or listen}",
+        f"--metrics-port={ports.metrics}",
+        *(_COMPLETE if complete else ()),
+        *COMMON_FLAGS,
+        *closed_endpoints(shared_memory=shared_memory),
+        *_tls_arguments(tls),
+    )
+
+
+def image_flags() -> tuple[str, ...]:
+    """Return the flags that are the same for every server from an image's own entry point."""
+    return (*_COMPLETE, *COMMON_FLAGS, *closed_endpoints())
+
+
+def closed_endpoints(*, shared_memory: bool = False) -> tuple[str, str]:
+    """Return the flags that close the admin endpoints, or all but shared memory's, to everybody."""
+    apis = ",".join((*_CLOSED_APIS, *(() if shared_memory else ("shared-memory",))))
+    return (
+        f"--http-restricted-api={apis}:{_NOBODYS_HEADER}",
+        f"--grpc-restricted-protocol={apis}:{_NOBODYS_HEADER}",
+    )
+
+
+def _tls_arguments(tls: Tls | None) -> tuple[str, ...]:
+    if tls is None:
+        return ()
+    pair = ("--grpc-use-ssl=true", f"--grpc-server-cert={tls.cert}", f"--grpc-server-key={tls.key}")
+    if tls.ca is None:
+        return pair
+    return (*pair, "--grpc-use-ssl-mutual=true", f"--grpc-root-cert={tls.ca}")
+
+
+def server_environment(
+    *,
+    distribution: TritonDistribution,
+    threads: int,
+    inherited: Mapping[str, str],
+    devices: Mapping[str, str],
+) -> dict[str, str]:
+    """Return the environment variables of a container-free server.
+
+    Only what a server needs is passed on: what a user has set for other programs is not
+    to change what the stubs run. The server itself adds the execution environment's
+    ``lib``, with libpython, to the library path of its stubs.
+    """
+    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TZ")
+    variables = {name: inherited[name] for name in kept if name in inherited}
+    variables["LD_LIBRARY_PATH"] = str(distribution.libraries)
+    return {**variables, **thread_settings(threads), **devices}
+
+
+def thread_settings(threads: int) -> dict[str, str]:
+    """Return the environment variables that keep numerical libraries to ``threads`` threads."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return dict.fromkeys(names, str(threads))
+
+
+def require_plain(path: Path, remedy: str) -> None:
+    """Refuse what Triton's Python backend would break at: it puts paths into a shell command."""
+    if not _PLAIN.fullmatch(str(path)):
+        raise DeploymentError(
+            f"{path}: Triton's Python backend cannot use a path with spaces or special characters",
+            remedy,
+        )

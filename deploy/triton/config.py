@@ -1,0 +1,209 @@
+"""config.pbtxt through its protobuf message, never by string work.
+
+Source of the format: Triton's ``model_config.proto``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from google.protobuf import text_format
+
+from deploy.deployment.deployment import Batch
+from deploy.host.errors import RepositoryError
+from deploy.host.files import write_atomically
+from deploy.triton.card import Card
+from deploy.triton.model_config import model_config_pb2
+
+ModelConfig: TypeAlias = Any  # protobuf's class; tritonclient ships no types
+
+PYTHON_BACKEND = "python"
+ENSEMBLE = "ensemble"
+_KIND = model_config_pb2.ModelInstanceGroup
+# Parameters that numl_serving reads.
+BATCH_EVENTS, BATCH_WAIT = "batch_max_events", "batch_max_wait_ms"
+# A GPU takes about as long for a few events as for one; on a CPU batching gains nothing.
+GPU_BATCH = Batch()
+
+
+@dataclass(frozen=True)
+class GpuInstances:
+    """Where the instances of a model run on GPUs.
+
+    Attributes:
+        count: Instances on each GPU.
+        numbers: The GPUs, as the server's process counts them: from 0 on those that
+            CUDA_VISIBLE_DEVICES or its container lets it see. None named: all of these.
+    """
+
+    count: int
+    numbers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class LaunchSettings:
+    """What a launch sets in a model's configuration.
+
+    Attributes:
+        environment: Where the server finds the execution environment: an absolute folder or
+            archive, or a path that begins with ``$$TRITON_MODEL_DIRECTORY``.
+        instances: Instances of each model on CPUs.
+        gpus: Where they run on GPUs instead, or None; a model made for a CPU stays there.
+        batch: How requests are batched; None: as the tracked configuration says, and on GPUs
+            otherwise as ``GPU_BATCH``.
+    """
+
+    environment: Path
+    parameters: Mapping[str, str]
+    instances: int
+    gpus: GpuInstances | None = None
+    batch: Batch | None = None
+
+
+def read_config(path: Path) -> ModelConfig:
+    """Read a ``config.pbtxt``.
+
+    Raises:
+        RepositoryError: Naming the file, and line and column of the first fault.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise RepositoryError(f"{path}: {reason}") from None
+    try:
+        return text_format.Parse(text, model_config_pb2.ModelConfig())
+    except text_format.ParseError as error:
+        raise RepositoryError(
+            f"{path}: not a model configuration: {str(error).splitlines()[0]}"
+        ) from None
+
+
+def write_config(config: ModelConfig, path: Path) -> None:
+    """Write ``config`` as text protobuf to ``path``."""
+    write_atomically(path, text_format.MessageToString(config))
+
+
+def for_launch(config: ModelConfig, settings: LaunchSettings, card: Card) -> ModelConfig:
+    """Return a copy of a tracked configuration with a launch's settings and the card's tensors."""
+    launched = model_config_pb2.ModelConfig()
+    launched.CopyFrom(config)
+    launched.parameters["EXECUTION_ENV_PATH"].string_value = str(settings.environment)
+    for name, value in sorted(settings.parameters.items()):
+        launched.parameters[name].string_value = value
+    del launched.instance_group[:]
+    if settings.gpus is None or made_for_cpu(config):
+        launched.instance_group.add(kind=_KIND.KIND_CPU, count=settings.instances)
+    else:
+        # Triton makes ``count`` instances on each of a group's GPUs.
+        launched.instance_group.add(
+            kind=_KIND.KIND_GPU, count=settings.gpus.count, gpus=settings.gpus.numbers
+        )
+        for name, value in _batch_parameters(GPU_BATCH).items():
+            if name not in launched.parameters:
+                launched.parameters[name].string_value = value
+    if settings.batch is not None:
+        for name, value in _batch_parameters(settings.batch).items():
+            launched.parameters[name].string_value = value
+    _fit(launched, card)
+    return launched
+
+
+def made_for_cpu(config: ModelConfig) -> bool:
+    """Return whether a tracked configuration keeps its model on CPUs, whatever a launch has."""
+    return any(group.kind == _KIND.KIND_CPU for group in config.instance_group)
+
+
+def uses_stubs(config: ModelConfig) -> bool:
+    """Return whether the model runs in processes of the Python backend, not in the server."""
+    return bool(config.backend == PYTHON_BACKEND)
+
+
+def served_versions(config: ModelConfig, names: Iterable[str]) -> tuple[int, ...]:
+    """Return the versions that are served, the oldest first, given the names of the folders.
+
+    A name that is not a number, or starts with a zero, is not a version.
+    """
+    there = sorted(int(name) for name in names if name.isdecimal() and name[0] != "0")
+    policy = config.version_policy
+    if policy.HasField("all"):
+        return tuple(there)
+    if policy.HasField("specific"):
+        return tuple(version for version in there if version in policy.specific.versions)
+    return tuple(there[-(policy.latest.num_versions or 1) :])
+
+
+def stub_count(config: ModelConfig, *, versions: int, gpus: int) -> int:
+    """Return how many processes of the Python backend the model has when all is well."""
+    if not uses_stubs(config):
+        return 0
+    groups = config.instance_group or (_KIND(),)
+    return versions * sum(_instances(group, gpus) for group in groups)
+
+
+def is_complete(config: ModelConfig) -> bool:
+    """Return whether a configuration leaves nothing for the server to find out.
+
+    Triton asks the backend for what is missing, and starts every Python model twice to do so.
+    """
+    backend = config.backend or config.platform
+    return bool(backend and config.input and config.output)
+
+
+def skipped_warmups(config: ModelConfig) -> tuple[str, ...]:
+    """Return the names of warm-ups that Triton silently skips."""
+    # Without batching it takes the number of samples from here; the default is 0.
+    return tuple(warmup.name for warmup in config.model_warmup if not warmup.batch_size)
+
+
+def _instances(group: ModelConfig, gpus: int) -> int:
+    """Return how many instances a group has."""
+    count = group.count or 1
+    on_gpu = group.kind == _KIND.KIND_GPU
+    if group.kind == _KIND.KIND_AUTO:
+        # GPUs, if there are any, and all that the group names are among them.
+        on_gpu = gpus > 0 and all(number < gpus for number in group.gpus)
+    return int(count * (len(group.gpus) or gpus)) if on_gpu else int(count)
+
+
+def misfits(config: ModelConfig, card: Card) -> tuple[str, ...]:
+    """Return the outputs and inputs of ``config`` that are not those of ``card``, by name.
+
+    A launch sets them right; a server that is given the configuration as it is does not.
+    """
+    fitting = model_config_pb2.ModelConfig()
+    fitting.CopyFrom(config)
+    _fit(fitting, card)
+    found = []
+    for there, right in ((config.output, fitting.output), (config.input, fitting.input)):
+        given, wanted = ({t.name: t for t in tensors} for tensors in (there, right))
+        for name, tensor in given.items():
+            # Existing configurations declare it in either way; what is answered is the same.
+            if name in wanted and list(tensor.dims) == [1, *wanted[name].dims]:
+                wanted[name].dims[:] = tensor.dims
+        found += [n for n in dict.fromkeys([*wanted, *given]) if given.get(n) != wanted.get(n)]
+    return tuple(found)
+
+
+def _batch_parameters(batch: Batch) -> dict[str, str]:
+    return {BATCH_EVENTS: str(batch.max_events), BATCH_WAIT: f"{batch.wait_ms:g}"}
+
+
+def _fit(config: ModelConfig, card: Card) -> None:
+    """Give ``config`` the tensors and class names of ``card``."""
+    types = model_config_pb2.DataType
+    del config.input[:], config.output[:]
+    for name, tensor in card.signature.inputs.items():
+        data_type = types.Value(f"TYPE_{tensor.datatype}")
+        config.input.add(name=name, data_type=data_type, dims=tensor.dims, optional=tensor.optional)
+    for name, tensor in card.signature.outputs.items():
+        data_type = types.Value(f"TYPE_{tensor.datatype}")
+        config.output.add(name=name, data_type=data_type, dims=tensor.dims)
+    for head in card.heads:
+        if head.classes:
+            config.parameters[f"{head.name}_classes"].string_value = ",".join(head.classes)
+    if card.demo:
+        config.parameters["weights"].string_value = "demo weights"

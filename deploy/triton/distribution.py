@@ -1,0 +1,142 @@
+"""A Triton without a container: unpacked from a wheel into the cache, laid out as NVIDIA does.
+
+The layout is that of NVIDIA's image (``bin``, ``lib``, ``backends``). The wheel is
+unpacked, not installed: its own requirements would change the environment it lands in.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.host.console import Say
+from deploy.host.errors import TritonSetupError
+from deploy.host.files import built_folder, locked, sha256_of
+from deploy.host.pip import run_pip
+from deploy.triton.release import TritonRelease
+
+_SERVER = "pytriton/tritonserver/"
+_LIBRARIES = "nvidia_pytriton.libs/"
+_STUBS = _SERVER + "python_backend_stubs/"
+
+
+@dataclass(frozen=True)
+class TritonDistribution:
+    """An unpacked Triton.
+
+    Attributes:
+        root: Folder with ``bin``, ``lib`` and ``backends``.
+        stub_python: The Python version its Python backend's stub is built for.
+    """
+
+    root: Path
+    stub_python: str
+
+    @property
+    def executable(self) -> Path:
+        """The server's executable."""
+        return self.root / "bin" / "tritonserver"
+
+    @property
+    def stub(self) -> Path:
+        """The Python backend's stub."""
+        return self.backends / "python" / "triton_python_backend_stub"
+
+    @property
+    def backends(self) -> Path:
+        """The backend directory."""
+        return self.root / "backends"
+
+    @property
+    def libraries(self) -> Path:
+        """The folder of its shared libraries."""
+        return self.root / "lib"
+
+
+def distribution_folder(cache: Path, release: TritonRelease, python: str) -> Path:
+    """Return where the distribution for stubs of ``python`` lives in ``cache``."""
+    return cache / "triton" / f"{release.server}-py{python}-{release.wheel.sha256[:12]}"
+
+
+def ensure_distribution(
+    cache: Path, release: TritonRelease, python: str, say: Say
+) -> TritonDistribution:
+    """Return the distribution, unpacked into the cache if it is not there yet."""
+    target = distribution_folder(cache, release, python)
+    found = TritonDistribution(root=target, stub_python=python)
+    if found.executable.exists():
+        return found
+    with locked(target.with_name(f"{target.name}.lock")):
+        if not found.executable.exists():
+            cache.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=cache) as scratch:
+                wheel = _download(release, Path(scratch), say)
+                say("unpacking tritonserver")
+                with built_folder(target) as folder:
+                    _unpack(wheel, folder, python)
+    return found
+
+
+def check_libc(release: TritonRelease) -> None:
+    """Check that the wheel's tritonserver starts on this system."""
+    libc = platform.libc_ver()[1]
+    wanted = release.wheel.libc
+    if libc and tuple(int(part) for part in libc.split(".")[:2]) < wanted:
+        raise TritonSetupError(
+            f"Triton {release.release} without a container needs glibc "
+            f"{wanted[0]}.{wanted[1]}; this system has {libc}",
+            "use a newer system (Debian 12, Ubuntu 22.04, EL 10), or a container engine",
+        )
+
+
+def _download(release: TritonRelease, folder: Path, say: Say) -> Path:
+    check_libc(release)
+    say(f"downloading tritonserver {release.server} ({release.wheel.requirement})")
+    command = ["download", "--no-deps", "--quiet", "--only-binary=:all:", "--dest", str(folder)]
+    command.append(release.wheel.requirement)
+    failed = f"cannot download {release.wheel.requirement}"
+    run_pip(command, failed, scratch=folder, error=TritonSetupError)
+    [wheel] = folder.glob("*.whl")
+    digest = sha256_of(wheel)
+    if digest != release.wheel.sha256:
+        raise TritonSetupError(
+            f"{wheel.name} has sha256 {digest[:16]}..., expected "
+            f"{release.wheel.sha256[:16]}...: not the published file",
+            "check the package index that pip uses (pip config list)",
+        )
+    return wheel
+
+
+def _unpack(wheel: Path, folder: Path, python: str) -> None:
+    stubs = f"{_STUBS}{python}/"
+    places = {
+        f"{_SERVER}bin/": folder / "bin",
+        f"{_SERVER}backends/": folder / "backends",
+        f"{_SERVER}caches/": folder / "caches",
+        _LIBRARIES: folder / "lib",
+        stubs: folder / "backends" / "python",
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if not name.endswith("/")]
+        if not any(name.startswith(stubs) for name in names):
+            there = sorted({n.split("/")[3] for n in names if n.startswith(_STUBS)})
+            raise TritonSetupError(
+                f"{wheel.name} has no Python backend stub for Python {python}",
+                f"use an environment with Python {', '.join(there)}",
+            )
+        for name in names:
+            for prefix, place in places.items():
+                if name.startswith(prefix):
+                    path = place / name.removeprefix(prefix)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with archive.open(name) as source, path.open("wb") as target:
+                        shutil.copyfileobj(source, target)
+    copy = TritonDistribution(folder, python)
+    copy.executable.chmod(0o755)
+    copy.stub.chmod(0o755)
+    os.sync()

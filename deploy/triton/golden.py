@@ -1,0 +1,124 @@
+"""A reference event: what a model must answer, and the comparison that says whether it did."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from deploy.host.errors import RepositoryError
+from deploy.triton.card import CARD_FILE, read_card
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array: TypeAlias = NDArray[Any]
+
+
+GOLDEN_FILE = "golden.npz"
+
+# As in numl_serving: relative to the largest magnitude of the output's column (class), plus a share
+# of the whole output's, since float32 leaves no more of a small difference of large numbers.
+TOLERANCE, NOISE = 1e-4, 1e-5
+
+
+@dataclass(frozen=True)
+class GoldenEvent:
+    """An event and its reference output.
+
+    Attributes:
+        coordinates: Outputs that are not class scores, though they may have columns.
+    """
+
+    inputs: Mapping[str, Array]
+    outputs: Mapping[str, Array]
+    coordinates: frozenset[str] = frozenset()
+
+
+def read_golden(path: Path) -> GoldenEvent:
+    """Read a ``golden.npz`` (arrays ``input/NAME`` and ``output/NAME``).
+
+    A model card beside it says which outputs are scores of classes; without one all may be.
+
+    Raises:
+        RepositoryError: If the file is not such a one, or the card cannot be read.
+    """
+    import numpy as np  # takes long, and few commands read one
+
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            named = {name: arrays[name] for name in arrays.files}
+    except FileNotFoundError:
+        raise RepositoryError(f"{path}: no such file") from None
+    except OSError as error:
+        raise RepositoryError(f"{path}: {error.strerror or error}") from None
+    except (EOFError, ValueError, zipfile.BadZipFile):
+        # numpy's words are about pickles, which are never read here.
+        raise RepositoryError(
+            f"{path}: not a reference event",
+            "write it with numpy.savez, as docs/own-models.md shows",
+        ) from None
+    inputs = {n.removeprefix("input/"): a for n, a in named.items() if n.startswith("input/")}
+    outputs = {n.removeprefix("output/"): a for n, a in named.items() if n.startswith("output/")}
+    if not inputs or not outputs:
+        raise RepositoryError(f"{path}: not a reference event: it lacks inputs or outputs")
+    ours = path.with_name(CARD_FILE).exists()
+    coordinates = read_card(path.parent).coordinates if ours else frozenset()
+    return GoldenEvent(inputs=inputs, outputs=outputs, coordinates=coordinates)
+
+
+def golden_of(folder: Path) -> GoldenEvent | None:
+    """Return the reference event of the model in ``folder``, or None if it has none.
+
+    It belongs to the newest version, which answers a request that names none.
+
+    Raises:
+        RepositoryError: If the folder does not exist, or its file is not a reference event.
+    """
+    try:
+        versions = [path for path in folder.iterdir() if path.name.isdecimal()]
+    except OSError as error:
+        raise RepositoryError(f"{folder}: {error.strerror}") from None
+    newest = max(versions, key=lambda path: int(path.name), default=folder)
+    path = newest / GOLDEN_FILE
+    return read_golden(path) if path.exists() else None
+
+
+def difference(golden: GoldenEvent, answer: Mapping[str, Array]) -> str | None:
+    """Return what is wrong with ``answer``, in one line, or None if nothing is."""
+    import numpy as np
+
+    for name, want in golden.outputs.items():
+        if name not in answer:
+            return f"output {name} is missing"
+        got = answer[name]
+        if got.shape != want.shape:
+            return f"output {name} has shape {list(got.shape)}, expected {list(want.shape)}"
+        if want.size == 0:
+            continue
+        if got.size == 0:
+            return f"output {name} is empty"
+        if want.dtype.kind not in "fc":  # a label, a count, a word: equal or not
+            if not np.array_equal(_comparable(got), _comparable(want)):
+                return f"output {name} differs"
+            continue
+        if not np.isfinite(got).all():
+            return f"output {name} is not finite"
+        magnitude = np.abs(want)
+        scale = np.broadcast_to(magnitude.max(axis=0), want.shape)
+        allowed = TOLERANCE * scale + NOISE * max(float(magnitude.max()), 1e-2)
+        off = np.abs(got.astype(np.float64) - want)
+        if (off > allowed).any():
+            worst = np.unravel_index((off - allowed).argmax(), off.shape)
+            return f"output {name} is off by {off[worst]:.3g} at a scale of {scale[worst]:.3g}"
+        scores = want.ndim == 2 and name not in golden.coordinates
+        if scores and (got.argmax(axis=1) != want.argmax(axis=1)).any():
+            return f"output {name} picks another class"
+    return None
+
+
+def _comparable(array: Array) -> Array:
+    """Return an array that can be compared: Triton's strings are objects, a file's are not."""
+    return array.astype("S") if array.dtype.kind in "OSU" else array

@@ -1,0 +1,168 @@
+"""A site's own model repository: as Triton reads it, and as a server sees it; never changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.deployment.deployment import CONFIG
+from deploy.host.errors import RepositoryError
+from deploy.triton.config import ModelConfig, read_config, served_versions, uses_stubs
+from deploy.triton.stub import STUB
+
+ENVIRONMENT_PARAMETER = "EXECUTION_ENV_PATH"
+_MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
+_BYTECODE = "__pycache__"
+# Where a container sees the execution environments of a site's own models.
+ENVIRONMENTS = Path("/opt/numl/site/environments")
+_NOT_PLAIN = re.compile(r"[^\w.+-]", re.ASCII)
+
+
+@dataclass(frozen=True)
+class SiteModel:
+    """A model of a site.
+
+    Attributes:
+        config: Its configuration, as it stands there.
+        versions: The versions that Triton serves, the oldest first.
+        environment: The execution environment that it names, packed or a folder, resolved.
+        stub: The stub beside its configuration.
+        files: The other files that are served, resolved, by their paths below its folder.
+    """
+
+    name: str
+    folder: Path
+    config: ModelConfig
+    versions: tuple[int, ...]
+    environment: Path | None
+    stub: Path | None
+    files: Mapping[str, Path]
+
+    @property
+    def runs_in_kits(self) -> bool:
+        """Whether it runs in the kit's environment, having none of its own."""
+        return uses_stubs(self.config) and self.environment is None
+
+
+def read_site_model(repository: Path, name: str) -> SiteModel:
+    """Read a model of a repository."""
+    folder = repository / name
+    config = read_config(folder / CONFIG)
+    if config.name not in ("", name):
+        raise RepositoryError(f"{folder / CONFIG}: names its model {config.name!r}")
+    versions = served_versions(config, (p.name for p in folder.iterdir() if p.is_dir()))
+    if not versions:
+        raise RepositoryError(f"{folder}: its {CONFIG} selects none of its versions")
+    environment = _environment(config, folder) if uses_stubs(config) else None
+    stub = folder / STUB
+    return SiteModel(
+        name=name,
+        folder=folder,
+        config=config,
+        versions=versions,
+        environment=environment,
+        stub=stub.resolve() if uses_stubs(config) and stub.is_file() else None,
+        files=_served_files(folder.resolve(), versions, environment),
+    )
+
+
+def _environment(config: ModelConfig, folder: Path) -> Path | None:
+    """Return the execution environment that a configuration names, or None."""
+    # Asking a map of protobuf's for a key puts it there.
+    if ENVIRONMENT_PARAMETER not in config.parameters:
+        return None
+    text = config.parameters[ENVIRONMENT_PARAMETER].string_value
+    path = Path(text)
+    if text.startswith(_MODEL_DIRECTORY):
+        path = Path(f"{folder.resolve()}{text.removeprefix(_MODEL_DIRECTORY)}")
+    if not path.is_absolute():
+        raise RepositoryError(
+            f"{folder / CONFIG}: {ENVIRONMENT_PARAMETER} {text!r} is relative, which Triton takes "
+            "from the folder that it was started in",
+            f"an absolute path, or one that begins with {_MODEL_DIRECTORY}/",
+        )
+    if not path.exists():
+        raise RepositoryError(
+            f"{folder / CONFIG}: {ENVIRONMENT_PARAMETER} {text!r} does not exist ({path})",
+            "correct the path; it is one of this host, not of an image",
+        )
+    return path.resolve()
+
+
+def _served_files(
+    folder: Path, versions: tuple[int, ...], environment: Path | None
+) -> dict[str, Path]:
+    """Return what is served of a folder, beside configuration, environment and stub, by path."""
+    served = {CONFIG: False, STUB: False} | {str(version): True for version in versions}
+    found: dict[str, Path] = {}
+
+    def add(path: Path, name: str, above: tuple[Path, ...]) -> None:
+        real = path.resolve()
+        if real == environment or path.name == _BYTECODE:
+            return
+        if real.is_file():
+            found[name] = real
+        elif not real.is_dir():
+            raise RepositoryError(f"{path}: a link to {real}, which is neither file nor folder")
+        elif real in above:
+            raise RepositoryError(f"{path}: a link to a folder that contains it")
+        else:
+            for entry in _entries(real):
+                add(entry, f"{name}/{entry.name}", (*above, real))
+
+    for entry in _entries(folder):
+        if served.get(entry.name, not entry.name.isdecimal()):
+            add(entry, entry.name, (folder,))
+    return found
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise RepositoryError(f"{folder}: {error.strerror}") from None
+
+
+@dataclass(frozen=True)
+class View:
+    """How a server sees files of the host.
+
+    Attributes:
+        places: Files and folders of the host, and where the server sees each; None: it sees
+            the host itself.
+    """
+
+    places: tuple[tuple[Path, Path], ...] | None = None
+
+    def of(self, path: Path) -> Path:
+        """Return where the server sees ``path``, which is free of links.
+
+        Raises:
+            KeyError: If it does not see it.
+        """
+        if self.places is None:
+            return path
+        around = [(host, place) for host, place in self.places if path.is_relative_to(host)]
+        if not around:
+            raise KeyError(str(path))
+        host, place = max(around, key=lambda pair: len(pair[0].parts))
+        return place / path.relative_to(host)
+
+
+THE_HOST = View()
+
+
+def mounted(environments: Iterable[Path]) -> View:
+    """Return what a container sees of a site's execution environments, packed or folders.
+
+    Triton's Python backend puts their paths into a shell command, so each gets a place with a
+    plain name.
+    """
+    places = {}
+    for number, path in enumerate(dict.fromkeys(environments), start=1):
+        if not str(path).isprintable():
+            raise RepositoryError(f"{str(path)!r}: a path with a line break cannot be mounted")
+        places[path] = ENVIRONMENTS / f"{number}-{_NOT_PLAIN.sub('_', path.name)}"
+    return View(tuple(places.items()))

@@ -1,0 +1,127 @@
+"""Stage a copy of the model repository for one launch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.host.errors import RepositoryError
+from deploy.host.files import built_folder
+from deploy.triton.card import AGAIN, CARD_FILE, read_card
+from deploy.triton.config import LaunchSettings, ModelConfig, for_launch, read_config, write_config
+from deploy.triton.stub import StubFiles, write_stub
+
+VERSION = "1"
+MODEL_FILES = (CARD_FILE, "weights.safetensors", "golden.npz")
+# Python would write a folder of this name, and the server, which polls, would load the changed
+# model a second time. A file of this name prevents that; the stub ignores PYTHONDONTWRITEBYTECODE.
+_BYTECODE = "__pycache__"
+
+
+@dataclass(frozen=True)
+class StagedModel:
+    """A model as it will be served. Paths are relative to its folder.
+
+    Attributes:
+        config: Its configuration, with the launch's settings.
+        versions: Folders of the versions that are served.
+        copies: The files to copy, by path: the server polls its repository, and must not load a
+            file that is being edited.
+        stub: The stub to put beside the configuration; None: the server's own fits.
+    """
+
+    name: str
+    config: ModelConfig
+    versions: tuple[str, ...]
+    copies: Mapping[str, Path]
+    stub: StubFiles | None = None
+
+
+def find_model(repository: Path, model: str) -> Path:
+    """Return the folder of ``model``."""
+    folder = repository / model
+    if not repository.is_dir():
+        raise RepositoryError(f"model repository {repository}: no such folder")
+    if not folder.is_dir():
+        there = ", ".join(sorted(p.name for p in repository.iterdir() if p.is_dir()))
+        raise RepositoryError(
+            f"no model {model!r} in {repository}", f"one of: {there or 'none is there'}"
+        )
+    return folder
+
+
+def plan_models(
+    repository: Path,
+    models: Sequence[str],
+    settings: LaunchSettings,
+    own_weights: Mapping[str, Path],
+) -> tuple[StagedModel, ...]:
+    """Read models and set a launch's settings in their configurations."""
+    staged = []
+    for model in models:
+        folder = find_model(repository, model)
+        config = read_config(folder / "config.pbtxt")
+        if config.name not in ("", model):
+            raise RepositoryError(f"{folder / 'config.pbtxt'}: names its model {config.name!r}")
+        code = folder / VERSION / "model.py"
+        files = own_weights.get(model, folder / VERSION)
+        for path in (code, *(files / name for name in MODEL_FILES)):
+            if not path.is_file():
+                raise RepositoryError(f"{path}: no such file", AGAIN)
+        card = read_card(files)
+        if model in own_weights:
+            wanted = read_card(folder / VERSION).network
+            if card.network != wanted:
+                raise RepositoryError(
+                    f"model {model} serves {wanted}, {files} holds a {card.network}"
+                )
+        launched = for_launch(config, settings, card)
+        copies = {f"{VERSION}/{name}": files / name for name in MODEL_FILES}
+        copies[f"{VERSION}/{code.name}"] = code
+        staged.append(StagedModel(model, launched, (VERSION,), copies))
+    return tuple(staged)
+
+
+def stage(models: Sequence[StagedModel], target: Path) -> None:
+    """Write the staged repository to ``target``, whole or not at all."""
+    with built_folder(target) as folder:
+        write_models(models, folder)
+
+
+def write_models(models: Sequence[StagedModel], folder: Path) -> None:
+    """Write ``models`` into ``folder``, which holds none of them yet."""
+    for model in models:
+        target = folder / model.name
+        for version in model.versions:
+            (target / version).mkdir(parents=True)
+        write_config(model.config, target / "config.pbtxt")
+        for path, source in model.copies.items():
+            copy = target / path
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, copy)
+            if os.geteuid() == 0:
+                # Who may read it stays the same: root's server runs as another user.
+                os.chown(copy, source.stat().st_uid, source.stat().st_gid)
+            if copy.suffix == ".py":
+                (copy.parent / _BYTECODE).touch()
+        if model.stub is not None:
+            write_stub(model.stub, target)
+
+
+def request_reload(repository: Path, model: str) -> None:
+    """Have the server that polls a staged repository reload one of its models.
+
+    Raises:
+        OSError: If the model's folder is gone.
+    """
+    folder = repository / model
+    # Later than before, even if the clock was set back or the disk keeps whole seconds only.
+    newest = max(path.stat().st_mtime_ns for path in folder.rglob("*"))
+    touched = max(time.time_ns(), newest + 10**9)
+    for version in folder.iterdir():
+        if version.is_dir():
+            os.utime(version, ns=(touched, touched))

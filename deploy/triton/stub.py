@@ -1,0 +1,67 @@
+"""A stub next to a model's configuration replaces the server's own.
+
+A server's own stub is built for one Python. One for another Python lies in the model's folder,
+with the libraries that it is linked to: the server first starts it without the environment, and if
+that fails assumes that it is not executable. Changing its mode then fails on a read-only file
+system, and with it the model.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.host.errors import BuildError, RepositoryError
+from deploy.host.programs import needed_by, search_path, set_search_path
+from deploy.triton.distribution import TritonDistribution
+
+STUB = "triton_python_backend_stub"
+_LIBPYTHON = re.compile(r"libpython(\d+\.\d+)\.so(\..*)?")
+
+
+@dataclass(frozen=True)
+class StubFiles:
+    """A stub and what to put beside it: the environment's libpython, the stub's CUDA runtime."""
+
+    program: Path
+    libraries: tuple[Path, ...]
+
+
+def stub_of_wheel(distribution: TritonDistribution, libpython: Path | None) -> StubFiles:
+    """Return the stub from the wheel of a Triton; with no libpython where the system has it."""
+    runtime = next(distribution.libraries.glob("libcudart-*"))
+    libraries = (runtime,) if libpython is None else (runtime, libpython)
+    return StubFiles(distribution.backends / "python" / STUB, libraries)
+
+
+def python_of_stub(program: Path) -> str:
+    """Return the Python (``X.Y``) that a stub is built for."""
+    try:
+        needed = needed_by(program)
+    except BuildError:
+        needed = []
+    for name in needed:
+        match = _LIBPYTHON.fullmatch(name)
+        if match is not None:
+            return match[1]
+    raise RepositoryError(
+        f"{program}: not a stub of Triton's Python backend (it is linked to no libpython)",
+        "build it again for the environment's Python, or remove it: the kit has stubs of its own",
+    )
+
+
+def write_stub(stub: StubFiles, folder: Path) -> None:
+    """Write a stub and its libraries into the folder of a model."""
+    target = folder / STUB
+    for source, copy in [
+        (stub.program, target),
+        *((library, folder / library.name) for library in stub.libraries),
+    ]:
+        # It may be a link to somebody else's file.
+        copy.unlink(missing_ok=True)
+        shutil.copyfile(source, copy)
+    target.chmod(0o755)
+    # Keep the search path that it came with.
+    set_search_path(target, ":".join(filter(None, ("$ORIGIN", search_path(target)))))
