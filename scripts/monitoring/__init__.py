@@ -1,0 +1,1 @@
+"""What containers/monitoring is made by."""
