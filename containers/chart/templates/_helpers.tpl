@@ -1,0 +1,57 @@
+{{- define "numl.name" -}}
+{{- $name := ternary .Release.Name (printf "%s-numl" .Release.Name) (contains "numl" .Release.Name) -}}
+{{- trunc 50 $name | trimSuffix "-" -}}
+{{- end }}
+
+{{/* Called with (list . "server"). */}}
+{{- define "numl.selector" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: numl
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{- define "numl.labels" -}}
+{{- $root := index . 0 -}}
+{{ include "numl.selector" . }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
+{{- end }}
+
+{{- define "numl.image" -}}
+{{- with .Values.image -}}
+{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag }}{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Processes that share /dev/shm. */}}
+{{- define "numl.shmMi" -}}
+{{- mul (len .Values.models) .Values.instances .Values.shmMiPerInstance -}}
+{{- end }}
+
+{{/* As Pod Security's level "restricted" asks, and with no fixed user: OpenShift chooses one. */}}
+{{- define "numl.podSecurity" -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+securityContext:
+  runAsNonRoot: true
+  seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "numl.containerSecurity" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- define "numl.spread" -}}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "numl.selector" . | nindent 8 }}
+{{- end }}
