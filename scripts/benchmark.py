@@ -6,8 +6,9 @@
     python3 scripts/benchmark.py --json run.json --plot run.png
     python3 scripts/benchmark.py memory                # 5,000 events, and what instances hold
     python3 scripts/benchmark.py start                 # where the time of a start goes
+    python3 scripts/benchmark.py heal                  # how soon a dead model process is replaced
     python3 scripts/benchmark.py instances             # in processes of their own, or in threads
-    python3 scripts/benchmark.py readme                # what the README says, from stored runs
+    python3 scripts/benchmark.py readme                # README and docs, from stored runs
 
 The reference is pynuml's and PyTorch Geometric's preprocessing with nugraph 24.7.1's own models.
 In one process, on one core, it is measured with gradients on, as it is mostly served, and off;
@@ -25,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)
 
-from deploy.bootstrap import ensure_kit
+from deploy.host.bootstrap import ensure_kit
 
 ensure_kit()
 sys.path.insert(0, str(ROOT / "envs" / "numl"))
@@ -45,29 +46,31 @@ import numpy as np
 from numl_bench.events import events_of_size, typical_events, write_sets
 from numl_demo.simulate import SimulationError
 
-from deploy.arguments import Parser
-from deploy.cli import INTERRUPTED, assignments, describe_os_error, interrupted
-from deploy.client.events import EventFile
-from deploy.console import Console, Say
-from deploy.cores import usable_cores
-from deploy.deployment import DEFAULT_MODELS, Deployment
+from deploy.deployment.deployment import DEFAULT_MODELS, Deployment
 from deploy.engines.local import LocalEngine
-from deploy.environment.standard import standard_environment
-from deploy.errors import KitError
-from deploy.files import write_atomically
-from deploy.paths import MODEL_REPOSITORY
-from deploy.repository.stage import find_model
-from deploy.speed.cells import PROTOCOLS, SERVERS, EventSet, Results
-from deploy.speed.document import Document, document
-from deploy.speed.in_process import InProcess
-from deploy.speed.instances import compare_instances, instances_document, instances_tables
-from deploy.speed.memory import memory_document, memory_table, watch_memory
-from deploy.speed.plot import plot
-from deploy.speed.readme import replace_section, section
-from deploy.speed.run import Settings, machine_facts, measure
-from deploy.speed.server import benchmark_deployment, benchmark_server, weights_of
-from deploy.speed.start import measure_starts, start_document, start_table
-from deploy.speed.tables import Table, tables
+from deploy.engines.resolved import Resolved
+from deploy.environment.environment import plan_environment
+from deploy.events.files import EventFile
+from deploy.host.cli import INTERRUPTED, assignments, describe_os_error, interrupted
+from deploy.host.command_line import Parser
+from deploy.host.console import Console, Say
+from deploy.host.cores import usable_cores
+from deploy.host.errors import KitError
+from deploy.host.files import write_atomically
+from deploy.host.paths import MODEL_REPOSITORY
+from deploy.triton.stage import find_model
+from scripts.benchmarks.cells import PROTOCOLS, SERVERS, EventSet, Results
+from scripts.benchmarks.document import Document, document
+from scripts.benchmarks.heal import heal_document, heal_table, measure_heals
+from scripts.benchmarks.in_process import InProcess
+from scripts.benchmarks.instances import compare_instances, instances_document, instances_tables
+from scripts.benchmarks.memory import memory_document, memory_table, watch_memory
+from scripts.benchmarks.plot import plot
+from scripts.benchmarks.readme import replace_section, section, summary
+from scripts.benchmarks.run import Settings, machine_facts, measure
+from scripts.benchmarks.server import benchmark_deployment, benchmark_server, weights_of
+from scripts.benchmarks.start import measure_starts, start_document, start_table
+from scripts.benchmarks.tables import Table, tables
 
 MODELS = ("nugraph3", "nugraph2")
 LATENCY_HITS = (100, 200, 500, 1300, 2500, 5000)
@@ -94,14 +97,14 @@ def parser() -> Parser:
     )
     flags.add_argument(
         "what", nargs="?", default="speed",
-        choices=("speed", "memory", "start", "instances", "readme"),
+        choices=("speed", "memory", "start", "heal", "instances", "readme"),
         help="what is measured (default: speed)",
     )  # fmt: skip
     flags.add_argument(
         "--models",
         type=_names,
         metavar="A,B",
-        help="models (default: nugraph3,nugraph2; of a start: all three; of instances: nugraph3)",
+        help="models (default: nugraph3,nugraph2; start and heal: all three; instances: nugraph3)",
     )
     flags.add_argument(
         "--checkpoint", action="append", metavar="MODEL=PATH", help="own weights, as for up.py"
@@ -228,7 +231,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.quick:
         flags.set_defaults(**QUICK)
         options = flags.parse_args(argv)
-    models = {"start": DEFAULT_MODELS, "instances": MODELS[:1]}
+    models = {"start": DEFAULT_MODELS, "heal": DEFAULT_MODELS, "instances": MODELS[:1]}
     options.models = options.models or models.get(options.what, MODELS)
     console = Console()
     # Ended by a signal, it stops its server and removes what it has written.
@@ -243,6 +246,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "speed": speed,
             "memory": memory,
             "start": start,
+            "heal": heal,
             "instances": instances,
             "readme": readme,
         }
@@ -290,7 +294,7 @@ def speed(options: argparse.Namespace, console: Console) -> int:
     results.sets = {each.name: (each.hits, each.spacepoints, len(each.events)) for each in sets}
     with ExitStack() as stack:
         server = worker = None
-        LocalEngine().prepare(deployment=deployment, say=say)
+        LocalEngine(Resolved(deployment)).prepare(say)
         if options.only != "in-process":
             server = stack.enter_context(benchmark_server(deployment, settings.servers, say))
             results.machine["instances"] = dict(server.plan.instances)
@@ -302,7 +306,7 @@ def speed(options: argparse.Namespace, console: Console) -> int:
             worker = stack.enter_context(
                 closing(
                     InProcess(
-                        standard_environment("cpu").ensure(say),
+                        plan_environment("cpu").make(say),
                         folders,
                         folder / "events.npz",
                         core=cores[-1],
@@ -332,7 +336,7 @@ def memory(options: argparse.Namespace, console: Console) -> int:
     hits = np.geomspace(smallest, largest, MEMORY_EVENTS).astype(int)
     events = [events_of_size(int(size), 1, options.seed)[0] for size in hits]
     random.Random(options.seed).shuffle(events)
-    LocalEngine().prepare(deployment=deployment, say=say)
+    LocalEngine(Resolved(deployment)).prepare(say)
     growths = []
     with benchmark_server(deployment, ("ours",), say) as server:
         for model in options.models:
@@ -351,10 +355,20 @@ def memory(options: argparse.Namespace, console: Console) -> int:
 def start(options: argparse.Namespace, console: Console) -> int:
     """Measure starts phase by phase."""
     say, deployment = _clock(console), _deployment(options)
-    LocalEngine().prepare(deployment=deployment, say=say)
+    LocalEngine(Resolved(deployment)).prepare(say)
     starts = measure_starts(deployment, options.rounds, say)
     run = start_document(starts, len(options.models))
     _show(console, start_table(run))
+    _store(run, options.json)
+    return 0
+
+
+def heal(options: argparse.Namespace, console: Console) -> int:
+    """Measure how soon dead model processes are replaced."""
+    say, deployment = _clock(console), _deployment(options)
+    LocalEngine(Resolved(deployment)).prepare(say)
+    run = heal_document(measure_heals(deployment, options.rounds, say))
+    _show(console, heal_table(run))
     _store(run, options.json)
     return 0
 
@@ -364,8 +378,8 @@ def instances(options: argparse.Namespace, console: Console) -> int:
     say, deployment = _clock(console), _deployment(options)
     options.hits = options.loaded_hits
     sets = event_sets(options, say)
-    LocalEngine().prepare(deployment=deployment, say=say)
-    environment = standard_environment("cpu").ensure(say)
+    LocalEngine(Resolved(deployment)).prepare(say)
+    environment = plan_environment("cpu").make(say)
     cores, models = usable_cores(), {}
     with tempfile.TemporaryDirectory() as folder:
         events = Path(folder) / "events.npz"
@@ -390,16 +404,18 @@ def instances(options: argparse.Namespace, console: Console) -> int:
 
 
 def readme(options: argparse.Namespace, console: Console) -> int:
-    """Write the README's section on speed anew, from the stored runs."""
-    runs = [
-        json.loads((STORED / f"{name}.json").read_text(encoding="utf-8"))
-        for name in ("speed", "memory", "start")
-    ]
-    path = ROOT / "README.md"
-    text = replace_section(path.read_text(encoding="utf-8"), section(*runs))
-    write_atomically(path, text)
+    """Write the sections on speed of the README and docs/benchmarks.md, from the stored runs."""
+    paths = [STORED / f"{name}.json" for name in ("speed", "memory", "start", "build")]
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
+    pages = {
+        ROOT / "README.md": summary(runs[0]),
+        ROOT / "docs" / "benchmarks.md": section(*runs),
+    }
+    for path, text in pages.items():
+        write_atomically(path, replace_section(path.read_text(encoding="utf-8"), text))
+        console.line(f"updated: {path}")
     plot(runs[0], STORED / "speed.png")
-    console.line(f"brought up to date: {path}, {STORED / 'speed.png'}")
+    console.line(f"updated: {STORED / 'speed.png'}")
     return 0
 
 

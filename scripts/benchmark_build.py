@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Measure how long a .sif takes, how large it is, and how soon a server is ready.
+"""Measure how long a .sif takes to build, how large it is, and how soon a server is ready.
 
 ``python3 scripts/benchmark_build.py IMAGE`` builds the .sif from an image of the Docker engine
-again and again, in turn with ``apptainer build`` (its defaults) and with ``docker export`` to
-disk, which is the floor: nothing that takes the image from the engine can be faster. Then it
-starts servers in turn. Other work on the machine disturbs all of them alike: trust the ratios.
+in rounds, in turn with ``apptainer build`` (its defaults) and with ``docker export`` to disk,
+the floor: nothing that takes the image from the engine can be faster. Then it starts servers in
+turn. Other work on the machine slows all of them alike: trust the ratios.
 """
 
 from __future__ import annotations
@@ -14,33 +14,34 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from deploy.bootstrap import ensure_kit
+from deploy.host.bootstrap import ensure_kit
 
 ensure_kit()
 
 import argparse
 import json
+import os
+import platform
 import signal
 import tempfile
 from collections.abc import Sequence
 
-from deploy.arguments import Parser
-from deploy.benchmark.builds import Routes, measure_builds
-from deploy.benchmark.report import document, show
-from deploy.benchmark.starts import Start, from_image, from_sif, from_wired, measure_starts
-from deploy.cli import describe_os_error
-from deploy.console import Console
-from deploy.errors import KitError
-from deploy.images.engine import connect
-from deploy.sif.squashfs import COMPRESSIONS
-from deploy.sif.tools import find_tools
+from deploy.artefacts.docker_client import connect
+from deploy.artefacts.sif_file import LEVELS
+from deploy.artefacts.tools import find_tools
+from deploy.host.cli import describe_os_error
+from deploy.host.command_line import Parser
+from deploy.host.console import Console
+from deploy.host.errors import KitError
+from scripts.benchmarks.builds import APPTAINER, FLOOR, Results, Routes, Series, measure_builds
+from scripts.benchmarks.starts import Start, from_image, from_sif, from_wired, measure_starts
 
 
 def parser() -> Parser:
     """Return the command's parser."""
     parser = Parser(
         prog="python3 scripts/benchmark_build.py",
-        description="Measure how long a .sif takes, how large it is, how soon a server is ready.",
+        description="Measure how long a .sif takes to build, its size, how soon a server is ready.",
     )
     parser.add_argument(
         "image",
@@ -54,23 +55,23 @@ def parser() -> Parser:
         type=int,
         default=1,
         metavar="N",
-        help="in how many of them apptainer build has its turn, which takes minutes (default: 1)",
+        help="rounds that include apptainer build, which takes minutes (default: 1)",
     )
-    parser.add_argument("--compressor", choices=tuple(COMPRESSIONS), default="zstd")
+    parser.add_argument("--compressor", choices=tuple(LEVELS), default="zstd")
     parser.add_argument("--no-servers", action="store_true", help="builds only")
     parser.add_argument(
         "--wired",
         type=Path,
         metavar="DIR",
         help="also start a server from the packed environment in this repository, which "
-        "deploy/build.py --target env --wire DIR makes",
+        "numlkit build --target env --wire DIR makes",
     )
     parser.add_argument(
         "--folder",
         type=Path,
         default=Path(tempfile.gettempdir()),
         metavar="DIR",
-        help="where the results are written, and removed afterwards",
+        help="where results are written, and removed afterwards",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything here")
     return parser
@@ -87,11 +88,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     options = parser().parse_args(argv)
     console = Console()
-    # Ended by a signal, it removes what it has written.
+    # Ended by a signal, it removes what it wrote.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if options.json is not None:
-            options.json.touch()  # told now, not after an hour's work, if it cannot be written
+            options.json.touch()  # fails now, not after an hour's work
         with tempfile.TemporaryDirectory(prefix="numlkit-benchmark-", dir=options.folder) as name:
             _measure(options, Path(name), console)
     except KitError as error:
@@ -106,8 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measure(options: argparse.Namespace, folder: Path, console: Console) -> None:
-    compression = COMPRESSIONS[options.compressor]
-    routes = Routes(connect(), options.image, find_tools(compression), compression, folder)
+    routes = Routes(connect(), options.image, find_tools(options.compressor), folder)
     builds = measure_builds(routes, options.rounds, options.apptainer_rounds, console)
     starts: dict[str, Start] = {}
     if not options.no_servers:
@@ -119,10 +119,54 @@ def _measure(options: argparse.Namespace, folder: Path, console: Console) -> Non
         if options.wired is not None:
             starts["from the packed environment"] = from_wired(options.wired.absolute())
     ready = measure_starts(starts, options.rounds, console)
-    show(builds, ready, console)
+    _show(builds, ready, console)
     if options.json is not None:
-        text = json.dumps(document(builds, ready, routes), indent=2)
+        text = json.dumps(_document(builds, ready, routes), indent=2)
         options.json.write_text(text + "\n", encoding="utf-8")
+
+
+def _show(builds: Results, starts: Results, console: Console) -> None:
+    rows = []
+    for name, series in builds.items():
+        compared = [name, *_times(series), f"{(series.bytes or 0) / 1e6:.0f}"]
+        for other in (FLOOR, APPTAINER):
+            if other in builds:
+                compared.append(f"{series.median / builds[other].median:.2f}")
+            else:
+                compared.append("-")
+        reference = builds[APPTAINER].bytes if APPTAINER in builds else None
+        is_sif = name != FLOOR and series.bytes is not None and reference is not None
+        compared.append(f"{series.bytes / reference:.3f}" if is_sif else "-")  # type: ignore[operator]
+        rows.append(compared)
+    columns = ("", "s", "spread", "MB", "of the floor", "of apptainer's", "of its size")
+    console.table("build", columns, rows)
+    if starts:
+        rows = [[name, *_times(series)] for name, series in starts.items()]
+        console.table(
+            "from start to the reference output of every model", ("", "s", "spread"), rows
+        )
+
+
+def _times(series: Series) -> tuple[str, str]:
+    spread = f"{min(series.seconds):.1f} to {max(series.seconds):.1f}"
+    return f"{series.median:.1f}", spread
+
+
+def _document(builds: Results, starts: Results, routes: Routes) -> dict[str, object]:
+    measured = {
+        kind: {name: vars(series) for name, series in results.items()}
+        for kind, results in (("build", builds), ("start", starts))
+    }
+    return {
+        "image": routes.image,
+        "cores": os.cpu_count(),
+        "load_after": os.getloadavg(),
+        "kernel": platform.release(),
+        "apptainer": str(routes.tools.apptainer),
+        "mksquashfs": str(routes.tools.mksquashfs),
+        "compressor": routes.tools.compressor,
+        **measured,
+    }
 
 
 if __name__ == "__main__":

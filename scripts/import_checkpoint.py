@@ -6,36 +6,84 @@ Nothing that the checkpoint names is executed.
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(CHECKOUT)
 
-from deploy.bootstrap import ensure_serving
+from deploy.host.bootstrap import ensure_kit
 
-ensure_serving()
+ensure_kit()
+# The checkout's own sources can judge a command line and a checkpoint; only the import itself
+# needs the native library, and an environment, which takes a while to make.
+SOURCES = str(CHECKOUT / "envs" / "numl")
+sys.path.append(SOURCES)
 
+import numl_serving
+from numl_serving.checkpoint import read_checkpoint
 from numl_serving.errors import ServingError
 from numl_serving.generations import HEADS
-from numl_serving.importer import Report, Request, import_checkpoint
 from numl_serving.modelcard import KINDS
 
-from deploy.arguments import Parser
+from deploy.host.cli import INTERRUPTED
+from deploy.host.command_line import Parser
+
+if TYPE_CHECKING:
+    from numl_serving.importer import Report
 
 CLASS_HEADS = [row.name for row in HEADS if row.named_classes]
+FILES = {
+    "checkpoint": "give the .ckpt file that was trained",
+    "norm": "give --norm the processed HDF5 file of the training, JSON or npz",
+    "event": "give --event a golden.npz",
+}
 
 
 def names(text: str) -> tuple[str, ...]:
     """Split a list at its commas."""
-    return tuple(part.strip() for part in text.split(","))
+    found = tuple(part.strip() for part in text.split(","))
+    if not all(found):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a list of names: separate them by commas"
+        )
+    return found
 
 
 def factors(text: str) -> tuple[float, float]:
     """Read the factors of wire and time."""
-    wire, time = map(float, text.split(","))
+    try:
+        wire, time = map(float, text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not two numbers: give WIRE,TIME, such as 0.3,0.055"
+        ) from None
     return wire, time
+
+
+def require_files(options: argparse.Namespace) -> None:
+    """Check what can be checked of the files that are given, in a moment.
+
+    Raises:
+        ServingError: One of them cannot be used.
+    """
+    for name, remedy in FILES.items():
+        path: Path | None = getattr(options, name)
+        if path is None:
+            continue
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise ServingError(f"{path}: {error.strerror}: {remedy}") from None
+    read_checkpoint(options.checkpoint)
+    present = next(path for path in (options.out, *options.out.parents) if path.exists())
+    if not present.is_dir() or not os.access(present, os.W_OK):
+        raise ServingError(f"{present}: not a folder that you can write to: give --out another one")
 
 
 def parser() -> Parser:
@@ -92,6 +140,21 @@ def parser() -> Parser:
     return command
 
 
+def use_installed() -> None:
+    """Import the rest of ``numl_serving`` as it is installed, with its native library.
+
+    The environment for serving is made if need be.
+    """
+    from scripts.environments import add_serving
+
+    add_serving()
+    sys.path.remove(SOURCES)
+    spec = PathFinder.find_spec("numl_serving")
+    if spec is None or spec.submodule_search_locations is None:
+        raise ImportError("numl_serving is not installed in the environment for serving")
+    numl_serving.__path__ = spec.submodule_search_locations
+
+
 def text(report: Report) -> str:
     """Return the report for people."""
     card, network = report.card, report.card.network
@@ -120,12 +183,17 @@ def text(report: Report) -> str:
 def main() -> int:
     """Run the command; returns the exit code."""
     options = parser().parse_args()
+    options.out = (options.out or CHECKOUT / "dist" / "models" / options.model).absolute()
     try:
+        require_files(options)
+        use_installed()
+        from numl_serving.importer import Request, import_checkpoint
+
         report = import_checkpoint(
             Request(
                 checkpoint=options.checkpoint,
                 architecture=options.model,
-                out=options.out or CHECKOUT / "dist" / "models" / options.model,
+                out=options.out,
                 norm=options.norm,
                 planes=options.planes,
                 features=options.features,
@@ -140,9 +208,16 @@ def main() -> int:
                 description=options.description,
             )
         )
-    except (ServingError, OSError) as error:
+    except ServingError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        where = error.filename or options.out
+        print(f"error: {where}: {error.strerror}: give --out another folder", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("error: interrupted, nothing was written: repeat the command", file=sys.stderr)
+        return INTERRUPTED
     print(json.dumps(report.as_dict(), indent=2) if options.json else text(report))
     return 0
 

@@ -1,16 +1,10 @@
 #!/usr/bin/env python3
-"""Send events to a NuGraph server: ``python3 scripts/infer.py FILE.h5 --display DIR``."""
+"""``numlkit infer``, under the name it had before it was one of the kit's commands."""
 
+import runpy
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])
-
-from deploy.bootstrap import ensure_kit
-
-ensure_kit()
-
-from deploy.client.command import main
-
-if __name__ == "__main__":
-    sys.exit(main())
+command = Path(__file__).resolve().parents[1] / "deploy" / "infer.py"
+sys.path[0] = str(command.parent)
+runpy.run_path(str(command), run_name="__main__")

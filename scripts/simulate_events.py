@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)
 
-from deploy.bootstrap import ensure_kit
+from deploy.host.bootstrap import ensure_kit
 
 ensure_kit()
 sys.path.insert(0, str(ROOT / "envs" / "numl"))
@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT / "envs" / "numl"))
 from numl_demo.hdf5 import write_events
 from numl_demo.simulate import DEFAULT_HITS, SimulationError, simulate_events
 
-from deploy.arguments import Parser
+from deploy.host.command_line import Parser
 
 
 def main() -> int:

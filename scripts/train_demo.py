@@ -1,38 +1,72 @@
 #!/usr/bin/env python3
 """Train the demo weights on simulated events and write them into a model repository.
 
-    python3 scripts/train_demo.py --out model_repository
+    python3 scripts/train_demo.py --out dist/demo
 
-Takes about eight minutes of one CPU core, and gives the same weights again for the same packages
-on the same kind of processor (another one rounds otherwise).
-Runs in the full execution environment, which has pynuml, nugraph and pytorch_lightning, and makes
-it if need be.
+Takes about seven minutes of one CPU core for nugraph3 (nugraph2 has not been timed). The same
+packages on the same kind of processor give the same weights again; another one rounds otherwise.
+Runs in the full execution environment, which has torch and pytorch_lightning, with nugraph and
+pynuml 25.4.0 laid beside it (envs/nugraph25.txt), and makes both if need be.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)
 
-from deploy.bootstrap import ensure_execution_environment
+from deploy.host.bootstrap import KIT_PYTHON, ensure_kit
 
-ensure_execution_environment()
+# Of the Pythons that have torch, only that of the full environment has all the rest.
+if not Path(sys.prefix, "numlkit-environment.json").exists() or find_spec("torch") is None:
+    ensure_kit()
+    from scripts.environments import continue_in_full
+
+    continue_in_full()
 # Last: numl_serving is the installed one, which has its native library.
 sys.path.append(str(ROOT / "envs" / "numl"))
 
 import torch
-from numl_demo import hdf5, networks, publish, simulate, train
+from numl_demo import events as packaged
+from numl_demo import hdf5, simulate
+from numl_demo.nugraph25 import lay_beside
 from numl_serving.errors import ServingError
 
-from deploy.arguments import Parser
+from deploy.host.command_line import Parser
 
+MODELS = ("nugraph2", "nugraph3")
 TRAINING_SEED, UNSEEN_SEED = 1, 2
-UNSEEN_EVENTS = 200
+LOCK = ROOT / "envs" / "nugraph25.txt"
+
+
+def nugraph25() -> Path:
+    """Return the folder with nugraph 25.4.0: NUGRAPH25, else that of ``scripts/test``.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    if given := os.environ.get("NUGRAPH25"):
+        return Path(given)
+    folder = ROOT / ".venv" / "nugraph25"
+    complete = folder / ".complete"
+    if complete.exists() and complete.read_bytes() == LOCK.read_bytes():
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"]
+    options += ["--only-binary", ":all:", "--target", str(folder), "-r", str(LOCK)]
+    if subprocess.run([KIT_PYTHON, "-m", "pip", "install", *options], check=False).returncode:
+        raise OSError(f"pip cannot install {LOCK.name} into {folder}: what it said is above")
+    shutil.copyfile(LOCK, complete)
+    return folder
 
 
 def main() -> int:
@@ -42,26 +76,37 @@ def main() -> int:
         description="Train the demo weights on simulated events.",
     )
     parser.add_argument(
-        "--out", type=Path, default=ROOT / "model_repository", help="model repository to write to"
+        "--out",
+        type=Path,
+        default=ROOT / "dist" / "demo",
+        help="model repository to write to (default: %(default)s)",
     )
     parser.add_argument(
         "--events-out",
         type=Path,
-        default=ROOT / "scripts" / "data" / "demo_events.h5",
-        help="where to write the packaged events (default: %(default)s)",
+        help="also write the packaged events to this file",
     )
-    parser.add_argument(
-        "--model", choices=sorted(networks.MODELS), action="append", help="only this one"
-    )
+    parser.add_argument("--model", choices=MODELS, action="append", help="only this one")
     parser.add_argument(
         "--events", type=int, default=500, metavar="N", help="training events (default %(default)s)"
+    )
+    parser.add_argument(
+        "--epochs", type=int, metavar="N", help="passes over them (default: nugraph3 4, nugraph2 3)"
+    )
+    parser.add_argument(
+        "--unseen",
+        type=int,
+        default=200,
+        metavar="N",
+        help="other events, to judge by (default %(default)s)",
     )
     parser.add_argument(
         "--file", type=Path, help="train on this file's events instead of simulating them"
     )
     arguments = parser.parse_args()
-    if arguments.events < 1:
-        parser.error("--events must be at least 1")
+    for name in ("events", "epochs", "unseen"):
+        if (number := getattr(arguments, name)) is not None and number < 1:
+            parser.error(f"--{name} must be at least 1")
 
     started = time.monotonic()
 
@@ -72,17 +117,24 @@ def main() -> int:
     scratch = tempfile.TemporaryDirectory()
     tempfile.tempdir = scratch.name  # where PyTorch Geometric leaves files for good
     try:
-        hdf5.write_events(arguments.events_out, publish.packaged_events())
+        lay_beside(nugraph25())
+        from numl_demo import publish, train
+
+        if arguments.events_out:
+            hdf5.write_events(arguments.events_out, packaged.packaged_events())
         if arguments.file:
             events = hdf5.read_events(arguments.file)
         else:
             events = list(simulate.simulate_events(arguments.events, TRAINING_SEED))
-        unseen = list(simulate.simulate_events(UNSEEN_EVENTS, UNSEEN_SEED))
+        unseen = list(simulate.simulate_events(arguments.unseen, UNSEEN_SEED))
         report(f"{len(events)} events to train on, {len(unseen)} to judge by")
-        for name in arguments.model or sorted(networks.MODELS):
+        for name in arguments.model or MODELS:
+            settings = train.SETTINGS[name]
+            if arguments.epochs:
+                settings = replace(settings, epochs=arguments.epochs)
             with tempfile.TemporaryDirectory() as folder:
                 checkpoint = Path(folder) / f"{name}_demo.ckpt"
-                trained = train.train(name, events, checkpoint, train.SETTINGS[name], report)
+                trained = train.train(name, events, checkpoint, settings, report)
                 accuracy = train.evaluate(trained, unseen)
                 publish.publish(trained, checkpoint, accuracy, arguments.out / name / "1")
             report(
@@ -91,7 +143,7 @@ def main() -> int:
             )
             if name == "nugraph2":
                 publish.link_files(arguments.out / name / "1", arguments.out / "nugraph2_cpu" / "1")
-    except (OSError, KeyError, ServingError, simulate.SimulationError, publish.PublishError) as e:
+    except (OSError, KeyError, ImportError, ServingError, simulate.SimulationError) as e:
         print(f"error: {e}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

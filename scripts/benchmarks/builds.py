@@ -1,0 +1,104 @@
+"""Ways from an image to a .sif: the kit's, Apptainer's own, and the floor below both."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import docker
+
+from deploy.artefacts.docker_client import exported
+from deploy.artefacts.sif import SifBuilder
+from deploy.artefacts.tools import SifTools
+from deploy.host.console import Console
+from deploy.host.errors import KitError
+
+FLOOR, APPTAINER = "docker export to disk", "apptainer build, its defaults"
+OURS = "ours"
+
+
+@dataclass
+class Series:
+    """What was measured for one thing, round by round.
+
+    Attributes:
+        seconds: How long it took.
+        bytes: How large the result is; None if there is none.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    bytes: int | None = None
+
+    @property
+    def median(self) -> float:
+        """The median of the seconds."""
+        return statistics.median(self.seconds)
+
+
+Results = dict[str, Series]
+
+
+@dataclass(frozen=True)
+class Routes:
+    """The ways that are compared.
+
+    Attributes:
+        client: The engine.
+        image: The image.
+        tools: The programs that make a .sif.
+        folder: Where the results go.
+    """
+
+    client: docker.DockerClient
+    image: str
+    tools: SifTools
+    folder: Path
+
+    def ours(self) -> Path:
+        """Build the .sif as the kit does."""
+        out = self.folder / "ours.sif"
+        builder = SifBuilder(self.tools, epoch=0, say=lambda _text: None)
+        builder.from_image(self.client, self.image, out)
+        return out
+
+    def apptainers(self) -> Path:
+        """Build the .sif as Apptainer does by default."""
+        out = self.folder / "apptainer.sif"
+        command = ["apptainer", "build", "--force", str(out), f"docker-daemon:{self.image}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise KitError(f"apptainer build failed: {done.stderr.strip().splitlines()[-1]}")
+        return out
+
+    def floor(self) -> Path:
+        """Write what the engine exports to disk."""
+        out = self.folder / "export.tar"
+        with exported(self.client, self.image) as tar, out.open("wb") as stream:
+            for piece in tar:
+                stream.write(piece)
+        return out
+
+
+def measure_builds(routes: Routes, rounds: int, apptainer_rounds: int, console: Console) -> Results:
+    """Measure the routes in turn, the image's files in the page cache."""
+    named: dict[str, Callable[[], Path]] = {OURS: routes.ours, FLOOR: routes.floor}
+    results: Results = {name: Series() for name in named}
+    with console.step("reading the image once"):
+        routes.floor()
+    for turn in range(rounds):
+        if turn < apptainer_rounds:
+            named[APPTAINER] = routes.apptainers
+        else:
+            named.pop(APPTAINER, None)
+        for name, build in named.items():
+            with console.step(f"round {turn + 1}: {name}"):
+                started = time.monotonic()
+                made = build()
+                series = results.setdefault(name, Series())
+                series.seconds.append(round(time.monotonic() - started, 2))
+                series.bytes = made.stat().st_size
+    return results

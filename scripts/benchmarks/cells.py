@@ -1,0 +1,171 @@
+"""What is measured, as data: sets of events, ways to answer them, and what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Tensors: TypeAlias = Mapping[str, NDArray[Any]]
+Floats: TypeAlias = NDArray[np.float64]
+Protocol = Literal["http", "grpc", "shm"]
+Server = Literal["ours", "today", "best"]
+
+PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc", "shm")
+SERVERS: tuple[Server, ...] = ("ours", "today", "best")
+TITLES: Mapping[str, str] = {
+    "ours": "numl_serving",
+    "today": "reference as served today",
+    "best": "reference at its best",
+}
+"""What answers: ours; NuGraph's own code in one instance, with torch's own threads and
+gradients on; and the same with an instance per core, one thread each and gradients off."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventSet:
+    """Events of about one size.
+
+    Attributes:
+        name: As in ``1300 hits``.
+        events: As the tensors of requests.
+        loaded: Whether throughput is measured with them, too, and not latency alone.
+    """
+
+    name: str
+    events: Sequence[Tensors]
+    loaded: bool
+
+    @property
+    def hits(self) -> float:
+        """The mean number of hits."""
+        return float(np.mean([len(event["hit_table_hit_id"]) for event in self.events]))
+
+    @property
+    def spacepoints(self) -> float:
+        """The mean number of spacepoints."""
+        key = "spacepoint_table_spacepoint_id"
+        return float(np.mean([len(event[key]) for event in self.events]))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One way to send the events of a set to a server.
+
+    Attributes:
+        model: The model.
+        events: Name of the set.
+        server: What answers.
+        protocol: How it is asked; ``shm`` is gRPC with tensors in system shared memory.
+        concurrency: Clients, each with one request under way at a time.
+    """
+
+    model: str
+    events: str
+    server: Server
+    protocol: Protocol
+    concurrency: int
+
+
+def plan_cells(
+    model: str,
+    events: EventSet,
+    *,
+    protocols: Sequence[Protocol],
+    concurrencies: Sequence[int],
+    servers: Sequence[Server],
+) -> list[Cell]:
+    """Return what is measured of a model with a set, in an order that keeps apart what is compared.
+
+    Ours over every protocol; the references over gRPC, or what is given first if that is not
+    among the protocols. Concurrency above the lowest for loaded sets only, and of the reference
+    at its best only the lowest and the highest, since each of its events costs so much time.
+
+    Args:
+        model: The model.
+        events: The set.
+        protocols: How servers are asked.
+        concurrencies: Numbers of clients.
+        servers: What answers.
+    """
+    lowest, highest = min(concurrencies), max(concurrencies)
+    common: Protocol = "grpc" if "grpc" in protocols else protocols[0]
+    cells = []
+    for concurrency in concurrencies if events.loaded else (lowest,):
+        for server in servers:
+            if server == "best" and (not events.loaded or concurrency not in (lowest, highest)):
+                continue
+            for protocol in protocols if server == "ours" else (common,):
+                cells.append(Cell(model, events.name, server, protocol, concurrency))
+    return cells
+
+
+STAGES = ("preprocess", "network", "event", "cpu")
+
+
+@dataclass(slots=True)
+class PathTimes:
+    """Seconds of one path in one process, round by round.
+
+    Attributes:
+        rounds: ``[rounds, events, 4]``, the last axis as in `STAGES`: to the graph, in the network,
+            in all, and processor time in all.
+    """
+
+    rounds: Floats
+
+    def of(self, stage: str) -> Floats:
+        """Return ``[rounds, events]`` of a stage."""
+        seconds: Floats = self.rounds[:, :, STAGES.index(stage)]
+        return seconds
+
+    def rate(self) -> Floats:
+        """Return events per second in each round."""
+        seconds = self.of("event")
+        rates: Floats = seconds.shape[1] / seconds.sum(axis=1)
+        return rates
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one turn of a cell gave.
+
+    Attributes:
+        latencies: Seconds of each round trip, as the client sees it.
+        rate: Answers per second while all clients were at work.
+        preprocess: Mean seconds of an event on its way to the graph.
+        network: Mean seconds of an event in the network.
+        queue: Mean seconds of a request in Triton's queue.
+        execute: Mean seconds of a request in Triton's backend, all of the model's time included.
+    """
+
+    latencies: Floats
+    rate: float
+    preprocess: float
+    network: float
+    queue: float
+    execute: float
+
+
+@dataclass(slots=True)
+class Results:
+    """All that a run has measured.
+
+    Attributes:
+        machine: What a reader must know of machine and packages.
+        models: Architecture and variant by model.
+        sets: Name, mean hits, mean spacepoints and number of events of each set.
+        in_process: By model, set and path.
+        served: By cell, turn after turn.
+        differences: What any answer had against the reference's, one line each.
+    """
+
+    machine: dict[str, Any]
+    models: dict[str, str] = field(default_factory=dict)
+    sets: dict[str, tuple[float, float, int]] = field(default_factory=dict)
+    in_process: dict[tuple[str, str, str], PathTimes] = field(default_factory=dict)
+    served: dict[Cell, list[Turn]] = field(default_factory=dict)
+    differences: list[str] = field(default_factory=list)

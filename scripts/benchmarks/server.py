@@ -1,0 +1,216 @@
+"""The benchmark's own server: the kit's container-free Triton, its endpoints open on loopback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from deploy.client.endpoint import Endpoint
+from deploy.client.probe import Probe
+from deploy.client.transport import ServedModel, TritonTransport
+from deploy.deployment.deployment import Deployment, Ports, load_deployment
+from deploy.deployment.plan import LaunchPlan
+from deploy.deployment.state import DeploymentFolder
+from deploy.engines.local import LocalEngine, ProcessServer
+from deploy.engines.resolved import Resolved
+from deploy.engines.server import Stub
+from deploy.environment.environment import plan_environment
+from deploy.host.console import Say
+from deploy.host.paths import ENVIRONMENT_SOURCE
+from deploy.triton.golden import read_golden
+from deploy.triton.site import ENVIRONMENT_PARAMETER
+from deploy.triton.stage import VERSION, StagedModel, stage
+from scripts.benchmarks.cells import Server
+from scripts.benchmarks.counters import Counters, read_counters
+
+LISTEN = "127.0.0.1"
+START_S = 300.0
+REQUEST_S = 120.0
+_SETTLE_S = 1.0
+REFERENCE_MODEL = ENVIRONMENT_SOURCE / "numl_bench" / "reference_model.py"
+
+
+@dataclass(frozen=True)
+class BenchmarkServer:
+    """A server that runs.
+
+    Attributes:
+        plan: What was started.
+        seconds_to_ready: From its start until every model had given its golden answer.
+    """
+
+    plan: LaunchPlan
+    process: ProcessServer
+    seconds_to_ready: float
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """``host:port`` by protocol."""
+        ports = self.plan.ports
+        return {"http": f"{LISTEN}:{ports.http}", "grpc": f"{LISTEN}:{ports.grpc}"}
+
+    def describe(self, model: str) -> ServedModel:
+        """Return a model's description."""
+        endpoint = Endpoint.parse(f"grpc://{self.addresses['grpc']}")
+        transport = TritonTransport(endpoint, timeout=REQUEST_S)
+        try:
+            return transport.describe(model)
+        finally:
+            transport.close()
+
+    def counters(self, model: str, requests: float = 0) -> Counters:
+        """Return what the server has counted of a model, which must be idle.
+
+        Args:
+            model: The model.
+            requests: How many it has been sent since it was loaded, if that is known.
+        """
+        deadline = time.monotonic() + _SETTLE_S
+        while True:
+            counters = self._read_counters(model)
+            # Triton counts a request a moment after its answer, and the model a moment later.
+            if counters.events >= counters.requests >= requests or time.monotonic() > deadline:
+                return counters
+            time.sleep(0.02)
+
+    def _read_counters(self, model: str) -> Counters:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        url = f"http://{LISTEN}:{self.plan.ports.metrics}/metrics"
+        with opener.open(url, timeout=REQUEST_S) as answer:
+            return read_counters(answer.read().decode(), model)
+
+    def stubs(self) -> tuple[Stub, ...]:
+        """Return the processes of its model instances."""
+        return self.process.living_stubs()
+
+    def log(self) -> str:
+        """Return what it has said."""
+        return self.process.output()
+
+
+def served_name(model: str, server: Server) -> str:
+    """Return the name under which the benchmark's server has a model."""
+    return model if server == "ours" else f"{model}_{server}"
+
+
+@contextmanager
+def benchmark_server(
+    deployment: Deployment, servers: Sequence[Server], say: Say
+) -> Iterator[BenchmarkServer]:
+    """Run a server for the length of the block.
+
+    Args:
+        deployment: Which models, with how many instances and threads; prepared.
+        servers: Beside ``ours``, the references to serve, of each model.
+        say: Is told what happens.
+
+    Raises:
+        KitError: If it cannot be made or does not become ready.
+    """
+    engine = LocalEngine(Resolved(deployment))
+    folder = DeploymentFolder(deployment.name)
+    plan = engine.plan()
+    # Where NuGraph's own code may leave files.
+    variables = plan.variables | {"TMPDIR": str(folder.path)}
+    plan = plan.model_copy(update={"variables": variables})
+    staged = list(engine.models())
+    full = plan_environment("cpu")  # NuGraph's own code needs torch
+    for model in tuple(staged):
+        for server in servers:
+            if server != "ours":
+                staged.append(
+                    reference_model(model, server, deployment.instance_count(), full.folder)
+                )
+    folder.path.mkdir(parents=True, exist_ok=True)
+    golden = {model.name: read_golden(model.copies[f"{VERSION}/golden.npz"]) for model in staged}
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder.path, ignore_errors=True)
+        stage(staged, plan.repository)
+        say(f"starting a server with {len(staged)} models")
+        started = time.monotonic()
+        process = ProcessServer(plan, lambda **_changes: None)
+        stack.callback(process.stop)
+        probe = Probe(f"http://{LISTEN}:{plan.ports.http}", identity=plan.identity)
+        process.wait_ready(probe, golden, deadline=started + START_S, stopped=lambda: False)
+        yield BenchmarkServer(plan, process, time.monotonic() - started)
+
+
+def benchmark_deployment(
+    models: Sequence[str],
+    *,
+    checkpoints: Mapping[str, Path] | None = None,
+    norms: Mapping[str, Path] | None = None,
+) -> Deployment:
+    """Return a deployment that nobody else has.
+
+    Args:
+        models: The models.
+        checkpoints: Own weights, by model.
+        norms: Feature normalisation, by model.
+
+    Raises:
+        DeploymentError: If these do not fit together.
+    """
+    given = {
+        "name": f"benchmark-{os.getpid()}",
+        "engine": "local",
+        "models": models,
+        "checkpoints": checkpoints,
+        "norms": norms,
+        "listen": LISTEN,
+        "ports": free_ports(),
+        "shared_memory": True,
+    }
+    return load_deployment(None, given)
+
+
+def weights_of(deployment: Deployment) -> dict[str, Path]:
+    """Return the folders with ``model.json`` and weights, by model, as they are once prepared."""
+    resolved = Resolved(deployment)
+    return {model: resolved.weights(model) for model in deployment.models}
+
+
+def reference_model(
+    model: StagedModel, server: Server, instances: int, environment: Path
+) -> StagedModel:
+    """Return a model that answers with NuGraph's own code.
+
+    Args:
+        model: Ours, with the weights to use.
+        server: Which reference.
+        instances: Our instances.
+        environment: One that has NuGraph's own code.
+    """
+    config = type(model.config)()
+    config.CopyFrom(model.config)
+    config.name = served_name(model.name, server)
+    today = server == "today"
+    parameters = {
+        ENVIRONMENT_PARAMETER: str(environment),
+        "numl_bench": str(ENVIRONMENT_SOURCE),
+        "threads": "0" if today else "1",
+        "gradients": "on" if today else "off",
+    }
+    for name, value in parameters.items():
+        config.parameters[name].string_value = value
+    for group in config.instance_group:
+        group.count = 1 if today else instances
+    copies = {**model.copies, f"{VERSION}/model.py": REFERENCE_MODEL}
+    return replace(model, name=config.name, config=config, copies=copies)
+
+
+def free_ports() -> Ports:
+    """Return three ports that are free now, away from those that deployments begin with."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for free in sockets:
+            free.bind((LISTEN, 0))
+        http, grpc, metrics = (free.getsockname()[1] for free in sockets)
+    return Ports(http=http, grpc=grpc, metrics=metrics)
