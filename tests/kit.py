@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from deploy.deployment import EngineName
-from deploy.paths import CHECKOUT
-from deploy.supervisor.instance import config_folder
-from deploy.supervisor.leftovers import shared_memory_regions, shm_prefix, stubs_at
+from deploy.deployment.deployment import EngineName, Ports
+from deploy.deployment.ports import is_free
+from deploy.engines.apptainer import config_folder
+from deploy.engines.leftovers import shared_memory_regions, shm_prefix, stubs_at
+from deploy.host.paths import CHECKOUT
 
 START_S = 120
 
@@ -32,6 +36,8 @@ class Kit:
         image: What it starts them from.
         names: The deployments that were started.
         within: Words before each command, as of one that changes what the command sees.
+        ports: Those of each deployment that was started. Tests beside this one choose from the
+            same range, and a server that is started again wants the ports that it had.
     """
 
     state: Path
@@ -39,6 +45,7 @@ class Kit:
     image: str | None = None
     names: list[str] = field(default_factory=list)
     within: tuple[str, ...] = ()
+    ports: dict[str, str] = field(default_factory=dict)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -55,6 +62,11 @@ class Kit:
     ) -> subprocess.CompletedProcess[str]:
         other = [*self.within, sys.executable, f"{script}/{command}.py"]
         words = self.start if command == "up" else other
+        if command == "up" and "--name" in flags and "--ports" not in flags:
+            name = flags[flags.index("--name") + 1]
+            if name not in self.ports:
+                self.ports[name] = ",".join(map(str, free_ports().model_dump().values()))
+            flags = (*flags, "--ports", self.ports[name])
         return subprocess.run(
             [*words, *flags],
             cwd=CHECKOUT,
@@ -117,6 +129,24 @@ def until(condition: Callable[[], bool], seconds: float, what: str) -> float:
         assert time.monotonic() - started < seconds, f"{what}: not within {seconds} s"
         time.sleep(0.1)
     return time.monotonic() - started
+
+
+def free_ports() -> Ports:
+    """Return three free ports that no other test is likely to take.
+
+    Below those that the system gives to clients' ends of connections, and not in the kit's range.
+    """
+    ports = random.sample(range(10_000, 32_000), 100)
+    http, grpc, metrics = islice((port for port in ports if is_free("127.0.0.1", port)), 3)
+    return Ports(http=http, grpc=grpc, metrics=metrics)
+
+
+def open_to_all(folder: Path) -> None:
+    """Let every user go into a folder that lies in the one for temporary files."""
+    for each in (folder, *folder.parents):
+        if each == Path(tempfile.gettempdir()):
+            return
+        each.chmod(each.stat().st_mode | 0o755)
 
 
 def lacking(message: str) -> NoReturn:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from deploy.environment.cpython import lay_out
+from deploy.environment.environment import plan_environment
 from deploy.environment.interpreter import find_interpreter
-from deploy.environment.standard import standard_environment
-from deploy.packing.cpython import lay_out
 
 WEIGHTS = np.array([[1, 0, 2], [0, 3, 0]], np.float32)
 PIXELS = np.array([1, 2], np.float32)
@@ -101,8 +101,10 @@ def write_environment(archive: Path, python: str = "3.11") -> Path:
     """Pack a Python with numpy, and nothing else, as conda-pack would."""
     prefix = archive.with_suffix(".prefix")
     prefix.mkdir()
-    lay_out(find_interpreter(python), prefix)
-    packages = standard_environment("serving").packages / "lib"
+    interpreter = find_interpreter([python])
+    assert interpreter is not None
+    lay_out(interpreter, prefix)
+    packages = plan_environment("serving").packages / "lib"
     source = next(packages.glob("python3.*")) / "site-packages"
     target = prefix / "lib" / f"python{python}" / "site-packages"
     for path in source.glob("numpy*"):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.paths import CHECKOUT
+from deploy.host.paths import CHECKOUT
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change what a process sees")
 ORDINARY = "numlkit-test"

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 import pytest
 
-from deploy.deployment import EngineName
-from deploy.paths import CHECKOUT, cache_folder
+from deploy.deployment.deployment import EngineName
+from deploy.host.paths import CHECKOUT, cache_folder
 from tests.kit import Kit
 from tests.views import only, python_folders, view
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import psutil
 
+from deploy.deployment.state import ProcessId
 from tests.kit import Kit, until
 
 
@@ -29,7 +30,7 @@ def test_a_server_whose_supervisor_was_killed_is_named_and_left_alone(
     assert fixed["status"] == 1
     (found,) = _about(fixed, "single")
     assert (found["level"], found["fixable"]) == ("problem", False)
-    assert "its server runs on" in found["detail"]
+    assert "its server still runs" in found["detail"]
     assert psutil.pid_exists(single["server"]["pid"])
     assert kit.json("smoke", "--name", "single")["ok"]
 
@@ -42,7 +43,7 @@ def test_a_deployment_of_which_nothing_lives_is_cleared_away(
         subprocess.run(["docker", "kill", single["container"]], check=True, capture_output=True)
     else:
         os.kill(single["server"]["pid"], signal.SIGKILL)
-    until(lambda: not psutil.pid_exists(single["server"]["pid"]), 10, "its death")
+    until(lambda: ProcessId.model_validate(single["server"]).process() is None, 10, "its death")
     (found,) = _about(kit.json("doctor"), "single")
     assert (found["level"], found["fixable"]) == ("problem", True)
     fixed = kit.json("doctor", "--fix")

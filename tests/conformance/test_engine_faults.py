@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from deploy.paths import CHECKOUT
-from deploy.supervisor.instance import config_folder, instance_files
+from deploy.engines.apptainer import config_folder, instance_files
+from deploy.host.paths import CHECKOUT
 from tests.kit import Kit, until
+
+pytestmark = pytest.mark.alone  # stops the engine, and with it everybody's containers
 
 SMALL = ("--models", "nugraph3", "--instances", "1")
 
@@ -81,6 +83,7 @@ def test_a_container_in_the_way_is_named_and_left_alone(contained: Kit) -> None:
     text = state.read_text()
     os.kill(answer["supervisor"]["pid"], signal.SIGKILL)
     state.unlink()
+    del contained.ports["first"]  # the container has them still
     try:
         again = contained.json("up", "--name", "first", *SMALL)
         assert again["status"] == 1

@@ -7,7 +7,8 @@ from typing import Any
 
 import psutil
 
-from deploy.supervisor.stubs import living_stubs
+from deploy.deployment.state import ProcessId
+from deploy.engines.server import living_stubs
 from tests.kit import Kit, until
 
 
@@ -65,7 +66,7 @@ def test_a_killed_supervisor_is_reported_and_down_still_stops_everything(
     problems = kit.json("status", "--name", "single")["problems"]
     assert problems == ["the supervisor is dead: nothing that fails will be healed"]
     assert kit.down("single")["stopped"] == ["single"]
-    assert not psutil.pid_exists(single["server"]["pid"])
+    assert ProcessId.model_validate(single["server"]).process() is None
     assert not kit.leftovers("single", single["scratch"])
 
 
@@ -74,7 +75,8 @@ def test_everything_killed_at_once_leaves_nothing_after_down(
 ) -> None:
     server = psutil.Process(single["server"]["pid"])
     stubs = [stub.process.pid for stub in living_stubs(server)]
-    for pid in (single["supervisor"]["pid"], server.pid, *stubs):
+    # The server last: in a container all end with it.
+    for pid in (single["supervisor"]["pid"], *stubs, server.pid):
         os.kill(pid, signal.SIGKILL)
     assert kit.down("single")["stopped"] == ["single"]
     assert not kit.leftovers("single", single["scratch"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import stat
 import subprocess
 import sys
@@ -20,9 +19,9 @@ import pytest
 import tritonclient.http as http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from deploy.paths import CHECKOUT, cache_folder
-from deploy.supervisor.leftovers import SHARED_MEMORY
-from tests.kit import Kit
+from deploy.engines.leftovers import SHARED_MEMORY
+from deploy.host.paths import CHECKOUT, cache_folder
+from tests.kit import Kit, free_ports
 from tests.views import (
     ROOT,
     account,
@@ -182,19 +181,11 @@ def robbed(kit: Kit, name: str, *flags: str) -> dict[str, Any]:
     return {**answer, "status": done.returncode, "stderr": done.stderr}
 
 
-def free_ports() -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 def test_a_port_stolen_between_check_and_start_is_named(kit: Kit) -> None:
     ports = free_ports()
-    answer = robbed(kit, "robbed", "--ports", ",".join(map(str, ports)))
+    answer = robbed(kit, "robbed", "--ports", f"{ports.http},{ports.grpc},{ports.metrics}")
     assert answer["status"] == 1, answer
-    assert f"127.0.0.1:{ports[1]} was taken by another program" in answer["error"], answer
+    assert f"127.0.0.1:{ports.grpc} was taken by another program" in answer["error"], answer
     assert "--ports" in answer["remedy"]
     assert not (kit.folder("robbed") / "state.json").exists()
     assert not kit.leftovers("robbed")
@@ -255,7 +246,9 @@ class Other:
 
     def belongings(self) -> list[str]:
         """Return what this user has: processes, shared memory, scratch folders, containers."""
-        found = [f"process {p.pid}" for p in psutil.process_iter() if p.uids().real == self.uid]
+        theirs = (p for p in psutil.process_iter() if p.uids().real == self.uid)
+        # One that has ended stays until init asks for its status.
+        found = [f"process {p.pid}" for p in theirs if p.status() != psutil.STATUS_ZOMBIE]
         for folder in (SHARED_MEMORY, Path("/tmp")):
             found += [str(path) for path in folder.iterdir() if path.lstat().st_uid == self.uid]
         if self.kit.engine == "docker":

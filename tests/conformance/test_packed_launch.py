@@ -17,16 +17,17 @@ from typing import Any
 import psutil
 import pytest
 
-from deploy.deployment import Deployment
-from deploy.engines.packed import STOCK_LABEL, find_archive
-from deploy.images.base import base_name, ensure_base
-from deploy.images.engine import connect
-from deploy.images.triton import triton_layer
-from deploy.paths import cache_folder
-from deploy.server.distribution import ensure_distribution
-from deploy.server.release import find_release
-from deploy.supervisor.instance import scratch_folder
-from deploy.supervisor.stubs import living_stubs
+from deploy.artefacts.base_image import base_name, ensure_base
+from deploy.artefacts.context import triton_layer
+from deploy.artefacts.docker_client import connect
+from deploy.deployment.deployment import Deployment
+from deploy.engines.apptainer import scratch_folder
+from deploy.engines.container import STOCK_LABEL
+from deploy.engines.resolved import Resolved
+from deploy.engines.server import living_stubs
+from deploy.host.paths import cache_folder
+from deploy.triton.distribution import ensure_distribution
+from deploy.triton.release import find_release
 from tests.kit import Kit, until
 
 RELEASE = find_release("24.10")
@@ -40,7 +41,7 @@ def quiet(_text: str) -> None:
 def python_layer(path: Path) -> None:
     """Write a Python in /usr: the packed environment's, without its packages."""
     deployment = Deployment(engine="docker", env="packed")
-    with tarfile.open(find_archive(deployment)) as packed, tarfile.open(path, "w") as layer:
+    with tarfile.open(Resolved(deployment).archive) as packed, tarfile.open(path, "w") as layer:
         for member in packed:
             words = member.name.split("/")
             of_python = words[:2] == ["lib", "python3.11"] and "site-packages" not in words
@@ -156,7 +157,7 @@ def test_an_archive_that_is_cut_off_is_refused_before_anything_starts(
     kit: Kit, stock: str, tmp_path: Path
 ) -> None:
     cut = tmp_path / "cut.tar.gz"
-    with find_archive(Deployment(env="packed", engine="docker")).open("rb") as whole:
+    with Resolved(Deployment(env="packed", engine="docker")).archive.open("rb") as whole:
         cut.write_bytes(whole.read(20_000_000))
     answer = kit.json(
         "up", "--name", "cut", "--env", "packed", "--image", stock, "--archive", str(cut)

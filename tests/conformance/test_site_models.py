@@ -16,8 +16,8 @@ import psutil
 import pytest
 import tritonclient.http as http
 
-from deploy.environment.standard import standard_environment
-from deploy.supervisor.stubs import living_stubs
+from deploy.engines.server import living_stubs
+from deploy.environment.environment import plan_environment
 from tests.kit import Kit, until
 from tests.site_models import PIXELS, WEIGHTS, write_environment, write_golden, write_site
 
@@ -26,7 +26,7 @@ MODELS = ("nugraph3", "classifier", "plain", "pair")
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    standard_environment("serving").ensure(lambda _text: None)
+    plan_environment("serving").make(lambda _text: None)
     return write_environment(tmp_path_factory.mktemp("environments") / "their numpy.tar.gz")
 
 
@@ -140,7 +140,7 @@ def test_a_sites_model_that_answers_wrongly_is_named(
     )
     assert answer["status"] == 1
     assert answer["error"] == (
-        "model classifier is ready but answers wrongly: output label is another one"
+        "model classifier is ready but answers wrongly: output label differs"
     )
     assert not kit.leftovers("wrong")
 
@@ -167,6 +167,6 @@ def test_an_environment_that_does_not_fit_into_a_full_tmp_is_refused(
     flags = ["--models-dir", str(repository), "--models", "classifier"]
     answer = full_tmp.json("up", "--name", "extracted", *flags)
     assert answer["status"] == 1
-    assert answer["error"].startswith("disk too small: "), answer
+    assert answer["error"].startswith("not enough disk space: "), answer
     assert "in /tmp for packed environments, extracted" in answer["error"], answer
     assert not kit.leftovers("extracted")

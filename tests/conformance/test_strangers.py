@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from deploy.supervisor.leftovers import shm_prefix
+from deploy.engines.leftovers import shm_prefix
 from tests.kit import Kit, until
 
 NOBODY = 65534
@@ -75,18 +75,3 @@ def test_a_stranger_s_files_and_processes_do_not_keep_a_deployment_from_its_end(
         assert psutil.pid_exists(pid)
     finally:
         region.unlink()
-
-
-def test_a_server_is_replaced_though_its_key_s_file_was_removed(
-    kit: Kit, single: dict[str, Any]
-) -> None:
-    key = kit.folder("single") / "admin.key"
-    key.unlink()
-    os.kill(single["server"]["pid"], signal.SIGKILL)
-
-    def restarted() -> bool:
-        status = kit.json("status", "--name", "single")
-        return status["status"] == 0 and status["state"]["restarts"] == 1
-
-    until(restarted, 90, "the restart")
-    assert key.exists()

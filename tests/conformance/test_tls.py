@@ -73,7 +73,7 @@ def test_a_client_without_a_certificate_is_not_let_in(kit: Kit, mutual: dict[str
     answer = kit.json("smoke", "--name", "mutual")
     assert [server["ok"] for server in answer["servers"]] == [True, False]
     assert answer["error"] == (
-        f"grpcs://{OUTSIDE}:{mutual['ports']['grpc']} ends the connection after the TLS "
+        f"grpcs://{OUTSIDE}:{mutual['ports']['grpc']} closes the connection after the TLS "
         "handshake: it wants a client certificate"
     )
     assert kit.json("status", "--name", "mutual")["ok"]

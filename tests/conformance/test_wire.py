@@ -16,7 +16,7 @@ import tritonclient.grpc as grpc
 import tritonclient.http as http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from deploy.paths import CHECKOUT
+from deploy.host.paths import CHECKOUT
 from tests.kit import Kit
 
 INPUTS = {

@@ -22,21 +22,20 @@ import pytest
 from docker.errors import NotFound
 from docker.models.containers import Container
 
-from deploy.console import Say
-from deploy.deployment import DEFAULT_MODELS
+from deploy.artefacts.base_image import BaseImage, base_name, ensure_base
+from deploy.artefacts.context import make_context
+from deploy.artefacts.docker_client import connect
+from deploy.artefacts.image import BuiltImage, build_image
+from deploy.artefacts.labels import Source, labels
+from deploy.client.probe import Probe, SmokeResult, smoke
+from deploy.deployment.deployment import DEFAULT_MODELS
+from deploy.environment.environment import Environment, plan_environment
 from deploy.environment.serving import serving_digest
-from deploy.images.base import BaseImage, base_name, ensure_base
-from deploy.images.build import BuiltImage, build_image
-from deploy.images.context import make_context
-from deploy.images.engine import connect
-from deploy.images.labels import ImageFacts
-from deploy.packing.plan import EnvironmentBuild, plan_build
-from deploy.packing.prefix import Prefix, make_prefix
-from deploy.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
-from deploy.server.distribution import ensure_distribution
-from deploy.server.golden import read_golden
-from deploy.server.probe import Probe, SmokeResult, smoke
-from deploy.server.release import find_release
+from deploy.host.console import Say
+from deploy.host.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
+from deploy.triton.distribution import ensure_distribution
+from deploy.triton.golden import read_golden
+from deploy.triton.release import find_release
 
 RELEASE = find_release("24.10")
 START_S = 180
@@ -67,30 +66,27 @@ def engine() -> Iterator[docker.DockerClient]:
 class Ingredients:
     """What the image is made of."""
 
-    build: EnvironmentBuild
-    prefix: Prefix
+    environment: Environment
     base: BaseImage
 
     @property
-    def facts(self) -> ImageFacts:
-        return ImageFacts(
-            source="https://example.org/numlkit",
-            revision="0123456789abcdef",
-            created=1_700_000_000,
-            version="0.1.0",
-            flavour=self.build.flavour,
+    def labels(self) -> dict[str, str]:
+        """All but the base's."""
+        return labels(
+            Source("0123456789abcdef", 1_700_000_000, "https://example.org/numlkit"),
+            flavour=self.environment.flavour,
             triton=RELEASE.release,
-            environment_digest=self.prefix.digest,
+            environment_digest=self.environment.digest,
             serving_digest=serving_digest(ENVIRONMENT_SOURCE),
         )
 
 
 @pytest.fixture(scope="session")
 def ingredients(engine: docker.DockerClient) -> Ingredients:
-    build = plan_build(flavour="serving", wheels=None, python=None)
+    environment = plan_environment("serving", relocatable=True).make(say)
     name = base_name("slim", RELEASE.release)
     base = ensure_base(engine, name=name, digest=None, cache=cache_folder(), say=say)
-    return Ingredients(build, make_prefix(build, say), base)
+    return Ingredients(environment, base)
 
 
 @pytest.fixture(scope="session")
@@ -99,10 +95,9 @@ def context(ingredients: Ingredients, tmp_path_factory: pytest.TempPathFactory) 
     folder = tmp_path_factory.mktemp("context")
     make_context(
         folder,
-        build=ingredients.build,
-        prefix=ingredients.prefix,
+        environment=ingredients.environment,
         distribution=ensure_distribution(
-            cache_folder(), RELEASE, ingredients.build.lock.python, say
+            cache_folder(), RELEASE, ingredients.environment.lock.python, say
         ),
         base="slim",
         say=say,
@@ -136,8 +131,8 @@ class ImageBuilder:
     def __call__(
         self, context: Path, tag: str, *, base: BaseImage | None = None, say: Say = say
     ) -> BuiltImage:
-        base, facts = base or self.ingredients.base, self.ingredients.facts
-        return build_image(self.engine, context, base=base, facts=facts, tag=tag, say=say)
+        base, labels = base or self.ingredients.base, self.ingredients.labels
+        return build_image(self.engine, context, base=base, labels=labels, tag=tag, say=say)
 
 
 @pytest.fixture(scope="session")
@@ -192,12 +187,9 @@ class Runner:
 
     def start(self, image: str, *command: str, **options: Any) -> Server:
         """Start a locked-down container whose ports are at free ports of loopback."""
+        ports = {"8000/tcp": ("127.0.0.1", None), "8001/tcp": ("127.0.0.1", None)}
         container = self.engine.containers.run(
-            image,
-            list(command),
-            detach=True,
-            ports={"8000/tcp": ("127.0.0.1", None), "8001/tcp": ("127.0.0.1", None)},
-            **(LOCKED_DOWN | options),
+            image, list(command), detach=True, **({"ports": ports} | LOCKED_DOWN | options)
         )
         self.containers.append(container)
         container.reload()

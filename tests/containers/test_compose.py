@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import docker
 import pytest
 
-from deploy.deployment import Deployment
-from deploy.engines.container_options import create_options
-from deploy.engines.docker_engine import DockerEngine
-from deploy.images.build import BuiltImage
-from deploy.paths import CHECKOUT
-from deploy.server.ports import choose_ports
+from deploy.artefacts.image import BuiltImage
+from deploy.deployment.deployment import Deployment
+from deploy.deployment.ports import choose_ports
+from deploy.engines.docker import DockerEngine, create_options
+from deploy.engines.resolved import Resolved
+from deploy.host.paths import CHECKOUT
 from tests.containers.conftest import Server
 
 PROJECT = "numlkit-test-compose"
@@ -48,7 +48,7 @@ def compose(*words: str, **variables: str) -> str:
 
 @pytest.fixture(scope="module")
 def server(engine: docker.DockerClient, image: BuiltImage) -> Iterator[Server]:
-    ports = choose_ports("127.0.0.1", None)
+    ports = choose_ports(Deployment())
     variables = {f"NUML_{use.upper()}_PORT": str(p) for use, p in ports.model_dump().items()}
     compose("up", "--detach", NUML_IMAGE=image.tag, **variables)
     try:
@@ -65,9 +65,8 @@ def test_what_compose_starts_gives_every_golden_answer(server: Server) -> None:
 
 
 def test_compose_shuts_in_as_up_does(server: Server, image: BuiltImage) -> None:
-    wanted = create_options(
-        DockerEngine().plan(deployment=Deployment(engine="docker", image=image.tag))
-    )
+    deployment = Deployment(engine="docker", image=image.tag)
+    wanted = create_options(DockerEngine(Resolved(deployment)).plan())
     host = server.container.attrs["HostConfig"]
     assert host["ReadonlyRootfs"] is wanted["read_only"]
     assert host["CapDrop"] == wanted["cap_drop"]

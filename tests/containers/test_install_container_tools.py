@@ -6,7 +6,7 @@ import hashlib
 import subprocess
 from pathlib import Path
 
-from deploy.paths import CHECKOUT
+from deploy.host.paths import CHECKOUT
 
 SCRIPT = CHECKOUT / "scripts" / "install_container_tools"
 

@@ -1,9 +1,7 @@
 """The real environment: made, packed, moved, activated, served by a real Triton.
 
 The one for serving, on every interpreter; of the one with NuGraph's own packages, what they are.
-Wheels and prefixes are kept in the user's own cache. No conda channel is reachable from
-where these tests run everywhere, so a channel on disk stands for conda-forge: py-rattler
-reads both the same way.
+They are kept in the user's own cache.
 """
 
 import hashlib
@@ -16,37 +14,28 @@ import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from deploy.building.wire import wire, wired_settings
-from deploy.client.errors import ServerAwayError
-from deploy.deployment import DEFAULT_MODELS
-from deploy.environment.interpreter import Interpreter, find_interpreter
-from deploy.hardware.plan import ON_CPU
-from deploy.packing.archive import archive_name, pack_archive
-from deploy.packing.conda_package import (
-    PLACEHOLDER,
-    SUBDIR,
-    PackageName,
-    write_package,
-    write_repodata,
-)
-from deploy.packing.cpython import lay_out
-from deploy.packing.layers import IMAGE_PREFIX, Layers, pack_layers
-from deploy.packing.plan import EnvironmentBuild, plan_build
-from deploy.packing.prefix import Prefix, make_prefix
-from deploy.packing.wheels import wheels_folder
-from deploy.paths import MODEL_REPOSITORY, cache_folder
-from deploy.repository.stage import VERSION
-from deploy.server.command import server_arguments, server_environment
-from deploy.server.distribution import ensure_distribution
-from deploy.server.golden import read_golden
-from deploy.server.ports import choose_ports
-from deploy.server.probe import Probe, smoke
-from deploy.server.release import find_release
+from deploy.artefacts.context import wire
+from deploy.client.probe import Probe, smoke
+from deploy.deployment.deployment import DEFAULT_MODELS
+from deploy.deployment.gpus import ON_CPU
+from deploy.environment import environment as module
+from deploy.environment.archive import pack_archive, pack_layers
+from deploy.environment.cpython import IMAGE_PREFIX
+from deploy.environment.environment import Environment, plan_environment
+from deploy.environment.interpreter import find_interpreter
+from deploy.environment.lock import Flavour
+from deploy.host.errors import ServerAwayError
+from deploy.host.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
+from deploy.triton.command import server_arguments, server_environment
+from deploy.triton.distribution import ensure_distribution
+from deploy.triton.golden import read_golden
+from deploy.triton.release import find_release
+from deploy.triton.stage import VERSION
+from tests.kit import free_ports, open_to_all
 
 EPOCH = 1_700_000_000
 NOBODY = 65534
@@ -64,42 +53,35 @@ def say(_text: str) -> None:
 
 def interpreters() -> list[Path]:
     """The kit's own choice, and Debian's, whose site-packages are elsewhere."""
-    found = [find_interpreter("3.11").executable, Path("/usr/bin/python3.11")]
-    return list(dict.fromkeys(path.resolve() for path in found if path.exists()))
+    found = find_interpreter(["3.11"])
+    paths = [*([found.executable] if found else []), Path("/usr/bin/python3.11")]
+    return list(dict.fromkeys(path.resolve() for path in paths if path.exists()))
+
+
+def made(flavour: Flavour, python: Path) -> Environment:
+    return plan_environment(flavour, relocatable=True, python=python).make(say)
 
 
 @pytest.fixture(scope="session", params=interpreters(), ids=str)
-def build(request: pytest.FixtureRequest) -> EnvironmentBuild:
-    return plan_build(flavour="serving", wheels=None, python=request.param)
+def prefix(request: pytest.FixtureRequest) -> Environment:
+    return made("serving", request.param)
 
 
 @pytest.fixture(scope="session")
-def prefix(build: EnvironmentBuild) -> Prefix:
-    return make_prefix(build, say)
+def full_prefix() -> Environment:
+    return made("cpu", interpreters()[0])
 
 
 @pytest.fixture(scope="session")
-def full_build() -> EnvironmentBuild:
-    return plan_build(flavour="cpu", wheels=None, python=interpreters()[0])
+def archive(prefix: Environment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_archive(prefix, tmp_path_factory.mktemp("dist"), say, EPOCH)
 
 
 @pytest.fixture(scope="session")
-def full_prefix(full_build: EnvironmentBuild) -> Prefix:
-    return make_prefix(full_build, say)
-
-
-@pytest.fixture(scope="session")
-def archive(
-    build: EnvironmentBuild, prefix: Prefix, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    return pack_archive(prefix, build, tmp_path_factory.mktemp("dist"), say, EPOCH)
-
-
-@pytest.fixture(scope="session")
-def layers(
-    build: EnvironmentBuild, prefix: Prefix, tmp_path_factory: pytest.TempPathFactory
-) -> Layers:
-    return pack_layers(prefix, build, tmp_path_factory.mktemp("layers"), say, EPOCH)
+def layers(prefix: Environment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("layers")
+    pack_layers(prefix, folder, say)
+    return folder
 
 
 def run(folder: Path, code: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -127,57 +109,53 @@ def unpack(archive: Path, folder: Path) -> Path:
     return folder
 
 
-def size(prefix: Prefix) -> int:
+def size(prefix: Environment) -> int:
     return sum(p.lstat().st_size for p in prefix.folder.rglob("*") if not p.is_dir())
 
 
-def assert_holds_what_is_locked(build: EnvironmentBuild, prefix: Prefix) -> None:
-    records = [
-        json.loads(path.read_text()) for path in (prefix.folder / "conda-meta").glob("*.json")
-    ]
-    versions = {record["name"]: record["version"] for record in records}
-    assert versions["python"] == prefix.python_version == build.interpreter.version
-    for name, version in build.lock.versions.items():
-        assert versions[f"pypi-{name.replace('_', '-').replace('.', '-')}"] == version
-    assert all(str(cache_folder()) not in json.dumps(record["url"]) for record in records)
+def assert_holds_what_is_locked(prefix: Environment) -> None:
+    code = "import importlib.metadata as m, json; "
+    code += "print(json.dumps({d.name: d.version for d in m.distributions()}))"
+    done = run(prefix.folder, code)
+    found = {name.lower(): version for name, version in json.loads(done.stdout).items()}
+    assert found.pop("numl-serving")
+    assert found == prefix.lock.versions
+    printed = run(prefix.folder, "import platform; print(platform.python_version())").stdout
+    assert printed.strip() == prefix.interpreter.version
 
 
-def test_it_is_a_conda_prefix_with_the_locked_versions(
-    build: EnvironmentBuild, prefix: Prefix
-) -> None:
-    assert_holds_what_is_locked(build, prefix)
-    assert build.lock.versions.keys() == {"numpy", "safetensors"}
+def test_it_has_the_locked_versions_and_nothing_else(prefix: Environment) -> None:
+    assert_holds_what_is_locked(prefix)
+    assert prefix.lock.versions.keys() == {"numpy", "safetensors"}
 
 
-def test_the_full_one_has_the_locked_versions_too(
-    full_build: EnvironmentBuild, full_prefix: Prefix
-) -> None:
-    assert_holds_what_is_locked(full_build, full_prefix)
+def test_the_full_one_has_the_locked_versions_too(full_prefix: Environment) -> None:
+    assert_holds_what_is_locked(full_prefix)
 
 
-def test_it_has_what_the_stub_and_the_models_look_for(
-    build: EnvironmentBuild, prefix: Prefix
-) -> None:
+def test_it_has_what_the_stub_and_the_models_look_for(prefix: Environment) -> None:
     facts = json.loads((prefix.folder / "numlkit-environment.json").read_text())
-    assert facts == {"digest": build.digest, "python": prefix.python_version}
+    assert facts == {"digest": prefix.digest, "python": prefix.interpreter.version}
     assert (prefix.folder / "lib" / "libpython3.11.so.1.0").is_file()
 
 
-def test_files_name_the_prefix_they_lie_in(prefix: Prefix) -> None:
+def test_no_file_names_a_place_of_this_host(prefix: Environment) -> None:
     libdir = run(prefix.folder, "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))")
-    assert PLACEHOLDER not in libdir.stdout
-    assert libdir.stdout.startswith((f"{prefix.folder}/lib", "/usr/lib"))
+    assert libdir.stdout.startswith((f"{IMAGE_PREFIX}/lib", "/usr/lib"))
+    for path in prefix.folder.rglob("*"):
+        if path.is_file():
+            assert str(cache_folder()).encode() not in path.read_bytes(), path
 
 
 def test_nugraphs_own_stack_imports_where_the_full_one_is_unpacked(
-    full_build: EnvironmentBuild, full_prefix: Prefix, tmp_path: Path
+    full_prefix: Environment, tmp_path: Path
 ) -> None:
-    packed = pack_archive(full_prefix, full_build, tmp_path / "dist", say, EPOCH)
+    packed = pack_archive(full_prefix, tmp_path / "dist", say, EPOCH)
     done = run(unpack(packed, tmp_path / "elsewhere"), NUGRAPH)
     assert done.returncode == 0, done.stderr
 
 
-def test_packages_of_the_users_home_are_not_seen(prefix: Prefix, tmp_path: Path) -> None:
+def test_packages_of_the_users_home_are_not_seen(prefix: Environment, tmp_path: Path) -> None:
     other = tmp_path / ".local" / "lib" / "python3.11" / "site-packages" / "numpy"
     other.mkdir(parents=True)
     (other / "__init__.py").write_text("raise SystemExit('the wrong numpy')")
@@ -185,7 +163,7 @@ def test_packages_of_the_users_home_are_not_seen(prefix: Prefix, tmp_path: Path)
     assert done.stdout.startswith("1.26."), done.stderr
 
 
-def test_it_loads_nothing_of_the_host_but_glibc(prefix: Prefix) -> None:
+def test_it_loads_nothing_of_the_host_but_glibc(prefix: Environment) -> None:
     code = (
         "import bz2, ctypes, hashlib, lzma, pyexpat, readline, sqlite3, ssl, uuid, zlib, sys\n"
         "maps = {l.split()[-1] for l in open('/proc/self/maps') if '.so' in l}\n"
@@ -197,7 +175,7 @@ def test_it_loads_nothing_of_the_host_but_glibc(prefix: Prefix) -> None:
     assert names <= {"ld", "libc", "libm", "libdl", "libpthread", "librt", "libutil"}
 
 
-def test_their_sizes(prefix: Prefix, full_prefix: Prefix) -> None:
+def test_their_sizes(prefix: Environment, full_prefix: Environment) -> None:
     assert size(prefix) < 0.12e9
     assert size(full_prefix) < 0.86e9
 
@@ -227,8 +205,7 @@ def test_everybody_can_read_what_the_archive_holds(archive: Path) -> None:
 def test_an_ordinary_user_runs_it_anywhere_read_only(archive: Path, tmp_path: Path) -> None:
     folder = unpack(archive, tmp_path / "other place")
     if os.geteuid() == 0:
-        for parent in folder.parents[:3]:
-            parent.chmod(0o755)
+        open_to_all(folder)
         command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "bash"]
     else:
         subprocess.run(["chmod", "-R", "a-w", str(folder)], check=True)
@@ -245,14 +222,12 @@ def test_an_ordinary_user_runs_it_anywhere_read_only(archive: Path, tmp_path: Pa
         subprocess.run(
             [str(folder / "bin" / "python"), str(folder / "bin/conda-unpack")], check=True
         )
-        libdir = run(folder, "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))")
-        assert libdir.stdout.startswith((f"{folder}/lib", "/usr/lib"))
 
 
 @contextmanager
 def triton(repository: Path, folder: Path) -> Iterator[Probe]:
     distribution = ensure_distribution(cache_folder(), find_release("24.10"), "3.11", say)
-    ports = choose_ports("127.0.0.1", None)
+    ports = free_ports()
     command = server_arguments(
         distribution=distribution, repository=repository, listen="127.0.0.1", ports=ports,
         shm_prefix=f"numl_packed_{os.getpid()}", identity="packed",
@@ -270,15 +245,11 @@ def triton(repository: Path, folder: Path) -> Iterator[Probe]:
 
 
 def test_a_real_triton_serves_all_models_from_the_archive(
-    archive: Path, build: EnvironmentBuild, prefix: Prefix, tmp_path: Path
+    archive: Path, prefix: Environment, tmp_path: Path
 ) -> None:
     distribution = ensure_distribution(cache_folder(), find_release("24.10"), "3.11", say)
-    settings = wired_settings(archive, environment_digest=build.digest, instances=1, gpu=False)
     repository = tmp_path / "models"
-    wire(
-        repository, archive=archive, repository=MODEL_REPOSITORY, models=DEFAULT_MODELS,
-        settings=settings, distribution=distribution, libpython=prefix.libpython,
-    )  # fmt: skip
+    wire(repository, archive, prefix, distribution)
     with triton(repository, tmp_path) as probe:
         started = time.monotonic()
         while not all(_ready(probe, model) for model in DEFAULT_MODELS):
@@ -291,14 +262,18 @@ def test_a_real_triton_serves_all_models_from_the_archive(
 
 def _ready(probe: Probe, model: str) -> bool:
     try:
-        return probe.model_ready(model)
+        with probe.connected() as transport:
+            return transport.model_ready(model)
     except ServerAwayError:
         return False
 
 
-def test_layers_hold_the_environment_at_its_place_in_the_image(layers: Layers) -> None:
+def test_layers_hold_the_environment_at_its_place_in_the_image(layers: Path) -> None:
     root = IMAGE_PREFIX.lstrip("/")
-    with tarfile.open(layers.packages) as tar, tarfile.open(layers.serving) as other:
+    with (
+        tarfile.open(layers / "packages.tar") as tar,
+        tarfile.open(layers / "serving.tar") as other,
+    ):
         packages, serving = tar.getnames(), other.getnames()
         assert sorted(set(packages)) == sorted(packages)
         files = {member.name for member in other.getmembers() if not member.isdir()}
@@ -309,65 +284,31 @@ def test_layers_hold_the_environment_at_its_place_in_the_image(layers: Layers) -
     assert f"{root}/numlkit-environment.json" in files
     assert not files & set(packages)
     assert all(name in ("opt", "opt/numl") or name.startswith(root) for name in packages + serving)
-    assert PLACEHOLDER.encode() not in content
     assert str(cache_folder()).encode() not in content
 
 
 def test_a_change_of_our_python_leaves_the_layer_of_the_packages(
-    layers: Layers, build: EnvironmentBuild, tmp_path: Path
+    layers: Path, prefix: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "numl"
-    shutil.copytree(build.source, source, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ENVIRONMENT_SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
     with (source / "numl_serving" / "errors.py").open("a") as stream:
         stream.write("\n# changed\n")
-    digest = hashlib.sha256(build.digest.encode()).hexdigest()
-    changed = replace(build, source=source, digest=digest)
-    prefix = make_prefix(changed, say)
-    try:
-        again = pack_layers(prefix, changed, tmp_path / "layers", say, EPOCH)
-    finally:
-        shutil.rmtree(prefix.folder)
-    assert sha256(again.packages) == sha256(layers.packages)
-    assert sha256(again.serving) != sha256(layers.serving)
+    monkeypatch.setattr(module, "ENVIRONMENT_SOURCE", source)
+    changed = made("serving", prefix.interpreter.executable)
+    assert changed.folder != prefix.folder
+    pack_layers(changed, tmp_path, say)
+    shutil.rmtree(changed.folder)
+    assert sha256(tmp_path / "packages.tar") == sha256(layers / "packages.tar")
+    assert sha256(tmp_path / "serving.tar") != sha256(layers / "serving.tar")
 
 
-def test_two_builds_that_share_nothing_make_the_same_bytes(tmp_path: Path) -> None:
-    build = plan_build(flavour="serving", wheels=None, python=interpreters()[0])
-    alone = replace(build, cache=tmp_path / "cache", wheels=wheels_folder(build.cache, build.lock))
-    digests = []
-    for one in (build, alone):
-        layers = pack_layers(make_prefix(one, say), one, tmp_path / "layers", say, EPOCH)
-        digests.append((sha256(layers.packages), sha256(layers.serving)))
-    assert digests[0] == digests[1]
-
-
-def test_the_interpreter_of_a_channel_takes_the_place_of_the_hosts(tmp_path: Path) -> None:
-    """A channel on disk stands for conda-forge: its Python is the host's, repacked."""
-    interpreter = plan_build(flavour="serving", wheels=None, python=interpreters()[0]).interpreter
-    assert isinstance(interpreter, Interpreter)
-    remote = tmp_path / "remote"
-    tree = tmp_path / "python"
-    tree.mkdir()
-    lay_out(interpreter, tree)
-    packages = [
-        PackageName("python", interpreter.version, "0_cpython"),
-        PackageName("numpy", "2025a", "0"),  # a name that the lock has too
-    ]
-    write_package(packages[0], ["numpy", "__glibc >=2.17"], tree, remote)
-    share = tmp_path / "numpy"
-    (share / "ssl").mkdir(parents=True)
-    (share / "ssl" / "openssl.cnf").write_text(f"dir = {PLACEHOLDER}/ssl\n")
-    write_package(packages[1], [], share, remote)
-    write_repodata(remote, packages)
-
-    channelled = plan_build(flavour="serving", wheels=None, python=None, channel=remote.as_uri())
-    made = make_prefix(channelled, say)
-    try:
-        names = {path.name for path in (made.folder / "conda-meta").glob("*.json")}
-        assert {f"{package.stem}.json" for package in packages} <= names
-        assert (made.folder / "ssl" / "openssl.cnf").read_text() == f"dir = {made.folder}/ssl\n"
-        packed = pack_archive(made, channelled, tmp_path / "dist", say, EPOCH)
-        assert packed.name == archive_name(channelled)
-    finally:
-        shutil.rmtree(made.folder)
-    assert (remote / SUBDIR / packages[0].file_name).exists()
+def test_two_builds_that_share_nothing_make_the_same_bytes(
+    layers: Path, prefix: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    alone = made("serving", prefix.interpreter.executable)
+    assert alone.folder.is_relative_to(tmp_path)
+    pack_layers(alone, tmp_path, say)
+    assert sha256(tmp_path / "packages.tar") == sha256(layers / "packages.tar")
+    assert sha256(tmp_path / "serving.tar") == sha256(layers / "serving.tar")

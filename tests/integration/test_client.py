@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 import pytest
 
-from deploy.paths import CHECKOUT
+from deploy.host.paths import CHECKOUT
 from tests.kit import Kit, until
 
 EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"

@@ -20,12 +20,10 @@ from typing import Any
 import psutil
 import pytest
 
-from deploy.checks.leftovers import SHARED_MEMORY
-from deploy.environment.install import MARKER
-from deploy.environment.standard import standard_environment
-from deploy.paths import CHECKOUT, MODEL_REPOSITORY, cache_folder
-from deploy.supervisor.leftovers import shared_memory_regions, shm_prefix
-from deploy.supervisor.stubs import living_stubs
+from deploy.engines.leftovers import SHARED_MEMORY, shared_memory_regions, shm_prefix
+from deploy.engines.server import living_stubs
+from deploy.environment.environment import MARKER, plan_environment
+from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY, cache_folder
 from tests.kit import Kit, until
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
@@ -109,7 +107,7 @@ def test_shared_memory_that_is_too_small_is_named_before_a_launch(
     ill = site(f"mount -t tmpfs -o size=1m none {SHARED_MEMORY}")
     found = ill.problem(str(SHARED_MEMORY))
     assert found[0] == (
-        "disk too small: 2 MB needed (2 MB in /dev/shm for the model instances), 1 MB free"
+        "not enough disk space: 2 MB needed (2 MB in /dev/shm for the model instances), 1 MB free"
     )
     assert ill.refusal() == found
 
@@ -122,7 +120,7 @@ def test_a_cache_that_is_too_small_for_the_environment_is_named_before_a_launch(
     small.mkdir()
     ill = site(f"mount -t tmpfs -o size=10m none {small}", XDG_CACHE_HOME=str(small))
     found = ill.problem("for the execution environment")
-    assert found[0].startswith("disk too small: 500 MB needed")
+    assert found[0].startswith("not enough disk space: 500 MB needed")
     assert ill.refusal() == found
 
 
@@ -140,7 +138,7 @@ def test_a_cache_with_a_blank_in_its_name_is_named_before_a_launch(
     site: Callable[..., Site], tmp_path: Path
 ) -> None:
     ill = site(XDG_CACHE_HOME=str(tmp_path / "my cache"))
-    found = ill.problem("cannot use a path with blanks")
+    found = ill.problem("cannot use a path with spaces")
     assert ill.refusal() == found
 
 
@@ -152,7 +150,7 @@ def test_a_cache_in_which_all_is_made_may_be_read_only(
     cache = cache_folder()
     ill = site(f"mount --bind {cache} {cache} && mount -o remount,ro,bind {cache}")
     assert ill.warning(str(cache)) == (
-        f"{cache} cannot be written to: no place for the cache", "set XDG_CACHE_HOME",
+        f"{cache} cannot be written to: cannot put the cache there", "set XDG_CACHE_HOME",
     )  # fmt: skip
     assert ill.run("prepare")["status"] == 0
 
@@ -205,14 +203,12 @@ def test_an_environment_of_another_python_is_named_before_a_launch(
     """As when somebody has replaced its interpreter; a script stands for the new one."""
     triton = cache_folder() / "triton"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    standard = standard_environment("serving")
-    environment = standard.environment
-    for folder in (environment.folder, standard.packages):
-        (folder / "bin").mkdir(parents=True)
-        (folder / "lib").mkdir()
-        (folder / MARKER).write_text("{}")
+    environment = plan_environment("serving")
+    (environment.folder / "bin").mkdir(parents=True)
+    (environment.folder / "lib").mkdir()
+    (environment.folder / MARKER).write_text("{}")
     (environment.folder / "bin" / "activate").touch()
-    environment.libpython.symlink_to(standard.interpreter.libpython)
+    environment.libpython.symlink_to(environment.interpreter.libpython)
     environment.python.write_text("""#!/bin/sh\necho '[[3, 13, 1], "", "", "", "", ""]'\n""")
     environment.python.chmod(0o755)
     (cache_folder() / "triton").symlink_to(triton)
@@ -220,7 +216,7 @@ def test_an_environment_of_another_python_is_named_before_a_launch(
     cause, remedy = ill.problem("the stub is built for")
     assert cause == (
         f"execution environment {environment.folder} has Python 3.13.1, "
-        f"the stub is built for {standard.lock.python}"
+        f"the stub is built for {environment.lock.python}"
     )
     assert remedy == f"rm -r {environment.folder}, and repeat the command"
     assert ill.refusal() == (cause, remedy)

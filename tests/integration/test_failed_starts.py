@@ -12,31 +12,29 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from deploy.console import Console
-from deploy.deployment import Deployment, Ports
-from deploy.engines.local import LocalEngine
-from deploy.environment.check import check_stub_fits
-from deploy.environment.install import MARKER, Environment
+from deploy.client.probe import Probe
+from deploy.deployment.deployment import Deployment
+from deploy.deployment.state import LaunchPlan
+from deploy.engines.environment_check import check_stub_fits
+from deploy.engines.local import LocalEngine, ProcessServer
+from deploy.engines.resolved import Resolved
+from deploy.environment.environment import MARKER, Environment, plan_environment
 from deploy.environment.interpreter import Interpreter, find_interpreter
-from deploy.environment.standard import StandardEnvironment, standard_environment
-from deploy.errors import EnvironmentSetupError, LaunchError
-from deploy.failures.table import diagnose
-from deploy.paths import CHECKOUT, MODEL_REPOSITORY, cache_folder
-from deploy.repository.config import LaunchSettings
-from deploy.repository.stage import VERSION, plan_models, stage
-from deploy.server.distribution import TritonDistribution
-from deploy.server.golden import GoldenEvent, read_golden
-from deploy.server.ports import choose_ports
-from deploy.server.probe import Probe
-from deploy.state import LaunchPlan
-from deploy.supervisor.process import ProcessServer
-from tests.kit import lacking, leftovers
+from deploy.host.console import Console
+from deploy.host.errors import EnvironmentSetupError, LaunchError
+from deploy.host.failures import diagnose
+from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY, cache_folder
+from deploy.triton.config import LaunchSettings
+from deploy.triton.distribution import TritonDistribution
+from deploy.triton.golden import GoldenEvent, read_golden
+from deploy.triton.stage import VERSION, plan_models, stage
+from tests.kit import free_ports, lacking, leftovers
 
 DEADLINE_S = 30
 GOOD_MODEL = """
@@ -75,8 +73,8 @@ class Bench:
 
     def plan_to_serve(self, served: Path) -> LaunchPlan:
         # Planned for a model that there is, and then served from the scratch repository.
-        deployment = Deployment(name="failing", models=("nugraph3",), ports=_ports())
-        plan = LocalEngine().plan(deployment=deployment)
+        deployment = Deployment(name="failing", models=("nugraph3",), ports=free_ports())
+        plan = LocalEngine(Resolved(deployment)).plan()
         repository = str(plan.repository)
         arguments = tuple(a.replace(repository, str(served)) for a in plan.arguments)
         return plan.model_copy(update={"arguments": arguments, "log": self.folder / "log"})
@@ -117,14 +115,10 @@ class Bench:
         return caught.value
 
 
-def _ports() -> Ports:
-    return choose_ports("127.0.0.1", None)
-
-
 @pytest.fixture(scope="session")
 def environment() -> Path:
-    LocalEngine().prepare(deployment=Deployment(), say=Console("quiet").say)
-    return standard_environment("serving").environment.folder
+    LocalEngine(Resolved(Deployment())).prepare(Console("quiet").say)
+    return plan_environment("serving").folder
 
 
 @pytest.fixture
@@ -144,34 +138,30 @@ def _virtual_environment(folder: Path, interpreter: Interpreter, *packages: str)
 
 
 @pytest.fixture(scope="session")
-def standard() -> StandardEnvironment:
-    return standard_environment("serving")
+def standard() -> Environment:
+    return plan_environment("serving")
 
 
 @pytest.fixture(scope="session")
-def numpy_2(tmp_path_factory: pytest.TempPathFactory, standard: StandardEnvironment) -> Path:
+def numpy_2(tmp_path_factory: pytest.TempPathFactory, standard: Environment) -> Path:
     """An environment with the stub's Python and a numpy that this Triton cannot use."""
     folder = tmp_path_factory.mktemp("numpy2") / "environment"
     return _virtual_environment(folder, standard.interpreter, "numpy>=2")
 
 
 @pytest.fixture(scope="session")
-def other_python(
-    tmp_path_factory: pytest.TempPathFactory, standard: StandardEnvironment
-) -> Environment:
+def other_python(tmp_path_factory: pytest.TempPathFactory, standard: Environment) -> Environment:
     """An environment whose Python is not the stub's."""
-    for minor in (12, 13, 10, 14, 9, 8):
-        try:
-            interpreter = find_interpreter(f"3.{minor}")
-        except EnvironmentSetupError:
-            continue
-        folder = tmp_path_factory.mktemp("other") / "environment"
-        _virtual_environment(folder, interpreter)
-        return Environment(folder, "d" * 64, interpreter.version)
-    lacking(
-        f"this test needs a Python other than {standard.lock.python}, with its libpython, "
-        "on PATH or among pyenv's versions"
-    )
+    others = {"3.12", "3.13", "3.10", "3.14", "3.9", "3.8"} - {standard.lock.python}
+    interpreter = find_interpreter(sorted(others))
+    if interpreter is None:
+        lacking(
+            f"this test needs a Python other than {standard.lock.python}, with its libpython, "
+            "on PATH or among pyenv's versions"
+        )
+    folder = tmp_path_factory.mktemp("other") / "environment"
+    _virtual_environment(folder, interpreter)
+    return replace(standard, folder=folder, digest="d" * 64, interpreter=interpreter)
 
 
 def _tar(path: Path, names: dict[str, bytes]) -> Path:
@@ -218,8 +208,8 @@ def _wrong_root(bench: Bench) -> Path:
     [
         (_absent, "its execution environment"),
         (_no_archive, "is not a tar or tar.gz archive"),
-        (_cut_off, "packed execution environment is cut off"),
-        (_damaged, "packed execution environment is damaged"),
+        (_cut_off, "packed execution environment is truncated or damaged"),
+        (_damaged, "packed execution environment is truncated or damaged"),
         (_wrong_root, "bin/activate"),
     ],
 )
@@ -237,7 +227,7 @@ def test_a_broken_environment_is_named(
          "lacks the library libmpi.so.12"),
         ("x = 1\n", "defines no class TritonPythonModel"),
         (GOOD_MODEL + "    def initialize(self, args):\n        import os; os._exit(3)\n",
-         "its process ended while it initialised"),
+         "its process died during initialisation"),
         (GOOD_MODEL + "    def initialize(self, args):\n        raise ValueError('bad weights')\n",
          "bad weights"),
         (GOOD_MODEL.replace("as_numpy()", "as_numpy() * 2"), "is ready but answers wrongly"),
@@ -282,7 +272,7 @@ def test_numpy_2_is_named_although_triton_is_ready(
 
 
 def test_an_environment_of_another_python_is_refused_before_the_launch(
-    other_python: Environment, standard: StandardEnvironment
+    other_python: Environment, standard: Environment
 ) -> None:
     triton = TritonDistribution(root=cache_folder(), stub_python=standard.lock.python)
     with pytest.raises(EnvironmentSetupError, match=r"the stub is built for 3\.11"):
@@ -307,7 +297,7 @@ def _with_packages(code: str, *environments: Path) -> str:
 
 
 def test_an_environment_of_another_python_is_named_where_the_host_s_has_no_numpy(
-    bench: Bench, other_python: Environment, standard: StandardEnvironment
+    bench: Bench, other_python: Environment, standard: Environment
 ) -> None:
     plan = bench.plan(environment=other_python.folder, code=GOOD_MODEL)
     cause = bench.failure(_on_host(plan, standard.interpreter)).cause
@@ -315,7 +305,7 @@ def test_an_environment_of_another_python_is_named_where_the_host_s_has_no_numpy
 
 
 def test_an_environment_of_another_python_cannot_be_seen_in_what_a_plain_model_answers(
-    bench: Bench, other_python: Environment, standard: StandardEnvironment
+    bench: Bench, other_python: Environment, standard: Environment
 ) -> None:
     """Ready and right, by another interpreter with other packages, and not a line about it.
 
@@ -332,10 +322,10 @@ def test_an_environment_of_another_python_cannot_be_seen_in_what_a_plain_model_a
 
 
 def test_an_environment_of_another_python_is_named_by_our_own_models(
-    bench: Bench, other_python: Environment, standard: StandardEnvironment
+    bench: Bench, other_python: Environment, standard: Environment
 ) -> None:
     """Even where the host's Python has all that they import, and the digest is right."""
-    facts = {"digest": other_python.digest, "python": other_python.python_version}
+    facts = {"digest": other_python.digest, "python": other_python.interpreter.version}
     (other_python.folder / MARKER).write_text(json.dumps(facts))
     settings = LaunchSettings(
         environment=other_python.folder,
@@ -352,8 +342,8 @@ def test_an_environment_of_another_python_is_named_by_our_own_models(
         golden={"nugraph3": read_golden(version / "golden.npz")},
     )
     assert failure.cause == (
-        f"model nugraph3 does not run in its execution environment: {other_python.folder} is for "
-        f"Python {other_python.python_version}, this is Python {standard.interpreter.version}"
+        f"model nugraph3 is not running in its execution environment: {other_python.folder} is for "
+        f"Python {other_python.interpreter.version}, this is Python {standard.interpreter.version}"
     )
     assert failure.remedy is not None
     assert "Python must be the version that the stub is built for" in failure.remedy
@@ -361,7 +351,7 @@ def test_an_environment_of_another_python_is_named_by_our_own_models(
 
 def test_a_gpu_model_on_a_host_without_gpu_is_named(bench: Bench) -> None:
     plan = bench.plan(environment=bench.environment, code=GOOD_MODEL, kind="KIND_GPU")
-    assert bench.failure(plan).cause == "a model wants a GPU and the server sees none"
+    assert bench.failure(plan).cause == "a model needs a GPU and the server sees none"
 
 
 def _with_small(plan: LaunchPlan, folder: str, size: str, keep: Sequence[Path] = ()) -> LaunchPlan:

@@ -21,9 +21,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deploy.paths import CHECKOUT
-from deploy.server.golden import GoldenEvent, difference, read_golden
-from deploy.supervisor.stubs import living_stubs
+from deploy.engines.server import living_stubs
+from deploy.host.paths import CHECKOUT
+from deploy.triton.golden import GoldenEvent, difference, read_golden
 from tests.kit import Kit
 
 MODEL = "nugraph3"

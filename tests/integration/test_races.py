@@ -13,7 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from deploy.paths import CHECKOUT
+from deploy.deployment.state import ProcessId
+from deploy.host.paths import CHECKOUT
 from tests.kit import Kit, until
 
 SMALL = ("--models", "nugraph3", "--instances", "1")
@@ -63,7 +64,7 @@ def test_a_supervisor_killed_during_a_start_leaves_no_server(kit: Kit) -> None:
     answer = json.loads(start.communicate(timeout=120)[0])
     assert start.returncode == 1
     assert "supervisor" in answer["error"]
-    assert not psutil.pid_exists(found["server"]["pid"])
+    assert ProcessId.model_validate(found["server"]).process() is None
     assert not state.exists()
     assert not kit.leftovers("race-orphan")
 
@@ -72,7 +73,7 @@ def test_a_supervisor_killed_during_a_start_leaves_no_server(kit: Kit) -> None:
 # is about to write down what a condition names.
 DYING_SUPERVISOR = """
 import os, pathlib, runpy, signal, sys
-from deploy.state import DeploymentFolder
+from deploy.deployment.state import DeploymentFolder
 write = DeploymentFolder.write_state
 def write_or_die(folder, state):
     if {condition}:
@@ -82,7 +83,7 @@ def write_or_die(folder, state):
     write(folder, state)
 DeploymentFolder.write_state = write_or_die
 sys.argv = sys.argv[2:]
-runpy.run_module("deploy.supervisor", run_name="__main__")
+runpy.run_module("deploy.engines", run_name="__main__")
 """
 
 
@@ -101,7 +102,7 @@ def _start_and_die(
     # Of what is started with this Python, only the supervisor is to die.
     python.write_text(
         "#!/bin/sh\n"
-        f'if [ "$2" = deploy.supervisor ]; then exec {sys.executable} {script} "$@"; fi\n'
+        f'if [ "$2" = deploy.engines ]; then exec {sys.executable} {script} "$@"; fi\n'
         f'exec {sys.executable} "$@"\n'
     )
     python.chmod(0o755)
@@ -123,20 +124,24 @@ SERVER_IS_KNOWN = "state.server is not None"
 UP_TOO = "os.kill(os.getppid(), signal.SIGKILL)"
 
 
+@pytest.mark.alone  # whose folder it is cannot be told while others start servers
 def test_a_supervisor_killed_before_it_recorded_the_scratch_folder_leaves_none(
     kit: Kit, tmp_path: Path
 ) -> None:
     told = _start_and_die(kit, tmp_path, "race-scratch", SCRATCH_IS_KNOWN)
-    assert not psutil.pid_exists(told["server"]["pid"])
+    assert ProcessId.model_validate(told["server"]).process() is None
     assert not kit.leftovers("race-scratch", told["scratch"])
 
 
+@pytest.mark.alone  # whose folder it is cannot be told while others start servers
 def test_its_scratch_folder_is_removed_by_a_later_down_and_another_server_s_is_not(
     kit: Kit, tmp_path: Path
 ) -> None:
     told = _start_and_die(kit, tmp_path, "race-scratch", SCRATCH_IS_KNOWN, UP_TOO)
     os.kill(told["server"]["pid"], signal.SIGKILL)
-    until(lambda: not psutil.pid_exists(told["server"]["pid"]), 10, "the server's end")
+    until(
+        lambda: ProcessId.model_validate(told["server"]).process() is None, 10, "the server's end"
+    )
     assert [path for path in told["scratch"] if Path(path).exists()], "the test shows nothing"
     other = kit.up("race-other", *SMALL)
     assert other["scratch"]
@@ -171,5 +176,5 @@ def test_a_supervisor_killed_before_it_recorded_its_server_leaves_none(
     if also:
         assert psutil.pid_exists(told["server"]["pid"]), "the test shows nothing"
         assert kit.down("race-server")["stopped"] == ["race-server"]
-    assert not psutil.pid_exists(told["server"]["pid"])
+    assert ProcessId.model_validate(told["server"]).process() is None
     assert not kit.leftovers("race-server")

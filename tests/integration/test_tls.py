@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -17,17 +18,16 @@ import psutil
 import pytest
 
 from deploy.client.endpoint import Endpoint
-from deploy.client.errors import ServerAwayError
+from deploy.client.probe import Probe
 from deploy.client.transport import TritonTransport
-from deploy.deployment import Deployment, Tls
-from deploy.engines.local import LocalEngine
-from deploy.errors import LaunchError
-from deploy.paths import CHECKOUT, MODEL_REPOSITORY
-from deploy.repository.config import write_config
-from deploy.repository.stage import VERSION, stage
-from deploy.server.golden import read_golden
-from deploy.server.probe import Probe
-from deploy.supervisor.process import ProcessServer
+from deploy.deployment.deployment import Deployment, Tls
+from deploy.engines.local import LocalEngine, ProcessServer
+from deploy.engines.resolved import Resolved
+from deploy.host.errors import LaunchError, ServerAwayError
+from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY
+from deploy.triton.config import write_config
+from deploy.triton.golden import read_golden
+from deploy.triton.stage import VERSION, stage
 from tests.certificates import LONG_AGO, Authority, Pair
 from tests.kit import START_S, Kit, lacking, until
 
@@ -92,7 +92,14 @@ def test_a_service_that_speaks_only_grpc_over_tls_is_proved(
     answer = smoke(kit, url(encrypted), "--ca", site.file, "--repeat", "3")
     assert answer["ok"], answer
     assert answer["servers"] == [
-        {"url": url(encrypted), "health": "serving", "error": None, "remedy": None, "ok": True}
+        {
+            "url": url(encrypted),
+            "ready": True,
+            "health": "serving",
+            "error": None,
+            "remedy": None,
+            "ok": True,
+        }
     ]
     latency = answer["results"][0]["latency"]
     assert latency["requests"] == 3
@@ -144,7 +151,7 @@ def test_up_says_what_has_no_tls(kit: Kit, encrypted: dict[str, Any], pair: Pair
     lines = done.stdout.splitlines()
     addresses = lines.index(f"http://127.0.0.1:{encrypted['ports']['http']}  {url(encrypted)}")
     assert lines[addresses + 1] == (
-        "gRPC has TLS. Triton has none for HTTP and metrics: they are on 127.0.0.1 only"
+        "gRPC is encrypted. Triton cannot encrypt HTTP and metrics: they listen on 127.0.0.1 only"
     )
 
 
@@ -167,15 +174,15 @@ def test_a_client_sends_its_events_over_tls(
     assert done.returncode == 0, done.stderr
     done = kit.run("infer", str(events), "--url", url(encrypted), script="scripts")
     assert done.returncode == 1
-    assert "comes from none of the authorities that this host trusts" in done.stderr
+    assert "was not issued by an authority that this host trusts" in done.stderr
 
 
 def test_a_wrong_authority_is_told(
     kit: Kit, encrypted: dict[str, Any], stranger: Authority
 ) -> None:
     assert told(smoke(kit, url(encrypted), "--ca", stranger.file)) == (
-        f"the certificate of {OUTSIDE}:{encrypted['ports']['grpc']} comes from none of the "
-        f"authorities in {stranger.file} (it was signed by: site, tests)",
+        f"the certificate of {OUTSIDE}:{encrypted['ports']['grpc']} was not issued by an "
+        f"authority in {stranger.file} (its issuer: site, tests)",
         "--ca FILE with that authority's certificate",
     )
 
@@ -183,7 +190,7 @@ def test_a_wrong_authority_is_told(
 def test_a_port_with_tls_that_is_asked_without_is_told(kit: Kit, encrypted: dict[str, Any]) -> None:
     asked = url(encrypted, scheme="grpc")
     assert told(smoke(kit, asked)) == (
-        f"{asked} speaks TLS, and was asked without",
+        f"{asked} needs TLS",
         f"--url {url(encrypted)}, with --ca FILE for a site's own authority",
     )
 
@@ -193,12 +200,12 @@ def test_a_plaintext_port_that_is_asked_with_tls_is_told(
 ) -> None:
     address = f"127.0.0.1:{encrypted['ports']['http']}"
     assert told(smoke(kit, f"grpcs://{address}")) == (
-        f"grpcs://{address} speaks HTTP without TLS, and was asked with",
+        f"grpcs://{address} speaks HTTP without TLS",
         f"--url http://{address}",
     )
     assert told(smoke(kit, f"grpc://{address}")) == (
         f"grpc://{address} answers in HTTP/1, not in gRPC",
-        "gRPC has its own port (Triton's is 8001), and needs a proxy that passes HTTP/2 on",
+        "gRPC has its own port (Triton's is 8001), and needs a proxy that forwards HTTP/2",
     )
 
 
@@ -217,7 +224,7 @@ def test_without_a_client_certificate_mutual_tls_is_told(
 ) -> None:
     asked = url(mutual, "localhost")
     assert told(smoke(kit, asked, "--ca", site.file)) == (
-        f"{asked} ends the connection after the TLS handshake: it wants a client certificate",
+        f"{asked} closes the connection after the TLS handshake: it wants a client certificate",
         "--cert FILE --key FILE",
     )
     own = kit.json("smoke", "--name", "mutual")
@@ -233,7 +240,7 @@ def test_a_client_certificate_of_a_stranger_is_told(
     asked = url(mutual, "localhost")
     assert told(smoke(kit, asked, *flags)) == (
         f"{asked} does not accept the client certificate {mine.cert}",
-        "--cert and --key of a client that the server's authority (its --tls-ca) has signed",
+        "use --cert and --key of a client that the server's authority (its --tls-ca) signed",
     )
 
 
@@ -243,11 +250,11 @@ def test_a_pair_that_was_changed_for_one_that_does_not_fit_is_told(
     # A server that is started again reads what lies there then; up has checked it before.
     tls = Tls(cert=pair.cert, key=site.issue("another").key)
     deployment = Deployment(name="changed", models=("nugraph3",), instances=1, tls=tls)
-    engine = LocalEngine()
-    engine.prepare(deployment=deployment, say=lambda _: None)
-    plan = engine.plan(deployment=deployment).model_copy(update={"log": folder / "changed.log"})
+    engine = LocalEngine(Resolved(deployment))
+    engine.prepare(lambda _: None)
+    plan = engine.plan().model_copy(update={"log": folder / "changed.log"})
     served = folder / "changed"
-    stage(engine.models(deployment=deployment), served)
+    stage(engine.models(), served)
     arguments = tuple(a.replace(str(plan.repository), str(served)) for a in plan.arguments)
     server = ProcessServer(plan.model_copy(update={"arguments": arguments}), lambda **_: None)
     try:
@@ -283,21 +290,22 @@ def faulty(folder: Path, pair: Pair, kit: Kit, site: Authority) -> Iterator[dict
     deployment = Deployment(
         name="faulty", models=names, instances=1, tls=Tls(cert=pair.cert, key=pair.key)
     )
-    engine = LocalEngine()
-    engine.prepare(deployment=deployment, say=lambda _: None)
-    plan = engine.plan(deployment=deployment)
+    engine = LocalEngine(Resolved(deployment))
+    engine.prepare(lambda _: None)
+    plan = engine.plan()
     served = folder / "faulty"
-    models = engine.models(deployment=deployment)
+    models = engine.models()
     stage(models, served)
     broken = models[0].config
     next(t for t in broken.input if t.name == "hit_table_rms").dims[:] = [1, -1]
     write_config(broken, served / "nugraph2" / "config.pbtxt")
     (served / "nugraph2_cpu" / VERSION / "model.py").write_text("raise ValueError('no weights')\n")
-    # As servers elsewhere are: anybody may ask which models there are.
+    # As servers elsewhere are: anybody may ask which models there are. It does not poll, which
+    # would have it load the broken one again and again.
     arguments = tuple(
         a.replace(str(plan.repository), str(served))
-        for a in plan.arguments[plan.arguments.index("--") + 1 :]
-        if "-restricted-" not in a
+        for a in plan.arguments
+        if not re.search("-restricted-|--model-control-mode|--repository-poll", a)
     )
     plan = plan.model_copy(update={"arguments": arguments, "log": folder / "log"})
     answer = {"ports": plan.ports.model_dump()}
@@ -329,12 +337,12 @@ def faulty(folder: Path, pair: Pair, kit: Kit, site: Authority) -> Iterator[dict
             "nugraph2",
             "model nugraph2 breaks the wire contract: "
             "input hit_table_rms has dims [1, -1], expected [-1]",
-            "correct its config.pbtxt: existing clients cannot ask it as it is",
+            "correct its config.pbtxt: existing clients cannot use it",
         ),
         (
             "nugraph3",
             "{url} serves no model nugraph3",
-            "--models with those it serves: nugraph2, nugraph2_cpu",
+            "choose from those it serves with --models: nugraph2, nugraph2_cpu",
         ),
     ],
 )
@@ -356,7 +364,7 @@ def test_a_model_that_is_not_ready_is_told_with_its_reason(
     assert not result["ready"]
     assert (result["error"], result["remedy"]) == (
         "model nugraph2_cpu is not ready: ValueError: no weights",
-        "the log has the whole message",
+        "see the log for the whole message",
     )
     # Triton says the same of the server as a whole, whichever model it is asked for.
     [server] = smoke(kit, url(faulty, "localhost"), "--ca", site.file, models="nugraph2")["servers"]
@@ -364,7 +372,7 @@ def test_a_model_that_is_not_ready_is_told_with_its_reason(
         "not serving",
         f"{server['url']}: the server says it is not ready",
     )
-    assert server["remedy"] == "look at the server's log for these models: nugraph2_cpu"
+    assert server["remedy"] == "read the server's log about these models: nugraph2_cpu"
 
 
 def test_wrong_values_are_told(
@@ -381,7 +389,7 @@ def test_wrong_values_are_told(
     assert cause.startswith("model nugraph3 answers wrongly: output e_evt is off by ")
     assert remedy == (
         "if its weights are not the kit's: --repository DIR with their golden.npz; "
-        "else look at its weights and environment"
+        "otherwise check its weights and environment"
     )
 
 
@@ -477,8 +485,8 @@ def test_a_service_behind_a_proxy_is_proved(kit: Kit, proxy: Proxy, site: Author
     [
         (
             "http1",
-            "{url} speaks TLS but no HTTP/2, which gRPC needs: a proxy for HTTP/1?",
-            "switch HTTP/2 on in the proxy (nginx: listen ... ssl http2, and grpc_pass)",
+            "{url} speaks TLS but not HTTP/2, which gRPC needs: an HTTP/1 proxy?",
+            "enable HTTP/2 in the proxy (nginx: listen ... ssl http2, and grpc_pass)",
         ),
         (
             "expired",
@@ -492,18 +500,18 @@ def test_a_service_behind_a_proxy_is_proved(kit: Kit, proxy: Proxy, site: Author
         ),
         (
             "mutual",
-            "{url}: a proxy answers with HTTP status 400 and passes no gRPC on",
+            "{url}: a proxy answers with HTTP status 400 and does not forward gRPC",
             "if it wants a client certificate: --cert FILE --key FILE",
         ),
         (
             "dead",
-            "{url}: a proxy answers with HTTP status 502 and passes no gRPC on",
-            "look at the server behind the proxy",
+            "{url}: a proxy answers with HTTP status 502 and does not forward gRPC",
+            "check the server behind the proxy",
         ),
         (
             "closed",
-            "{url}: a proxy answers with HTTP status 403 and passes no gRPC on",
-            "ask its administrator where, and for whom, it passes gRPC on",
+            "{url}: a proxy answers with HTTP status 403 and does not forward gRPC",
+            "ask its administrator where, and for whom, it forwards gRPC",
         ),
         (
             "web",
@@ -536,9 +544,9 @@ def test_http_over_tls_needs_no_http2(kit: Kit, proxy: Proxy, site: Authority) -
     answer = smoke(kit, asked, "--ca", site.file)
     assert answer["ok"], answer
     assert answer["servers"][0]["health"] is None
-    assert "comes from none of the authorities" in told(smoke(kit, asked))[0]
+    assert "was not issued by an authority" in told(smoke(kit, asked))[0]
 
 
 def test_a_proxy_with_tls_that_is_asked_without_is_told(kit: Kit, proxy: Proxy) -> None:
     asked = proxy.url("good").replace("grpcs", "grpc")
-    assert told(smoke(kit, asked))[0] == f"{asked} speaks TLS, and was asked without"
+    assert told(smoke(kit, asked))[0] == f"{asked} needs TLS"

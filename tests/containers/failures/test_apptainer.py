@@ -1,6 +1,6 @@
 """Each way Apptainer is known to refuse, provoked; what cannot be provoked is recorded.
 
-The recorded words are in tests/unit/deploy/test_failures.py.
+The recorded words are in tests/unit/deploy/host/test_failures.py.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from pathlib import Path
 
 import pytest
 
-from deploy.deployment import Deployment, Ports
-from deploy.engines import base
-from deploy.errors import LaunchError
-from deploy.failures.table import Diagnosis, diagnose
-from deploy.plan import ContainerPlan, LaunchPlan, Mount
-from deploy.supervisor.instance import (
+from deploy.deployment.deployment import Deployment, Ports
+from deploy.deployment.plan import ContainerPlan, LaunchPlan, Mount
+from deploy.engines import server
+from deploy.engines.apptainer import (
     InstanceServer,
     config_folder,
     instance_command,
     instance_files,
     stop_instance,
 )
+from deploy.host.errors import LaunchError
+from deploy.host.failures import diagnose
 from tests.containers.failures.tiny import make_sif
 from tests.containers.sif.conftest import Host, ordinary_user
+from tests.kit import open_to_all
 
 __all__ = ["ordinary_user"]  # a fixture
 
@@ -38,8 +39,7 @@ CLONE_NEWUSER = 0x10000000
 @pytest.fixture(scope="session")
 def sif(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny")
-    for parent in (folder, *folder.parents[:2]):
-        parent.chmod(parent.stat().st_mode | 0o755)  # for an ordinary user to read
+    open_to_all(folder)
     return make_sif(folder / "tiny.sif")
 
 
@@ -48,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "server.log").touch()
     (tmp_path / "model_repository").mkdir()
     # The program that waits is no Triton: it never gives a name.
-    monkeypatch.setattr(base, "_START_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(server, "_START_TIMEOUT_S", 0.5)
     return tmp_path
 
 
@@ -75,7 +75,6 @@ def make_plan(
         identity=name,
         artefact="",
         log=folder / "server.log",
-        key_file=folder / "admin.key",
         container=ContainerPlan(image=str(sif), name=name, mounts=(mount,), gpus=gpus),
     )
 
@@ -96,7 +95,7 @@ def test_an_instance_that_is_there_already_is_named(folder: Path, sif: Path, nam
     start(make_plan(folder, sif, name))
     assert [file.stem for file in instance_files(folder)] == [name]
     error = refusal(make_plan(folder, sif, name))
-    assert error.cause == f"there is an instance named {name} already"
+    assert error.cause == f"an instance named {name} already exists"
     assert f"apptainer instance stop {name}" in (error.remedy or "")
 
 
@@ -105,7 +104,7 @@ def test_a_file_that_is_no_sif_is_named(folder: Path, name: str, content: bytes)
     path = folder / "not.sif"
     path.write_bytes(content)
     error = refusal(make_plan(folder, path, name))
-    assert error.cause == f"{path} is no .sif: empty, or another file"
+    assert error.cause == f"{path} is not a .sif file"
 
 
 def test_a_sif_that_is_not_there_is_named(folder: Path, name: str) -> None:
@@ -117,23 +116,23 @@ def test_a_sif_that_is_cut_off_is_named(folder: Path, sif: Path, name: str) -> N
     path, content = folder / "cut.sif", sif.read_bytes()
     path.write_bytes(content[: int(0.9 * len(content))])
     path.chmod(0o755)
-    assert refusal(make_plan(folder, path, name)).cause == "the .sif is damaged or cut off"
+    assert refusal(make_plan(folder, path, name)).cause == "the .sif is damaged or truncated"
 
 
 def test_a_sif_for_another_processor_is_named(folder: Path, name: str) -> None:
     error = refusal(make_plan(folder, make_sif(folder / "arm.sif", partarch=4), name))
-    assert error.cause == "the .sif is for arm64 processors, this host's is amd64"
+    assert error.cause == "the .sif is for arm64 processors; this host's is amd64"
 
 
 def test_a_folder_that_is_not_there_is_named(folder: Path, sif: Path, name: str) -> None:
     error = refusal(make_plan(folder, sif, name, source=Path("/no/such/folder")))
-    assert error.cause == "/no/such/folder is to be seen in the container and is not there"
+    assert error.cause == "/no/such/folder does not exist and cannot be mounted in the container"
 
 
 def test_a_sif_without_a_start_script_is_named(folder: Path, name: str) -> None:
     path = make_sif(folder / "empty.sif", runs=None)
     error = refusal(make_plan(folder, path, name))
-    assert error.cause == "the .sif has no start script that runs: it is none of the kit's"
+    assert error.cause == "the .sif has no usable start script: it was not built by this kit"
 
 
 def _limits(sif: Path, name: str) -> list[str]:
@@ -159,7 +158,7 @@ def test_limits_without_cgroups_are_named(folder: Path, sif: Path, name: str) ->
 # What an ordinary user meets. As root, the tests hide things from a child of theirs.
 
 
-def _as_ordinary(host: Host, folder: Path, plan: LaunchPlan, before: str) -> Diagnosis | None:
+def _as_ordinary(host: Host, folder: Path, plan: LaunchPlan, before: str) -> LaunchError | None:
     """Start an instance as an ordinary user, after ``before`` in a mount name space."""
     folder.chmod(0o777)
     config = f"APPTAINER_CONFIGDIR={config_folder(folder)}"
@@ -176,8 +175,7 @@ def _as_ordinary(host: Host, folder: Path, plan: LaunchPlan, before: str) -> Dia
 @pytest.fixture
 def readable(folder: Path) -> Path:
     """The test's folder, which an ordinary user may use."""
-    for parent in (folder, *folder.parents[:2]):
-        parent.chmod(parent.stat().st_mode | 0o755)
+    open_to_all(folder)
     return folder
 
 
@@ -186,9 +184,9 @@ def readable(folder: Path) -> Path:
     ("device", "cause"),
     [
         ("mknod -m 600 {0}/fuse c 10 229; mount --bind {0}/fuse /dev/fuse",
-         "this user may not open /dev/fuse, by which Apptainer mounts a .sif"),
+         "this user may not open /dev/fuse, which Apptainer needs to mount a .sif"),
         ("mount --bind /dev/null /dev/fuse",
-         "no usable /dev/fuse here, by which Apptainer mounts an ordinary user's .sif"),
+         "no usable /dev/fuse here, which Apptainer needs to mount a .sif without root"),
     ],
 )  # fmt: skip
 def test_a_user_who_may_not_mount_a_sif_is_told_what_it_takes(
@@ -239,7 +237,7 @@ def test_a_host_without_user_namespaces_is_named(
     )
     known = diagnose(done)
     assert known is not None, done
-    assert known.cause.startswith("this host gives ordinary users no namespaces")
+    assert known.cause.startswith("ordinary users may not create namespaces here")
     assert "max_user_namespaces" in known.remedy
 
 

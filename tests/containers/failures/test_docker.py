@@ -1,6 +1,6 @@
 """Each way a Docker engine is known to refuse, provoked; what cannot be provoked is recorded.
 
-The recorded words are in tests/unit/deploy/test_failures.py.
+The recorded words are in tests/unit/deploy/host/test_failures.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import secrets
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,18 +20,16 @@ from typing import Any
 import docker
 import pytest
 from docker.errors import DockerException
-from docker.models.containers import Container
 
-from deploy.deployment import Deployment, Ports
-from deploy.errors import BuildError, LaunchError
-from deploy.failures.table import Diagnosis, diagnose
-from deploy.images.engine import connect
-from deploy.plan import ContainerPlan, LaunchPlan, Mount
-from deploy.server.ports import choose_ports
-from deploy.server.probe import Probe
-from deploy.supervisor import container as container_module
-from deploy.supervisor.container import ContainerServer, remove_container
-from deploy.supervisor.server import Server
+from deploy.artefacts.docker_client import connect
+from deploy.client.probe import Probe
+from deploy.deployment.deployment import Deployment, Ports
+from deploy.deployment.plan import ContainerPlan, LaunchPlan, Mount
+from deploy.deployment.ports import choose_ports
+from deploy.engines.docker import ContainerServer, remove_container
+from deploy.engines.server import Server
+from deploy.host.errors import BuildError, LaunchError
+from deploy.host.failures import diagnose
 from tests.containers.failures.tiny import AARCH64, SERVER, X86_64, image_tar
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start an engine of its own")
@@ -84,7 +81,7 @@ def make_plan(
     return LaunchPlan(
         deployment=Deployment(name="failing", **settings),
         engine="docker",
-        ports=ports or choose_ports("127.0.0.1", None),
+        ports=ports or choose_ports(Deployment()),
         arguments=(program, f"--id={name}"),
         variables={},
         repository=folder / "model_repository",
@@ -93,7 +90,6 @@ def make_plan(
         identity=name,
         artefact="",
         log=folder / "server.log",
-        key_file=folder / "admin.key",
         container=ContainerPlan(image=image, name=name, mounts=(mount,), limits=limits, gpus=gpus),
     )
 
@@ -113,12 +109,12 @@ def refusal(plan: LaunchPlan) -> LaunchError:
 def test_a_name_in_use_is_named(folder: Path, image: str, name: str) -> None:
     start(make_plan(folder, image, name))
     error = refusal(make_plan(folder, image, name))
-    assert error.cause == f"there is a container named {name} already"
+    assert error.cause == f"a container named {name} already exists"
     assert f"docker rm {name}" in (error.remedy or "")
 
 
 def test_a_port_of_another_program_is_named(folder: Path, image: str, name: str) -> None:
-    ports = choose_ports("127.0.0.1", None)
+    ports = choose_ports(Deployment())
     with socket.create_server(("127.0.0.1", ports.grpc)):
         error = refusal(make_plan(folder, image, name, ports=ports))
     assert error.cause == (
@@ -127,7 +123,7 @@ def test_a_port_of_another_program_is_named(folder: Path, image: str, name: str)
 
 
 def test_a_port_of_another_container_is_named(folder: Path, image: str, name: str) -> None:
-    ports = choose_ports("127.0.0.1", None)
+    ports = choose_ports(Deployment())
     start(make_plan(folder, image, name, ports=ports))
     other = f"{name}-other"
     try:
@@ -144,31 +140,7 @@ def test_an_image_that_is_not_there_is_named(folder: Path, name: str) -> None:
 
 def test_a_folder_that_is_not_there_is_named(folder: Path, image: str, name: str) -> None:
     error = refusal(make_plan(folder, image, name, source=Path("/no/such/folder")))
-    assert error.cause == "/no/such/folder is to be seen in the container and is not there"
-
-
-def test_a_container_that_has_made_no_key_has_none(
-    folder: Path, image: str, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Nor has this image a program to ask for one."""
-    (folder / "admin.key").write_text("a key of the server before")
-    assert start(make_plan(folder, image, name)).key() is None
-    assert not (folder / "admin.key").exists()
-    assert [record.getMessage() for record in caplog.records] == [
-        "the server has no key to its admin endpoints"
-    ]
-
-
-def test_a_key_that_is_not_told_is_not_waited_for_for_ever(
-    folder: Path, image: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where a model has put a pipe in its place: the engine's answer does not come."""
-    server = start(make_plan(folder, image, name))
-    monkeypatch.setattr(container_module, "_KEY_S", 0.1)
-    monkeypatch.setattr(Container, "exec_run", lambda *_: threading.Event().wait())
-    began = time.monotonic()
-    assert server.key() is None
-    assert time.monotonic() - began < 30
+    assert error.cause == "/no/such/folder does not exist and cannot be mounted in the container"
 
 
 def test_an_image_without_the_program_is_named(folder: Path, image: str, name: str) -> None:
@@ -188,19 +160,19 @@ def test_a_program_for_another_processor_is_named(
             deadline=time.monotonic() + 20,
             stopped=lambda: False,
         )
-    assert caught.value.cause.endswith("is for another processor than this host's")
+    assert caught.value.cause.endswith("was built for another processor than this host's")
 
 
 def test_more_cpus_than_there_are_are_refused(folder: Path, image: str, name: str) -> None:
     error = refusal(make_plan(folder, image, name, cpus=1000))
-    assert error.cause == f"more CPUs are asked for than the {os.cpu_count()} there are"
+    assert error.cause == f"more CPUs are requested than the {os.cpu_count()} there are"
 
 
 def test_gpus_without_a_runtime_for_them_name_the_container_toolkit(
     folder: Path, image: str, name: str
 ) -> None:
     error = refusal(make_plan(folder, image, name, gpus=("GPU-0123",)))
-    assert "lacks the NVIDIA container toolkit" in error.cause
+    assert "the NVIDIA container toolkit is missing" in error.cause
     assert "install nvidia-container-toolkit" in (error.remedy or "")
 
 
@@ -209,7 +181,7 @@ def test_a_limit_that_the_engine_may_not_set_is_named(folder: Path, image: str, 
     try:
         start(make_plan(folder, image, name, limits=(("memlock", -1),)))
     except LaunchError as error:
-        known: LaunchError | Diagnosis | None = error
+        known: LaunchError | None = error
     else:
         known = diagnose(
             "failed to create shim task: OCI runtime create failed: runc create failed: unable to "
@@ -243,8 +215,8 @@ def test_a_user_whom_the_engine_does_not_let_in_is_told_so() -> None:
     with os.fdopen(reading) as pipe:
         cause, _, remedy = pipe.read().partition("\n")
     os.waitpid(child, 0)
-    assert cause == "the Docker engine does not let this user in"
-    assert remedy == 'sudo usermod -aG docker "$USER", then log in anew'
+    assert cause == "this user may not use the Docker engine"
+    assert remedy == 'sudo usermod -aG docker "$USER", then log in again'
 
 
 @dataclass(frozen=True)

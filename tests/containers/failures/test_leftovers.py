@@ -14,19 +14,18 @@ import pytest
 from docker.errors import NotFound
 from docker.models.containers import Container
 
-from deploy.checks.containers import (
-    RemoveContainer,
-    StopInstance,
-    container_findings,
-    instance_findings,
+from deploy.deployment.deployment import Deployment
+from deploy.deployment.state import DeploymentFolder, DeploymentState, ProcessId
+from deploy.engines.apptainer import (
+    ApptainerEngine,
+    config_folder,
+    instance_files,
+    stop_unused,
 )
-from deploy.checks.engines import apptainer_findings, docker_findings
-from deploy.checks.finding import Finding
-from deploy.deployment import Deployment
-from deploy.engines.container_options import DEPLOYMENT_LABEL, STATE_LABEL
-from deploy.errors import KitError
-from deploy.state import DeploymentFolder, DeploymentState, ProcessId
-from deploy.supervisor.instance import config_folder, instance_files
+from deploy.engines.docker import DEPLOYMENT_LABEL, STATE_LABEL, DockerEngine, remove_ended
+from deploy.engines.resolved import Resolved
+from deploy.host.errors import KitError
+from deploy.host.finding import Finding
 from tests.containers.failures.test_docker import import_image
 from tests.containers.failures.tiny import WAIT, make_sif
 
@@ -78,11 +77,11 @@ def _about(name: str, findings: Iterator[Finding]) -> list[Finding]:
 
 
 def test_a_container_that_runs_is_named_and_left_alone(container: Container) -> None:
-    (found,) = _about(container.name, container_findings())
+    (found,) = _about(container.name, DockerEngine.leftovers())
     assert (found.level, found.fix) == ("problem", None)
     assert found.remedy == f"docker rm --force {container.name}, if nobody uses it"
     with pytest.raises(KitError, match="is not removed: You cannot remove a running container"):
-        RemoveContainer(container.name, container.id, _folder().path).apply()
+        remove_ended(container.name, container.id, _folder().path)
     container.reload()
     assert container.status == "running"
 
@@ -92,9 +91,9 @@ def test_a_container_that_has_ended_is_removed(
 ) -> None:
     container.kill()
     container.wait()
-    (found,) = _about(container.name, container_findings())
+    (found,) = _about(container.name, DockerEngine.leftovers())
     assert found.fix is not None
-    assert found.fix.apply() == f"removed container {container.name}"
+    assert found.fix() == f"removed container {container.name}"
     assert not engine.containers.list(all=True, filters={"name": container.name})
 
 
@@ -103,12 +102,12 @@ def test_a_container_of_a_deployment_that_is_remembered_is_none_of_them(
 ) -> None:
     container.kill()
     container.wait()
-    (found,) = _about(container.name, container_findings())
+    (found,) = _about(container.name, DockerEngine.leftovers())
     _remember(_folder())
-    assert not _about(container.name, container_findings())
+    assert not _about(container.name, DockerEngine.leftovers())
     assert found.fix is not None
     with pytest.raises(KitError, match="belongs to a deployment again"):
-        found.fix.apply()
+        found.fix()
     container.reload()
 
 
@@ -117,7 +116,7 @@ def test_another_user_s_container_is_none_of_them(container: Container) -> None:
     container.wait()
     container.rename(f"numlkit-{os.getuid() + 1}-{secrets.token_hex(4)}-lost")
     container.reload()
-    assert not _about(container.name, container_findings())
+    assert not _about(container.name, DockerEngine.leftovers())
 
 
 @pytest.fixture(scope="module")
@@ -144,15 +143,15 @@ def instance(sif: Callable[[str], Path]) -> Iterator[Callable[[str], str]]:
 
 def test_an_instance_without_a_server_is_stopped(instance: Callable[[str], str]) -> None:
     name, folder = instance(WAIT), _folder()
-    (found,) = _about(name, instance_findings())
-    assert found.detail.endswith("with no server in it")
-    assert isinstance(found.fix, StopInstance)
+    (found,) = _about(name, ApptainerEngine.leftovers())
+    assert found.detail.endswith("has no server")
+    assert found.fix is not None
     _remember(folder)
-    assert not list(instance_findings())
+    assert not list(ApptainerEngine.leftovers())
     with pytest.raises(KitError, match="is in use again"):
-        found.fix.apply()
+        found.fix()
     folder.state_file.unlink()
-    assert found.fix.apply() == f"stopped instance {name}"
+    assert found.fix() == f"stopped instance {name}"
     assert not instance_files(folder.path)
 
 
@@ -160,18 +159,18 @@ def test_an_instance_with_a_server_is_named_and_left_alone(
     instance: Callable[[str], str],
 ) -> None:
     name = instance("/tritonserver")
-    (found,) = _about(name, instance_findings())
+    (found,) = _about(name, ApptainerEngine.leftovers())
     assert (found.level, found.fix) == ("problem", None)
     assert f"apptainer instance stop {name}" in (found.remedy or "")
     (file,) = instance_files(_folder().path)
     with pytest.raises(KitError, match="is in use again"):
-        StopInstance(name, file, _folder().path).apply()
+        stop_unused(file, _folder().path)
 
 
 def test_engines_that_are_there_say_what_they_are(engine: docker.DockerClient) -> None:
-    docker_says, *_ = docker_findings(Deployment(), "warning")
+    docker_says, *_ = DockerEngine(Resolved(Deployment())).findings("warning")
     assert docker_says.level == "ok"
     assert engine.version()["Version"] in docker_says.detail
-    apptainer_says, *_ = apptainer_findings(Deployment(), "warning")
+    apptainer_says, *_ = ApptainerEngine(Resolved(Deployment())).findings("warning")
     assert apptainer_says.level == "ok"
     assert "apptainer version" in apptainer_says.detail

@@ -13,12 +13,12 @@ import docker
 import pytest
 from docker.errors import ImageNotFound
 
-from deploy.errors import BuildError
-from deploy.images.base import BaseImage
-from deploy.images.build import BuiltImage
-from deploy.images.triton import triton_layer
-from deploy.paths import cache_folder
-from deploy.server.distribution import ensure_distribution
+from deploy.artefacts.base_image import BaseImage
+from deploy.artefacts.context import triton_layer
+from deploy.artefacts.image import BuiltImage
+from deploy.host.errors import BuildError
+from deploy.host.paths import cache_folder
+from deploy.triton.distribution import ensure_distribution
 from tests.containers.conftest import RELEASE, ImageBuilder, say
 
 MB = 1_000_000
@@ -65,7 +65,7 @@ def test_the_packages_are_kept_when_our_python_changes(
     build_from(changed_context, tag)
     of_base = layers(engine, build_from.ingredients.base.reference)
     before, after = layers(engine, image.tag), layers(engine, tag)
-    kept = len(of_base) + 2
+    kept = len(of_base) + 3  # packages, Triton, the sync agent
     assert before[:kept] == after[:kept]
     assert before[kept] != after[kept]
 

@@ -7,8 +7,7 @@ import json
 import docker
 import pytest
 
-from deploy.images.build import BuiltImage
-from deploy.images.labels import labels
+from deploy.artefacts.image import BuiltImage
 from tests.containers.conftest import HEALTH, Ingredients
 
 MB = 1_000_000
@@ -18,7 +17,7 @@ def test_it_says_what_it_is(
     engine: docker.DockerClient, image: BuiltImage, ingredients: Ingredients
 ) -> None:
     config = engine.images.get(image.tag).attrs["Config"]
-    assert labels(ingredients.base, ingredients.facts).items() <= config["Labels"].items()
+    assert (ingredients.labels | ingredients.base.labels).items() <= config["Labels"].items()
     assert config["User"] == "1000:0"
     assert config["Entrypoint"] == ["/opt/numl/bin/serve"]
     assert set(config["ExposedPorts"]) == {"8000/tcp", "8001/tcp", "8002/tcp"}
@@ -58,7 +57,7 @@ def test_it_holds_nothing_of_the_build_and_everybody_may_read_it(
         "setuid": [],
         "archives": [],
         "opt": ["numl", "tritonserver"],
-        "numl": ["bin", "checked.json", "env", "models"],
+        "numl": ["bin", "checked.json", "env", "models", "sync"],
         "tmp": [],
     }
 
@@ -66,14 +65,15 @@ def test_it_holds_nothing_of_the_build_and_everybody_may_read_it(
 def test_it_is_at_most_as_large_as_wanted(
     engine: docker.DockerClient, image: BuiltImage, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folders = ["/usr", "/opt/tritonserver", "/opt/numl/models", "/opt/numl/env"]
+    folders = ["/usr", "/opt/tritonserver", "/opt/numl/models", "/opt/numl/env", "/opt/numl/sync"]
     command = ["-s", "-B1", *folders]
     words = engine.containers.run(image.tag, command, entrypoint="du", remove=True).decode()
+    sizes = {folder: int(size) for size, folder in map(str.split, words.splitlines())}
     with capsys.disabled():
         print(f"\nimage: {image.size / MB:.0f} MB")
-        for line in words.splitlines():
-            size, folder = line.split()
-            print(f"  {folder}: {int(size) / MB:.0f} MB")
+        for folder, size in sizes.items():
+            print(f"  {folder}: {size / MB:.0f} MB")
+    assert sizes["/opt/numl/sync"] <= 15 * MB
     assert image.size <= 300 * MB
 
 

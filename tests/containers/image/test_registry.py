@@ -5,10 +5,10 @@ from __future__ import annotations
 import docker
 import pytest
 
-from deploy.errors import BuildError
-from deploy.images.base import BaseImage, ensure_base
-from deploy.images.build import BuiltImage
-from deploy.paths import cache_folder
+from deploy.artefacts.base_image import BaseImage, ensure_base
+from deploy.artefacts.image import BuiltImage
+from deploy.host.errors import BuildError
+from deploy.host.paths import cache_folder
 from tests.containers.conftest import Ingredients, Runner, say
 
 

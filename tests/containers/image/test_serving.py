@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from docker.types import Mount
 
-from deploy.deployment import DEFAULT_MODELS
-from deploy.images.build import BuiltImage
-from deploy.server.start import read_starts
+from deploy.artefacts.image import BuiltImage
+from deploy.deployment.deployment import DEFAULT_MODELS
+from deploy.triton.start import read_starts
 from tests.containers.conftest import (
     HEALTH,
     START_S,
@@ -140,10 +140,11 @@ def test_a_broken_model_is_named_and_the_others_serve(
     target = "/opt/numl/models/cpu/nugraph3/1/weights.safetensors"
     server = runner.start(image.tag, mounts=[Mount(target, str(weights), type="bind")])
     until(
-        lambda: server.exec(HEALTH)[1].startswith("unhealthy: nugraph3: not ready: Internal: "),
+        lambda: server.exec(HEALTH)[1] == "unhealthy: nugraph3: not ready\n",
         START_S,
         "only the broken model is unhealthy",
     )
+    assert "failed to load 'nugraph3' version 1: Internal: " in server.logs()
     good = {answer.model for answer in server.answers() if answer.ok}
     assert good == {"nugraph2", "nugraph2_cpu"}
 

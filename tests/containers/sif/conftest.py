@@ -12,23 +12,21 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import docker
 import pytest
 
-from deploy.images.base import BaseImage, base_name
-from deploy.images.build import BuiltImage
-from deploy.images.labels import labels
-from deploy.sif.build import build_sif_from_image, build_sif_without_docker
-from deploy.sif.squashfs import COMPRESSIONS, Compression
-from deploy.sif.tools import SifTools, find_tools
+from deploy.artefacts.base_image import base_name
+from deploy.artefacts.image import BuiltImage
+from deploy.artefacts.sif import SifBuilder
+from deploy.artefacts.sif_file import Compressor
+from deploy.artefacts.tools import SifTools, find_tools
 from tests.containers.conftest import Ingredients, say
 
 EPOCH = 1_700_000_000
 ORDINARY = "numlkit-test"
-WAYS = ("layers", "export") if os.geteuid() == 0 else ("export",)
 USERS = ("root", "ordinary") if os.geteuid() == 0 else ("ordinary",)
 
 
@@ -83,7 +81,7 @@ def host(request: pytest.FixtureRequest, ordinary_user: Host) -> Host:
 
 @pytest.fixture(scope="session")
 def tools() -> SifTools:
-    return find_tools(COMPRESSIONS["zstd"])
+    return find_tools("zstd")
 
 
 @dataclass(frozen=True)
@@ -94,19 +92,9 @@ class Builder:
     image: str
     tools: SifTools
 
-    def __call__(
-        self, out: Path, *, way: str | None = None, compression: Compression = COMPRESSIONS["zstd"]
-    ) -> Path:
-        build_sif_from_image(
-            self.engine,
-            self.image,
-            out,
-            tools=self.tools,
-            compression=compression,
-            epoch=EPOCH,
-            say=say,
-            way=way,  # type: ignore[arg-type]
-        )
+    def __call__(self, out: Path, *, compressor: Compressor = "zstd") -> Path:
+        tools = replace(self.tools, compressor=compressor)
+        SifBuilder(tools, EPOCH, say).from_image(self.engine, self.image, out)
         return out
 
 
@@ -125,13 +113,8 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def sif(build: Builder, folder: Path) -> Path:
-    """The .sif, built in the way that is chosen here."""
+    """The .sif, built from the image."""
     return build(folder / "numl.sif")
-
-
-@pytest.fixture(scope="session")
-def exported_sif(build: Builder, folder: Path) -> Path:
-    return build(folder / "exported.sif", way="export")
 
 
 @pytest.fixture(scope="session")
@@ -145,20 +128,8 @@ def build_without_docker(
     context: Path, ingredients: Ingredients, tools: SifTools, out: Path
 ) -> Path:
     """Build ``out`` by Apptainer alone, with the settings of these tests."""
-
-    def facts(base: BaseImage) -> dict[str, str]:
-        return labels(base, ingredients.facts)
-
-    build_sif_without_docker(
-        context,
-        out,
-        base=base_name("slim", ""),
-        digest=None,
-        labels=facts,
-        tools=tools,
-        compression=COMPRESSIONS["zstd"],
-        epoch=EPOCH,
-        say=say,
+    SifBuilder(tools, EPOCH, say).without_docker(
+        context, out, base=base_name("slim", ""), digest=None, labels=ingredients.labels
     )
     return out
 
@@ -166,3 +137,13 @@ def build_without_docker(
 def sha256(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def partition(sif: Path) -> tuple[int, int]:
+    """Where the file system of a .sif begins and ends."""
+    listed = subprocess.run(
+        ["apptainer", "sif", "list", sif], capture_output=True, text=True, check=True
+    ).stdout
+    [line] = [line for line in listed.splitlines() if line.endswith("|FS (Squashfs/*System/amd64)")]
+    begin, end = line.split("|")[-2].split("-")
+    return int(begin), int(end)

@@ -16,15 +16,13 @@ from pathlib import Path
 import docker
 import pytest
 
-from deploy.errors import BuildError
-from deploy.images.build import BuiltImage
-from deploy.paths import CHECKOUT, cache_folder
-from deploy.sif.sif_file import ROOM
-from deploy.sif.tools import SifTools
+from deploy.artefacts.image import BuiltImage
+from deploy.artefacts.tools import SifTools
+from deploy.host.errors import BuildError
+from deploy.host.paths import CHECKOUT, cache_folder
 from tests.containers.conftest import Ingredients
 from tests.containers.sif.conftest import (
     ORDINARY,
-    WAYS,
     Builder,
     Host,
     build_without_docker,
@@ -32,20 +30,17 @@ from tests.containers.sif.conftest import (
 )
 
 
-@pytest.mark.parametrize("way", WAYS)
 def test_an_interrupted_build_leaves_nothing(
-    engine: docker.DockerClient, image: BuiltImage, tmp_path: Path, way: str
+    engine: docker.DockerClient, image: BuiltImage, tmp_path: Path
 ) -> None:
     out = tmp_path / "numl.sif"
     script = (
         "from pathlib import Path\n"
-        "from deploy.images.engine import connect\n"
-        "from deploy.sif.build import build_sif_from_image\n"
-        "from deploy.sif.squashfs import COMPRESSIONS\n"
-        "from deploy.sif.tools import find_tools\n"
-        "c = COMPRESSIONS['gzip']\n"
-        f"build_sif_from_image(connect(), {image.tag!r}, Path({str(out)!r}), tools=find_tools(c),"
-        f" compression=c, epoch=0, say=print, way={way!r})\n"
+        "from deploy.artefacts.docker_client import connect\n"
+        "from deploy.artefacts.sif import SifBuilder\n"
+        "from deploy.artefacts.tools import find_tools\n"
+        "builder = SifBuilder(find_tools('gzip'), 0, print)\n"
+        f"builder.from_image(connect(), {image.tag!r}, Path({str(out)!r}))\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script],
@@ -54,7 +49,7 @@ def test_an_interrupted_build_leaves_nothing(
         stderr=subprocess.PIPE,
     )
     deadline = time.monotonic() + 120
-    while not any(f.stat().st_size > ROOM for f in tmp_path.glob(".numl.sif.*/numl.sif")):
+    while not any(f.stat().st_size > 1 << 17 for f in tmp_path.glob(".numl.sif.*/numl.squashfs")):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -62,18 +57,19 @@ def test_an_interrupted_build_leaves_nothing(
     process.communicate(timeout=60)
     assert process.returncode != 0
     assert list(tmp_path.iterdir()) == []
-    assert engine.containers.list(all=True, filters={"ancestor": image.tag}) == []
+    # What is exported is never started; tests beside this one start others of the same image.
+    unstarted = {"ancestor": image.tag, "status": "created"}
+    assert engine.containers.list(all=True, filters=unstarted) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small file system can be mounted by root only")
-@pytest.mark.parametrize("way", WAYS)
-def test_a_full_disk_is_named_and_nothing_is_left(build: Builder, tmp_path: Path, way: str) -> None:
+def test_a_full_disk_is_named_and_nothing_is_left(build: Builder, tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", small], check=True)
     try:
         with pytest.raises(BuildError, match="no space left on device") as caught:
-            build(small / "numl.sif", way=way)
+            build(small / "numl.sif")
         assert caught.value.remedy
         assert list(small.iterdir()) == []
     finally:
@@ -135,7 +131,7 @@ def test_an_ordinary_user_builds_the_same_bytes_without_docker(
         shutil.copytree(context, readable)
         definition = home / "numl.def"
         shutil.copy(CHECKOUT / "containers" / "numl.def", definition)
-        monkeypatch.setattr("deploy.sif.recipe.DEFINITION", definition)
+        monkeypatch.setattr("deploy.artefacts.recipe.DEFINITION", definition)
         # mmdebstrap wants subordinate user ids, which not every user has.
         shutil.copytree(cache_folder() / "bases", home / "cache" / "numlkit" / "bases")
         for path in (home, *home.rglob("*")):

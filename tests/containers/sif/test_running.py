@@ -14,15 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from deploy.deployment import DEFAULT_MODELS, Ports
-from deploy.paths import MODEL_REPOSITORY
-from deploy.server.golden import read_golden
-from deploy.server.ports import choose_ports
-from deploy.server.probe import Probe, smoke
-from deploy.sif.sif_file import ROOM
-from deploy.sif.squashfs import COMPRESSIONS
+from deploy.client.probe import Probe, smoke
+from deploy.deployment.deployment import DEFAULT_MODELS, Ports
+from deploy.host.paths import MODEL_REPOSITORY
+from deploy.triton.golden import read_golden
 from tests.containers.conftest import HEALTH
-from tests.containers.sif.conftest import Builder, Host
+from tests.containers.sif.conftest import Builder, Host, partition
+from tests.kit import free_ports, open_to_all
 
 START_S = 180
 
@@ -60,7 +58,7 @@ def scratch() -> Iterator[Scratch]:
 
 @pytest.fixture
 def ports() -> Ports:
-    return choose_ports("127.0.0.1", None)
+    return free_ports()
 
 
 def _environment(ports: Ports) -> str:
@@ -156,8 +154,7 @@ def test_the_file_itself_can_be_started(host: Host, sif: Path, tmp_path: Path) -
     program = tmp_path / "run-singularity"
     program.write_text('#!/bin/sh\nexec apptainer --quiet run "$@"\n')
     program.chmod(0o755)
-    for parent in (tmp_path, *tmp_path.parents[:3]):
-        parent.chmod(parent.stat().st_mode | 0o755)
+    open_to_all(tmp_path)
     done = host.run("env", f"PATH={tmp_path}:{os.environ['PATH']}", sif, "--gpu")
     assert done.returncode == 2
     assert "no models for a GPU" in done.stderr
@@ -165,8 +162,9 @@ def test_the_file_itself_can_be_started(host: Host, sif: Path, tmp_path: Path) -
 
 @pytest.fixture(scope="module")
 def gzip_sif(build: Builder, folder: Path) -> Path:
-    out = build(folder / "gzip.sif", compression=COMPRESSIONS["gzip"])
-    superblock = out.read_bytes()[ROOM : ROOM + 96]
+    out = build(folder / "gzip.sif", compressor="gzip")
+    begin, _end = partition(out)
+    superblock = out.read_bytes()[begin : begin + 96]
     assert superblock[20] == 1  # the compressor: zlib
     return out
 

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import h5py
+import numpy as np
 import torch
 from numl_bench.per_plane import PerPlaneNuGraph3
+from numl_serving.importer import Request
 from numl_serving.recognition import Recognised, is_served, modern_name, recognise
+from oracle25 import Server
 from torch import nn
 
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[2]
 
 UVY = ("u", "v", "y")
+FILES = {"weights.safetensors", "model.json", "golden.npz"}
+"""What an import writes."""
+
 HEADS = ("semantic", "filter", "event", "vertex", "spacepoint", "instance")
 """Heads of nugraph 25.4's NuGraph3, in the order of the card."""
 
@@ -76,44 +80,66 @@ def recognised(state: Mapping[str, Any], kind: str, **more: Any) -> Recognised:
     return recognise({name: array.shape for name, array in state.items()}, kind, **more)
 
 
+def names_in(folder: Path) -> set[str]:
+    """Return the names of what is in a folder."""
+    return {path.name for path in folder.iterdir()}
+
+
+def request_for(kind: str, folder: Path, **changes: Any) -> Request:
+    """Return the request to import a new model of 24.7.1 or before."""
+    if kind == "per-plane":
+        changes = {"semantic_classes": list("abcdefg"), "event_classes": list("abcd")} | changes
+    checkpoint = checkpoint_of(model24(kind).state_dict(), folder, **changes)
+    architecture = "nugraph2" if kind == "nugraph2" else "nugraph3"
+    return Request(checkpoint, architecture, folder / "out", norm_file(folder))
+
+
+def processed_file(path: Path, generation: int | None, norm: bool, **names: list[str]) -> Path:
+    """Write what pynuml's processed files say of all their graphs."""
+    with h5py.File(path, "w") as file:
+        for name, values in names.items():
+            file[name] = values
+        file["dataset/r1_sr1_evt1"] = 0
+        if generation is not None:
+            file["gen"] = torch.tensor([generation])
+        if norm:
+            for plane in names["planes"]:
+                file[f"norm/{plane}"] = np.array([[1, 2, 3, 4], [5, 6, 7, 8]], np.float32)
+    return path
+
+
 def heads25(*there: str) -> dict[str, bool]:
     """Return the arguments of nugraph 25.4's NuGraph3 that give it just these heads."""
     return {f"{head}_head": head in there for head in HEADS}
 
 
 CASES25: Mapping[str, Any] = {
-    "default": {"model": "NuGraph3", "arguments": {"in_features": 5}},
+    "default": {"kind": "nugraph3", "in_features": 5},
     "two_planes": {
-        "model": "NuGraph3",
-        "arguments": {
-            "in_features": 7,
-            "planes": ["x", "y2"],
-            "semantic_classes": ["a", "b", "c", "d", "e", "f", "diffuse"],
-            "num_iters": 3,
-            **heads25(*HEADS),
-        },
+        "kind": "nugraph3",
+        "in_features": 7,
+        "planes": ["x", "y2"],
+        "semantic_classes": ["a", "b", "c", "d", "e", "f", "diffuse"],
+        "num_iters": 3,
+        **heads25(*HEADS),
     },
     "four_planes": {
-        "model": "NuGraph3",
-        "arguments": {
-            "in_features": 8,
-            "planes": ["w", "u", "v", "y"],
-            "hit_features": 24,
-            "nexus_features": 7,
-            "interaction_features": 9,
-            **heads25("semantic", "vertex", "instance", "spacepoint"),
-        },
+        "kind": "nugraph3",
+        "in_features": 8,
+        "planes": ["w", "u", "v", "y"],
+        "hit_features": 24,
+        "nexus_features": 7,
+        "interaction_features": 9,
+        **heads25("semantic", "vertex", "instance", "spacepoint"),
     },
-    "nine_features": {"model": "NuGraph3", "arguments": {"in_features": 9}},
-    "nugraph2": {"model": "NuGraph2", "arguments": {"in_features": 7}},
+    "nine_features": {"kind": "nugraph3", "in_features": 9},
+    "nugraph2": {"kind": "nugraph2", "in_features": 7},
     "nugraph2_four_planes": {
-        "model": "NuGraph2",
-        "arguments": {
-            "in_features": 8,
-            "planes": ["a", "b", "c", "d"],
-            "semantic_classes": ["s", "t"],
-            "filter_head": False,
-        },
+        "kind": "nugraph2",
+        "in_features": 8,
+        "planes": ["a", "b", "c", "d"],
+        "semantic_classes": ["s", "t"],
+        "filter_head": False,
     },
 }
 """Models of nugraph 25.4 by the name of their checkpoint."""
@@ -121,19 +147,19 @@ CASES25: Mapping[str, Any] = {
 
 @functools.cache
 def folder25() -> Path:
-    """Return the folder with a checkpoint of each of `CASES25`, made in a process of its own."""
-    packages = os.environ.get("NUGRAPH25")
-    assert packages, "NUGRAPH25 must name the folder with nugraph 25.4 (scripts/test makes it)"
+    """Return the folder with a checkpoint of each of `CASES25`, written by nugraph 25.4.
+
+    Beside each ``NAME.ckpt`` is ``NAME.npz``: hit features ``x`` and what the encoder makes of
+    them, ``encoded`` (by plane for NuGraph2).
+    """
     folder = tempfile.TemporaryDirectory(prefix="numl-test-nugraph25-")
     _FOLDERS.append(folder)
-    script = HERE / "nugraph25" / "checkpoints.py"
-    paths = os.pathsep.join((packages, str(script.with_name("stand_ins"))))
-    subprocess.run(
-        [sys.executable, "-W", "ignore", str(script), folder.name, json.dumps(CASES25)],
-        env=os.environ | {"PYTHONPATH": paths},
-        check=True,
-        timeout=300,
-    )
+    with Server() as server:
+        for name, arguments in CASES25.items():
+            number = server.ask("make", gain=1, seed=0, events=[], graph={}, **arguments)
+            x, encoded = server.ask("encode", model=number)
+            np.savez(Path(folder.name, f"{name}.npz"), x=x, encoded=encoded)
+            server.ask("save", model=number, path=str(Path(folder.name, f"{name}.ckpt")))
     return Path(folder.name)
 
 

@@ -1,16 +1,25 @@
 """Make numl_bench and numl_demo importable, and the tests' own helpers by their names."""
 
+from __future__ import annotations
+
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from cases import Models25
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 # Last: numl_serving is the installed one, which has its native library.
 sys.path.append(str(HERE.parents[2] / "envs" / "numl"))
+
 
 # NuGraph's own code imports the whole of torch, which then makes a folder in /tmp for good.
 _INDUCTOR = tempfile.TemporaryDirectory(prefix="numl-test-inductor-")
@@ -23,3 +32,15 @@ settings.register_profile(
     deadline=None,
 )
 settings.load_profile("numl_serving")
+
+from triton_models import runtime, start  # noqa: E402, F401  # fixtures
+
+
+@pytest.fixture(scope="session")
+def models25() -> Iterator[Models25]:
+    """Return nugraph 25.4's models, in a process that all modules share."""
+    from cases import Models25
+    from oracle25 import Server
+
+    with Server() as server:
+        yield Models25(server)

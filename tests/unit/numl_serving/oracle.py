@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numl_bench.reference import Reference
 from numl_serving.event import UVY as EXISTING_CLIENTS
 from numl_serving.event import Event, Schema
@@ -112,12 +111,6 @@ def random_weights(card: ModelCard, seed: int) -> dict[str, NDArray[np.float32]]
         own = np.repeat(np.eye(spec.classes), spec.hit_width, axis=1)
         weights["heads.semantic.weight"] *= math.sqrt(spec.classes) * own.astype(np.float32)
     return weights
-
-
-def reference(kind: str, seed: int, dtype: torch.dtype = torch.float32) -> Reference:
-    """Make nugraph's own model with random weights."""
-    card = card_of(kind)
-    return Reference(card, random_weights(card, seed), dtype)
 
 
 def answer(reference: Reference, event: Event) -> dict[str, NDArray[Any]]:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,10 +20,11 @@ import numpy as np
 from numl_demo.simulate import SimulatedEvent
 from numl_serving.event import Event, Schema
 from numl_serving.modelcard import ModelCard, Source, WeightsFile
+from numl_serving.native import NativeModel
 from numl_serving.recognition import is_served, recognise
 from numpy.typing import NDArray
 
-HERE = Path(__file__).resolve().parent / "nugraph25"
+SERVER = Path(__file__).resolve().parent / "nugraph25_server.py"
 
 Arrays = Mapping[str, NDArray[Any]]
 Tables = dict[str, dict[str, NDArray[Any]]]
@@ -133,6 +135,11 @@ class Model25:
         )
         return found
 
+    @cached_property
+    def native(self) -> NativeModel:
+        """The native library's network with its weights."""
+        return NativeModel(self.card, self.weights)
+
     def save(self, path: Path) -> Path:
         """Write it as Lightning writes a checkpoint."""
         self._server.ask("save", model=self._number, path=str(path))
@@ -146,14 +153,10 @@ class Server:
     """
 
     def __init__(self) -> None:
-        folder = os.environ.get("NUGRAPH25")
-        assert folder, "NUGRAPH25 must name the folder with nugraph 25.4 (scripts/test makes it)"
-        path = os.pathsep.join(map(str, (folder, HERE / "stand_ins")))
+        named = "NUGRAPH25" in os.environ
+        assert named, "NUGRAPH25 must name the folder with nugraph 25.4 (scripts/test makes it)"
         self._process = subprocess.Popen(
-            [sys.executable, HERE / "server.py"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": path},
+            [sys.executable, SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
     def __enter__(self) -> Server:
@@ -168,7 +171,7 @@ class Server:
         self._process.communicate(timeout=60)
 
     def ask(self, command: str, **arguments: Any) -> Any:
-        """Run a command of ``nugraph25/server.py``."""
+        """Run a command of ``nugraph25_server.py``."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -188,30 +191,19 @@ class Server:
             gain: How much larger the weights are than those a training starts from.
             seed: Of the weights.
         """
-        number = self.ask(
-            "make",
-            kind=layout.kind,
-            gain=gain,
-            seed=seed,
-            events=[event_tables(event) for event in events],
-            graph=layout.graph(),
-            **layout.arguments(),
-        )
-        return Model25(self, number, layout)
+        tables = [event_tables(event) for event in events]
+        return self._new("make", layout, tables, gain=gain, seed=seed)
 
     def train(
         self, layout: Layout, events: Sequence[SimulatedEvent], steps: int, seed: int
     ) -> Model25:
         """Train a model by Lightning on simulated events, for three planes."""
-        number = self.ask(
-            "train",
-            kind=layout.kind,
-            steps=steps,
-            seed=seed,
-            events=[_simulated_tables(event) for event in events],
-            graph=layout.graph(),
-            **layout.arguments(),
-        )
+        tables = [_simulated_tables(event) for event in events]
+        return self._new("train", layout, tables, steps=steps, seed=seed)
+
+    def _new(self, command: str, layout: Layout, events: list[Tables], **more: Any) -> Model25:
+        arguments = {"kind": layout.kind, "events": events, "graph": layout.graph()}
+        number = self.ask(command, **arguments, **more, **layout.arguments())
         return Model25(self, number, layout)
 
 

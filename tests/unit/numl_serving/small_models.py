@@ -52,15 +52,13 @@ NUGRAPH3 = ModelCard(
 )
 NUGRAPH2 = replace(
     NUGRAPH3,
-    network=NetworkSpec(
+    network=replace(
+        NUGRAPH3.network,
         kind="nugraph2",
         generation="24.7.1",
-        iterations=2,
         hit_width=6,
-        nexus_width=4,
         event_width=0,
         classes=3,
-        nexus_start="zeros",
         nexus="concat",
     ),
     heads=NUGRAPH3.heads[:2],

@@ -120,13 +120,13 @@ def test_a_wrong_dtype_is_named_with_table_and_column(name: str) -> None:
     tensors = valid_tensors()
     wrong, right = tensors[name].astype(np.float64), tensors[name].dtype
     column = name.replace("table_", "table.", 1)
-    with pytest.raises(EventError, match=f"^{column} has dtype float64: {right} is needed$"):
+    with pytest.raises(EventError, match=f"^{column} has dtype float64: expected {right}$"):
         Event.from_tensors({**tensors, name: wrong})
 
 
 def test_something_else_than_an_array_is_refused() -> None:
     tensors = {**valid_tensors(), "hit_table_rms": [1.0, 2.0]}
-    with pytest.raises(EventError, match=r"^hit_table\.rms is a list: a numpy array is needed$"):
+    with pytest.raises(EventError, match=r"^hit_table\.rms is a list: expected a numpy array$"):
         Event.from_tensors(tensors)
 
 

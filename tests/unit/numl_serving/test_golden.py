@@ -17,7 +17,7 @@ def test_values_may_differ_by_a_ten_thousandth_of_their_column() -> None:
     near = np.array([[100.009, 1.0], [50.009, 0.501]])
     assert disagreements(expected, {"x": near}) == []
     far = np.array([[100.0, 1.0], [50.0, 0.502]])
-    assert disagreements(expected, {"x": far}) == ["x: differs by up to 0.002, allowed is 0.0011"]
+    assert disagreements(expected, {"x": far}) == ["x: differs by up to 0.002; allowed: 0.0011"]
 
 
 def test_a_class_may_differ_only_where_scores_are_equal_within_the_tolerance() -> None:
@@ -53,7 +53,7 @@ def test_clusters_are_compared_by_their_hits_over_all_planes_and_not_by_their_nu
         labels([0, 0, -1], [0, 0]),  # two in one
         labels([-1, -1, 0], [1, -1]),  # none in one
     ):
-        assert disagreements(expected, other) == ["x_i_u, x_i_v: other hits are clustered"]
+        assert disagreements(expected, other) == ["x_i_u, x_i_v: hits are clustered differently"]
     assert disagreements(labels([], []), labels([], [])) == []
 
 
@@ -72,5 +72,5 @@ def test_a_golden_file_gives_back_what_was_written_in_the_schema_of_its_model(
     assert golden.outputs["x_i_a"].tolist() == [0, 1, 2]
 
     write_model(tmp_path, NUGRAPH3)
-    with pytest.raises(ModelFilesError, match=r"golden\.npz holds no event: tensor .+ is missing"):
+    with pytest.raises(ModelFilesError, match=r"golden\.npz has no event: tensor .+ is missing"):
         read_golden(path)

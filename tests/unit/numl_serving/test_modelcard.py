@@ -36,13 +36,13 @@ def test_a_card_with_a_wrong_field_is_refused_by_its_name(tmp_path: Path) -> Non
         ({"network": network | {"iterations": 0}}, "network.iterations is 0"),
         ({"network": network | {"event_width": 0}}, "event_width"),
         ({"planes": ["u", "u"]}, "planes is"),
-        ({"planes": ["u", "v"]}, "normalisation needs exactly the planes"),
+        ({"planes": ["u", "v"]}, "normalisation must have exactly the planes"),
         ({"hit_features": ["integral"]}, "normalisation.u needs 1 means"),
-        ({"heads": []}, "heads are needed"),
+        ({"heads": []}, "heads is empty"),
         ({"heads": [head | {"node": "plane"}]}, r"heads\[0\].node is 'plane'"),
         ({"heads": [head | {"classes": ["a"]}]}, "head semantic has width 7 but 1 classes"),
-        ({"heads": [head, head]}, "differ from each other"),
-        ({"heads": [hit | {"name": "x"}]}, "outputs do not follow"),
+        ({"heads": [head, head]}, "must be unique"),
+        ({"heads": [hit | {"name": "x"}]}, "outputs do not match"),
         ({"clustering": cluster | {"semantic": None, "background": 6}}, "needs a head with output"),
         ({"position_scale": [1]}, "position_scale"),
         ({"position_scale": [1, float("inf")]}, "position_scale"),
@@ -51,7 +51,7 @@ def test_a_card_with_a_wrong_field_is_refused_by_its_name(tmp_path: Path) -> Non
         ({"weights": {}}, "weights.file is missing"),
         ({"demo": "yes"}, "demo is 'yes'"),
         ({"description": 1}, "description"),
-        ({"inputs": []}, "inputs do not follow"),
+        ({"inputs": []}, "inputs do not match"),
     ]
     for change, message in wrong:
         with pytest.raises(ModelFilesError, match=message):

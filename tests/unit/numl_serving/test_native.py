@@ -7,9 +7,7 @@ entry is within 1e-5 of its scale, or as near as nugraph in float32 comes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import (
+    CASES24,
+    KINDS25,
+    LAYOUTS,
+    SCATTERED,
+    Answer,
+    Case,
+    Models25,
+    Scattered,
+    exact_and_single,
+    native,
+    without_clusters,
+)
 from comparing import differences, largest_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,43 +40,15 @@ from numl_serving.modelcard import ModelCard
 from numl_serving.native import NativeModel, cluster
 from numl_serving.weights import read_weights
 from numpy.typing import NDArray
-from oracle import KINDS, UVY, answer, card_of, random_event, random_weights
-from oracle25 import Layout, Model25, Server, simulated
+from oracle import KINDS, answer, card_of, random_event, random_weights
+from oracle25 import Layout, Model25, simulated
 from sklearn.cluster import DBSCAN
 
 EVENTS = settings(max_examples=8, deadline=None)
 MODELS = Path(__file__).resolve().parents[3] / "model_repository"
 
-Answer = Mapping[str, NDArray[Any]]
-
 RANDOM = 20
 """How many times nugraph's own error is allowed with random weights; 9.4 were seen."""
-
-RAW = 200
-"""The same for NuGraph2 of 25.4, whose layers see raw wires and ticks.
-
-1.2e-3 of an entry's scale was seen. The bound follows from that alone; its cause is not shown.
-"""
-
-COMMON = ("integral", "rms")
-CASES24 = [
-    *((kind, UVY, COMMON) for kind in KINDS),
-    *((kind, ("first", "second"), COMMON) for kind in KINDS),
-    *((kind, ("u", "v", "w", "y"), (*COMMON, "tpc", "width")) for kind in KINDS),
-]
-"""Generation, planes, and features after those of the position."""
-
-CASES25 = [
-    Layout(kind, columns=columns, planes=planes, generation=generation)
-    for kind in ("nugraph3", "nugraph2")
-    for columns, planes, generation in (
-        (COMMON, UVY, 1),
-        (COMMON, ("first", "second"), 2),
-        ((*COMMON, "tpc"), UVY, 2),
-        ((*COMMON, "tpc", "width"), ("u", "v", "w", "y"), 2),
-    )
-]
-"""4, 5, 7, 8 and 9 hit features; two, three and four planes."""
 
 
 def assert_as_near_as_nugraph(
@@ -88,46 +71,22 @@ def assert_as_near_as_nugraph(
     assert ours < max(1e-5, 5 * theirs)
 
 
-@cache
-def models24(case: Any, seed: int) -> tuple[Reference, Reference, NativeModel]:
-    card = card_of(*case)
-    weights = random_weights(card, seed)
-    exact, single = (Reference(card, weights, dtype) for dtype in (torch.float64, torch.float32))
-    return exact, single, NativeModel(card, weights)
-
-
-@pytest.mark.parametrize("case", CASES24, ids=lambda case: f"{case[0]}-{len(case[1])}-planes")
+@pytest.mark.parametrize("case", CASES24, ids=str)
 @EVENTS
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    hits=st.integers(0, 400),
-    without=st.sampled_from([None, None, 0, 1]),
-    positions=st.booleans(),
-    duplicates=st.booleans(),
-)
-def test_answers_equal_those_of_nugraph_24_7(
-    case: Any, seed: int, hits: int, without: int | None, positions: bool, duplicates: bool
-) -> None:
-    exact, single, native = models24(case, seed % 2)
-    event = random_event(
-        np.random.default_rng(seed),
-        hits,
-        schema=native.card.schema,
-        planes=[plane for plane in range(len(case[1])) if plane != without],
-        positions=positions and case[0] == "24.7.1",
-        duplicates=duplicates,
-    )
-    actual = native.infer(event)
-    assert_as_near_as_nugraph(answer(exact, event), answer(single, event), actual, RANDOM)
+@given(scattered=SCATTERED)
+def test_answers_equal_those_of_nugraph_24_7(case: Case, scattered: Scattered) -> None:
+    seed, event = scattered.seed % 2, scattered.event(case.card.schema)
+    exact, single = exact_and_single(case, seed, event)
+    assert_as_near_as_nugraph(exact, single, native(case, seed).infer(event), RANDOM)
 
 
 @pytest.mark.parametrize("hits", [1300, 5000])
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_to_a_large_event_equal_those_of_nugraph_24_7(kind: str, hits: int) -> None:
-    exact, single, native = models24((kind, UVY, COMMON), 0)
-    event = random_event(np.random.default_rng(hits), hits, schema=native.card.schema)
-    actual = native.infer(event)
-    assert_as_near_as_nugraph(answer(exact, event), answer(single, event), actual, RANDOM)
+    case = Case(kind)
+    event = case.event(hits, hits)
+    exact, single = exact_and_single(case, 0, event)
+    assert_as_near_as_nugraph(exact, single, native(case, 0).infer(event), RANDOM)
 
 
 def trained24(name: str) -> tuple[ModelCard, dict[str, NDArray[np.float32]]]:
@@ -147,75 +106,29 @@ def test_trained_weights_of_24_7_give_nugraph_s_answers(name: str, hits: tuple[i
     assert_as_near_as_nugraph(exact, single, NativeModel(card, weights).infer(event))
 
 
-@dataclass
-class Models:
-    """nugraph 25.4's models, each made when a test first asks for it."""
-
-    server: Server
-    made: dict[Any, tuple[Model25, NativeModel]] = field(default_factory=dict)
-
-    def random(self, layout: Layout) -> tuple[Model25, NativeModel]:
-        if layout not in self.made:
-            rng = np.random.default_rng(3)
-            events = [random_event(rng, 250, schema=layout.schema) for _ in range(2)]
-            model = self.server.make(layout, events, gain=2.3, seed=0)
-            self.made[layout] = model, NativeModel(model.card, model.weights)
-        return self.made[layout]
-
-    def trained(self, kind: str) -> tuple[Model25, NativeModel]:
-        if kind not in self.made:
-            events = [simulate_event(5, number, (100, 200)) for number in range(1, 10)]
-            model = self.server.train(Layout(kind), events, steps=20, seed=1)
-            self.made[kind] = model, NativeModel(model.card, model.weights)
-        return self.made[kind]
-
-
-@pytest.fixture(scope="module")
-def models25() -> Iterator[Models]:
-    with Server() as server:
-        yield Models(server)
-
-
-def of_the_network(answer: Answer) -> dict[str, NDArray[Any]]:
-    return {name: array for name, array in answer.items() if not name.startswith("x_i_")}
-
-
-def assert_equal_to_25(pair: tuple[Model25, NativeModel], event: Event, factor: float = 2) -> None:
-    model, native = pair
-    exact, single = (of_the_network(model.answer(event, double=d)) for d in (True, False))
-    actual = native.infer(event)
-    assert of_the_network(actual).keys() == exact.keys()
+def assert_equal_to_25(model: Model25, event: Event, factor: float = 2) -> None:
+    exact, single = (without_clusters(model.answer(event, double=d)) for d in (True, False))
+    actual = model.native.infer(event)
+    assert without_clusters(actual).keys() == exact.keys()
     assert_as_near_as_nugraph(exact, single, actual, factor)
 
 
-@pytest.mark.parametrize("layout", CASES25, ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @EVENTS
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    hits=st.integers(0, 300),
-    without=st.sampled_from([None, None, 0, 1]),
-    duplicates=st.booleans(),
-)
+@given(scattered=SCATTERED)
 def test_answers_equal_those_of_nugraph_25_4(
-    layout: Layout, models25: Models, seed: int, hits: int, without: int | None, duplicates: bool
+    layout: Layout, models25: Models25, scattered: Scattered
 ) -> None:
-    event = random_event(
-        np.random.default_rng(seed),
-        hits,
-        schema=layout.schema,
-        planes=[plane for plane in range(len(layout.planes)) if plane != without],
-        duplicates=duplicates,
-    )
-    assert_equal_to_25(models25.random(layout), event, RAW if layout.kind == "nugraph2" else RANDOM)
+    assert_equal_to_25(models25.random(layout), scattered.event(layout.schema), RANDOM)
 
 
-@pytest.mark.parametrize("kind", ["nugraph3", "nugraph2"])
+@pytest.mark.parametrize("kind", KINDS25)
 @pytest.mark.parametrize("hits", [(100, 200), (900, 1300), (3000, 6000)])
 def test_trained_weights_of_25_4_give_nugraph_s_answers(
-    kind: str, models25: Models, hits: tuple[int, int]
+    kind: str, models25: Models25, hits: tuple[int, int]
 ) -> None:
-    pair = models25.trained(kind)
-    assert_equal_to_25(pair, simulated(simulate_event(8, 1, hits), pair[1].card.schema))
+    model = models25.trained(kind)
+    assert_equal_to_25(model, simulated(simulate_event(8, 1, hits), model.layout.schema))
 
 
 def in_the_order_of_the_request(answered: Answer, event: Event, output: str) -> NDArray[Any]:
@@ -226,16 +139,16 @@ def in_the_order_of_the_request(answered: Answer, event: Event, output: str) -> 
 
 
 def test_instances_are_the_clusters_of_scikit_learn_in_the_order_of_the_request(
-    models25: Models,
+    models25: Models25,
 ) -> None:
-    model, native = models25.random(CASES25[2])
-    rule = native.card.clustering
+    model = models25.random(LAYOUTS[0])
+    rule = model.card.clustering
     assert rule is not None
     found = 0
     rules = (rule, replace(rule, signal=None, semantic=None))
     for eps, rule, hits in product(np.geomspace(1e-3, 10, 9), rules, (0, 1, 40, 1500)):
         rule = replace(rule, eps=eps, min_samples=3)
-        card = replace(native.card, clustering=rule)
+        card = replace(model.card, clustering=rule)
         event = random_event(np.random.default_rng(hits), hits, schema=card.schema)
         answered = NativeModel(card, model.weights).infer(event)
         filters, semantic, coordinates, labels = (
@@ -270,15 +183,15 @@ def test_labels_are_those_of_scikit_learn(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_level_of_instructions_gives_the_same_answer_but_for_rounding(kind: str) -> None:
-    exact, single, native = models24((kind, UVY, COMMON), 0)
-    weights = random_weights(native.card, 0)
+    case = Case(kind)
+    weights = random_weights(case.card, 0)
     for level in (1, 3, 4):
-        model = NativeModel(native.card, weights, level=level)
+        model = NativeModel(case.card, weights, level=level)
         assert model.level <= level
         for hits in (0, 1, 37, 400):
-            event = random_event(np.random.default_rng(hits), hits, schema=native.card.schema)
-            expected = answer(exact, event), answer(single, event)
-            assert_as_near_as_nugraph(*expected, model.infer(event), RANDOM)
+            event = case.event(hits, hits)
+            exact, single = exact_and_single(case, 0, event)
+            assert_as_near_as_nugraph(exact, single, model.infer(event), RANDOM)
 
 
 @pytest.mark.parametrize("networks", [1, 2])

@@ -33,8 +33,8 @@ FEATURES = ("wire_position", "time_position", "integral", "rms", "goodness")
 CONFIGURATION = """
 import json, sys
 from pathlib import Path
-from deploy.repository.card import read_card
-from deploy.repository.config import LaunchSettings, for_launch, read_config
+from deploy.triton.card import read_card
+from deploy.triton.config import LaunchSettings, for_launch, read_config
 card, out = read_card(Path(sys.argv[1])), {}
 settings = LaunchSettings(environment=Path("/environment"), parameters={}, instances=1)
 config = for_launch(read_config(Path("model_repository/nugraph3/config.pbtxt")), settings, card)

@@ -58,7 +58,7 @@ def test_the_generation_and_its_sizes_are_read_from_the_weights(kind: str) -> No
 @pytest.mark.parametrize("name", CASES25)
 def test_models_of_today_are_recognised_with_their_planes_features_and_heads(name: str) -> None:
     found, _ = case25(name)
-    arguments = CASES25[name]["arguments"]
+    arguments = CASES25[name]
     assert found.network.generation == "25.4"
     assert found.planes == tuple(arguments.get("planes", UVY))
     assert found.features == arguments["in_features"]

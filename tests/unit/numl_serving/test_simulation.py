@@ -9,9 +9,9 @@ import h5py
 import numpy as np
 import pytest
 from numl_demo import geometry, physics, simulate
+from numl_demo.events import packaged_events
 from numl_demo.graphs import NUGRAPH2_LABELS, NUGRAPH3_LABELS, make_graphs, pynuml_event
 from numl_demo.hdf5 import read_events, write_events
-from numl_demo.publish import FILES, packaged_events, publish
 from numl_demo.simulate import (
     CATEGORIES,
     SimulatedEvent,
@@ -19,10 +19,6 @@ from numl_demo.simulate import (
     simulate_event,
     simulate_events,
 )
-from numl_demo.train import Settings, evaluate, train
-from numl_serving.cardfile import read_card
-from numl_serving.golden import disagreements, read_golden
-from numl_serving.runtime import Runtime
 from pynuml.labels import StandardLabels
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -300,36 +296,6 @@ def test_the_packaged_events_are_those_the_code_makes() -> None:
         assert made.event_id == packaged.event_id
         for name, values in made.tables["hit_table"].items():
             np.testing.assert_allclose(values, packaged.tables["hit_table"][name], rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["nugraph2", "nugraph3"])
-def test_what_was_trained_is_published_with_nugraphs_own_answer(
-    tmp_path: Path, events: list[SimulatedEvent], name: str
-) -> None:
-    checkpoint = tmp_path / "demo.ckpt"
-    lines: list[str] = []
-    trained = train(name, events[:4], checkpoint, Settings(1, 1e-3), lines.append)
-    accuracy = evaluate(trained, events[4:6])
-    publish(trained, checkpoint, accuracy, tmp_path / name / "1")
-
-    assert sorted(p.name for p in (tmp_path / name / "1").iterdir()) == sorted(FILES)
-    runtime = Runtime.load(tmp_path / name / "1")
-    golden = read_golden(tmp_path / name / "1" / "golden.npz")
-    assert disagreements(golden.outputs, runtime.infer(golden.event)) == []
-    assert runtime.card.demo
-    assert "not for physics" in runtime.card.description
-    assert runtime.card.accuracy is not None
-    assert 0 <= runtime.card.accuracy["semantic"] <= 1
-    assert f"{name}: epoch 1 of 1" in lines[-1]
-
-
-@pytest.mark.parametrize("name", ["nugraph2", "nugraph2_cpu", "nugraph3"])
-def test_the_demo_weights_are_well_above_the_largest_class(name: str) -> None:
-    card = read_card(ROOT / "model_repository" / name / "1" / "model.json")
-    assert card.demo
-    assert card.accuracy is not None
-    for head in ("semantic", "filter"):
-        assert card.accuracy[head] > card.accuracy[f"{head}_largest_class"] + 0.1
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_a_gpu_that_answers_with_its_last_error_for_ever_is_lost(
     for lost in outputs[:4]:
         assert isinstance(lost, DeviceLostError)
         assert str(lost) == (
-            "cuda:0 cannot be used any more (RuntimeError: CUDA error: an illegal memory access "
+            "cuda:0 is no longer usable (RuntimeError: CUDA error: an illegal memory access "
             "was encountered)"
         )
     assert isinstance(outputs[4], EventError)

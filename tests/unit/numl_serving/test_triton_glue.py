@@ -2,90 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import fake_triton
 import numpy as np
 import pytest
 from fake_triton import FakeRuntime, Request
-from numl_serving import configuration, triton
-from numl_serving.batches import Limits
-from numl_serving.errors import EventError, ModelFilesError, one_line
-from numl_serving.triton import TritonPythonModel
-from small_models import NUGRAPH3, random_event, write_model
+from numl_serving import triton
+from small_models import NUGRAPH3, random_event
+from triton_models import GPU
 
-OUTPUTS = [{"name": "x_filter_u", "dims": ["-1"]}, {"name": "x_semantic_u", "dims": ["-1", "3"]}]
-INPUTS = [{"name": tensor.name} for tensor in NUGRAPH3.schema.tensors]
-GPU = {"kind": "GPU"}
 MODES = [
     {},
     GPU,
     GPU | {"batch_max_events": "4"},
     GPU | {"batch_max_events": "4", "batch_max_wait_ms": "20"},
 ]
-
-
-def arguments(tmp_path, *, inputs=INPUTS, outputs=OUTPUTS, kind="CPU", device_id="0", **parameters):
-    (tmp_path / "1").mkdir(exist_ok=True)
-    config = {
-        "input": inputs,
-        "output": outputs,
-        "parameters": {name: {"string_value": text} for name, text in parameters.items()},
-    }
-    return {
-        "model_config": json.dumps(config),
-        "model_repository": str(tmp_path),
-        "model_version": "1",
-        "model_name": "nugraph3",
-        "model_instance_name": "nugraph3_0_0",
-        "model_instance_kind": kind,
-        "model_instance_device_id": device_id,
-    }
-
-
-@pytest.fixture
-def runtime(monkeypatch):
-    """Put the fakes in place of the backend's module, of the runtime and of a GPU."""
-    fake = FakeRuntime()
-
-    def load(directory, *, device, threads, limits):
-        fake.loaded = (directory, device, threads, limits)
-        return fake
-
-    gpu = SimpleNamespace(gpu_of=lambda device_id: f"cuda:{device_id}")
-    monkeypatch.setitem(sys.modules, "numl_serving.torch_runtime", gpu)
-
-    fake_triton.MetricFamily.values = Counter()
-    fake_triton.MetricFamily.broken = False
-    fake_triton.Logger.lines = []
-    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", fake_triton)
-    monkeypatch.setattr(triton, "Runtime", SimpleNamespace(load=load))
-    return fake
-
-
-@pytest.fixture
-def start(tmp_path, runtime):
-    """Start models; finalize them at the end."""
-    started = []
-
-    def _start(**parameters):
-        model = TritonPythonModel()
-        model.initialize(arguments(tmp_path, **parameters))
-        started.append(model)
-        return model
-
-    yield _start
-    runtime.gate.set()
-    for model in started:
-        model.finalize()
 
 
 def test_a_start_is_told_phase_by_phase(start):
@@ -250,6 +187,7 @@ from pathlib import Path
 import fake_triton
 from fake_triton import FakeRuntime
 import test_triton_glue as glue
+from triton_models import arguments
 from numl_serving import triton
 sys.modules["triton_python_backend_utils"] = fake_triton
 sys.modules["numl_serving.torch_runtime"] = SimpleNamespace(gpu_of=lambda number: "cuda:0")
@@ -258,7 +196,7 @@ triton.Runtime = SimpleNamespace(load=lambda *given, **named: runtime)
 fake_triton.Logger.log_error = print
 fake_triton.Sender.told = print
 model = triton.TritonPythonModel()
-model.initialize(glue.arguments(Path({str(tmp_path)!r}), kind="GPU", batch_max_events="2"))
+model.initialize(arguments(Path({str(tmp_path)!r}), kind="GPU", batch_max_events="2"))
 """
     done = subprocess.run(
         [sys.executable, "-c", start + code], stdout=subprocess.PIPE, text=True, timeout=60
@@ -348,152 +286,12 @@ def test_metrics_are_published_while_the_model_serves(start):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_broken_metrics_cost_no_answer(start, mode, when):
-    fake_triton.MetricFamily.broken = when == "before"
+def test_broken_metrics_cost_no_answer(start, mode, when, monkeypatch):
+    monkeypatch.setattr(fake_triton.MetricFamily, "broken", when == "before")
     model = start(**mode)
-    fake_triton.MetricFamily.broken = True
+    monkeypatch.setattr(fake_triton.MetricFamily, "broken", True)
     good, bad = responses(model, [request(1), request(2, damage=0)])
     assert good.error is None
     assert bad.error is None or bad.error.code == "invalid"
     model.finalize()
     assert len(fake_triton.Logger.lines) == 1
-
-
-def test_initialize_loads_the_version_directory_and_warms_up(start, runtime, tmp_path):
-    start()
-    assert runtime.loaded == (tmp_path / "1", "cpu", 1, Limits())
-    assert runtime.batches == [1]
-
-
-def test_limits_of_batches_are_read(start, runtime):
-    start(batch_max_hits="5000", batch_max_edges="70000")
-    assert runtime.loaded[-1] == Limits(5000, 70000)
-
-
-def test_parameters_of_other_times_and_other_programs_are_left_alone(start):
-    start(threads="many", compiled="/nowhere", EXECUTION_ENV_PATH="/env")
-
-
-def test_a_golden_event_is_read_for_the_warm_up(tmp_path):
-    write_model(tmp_path)
-    event = random_event(NUGRAPH3.schema, 2)
-    assert configuration.warm_up_event(tmp_path, NUGRAPH3).num_hits == 0
-    np.savez(
-        tmp_path / "golden.npz",
-        **{f"input/{name}": array for name, array in event.tensors().items()},
-        **{"output/x_filter_u": np.zeros(1)},
-    )
-    assert configuration.warm_up_event(tmp_path, NUGRAPH3).num_hits == 2
-
-
-def test_a_broken_golden_event_is_named(tmp_path):
-    write_model(tmp_path)
-    (tmp_path / "golden.npz").write_bytes(b"PK\x03\x04 truncated")
-    with pytest.raises(ModelFilesError, match=r"golden\.npz holds no event: \w+"):
-        configuration.warm_up_event(tmp_path, NUGRAPH3)
-
-
-@pytest.mark.parametrize(
-    ("outputs", "message"),
-    [
-        ([{"name": "x_other_u", "dims": ["-1"]}], "declares output x_other_u but these weights"),
-        ([{"name": "x_semantic_u", "dims": ["-1", "5"]}], "declares 5 as the last dimension of"),
-    ],
-)
-def test_outputs_that_the_weights_do_not_give_are_refused(start, outputs, message):
-    with pytest.raises(ModelFilesError, match=message):
-        start(outputs=outputs)
-
-
-@pytest.mark.parametrize("dims", [["4"], ["1", "4"], ["-1", "-1"]])
-def test_the_event_score_may_be_declared_without_its_leading_dimension(start, dims):
-    start(outputs=[{"name": "e_evt", "dims": dims}])
-
-
-def test_an_input_that_is_not_declared_is_named(start):
-    with pytest.raises(ModelFilesError, match="declares no input hit_table_hit_id, which"):
-        start(inputs=INPUTS[1:])
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("batch_max_hits", "0"),
-        ("batch_max_edges", "many"),
-        ("batch_max_events", "1.5"),
-        ("batch_max_wait_ms", "-1"),
-        ("batch_max_wait_ms", "nan"),
-        ("batch_max_wait_ms", "inf"),
-    ],
-)
-def test_a_wrong_parameter_is_named_with_its_value(start, name, text):
-    with pytest.raises(ModelFilesError, match=f"^parameter {name} in config.pbtxt is '{text}'"):
-        start(**{name: text})
-
-
-def test_the_right_environment_is_accepted(start, tmp_path, monkeypatch):
-    (tmp_path / "numlkit-environment.json").write_text('{"digest": "abc"}')
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    start(environment_digest="abc")
-
-
-@pytest.mark.parametrize(
-    ("content", "found"),
-    [('{"digest": "xyz"}', "xyz"), (None, "none"), ("{", "none"), ("[]", "none"), ("{}", "none")],
-)
-def test_a_wrong_environment_is_refused_with_its_prefix(
-    start, tmp_path, monkeypatch, content, found
-):
-    if content is not None:
-        (tmp_path / "numlkit-environment.json").write_text(content)
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    with pytest.raises(
-        ModelFilesError, match=f"sys.prefix {tmp_path} has digest {found}"
-    ) as caught:
-        start(environment_digest="abc")
-    assert "\n" not in str(caught.value)
-
-
-def test_an_environment_of_another_python_is_refused_although_its_digest_is_right(
-    start, tmp_path, monkeypatch
-):
-    """A virtual environment's prefix is what any Python takes for its own that finds it."""
-    (tmp_path / "numlkit-environment.json").write_text('{"digest": "abc", "python": "3.1.4"}')
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    with pytest.raises(
-        ModelFilesError, match=rf"{tmp_path} is for Python 3\.1\.4, this is Python 3\."
-    ) as caught:
-        start(environment_digest="abc")
-    assert "\n" not in str(caught.value)
-
-
-def test_an_environment_of_this_python_is_accepted(start, tmp_path, monkeypatch):
-    """Another patch release is no other Python."""
-    python = f"{sys.version_info.major}.{sys.version_info.minor}.99"
-    facts = json.dumps({"digest": "abc", "python": python})
-    (tmp_path / "numlkit-environment.json").write_text(facts)
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    start(environment_digest="abc")
-
-
-def test_a_gpu_instance_in_an_environment_without_torch_is_refused(start, monkeypatch):
-    monkeypatch.delitem(sys.modules, "numl_serving.torch_runtime")
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ModelFilesError) as caught:
-        start(kind="GPU")
-    assert str(caught.value) == (
-        "the instance is of KIND_GPU but this environment has no torch: deploy with the GPU "
-        "environment or set KIND_CPU in config.pbtxt's instance_group"
-    )
-
-
-@pytest.mark.parametrize("device_id", ["0", "3"])
-def test_a_gpu_instance_uses_its_device(start, runtime, device_id):
-    """There is no GPU here: it and the runtime are fakes."""
-    start(kind="GPU", device_id=device_id)
-    assert runtime.loaded[1] == f"cuda:{device_id}"
-
-
-def test_errors_are_one_line_even_for_long_messages():
-    assert one_line(ValueError("first\nsecond")) == "ValueError: first"
-    assert one_line(EventError()) == "EventError"

@@ -66,10 +66,10 @@ def test_weights_that_are_not_those_of_the_card_are_refused(tmp_path: Path) -> N
 def test_what_is_no_safetensors_file_is_refused(tmp_path: Path, content: bytes) -> None:
     write_model(tmp_path)
     store(tmp_path, content)
-    assert "is no safetensors file of float32 arrays" in refusal(tmp_path)
+    assert "is not a safetensors file of float32 arrays" in refusal(tmp_path)
 
 
 def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     write_model(tmp_path)
     store(tmp_path, safetensors(random_weights(NUGRAPH3))[:-1])
-    assert "is no safetensors file of float32 arrays" in refusal(tmp_path)
+    assert "is not a safetensors file of float32 arrays" in refusal(tmp_path)

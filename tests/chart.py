@@ -1,0 +1,116 @@
+"""The Helm chart, rendered by Helm's own library.
+
+``python -m tests.chart`` writes what the tests of tests/unit/deploy/chart compare with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import helm_python as helm
+import yaml
+
+from deploy.host.paths import CHECKOUT
+
+CHART = CHECKOUT / "containers" / "chart"
+RENDERED = CHECKOUT / "tests" / "unit" / "deploy" / "chart" / "rendered"
+RELEASE, NAMESPACE = "numl", "physics"
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Site:
+    """What an administrator gives: values files of the chart, and further values."""
+
+    files: tuple[str, ...] = ()
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def merged(self) -> dict[str, Any]:
+        merged: dict[str, Any] = {}
+        for name in self.files:
+            _merge(merged, yaml.safe_load((CHART / f"{name}-values.yaml").read_text()))
+        _merge(merged, self.values)
+        return merged
+
+
+SITES = {
+    "laptop": Site(),
+    "cpu": Site(("cpu",)),
+    "gpu": Site(("gpu",)),
+    "okd": Site(
+        ("cpu", "okd"), {"route": {"termination": "reencrypt", "host": "numl.example.org"}}
+    ),
+    "everything": Site(
+        ("cpu",),
+        {
+            "image": {"digest": f"sha256:{'ab' * 32}", "pullSecrets": ["registry"]},
+            "bucket": {
+                "url": "s3://https://s3.example.org:9000/models/nugraph",
+                "credentialsSecret": "bucket-reader",
+                "caConfigMap": "site-ca",
+            },
+            "networkPolicy": {"bucketPorts": [9000]},
+            "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "autoscaling": {"kind": "keda"},
+        },
+    ),
+    "hpa": Site((), {"autoscaling": {"kind": "hpa"}, "networkPolicy": {"enabled": False}}),
+    "gateway": Site(
+        (),
+        {
+            "gateway": {
+                "enabled": True,
+                "parentRefs": [{"name": "site"}],
+                "hostnames": ["numl.example.org"],
+            },
+            "networkPolicy": {"clients": [{"namespaceSelector": {}}]},
+        },
+    ),
+}
+"""One for each kind; together they use everything."""
+
+
+def _merge(into: dict[str, Any], values: dict[str, Any]) -> None:
+    for key, value in values.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value
+
+
+def render_text(site: Site, chart: Path = CHART) -> str:
+    """Return the manifest that Helm would send to a cluster."""
+    with helm.Chart.load(chart) as loaded:
+        made = loaded.render(site.merged(), name=RELEASE, namespace=NAMESPACE)
+    texts = [
+        f"---\n# {name.removeprefix('numl/')}\n{text.strip().removeprefix('---').strip()}\n"
+        for name, text in sorted(made.items())
+        if name.endswith(".yaml") and text.strip()
+    ]
+    return "".join(texts)
+
+
+def render(site: Site) -> list[Object]:
+    """Return the objects of that manifest."""
+    return [each for each in yaml.safe_load_all(render_text(site)) if each]
+
+
+def find(objects: Iterable[Object], kind: str, name: str = RELEASE) -> Object:
+    """Return the one object of this kind and name."""
+    [found] = [o for o in objects if (o["kind"], o["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+def renew() -> None:
+    """Write what the chart renders today."""
+    RENDERED.mkdir(exist_ok=True)
+    for name, site in SITES.items():
+        (RENDERED / f"{name}.yaml").write_text(render_text(site))
+
+
+if __name__ == "__main__":
+    renew()

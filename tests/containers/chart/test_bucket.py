@@ -1,0 +1,78 @@
+"""The two containers of a pod that serves a bucket: as rendered, before a real S3 with TLS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from docker.types import Mount
+
+from deploy.artefacts.image import BuiltImage
+from deploy.environment.cpython import IMAGE_PREFIX
+from tests.bucket import READER, S3, bucket  # noqa: F401
+from tests.chart import Site, find, render
+from tests.containers.conftest import HEALTH, START_S, Runner, until
+from tests.kit import free_ports
+from tests.synced import MODELS, Publisher, make_house
+
+
+def test_the_pod_serves_a_bucket_under_a_private_authority(
+    runner: Runner,
+    image: BuiltImage,
+    bucket: S3,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    publisher = Publisher(make_house(tmp_path / "versions"), bucket, "pod", Path(IMAGE_PREFIX))
+    assert bucket.https is not None
+    assert bucket.ca is not None
+    url = publisher.url.replace(bucket.url, bucket.https)
+    given = {"url": url, "pollSeconds": 1, "credentialsSecret": "keys", "caConfigMap": "site"}
+    pod = find(render(Site((), {"models": list(MODELS), "bucket": given})), "Deployment")
+    server, sync = pod["spec"]["template"]["spec"]["containers"]
+
+    # What the cluster would mount: the Secret's keys and the ConfigMap's are files.
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "credentials").write_text(
+        f"[default]\naws_access_key_id = {READER[0]}\naws_secret_access_key = {READER[1]}\n"
+    )
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "ca.crt").write_bytes(bucket.ca.read_bytes())
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models").chmod(0o777)
+    folders = {"models": "models", "aws": "keys", "ca": "site"}
+    ports, status = free_ports(), free_ports().http
+    # The two share the pod's network, and here the host's: hence other ports.
+    where = {
+        "NUML_LISTEN": "127.0.0.1",
+        "NUML_HTTP_PORT": str(ports.http),
+        "NUML_GRPC_PORT": str(ports.grpc),
+        "NUML_METRICS_PORT": str(ports.metrics),
+    }
+
+    def start(container: dict[str, Any]) -> Any:
+        return runner.start(
+            image.tag,
+            *(word.replace("8003", str(status)) for word in container["args"]),
+            environment=where | {each["name"]: each["value"] for each in container["env"]},
+            mounts=[
+                Mount(
+                    mount["mountPath"],
+                    str(tmp_path / folders[mount["name"]]),
+                    type="bind",
+                    read_only=mount.get("readOnly", False),
+                )
+                for mount in container["volumeMounts"]
+                if mount["name"] in folders
+            ],
+            user="1000660000:0",  # as OpenShift chooses one
+            ports={},
+            network_mode="host",
+        )
+
+    serving, agent = start(server), start(sync)
+    ready = server["readinessProbe"]["exec"]["command"]
+    until(lambda: "does not listen" not in serving.exec(*ready)[1], START_S, "a server")
+    assert serving.exec(*ready) == (1, f"model {MODELS[0]} is not ready\n")
+    publisher.publish(1, 1)
+    until(lambda: serving.exec(*ready)[0] == 0, START_S, "the models of the bucket")
+    assert serving.exec(HEALTH)[0] == 0, serving.logs() + agent.logs()

@@ -1,0 +1,73 @@
+"""A server and its sync agent from one image, with one folder, as the two containers of a pod."""
+
+from __future__ import annotations
+
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from docker.types import Mount
+
+from deploy.artefacts.image import BuiltImage
+from deploy.environment.cpython import IMAGE_PREFIX
+from tests.bucket import READER, S3, bucket  # noqa: F401
+from tests.containers.conftest import HEALTH, START_S, Runner, until
+from tests.kit import free_ports
+from tests.synced import MODELS, POLL_S, Publisher, make_house
+
+
+def test_a_locked_down_pair_serves_a_bucket(
+    runner: Runner,
+    image: BuiltImage,
+    bucket: S3,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    house = make_house(tmp_path / "versions")
+    publisher = Publisher(house, bucket, "pair", Path(IMAGE_PREFIX))
+    folder = tmp_path / "models"
+    folder.mkdir()
+    folder.chmod(0o777)
+    ports, status = free_ports(), free_ports().http
+    where = {
+        "NUML_LISTEN": "127.0.0.1",
+        "NUML_HTTP_PORT": str(ports.http),
+        "NUML_GRPC_PORT": str(ports.grpc),
+        "NUML_METRICS_PORT": str(ports.metrics),
+    }
+    options: dict[str, Any] = {
+        "user": "1000660000:0",  # as OpenShift chooses one
+        "ports": {},
+        "network_mode": "host",
+        "mounts": [Mount("/models", str(folder), type="bind")],
+    }
+    repository = {"NUML_MODELS": "/models/repository"}
+    server = runner.start(image.tag, environment=where | repository, **options)
+    words = ("/opt/numl/bin/sync", publisher.url, "/models", f"--poll={POLL_S}")
+    keys = bucket.variables(READER)
+    agent = runner.start(
+        image.tag, *words, f"--status-port={status}", environment=where | keys, **options
+    )
+    until(
+        lambda: server.exec(HEALTH)[1] == "unhealthy: /models/repository has no models yet\n",
+        START_S,
+        "an empty server",
+    )
+
+    def metric(line: str) -> bool:
+        with urllib.request.urlopen(f"http://127.0.0.1:{status}/metrics", timeout=5) as answer:
+            return line in answer.read().decode().splitlines()
+
+    for number in (1, 2):
+        publisher.publish(number, number)
+        until(lambda line=f"numl_sync_release {number}": metric(line), START_S, agent.logs())  # type: ignore[misc]
+        healthy = f"healthy: {', '.join(MODELS)} gave their golden answers\n"
+        assert server.exec(HEALTH) == (0, healthy), server.logs()
+        there = [path.name for path in folder.glob("repository/nugraph3/*/")]
+        assert there == [str(number)]
+    release = [
+        "sync: release 2 is published",
+        "sync: release 2 is in /models/repository",
+        "sync: release 2 serves: nugraph2_cpu version 2, nugraph3 version 2",
+    ]
+    assert agent.logs().splitlines()[-3:] == release
+    assert agent.stop() == 0

@@ -1,0 +1,88 @@
+"""A .sif and a sandbox in a folder that other hosts see, as a CVMFS is published."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.artefacts.manifest import Artefact, record
+from deploy.host.files import sha256_of
+from deploy.host.paths import CHECKOUT
+from tests.containers.sif.conftest import Host
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that every user may read, as pytest's own, which other sessions close, is not."""
+    with tempfile.TemporaryDirectory(prefix="numlkit-test-shared-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def run(command: str, *words: str | Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, f"deploy/{command}.py", *map(str, words), "--json"],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {**json.loads(done.stdout), "status": done.returncode}
+
+
+def test_a_sif_and_then_a_sandbox_are_published_and_anybody_can_run_what_serves(
+    sif: Path, ordinary_user: Host, shared: Path
+) -> None:
+    size, digest = sif.stat().st_size, sha256_of(sif)
+    made = Artefact(
+        kind="sif", name=sif.name, bytes=size, sha256=digest, created=0, inputs={}, steps={}
+    )
+    record(sif.parent, made)
+    place = shared / "cvmfs"
+    place.mkdir()
+    first = run("publish", place, "--image", sif)
+    assert (first["status"], first["release"], first["sha256"]) == (0, "1", digest), first
+    assert (place / "current").readlink() == Path("1")
+    assert sorted(path.name for path in place.iterdir()) == ["1", "current"]
+    assert sha256_of(place / "current" / "numl.sif") == digest
+    again = run("publish", place, "--image", sif)
+    assert (again["status"], again["changed"]) == (0, False)
+
+    second = run("publish", place, "--image", sif, "--sandbox")
+    assert (second["status"], second["release"]) == (0, "2"), second
+    moved = shared / "mounted elsewhere"
+    place.rename(moved)
+    for image in (moved / "current" / "numl", moved / "1" / "numl.sif"):
+        reports = ordinary_user.output("apptainer", "exec", image, "/opt/numl/bin/check")
+        assert reports.count('"ok": true') == 3
+
+    back = run("rollback", moved)
+    assert (back["status"], back["serving"], back["before"]) == (0, 1, 2)
+    listed = run("published", moved)["releases"]
+    assert [(each["release"], each["serving"]) for each in listed] == [("1", True), ("2", False)]
+    pruned = run("publish", moved, "--image", sif, "--prune")
+    assert (pruned["changed"], pruned["kept"]) == (True, [1])
+    assert not (moved / "2" / "numl").exists()
+
+
+def test_a_sif_that_was_changed_since_it_was_built_is_refused(sif: Path, tmp_path: Path) -> None:
+    other, place = tmp_path / "dist" / "numl.sif", tmp_path / "place"
+    other.parent.mkdir()
+    place.mkdir()
+    other.write_bytes(sif.read_bytes() + b"\0")
+    digest = sha256_of(sif)
+    made = Artefact(
+        kind="sif", name="numl.sif", bytes=1, sha256=digest, created=0, inputs={}, steps={}
+    )
+    record(other.parent, made)
+    refused = run("publish", place, "--image", other)
+    assert refused["status"] == 1
+    assert "manifest.json has another digest" in refused["error"]
+    assert not any(place.iterdir())

@@ -1,0 +1,180 @@
+"""What a build makes, keys to sign it, and a registry that somebody tampers with."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+import requests
+
+from deploy.artefacts.image import BuiltImage
+from deploy.artefacts.ingredients import Ingredients as Made
+from deploy.artefacts.keys import PublicKey, read_public_key
+from deploy.artefacts.labels import Source
+from deploy.artefacts.manifest import Artefact, Kind, record
+from deploy.artefacts.request import BuildRequest
+from deploy.artefacts.sif import SifBuilder
+from deploy.artefacts.statements import write_checksums, write_statements
+from deploy.artefacts.system import system_of_image
+from deploy.artefacts.tools import find_tools
+from deploy.host.files import sha256_of
+from tests.containers.conftest import RELEASE, Ingredients, say
+from tests.kit import lacking
+
+PASSWORD = "correct horse"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A key pair of cosign's."""
+
+    private: Path
+    public: PublicKey
+
+
+def pair(folder: Path) -> Pair:
+    """Make a key pair."""
+    folder.mkdir()
+    try:
+        subprocess.run(
+            ["cosign", "generate-key-pair"],
+            cwd=folder,
+            env={**os.environ, "COSIGN_PASSWORD": PASSWORD},
+            check=True,
+            capture_output=True,
+        )
+    except FileNotFoundError:
+        lacking("no cosign to test with: sudo scripts/install_container_tools --only cosign")
+    return Pair(folder / "cosign.key", read_public_key(folder / "cosign.pub"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def password() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COSIGN_PASSWORD", PASSWORD)
+        yield
+
+
+@pytest.fixture(scope="session")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return pair(tmp_path_factory.mktemp("keys") / "ours")
+
+
+@pytest.fixture(scope="session")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return pair(tmp_path_factory.mktemp("keys") / "others")
+
+
+@dataclass(frozen=True)
+class Dist:
+    """A folder as a build leaves it: an image, which is in the engine, and a .sif."""
+
+    folder: Path
+    image: Artefact
+    sif: Artefact
+
+
+@pytest.fixture(scope="session")
+def dist(
+    engine: docker.DockerClient,
+    ingredients: Ingredients,
+    image: BuiltImage,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Dist:
+    """What is built is left as it is: tests that sign or change it take a copy."""
+    folder = tmp_path_factory.mktemp("dist")
+    environment, base = ingredients.environment, ingredients.base
+    request = BuildRequest(
+        targets=("image", "sif"), flavour=environment.flavour, base="slim", base_digest=None,
+        triton=RELEASE, wheels=None, python=None, out=folder, wire=None, compressor="zstd",
+    )  # fmt: skip
+    SifBuilder(find_tools("zstd"), 0, say).from_image(engine, image.tag, request.sif)
+    system = system_of_image(engine, base.reference)
+    source = Source("0123456789abcdef", 1_700_000_000, "")
+    facts: list[tuple[Kind, str, str]] = [
+        ("image", image.tag, image.id),
+        ("sif", request.sif.name, sha256_of(request.sif)),
+    ]
+    made = []
+    for kind, name, digest in facts:
+        of = Made(kind, request, environment, source, base=(base, system))
+        artefact = Artefact(
+            kind=kind, name=name, bytes=1, sha256=digest, created=source.epoch, inputs=of.facts(),
+            steps={},
+        )  # fmt: skip
+        write_statements(folder, artefact, of.parts(), of.build())
+        record(folder, artefact)
+        made.append(artefact)
+    write_checksums(folder)
+    return Dist(folder, *made)
+
+
+@pytest.fixture
+def copy(dist: Dist, tmp_path: Path) -> Dist:
+    """A copy of the folder."""
+    shutil.copytree(dist.folder, tmp_path / "dist")
+    return Dist(tmp_path / "dist", dist.image, dist.sif)
+
+
+@dataclass(frozen=True)
+class Tamperer:
+    """Somebody who may write to a repository of the registry, and has no key."""
+
+    url: str
+
+    def manifest(self, tag: str) -> dict[str, Any]:
+        answer = requests.get(f"{self.url}/manifests/{tag}", headers={"Accept": MANIFEST})
+        return dict(answer.json())
+
+    def put(self, tag: str, manifest: dict[str, Any]) -> None:
+        requests.put(
+            f"{self.url}/manifests/{tag}",
+            data=json.dumps(manifest),
+            headers={"Content-Type": manifest["mediaType"]},
+        ).raise_for_status()
+
+    def blob(self, digest: str) -> bytes:
+        return requests.get(f"{self.url}/blobs/{digest}").content
+
+    def upload(self, content: bytes) -> str:
+        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        started = requests.post(f"{self.url}/blobs/uploads/")
+        where = started.headers["Location"]
+        answer = requests.put(f"{where}&digest={digest}", data=content)
+        answer.raise_for_status()
+        return digest
+
+    def change_signature(self, digest: str) -> None:
+        """Replace the signature of an image by another one of the right form."""
+        tag = f"{digest.replace(':', '-')}.sig"
+        manifest = self.manifest(tag)
+        [layer] = manifest["layers"]
+        name = "dev.cosignproject.cosign/signature"
+        signature = bytearray(base64.b64decode(layer["annotations"][name]))
+        signature[-1] ^= 1
+        layer["annotations"][name] = base64.b64encode(signature).decode()
+        self.put(tag, manifest)
+
+    def change_statement(self, digest: str, old: bytes, new: bytes) -> None:
+        """Write something else into the signed statements about an image."""
+        tag = f"{digest.replace(':', '-')}.att"
+        manifest = self.manifest(tag)
+        for layer in manifest["layers"]:
+            envelope = json.loads(self.blob(layer["digest"]))
+            payload = base64.b64decode(envelope["payload"])
+            if old in payload:
+                envelope["payload"] = base64.b64encode(payload.replace(old, new)).decode()
+                content = json.dumps(envelope).encode()
+                layer |= {"digest": self.upload(content), "size": len(content)}
+        self.put(tag, manifest)

@@ -1,0 +1,347 @@
+"""Images and .sif files in a registry: published, signed, tampered with, taken again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+import docker
+import psutil
+import pytest
+from docker.errors import ImageNotFound
+
+from deploy import publish, published, rollback
+from deploy.artefacts.image import BuiltImage
+from deploy.artefacts.manifest import record
+from deploy.artefacts.provenance import subjects
+from deploy.artefacts.reference import Reference, parse_reference
+from deploy.artefacts.sif_signature import verify_sif
+from deploy.artefacts.statements import provenance_of, sbom_of, write_checksums
+from deploy.deployment.deployment import Deployment
+from deploy.engines.docker import DockerEngine
+from deploy.engines.resolved import Resolved
+from deploy.host.errors import SignatureError
+from deploy.host.files import sha256_of
+from tests.containers.failures.tiny import make_sif
+from tests.containers.supply.conftest import Dist, Pair, Tamperer
+from tests.kit import Kit
+
+MB = 1_000_000
+
+
+class Publisher:
+    """Somebody who publishes from a folder, to one place."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], place: str, dist: Dist) -> None:
+        self.capsys, self.place, self.dist = capsys, place, dist
+
+    def __call__(self, *words: str | Path, command: Any = publish) -> dict[str, Any]:
+        flags = ["--from", self.dist.folder] if command is publish else []
+        status = command.main(["--json", *map(str, (self.place, *flags, *words))])
+        said = self.capsys.readouterr()
+        answer: dict[str, Any] = json.loads(said.out)
+        return {**answer, "status": status}
+
+    @property
+    def releases(self) -> list[dict[str, Any]]:
+        return list(self(command=published)["releases"])
+
+
+@pytest.fixture
+def image_publisher(
+    registry: str,
+    copy: Dist,
+    image: BuiltImage,
+    engine: docker.DockerClient,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Iterator[Publisher]:
+    """Publishes to a repository of its own; the engine forgets the names that it gave."""
+    monkeypatch.setattr("deploy.publishing.built.image_name", lambda *_: image.tag)
+    name = f"{registry}/lab/{abs(hash(request.node.name))}"
+    yield Publisher(capsys, f"docker://{name}:prod", copy)
+    for each in engine.images.list(name=name):
+        for reference in (*each.tags, *each.attrs["RepoDigests"]):
+            # With its last tag a name loses its digests, too.
+            with suppress(ImageNotFound):
+                if reference.startswith(name):
+                    engine.images.remove(reference)
+
+
+@pytest.fixture
+def sif_publisher(registry: str, copy: Dist, capsys: pytest.CaptureFixture[str]) -> Publisher:
+    return Publisher(capsys, f"oras://{registry}/lab/sif", copy)
+
+
+@pytest.fixture
+def received(registry: str) -> Callable[[], int]:
+    """How many bytes the registry has read so far, from the network or its disk."""
+    port = int(registry.rpartition(":")[2])
+    [process] = [
+        process
+        for process in psutil.process_iter()
+        if process.name() == "docker-registry"
+        and port in {each.laddr.port for each in process.net_connections(kind="tcp")}
+    ]
+    return lambda: int(process.io_counters().read_chars)
+
+
+def launch(reference: Reference) -> DockerEngine:
+    return DockerEngine(Resolved(Deployment(image=str(reference))))
+
+
+def test_an_image_is_published_by_digest_signed_once_and_accepted_by_its_key_only(
+    image_publisher: Publisher,
+    engine: docker.DockerClient,
+    image: BuiltImage,
+    keys: Pair,
+    others: Pair,
+    received: Callable[[], int],
+) -> None:
+    first = image_publisher("--sign", keys.private)
+    assert (first["status"], first["changed"], first["tag"]) == (0, True, "prod")
+    [release] = image_publisher.releases
+    assert release["release"] == f"prod-{image.id.removeprefix('sha256:')[:12]}"
+    assert release["serving"]
+    assert "image, signed, sha256:" in release["what"]
+    before = received()
+    again = image_publisher("--sign", keys.private)
+    assert received() - before < MB
+    assert (again["changed"], again["reference"]) == (False, first["reference"])
+    assert engine.images.pull(first["reference"]).id == image.id
+    reference = parse_reference(first["reference"])
+    # What is started is what was verified, by its digest.
+    started = launch(reference).verified(keys.public).image
+    assert started == first["reference"]
+    with pytest.raises(SignatureError, match=r"is not what the owner of .* signed"):
+        launch(reference).verified(others.public)
+
+
+def test_an_image_that_is_not_signed_is_refused(
+    image_publisher: Publisher, engine: docker.DockerClient, image: BuiltImage, keys: Pair
+) -> None:
+    reference = image_publisher()["reference"]
+    assert "not signed" in image_publisher.releases[0]["what"]
+    engine.images.pull(reference)
+    with pytest.raises(SignatureError, match=r"is not signed$"):
+        launch(parse_reference(reference)).verified(keys.public)
+    # Signed later, without being pushed again.
+    assert image_publisher("--sign", keys.private)["changed"]
+    launch(parse_reference(reference)).verified(keys.public)
+
+
+def test_a_changed_signature_a_changed_list_of_parts_and_a_changed_layer_are_refused(
+    image_publisher: Publisher,
+    engine: docker.DockerClient,
+    registry: str,
+    keys: Pair,
+    image: BuiltImage,
+) -> None:
+    reference = parse_reference(image_publisher("--sign", keys.private)["reference"])
+    tamperer = Tamperer(f"http://{registry}/v2/{reference.repository}")
+    tag = f"{reference.digest.replace(':', '-')}"
+    attached = tamperer.manifest(f"{tag}.att")
+    tamperer.change_statement(reference.digest, b"1.26.4", b"1.26.5")
+    with pytest.raises(SignatureError, match=r"^the list of its parts at .* signed: it has"):
+        launch(reference).verified(keys.public)
+    tamperer.put(f"{tag}.att", attached)
+    launch(reference).verified(keys.public)
+    tamperer.change_signature(reference.digest)
+    with pytest.raises(SignatureError, match=r"is not what the owner of .* signed"):
+        launch(reference).verified(keys.public)
+    # A layer more, under the tag that serves: it has another digest, which nobody has signed.
+    container = engine.containers.create(image.tag)
+    try:
+        container.put_archive("/opt", subprocess.check_output(["tar", "-c", "/etc/hostname"]))
+        changed = container.commit()
+    finally:
+        container.remove()
+    changed.tag(reference.name, "prod")
+    assert b"error" not in engine.images.push(reference.name, "prod").encode()
+    found = engine.images.pull(reference.name, "prod")
+    assert found.id == changed.id != image.id
+    with pytest.raises(SignatureError, match=r"is not signed$"):
+        launch(parse_reference(f"{reference.name}:prod")).verified(keys.public)
+    # Publishing again has the tag name what was built, and mends the signature.
+    assert image_publisher("--verify", keys.public.path)["changed"]
+    assert image_publisher("--sign", keys.private)["changed"]
+    launch(reference).verified(keys.public)
+    engine.images.remove(changed.id, force=True)
+    assert engine.images.pull(reference.name, "prod").id == image.id
+
+
+def test_an_image_of_no_registry_is_refused(
+    engine: docker.DockerClient, image: BuiltImage, keys: Pair
+) -> None:
+    container = engine.containers.create(image.tag)
+    try:
+        own = str(container.commit(changes="LABEL made=here").id)
+    finally:
+        container.remove()
+    try:
+        with pytest.raises(SignatureError, match="comes from no registry"):
+            DockerEngine(Resolved(Deployment(image=own))).verified(keys.public)
+    finally:
+        engine.images.remove(own)
+
+
+def test_a_sif_comes_back_byte_for_byte_starts_with_its_key_and_older_ones_serve_again(
+    sif_publisher: Publisher,
+    keys: Pair,
+    others: Pair,
+    received: Callable[[], int],
+    tmp_path: Path,
+) -> None:
+    copy = sif_publisher.dist
+    sif = copy.folder / copy.sif.name
+    unsigned = sif_publisher()
+    assert unsigned["status"] == 0
+    signed = sif_publisher("--sign", keys.private)
+    assert signed["release"] != unsigned["release"]
+    before = received()
+    assert not sif_publisher("--sign", keys.private)["changed"]
+    assert received() - before < MB
+    assert [each["serving"] for each in sif_publisher.releases].count(True) == 1
+    place = f"{sif_publisher.place}:{signed['tag']}"
+    pulled = tmp_path / "pulled.sif"
+    pull = ["apptainer", "pull", "--no-https"]
+    subprocess.run([*pull, pulled, place], check=True, capture_output=True)
+    assert sha256_of(pulled) == sha256_of(sif)
+    assert sha256_of(pulled) in subjects((copy.folder / provenance_of(copy.sif)).read_text())
+
+    kit = Kit(tmp_path / "state", "apptainer", str(pulled))
+    try:
+        refused = kit.json("up", "--name", "t", "--verify", str(others.public.path))
+        assert refused["status"] == 1
+        assert "is not what the owner of" in refused["error"]
+        assert not kit.folder("t").exists()
+        kit.up("t", "--verify", str(keys.public.path))
+        smoke = ("smoke", "--name", "t", "--repeat", "1", "--verify")
+        assert kit.json(*smoke, str(keys.public.path))["status"] == 0
+        assert kit.json(*smoke, str(others.public.path))["status"] == 1
+    finally:
+        kit.close()
+
+    back = sif_publisher(command=rollback)
+    assert (back["status"], back["release"]) == (0, unsigned["release"])
+    assert sif_publisher(command=rollback)["status"] == 1  # there is none before that
+    forward = sif_publisher("--to", signed["release"], "--dry-run", command=rollback)
+    assert forward["release"] == signed["release"]
+    again = tmp_path / "again.sif"
+    subprocess.run([*pull, again, place], check=True, capture_output=True)
+    assert sha256_of(again) == copy.sif.sha256
+
+
+@pytest.mark.parametrize(
+    ("step", "call"),
+    [
+        ("deploy.publishing.sifs.run", 1),  # Apptainer pushes it
+        ("deploy.artefacts.registry.Registry.put", 1),
+        ("deploy.publishing.registry.sign_image", 1),
+        ("deploy.artefacts.registry.Registry.tag", 1),
+        ("deploy.artefacts.registry.Registry.tag", 2),  # the one that serves
+    ],
+)
+def test_a_publish_that_is_cut_off_leaves_the_old_release_and_the_next_one_goes_on(
+    sif_publisher: Publisher,
+    registry: str,
+    keys: Pair,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    call: int,
+) -> None:
+    # One of a few kilobytes, which has no models to check.
+    copy = sif_publisher.dist
+    make_sif(copy.folder / copy.sif.name)
+    tiny = sha256_of(copy.folder / copy.sif.name)
+    record(copy.folder, copy.sif.model_copy(update={"sha256": tiny}))
+    write_checksums(copy.folder)
+    monkeypatch.setattr("deploy.publishing.sifs.check_sif", lambda _: None)
+    place = f"oras://{registry}/lab/{step.rpartition('.')[2].lower().replace('_', '-')}-{call}"
+    sif_publisher.place = place
+    old = sif_publisher()
+    left = [call]
+    module, _, name = step.rpartition(".")
+    original = resolve_name(module)
+    function = getattr(original, name)
+
+    def cut_off(*words: Any, **options: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return function(*words, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(original, name, cut_off)
+        assert (
+            publish.main(
+                [place, "--from", str(sif_publisher.dist.folder), "--sign", str(keys.private)]
+            )
+            != 0
+        )
+    sif_publisher.capsys.readouterr()
+    assert [each["release"] for each in sif_publisher.releases if each["serving"]] == [
+        old["release"]
+    ]
+    new = sif_publisher("--sign", keys.private)
+    assert new["changed"]
+    [serving] = [each for each in sif_publisher.releases if each["serving"]]
+    assert serving["release"] == new["release"] != old["release"]
+    assert ".sif, signed" in serving["what"]
+
+
+def test_a_signed_sif_in_a_folder_has_its_parts_and_its_provenance_beside_it(
+    copy: Dist, keys: Pair, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    place = tmp_path / "cvmfs"
+    place.mkdir()
+    publisher = Publisher(capsys, str(place), copy)
+    assert publisher("--sign", keys.private)["status"] == 0
+    verify_sif(place / "current" / "numl.sif", keys.public)
+    statement = (place / "current" / provenance_of(copy.sif)).read_text()
+    assert sha256_of(place / "current" / "numl.sif") in subjects(statement)
+    assert (place / "current" / sbom_of(copy.sif)).is_file()
+    assert not publisher("--sign", keys.private, "--verify", keys.public.path)["changed"]
+
+
+def test_what_was_not_built_is_not_published(sif_publisher: Publisher) -> None:
+    copy = sif_publisher.dist
+    sif = copy.folder / copy.sif.name
+    with sif.open("ab") as stream:
+        stream.write(b"x")
+    refused = sif_publisher("--dry-run")
+    assert refused["status"] == 1
+    assert "is not what was built" in refused["error"]
+
+
+def test_a_list_of_parts_that_was_changed_is_neither_signed_nor_published(
+    sif_publisher: Publisher, keys: Pair
+) -> None:
+    path = sif_publisher.dist.folder / sbom_of(sif_publisher.dist.sif)
+    path.write_text(path.read_text().replace("1.26.4", "1.26.5"))
+    for words in ([], ["--sign", keys.private]):
+        refused = sif_publisher(*words)
+        assert refused["status"] == 1
+        assert refused["error"].endswith("is not what was built: SHA256SUMS has another digest")
+
+
+def test_one_that_does_not_give_its_reference_output_is_not_published(
+    sif_publisher: Publisher,
+) -> None:
+    """It is in the manifest, by its digest, and has no models."""
+    copy = sif_publisher.dist
+    sif = copy.folder / copy.sif.name
+    make_sif(sif)
+    record(copy.folder, copy.sif.model_copy(update={"sha256": sha256_of(sif)}))
+    write_checksums(copy.folder)
+    before = sif_publisher.releases
+    refused = sif_publisher()
+    assert refused["status"] == 1
+    assert "its own check fails" in refused["error"]
+    assert sif_publisher.releases == before

@@ -1,0 +1,259 @@
+"""A real Prometheus watches a real server; a real alertmanager delivers what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import np_to_triton_dtype
+
+from deploy.engines.server import living_stubs
+from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY
+from deploy.triton.golden import read_golden
+from scripts.monitoring.dashboard import expressions
+from tests.certificates import Authority
+from tests.kit import Kit, free_ports, lacking, until
+
+RULES = CHECKOUT / "containers/monitoring/rules.yaml"
+DELIVERED_S = 30
+# Requests at once for one instance: the last ones wait for more than two seconds.
+BURST = 1200
+ABOUT = ("model", "server", "instance")  # the label that says what an alert is about
+UNREACHABLE = "NumlServerUnreachable"  # for all of a server's models
+AGENT = "import sys; sys.path[0] = 'envs/numl'; from numl_sync.command import main; main()"
+
+
+@dataclass
+class Watched:
+    """A server, the watch over it, an agent without its bucket; what was delivered, and of what."""
+
+    server: dict[str, Any]
+    folder: Path
+    repository: Path
+    watch: subprocess.Popen[str]
+    exported: str
+    url: str
+    nobody: str
+    authority: Path
+    agent: str
+    delivered: set[tuple[str, str]] = field(default_factory=set)
+
+    def metrics(self) -> str:
+        """Return what the watch, the server and the agent export."""
+        ports = (self.exported, f"127.0.0.1:{self.server['ports']['metrics']}", self.agent)
+        return "\n".join(get(f"http://{port}/metrics") for port in ports)
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+@contextmanager
+def process(*words: str | int | Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    started = subprocess.Popen([*map(str, words)], text=True, **options)
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.communicate()
+
+
+@contextmanager
+def receiver(delivered: set[tuple[str, str]]) -> Iterator[str]:
+    """Take what an alertmanager delivers; yield the URL to which."""
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            for alert in message["alerts"]:
+                labels = alert["labels"]
+                about = ("server",) if labels["alertname"] == UNREACHABLE else ABOUT
+                delivered.add(
+                    (labels["alertname"], next((labels[n] for n in about if n in labels), ""))
+                )
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def configure(folder: Path, targets: list[str], alertmanager: str, webhook: str) -> None:
+    """Write the configurations (JSON is YAML): as a site's, but that nothing waits."""
+    impatient, waits = re.subn(r"^( +for:) .*", r"\1 0s", RULES.read_text(), flags=re.M)
+    assert waits
+    (folder / "rules.yaml").write_text(impatient)
+    prometheus = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": ["rules.yaml"],
+        "scrape_configs": [{"job_name": "numl", "static_configs": [{"targets": targets}]}],
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]},
+    }
+    (folder / "prometheus.yaml").write_text(json.dumps(prometheus))
+    route = {
+        "receiver": "test",
+        "group_by": ["..."],
+        "group_wait": "0s",
+        "group_interval": "1s",
+    }
+    receivers = [{"name": "test", "webhook_configs": [{"url": webhook}]}]
+    (folder / "alertmanager.yaml").write_text(json.dumps({"route": route, "receivers": receivers}))
+
+
+@pytest.fixture(scope="module")
+def watched(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    """A server without healing, whose certificate is for a week, and an address without one.
+
+    Beside it runs an agent whose bucket is away.
+    """
+    programs = [shutil.which(name) for name in ("prometheus", "prometheus-alertmanager")]
+    if not all(programs):
+        lacking("no Prometheus (apt-get install prometheus prometheus-alertmanager)")
+    prometheus, alertmanager = map(str, programs)
+    folder = tmp_path_factory.mktemp("monitoring")
+    authority, now = Authority(folder, "site"), datetime.now(timezone.utc)
+    week = (now - timedelta(days=1), now + timedelta(days=7))
+    pair = authority.issue("127.0.0.1", valid=week)
+    tls = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
+    repository = folder / "models"
+    shutil.copytree(MODEL_REPOSITORY, repository)
+    free = free_ports()
+    exported, own, alerts = (f"127.0.0.1:{port}" for port in (free.http, free.grpc, free.metrics))
+    with ExitStack() as stack:
+        answer = kit.up("watched", "--no-heal", "--instances", "1", *tls)
+        stack.callback(kit.down, "watched")
+        url = f"grpcs://127.0.0.1:{answer['ports']['grpc']}"
+        others = free_ports()
+        nobody, agent = f"grpcs://127.0.0.1:{others.grpc}", f"127.0.0.1:{others.http}"
+        bucket = (f"s3://http://127.0.0.1:{others.metrics}/models", folder / "mirror")
+        mirror = (sys.executable, "-c", AGENT, *bucket, "--poll", "1", "--status-port", others.http)
+        keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        stack.enter_context(process(*mirror, cwd=CHECKOUT, env={**os.environ, **keys}, **silent))
+        asked = ("--url", url, "--url", nobody, "--ca", authority.file, "--repository", repository)
+        smoke = (sys.executable, "deploy/smoke.py", "--watch", "0.5", "--metrics", exported)
+        smoke = (*smoke, "--timeout", "60")  # what waits in a queue is not dead
+        pipe = {"cwd": CHECKOUT, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        watch = stack.enter_context(process(*smoke, *asked, **pipe))
+        found = Watched(
+            answer,
+            kit.folder("watched"),
+            repository,
+            watch,
+            exported,
+            url,
+            nobody,
+            authority.file,
+            agent,
+        )
+        webhook = stack.enter_context(receiver(found.delivered))
+        targets = [exported, f"127.0.0.1:{answer['ports']['metrics']}", agent]
+        configure(folder, targets, alerts, webhook)
+        quiet = {"cwd": folder, **silent}
+        listen = f"--web.listen-address={alerts}"
+        options = ("--config.file=alertmanager.yaml", "--storage.path=alerts", listen)
+        stack.enter_context(process(alertmanager, *options, "--cluster.listen-address=", **quiet))
+        listen = f"--web.listen-address={own}"
+        options = ("--config.file=prometheus.yaml", "--storage.tsdb.path=series", listen)
+        stack.enter_context(process(prometheus, *options, **quiet))
+        yield found
+
+
+def test_a_watch_of_several_servers_is_about_each_of_them(watched: Watched) -> None:
+    wanted = {
+        ("NumlCertificateExpires", watched.url),
+        (UNREACHABLE, watched.nobody),
+        ("NumlBucketAway", watched.agent),
+    }
+    until(lambda: wanted <= watched.delivered, DELIVERED_S, "the first alerts")
+    assert watched.delivered - wanted <= {
+        ("NumlNoRightAnswer", m) for m in watched.server["models"]
+    }
+    for model in watched.server["models"]:
+        state = f'numl_smoke_state{{model="{model}",server="{watched.url}",state="right"}}'
+        assert f"{state} 1.0" in watched.metrics()
+
+
+def test_every_metric_of_the_alerts_and_the_dashboard_is_there(watched: Watched) -> None:
+    shown = set(re.findall(r"^(\w+)[{ ]", watched.metrics(), re.M))
+    text = "\n".join([RULES.read_text(), *expressions()])
+    named = set(re.findall(r"\b(?:nv|nugraph|numl)_\w+", text))
+    assert len(named) > 15
+    assert named - shown == set()
+
+
+def test_a_long_queue_is_delivered_and_so_is_slowness(watched: Watched) -> None:
+    golden = read_golden(MODEL_REPOSITORY / "nugraph3/1/golden.npz")
+    tensors = []
+    for name, array in golden.inputs.items():
+        tensors.append(triton.InferInput(name, array.shape, np_to_triton_dtype(array.dtype)))
+        tensors[-1].set_data_from_numpy(array)
+    address = watched.url.removeprefix("grpcs://")
+    trusted = str(watched.authority)
+    with triton.InferenceServerClient(address, ssl=True, root_certificates=trusted) as client:
+        answers: SimpleQueue[Exception | None] = SimpleQueue()
+        for _ in range(BURST):
+            client.async_infer("nugraph3", tensors, lambda result, error: answers.put(error))
+        assert {answers.get(timeout=60) for _ in range(BURST)} == {None}
+    wanted = {("NumlQueueTime", "nugraph3"), ("NumlSlow", "nugraph3")}
+    until(lambda: wanted <= watched.delivered, DELIVERED_S, "the alerts")
+
+
+def test_what_readiness_does_not_show_is_delivered(watched: Watched) -> None:
+    """A dead model process, a model that is unloaded, and wrong values, of three models."""
+    before = set(watched.delivered)
+    server = psutil.Process(watched.server["server"]["pid"])
+    for stub in living_stubs(server):
+        if stub.model == "nugraph3":
+            os.kill(stub.process.pid, signal.SIGKILL)
+    shutil.rmtree(watched.folder / "model_repository/nugraph2_cpu")  # Triton polls this copy
+    golden = watched.repository / "nugraph2/1/golden.npz"
+    with np.load(golden) as arrays:
+        changed = {k: a + 0.01 if k.startswith("output/") else a for k, a in arrays.items()}
+    partial = golden.with_suffix(".partial.npz")
+    np.savez(partial, **changed)
+    partial.replace(golden)
+    wanted = {
+        ("NumlModelProcessDead", "nugraph3"),
+        ("NumlModelUnloaded", "nugraph2_cpu"),
+        ("NumlWrongValues", "nugraph2"),
+    }
+    until(lambda: wanted <= watched.delivered, DELIVERED_S, "the alerts")
+    assert get(f"http://127.0.0.1:{watched.server['ports']['http']}/v2/health/ready") == ""
+    # True as well: requests fail, and a Triton that unloads a model is not ready for a moment.
+    also = {("NumlRequestsFail", "nugraph3"), ("NumlServerNotReady", "nugraph2_cpu")}
+    assert watched.delivered - before - wanted <= also
+
+
+def test_the_watch_ends_well_when_it_is_told_to(watched: Watched) -> None:
+    watched.watch.send_signal(signal.SIGTERM)
+    said, _ = watched.watch.communicate(timeout=10)
+    assert watched.watch.returncode == 0, said
+    assert re.search(r"^\S+Z grpcs://\S+ nugraph2: wrong \(.* off by", said, re.M), said
+    assert "Traceback" not in said

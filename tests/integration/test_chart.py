@@ -1,0 +1,165 @@
+"""The rendered chart before checkov, KEDA's own schema and a real Prometheus.
+
+checkov takes as much room as the kit; with KEDA's schema it lives in a folder of its own, which
+the first test makes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.host.paths import CHECKOUT
+from tests.chart import CHART, SITES, find, render, render_text
+from tests.kit import lacking
+
+TOOLS = ("checkov==3.3.30", "cloudcoil-models-keda==2.16.1.0")
+ACCEPTED = {
+    "CKV_K8S_9": "sync has no readiness: a bucket that is away is no reason to stop serving",
+    "CKV_K8S_11": "a limit to the CPU throttles a pod while its node is idle",
+    "CKV_K8S_15": "an image by digest is the same on every node; a laptop has it loaded",
+    "CKV_K8S_40": "a high user id of its own is what OpenShift gives; a fixed one it refuses",
+    "CKV_K8S_43": "only a site knows its digest: image.digest",
+}
+
+
+@pytest.fixture(scope="session")
+def tools() -> Path:
+    """The folder of checkov's programs: half a minute the first time."""
+    folder = CHECKOUT / ".venv" / "chart-tools"
+    marker = folder / ".complete"
+    if not marker.exists() or marker.read_text() != " ".join(TOOLS):
+        venv = (sys.executable, "-m", "venv", "--clear", "--without-pip", folder)
+        subprocess.run(venv, check=True)
+        pip = (sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install")
+        quiet = ("--quiet", "--disable-pip-version-check", "--no-compile")
+        subprocess.run([*pip, *quiet, *TOOLS], check=True)
+        marker.write_text(" ".join(TOOLS))
+    return folder / "bin"
+
+
+def test_checkov_fails_nothing_but_what_is_listed(tools: Path, tmp_path: Path) -> None:
+    for name in ("gpu", "okd", "everything"):
+        (tmp_path / f"{name}.yaml").write_text(render_text(SITES[name]))
+    command = [tools / "checkov", "--directory", tmp_path, "--framework", "kubernetes"]
+    done = subprocess.run(
+        [*command, "--skip-download", "--output", "json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    report = json.loads(done.stdout)
+    assert report["summary"]["passed"] > 400
+    failed = {
+        (check["check_id"], check["check_name"], check["resource"])
+        for check in report["results"]["failed_checks"]
+        if check["check_id"] not in ACCEPTED
+    }
+    assert failed == set()
+    unneeded = set(ACCEPTED) - {c["check_id"] for c in report["results"]["failed_checks"]}
+    assert unneeded == set()
+
+
+def keda_takes(tools: Path, scaled: Mapping[str, Any]) -> bool:
+    script = (
+        "import json, sys\n"
+        "from cloudcoil.models.keda.v1alpha1 import ScaledObject\n"
+        "ScaledObject.model_validate(json.load(sys.stdin))\n"
+    )
+    done = subprocess.run(
+        [tools / "python", "-c", script],
+        input=json.dumps(scaled),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 or "ValidationError" in done.stderr, done.stderr
+    return done.returncode == 0
+
+
+def test_keda_takes_the_scaled_object(tools: Path) -> None:
+    scaled = find(render(SITES["everything"]), "ScaledObject")
+    assert keda_takes(tools, scaled)
+    aimless = {**scaled, "spec": {"triggers": scaled["spec"]["triggers"]}}
+    assert not keda_takes(tools, aimless)
+
+
+# What NVIDIA's example for autoscaling computes (triton-inference-server/server#8979).
+NVIDIA = (
+    "avg(delta(nv_inference_queue_duration_us[1m])"
+    " / (1 + delta(nv_inference_request_success[1m]))) by (pod)"
+)
+
+
+def test_prometheus_sees_the_queue_of_the_one_model_that_is_asked(tmp_path: Path) -> None:
+    """Three models; a request of one waits for 0.5 s, of the others there are none."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        lacking("promtool is missing: apt-get install --no-install-recommends prometheus")
+    [trigger] = find(render(SITES["everything"]), "ScaledObject")["spec"]["triggers"]
+    [rule] = yaml.safe_load((CHART / "adapter-values.yaml").read_text())["rules"]["custom"]
+    adapter = rule["metricsQuery"].replace("<<.LabelMatchers>>", 'namespace="physics"')
+    rules = {
+        "keda": trigger["metadata"]["query"],
+        "adapter": adapter.replace("<<.GroupBy>>", "pod"),
+        "nvidia": NVIDIA,
+    }
+    (tmp_path / "rules.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "groups": [
+                    {
+                        "name": "queue",
+                        "interval": "15s",
+                        "rules": [{"record": n, "expr": e} for n, e in rules.items()],
+                    }
+                ]
+            }
+        )
+    )
+    labels = 'namespace="physics",service="numl",pod="numl-0",version="1"'
+    series = []
+    for model, requests in (("nugraph2", 0), ("nugraph2_cpu", 0), ("nugraph3", 150)):
+        for metric, each in (("queue_duration_us", 500_000), ("request_success", 1)):
+            name = f'nv_inference_{metric}{{{labels},model="{model}"}}'
+            series.append({"series": name, "values": f"0+{requests * each}x40"})
+
+    def sample(name: str, value: float, of_pod: bool) -> dict[str, Any]:
+        labels = f'{name}{{pod="numl-0"}}' if of_pod else name
+        return {
+            "expr": f"round({name}, 1)",
+            "eval_time": "10m",
+            "exp_samples": [{"labels": labels.removeprefix(name) or "{}", "value": value}],
+        }
+
+    test = {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": "15s",
+        "tests": [
+            {
+                "interval": "15s",
+                "input_series": series,
+                "promql_expr_test": [
+                    sample("keda", 500, False),
+                    sample("adapter", 500, True),
+                    sample("nvidia", 166_389, True),  # in microseconds: a third
+                ],
+            }
+        ],
+    }
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
+    done = subprocess.run(
+        [promtool, "test", "rules", tmp_path / "test.yaml"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,88 @@
+"""What the README and docs/ show of a running server, done with one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.host.paths import CHECKOUT
+from tests.kit import Kit
+from tests.pages import PAGES, README, Line, blocks, numlkit
+
+EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
+# As tests/integration/test_tls.py, test_alerts.py and tests/containers/supply have them.
+ELSEWHERE = ("grpcs://", "--watch", "--verify")
+CHANGES = ("numlkit doctor --fix",)  # as tests/integration/test_doctor.py does
+ASKED = [
+    line
+    for line in numlkit("infer", "status", "logs", "smoke", "doctor")
+    if not any(word.startswith(ELSEWHERE) for word in line.words) and str(line) not in CHANGES
+]
+
+
+def _client_page() -> Path:
+    (page,) = (page for page in PAGES if page.name == "client.md")
+    return page
+
+
+@pytest.mark.parametrize("page", [README, _client_page()], ids=lambda page: page.name)
+def test_the_client_that_is_shown_gets_an_answer(demo: dict[str, Any], page: Path) -> None:
+    (code,) = blocks(page, "python")
+    assert "127.0.0.1:8001" in code
+    code = code.replace("127.0.0.1:8001", f"127.0.0.1:{demo['ports']['grpc']}")
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    if page == README:
+        assert [line.split()[0] for line in lines] == ["u", "u", "v", "v", "y", "y"]
+        assert all(0 <= int(line.strip("uvy []")) < 7 for line in lines[::2])
+        assert all(0 <= float(line.strip("uvy []")) <= 1 for line in lines[1::2])
+    else:
+        assert [len(line.split(", ")) for line in lines] == [7, 4]
+
+
+@pytest.mark.parametrize("line", ASKED, ids=str)
+def test_a_command_that_is_shown_does_its_work(
+    kit: Kit, demo: dict[str, Any], tmp_path: Path, line: Line
+) -> None:
+    shutil.copy(EVENTS, tmp_path / "my_events.h5")
+    (tmp_path / "scripts").symlink_to(CHECKOUT / "scripts")
+    (tmp_path / "deploy").symlink_to(CHECKOUT / "deploy")
+    ports = demo["ports"]
+    grpc = f"grpc://127.0.0.1:{ports['grpc']}"
+    words = [grpc if word == "grpc://127.0.0.1:8001" else word for word in line.words[1:]]
+    words = ["demo" if word in ("cpu-node", "gpvm") else word for word in words]
+    if "--url" not in words and words[0] not in ("infer", "doctor"):
+        words += ["--name", "demo"] if "--name" not in words else []
+    if words[0] == "infer" and "--url" not in words:
+        words += ["--name", "demo"]
+    done = subprocess.run(
+        [Path(sys.executable).with_name("numlkit"), *words],
+        cwd=tmp_path,
+        env={**kit.variables, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    # What doctor finds is about this host; that it looks and tells is what the page says.
+    assert done.returncode in ((0, 1) if words[0] == "doctor" else (0,)), done.stderr
+    assert done.stdout
+    for flag in ("--out", "--display"):
+        if flag in words:
+            assert (tmp_path / words[words.index(flag) + 1]).exists()
+
+
+def test_events_are_simulated_as_shown(kit: Kit, tmp_path: Path) -> None:
+    out = tmp_path / "more.h5"
+    done = kit.run("simulate_events", str(out), "--events", "20", script="scripts")
+    assert done.returncode == 0, done.stderr
+    assert out.exists()

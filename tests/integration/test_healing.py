@@ -1,0 +1,152 @@
+"""What happens to the rest of a server while a dead stub is replaced."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from deploy.client.probe import Probe, smoke
+from deploy.engines.server import Stub, living_stubs
+from deploy.engines.supervise import RETIRE_S
+from deploy.triton.golden import read_golden
+from deploy.triton.stage import VERSION
+from tests.kit import Kit, until
+
+HEALED_S = 60
+
+
+@pytest.fixture(scope="module")
+def pair(kit: Kit) -> Iterator[dict[str, Any]]:
+    """Two models with two instances each."""
+    yield kit.up("pair", "--models", "nugraph2_cpu,nugraph3", "--instances", "2")
+    kit.down("pair")
+
+
+def _stubs(answer: dict[str, Any], model: str, *, stopped: bool = False) -> list[Stub]:
+    """Return the stubs of a model, the youngest last."""
+    found = living_stubs(psutil.Process(answer["server"]["pid"]), stopped=stopped)
+    return sorted(
+        (stub for stub in found if stub.model == model), key=lambda stub: stub.process.started
+    )
+
+
+def _heals(kit: Kit) -> int:
+    return int(kit.json("status", "--name", "pair")["state"]["heals"])
+
+
+def _only_two_new(answer: dict[str, Any], model: str, before: list[Stub]) -> None:
+    def only_new() -> bool:
+        now = _stubs(answer, model, stopped=True)
+        return len(now) == 2 and not set(now) & set(before)
+
+    until(only_new, RETIRE_S + 10, "the end of what was replaced")
+
+
+def _healthy(kit: Kit, answer: dict[str, Any]) -> None:
+    status = kit.json("status", "--name", "pair")
+    assert status["ok"], status
+    assert status["state"]["server"] == answer["server"], "the server was not restarted"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_stub_that_dies_or_stops_is_replaced_and_no_other_model_is_touched(
+    kit: Kit, pair: dict[str, Any], number: signal.Signals
+) -> None:
+    heals, others = _heals(kit), _stubs(pair, "nugraph2_cpu")
+    before = _stubs(pair, "nugraph3")
+    os.kill(before[-1].process.pid, number)
+    until(lambda: _heals(kit) > heals, HEALED_S, "healing")
+    _only_two_new(pair, "nugraph3", before)
+    assert _stubs(pair, "nugraph2_cpu") == others
+    _healthy(kit, pair)
+
+
+def test_stubs_of_two_models_that_die_together_are_both_replaced(
+    kit: Kit, pair: dict[str, Any]
+) -> None:
+    heals = _heals(kit)
+    before = {model: _stubs(pair, model) for model in pair["models"]}
+    for stubs in before.values():
+        os.kill(stubs[-1].process.pid, signal.SIGKILL)
+    until(lambda: _heals(kit) > heals, HEALED_S, "healing")
+    for model, stubs in before.items():
+        _only_two_new(pair, model, stubs)
+    _healthy(kit, pair)
+
+
+def test_a_stub_that_dies_at_work_costs_other_clients_no_answer_of_the_living_one(
+    kit: Kit, pair: dict[str, Any]
+) -> None:
+    """Triton hands a dead stub one request a second until the model is loaded anew."""
+    golden = read_golden(kit.folder("pair") / "model_repository/nugraph3" / VERSION / "golden.npz")
+    probe, done = Probe(f"http://127.0.0.1:{pair['ports']['http']}"), threading.Event()
+    right, wrong = list[float](), list[str]()
+
+    def ask() -> None:
+        while not done.is_set():
+            result = smoke(probe, "nugraph3", golden)
+            if result.ok:
+                right.append(time.monotonic())
+            else:
+                wrong.append(result.words)
+
+    clients = [threading.Thread(target=ask) for _ in range(4)]
+    for client in clients:
+        client.start()
+    heals, before = _heals(kit), _stubs(pair, "nugraph3")
+    killed = time.monotonic()
+    try:
+        os.kill(before[-1].process.pid, signal.SIGKILL)
+        until(lambda: _heals(kit) > heals, HEALED_S, "healing")
+    finally:
+        healed = time.monotonic()
+        done.set()
+        for client in clients:
+            client.join()
+    assert [at for at in right if killed + 0.1 < at < healed], "the living one serves meanwhile"
+    assert all("is not healthy" in words for words in wrong), wrong
+    assert len(wrong) <= 2 + (healed - killed)
+    _only_two_new(pair, "nugraph3", before)
+    _healthy(kit, pair)
+
+
+def test_a_stub_that_dies_while_it_replaces_another_is_replaced_itself(
+    kit: Kit, pair: dict[str, Any]
+) -> None:
+    heals, before = _heals(kit), _stubs(pair, "nugraph3")
+    os.kill(before[-1].process.pid, signal.SIGKILL)
+
+    def replacing() -> bool:
+        return bool({*_stubs(pair, "nugraph3")} - {*before})
+
+    until(replacing, HEALED_S, "the new stubs")
+    time.sleep(0.2)  # Triton waits for one that dies earlier until its supervisor restarts it
+    os.kill(_stubs(pair, "nugraph3")[-1].process.pid, signal.SIGKILL)
+    until(lambda: _heals(kit) > heals, HEALED_S, "healing")
+    _only_two_new(pair, "nugraph3", before)
+    _healthy(kit, pair)
+
+
+def test_half_a_file_in_the_staged_copy_leaves_what_is_loaded_in_service(
+    kit: Kit, pair: dict[str, Any]
+) -> None:
+    weights = kit.folder("pair") / "model_repository/nugraph3" / VERSION / "weights.safetensors"
+    whole, before = weights.read_bytes(), _stubs(pair, "nugraph3")
+    weights.write_bytes(whole[: len(whole) // 2])
+    try:
+        log = kit.folder("pair") / "server.log"
+        until(lambda: "failed to load 'nugraph3'" in log.read_text(), HEALED_S, "the attempt")
+        assert kit.json("smoke", "--name", "pair")["ok"]
+        assert {*before} <= {*_stubs(pair, "nugraph3")}
+    finally:
+        weights.write_bytes(whole)
+    _only_two_new(pair, "nugraph3", before)
+    until(lambda: kit.json("status", "--name", "pair")["ok"], HEALED_S, "the good state")
+    _healthy(kit, pair)

@@ -1,0 +1,168 @@
+"""Publishing models to a real S3 service, and what a real Triton then serves."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from deploy.host.errors import PublishError
+from deploy.host.paths import CHECKOUT
+from deploy.publishing.destination import parse_destination
+from deploy.publishing.place import place_at
+from tests.bucket import ADMIN, READER, S3, bucket  # noqa: F401
+
+
+def run(
+    service: S3, command: str, *words: str, identity: tuple[str, str] = ADMIN, **more: str
+) -> dict[str, Any]:
+    """Run a command as a person with these credentials does; return its JSON and its status."""
+    done = subprocess.run(
+        [sys.executable, f"deploy/{command}.py", *words, "--json"],
+        cwd=CHECKOUT,
+        env={**os.environ, **service.variables(identity), **more},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {**json.loads(done.stdout), "status": done.returncode, "stderr": done.stderr}
+
+
+def test_what_is_published_is_there_whole_and_a_rollback_brings_the_old_back(
+    bucket: S3,  # noqa: F811
+) -> None:
+    place = bucket.destination("first")
+    shown = run(bucket, "publish", place, "--models", "nugraph3", "--dry-run")
+    assert (shown["status"], shown["changed"]) == (0, False), shown
+    assert bucket.contents("first") == {}
+    done = run(bucket, "publish", place, "--models", "nugraph3")
+    assert (done["status"], done["release"], done["models"]) == (0, "1", {"nugraph3": 1}), done
+    there = bucket.contents("first")
+    files = ("golden.npz", "model.json", "model.py", "weights.safetensors")
+    assert set(there) == {
+        "published.json",
+        "nugraph3/config.pbtxt",
+        *(f"nugraph3/1/{name}" for name in files),
+    }
+    for name in files:
+        path = CHECKOUT / "model_repository" / "nugraph3" / "1" / name
+        assert there[f"nugraph3/1/{name}"] == path.read_bytes()
+    again = run(bucket, "publish", place, "--models", "nugraph3")
+    assert (again["status"], again["changed"], again["bytes"]) == (0, False, 0), again
+    assert bucket.contents("first") == there
+    second = run(bucket, "publish", place, "--models", "nugraph3", "--instances", "1")
+    assert (second["release"], second["models"], second["bytes"]) == ("2", {"nugraph3": 1}, 0)
+    back = run(bucket, "rollback", place)
+    assert (back["status"], back["serving"], back["before"]) == (0, 1, 2), back
+    assert bucket.contents("first")["nugraph3/config.pbtxt"] == there["nugraph3/config.pbtxt"]
+    listed = run(bucket, "published", place)
+    assert [(e["release"], e["serving"]) for e in listed["releases"]] == [("1", True), ("2", False)]
+
+
+def test_who_may_only_read_can_list_and_is_told_that_the_service_denies_the_rest(
+    bucket: S3,  # noqa: F811
+) -> None:
+    place = bucket.destination("reader")
+    assert run(bucket, "published", place, identity=READER)["status"] == 0
+    denied = run(bucket, "publish", place, "--models", "nugraph3", identity=READER)
+    assert denied["status"] == 1
+    assert "the service denies it" in denied["error"]
+    assert READER[1] not in str(denied)
+    assert bucket.contents("reader") == {}
+
+
+def test_a_private_authority_is_trusted_by_its_path(bucket: S3) -> None:  # noqa: F811
+    place = bucket.destination("tls").replace(bucket.url, str(bucket.https))
+    trusted = run(bucket, "published", place, AWS_CA_BUNDLE=str(bucket.ca))
+    assert (trusted["status"], trusted["releases"]) == (0, []), trusted
+    refused = run(bucket, "published", place)
+    assert refused["status"] == 1
+    assert "is not trusted: unable to get local issuer certificate" in refused["error"]
+    assert refused["remedy"].startswith("AWS_CA_BUNDLE=FILE")
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "cause", "remedy"),
+    [
+        ("{url}/models", {"AWS_SECRET_ACCESS_KEY": "no"}, "the secret key is wrong", "AWS_SECRET"),
+        ("{url}/models", {"AWS_ACCESS_KEY_ID": "no"}, "does not know the access key", "AWS_ACCESS"),
+        ("{url}/another", {}, "there is no such bucket", "correct the name"),
+        ("http://127.0.0.1:9/models", {}, "http://127.0.0.1:9 does not answer", "check host, port"),
+        ("https://{address}/models", {}, "no TLS with https://127.0.0.1", "s3://http://"),
+        ("http://{tls}/models", {}, "does not answer", "http or https"),
+    ],
+)
+def test_what_cannot_be_reached_or_is_refused_is_said_in_a_line_without_keys(
+    place: str,
+    change: dict[str, str],
+    cause: str,
+    remedy: str,
+    bucket: S3,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {**bucket.variables(), **change}.items():
+        monkeypatch.setenv(name, value)
+    address, tls = (str(url).partition("//")[2] for url in (bucket.url, bucket.https))
+    url = place.format(url=bucket.url, address=address, tls=tls)
+    destination = parse_destination(f"s3://{url}")
+    with pytest.raises(PublishError) as raised:
+        place_at(destination).listing(None)
+    assert cause in raised.value.cause
+    assert remedy in (raised.value.remedy or "")
+    assert "\n" not in raised.value.cause
+    assert not any(key in str(raised.value) for key in (*ADMIN, *change.values()) if key != "no")
+
+
+def test_what_pods_serve_can_be_published_from_a_site_file(bucket: S3) -> None:  # noqa: F811
+    site = "deploy/sites/okd.toml"
+    shown = run(bucket, "publish", bucket.destination("okd"), site, "--dry-run")
+    assert (shown["status"], shown["changed"]) == (0, False), shown
+    assert bucket.contents("okd") == {}
+
+
+def test_a_configuration_names_its_version_the_images_environment_and_where_it_runs(
+    bucket: S3,  # noqa: F811
+) -> None:
+    place = bucket.destination("gpu")
+    models = ["--models", "nugraph3,nugraph2_cpu"]
+    done = run(bucket, "publish", place, "--gpu", "--instances", "3", *models)
+    assert (done["status"], done["models"]) == (0, {"nugraph2_cpu": 1, "nugraph3": 1}), done
+    there = bucket.contents("gpu")
+    on_gpu, on_cpu = (
+        text_format.Parse(there[f"{name}/config.pbtxt"].decode(), model_config_pb2.ModelConfig())
+        for name in ("nugraph3", "nugraph2_cpu")
+    )
+    for config in (on_gpu, on_cpu):
+        assert list(config.version_policy.specific.versions) == [1]
+        assert config.parameters["EXECUTION_ENV_PATH"].string_value == "/opt/numl/env"
+        assert "environment_digest" not in config.parameters
+        assert [group.count for group in config.instance_group] == [3]
+    kinds = model_config_pb2.ModelInstanceGroup
+    assert on_gpu.instance_group[0].kind == kinds.KIND_GPU
+    assert on_cpu.instance_group[0].kind == kinds.KIND_CPU
+
+
+def test_a_model_that_does_not_give_its_reference_output_is_not_published(
+    bucket: S3,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    wrong = tmp_path / "wrong"
+    shutil.copytree(CHECKOUT / "model_repository" / "nugraph3" / "1", wrong)
+    with np.load(wrong / "golden.npz") as arrays:
+        changed = {name: arrays[name] for name in arrays.files}
+    changed["output/x_semantic_u"] = changed["output/x_semantic_u"] + 1
+    np.savez(wrong / "golden.npz", **changed)
+    words = ["--models", "nugraph3", "--checkpoint", f"nugraph3={wrong}"]
+    refused = run(bucket, "publish", bucket.destination("wrong"), *words)
+    assert refused["status"] == 1
+    assert "x_semantic_u" in refused["error"]
+    assert bucket.contents("wrong") == {}

@@ -1,0 +1,337 @@
+"""A publish that is killed, or meets another, at each of its steps: against a real S3 service.
+
+What is published are small files, so that all steps can be tried; that models are verified first,
+and what a Triton makes of it, other tests show.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from tritonclient.grpc import model_config_pb2
+
+from deploy.artefacts.labels import Source
+from deploy.deployment.deployment import Deployment
+from deploy.engines.resolved import Resolved
+from deploy.host.console import Console
+from deploy.host.errors import PublishError
+from deploy.publishing.bucket import BucketPlace
+from deploy.publishing.destination import Bucket, parse_destination
+from deploy.publishing.models import LocalModel
+from deploy.publishing.place import Order, Outcome
+from deploy.publishing.pointer import Published, PublishedFile, read_pointer
+from tests.bucket import ADMIN, S3, bucket, juicefs  # noqa: F401
+
+NAMES = ("one", "two")
+# More requests than any publish makes.
+MANY = 100
+
+
+@pytest.fixture(scope="module")
+def without_conditions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with juicefs(tmp_path_factory.mktemp("juicefs")) as service:
+        yield service
+
+
+@pytest.fixture(params=["bucket", "without_conditions"], ids=["SeaweedFS", "JuiceFS"])
+def service(request: pytest.FixtureRequest) -> S3:
+    """Services with and without conditional writes."""
+    found: S3 = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(scope="module")
+def session() -> boto3.session.Session:
+    access, secret = ADMIN
+    return boto3.session.Session(access, secret, region_name="us-east-1")
+
+
+@pytest.fixture(autouse=True)
+def one_session(session: boto3.session.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read boto3's own files once, and not for each of hundreds of publishes."""
+    monkeypatch.setattr("boto3.session.Session", lambda: session)
+
+
+def local(folder: Path, content: str) -> dict[str, LocalModel]:
+    """Two models whose files hold ``content``, but for one that is the same in all."""
+    models = {}
+    for name in NAMES:
+        (folder / content / name).mkdir(parents=True)
+        files = {}
+        for file, text in (("model.py", "same"), ("weights", content)):
+            (folder / content / name / file).write_text(text)
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            files[file] = PublishedFile(sha256=digest, bytes=len(text))
+        config = model_config_pb2.ModelConfig(backend="python")
+        models[name] = LocalModel(config, folder / content / name, files)
+    return models
+
+
+@pytest.fixture
+def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """Publish a content; ``hook`` is called with the place before anything is asked."""
+    made = {content: local(tmp_path, content) for content in ("old", "new", "another")}
+
+    @contextmanager
+    def models(resolved: Resolved, _say: object) -> Iterator[dict[str, LocalModel]]:
+        yield made[resolved.deployment.name]
+
+    monkeypatch.setattr("deploy.publishing.bucket.verified_models", models)
+    # git is asked four times for each.
+    monkeypatch.setattr("deploy.publishing.bucket.find_source", lambda _: Source("abc", 0, ""))
+
+    def run(place: str, content: str, hook: Callable[[Any], None] | None = None) -> Outcome:
+        at = at_destination(place)
+        if hook is not None:
+            hook(at._store.client)
+        order = Order(Resolved(Deployment(name=content)))
+        return at.publish(order, Console("quiet"))
+
+    return run
+
+
+def at_destination(place: str) -> BucketPlace:
+    destination = parse_destination(place)
+    assert isinstance(destination, Bucket)
+    return BucketPlace(destination)
+
+
+def at_step(step: int, act: Callable[[], None]) -> Callable[[Any], None]:
+    """Return a hook: ``act`` is called at a step; steps are before and after each request."""
+
+    def hook(client: Any) -> None:
+        steps = itertools.count()
+
+        def count(**_: Any) -> None:
+            if next(steps) == step:
+                act()
+
+        client.meta.events.register_first("before-send.s3", count)
+        client.meta.events.register_first("needs-retry.s3", count)
+
+    return hook
+
+
+def in_child(action: Callable[[], object]) -> int:
+    """Run ``action`` in a process of its own; return its status, negative for a signal."""
+    child = os.fork()
+    if child == 0:
+        try:
+            action()
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def seen(service: S3, prefix: str) -> Published:
+    """Return what a fresh reader sees, all of which is there whole.
+
+    That is: of the pointer the release that serves, and of each configuration its version.
+    """
+    there = service.contents(prefix)
+    published = read_pointer(there["published.json"], prefix)
+    for release in published.releases:
+        for name, model in release.models.items():
+            for path, file in model.files.items():
+                content = there[f"{name}/{model.version}/{path}"]
+                assert hashlib.sha256(content).hexdigest() == file.sha256
+    named = {m.config.encode(): m for r in published.releases for m in r.models.values()}
+    for name in NAMES:
+        config = there[f"{name}/config.pbtxt"]
+        if config in named:
+            continue
+        # The release that was being brought when it was killed: it is whole, too.
+        version = published.last + 1
+        assert f"versions: {version}" in config.decode()
+        for path in ("model.py", "weights"):
+            assert f"{name}/{version}/{path}" in there
+    return published
+
+
+def test_a_publish_that_is_killed_at_any_step_leaves_the_old_release_and_can_be_repeated(
+    bucket: S3,  # noqa: F811
+    publish: Callable[..., Outcome],
+) -> None:
+    for step in range(MANY):
+        prefix = f"killed-{step}"
+        place = bucket.destination(prefix)
+        assert publish(place, "old").release == "1"
+        status = in_child(lambda: publish(place, "new", at_step(step, die)))  # noqa: B023
+        if status == 0:
+            break
+        assert status == -signal.SIGKILL
+        assert seen(bucket, prefix).serving in (1, 2)
+        killed_late = seen(bucket, prefix).serving == 2
+        again = publish(place, "new")
+        assert (again.release, again.changed) == ("2", not killed_late)
+        published = seen(bucket, prefix)
+        assert (published.serving, published.current.versions) == (2, {"one": 2, "two": 2})
+        assert at_destination(place).listing(None).problems == ()
+    assert 20 < step < MANY - 1
+    # Only the last step of all, after the answer to the last PUT, finds the new one serving.
+    assert killed_late
+
+
+def test_a_publish_that_was_killed_goes_on_at_a_service_without_conditional_writes_too(
+    without_conditions: S3,
+    publish: Callable[..., Outcome],
+) -> None:
+    place = without_conditions.destination("killed")
+    publish(place, "old")
+    # Before the second upload.
+    status = in_child(lambda: publish(place, "new", at_step(14, die)))
+    assert status == -signal.SIGKILL
+    assert seen(without_conditions, "killed").serving == 1
+    assert publish(place, "new").facts["uploaded"] == 3
+    assert seen(without_conditions, "killed").current.versions == {"one": 2, "two": 2}
+
+
+def test_a_rollback_that_is_killed_at_any_step_can_be_repeated(
+    bucket: S3,  # noqa: F811
+    publish: Callable[..., Outcome],
+) -> None:
+    place = bucket.destination("back")
+    publish(place, "old")
+    publish(place, "new")
+
+    def back(step: int) -> None:
+        at = at_destination(place)
+        at_step(step, die)(at._store.client)
+        at.rollback("1", dry_run=False)
+
+    for step in range(MANY):
+        status = in_child(lambda: back(step))  # noqa: B023
+        seen(bucket, "back")
+        assert at_destination(place).rollback("1", dry_run=False).release == "1"
+        assert seen(bucket, "back").serving == 1
+        assert at_destination(place).listing(None).problems == ()
+        at_destination(place).rollback("2", dry_run=False)
+        if status == 0:
+            break
+    assert 8 < step < MANY - 1
+
+
+def test_of_two_publishes_at_once_one_wins_whole_at_whatever_step_they_meet(
+    bucket: S3,  # noqa: F811
+    publish: Callable[..., Outcome],
+) -> None:
+    lost = 0
+    for step in range(MANY):
+        prefix = f"meet-{step}"
+        place = bucket.destination(prefix)
+        publish(place, "old")
+        met: list[Outcome] = []
+
+        def meet(place: str = place, met: list[Outcome] = met) -> None:
+            met.append(publish(place, "another"))
+
+        complaint = ""
+        try:
+            publish(place, "new", at_step(step, meet))
+        except PublishError as error:
+            complaint = error.cause
+        if not met:
+            break
+        published = seen(bucket, prefix)
+        if complaint:
+            assert "somebody else has published" in complaint
+            assert [release.number for release in published.releases] == [1, published.serving]
+            assert published.current.models["one"].files["weights"].bytes == len("another")
+            lost += 1
+        else:  # one after the other
+            assert (published.serving, len(published.releases)) == (3, 3)
+        there = bucket.contents(prefix)
+        for name, model in published.current.models.items():
+            assert there[f"{name}/config.pbtxt"].decode() == model.config
+    assert 20 < step < MANY - 1
+    assert lost > 10
+
+
+def test_numbers_are_not_given_again_after_a_rollback_and_a_prune(
+    service: S3,
+    publish: Callable[..., Outcome],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = service.destination("numbers")
+    publish(place, "old")
+    publish(place, "new")
+    at = at_destination(place)
+    at.rollback(None, dry_run=False)
+    kept = at.prune((), Console("quiet"), dry_run=False)
+    assert "name each server with --url" in kept.lines[0]
+    assert "one/2/weights" in service.contents("numbers")
+    # The server that is asked has what serves; that one is asked another test shows.
+    for name in ("read_goldens", "await_release"):
+        monkeypatch.setattr(f"deploy.publishing.bucket.{name}", lambda *_: {})
+    removed = at.prune(("http://127.0.0.1:1",), Console("quiet"), dry_run=False)
+    assert removed.facts["removed"] == 4
+    assert "one/2/weights" not in service.contents("numbers")
+    assert publish(place, "another").release == "3"
+    assert seen(service, "numbers").current.versions == {"one": 3, "two": 3}
+
+
+def test_what_was_published_before_is_not_uploaded_again(
+    bucket: S3,  # noqa: F811
+    publish: Callable[..., Outcome],
+) -> None:
+    place = bucket.destination("again")
+    publish(place, "old")
+    publish(place, "new")
+    back = publish(place, "old")
+    assert (back.release, back.facts["uploaded"]) == ("3", 0)
+    assert seen(bucket, "again").current.versions == {"one": 1, "two": 1}
+
+
+def test_publishing_what_is_there_writes_nothing(
+    bucket: S3,  # noqa: F811
+    publish: Callable[..., Outcome],
+) -> None:
+    place = bucket.destination("idle")
+    publish(place, "old")
+    requests: list[str] = []
+
+    def note(client: Any) -> None:
+        client.meta.events.register_first(
+            "before-send.s3", lambda request, **_: requests.append(request.method)
+        )
+
+    assert publish(place, "old", note).changed is False
+    assert set(requests) == {"GET"}
+    assert len(requests) == 2 + len(NAMES)
+
+
+def test_a_version_that_lost_a_file_is_a_problem_and_is_published_anew(
+    bucket: S3,  # noqa: F811
+    publish: Callable[..., Outcome],
+) -> None:
+    place = bucket.destination("lost")
+    publish(place, "old")
+    bucket.client().delete_object(Bucket="models", Key="lost/one/1/weights")
+    problems = at_destination(place).listing(None).problems
+    assert problems == ("release 1: one/1/weights is not there whole",)
+    assert publish(place, "old").facts["models"] == {"one": 2, "two": 1}
+
+
+def test_a_pointer_that_is_not_the_kits_is_left_alone(
+    bucket: S3,  # noqa: F811
+    publish: Callable[..., Outcome],
+) -> None:
+    key = "foreign/published.json"
+    bucket.client().put_object(Bucket="models", Key=key, Body=b'{"format": 7}')
+    with pytest.raises(PublishError, match="is not the kit's: format"):
+        publish(bucket.destination("foreign"), "old")
+    assert bucket.contents("foreign") == {"published.json": b'{"format": 7}'}

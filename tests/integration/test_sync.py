@@ -1,0 +1,289 @@
+"""A published bucket at a real service, the agent, and a real Triton that polls its folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from deploy.host.paths import CHECKOUT
+from tests.bucket import S3, seaweedfs
+from tests.certificates import Authority
+from tests.kit import until
+from tests.synced import MODELS, POLL_S, House, Load, Polling, Proxy, Publisher, Sync, make_house
+
+OUTAGE_S = 5 * POLL_S
+SERVES_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> House:
+    return make_house(tmp_path_factory.mktemp("versions"))
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"), "private")
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[S3]:
+    pair = authority.issue("127.0.0.1")
+    with seaweedfs(tmp_path_factory.mktemp("s3"), tls=pair) as service:
+        yield service
+
+
+@pytest.fixture
+def publisher(house: House, s3: S3, request: pytest.FixtureRequest) -> Publisher:
+    return Publisher(house, s3, re.sub(r"\W", "-", request.node.name))
+
+
+@pytest.fixture
+def sync(house: House, publisher: Publisher, tmp_path: Path) -> Iterator[Sync]:
+    agent = Sync(house, tmp_path / "mirror", publisher.url)
+    yield agent
+    if agent.process is not None:
+        agent.kill()
+
+
+def expected(house: House, version: int) -> dict[str, bytes]:
+    """Return a mirror's files, without the configurations."""
+    return {
+        f"{model}/{version}/{path.name}": path.read_bytes()
+        for model in MODELS
+        for path in (house.versions[version] / model).iterdir()
+    }
+
+
+def files(sync: Sync) -> dict[str, bytes]:
+    tree = sync.tree()
+    return {path: content for path, content in tree.items() if not path.endswith("/config.pbtxt")}
+
+
+def test_releases_come_and_go_under_load_and_a_bucket_that_is_away_harms_nobody(
+    house: House, tmp_path: Path
+) -> None:
+    server = Polling(house, tmp_path / "mirror" / "repository", tmp_path / "server.log")
+    server.start()
+    with seaweedfs(tmp_path / "s3") as s3:
+        publisher = Publisher(house, s3, "prod")
+        sync = Sync(house, tmp_path / "mirror", publisher.url, server.url)
+        sync.start()
+        assert server.health() == f"unhealthy: {server.repository} has no models yet\n"
+        publisher.publish(1, 1)
+        until(lambda: server.health().startswith("healthy: "), 60, "the first release serves")
+        load = Load(server)
+        took = []
+
+        def put_again(number: int, _version: int) -> float:
+            return publisher.serve(number)
+
+        try:
+            with load.running():
+                steps = ((2, 2, publisher.publish), (1, 1, put_again), (2, 2, put_again))
+                for number, version, put in steps:
+                    at = put(number, version)
+                    served = partial(load.first, version, at)
+                    until(lambda served=served: served() is not None, 30, "it serves")
+                    took.append((served() or at) - at)
+                    wanted = expected(house, version)
+                    until(lambda wanted=wanted: files(sync) == wanted, 10, "the old one is gone")
+                s3.process.kill()
+                s3.process.wait()
+                time.sleep(OUTAGE_S)
+                sync.kill()
+                sync.start()  # without a bucket
+                time.sleep(OUTAGE_S)
+                assert sync.metrics()["numl_sync_release"] == 2
+            assert sync.metrics()['numl_sync_failures_total{reason="bucket"}'] > 2
+            server.stop()
+            server.start()
+            until(lambda: server.health().startswith("healthy: "), 60, "started without a bucket")
+            again = Load(server)
+            with seaweedfs(tmp_path / "s3", s3_port=urlsplit(s3.url).port) as back, load.running():
+                publisher.s3 = back
+                with again.running():
+                    put = publisher.publish(3, 1)
+                    until(lambda: again.first(1, put) is not None, 30, "the bucket is used again")
+                    until(lambda: len(load.versions + again.versions) > 1000, 60, "1000 answers")
+            last = again.versions[-len(MODELS) :]
+        finally:
+            sync.kill()
+            server.stop()
+    assert load.wrong + again.wrong == []
+    assert {version for _, _, version in last} == {1}
+    assert max(took) < SERVES_S, took
+    print(f"\n{len(load.versions + again.versions)} right answers; new versions after {took}")
+
+
+def test_what_the_kit_publishes_is_mirrored(publisher: Publisher, sync: Sync) -> None:
+    def run(command: str, *flags: str) -> None:
+        words = [sys.executable, f"deploy/{command}.py", publisher.url, *flags, "--quiet"]
+        variables = {**os.environ, **publisher.s3.variables()}
+        subprocess.run(words, cwd=CHECKOUT, env=variables, check=True)
+        assert sync.once().returncode == 0
+
+    run("publish", "--models", ",".join(MODELS))
+    first = sync.tree()
+    assert files(sync) == expected(sync.house, 1)
+    assert b"/opt/numl/env" in first["nugraph3/config.pbtxt"]
+    run("publish", "--models", "nugraph3", "--instances", "1")
+    second = sync.tree()
+    assert {path for path in first if first[path] != second[path]} == {"nugraph3/config.pbtxt"}
+    run("rollback")
+    assert sync.tree() == first
+
+
+def test_an_idle_agent_asks_once_a_poll(publisher: Publisher, sync: Sync) -> None:
+    publisher.publish(1, 1)
+    proxy = Proxy(urlsplit(publisher.s3.url).port or 0)
+    sync.url = publisher.url.replace(publisher.s3.url, f"http://127.0.0.1:{proxy.port}")
+    sync.start()
+    until(lambda: files(sync) == expected(sync.house, 1), 30, "the release is here")
+    before = proxy.requests
+    time.sleep(10 * POLL_S)
+    assert 8 <= proxy.requests - before <= 11
+    proxy.close()
+
+
+def test_an_agent_that_is_killed_at_any_byte_goes_on_and_shows_only_whole_versions(
+    publisher: Publisher, sync: Sync, tmp_path: Path
+) -> None:
+    publisher.publish(1, 1)
+    assert sync.once().returncode == 0
+    publisher.publish(2, 2)
+    whole = sum(map(len, expected(sync.house, 2).values()))
+    proxy = Proxy(urlsplit(publisher.s3.url).port or 0)
+    sync.url = publisher.url.replace(publisher.s3.url, f"http://127.0.0.1:{proxy.port}")
+    for step in range(8):
+        proxy.most = (step + 1) * whole // 8
+        sync.start()
+        until(
+            lambda: proxy.sent >= proxy.most or files(sync) != expected(sync.house, 1),  # type: ignore[operator]
+            30,
+            "so many bytes",
+        )
+        sync.kill()
+        assert files(sync) == expected(sync.house, 1)
+    proxy.most = None
+    done = sync.once()
+    assert done.returncode == 0, done.stdout
+    assert files(sync) == expected(sync.house, 1) | expected(sync.house, 2)
+    # What had come was not fetched again: eight starts cost some buffers each, not the whole.
+    assert proxy.sent < 2 * whole, proxy.sent / whole
+    proxy.close()
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"weights": b"x" * 10}, r"nugraph2_cpu/2/weights.safetensors has 10 bytes"),
+        ({"model": b""}, r"nugraph2_cpu/2/model.json has 0 bytes, published.json says \d+"),
+    ],
+)
+def test_a_release_whose_files_are_not_the_published_ones_is_refused(
+    publisher: Publisher, sync: Sync, changed: dict[str, bytes], reason: str
+) -> None:
+    publisher.publish(1, 1)
+    assert sync.once().returncode == 0
+    publisher.publish(2, 2, **changed)
+    done = sync.once()
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert re.fullmatch(rf"sync: refused: release 2: {reason}.*; release 1 goes on", lines[-1])
+    assert files(sync) == expected(sync.house, 1)
+
+
+def test_a_release_that_gives_other_answers_is_refused(
+    publisher: Publisher, sync: Sync, tmp_path: Path
+) -> None:
+    publisher.publish(1, 1)
+    assert sync.once().returncode == 0
+    versions = dict(publisher.house.versions)
+    wrong = shutil.copytree(versions[2], tmp_path / "wrong")
+    shutil.copy(versions[1] / "nugraph3" / "golden.npz", wrong / "nugraph3" / "golden.npz")
+    publisher.house = House(
+        publisher.house.environment, publisher.house.distribution, publisher.house.agent,
+        {**versions, 2: wrong},
+    )  # fmt: skip
+    publisher.publish(2, 2)
+    done = sync.once()
+    assert done.returncode == 1
+    assert (
+        "refused: release 2: nugraph3-2 does not give its golden answer here: wrong answer: "
+        in (done.stdout)
+    )
+    assert files(sync) == expected(sync.house, 1)
+
+
+def test_what_a_bucket_says_that_cannot_be_read_is_one_line(
+    publisher: Publisher, sync: Sync
+) -> None:
+    cases = {
+        "has no published.json: numlkit publish writes it": {},
+        "may not be read with these credentials: ": {"AWS_SECRET_ACCESS_KEY": "wrong"},
+        "no credentials: set AWS_ACCESS_KEY_ID": {
+            "AWS_ACCESS_KEY_ID": "",
+            "AWS_SECRET_ACCESS_KEY": "",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        },
+    }
+    for reason, variables in cases.items():
+        sync.variables = variables
+        done = sync.once()
+        assert (done.returncode, done.stdout.count("\n"), done.stderr) == (1, 1, "")
+        assert reason in done.stdout
+        assert done.stdout.endswith("; no release yet\n")
+
+
+def test_a_service_of_a_private_authority_is_named_by_a_path(
+    publisher: Publisher, sync: Sync, authority: Authority, tmp_path: Path
+) -> None:
+    publisher.publish(1, 1)
+    sync.url = publisher.url.replace(publisher.s3.url, str(publisher.s3.https))
+    for variables, reason in (
+        (
+            {},
+            ": its certificate is refused: unable to get local issuer certificate; AWS_CA_BUNDLE ",
+        ),
+        ({"AWS_CA_BUNDLE": str(tmp_path / "none.pem")}, "/none.pem: no such file; no release yet"),
+    ):
+        sync.variables = variables
+        done = sync.once()
+        assert (done.returncode, done.stdout.count("\n"), done.stderr) == (1, 1, "")
+        assert reason in done.stdout
+    sync.variables = {"AWS_CA_BUNDLE": str(authority.file)}
+    done = sync.once()
+    assert done.returncode == 0, done.stdout
+    assert files(sync) == expected(sync.house, 1)
+
+
+def test_a_stop_is_at_once_and_a_second_agent_is_refused(publisher: Publisher, sync: Sync) -> None:
+    publisher.publish(1, 1)
+    sync.start()
+    until(lambda: files(sync) == expected(sync.house, 1), 30, "the release is here")
+    second = sync.once()
+    assert second.returncode == 2
+    assert second.stdout.endswith(": another sync agent is at work in it\n")
+    started = time.monotonic()
+    assert sync.kill(signal.SIGTERM) == 0
+    assert time.monotonic() - started < 2
+
+
+def test_nothing_but_the_two_kinds_of_objects_is_asked_for(
+    publisher: Publisher, sync: Sync
+) -> None:
+    # The identity in these tests may list; a site's may not be allowed to.
+    publisher.publish(1, 1)
+    source = Path(sync.house.agent, "numl_sync", "bucket.py").read_text()
+    assert re.findall(r"_made\.(\w+)\(", source) == ["get_object"]

@@ -1,0 +1,376 @@
+"""A published bucket, the sync agent and a server that polls its folder, for tests."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tritonclient.http as triton_http
+from google.protobuf import text_format
+
+from deploy.environment.agent import agent_folder
+from deploy.environment.environment import Environment, plan_environment
+from deploy.host.paths import MODEL_REPOSITORY, cache_folder
+from deploy.triton.command import server_arguments, server_environment
+from deploy.triton.config import LaunchSettings
+from deploy.triton.distribution import TritonDistribution, ensure_distribution
+from deploy.triton.golden import GoldenEvent, difference, read_golden
+from deploy.triton.release import find_release
+from deploy.triton.stage import plan_models
+from tests.bucket import BUCKET, READER, S3
+from tests.kit import free_ports, until
+
+MODELS = ("nugraph2_cpu", "nugraph3")
+POLL_S = 0.5
+
+# Other weights of the same network, with the answers that belong to them.
+_ALTER = """
+import hashlib, json, sys
+from pathlib import Path
+import numpy as np
+from numl_serving.golden import Golden, read_golden, write_golden
+from numl_serving.runtime import Runtime
+folder = Path(sys.argv[1])
+weights = folder / "weights.safetensors"
+content = weights.read_bytes()
+begin = 8 + int.from_bytes(content[:8], "little")
+changed = content[:begin] + (np.frombuffer(content[begin:], np.float32) * np.float32(0.9)).tobytes()
+weights.write_bytes(changed)
+card = json.loads((folder / "model.json").read_text())
+card["weights"]["sha256"] = hashlib.sha256(changed).hexdigest()
+(folder / "model.json").write_text(json.dumps(card))
+event = read_golden(folder / "golden.npz").event
+write_golden(folder / "golden.npz", Golden(event, Runtime.load(folder).infer(event)))
+"""
+
+
+@dataclass(frozen=True)
+class House:
+    """What servers and agents are made of on this host: the same as in the image."""
+
+    environment: Environment
+    distribution: TritonDistribution
+    agent: Path
+    versions: Mapping[int, Path]
+
+    def golden(self, model: str, version: int) -> GoldenEvent:
+        return read_golden(self.versions[version] / model / "golden.npz")
+
+
+def make_house(folder: Path) -> House:
+    """Make two versions of all models in a folder; 1 is the one in this repository."""
+
+    def say(_line: str) -> None:
+        pass
+
+    environment = plan_environment("serving").make(say)
+    release = find_release("24.10")
+    distribution = ensure_distribution(
+        cache_folder(), release, environment.interpreter.short_version, say
+    )
+    versions = {number: folder / f"version-{number}" for number in (1, 2)}
+    for number, place in versions.items():
+        for model in MODELS:
+            shutil.copytree(
+                MODEL_REPOSITORY / model / "1", place / model,
+                ignore=shutil.ignore_patterns("__pycache__"),
+            )  # fmt: skip
+            if number == 2:
+                command = [environment.python, "-IBc", _ALTER, place / model]
+                subprocess.run(command, check=True)
+    return House(environment, distribution, agent_folder(environment, say), versions)
+
+
+@dataclass
+class Publisher:
+    """Writes what ``numlkit publish`` writes, in the same order.
+
+    Attributes:
+        environment: Where the server finds the models' environment; None: on this host.
+    """
+
+    house: House
+    s3: S3
+    prefix: str
+    environment: Path | None = None
+    releases: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return self.s3.destination(self.prefix)
+
+    def put(self, path: str, content: bytes) -> None:
+        key = f"{self.prefix}/{path}"
+        self.s3.client().put_object(Bucket=BUCKET, Key=key, Body=content)
+
+    def publish(self, number: int, version: int, **changed: bytes) -> float:
+        """Publish a version of all models; return when its last PUT was answered.
+
+        Args:
+            changed: What lies in the bucket instead of a file that is named, by its stem.
+        """
+        models: dict[str, Any] = {}
+        for model in MODELS:
+            files = {}
+            for path in sorted((self.house.versions[version] / model).iterdir()):
+                content = path.read_bytes()
+                digest = hashlib.sha256(content).hexdigest()
+                files[path.name] = {"sha256": digest, "bytes": len(content)}
+                content = changed.get(path.stem, content)
+                self.put(f"{model}/{version}/{path.name}", content)
+            config = self._config(model, version)
+            self.put(f"{model}/config.pbtxt", config.encode())
+            models[model] = {"version": version, "config": config, "files": files}
+        self.releases.append({"number": number, "models": models})
+        self.serve(number)
+        return time.monotonic()
+
+    def serve(self, number: int) -> float:
+        """Have a release serve; return when the last PUT was answered."""
+        said = {"format": 1, "serving": number, "releases": self.releases}
+        self.put("published.json", json.dumps(said).encode())
+        return time.monotonic()
+
+    def _config(self, model: str, version: int) -> str:
+        settings = LaunchSettings(self.environment or self.house.environment.folder, {}, 1)
+        config = plan_models(MODEL_REPOSITORY, [model], settings, {})[0].config
+        config.version_policy.specific.versions.append(version)
+        return str(text_format.MessageToString(config))
+
+
+@dataclass
+class Sync:
+    """The agent, as a process that reads with an identity that may not write."""
+
+    house: House
+    folder: Path
+    url: str
+    server: str = "http://127.0.0.1:9"
+    variables: Mapping[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[str] | None = None
+    status_port: int = field(default_factory=lambda: free_ports().http)
+
+    @property
+    def log(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    def command(self, *flags: str) -> list[str]:
+        return [
+            *(str(self.house.environment.python), "-IB", str(self.house.agent)),
+            *(self.url, str(self.folder), f"--poll={POLL_S}", f"--server={self.server}", *flags),
+        ]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        keys = {"AWS_ACCESS_KEY_ID": READER[0], "AWS_SECRET_ACCESS_KEY": READER[1]}
+        return {"PATH": os.environ["PATH"], **keys, **self.variables}
+
+    def once(self) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command("--once"), env=self.environment, capture_output=True, text=True,
+            check=False, timeout=60,
+        )  # fmt: skip
+
+    def start(self) -> None:
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                self.command(f"--status-port={self.status_port}"),
+                env=self.environment, stdout=log, stderr=log, text=True,
+            )  # fmt: skip
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(timeout=10)
+
+    def lines(self) -> list[str]:
+        return self.log.read_text().splitlines()
+
+    def metrics(self) -> dict[str, float]:
+        address = f"http://127.0.0.1:{self.status_port}/metrics"
+        with urllib.request.urlopen(address, timeout=5) as answer:
+            return {
+                name: float(value)
+                for name, value in re.findall(r"^(\w+\S*) (\S+)$", answer.read().decode(), re.M)
+            }
+
+    def tree(self) -> dict[str, bytes]:
+        """Return what the server can see."""
+        top = self.folder / "repository"
+        return {
+            path.relative_to(top).as_posix(): path.read_bytes()
+            for path in sorted(top.rglob("*"))
+            if path.is_file() and path.name != "__pycache__"
+        }
+
+
+@dataclass
+class Polling:
+    """A Triton of this host that polls a folder as the image's does."""
+
+    house: House
+    repository: Path
+    log: Path
+    http: int = field(default_factory=lambda: free_ports().http)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.http}"
+
+    def start(self) -> None:
+        self.repository.mkdir(parents=True, exist_ok=True)
+        ports = free_ports().model_copy(update={"http": self.http})
+        distribution = self.house.distribution
+        command = server_arguments(
+            distribution=distribution, repository=self.repository, listen="127.0.0.1", ports=ports,
+            shm_prefix=f"numlkit-test-sync-{self.http}-", identity="sync",
+        )  # fmt: skip
+        variables = server_environment(
+            distribution=distribution, threads=1, inherited=os.environ, devices={}
+        )
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, env=variables, stdout=log, stderr=log)
+        until(lambda: self.answers("/v2/health/live"), 60, "the server lives")
+
+    def stop(self) -> None:
+        assert self.process is not None
+        self.process.terminate()
+        self.process.wait(timeout=60)
+
+    def answers(self, path: str) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}{path}", timeout=5):
+                return True
+        except OSError:
+            return False
+
+    def health(self) -> str:
+        """Return what the image's check says."""
+        words = ["-IB", "-m", "numl_serving.health", "--port", str(self.http)]
+        command = [self.house.environment.python, *words, self.repository]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+@dataclass
+class Load:
+    """Clients that ask all the time; every answer must be right for one of the versions."""
+
+    server: Polling
+    clients: int = 2
+    versions: list[tuple[float, str, int]] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    @contextmanager
+    def running(self) -> Iterator[Load]:
+        threads = [threading.Thread(target=self._ask) for _ in range(self.clients)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self._ended.set()
+            for thread in threads:
+                thread.join()
+
+    def first(self, version: int, after: float) -> float | None:
+        """Return when the last of the models first answered with a version, after a time."""
+        seen = {}
+        for at, model, found in list(self.versions):
+            if at > after and found == version:
+                seen.setdefault(model, at)
+        return max(seen.values()) if len(seen) == len(MODELS) else None
+
+    def _ask(self) -> None:
+        house = self.server.house
+        golden = {
+            (model, version): house.golden(model, version)
+            for model in MODELS
+            for version in house.versions
+        }
+        with triton_http.InferenceServerClient(f"127.0.0.1:{self.server.http}") as client:
+            while not self._ended.is_set():
+                for model in MODELS:
+                    event = golden[model, 1]
+                    try:
+                        answer = client.infer(model, _inputs(event))
+                    except Exception as error:  # whatever a client could meet
+                        self.wrong.append(f"{model}: {error}")
+                        continue
+                    arrays = {name: answer.as_numpy(name) for name in event.outputs}
+                    found = [
+                        version
+                        for version in house.versions
+                        if difference(golden[model, version], arrays) is None
+                    ]
+                    if len(found) == 1:
+                        self.versions.append((time.monotonic(), model, found[0]))
+                    else:
+                        self.wrong.append(f"{model}: right for versions {found}")
+
+
+def _inputs(event: GoldenEvent) -> list[Any]:
+    inputs = []
+    for name, array in event.inputs.items():
+        kind = {np.dtype(np.float32): "FP32", np.dtype(np.int32): "INT32"}[array.dtype]
+        tensor = triton_http.InferInput(name, list(array.shape), kind)
+        tensor.set_data_from_numpy(np.ascontiguousarray(array))
+        inputs.append(tensor)
+    return inputs
+
+
+class Proxy:
+    """Passes connections on to a service, counts requests, and can stop after so many bytes."""
+
+    def __init__(self, target: int) -> None:
+        self.requests = 0
+        self.sent = 0
+        self.most: int | None = None
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                return
+            for pair in ((client, server, False), (server, client, True)):
+                threading.Thread(target=self._pass, args=pair, daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, back: bool) -> None:
+        try:
+            while data := source.recv(8192):
+                if back:
+                    while self.most is not None and self.sent >= self.most:
+                        time.sleep(0.02)
+                    self.sent += len(data)
+                else:
+                    self.requests += len(re.findall(rb"^(?:GET|HEAD|PUT|POST) /", data, re.M))
+                target.sendall(data)
+        except OSError:
+            pass
+        for end in (source, target):
+            end.close()

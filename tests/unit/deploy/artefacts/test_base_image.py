@@ -1,0 +1,204 @@
+"""The ways to a base.
+
+The registries of the real bases cannot be reached from where the tests run everywhere, so an
+engine that answers for them is played here; a registry on loopback is asked in tests/containers.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import docker
+import pytest
+from docker.errors import APIError, ImageNotFound
+
+from deploy.artefacts.base_image import base_name, bootstrap_command, debian_tar, ensure_base
+from deploy.host.errors import BuildError
+
+DEBIAN = base_name("slim", "24.10")
+NVIDIA = base_name("ngc", "24.10")
+DIGEST = "sha256:" + "d" * 64
+UNREACHABLE = 'Get "https://registry-1.docker.io/v2/": no such host'
+
+
+class Engine:
+    """Holds some images, and a registry that holds others or does not answer."""
+
+    def __init__(self, *there: str, registry: tuple[str, ...] | None = None) -> None:
+        self.there = set(there)
+        self.registry = registry
+        self.cut_off = False
+        self.pulled: list[str] = []
+        self.imported: list[str] = []
+        self.api = SimpleNamespace(
+            pull=self._pull, import_image_from_file=self._import_image_from_file
+        )
+        self.images = SimpleNamespace(get=self._get)
+
+    def _pull(
+        self, repository: str, tag: str, stream: bool, decode: bool
+    ) -> Iterator[dict[str, str]]:
+        assert stream
+        assert decode
+        name = f"{repository}{'@' if tag.startswith('sha256:') else ':'}{tag}"
+        self.pulled.append(name)
+        if self.registry is None or name not in self.registry:
+            raise APIError("500 Server Error", explanation=UNREACHABLE)
+        return self._layers(name)
+
+    def _layers(self, name: str) -> Iterator[dict[str, str]]:
+        yield {"status": f"Pulling from {name}", "id": "latest"}
+        if self.cut_off:
+            yield {"error": "unexpected EOF", "errorDetail": "..."}
+            return
+        yield {"status": "Pull complete", "id": "5a37"}
+        self.there.add(name)
+
+    def _import_image_from_file(
+        self, filename: str, repository: str, tag: str, changes: list[str]
+    ) -> None:
+        assert Path(filename).is_file()
+        assert changes[0].startswith("ENV PATH=")
+        self.imported.append(f"{repository}:{tag}")
+        self.there.add(f"{repository}:{tag}")
+
+    def _get(self, name: str) -> Any:
+        if name not in self.there:
+            raise ImageNotFound(name)
+        digests = [f"elsewhere/debian@sha256:{'e' * 64}"]
+        if self.registry:
+            digests += [f"debian@{DIGEST}", f"nvcr.io/nvidia/tritonserver@{DIGEST}"]
+        return SimpleNamespace(id="sha256:image", attrs={"RepoDigests": digests})
+
+    @property
+    def client(self) -> docker.DockerClient:
+        return cast(docker.DockerClient, self)
+
+
+def say(_text: str) -> None:
+    pass
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An mmdebstrap that takes no minute: each test writes what it does."""
+    path = tmp_path / "bin" / "mmdebstrap"
+    path.parent.mkdir()
+    path.touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
+    return path
+
+
+def test_the_names_of_the_bases() -> None:
+    assert DEBIAN == "docker.io/library/debian:bookworm-slim"
+    assert NVIDIA == "nvcr.io/nvidia/tritonserver:24.10-py3"
+
+
+def test_the_registry_s_newest_is_taken(tmp_path: Path) -> None:
+    engine = Engine(DEBIAN, registry=(DEBIAN,))
+    base = ensure_base(engine.client, name=DEBIAN, digest=None, cache=tmp_path, say=say)
+    assert engine.pulled == [DEBIAN]
+    assert (base.reference, base.name, base.digest) == (DEBIAN, DEBIAN, DIGEST)
+
+
+def test_a_pull_tells_of_its_progress(tmp_path: Path) -> None:
+    told: list[str] = []
+    engine = Engine(registry=(NVIDIA,))
+    ensure_base(engine.client, name=NVIDIA, digest=None, cache=tmp_path, say=told.append)
+    assert told[-1] == "pulling nvcr.io/nvidia/tritonserver: 5a37 pull complete"
+
+
+def test_a_pull_that_is_cut_off_is_no_pull(tmp_path: Path) -> None:
+    engine = Engine(registry=(NVIDIA,))
+    engine.cut_off = True
+    with pytest.raises(BuildError, match=r"cannot pull .*: unexpected EOF"):
+        ensure_base(engine.client, name=NVIDIA, digest=None, cache=tmp_path, say=say)
+
+
+def test_a_digest_names_the_base(tmp_path: Path) -> None:
+    pinned = f"nvcr.io/nvidia/tritonserver@{DIGEST}"
+    engine = Engine(registry=(pinned,))
+    base = ensure_base(engine.client, name=NVIDIA, digest=DIGEST, cache=tmp_path, say=say)
+    assert (base.reference, base.name, base.digest) == (pinned, NVIDIA, DIGEST)
+
+
+def test_without_a_registry_the_one_in_the_engine_serves(tmp_path: Path) -> None:
+    base = ensure_base(Engine(NVIDIA).client, name=NVIDIA, digest=None, cache=tmp_path, say=say)
+    assert (base.reference, base.digest) == (NVIDIA, "sha256:image")
+
+
+@pytest.mark.parametrize(("name", "digest"), [(NVIDIA, None), (NVIDIA, DIGEST), (DEBIAN, DIGEST)])
+def test_what_cannot_be_made_here_is_refused_in_a_line(
+    tmp_path: Path, name: str, digest: str | None
+) -> None:
+    with pytest.raises(BuildError, match=r"cannot pull .*no such host$") as caught:
+        ensure_base(Engine().client, name=name, digest=digest, cache=tmp_path, say=say)
+    assert caught.value.remedy is not None
+    assert "docker load" in caught.value.remedy
+
+
+def test_a_debian_made_earlier_is_taken_again(tmp_path: Path, program: Path) -> None:
+    program.write_text('#!/bin/sh\nfor last; do :; done\necho >>"$last"\n')
+    tar = debian_tar(tmp_path, say)
+    program.write_text("#!/bin/sh\nexit 1\n")
+    assert debian_tar(tmp_path, say) == tar
+
+
+def test_a_debian_made_here_is_called_by_its_content_on_every_machine(
+    tmp_path: Path, program: Path
+) -> None:
+    program.write_text('#!/bin/sh\nfor last; do :; done\nprintf abc >"$last"\n')
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    name = f"numlkit/debian:bookworm-{digest[:12]}"
+    for cache in ("one", "other"):
+        engine = Engine()
+        base = ensure_base(engine.client, name=DEBIAN, digest=None, cache=tmp_path / cache, say=say)
+        assert (base.reference, base.name, base.digest) == (name, name, f"sha256:{digest}")
+        assert engine.there == {name}
+    again = ensure_base(engine.client, name=DEBIAN, digest=None, cache=tmp_path / cache, say=say)
+    assert (again, engine.imported) == (base, [name])
+
+
+def test_a_missing_mmdebstrap_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        BuildError, match="mmdebstrap, which would make one, is not installed"
+    ) as caught:
+        debian_tar(tmp_path, say)
+    assert caught.value.remedy == "sudo apt-get install mmdebstrap (Debian, Ubuntu)"
+
+
+def test_a_failed_mmdebstrap_gives_its_reason_and_leaves_nothing(
+    tmp_path: Path, program: Path
+) -> None:
+    program.write_text('#!/bin/sh\necho "I: begins" >&2; echo "E: no mirror" >&2; exit 25\n')
+    with pytest.raises(BuildError, match="cannot make a minimal Debian: no mirror"):
+        debian_tar(tmp_path, say)
+    assert [path.suffix for path in (tmp_path / "bases").iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "E: unable to pick chroot mode automatically (use --mode for manual selection)",
+        "W: /etc/subuid is empty\nE: failed to parse /etc/subuid and /etc/subgid",
+    ],
+)
+def test_a_user_without_subordinate_ids_is_told_how_to_get_them(
+    tmp_path: Path, program: Path, said: str
+) -> None:
+    program.write_text(f"#!/bin/sh\necho '{said}' >&2; exit 1\n")
+    with pytest.raises(BuildError, match=r"no subordinate user ids$") as caught:
+        debian_tar(tmp_path, say)
+    assert caught.value.remedy is not None
+    assert caught.value.remedy.startswith("sudo usermod --add-subuids ")
+
+
+def test_the_minimal_debian_has_no_package_manager_s_interpreter_and_no_name_of_this_host() -> None:
+    command = bootstrap_command()
+    packages = next(w for w in command if w.startswith("--include=")).partition("=")[2].split(",")
+    assert {"bash", "coreutils", "libstdc++6"} <= set(packages)
+    assert not {"apt", "perl", "perl-base", "python3"} & set(packages)
+    assert any("etc/hostname" in word and "etc/resolv.conf" in word for word in command)
+    assert command[-2:] == ("bookworm", "-")

@@ -1,0 +1,136 @@
+"""Around the artefacts: the manifest, the steps, which source they are made from."""
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deploy.artefacts.build import Steps, check_libc
+from deploy.artefacts.context import launch_settings
+from deploy.artefacts.labels import find_source, published
+from deploy.artefacts.manifest import Artefact, read_manifest, record
+from deploy.environment.environment import plan_environment
+from deploy.host.cli import describe_os_error
+from deploy.host.console import Console
+from deploy.host.errors import BuildError
+from deploy.triton.config import GpuInstances, LaunchSettings
+from deploy.triton.release import find_release
+
+
+def _artefact(name: str, kind: str = "env", sha256: str = "0") -> Artefact:
+    return Artefact.model_validate(
+        {"kind": kind, "name": name, "bytes": 1, "sha256": sha256, "created": 0}
+        | {"inputs": {}, "steps": {"pack": 1.5}}
+    )
+
+
+def test_a_build_replaces_its_own_entries_and_keeps_those_whose_files_are_there(
+    tmp_path: Path,
+) -> None:
+    for name in ("a.tar.gz", "b.tar.gz"):
+        (tmp_path / name).touch()
+    old = [_artefact("a.tar.gz"), _artefact("b.tar.gz"), _artefact("gone"), _artefact("i", "image")]
+    for artefact in old:
+        record(tmp_path, artefact)
+    record(tmp_path, _artefact("a.tar.gz", sha256="1"))
+    found = {(a.kind, a.name): a.sha256 for a in read_manifest(tmp_path).artefacts}
+    assert found == {("env", "a.tar.gz"): "1", ("env", "b.tar.gz"): "0", ("image", "i"): "0"}
+
+
+def test_a_manifest_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"format": 7}))
+    with pytest.raises(BuildError, match=r"manifest\.json: not a manifest of this kit"):
+        read_manifest(tmp_path)
+
+
+def test_a_failed_step_is_not_counted(tmp_path: Path) -> None:
+    steps = Steps(Console("quiet"))
+    with steps.step("first", tmp_path):
+        pass
+    with pytest.raises(BuildError), steps.step("second", tmp_path):
+        raise BuildError("no")
+    assert list(steps.seconds) == ["first"]
+
+
+def test_a_full_disk_is_named_by_the_folder_where_the_system_names_no_file(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OSError, match="No space left") as caught,
+        Steps(Console("quiet")).step("pack", tmp_path),
+        Path("/dev/full").open("wb", buffering=0) as full,
+    ):
+        full.write(b"x")
+    error = describe_os_error(caught.value)
+    assert error.cause == f"disk full: {tmp_path}: No space left on device"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    for words in (
+        ["init", "-q"],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "x"],
+    ):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    return tmp_path
+
+
+def test_a_build_is_given_the_commits_time(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    show = ["git", "-C", str(checkout), "log", "-1", "--format=%H %ct"]
+    commit, time = subprocess.run(show, capture_output=True, text=True, check=True).stdout.split()
+    source = find_source(checkout)
+    assert (source.revision, source.epoch) == (commit, int(time))
+
+
+def test_the_time_can_be_given(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    assert find_source(checkout).epoch == 1_700_000_000
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "soon")
+    with pytest.raises(BuildError, match="SOURCE_DATE_EPOCH='soon' is not a number"):
+        find_source(checkout)
+
+
+def test_a_folder_without_history_has_no_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
+    assert find_source(tmp_path).revision == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("remote", "url"),
+    [
+        ("https://user:secret@example.org/numl/kit.git", "https://example.org/numl/kit"),
+        ("git@example.org:numl/kit.git", "https://example.org/numl/kit"),
+        ("ssh://git@example.org/numl/kit", "https://example.org/numl/kit"),
+        ("/srv/git/kit", ""),
+        ("", ""),
+    ],
+)
+def test_a_remote_is_named_without_secrets_and_a_folder_not_at_all(remote: str, url: str) -> None:
+    assert published(remote) == url
+
+
+def test_an_environment_that_nvidias_image_is_too_old_for_is_refused(tmp_path: Path) -> None:
+    release = find_release("24.10")
+    environment = replace(plan_environment("serving", relocatable=True), folder=tmp_path)
+    library = tmp_path / "lib.so"
+    library.write_bytes(b"\x7fELF\x02\x01\0GLIBC_2.35\0GLIBC_2.9\0")
+    check_libc(environment, release)
+    library.write_bytes(b"\x7fELF\x02\x01\0GLIBC_2.35\0GLIBC_2.36\0")
+    with pytest.raises(BuildError, match=r"needs glibc 2\.36; NVIDIA's image .* has 2\.35"):
+        check_libc(environment, release)
+
+
+@pytest.mark.parametrize(("gpu", "gpus"), [(False, None), (True, GpuInstances(2))])
+def test_a_repository_that_is_built_uses_every_gpu_its_server_sees_or_none(
+    gpu: bool, gpus: GpuInstances | None
+) -> None:
+    settings = launch_settings(Path("/opt/numl/env"), environment_digest="e2bc", gpu=gpu)
+    assert settings == LaunchSettings(
+        environment=Path("/opt/numl/env"),
+        parameters={"environment_digest": "e2bc"},
+        instances=2,
+        gpus=gpus,
+    )

@@ -1,0 +1,91 @@
+"""What goes into the image as text: Dockerfile, scripts, model repositories."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+
+from deploy.artefacts.context import CONTAINERS, SCRIPTS, stage_models, write_scripts
+from deploy.deployment.deployment import DEFAULT_MODELS, Ports
+from deploy.environment.cpython import IMAGE_PREFIX
+from deploy.environment.lock import Flavour
+from deploy.triton.command import server_arguments
+from deploy.triton.config import read_config
+from deploy.triton.distribution import TritonDistribution
+
+DOCKERFILE = (CONTAINERS / "Dockerfile").read_text()
+
+
+def test_the_dockerfile_keeps_hadolint_s_rules() -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    done = subprocess.run(
+        [hadolint, CONTAINERS / "Dockerfile"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_dockerfile_takes_from_the_context_what_dockerignore_lets_through() -> None:
+    taken = re.findall(r"^(?:ADD|COPY) (\S+) ", DOCKERFILE, re.MULTILINE)
+    ignored = (CONTAINERS / ".dockerignore").read_text().splitlines()
+    let_through = [line.removeprefix("!") for line in ignored if line.startswith("!")]
+    assert sorted(let_through) == sorted({"Dockerfile", *taken} - {"--from=checked"})
+
+
+def test_the_scripts_can_be_run_and_know_the_environment_s_place() -> None:
+    for script in SCRIPTS:
+        text = (CONTAINERS / script).read_text()
+        assert os.access(CONTAINERS / script, os.X_OK)
+        needs_python = script != "probe"  # which is asked every few seconds
+        assert (f"{IMAGE_PREFIX}/bin/python" in text.replace("$numl", "/opt/numl")) == needs_python
+
+
+def test_serve_starts_the_server_as_the_kit_does(tmp_path: Path) -> None:
+    write_scripts(tmp_path / "numl" / "bin")
+    triton = tmp_path / "triton" / "bin" / "tritonserver"
+    triton.parent.mkdir(parents=True)
+    triton.write_text('#!/bin/sh\nprintf \'%s\\n\' "$0" "$@"\n')
+    triton.chmod(0o755)
+    (tmp_path / "numl/models/cpu").mkdir(parents=True)
+    serve = tmp_path / "numl/bin/serve"
+    places = {"triton=/opt/tritonserver": tmp_path / "triton", "numl=/opt/numl": tmp_path / "numl"}
+    text = serve.read_text()
+    for place, path in places.items():
+        assert place in text
+        text = text.replace(place, f"{place.partition('=')[0]}={path}")
+    serve.write_text(text)
+    variables = {"NUML_LISTEN": "::1", "NUML_GRPC_PORT": "9001", "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        [serve, "--cpu", "--id=NAME"], env=variables, capture_output=True, text=True, check=True
+    )
+    said = re.sub(r"numlkit-\d+-[0-9a-f]+-", "PREFIX", done.stdout).splitlines()
+    assert sorted(said) == sorted(
+        server_arguments(
+            distribution=TritonDistribution(root=tmp_path / "triton", stub_python="3.11"),
+            repository=tmp_path / "numl/models/cpu",
+            listen="::1",
+            ports=Ports(grpc=9001),
+            shm_prefix="PREFIX",
+            identity="NAME",
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("flavour", "devices"), [("serving", ["cpu"]), ("cpu", ["cpu"]), ("gpu", ["cpu", "gpu"])]
+)
+def test_the_models_of_an_image(tmp_path: Path, flavour: Flavour, devices: list[str]) -> None:
+    stage_models(tmp_path / "models", "e2bc", flavour)
+    assert sorted(path.name for path in (tmp_path / "models").iterdir()) == devices
+    for device in devices:
+        for model in DEFAULT_MODELS:
+            config = read_config(tmp_path / "models" / device / model / "config.pbtxt")
+            parameters = {name: v.string_value for name, v in config.parameters.items()}
+            assert parameters["EXECUTION_ENV_PATH"] == IMAGE_PREFIX
+            assert parameters["environment_digest"] == "e2bc"
+            kind = "KIND_GPU" if device == "gpu" and model != "nugraph2_cpu" else "KIND_CPU"
+            groups = [text_format.MessageToString(group) for group in config.instance_group]
+            assert groups == [f"count: 2\nkind: {kind}\n"]

@@ -1,0 +1,99 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.artefacts.base_image import BaseImage
+from deploy.artefacts.context import closure
+from deploy.artefacts.image import follow, reason
+from deploy.artefacts.labels import Source, labels
+from deploy.host.errors import BuildError
+
+# As a Docker 20.10 said it.
+STEPS: list[dict[str, Any]] = [
+    {"stream": "Step 1/3 : FROM debian"},
+    {"stream": "\n"},
+    {"stream": " ---> 8bf3e16aa6ba\n"},
+    {"stream": "Step 2/3 : RUN /opt/numl/bin/check"},
+    {"stream": "\n"},
+    {"stream": " ---> Running in 6763b4cfbecc\n"},
+]
+FAILED = {
+    "errorDetail": {"code": 1, "message": "The command '/bin/sh -c ...' returned a non-zero code"},
+    "error": "The command '/bin/sh -c ...' returned a non-zero code: 1",
+}
+BASE = BaseImage(reference="debian@sha256:1", name="docker.io/library/debian:x", digest="sha256:1")
+SOURCE = Source(revision="abc", epoch=1700000000, url="https://example.org/numlkit")
+
+
+def test_each_step_is_told_and_the_image_s_id_returned() -> None:
+    told: list[str] = []
+    built = follow([*STEPS, {"stream": "Successfully built 26b32e21c776\n"}], told.append)
+    assert built == "26b32e21c776"
+    assert told == ["step 1 of 3: FROM debian", "step 2 of 3: RUN /opt/numl/bin/check"]
+
+
+def test_a_failed_step_s_own_last_words_are_the_cause() -> None:
+    messages = [*STEPS, {"stream": "Traceback ...\nImportError: libffi.so.8: no\n"}, FAILED]
+    with pytest.raises(BuildError) as caught:
+        follow(messages, lambda _text: None)
+    assert caught.value.cause == (
+        "the image cannot be built: ImportError: libffi.so.8: no (RUN /opt/numl/bin/check)"
+    )
+
+
+def test_a_model_that_answers_wrongly_is_named_although_others_come_after_it() -> None:
+    output = [
+        '{"python": "3.11.7"}',
+        '{"model": "/opt/numl/models/cpu/nugraph2/1", "ok": false, "error": "wrong answer: ..."}',
+        '{"model": "/opt/numl/models/cpu/nugraph3/1", "ok": true, "error": null}',
+        "Removing intermediate container 6763b4cfbecc",
+    ]
+    assert reason(output) == "/opt/numl/models/cpu/nugraph2/1: wrong answer: ..."
+
+
+def test_colours_are_no_part_of_a_reason() -> None:
+    assert reason(["\x1b[91mE: no such file\x1b[0m"]) == "E: no such file"
+
+
+def test_a_step_that_said_nothing_leaves_the_engine_s_words() -> None:
+    with pytest.raises(BuildError, match="returned a non-zero code: 1"):
+        follow([*STEPS, FAILED], lambda _text: None)
+
+
+def test_an_engine_that_goes_away_has_built_nothing() -> None:
+    with pytest.raises(BuildError, match="without a result"):
+        follow(STEPS, lambda _text: None)
+
+
+def test_all_labels() -> None:
+    facts = {"environment_digest": "e2bc", "serving_digest": "5e41"}
+    assert labels(SOURCE, flavour="cpu", triton="24.10", **facts) | BASE.labels == {
+        "org.opencontainers.image.title": "numlkit",
+        "org.opencontainers.image.description": "NuGraph2 and NuGraph3 served by NVIDIA Triton",
+        "org.opencontainers.image.licenses": "Apache-2.0",
+        "org.opencontainers.image.source": "https://example.org/numlkit",
+        "org.opencontainers.image.revision": "abc",
+        "org.opencontainers.image.created": "2023-11-14T22:13:20Z",
+        "org.opencontainers.image.version": "0.1.0",
+        "org.opencontainers.image.base.name": "docker.io/library/debian:x",
+        "org.opencontainers.image.base.digest": "sha256:1",
+        "org.numlkit.flavour": "cpu",
+        "org.numlkit.triton.release": "24.10",
+        "org.numlkit.environment.digest": "e2bc",
+        "org.numlkit.serving.digest": "5e41",
+    }
+
+
+def test_the_libraries_that_are_needed_directly_or_not_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    links = {
+        "server": ["a", "libc.so.6"],
+        "a": ["b", "server"],
+        "b": ["a"],
+        "unused": ["b"],
+    }
+    there = {name: Path(name) for name in ("a", "b", "unused")}
+    monkeypatch.setattr("deploy.artefacts.context.needed_by", lambda path: links[path.name])
+    assert closure([Path("server")], there) == {"a", "b"}

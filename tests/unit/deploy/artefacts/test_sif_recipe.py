@@ -1,0 +1,109 @@
+"""The container's own files: environment, labels, definition, what inspect shows."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deploy.artefacts.recipe import (
+    DEFINITION,
+    Origin,
+    describe,
+    environment_script,
+    rendered,
+)
+
+ORIGIN = Origin("docker-daemon", "numlkit:cpu")
+EPOCH = 1_700_000_000
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Path:
+    """What Apptainer makes of the definition, as far as it is read here."""
+    folder = tmp_path / "sandbox"
+    records = folder / ".singularity.d"
+    (records / "env").mkdir(parents=True)
+    for name in ("runscript", "startscript", "test", "runscript.help"):
+        (records / name).write_text(f"the {name}\n\n")
+    (records / "env" / "90-environment.sh").write_text("export NUML_LISTEN=x\n")
+    (records / "labels.json").write_text(json.dumps({"apptainer": "1.4.5", "both": "apptainer"}))
+    return folder
+
+
+def _shell(script: str, environment: dict[str, str], show: str) -> str:
+    done = subprocess.run(
+        ["/bin/sh", "-eu", "-c", f'{script}printf %s "${show}"'],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("value", ["plain", "two words", "it's", 'a "b" $c `d` \\e', "a=b", ""])
+def test_a_variable_of_the_image_has_its_value(value: str) -> None:
+    assert _shell(environment_script([f"NUML_X={value}"]), {}, "NUML_X") == value
+
+
+def test_what_the_user_has_set_is_left() -> None:
+    assert _shell(environment_script(["NUML_X=image"]), {"NUML_X": "mine"}, "NUML_X") == "mine"
+
+
+def test_path_is_the_images() -> None:
+    assert _shell(environment_script(["PATH=/opt/bin"]), {"PATH": "/host"}, "PATH") == "/opt/bin"
+
+
+def test_the_network_and_the_home_folder_are_not_the_images_to_choose() -> None:
+    assert environment_script(["NUML_LISTEN=0.0.0.0", "HOME=/tmp"]) == "#!/bin/sh\n"
+
+
+def test_the_definition_listens_on_loopback_unless_told_otherwise() -> None:
+    text = DEFINITION.read_text()
+    script = text[text.index("%environment\n") + 13 : text.index("%runscript")]
+    assert _shell(script, {}, "NUML_LISTEN") == "127.0.0.1"
+    assert _shell(script, {"NUML_LISTEN": "0.0.0.0"}, "NUML_LISTEN") == "0.0.0.0"
+
+
+def test_the_recorded_definition_names_the_image_and_no_folder() -> None:
+    text = rendered(ORIGIN)
+    assert text.startswith("Bootstrap: docker-daemon\nFrom: numlkit:cpu\n")
+    assert "{{" not in text
+    assert 'if [ -n "${NUML_CONTEXT:-}" ]' in text
+
+
+def test_labels_of_image_and_apptainer_stand_together(sandbox: Path) -> None:
+    describe(sandbox, ORIGIN, labels={"title": "numlkit", "both": "image"}, epoch=0)
+    labels = json.loads((sandbox / ".singularity.d/labels.json").read_text())
+    assert labels["title"] == "numlkit"
+    assert labels["apptainer"] == "1.4.5"
+    assert labels["both"] == "image"
+    assert labels["org.label-schema.build-date"] == "1970-01-01T00:00:00+00:00"
+    assert labels["org.label-schema.usage.singularity.deffile.from"] == "numlkit:cpu"
+
+
+def test_inspect_is_told_what_is_in_the_files(sandbox: Path) -> None:
+    records = describe(sandbox, ORIGIN, labels={"a": "b"}, epoch=EPOCH, image={"Env": ["X=1"]})
+    document = json.loads(records.documents["inspect-metadata.json"])
+    attributes = document["data"]["attributes"]
+    assert document["type"] == "container"
+    assert attributes["runscript"] == "the runscript"
+    assert attributes["helpfile"] == "the runscript.help"
+    assert attributes["deffile"] == rendered(ORIGIN).rstrip()
+    assert records.definition == rendered(ORIGIN)
+    assert attributes["labels"]["a"] == "b"
+    assert set(attributes["environment"]) == {
+        "/.singularity.d/env/10-docker2singularity.sh",
+        "/.singularity.d/env/90-environment.sh",
+    }
+    assert "X=1" in attributes["environment"]["/.singularity.d/env/10-docker2singularity.sh"]
+
+
+def test_of_an_image_s_configuration_what_oci_keeps_is_recorded(sandbox: Path) -> None:
+    image = {"User": "1000:0", "Cmd": None, "Entrypoint": ["/x"], "Hostname": "here"}
+    records = describe(sandbox, ORIGIN, labels={}, epoch=EPOCH, image=image)
+    kept = json.loads(records.documents["oci-config.json"])
+    assert kept == {"User": "1000:0", "Entrypoint": ["/x"]}
+    without = describe(sandbox, ORIGIN, labels={}, epoch=EPOCH)
+    assert set(without.documents) == {"inspect-metadata.json"}

@@ -1,0 +1,231 @@
+"""What is written beside an artefact: the list of its parts, its provenance, the checksums."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.artefacts.base_image import BaseImage
+from deploy.artefacts.components import Component, of_base, of_triton
+from deploy.artefacts.labels import Source
+from deploy.artefacts.manifest import Artefact, record
+from deploy.artefacts.provenance import Build, Input, statement
+from deploy.artefacts.sbom import sbom
+from deploy.artefacts.statements import SIGNATURE, write_checksums, write_statements
+from deploy.artefacts.system import Package, System, installed, system_of_tree
+from deploy.host.errors import BuildError
+from deploy.triton.release import find_release
+
+COMMIT = "a" * 40
+BUILD = Build(
+    source=Source(COMMIT, 0, "https://example.org/kit"),
+    parameters={"target": "sif"},
+    inputs=[Input("lock", "", "1" * 64), Input("base", "debian:12", "")],
+    tools={"pip": "26"},
+)
+PARTS = (
+    Component("library", "numpy", "1.26.4", "pkg:pypi/numpy@1.26.4", "2" * 64),
+    Component("file", "lib/libz.so.1", sha256="3" * 64),
+    Component("library", "own", "1", "pkg:generic/own@1", facts=(("sources", "4"),)),
+)
+STATUS = """\
+Package: libstdc++6
+Status: install ok installed
+Architecture: amd64
+Version: 1:12.2.0-14+deb12u1
+Description: a library
+ of two lines
+
+Package: gone
+Status: deinstall ok config-files
+Architecture: all
+Version: 1
+"""
+
+
+def test_the_parts_are_listed_in_their_order_whatever_the_order_they_came_in() -> None:
+    text = sbom("container", "numl.sif", PARTS, epoch=0)
+    assert text == sbom("container", "numl.sif", (*reversed(PARTS), PARTS[0]), epoch=0)
+    found = json.loads(text)
+    serial = found.pop("serialNumber")
+    assert serial.startswith("urn:uuid:")
+    tool = {"type": "application", "name": "numlkit", "version": "0.1.0"}
+    assert found == {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "timestamp": "1970-01-01T00:00:00+00:00",
+            "tools": {"components": [tool]},
+            "component": {"type": "container", "bom-ref": "numl.sif", "name": "numl.sif"},
+        },
+        "components": [
+            {
+                "type": "file",
+                "bom-ref": "part-1",
+                "name": "lib/libz.so.1",
+                "hashes": [{"alg": "SHA-256", "content": "3" * 64}],
+            },
+            {
+                "type": "library",
+                "bom-ref": "pkg:generic/own@1",
+                "name": "own",
+                "version": "1",
+                "purl": "pkg:generic/own@1",
+                "properties": [{"name": "numlkit:sources", "value": "4"}],
+            },
+            {
+                "type": "library",
+                "bom-ref": "pkg:pypi/numpy@1.26.4",
+                "name": "numpy",
+                "version": "1.26.4",
+                "purl": "pkg:pypi/numpy@1.26.4",
+                "hashes": [{"alg": "SHA-256", "content": "2" * 64}],
+            },
+        ],
+        "dependencies": [
+            {
+                "ref": "numl.sif",
+                "dependsOn": ["part-1", "pkg:generic/own@1", "pkg:pypi/numpy@1.26.4"],
+            }
+        ],
+    }
+
+
+def test_another_part_gives_another_serial_number() -> None:
+    first, second = (json.loads(sbom("file", "a", parts, epoch=0)) for parts in (PARTS, PARTS[:-1]))
+    assert first["serialNumber"] != second["serialNumber"]
+
+
+def test_the_packages_of_a_base_are_named_as_their_distribution_names_them(tmp_path: Path) -> None:
+    (tmp_path / "usr/lib").mkdir(parents=True)
+    (tmp_path / "usr/lib/os-release").write_text('NAME="Debian"\nID=debian\nVERSION_ID="12"\n')
+    (tmp_path / "var/lib/dpkg").mkdir(parents=True)
+    (tmp_path / "var/lib/dpkg/status").write_text(STATUS)
+    system = system_of_tree(tmp_path)
+    assert system == System(
+        "debian", "12", (Package("libstdc++6", "1:12.2.0-14+deb12u1", "amd64"),)
+    )
+    base = BaseImage("r", "docker.io/library/debian:bookworm-slim", f"sha256:{'5' * 64}")
+    image, distribution, package = of_base(base, system)
+    assert (image.name, image.version, image.sha256) == (
+        "docker.io/library/debian", "bookworm-slim", "5" * 64,
+    )  # fmt: skip
+    assert (distribution.name, distribution.version) == ("debian", "12")
+    assert package.purl == (
+        "pkg:deb/debian/libstdc%2B%2B6@1:12.2.0-14%2Bdeb12u1?arch=amd64&distro=debian-12"
+    )
+
+
+def test_a_base_without_a_list_of_packages_is_refused_in_a_line(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"^the base image has no /usr/lib/os-release"):
+        system_of_tree(tmp_path)
+
+
+def test_only_what_is_installed_counts() -> None:
+    assert [package.name for package in installed(STATUS)] == ["libstdc++6"]
+
+
+def test_triton_is_the_wheel_that_it_comes_from() -> None:
+    release = find_release("24.10")
+    triton = of_triton(release)
+    assert triton.purl == "pkg:pypi/nvidia-pytriton@0.7.0"
+    assert triton.sha256 == release.wheel.sha256
+    assert dict(triton.facts) == {"tritonserver": "2.51.0", "release": "24.10"}
+
+
+def test_the_provenance_is_a_statement_of_in_toto() -> None:
+    text = statement(BUILD, subject=("numl.sif", "6" * 64), sbom=("numl.cdx.json", "7" * 64))
+    assert json.loads(text) == {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [{"name": "numl.sif", "digest": {"sha256": "6" * 64}}],
+        "predicateType": "https://slsa.dev/provenance/v1",
+        "predicate": {
+            "buildDefinition": {
+                "buildType": "urn:numlkit:build:v1",
+                "externalParameters": {"target": "sif"},
+                "resolvedDependencies": [
+                    {
+                        "uri": f"git+https://example.org/kit@{COMMIT}",
+                        "name": "source",
+                        "digest": {"gitCommit": COMMIT},
+                        "annotations": {"tree": "clean"},
+                    },
+                    {"name": "lock", "digest": {"sha256": "1" * 64}},
+                    {"uri": "debian:12", "name": "base"},
+                ],
+            },
+            "runDetails": {
+                "builder": {
+                    "id": "urn:numlkit:builder",
+                    "version": {"numlkit": "0.1.0", "pip": "26"},
+                },
+                "byproducts": [{"name": "numl.cdx.json", "digest": {"sha256": "7" * 64}}],
+            },
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("revision", "source"),
+    [
+        (
+            f"{COMMIT}-dirty",
+            {"digest": {"gitCommit": COMMIT}, "annotations": {"tree": "modified"}},
+        ),
+        ("unknown", {"annotations": {"tree": "no git checkout"}}),
+    ],
+)
+def test_a_tree_that_is_no_commit_is_said_to_be_none(revision: str, source: dict[str, Any]) -> None:
+    build = Build(Source(revision, 0, ""), {}, [], {})
+    text = statement(build, subject=("a", "1"), sbom=("b", "2"))
+    found = json.loads(text)["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert found == [{"name": "source", **source}]
+
+
+def made(folder: Path, kind: str, name: str, content: bytes) -> Artefact:
+    """Record an artefact with its statements; that of an image is in no file."""
+    sha256 = subprocess.run(["sha256sum"], input=content, capture_output=True, check=True)
+    if kind != "image":
+        (folder / name).write_bytes(content)
+    artefact = Artefact.model_validate(
+        {"kind": kind, "name": name, "bytes": 1, "created": 0, "inputs": {}, "steps": {}}
+        | {"sha256": sha256.stdout[:64].decode()}
+    )
+    write_statements(folder, artefact, PARTS, BUILD)
+    record(folder, artefact)
+    return artefact
+
+
+def test_the_checksums_are_those_of_all_that_lies_there(tmp_path: Path) -> None:
+    made(tmp_path, "sif", "numl.sif", b"1")
+    made(tmp_path, "image", "numlkit/numl:24.10", b"2")
+    write_checksums(tmp_path)
+    check = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
+    done = subprocess.run(check, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        f"{name}: OK"
+        for name in (
+            "numl-24.10.image.cdx.json",
+            "numl-24.10.image.provenance.json",
+            "numl.sif",
+            "numl.sif.cdx.json",
+            "numl.sif.provenance.json",
+        )
+    ]
+
+
+def test_a_signature_stays_until_the_checksums_change(tmp_path: Path) -> None:
+    made(tmp_path, "sif", "numl.sif", b"1")
+    write_checksums(tmp_path)
+    signature = tmp_path / SIGNATURE
+    signature.touch()
+    write_checksums(tmp_path)
+    assert signature.exists()
+    made(tmp_path, "sif", "numl.sif", b"2")
+    write_checksums(tmp_path)
+    assert not signature.exists()

@@ -1,0 +1,347 @@
+"""The benchmark's plan, its clients, its arithmetic, and what it shows."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deploy.client.transport import ServedModel
+from deploy.host.errors import KitError
+from deploy.host.paths import MODEL_REPOSITORY
+from deploy.triton.config import LaunchSettings
+from deploy.triton.stage import plan_models
+from deploy.triton.start import InstanceStart
+from scripts.benchmarks.cells import (
+    PROTOCOLS,
+    SERVERS,
+    Cell,
+    EventSet,
+    PathTimes,
+    Protocol,
+    Results,
+    Server,
+    Tensors,
+    Turn,
+    plan_cells,
+)
+from scripts.benchmarks.clients import drive, send_all, summarise
+from scripts.benchmarks.counters import Counters, read_counters
+from scripts.benchmarks.document import GRADIENTS_OFF, SERVING, document, find
+from scripts.benchmarks.instances import Shape, combined_rate, instances_document, instances_tables
+from scripts.benchmarks.memory import Growth
+from scripts.benchmarks.plot import plot
+from scripts.benchmarks.server import REFERENCE_MODEL, benchmark_deployment, reference_model
+from scripts.benchmarks.start import Start, start_document, start_table
+from scripts.benchmarks.tables import ms, tables
+
+MODEL = ServedModel("m", {}, (), {})
+
+
+def events(count: int, hits: int = 3) -> list[Tensors]:
+    tensors = {
+        "hit_table_hit_id": np.arange(hits, dtype=np.int32),
+        "spacepoint_table_spacepoint_id": np.arange(2, dtype=np.int32),
+    }
+    return [{**tensors, "number": np.array([number])} for number in range(count)]
+
+
+def cells(loaded: bool, protocols: tuple[Protocol, ...] = PROTOCOLS) -> list[Cell]:
+    few = EventSet("3 hits", events(2), loaded)
+    return plan_cells("m", few, protocols=protocols, concurrencies=(1, 2, 4), servers=SERVERS)
+
+
+def test_ours_is_asked_in_every_way_and_the_references_over_grpc() -> None:
+    assert [(c.server, c.protocol, c.concurrency) for c in cells(loaded=True)] == [
+        ("ours", "http", 1), ("ours", "grpc", 1), ("ours", "shm", 1),
+        ("today", "grpc", 1), ("best", "grpc", 1),
+        ("ours", "http", 2), ("ours", "grpc", 2), ("ours", "shm", 2), ("today", "grpc", 2),
+        ("ours", "http", 4), ("ours", "grpc", 4), ("ours", "shm", 4),
+        ("today", "grpc", 4), ("best", "grpc", 4),
+    ]  # fmt: skip
+
+
+def test_a_set_for_latency_alone_is_asked_for_by_one_client() -> None:
+    assert [(c.server, c.protocol, c.concurrency) for c in cells(False, ("http",))] == [
+        ("ours", "http", 1),
+        ("today", "http", 1),
+    ]
+
+
+class Recorder:
+    """A connection that takes a while, and tells which events were sent by which thread."""
+
+    def __init__(self, seconds: float = 0.001, fail_at: int | None = None) -> None:
+        self.seconds, self.fail_at = seconds, fail_at
+        self.sent: list[tuple[int, int]] = []
+        self.closed = 0
+
+    def infer(self, model: ServedModel, tensors: Tensors) -> dict[str, Any]:
+        number = int(tensors["number"][0])
+        self.sent.append((threading.get_ident(), number))
+        if self.fail_at is not None and len(self.sent) > self.fail_at:
+            raise KitError("refused")
+        time.sleep(self.seconds)
+        return {}
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_each_client_begins_with_another_event_and_sends_all_in_turn() -> None:
+    recorder = Recorder()
+    begun = []
+    driven = drive(
+        lambda: recorder, MODEL, events(3), concurrency=2, seconds=0.05,
+        started=lambda: begun.append(len(recorder.sent)),
+    )  # fmt: skip
+    assert begun == [2]  # an answer for each, before any time is taken
+    clients: dict[int, list[int]] = {}
+    for thread, number in recorder.sent[2:]:
+        clients.setdefault(thread, []).append(number)
+    assert sorted(sent[:4] for sent in clients.values()) == [[0, 1, 2, 0], [1, 2, 0, 1]]
+    assert len(driven.latencies) == len(recorder.sent) - 2
+    assert driven.latencies.min() >= 0.001
+    assert recorder.closed == 2
+
+
+def test_every_client_gets_two_answers_even_if_the_time_is_too_short() -> None:
+    recorder = Recorder(seconds=0.02)
+    drive(lambda: recorder, MODEL, events(1), concurrency=3, seconds=0.01)
+    sent = Counter(thread for thread, _ in recorder.sent[3:])
+    assert len(sent) == 3
+    assert min(sent.values()) >= 2
+
+
+@pytest.mark.parametrize("fail_at", [0, 3])
+def test_the_first_error_of_a_client_ends_all_and_is_told(fail_at: int) -> None:
+    recorder = Recorder(fail_at=fail_at)
+    with pytest.raises(KitError, match="refused"):
+        drive(lambda: recorder, MODEL, events(1), concurrency=4, seconds=5)
+    assert recorder.closed == 4
+
+
+def test_the_rate_is_that_of_the_time_in_which_all_clients_are_at_work() -> None:
+    # Two clients, an answer each second from each, the second half a second later; the last
+    # request of the second ends when the first client has left.
+    first = [(0.0, 1.0), (1.0, 2.0), (2.0, 3.0)]
+    second = [(0.0, 1.5), (1.5, 2.5), (2.5, 9.0)]
+    driven = summarise([first, second])
+    assert driven.rate == 2  # at 2, 2.5 and 3, after each had its first answer by 1.5
+    assert sorted(driven.latencies) == [1, 1, 1, 1, 1.5, 6.5]
+
+
+def test_each_event_of_a_list_is_sent_once_by_clients_that_share_them() -> None:
+    recorder = Recorder()
+    send_all(lambda: recorder, MODEL, events(20), clients=3)
+    assert sorted(number for _, number in recorder.sent) == list(range(20))
+    assert recorder.closed == 3
+
+
+def test_a_list_of_events_ends_with_the_error_of_one() -> None:
+    recorder = Recorder(fail_at=5)
+    with pytest.raises(KitError, match="refused"):
+        send_all(lambda: recorder, MODEL, events(20), clients=3)
+    assert recorder.closed == 3
+
+
+def test_a_server_that_is_too_slow_for_that_has_a_rate_all_the_same() -> None:
+    assert summarise([[(0.0, 3.0)], [(0.0, 4.0)]]).rate == 0.5
+
+
+METRICS = """\
+# HELP nv_inference_request_success Number of successful inference requests
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{{model="m",version="1"}} {requests}
+nv_inference_request_success{{model="m_today",version="1"}} 1000
+# TYPE nv_inference_queue_duration_us counter
+nv_inference_queue_duration_us{{model="m",version="1"}} {queue}
+# TYPE nv_inference_compute_input_duration_us counter
+nv_inference_compute_input_duration_us{{model="m",version="1"}} 1000000
+# TYPE nv_inference_compute_infer_duration_us counter
+nv_inference_compute_infer_duration_us{{model="m",version="1"}} {infer}
+# TYPE nugraph_events_total counter
+nugraph_events_total{{model="m",version="1"}} {requests}
+# TYPE nugraph_preprocessing_seconds_total counter
+nugraph_preprocessing_seconds_total{{model="m",version="1"}} {graph}
+# TYPE nugraph_network_seconds_total counter
+nugraph_network_seconds_total{{model="m",version="1"}} 2.5
+"""
+
+
+def test_times_are_means_of_what_was_added_between_two_looks() -> None:
+    before = read_counters(METRICS.format(requests=10, queue=0, infer=5e6, graph=1), "m")
+    after = read_counters(METRICS.format(requests=14, queue=8e6, infer=6e6, graph=3), "m")
+    assert after.since(before) == Counters(
+        requests=4, queue=2, execute=0.25, events=4, preprocess=0.5, network=0
+    )
+
+
+def test_a_look_without_requests_in_between_gives_no_times() -> None:
+    counters = read_counters(METRICS.format(requests=10, queue=0, infer=5e6, graph=1), "m")
+    assert counters.since(counters) == Counters()
+
+
+def test_the_benchmarks_own_server_lets_clients_register_shared_memory_on_loopback_only() -> None:
+    deployment = benchmark_deployment(["nugraph3"])
+    assert (deployment.shared_memory, deployment.listen) == (True, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("server", "instances", "threads", "gradients"),
+    [("today", 1, "0", "on"), ("best", 2, "1", "off")],
+)
+def test_a_reference_is_served_with_our_weights_by_nugraphs_own_code(
+    server: Server, instances: int, threads: str, gradients: str
+) -> None:
+    settings = LaunchSettings(environment=Path("/env"), parameters={}, instances=2)
+    (ours,) = plan_models(MODEL_REPOSITORY, ["nugraph3"], settings, {})
+    reference = reference_model(ours, server, 2, Path("/full"))
+    assert reference.name == reference.config.name == f"nugraph3_{server}"
+    assert reference.copies == {**ours.copies, "1/model.py": REFERENCE_MODEL}
+    assert [group.count for group in reference.config.instance_group] == [instances]
+    given = {name: value.string_value for name, value in reference.config.parameters.items()}
+    assert given["EXECUTION_ENV_PATH"] == "/full"
+    assert (given["threads"], given["gradients"]) == (threads, gradients)
+    assert reference.config.output == ours.config.output
+    assert [group.count for group in ours.config.instance_group] == [2]
+
+
+def turn(rate: float, latency: float, preprocess: float = 0.001) -> Turn:
+    return Turn(np.full(10, latency), rate, preprocess, 0.002, 0.0005, 0.004)
+
+
+@pytest.fixture
+def results() -> Results:
+    made = Results(machine={"cores": 2}, models={"m": "nugraph3 24.7.1"})
+    made.sets = {"3 hits": (3.0, 2.0, 2)}
+    shape = (4, 2)  # rounds, events
+    for path, seconds in ((GRADIENTS_OFF, 0.03), (SERVING, 0.01)):
+        stages = [np.full(shape, part * seconds) for part in (0.2, 0.8, 1.0, 0.9)]
+        made.in_process["m", "3 hits", path] = PathTimes(np.stack(stages, axis=-1))
+    ours, today = (Cell("m", "3 hits", server, "grpc", 1) for server in ("ours", "today"))
+    made.served[ours] = [turn(90, 0.005), turn(110, 0.005), turn(100, 0.005)]
+    made.served[today] = [turn(9, 0.05), turn(10, 0.05), turn(10, 0.05)]
+    return made
+
+
+def test_ratios_are_taken_turn_by_turn(results: Results) -> None:
+    run = json.loads(json.dumps(document(results)))
+    served = find(run["served_ratios"], against="today")
+    assert served is not None
+    assert served["events_per_second"]["median"] == 10  # of 10, 11, 10; not 100 / 10
+    assert served["events_per_second"]["high"] > 10
+    assert served["latency"]["median"] == pytest.approx(10)
+    (alone,) = run["in_process_ratios"]
+    assert (alone["of"], alone["against"]) == (SERVING, GRADIENTS_OFF)
+    assert alone["event"]["median"] == pytest.approx(3)
+
+
+def test_throughput_is_set_against_one_core_and_overhead_is_what_is_not_the_models(
+    results: Results,
+) -> None:
+    ours = find(document(results)["served"], server="ours")
+    assert ours is not None
+    assert ours["times_one_core"]["median"] == pytest.approx(1.0)
+    assert ours["overhead"]["median"] == pytest.approx(0.002)
+    today = find(document(results)["served"], server="today")
+    assert today is not None
+    assert "times_one_core" not in today
+
+
+def test_a_run_is_shown_whole(results: Results) -> None:
+    alone, served = tables(document(results))
+    assert alone.title == (
+        "m (nugraph3 24.7.1), 3 hits: 2 events of about 3 hits and 2 spacepoints; "
+        "one core, one thread"
+    )
+    assert alone.rows == [
+        ("reference, gradients off", "6.00", "24.0", "30.0", "27.0", "30.0", "33.3"),
+        ("numl_serving", "2.00", "8.00", "10.0", "9.00", "10.0", "100.0"),
+    ]
+    assert alone.notes == (
+        "numl_serving against reference, gradients off: "
+        "preprocess 3.0x (3.0 to 3.0), network 3.0x (3.0 to 3.0), event 3.0x (3.0 to 3.0), "
+        "cpu 3.0x (3.0 to 3.0)",
+    )
+    assert served.rows == [
+        (
+            "numl_serving", "grpc", "1", "5.00", "5.00", "100.0", "20%", "40%", "10%", "30%",
+            "2.00", "10.0x (10.0 to 10.8)", "-", "1.00",
+        ),
+        (
+            "reference as served today", "grpc", "1", "50.0", "50.0", "10.0", "2%", "4%", "1%",
+            "93%", "47.0", "-", "-", "-",
+        ),
+    ]  # fmt: skip
+    assert all(len(row) == len(served.columns) for row in served.rows)
+
+
+def test_a_run_is_drawn(results: Results, tmp_path: Path) -> None:
+    plot(document(results), tmp_path / "run.png")
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.0012345, "1.23"), (0.012345, "12.3"), (0.12345, "123")]
+)
+def test_times_are_shown_with_the_digits_that_count(seconds: float, shown: str) -> None:
+    assert ms(seconds) == shown
+
+
+def test_memory_that_grows_with_each_event_has_a_slope_and_memory_that_settles_has_none() -> None:
+    looks = tuple(range(0, 5001, 500))
+    settled = tuple(300_000_000 if events < 1000 else 400_000_000 for events in looks)
+    leaking = tuple(300_000_000 + 20_000 * events for events in looks)
+    assert Growth("m", looks, settled, 0, 1).slope(since=1000) == pytest.approx(0)
+    assert Growth("m", looks, settled, 0, 1).after(1000) == 400
+    assert Growth("m", looks, leaking, 0, 1).slope(since=1000) == pytest.approx(20)
+
+
+def test_the_phases_of_several_starts_are_shown_with_the_slowest_instance() -> None:
+    def instance(imports: float) -> InstanceStart:
+        return InstanceStart("m_0_0", 1.5 + imports, (0.5, 0.25, imports, 0.5, 0.25))
+
+    starts = [
+        Start(4.0, 5.0, (instance(2.0), instance(1.0))),
+        Start(6.0, 7.0, (instance(2.0), instance(3.0))),
+    ]
+    table = start_table(start_document(starts, models=1))
+    assert table.title == "2 starts of 1 models with 2 instances in all"
+    assert list(table.rows) == [
+        ("process", "0.50", "0.50"),
+        ("interpreter", "0.25", "0.25"),
+        ("imports", "2.00", "3.00"),
+        ("weights", "0.50", "0.50"),
+        ("warm-up", "0.25", "0.25"),
+        ("last instance ready", "4.00", "4.50"),
+        ("all models answered", "5.00", "6.00"),
+        ("processor time of all", "6.00", "7.00"),
+    ]
+
+
+def test_both_ways_of_having_instances_stand_side_by_side() -> None:
+    shapes = {
+        "a process for each": Shape([2.0, 4.0, 3.0], [400 * 10**6] * 3, {"200 hits": [9, 11, 10]}),
+        "a thread for each": Shape([1.0, 2.0, 1.5], [200 * 10**6] * 3, {"200 hits": [5, 7, 6]}),
+    }
+    run = instances_document({"nugraph3": shapes, "nugraph2": shapes}, 2)
+    table, other = instances_tables(run)
+    assert table.title == "2 instances of nugraph3"
+    assert other.title == "2 instances of nugraph2"
+    assert table.columns == ("", "ready s", "MB", "events/s, 200 hits")
+    assert table.rows == [
+        ("a process for each", "3.0", "400", "10.0"),
+        ("a thread for each", "1.5", "200", "6.0"),
+    ]
+
+
+def test_the_rate_of_processes_is_that_of_each_by_the_time_that_it_really_took() -> None:
+    answers = [{"answered": 30, "elapsed": 1.5}, {"answered": 10, "elapsed": 1.0}]
+    assert combined_rate(answers) == 30

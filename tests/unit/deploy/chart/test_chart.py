@@ -1,0 +1,192 @@
+"""The Helm chart: what it renders for each kind of site, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import helm_python as helm
+import kubernetes_validate
+import pytest
+import yaml
+
+from deploy.deployment.deployment import DEFAULT_MODELS
+from tests.certificates import Authority
+from tests.chart import CHART, RENDERED, SITES, Object, Site, find, render, render_text
+
+PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+OTHERS = {"Route", "GRPCRoute", "ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject"}
+"""Kinds that Kubernetes' own schemas do not have."""
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_each_site_gets_what_is_stored(name: str) -> None:
+    # After a change that is meant: .venv/bin/python -m tests.chart, and read the difference.
+    assert render_text(SITES[name]) == (RENDERED / f"{name}.yaml").read_text()
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_helm_finds_nothing_to_complain_of(name: str) -> None:
+    report = helm.lint(CHART, SITES[name].merged(), strict=True)
+    wrong = [m for m in report["messages"] if m["error"] != "icon is recommended"]
+    assert (wrong, report["errors"]) == ([], [])
+
+
+def test_the_packed_chart_has_all_that_the_folder_has(tmp_path: Path) -> None:
+    site = SITES["everything"]
+    packed = Path(helm.package(CHART, destination=tmp_path))
+    assert render_text(site, packed) == render_text(site)
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_kubernetes_takes_every_object(name: str) -> None:
+    objects = [o for o in render(SITES[name]) if o["kind"] not in OTHERS]
+    assert len(objects) > 3
+    for each in objects:
+        kubernetes_validate.validate(each, "1.37", strict=True)
+
+
+def pods(objects: list[Object]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for each in objects:
+        if each["kind"] == "Deployment":
+            yield each["metadata"]["name"], each["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_every_pod_keeps_to_the_level_restricted(name: str) -> None:
+    for _, pod in pods(render(SITES[name])):
+        assert pod["securityContext"] == {
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
+        assert pod["automountServiceAccountToken"] is False
+        assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & set(pod)
+        for container in pod["containers"]:
+            security = dict(container["securityContext"])
+            security.pop("runAsUser", None)
+            assert security == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+        kinds = {kind for volume in pod["volumes"] for kind in volume if kind != "name"}
+        assert kinds <= {"emptyDir", "secret", "configMap"}
+
+
+def test_openshift_may_choose_every_user() -> None:
+    for _, pod in pods(render(SITES["okd"])):
+        assert [c for c in pod["containers"] if "runAsUser" in c["securityContext"]] == []
+
+
+def test_no_optional_kind_comes_unasked() -> None:
+    assert {each["kind"] for each in render(Site())}.isdisjoint(OTHERS)
+
+
+def test_shared_memory_grows_with_the_model_processes() -> None:
+    def shm(**values: Any) -> str:
+        pod = dict(pods(render(Site((), values))))["numl"]
+        [size] = [v["emptyDir"] for v in pod["volumes"] if v["name"] == "shm"]
+        assert size["medium"] == "Memory"
+        return str(size["sizeLimit"])
+
+    assert shm() == f"{len(DEFAULT_MODELS) * 2 * 64}Mi"
+    assert shm(models=["nugraph3"], instances=4, shmMiPerInstance=100) == "400Mi"
+
+
+def test_the_values_name_the_models_of_the_image() -> None:
+    assert yaml.safe_load((CHART / "values.yaml").read_text())["models"] == list(DEFAULT_MODELS)
+
+
+def test_a_router_may_end_tls_and_begin_it_again() -> None:
+    route = {"termination": "reencrypt", "certificateSecret": "site", "destinationCA": PEM}
+    [made] = [o for o in render(Site(("cpu", "okd"), {"route": route})) if o["kind"] == "Route"]
+    assert made["spec"]["tls"] == {
+        "termination": "reencrypt",
+        "insecureEdgeTerminationPolicy": "None",
+        "externalCertificate": {"name": "site"},
+        "destinationCACertificate": PEM,
+    }
+
+
+def test_a_pod_is_given_its_drain_and_then_its_stop() -> None:
+    pod = dict(pods(render(Site((), {"drainSeconds": 40, "stopSeconds": 50}))))["numl"]
+    [server] = pod["containers"]
+    assert server["lifecycle"]["preStop"]["exec"]["command"] == ["/bin/sleep", "40"]
+    assert pod["terminationGracePeriodSeconds"] == 90
+    # A connection ends within the drain, and its client goes to another pod.
+    assert "--grpc-max-connection-age=20000" in server["args"]
+
+
+def test_the_number_of_pods_is_the_scaler_s_alone() -> None:
+    assert "replicas" not in find(render(SITES["everything"]), "Deployment")["spec"]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"replicas": "three"}, "at '/replicas': got string, want integer"),
+        ({"replica": 3}, "at '': additional properties 'replica' not allowed"),
+        ({"device": "tpu"}, "at '/device': value must be one of 'cpu', 'gpu'"),
+        ({"models": []}, "at '/models': minItems: got 0, want 1"),
+        (
+            {"bucket": {"url": "https://s3"}},
+            "at '/bucket/url': 'https://s3' does not match pattern",
+        ),
+        ({"gateway": {"enabled": True}}, "at '/gateway/parentRefs': minItems: got 0, want 1"),
+        ({"resources": {"limits": {"memory": None}}}, "at '/resources/limits': missing property"),
+        ({"frontDoor": {"enabled": True}}, "frontDoor.tlsSecret: name a Secret"),
+        (
+            {
+                "gateway": {"enabled": True, "parentRefs": [{"name": "site"}]},
+                "frontDoor": {"enabled": True, "tlsSecret": "tls"},
+            },
+            "gateway.enabled and frontDoor.enabled: choose one",
+        ),
+        ({"route": {"enabled": True}}, "route.enabled needs frontDoor.enabled"),
+        (
+            {"autoscaling": {"kind": "keda", "minReplicas": 5, "maxReplicas": 2}},
+            "autoscaling.minReplicas is above autoscaling.maxReplicas",
+        ),
+    ],
+)
+def test_wrong_values_are_refused_in_a_line(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(helm.HelmError) as refused:
+        render(Site((), values))
+    assert said in str(refused.value).strip().splitlines()[-1]
+
+
+def test_the_schema_knows_no_value_that_there_is_not() -> None:
+    def names(schema: dict[str, Any], given: Any) -> Iterator[str]:
+        for key, inner in schema.get("properties", {}).items():
+            if key not in given:
+                yield key
+            elif isinstance(given[key], dict):
+                yield from names(inner, given[key])
+
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    given = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert list(names(schema, given)) == ["global"]  # Helm's own
+
+
+@pytest.mark.parametrize("name", ["cpu", "okd"])
+def test_envoy_takes_its_configuration(name: str, tmp_path: Path) -> None:
+    pair = Authority(tmp_path, "site").issue("localhost")
+    pair.cert.rename(tmp_path / "tls.crt")
+    pair.key.rename(tmp_path / "tls.key")
+    for file, text in find(render(SITES[name]), "ConfigMap", "numl-front")["data"].items():
+        for folder in ("/etc/envoy", "/etc/numl/tls"):
+            text = text.replace(folder, str(tmp_path))
+        (tmp_path / file).write_text(text)
+    envoy = Path(sys.executable).with_name("envoy")
+    done = subprocess.run(
+        [envoy, "--mode", "validate", "--config-path", tmp_path / "envoy.yaml"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "eprecated" not in done.stderr

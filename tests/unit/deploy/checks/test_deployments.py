@@ -1,0 +1,171 @@
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from deploy.checks.deployments import clear_deployment, deployment_findings
+from deploy.checks.host import check_ports, port_findings, tls_findings
+from deploy.deployment.deployment import Deployment, Ports
+from deploy.deployment.state import DeploymentFolder, ProcessId
+from deploy.host.errors import DeploymentError, KitError
+from deploy.host.finding import Finding
+from tests.certificates import LONG_AGO, Authority
+from tests.unit.deploy.deployment.test_state import make_state
+
+DEAD = ProcessId(pid=1, started=1)  # the number of a process that has started at another time
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def living() -> Iterator[ProcessId]:
+    process = subprocess.Popen(["sleep", "60"])
+    yield ProcessId.of(process.pid)
+    process.kill()
+    process.wait()
+
+
+def _write(**changes: object) -> DeploymentFolder:
+    folder = DeploymentFolder("a")
+    folder.write_state(make_state("a", log=folder.log, **changes))
+    return folder
+
+
+def _found() -> Finding:
+    (finding,) = deployment_findings()
+    return finding
+
+
+def test_a_deployment_that_is_ready_and_watched_is_fine() -> None:
+    _write()
+    assert _found() == Finding("ok", "deployment a", "ready, with engine local, at HTTP port 8000")
+
+
+def test_what_its_supervisor_struggles_with_is_a_warning() -> None:
+    _write(phase="healing", cause="port taken", remedy="another one")
+    assert _found() == Finding(
+        "warning", "deployment a", "it is healing: port taken", "another one"
+    )
+
+
+def test_a_server_without_a_supervisor_is_named_and_left_alone(living: ProcessId) -> None:
+    _write(supervisor=DEAD, server=living)
+    found = _found()
+    assert found.level == "problem"
+    assert found.detail.startswith("its supervisor is dead; its server still runs")
+    assert found.fix is None
+    with pytest.raises(KitError, match="is alive again"):
+        clear_deployment("a")
+    assert living.process() is not None
+
+
+def test_a_dead_deployment_is_named_with_why_it_died_and_can_be_cleared_away() -> None:
+    folder = _write(supervisor=DEAD, server=DEAD, log_start=20)
+    folder.log.write_text(
+        "archive_read_next_header() failed: an earlier server's words\n"[:19] + "\n"
+        "failed to start GRPC service: Unavailable - Socket '127.0.0.1:8001' already in use\n"
+    )
+    found = _found()
+    assert (found.level, found.fix is not None) == ("problem", True)
+    assert found.detail == (
+        "its supervisor and its server are dead: 127.0.0.1:8001 was taken by another program "
+        "while the server started (GRPC)"
+    )
+    assert clear_deployment("a") == (
+        "cleared deployment a, of which nothing was alive; its logs stay"
+    )
+    assert not folder.state_file.exists()
+    assert folder.log.exists()
+    assert list(deployment_findings()) == [Finding("ok", "deployments", "none of this user")]
+    with pytest.raises(KitError, match="is gone already"):
+        clear_deployment("a")
+
+
+def test_the_words_of_earlier_servers_say_nothing_of_the_last_one_s_death() -> None:
+    folder = _write(supervisor=DEAD, server=DEAD, log_start=0)
+    folder.log.write_text("archive_read_next_header() failed\n")
+    assert "packed execution environment is truncated or damaged" in _found().detail
+    _write(supervisor=DEAD, server=DEAD, log_start=folder.log.stat().st_size)
+    assert _found().detail == "its supervisor and its server are dead"
+
+
+def test_a_container_that_an_engine_may_run_elsewhere_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
+    _write(engine="docker", container="numlkit-0-ab-a", supervisor=DEAD, server=DEAD)
+    found = _found()
+    assert found.fix is None
+    assert found.detail.startswith("its supervisor is dead, and perhaps its server: no Docker")
+    with pytest.raises(KitError, match="no Docker engine answers at"):
+        clear_deployment("a")
+
+
+def test_a_deployment_that_somebody_is_starting_is_not_cleared_away() -> None:
+    folder = _write(supervisor=DEAD)
+    with (
+        folder.taking_turns(),
+        pytest.raises(KitError, match="another command is at work in"),
+    ):
+        clear_deployment("a")
+    assert folder.state_file.exists()
+
+
+def test_a_state_file_that_cannot_be_read_is_a_problem_and_another_host_s_is_none() -> None:
+    folder = _write(supervisor=DEAD, node="elsewhere")
+    assert _found() == Finding("ok", "deployment a", "runs on elsewhere: see there")
+    folder.state_file.write_text("{")
+    assert _found().level == "problem"
+
+
+def test_the_ports_of_the_deployment_s_own_server_are_not_taken(living: ProcessId) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        ports = Ports(http=port, grpc=port - 1, metrics=port - 2)
+        deployment = Deployment(name="a", ports=ports)
+        with pytest.raises(DeploymentError, match=f"http port {port} .* is taken"):
+            check_ports(deployment)
+        _write(supervisor=DEAD, server=living, ports=ports)
+        check_ports(deployment)
+        (found,) = port_findings(deployment)
+        assert found.detail == f"{port}, {port - 1}, {port - 2}: the deployment's own"
+        _write(supervisor=DEAD, server=DEAD, ports=ports)
+        with pytest.raises(DeploymentError, match="is taken"):
+            list(port_findings(deployment))
+
+
+def test_free_ports_are_named() -> None:
+    (found,) = port_findings(Deployment(name="b"))
+    assert found.level == "ok"
+    assert found.detail.endswith(" on 127.0.0.1 are free")
+
+
+@pytest.mark.parametrize(
+    ("valid", "level"),
+    [(timedelta(days=300), "ok"), (timedelta(days=10), "warning")],
+)
+def test_a_certificate_that_ends_soon_is_a_warning(
+    tmp_path: Path, valid: timedelta, level: str
+) -> None:
+    now = datetime.now(UTC)
+    pair = Authority(tmp_path, "site").issue("localhost", valid=(now - valid, now + valid))
+    deployment = Deployment.model_validate({"tls": {"cert": pair.cert, "key": pair.key}})
+    (found,) = tls_findings(deployment)
+    assert found.level == level
+    assert found.detail.startswith(f"{pair.cert} is valid until ")
+    assert not list(tls_findings(Deployment()))
+
+
+def test_a_certificate_that_has_ended_is_refused(tmp_path: Path) -> None:
+    pair = Authority(tmp_path, "site").issue("localhost", valid=LONG_AGO)
+    deployment = Deployment.model_validate({"tls": {"cert": pair.cert, "key": pair.key}})
+    with pytest.raises(DeploymentError, match="expired"):
+        list(tls_findings(deployment))

@@ -1,0 +1,106 @@
+"""What a person names is looked at before anything is made for it."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from deploy.checks.launch import check_given
+from deploy.deployment.deployment import Deployment
+from deploy.engines.resolved import Resolved
+from deploy.host.errors import DeploymentError, KitError, RepositoryError
+from deploy.host.paths import MODEL_REPOSITORY
+
+CHECKPOINT_REMEDY = (
+    "--checkpoint nugraph3=PATH with a Lightning checkpoint (.ckpt), or with a folder that "
+    "scripts/import_checkpoint.py has made"
+)
+
+
+def _checkpoint(path: Path) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", b"")
+    return path
+
+
+def _refused(deployment: Deployment) -> KitError:
+    with pytest.raises(KitError) as caught:
+        check_given(Resolved(deployment))
+    return caught.value
+
+
+def _served_by(path: Path, norm: Path | None = None) -> Deployment:
+    norms = {} if norm is None else {"nugraph3": norm}
+    return Deployment(checkpoints={"nugraph3": path}, norms=norms)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("missing", "no such file"),
+        ("fifo", "not a file"),
+        ("empty", "it is empty"),
+        ("text", "not a complete PyTorch checkpoint (a zip archive, since PyTorch 1.6)"),
+        ("folder", "the folder has no model.json"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_one_is_refused(tmp_path: Path, kind: str, said: str) -> None:
+    path = tmp_path / "own"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind != "missing":
+        path.write_text("weights" if kind == "text" else "")
+    error = _refused(_served_by(path))
+    assert isinstance(error, DeploymentError)
+    assert error.cause == f"checkpoint for nugraph3: {path}: {said}"
+    assert error.remedy == CHECKPOINT_REMEDY
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_checkpoint_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
+    path = _checkpoint(tmp_path / "own.ckpt")
+    path.chmod(0)
+    error = _refused(_served_by(path))
+    assert error.cause == f"checkpoint for nugraph3: {path}: Permission denied"
+
+
+def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 300)
+    error = _refused(_served_by(path))
+    assert error.cause == f"checkpoint for nugraph3: {path}: File name too long"
+    assert error.remedy == CHECKPOINT_REMEDY
+    error = _refused(_served_by(_checkpoint(tmp_path / "own.ckpt"), path))
+    assert error.cause == f"norm for nugraph3: {path}: File name too long"
+
+
+def test_a_normalisation_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    checkpoint, norm = _checkpoint(tmp_path / "own.ckpt"), tmp_path / "norm.json"
+    error = _refused(_served_by(checkpoint, norm))
+    assert error.cause == f"norm for nugraph3: {norm}: no such file"
+    assert error.remedy == "--norm nugraph3=FILE with JSON, HDF5 or npz"
+    norm.touch()
+    assert _refused(_served_by(checkpoint, norm)).cause.endswith("norm.json: it is empty")
+
+
+def test_what_may_be_a_checkpoint_is_left_to_the_import(tmp_path: Path) -> None:
+    norm = tmp_path / "norm.json"
+    norm.write_text("{}")
+    check_given(Resolved(_served_by(_checkpoint(tmp_path / "own.ckpt"), norm)))
+    check_given(Resolved(_served_by(MODEL_REPOSITORY / "nugraph3/1")))
+
+
+def test_a_model_that_is_nobody_s_is_refused() -> None:
+    error = _refused(Deployment(models=("none",)))
+    assert isinstance(error, RepositoryError)
+    assert error.cause == f"no model 'none' in {MODEL_REPOSITORY}"
+    assert error.remedy == "one of: nugraph2, nugraph2_cpu, nugraph3"
+
+
+def test_a_packed_environment_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    error = _refused(Deployment(env="packed", archive=tmp_path / "none.tar.gz"))
+    assert error.cause == f"{tmp_path}/none.tar.gz: no such file"

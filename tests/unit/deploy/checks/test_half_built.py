@@ -1,0 +1,68 @@
+from pathlib import Path
+
+import pytest
+
+from deploy.checks import deployments as module
+from deploy.checks.deployments import half_built, half_built_findings, remove_half_built
+from deploy.host.errors import KitError
+from deploy.host.files import built_folder, locked
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(module, "CHECKOUT", tmp_path / "checkout")
+    return tmp_path / "cache" / "numlkit"
+
+
+def _make(folder: Path, *names: str) -> tuple[Path, ...]:
+    for name in names:
+        (folder / name / "lib").mkdir(parents=True)
+        (folder / name / "lib" / "file").touch()
+    return tuple(sorted(folder / name for name in names))
+
+
+def test_what_interrupted_commands_leave_is_found_and_what_is_finished_is_not(
+    cache: Path,
+) -> None:
+    left = _make(
+        cache,
+        "triton/.2.51.0-py3.11.x7k2.partial",
+        "environments/.serving-0123456789abcdef.x7k2.partial",
+        "tmpab12cd34",
+    )
+    finished = _make(
+        cache, "triton/2.51.0-py3.11", "environments/serving-fedcba9876543210", "tmpfiles"
+    )
+    assert half_built(cache) == left
+    (found,) = half_built_findings()
+    assert found.level == "warning"
+    assert found.fix is not None
+    assert found.fix() == f"removed {', '.join(map(str, left))}"
+    assert not any(path.exists() for path in left)
+    assert all((path / "lib" / "file").exists() for path in finished)
+    assert not list(half_built_findings())
+
+
+def test_what_somebody_is_building_is_no_finding_and_is_not_removed(cache: Path) -> None:
+    with locked(cache / "triton" / "2.51.lock"), built_folder(cache / "triton" / "2.51") as partial:
+        assert half_built(cache) == (partial,)
+        assert not list(half_built_findings())
+        with pytest.raises(KitError, match="another command is at work in"):
+            remove_half_built(cache, (partial,))
+        assert partial.exists()
+
+
+def test_what_has_been_finished_meanwhile_is_not_removed(cache: Path) -> None:
+    (environment,) = _make(cache, "environments/serving-0123456789abcdef")
+    with pytest.raises(KitError, match="is no longer half-built"):
+        remove_half_built(cache, (environment,))
+    assert (environment / "lib" / "file").exists()
+
+
+def test_output_folder_and_deployments_are_looked_at_too(cache: Path, tmp_path: Path) -> None:
+    sif = _make(tmp_path / "checkout" / "dist", ".numl-24.10-cpu.sif.ab12.partial")
+    staged = _make(tmp_path / "state/numlkit/deployments/numl", ".model_repository.cd34.partial")
+    details = [found.detail for found in half_built_findings()]
+    assert details == [f"half-built and left behind: {path}" for path in (*sif, *staged)]

@@ -1,0 +1,146 @@
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deploy.checks.repository import launch_findings, repository_findings
+from deploy.deployment.deployment import DEFAULT_MODELS
+from deploy.host.paths import MODEL_REPOSITORY
+
+CONFIG, WEIGHTS, CARD = "nugraph3/config.pbtxt", "nugraph3/1/weights.safetensors", "1/model.json"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A copy of the tracked repository, to be broken."""
+    # A checkout in which tests have run has byte code beside a model.py.
+    ignored = shutil.ignore_patterns("__pycache__")
+    return Path(shutil.copytree(MODEL_REPOSITORY, tmp_path / "models", ignore=ignored))
+
+
+def _edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def _flip_a_byte(repository: Path) -> None:
+    path = repository / WEIGHTS
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def _drop_classes(repository: Path) -> None:
+    path = repository / "nugraph3" / CARD
+    card = json.loads(path.read_text())
+    (semantic,) = (head for head in card["heads"] if head["name"] == "semantic")
+    semantic |= {"width": 3, "classes": semantic["classes"][:3]}
+    path.write_text(json.dumps(card))
+
+
+def _broken_link(repository: Path) -> None:
+    (repository / WEIGHTS).unlink()
+    (repository / WEIGHTS).symlink_to("gone")
+
+
+Break = Callable[[Path], object]
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda r: shutil.rmtree(r / "nugraph3"), "no model 'nugraph3' in"),
+        (lambda r: (r / CONFIG).unlink(), "config.pbtxt: No such file or directory"),
+        (lambda r: _edit(r / CONFIG, "output [", "output {["),
+         "config.pbtxt: not a model configuration: 59:3"),
+        (lambda r: _edit(r / CONFIG, 'name: "nugraph3"', 'name: "other"'),
+         "config.pbtxt: names its model 'other'"),
+        (lambda r: _edit(r / CONFIG, 'backend: "python"', 'backend: "onnxruntime"'),
+         "its backend is 'onnxruntime', this kit serves Python models"),
+        (lambda r: (r / "nugraph3/1/model.py").write_text("class :\n"), "model.py: not Python"),
+        (lambda r: (r / "nugraph3/1/model.py").unlink(), "model.py: No such file or directory"),
+        (lambda r: (r / "nugraph3/1/golden.npz").unlink(), "golden.npz: no such file"),
+        (lambda r: (r / "nugraph3/1/golden.npz").write_bytes(b"PK"), "not a reference event"),
+        (_broken_link, "weights.safetensors: no such file"),
+        (_flip_a_byte, "weights.safetensors is not the file that model.json belongs to"),
+        (_drop_classes, "head semantic has width 7; model.json says 3"),
+        (lambda r: (r / "nugraph3" / CARD).write_text("{}"), "model.json: has no"),
+        (lambda r: _edit(r / "nugraph3" / CARD, "hit_table_rms", "hit_table_width"),
+         "golden.npz: its event has no hit_table_width"),
+    ],
+)  # fmt: skip
+def test_what_keeps_a_model_from_being_served_is_named_with_a_remedy(
+    repository: Path, harm: Break, said: str
+) -> None:
+    harm(repository)
+    found = list(launch_findings(repository, DEFAULT_MODELS, {}))
+    assert [f.level for f in found] == ["problem"]
+    assert said in found[0].detail
+    assert "\n" not in found[0].detail
+    assert found[0].remedy
+
+
+def test_a_sound_repository_is_told_to_be_one() -> None:
+    found = list(repository_findings(MODEL_REPOSITORY, DEFAULT_MODELS, {}))
+    assert [(f.level, f.detail) for f in found] == [
+        ("ok", f"nugraph2, nugraph2_cpu, nugraph3 in {MODEL_REPOSITORY}")
+    ]
+
+
+def test_a_broken_model_among_good_ones_is_the_only_one_named(repository: Path) -> None:
+    _flip_a_byte(repository)
+    assert not list(launch_findings(repository, ["nugraph2", "nugraph2_cpu"], {}))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("dims: [ -1, 7 ]", "dims: [ -1, 5 ]", "x_semantic_u, x_semantic_v, x_semantic_y"),
+        ("dims: [ 4 ]", "dims: [ 3 ]", "e_evt"),
+        ('name: "x_filter_u"', 'name: "x_filter_x"', "x_filter_u, x_filter_x"),
+    ],
+)
+def test_outputs_that_are_not_those_of_the_weights_are_named_and_keep_no_launch(
+    repository: Path, old: str, new: str, named: str
+) -> None:
+    _edit(repository / CONFIG, old, new)
+    assert not list(launch_findings(repository, DEFAULT_MODELS, {}))
+    found = list(repository_findings(repository, DEFAULT_MODELS, {}))
+    assert [(f.level, f.detail) for f in found] == [
+        ("problem", f"{repository / CONFIG}: its {named} are not those of the weights")
+    ]
+
+
+def test_both_ways_to_declare_the_event_classes_are_right(repository: Path) -> None:
+    _edit(repository / CONFIG, "dims: [ 4 ]", "dims: [ 1, 4 ]")
+    assert [f.level for f in repository_findings(repository, DEFAULT_MODELS, {})] == ["ok"]
+
+
+def test_strangers_are_warnings(repository: Path) -> None:
+    for name in ("notes", "nugraph2/1/hierarchical.ckpt", "nugraph3/2"):
+        (repository / name).mkdir()
+    (repository / "nugraph3/1/__pycache__").touch()
+    found = list(repository_findings(repository, DEFAULT_MODELS, {}))
+    assert [f.level for f in found] == ["ok", "warning", "warning", "warning"]
+    assert [f.detail for f in found[1:]] == [
+        f"{repository}/notes: not a model, but Triton treats every folder here as one",
+        f"{repository}/nugraph2/1/hierarchical.ckpt: not part of any model",
+        f"{repository}/nugraph3/2: not part of any model",
+    ]
+
+
+def test_own_weights_are_looked_at_in_the_tracked_ones_place(
+    repository: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "own"
+    shutil.copytree(repository / "nugraph3/1", own)
+    _flip_a_byte(repository)
+    assert not list(launch_findings(repository, ["nugraph3"], {"nugraph3": own}))
+    (own / "golden.npz").unlink()
+    found = list(launch_findings(repository, ["nugraph3"], {"nugraph3": own}))
+    assert [f.detail for f in found] == [f"{own}/golden.npz: no such file"]
+    not_imported = {"nugraph3": tmp_path / "later"}
+    assert not list(launch_findings(repository, ["nugraph3"], not_imported))

@@ -1,0 +1,430 @@
+"""Why a server cannot be reached: asked of real servers on loopback, each with one fault."""
+
+from __future__ import annotations
+
+import http.server
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from concurrent import futures
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import grpc
+import pytest
+
+from deploy.client.diagnosis import why_unreachable
+from deploy.client.endpoint import Endpoint
+from deploy.client.service import ExpectedModel, check_service
+from deploy.client.transport import TritonTransport
+from deploy.host.errors import ClientError, ServerAwayError
+from deploy.triton.contract import Signature
+from tests.certificates import FAR_AHEAD, LONG_AGO, Authority, Pair
+
+HTTP1 = "http/1.1"
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("grpc_proxy", "https_proxy", "http_proxy", "no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Authority:
+    return Authority(tmp_path, "site")
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Authority:
+    return Authority(tmp_path, "stranger")
+
+
+@contextmanager
+def grpc_server(pair: Pair | None = None, clients: Authority | None = None) -> Iterator[int]:
+    """A gRPC server: encrypted with ``pair``, and open to those alone that ``clients`` signed."""
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    if pair is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        credentials = grpc.ssl_server_credentials(
+            [(pair.key.read_bytes(), pair.cert.read_bytes())],
+            clients.file.read_bytes() if clients is not None else None,
+            clients is not None,
+        )
+        port = server.add_secure_port("127.0.0.1:0", credentials)
+    server.start()
+    try:
+        yield port
+    finally:
+        server.stop(None).wait()
+
+
+class _Quiet(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class _Metrics(_Quiet):
+    """Answers as Triton's metrics port does: 200 and nothing for a path that it does not know.
+
+    Source: ``HTTPMetricsServer::Handle`` in Triton's ``src/http_server.cc``.
+    """
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+class _Website(_Quiet):
+    """Answers every path with a page that says there is no such page."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        page = b"<html>404</html>"
+        self.send_response(404)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        pass  # a client that breaks off is what is tested
+
+
+@contextmanager
+def http_server(
+    pair: Pair | None = None,
+    clients: Authority | None = None,
+    answers: type[http.server.BaseHTTPRequestHandler] = _Quiet,
+) -> Iterator[int]:
+    """A server for HTTP/1.1 alone, as a proxy without HTTP/2 is."""
+    with _Server(("127.0.0.1", 0), answers) as server:
+        if pair is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(pair.cert, pair.key)
+            context.set_alpn_protocols([HTTP1])
+            if clients is not None:
+                context.verify_mode = ssl.CERT_REQUIRED
+                context.load_verify_locations(clients.file)
+            server.socket = context.wrap_socket(
+                server.socket, server_side=True, do_handshake_on_connect=False
+            )
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+
+
+@contextmanager
+def raw_server(says: bytes | None) -> Iterator[int]:
+    """A server that says this to whoever connects and hangs up, or, with None, keeps silent."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        kept = []
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    if says is None:
+                        kept.append(connection)
+                    else:
+                        with connection:
+                            connection.sendall(says)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+    for connection in kept:
+        connection.close()
+
+
+def told(
+    url: str, ca: Authority | None = None, mine: Pair | None = None, timeout: float = 5
+) -> tuple[str, str | None] | None:
+    """Return cause and remedy."""
+    endpoint = Endpoint.parse(
+        url,
+        ca=None if ca is None else ca.file,
+        cert=None if mine is None else mine.cert,
+        key=None if mine is None else mine.key,
+    )
+    error = why_unreachable(endpoint, timeout=timeout)
+    if error is None:
+        return None
+    assert "\n" not in error.cause
+    return error.cause, error.remedy
+
+
+def test_nothing_is_in_the_way_of_a_server_that_can_be_reached(site: Authority) -> None:
+    pair, mine = site.issue("localhost"), site.issue("me")
+    with grpc_server() as port:
+        assert told(f"grpc://localhost:{port}") is None
+    with grpc_server(pair) as port:
+        assert told(f"grpcs://localhost:{port}", site) is None
+    with grpc_server(pair, site) as port:
+        assert told(f"grpcs://localhost:{port}", site, mine) is None
+        itself = Endpoint.parse(f"grpcs://localhost:{port}", ca=pair.cert, cert=mine.cert,
+                                key=mine.key)  # fmt: skip
+        assert why_unreachable(itself, timeout=5) is None
+    with http_server() as port:
+        assert told(f"http://localhost:{port}") is None
+    with http_server(pair) as port:
+        assert told(f"https://localhost:{port}", site) is None
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "https"])
+def test_another_authority_is_told_with_the_one_that_signed(
+    scheme: str, site: Authority, stranger: Authority
+) -> None:
+    server = grpc_server if scheme == "grpc" else http_server
+    scheme = "grpcs" if scheme == "grpc" else scheme
+    with server(site.issue("localhost")) as port:
+        assert told(f"{scheme}://localhost:{port}", stranger) == (
+            f"the certificate of localhost:{port} was not issued by an authority in "
+            f"{stranger.file} (its issuer: site, tests)",
+            "--ca FILE with that authority's certificate",
+        )
+        assert told(f"{scheme}://localhost:{port}") == (
+            f"the certificate of localhost:{port} was not issued by an authority that this "
+            "host trusts (its issuer: site, tests)",
+            "--ca FILE with that authority's certificate",
+        )
+
+
+def test_an_expired_certificate_is_told_with_its_date(site: Authority) -> None:
+    with grpc_server(site.issue("localhost", valid=LONG_AGO)) as port:
+        assert told(f"grpcs://localhost:{port}", site) == (
+            f"the certificate of localhost:{port} expired on 2021-01-01 00:00 UTC",
+            "have the server's administrator renew it, or set this host's clock",
+        )
+
+
+def test_a_certificate_of_tomorrow_is_told_with_its_date(site: Authority) -> None:
+    with grpc_server(site.issue("localhost", valid=FAR_AHEAD)) as port:
+        assert told(f"grpcs://localhost:{port}", site) == (
+            f"the certificate of localhost:{port} is valid only from 2090-01-01 00:00 UTC",
+            "check this host's clock (date)",
+        )
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_a_name_that_is_not_in_the_certificate_is_told_with_those_that_are(
+    site: Authority, host: str
+) -> None:
+    with grpc_server(site.issue("triton.example.org", "www.example.org")) as port:
+        assert told(f"grpcs://{host}:{port}", site) == (
+            f"the certificate of {host}:{port} is not for {host}, "
+            "but for triton.example.org, www.example.org",
+            f"--url grpcs://triton.example.org:{port}",
+        )
+
+
+@pytest.mark.parametrize(
+    ("names", "remedy"),
+    [
+        (["*.example.org", "::1"], "--url grpcs://[::1]:{}"),
+        (["*.example.org"], "use a name that the certificate holds"),
+    ],
+)
+def test_the_name_to_ask_by_is_one_that_can_be_asked(
+    site: Authority, names: list[str], remedy: str
+) -> None:
+    with grpc_server(site.issue(*names)) as port:
+        assert told(f"grpcs://localhost:{port}", site) == (
+            f"the certificate of localhost:{port} is not for localhost, but for {', '.join(names)}",
+            remedy.format(port),
+        )
+
+
+def test_a_plaintext_port_is_told_from_one_with_tls(site: Authority) -> None:
+    with grpc_server() as port:
+        assert told(f"grpcs://localhost:{port}", site) == (
+            f"grpcs://localhost:{port} speaks gRPC without TLS",
+            f"--url grpc://localhost:{port}",
+        )
+    with http_server() as port:
+        assert told(f"https://localhost:{port}", site) == (
+            f"https://localhost:{port} speaks HTTP without TLS",
+            f"--url http://localhost:{port}",
+        )
+
+
+@pytest.mark.parametrize("mutual", [False, True])
+def test_a_port_with_tls_is_told_from_a_plaintext_one(site: Authority, mutual: bool) -> None:
+    clients = site if mutual else None
+    with grpc_server(site.issue("localhost"), clients) as port:
+        assert told(f"grpc://localhost:{port}") == (
+            f"grpc://localhost:{port} needs TLS",
+            f"--url grpcs://localhost:{port}, with --ca FILE for a site's own authority",
+        )
+    with http_server(site.issue("localhost"), clients) as port:
+        for scheme in ("http", "grpc"):
+            assert told(f"{scheme}://localhost:{port}") == (
+                f"{scheme}://localhost:{port} needs TLS",
+                f"--url {scheme}s://localhost:{port}, with --ca FILE for a site's own authority",
+            )
+
+
+def test_a_proxy_without_http2_is_told(site: Authority) -> None:
+    with http_server(site.issue("localhost")) as port:
+        assert told(f"grpcs://localhost:{port}", site) == (
+            f"grpcs://localhost:{port} speaks TLS but not HTTP/2, which gRPC needs: "
+            "an HTTP/1 proxy?",
+            "enable HTTP/2 in the proxy (nginx: listen ... ssl http2, and grpc_pass)",
+        )
+
+
+def test_the_port_of_the_other_protocol_is_told() -> None:
+    with http_server() as port:
+        assert told(f"grpc://localhost:{port}") == (
+            f"grpc://localhost:{port} answers in HTTP/1, not in gRPC",
+            "gRPC has its own port (Triton's is 8001), and needs a proxy that forwards HTTP/2",
+        )
+    with grpc_server() as port:
+        assert told(f"http://localhost:{port}") == (
+            f"http://localhost:{port} answers, but not in HTTP",
+            "gRPC has its own port: ask with grpc://",
+        )
+
+
+def test_mutual_tls_without_a_client_certificate_is_told(site: Authority) -> None:
+    wanted = (
+        "{} closes the connection after the TLS handshake: it wants a client certificate",
+        "--cert FILE --key FILE",
+    )
+    with grpc_server(site.issue("localhost"), site) as port:
+        url = f"grpcs://localhost:{port}"
+        assert told(url, site) == (wanted[0].format(url), wanted[1])
+    with http_server(site.issue("localhost"), site) as port:
+        url = f"https://localhost:{port}"
+        assert told(url, site) == (wanted[0].format(url), wanted[1])
+
+
+def test_a_client_certificate_of_a_stranger_is_told(site: Authority, stranger: Authority) -> None:
+    mine = stranger.issue("me")
+    for server, scheme in ((grpc_server, "grpcs"), (http_server, "https")):
+        with server(site.issue("localhost"), site) as port:
+            assert told(f"{scheme}://localhost:{port}", site, mine) == (
+                f"{scheme}://localhost:{port} does not accept the client certificate {mine.cert}",
+                "use --cert and --key of a client that the server's authority (its --tls-ca) "
+                "signed",
+            )
+
+
+def test_a_port_where_nothing_listens_is_told() -> None:
+    # Port 1 is reserved; nothing listens there.
+    for scheme in ("grpc", "grpcs", "http", "https"):
+        assert told(f"{scheme}://127.0.0.1:1") == (
+            f"no server answers at {scheme}://127.0.0.1:1: connection refused",
+            "numlkit up, or name a server with --url",
+        )
+
+
+def test_an_unknown_host_is_told() -> None:
+    # RFC 6761 keeps this name from ever being given to anybody.
+    found = told("grpcs://nobody.invalid:443")
+    assert found is not None
+    assert found[0].startswith(
+        "no server answers at grpcs://nobody.invalid:443: the host nobody.invalid is unknown ("
+    )
+    assert found[1] == "check the name in --url"
+
+
+@pytest.mark.parametrize("says", [b"", b"SSH-2.0-OpenSSH_9.2\r\n"])
+@pytest.mark.parametrize(("scheme", "named"), [("grpc", "gRPC"), ("http", "HTTP")])
+def test_a_port_that_speaks_something_else_is_told(says: bytes, scheme: str, named: str) -> None:
+    with raw_server(says) as port:
+        assert told(f"{scheme}://localhost:{port}") == (
+            f"{scheme}://localhost:{port} speaks neither {named} nor TLS",
+            "check address and port",
+        )
+
+
+def test_a_port_that_speaks_something_else_than_tls_is_told() -> None:
+    with raw_server(b"SSH-2.0-OpenSSH_9.2\r\n") as port:
+        assert told(f"grpcs://localhost:{port}") == (
+            f"grpcs://localhost:{port}: the TLS handshake failed: wrong version number",
+            "check that this is the port with TLS",
+        )
+
+
+def test_a_proxy_of_this_host_that_grpc_takes_is_told(
+    site: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
+    with grpc_server(site.issue("localhost")) as port:
+        endpoint = Endpoint.parse(f"grpcs://localhost:{port}", ca=site.file)
+        transport = TritonTransport(endpoint, timeout=5)
+        with pytest.raises(ServerAwayError):
+            transport.server_ready()
+        transport.close()
+        assert told(endpoint.url, site) == (
+            f"{endpoint.url} can be reached, but gRPC goes through the proxy "
+            "http://127.0.0.1:1 (https_proxy)",
+            "export no_proxy=localhost",
+        )
+        monkeypatch.setenv("no_proxy", "localhost")
+        assert told(endpoint.url, site) is None
+        with pytest.raises(ClientError, match="does not answer like a Triton server"):
+            TritonTransport(endpoint, timeout=5).server_ready()
+
+
+def not_triton(port: int) -> tuple[str, str]:
+    return (
+        f"http://127.0.0.1:{port} answers, but is not Triton's HTTP port",
+        "check the port in --url: Triton's are 8000 (HTTP), 8001 (gRPC), 8002 (metrics)",
+    )
+
+
+@pytest.mark.parametrize("answers", [_Metrics, _Website])
+def test_http_that_is_not_triton_s_is_told_once_and_not_for_each_model(
+    answers: type[http.server.BaseHTTPRequestHandler],
+) -> None:
+    known = {name: ExpectedModel(Signature({}, {}), None) for name in ("nugraph2", "nugraph3")}
+    with http_server(answers=answers) as port:
+        endpoint = Endpoint.parse(f"http://127.0.0.1:{port}")
+        check = check_service(endpoint, known, timeout=5, repeat=1)
+        assert ((check.error, check.remedy), check.models) == (not_triton(port), ())
+
+
+@pytest.mark.parametrize("answers", [_Metrics, _Website])
+def test_http_that_is_not_triton_s_describes_no_model(
+    answers: type[http.server.BaseHTTPRequestHandler],
+) -> None:
+    with http_server(answers=answers) as port:
+        transport = TritonTransport(Endpoint.parse(f"http://127.0.0.1:{port}"), timeout=5)
+        with pytest.raises(ClientError) as caught:
+            transport.describe("nugraph3")
+        transport.close()
+        assert (caught.value.cause, caught.value.remedy) == not_triton(port)
+
+
+def test_http_asked_of_the_grpc_port_names_the_url_to_ask_with() -> None:
+    with grpc_server() as port:
+        url = f"http://127.0.0.1:{port}"
+        check = check_service(Endpoint.parse(url), {}, timeout=5, repeat=1)
+    assert (check.error, check.remedy) == (
+        f"{url} answers, but not in HTTP",
+        f"gRPC has its own port: --url grpc://127.0.0.1:{port}",
+    )
+
+
+def test_a_server_that_keeps_silent_is_told_after_the_timeout() -> None:
+    with raw_server(None) as port:
+        assert told(f"grpcs://localhost:{port}", timeout=0.2) == (
+            f"no server answers at grpcs://localhost:{port}: no answer within 0.2 s",
+            "check address, port and firewall",
+        )

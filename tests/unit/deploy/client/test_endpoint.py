@@ -1,0 +1,101 @@
+"""Addresses, and what a client brings to an encrypted connection."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.client.endpoint import ClientTls, Endpoint, ProtocolName
+from deploy.host.errors import DeploymentError
+from tests.certificates import Authority
+
+
+@pytest.mark.parametrize(
+    ("url", "protocol", "tls", "expected"),
+    [
+        ("localhost", None, False, "http://localhost:8000"),
+        ("localhost", "grpc", False, "grpc://localhost:8001"),
+        ("localhost:9000", None, False, "http://localhost:9000"),
+        ("http://h:1", None, False, "http://h:1"),
+        ("http://h:1", "http", False, "http://h:1"),
+        ("http://h:1/", None, False, "http://h:1"),
+        ("http://h:1/a/b", None, False, "http://h:1/a/b"),
+        ("https://h", None, False, "https://h:443"),
+        ("grpc://h", None, False, "grpc://h:8001"),
+        ("grpcs://h", None, False, "grpcs://h:443"),
+        ("h:443", "grpc", True, "grpcs://h:443"),
+        ("grpc://h:443", None, True, "grpcs://h:443"),
+        ("[::1]:8000", None, False, "http://[::1]:8000"),
+        ("grpc://[fe80::1]", None, False, "grpc://[fe80::1]:8001"),
+    ],
+)
+def test_addresses_are_read(
+    url: str, protocol: ProtocolName | None, tls: bool, expected: str
+) -> None:
+    assert Endpoint.parse(url, protocol=protocol, tls=tls).url == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "protocol", "says"),
+    [
+        ("ftp://h", None, "the scheme must be one of"),
+        ("grpc://h", "http", "contradicts --protocol http"),
+        ("http://h", "grpc", "contradicts --protocol grpc"),
+        ("h:port", None, "[Pp]ort"),
+        ("h:99999", None, "[Pp]ort"),
+        ("", None, "not an address"),
+        ("http://", None, "not an address"),
+        ("a b", None, "not an address"),
+        ("http://me:secret@h", None, "not an address"),
+        ("grpc://h:1/path", None, "has no path"),
+    ],
+)
+def test_wrong_addresses_are_named(url: str, protocol: ProtocolName | None, says: str) -> None:
+    with pytest.raises(DeploymentError, match=says):
+        Endpoint.parse(url, protocol=protocol)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_an_address_or_a_known_error(url: str) -> None:
+    try:
+        endpoint = Endpoint.parse(url)
+    except DeploymentError:
+        return
+    assert Endpoint.parse(endpoint.url) == endpoint
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port"),
+    [("grpcs://h", "h", 443), ("grpc://[::1]:7", "::1", 7), ("http://h:1/a/b", "h", 1)],
+)
+def test_an_address_has_a_host_and_a_port(url: str, host: str, port: int) -> None:
+    endpoint = Endpoint.parse(url)
+    assert (endpoint.host, endpoint.port) == (host, port)
+
+
+def test_files_mean_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "site")
+    mine = authority.issue("me")
+    assert Endpoint.parse("h", ca=authority.file).url == "https://h:443"
+    endpoint = Endpoint.parse("grpc://h", cert=mine.cert, key=mine.key)
+    assert (endpoint.url, endpoint.tls) == ("grpcs://h:443", ClientTls(None, mine.cert, mine.key))
+
+
+def test_a_missing_authority_is_named(tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    with pytest.raises(DeploymentError) as caught:
+        Endpoint.parse("h", ca=ca)
+    assert caught.value.cause == f"authority {ca}: no such file"
+    assert caught.value.remedy == "--ca with a readable file"
+
+
+def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
+    mine = Authority(tmp_path, "site").issue("me")
+    for files in ({"cert": mine.cert}, {"key": mine.key}):
+        with pytest.raises(DeploymentError) as caught:
+            Endpoint.parse("grpcs://h", **files)
+        assert caught.value.cause == "a client certificate and its private key go together"
+        assert caught.value.remedy == "--cert FILE --key FILE"

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from deploy.client.metrics import ModelCounts, fetch_counts, read_counts
+from deploy.host.errors import LaunchError
+
+# As Triton 24.10 writes it.
+TEXT = """\
+# HELP nv_inference_request_success Number of successful inference requests, all batch sizes
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{model="nugraph3",version="1"} 8
+nv_inference_request_success{model="nugraph2",version="1"} 0
+# HELP nv_inference_request_failure Number of failed inference requests, all batch sizes
+# TYPE nv_inference_request_failure counter
+nv_inference_request_failure{model="nugraph3",reason="OTHER",version="1"} 1
+nv_inference_request_failure{model="nugraph3",reason="BACKEND",version="1"} 2
+# HELP nv_cpu_utilization CPU utilization rate [0.0 - 1.0]
+# TYPE nv_cpu_utilization gauge
+nv_cpu_utilization 1
+# HELP nv_inference_request_summary_us Summary of inference request latencies in microseconds
+# TYPE nv_inference_request_summary_us summary
+nv_inference_request_summary_us_count{model="nugraph3",version="1"} 8
+nv_inference_request_summary_us_sum{model="nugraph3",version="1"} 271655
+nv_inference_request_summary_us{model="nugraph3",version="1",quantile="0.5"} 22578
+nv_inference_request_summary_us{model="nugraph3",version="1",quantile="0.99"} 41864
+nv_inference_request_summary_us{model="nugraph2",version="1",quantile="0.5"} nan
+nv_inference_request_summary_us{model="nugraph2",version="1",quantile="0.99"} nan
+"""
+
+
+def test_requests_failures_and_quantiles_are_read_by_model() -> None:
+    assert read_counts(TEXT) == {
+        "nugraph2": ModelCounts(requests=0, failures=0, p50=None, p99=None),
+        "nugraph3": ModelCounts(requests=8, failures=3, p50=0.022578, p99=0.041864),
+    }
+
+
+def test_a_server_that_is_away_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(LaunchError, match=f"no metrics from http://127.0.0.1:{port}/metrics: "):
+        fetch_counts(f"127.0.0.1:{port}", timeout=1)

@@ -1,0 +1,259 @@
+"""Files for TLS, checked before they are used."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from deploy.checks.host import tls_findings
+from deploy.client.tls import Role, check_authorities, check_pair, check_server_files
+from deploy.deployment.deployment import Deployment, Tls
+from deploy.host.errors import DeploymentError
+from deploy.host.finding import Finding
+from tests.certificates import FAR_AHEAD, LONG_AGO, Authority, Pair
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path, "site")
+
+
+def refusal(pair: Pair, role: Role = "server") -> DeploymentError:
+    with pytest.raises(DeploymentError) as caught:
+        check_pair(pair.cert, pair.key, role=role)
+    assert "\n" not in caught.value.cause
+    return caught.value
+
+
+@pytest.mark.parametrize("role", ["server", "client"])
+@pytest.mark.parametrize("key_type", [trustme.KeyType.ECDSA, trustme.KeyType.RSA])
+def test_what_a_good_certificate_says_is_told(
+    authority: Authority, role: Role, key_type: trustme.KeyType
+) -> None:
+    pair = authority.issue("triton.example.org", "10.0.0.5", key_type=key_type)
+    certificate = check_pair(pair.cert, pair.key, role=role)
+    assert certificate.names == ("triton.example.org", "10.0.0.5")
+    assert certificate.issuer == "site, tests"
+    assert certificate.not_before < certificate.not_after
+
+
+def test_a_wildcard_stands_for_some_host(authority: Authority) -> None:
+    pair = authority.issue("*.example.org")
+    assert check_pair(pair.cert, pair.key, role="server").host == "any.example.org"
+
+
+@pytest.mark.parametrize(
+    ("valid", "said"),
+    [
+        (LONG_AGO, "expired on 2021-01-01 00:00 UTC"),
+        (FAR_AHEAD, "valid only from 2090-01-01 00:00 UTC"),
+    ],
+)
+def test_a_certificate_is_for_now(authority: Authority, valid: tuple, said: str) -> None:
+    pair = authority.issue("localhost", valid=valid)
+    assert refusal(pair).cause == f"certificate {pair.cert}: {said}"
+
+
+def test_a_key_belongs_to_its_certificate(authority: Authority) -> None:
+    cert, key = authority.issue("a").cert, authority.issue("b").key
+    assert refusal(Pair(cert, key)).cause == (
+        f"certificate {cert}: does not belong to the private key {key}"
+    )
+
+
+def test_files_that_are_swapped_are_told_apart(authority: Authority) -> None:
+    pair = authority.issue("a")
+    assert refusal(Pair(pair.key, pair.cert)).cause == (
+        f"certificate {pair.key}: holds no certificate in PEM form"
+    )
+    assert refusal(Pair(pair.cert, pair.cert)).cause == (
+        f"private key {pair.cert}: holds a certificate, no private key in PEM form"
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\xff", b"-----BEGIN PRIVATE KEY-----\ncut"])
+def test_a_damaged_key_is_named(authority: Authority, content: bytes) -> None:
+    pair = authority.issue("a")
+    pair.key.write_bytes(content)
+    assert str(pair.key) in refusal(pair).cause
+
+
+def test_a_damaged_certificate_is_named(authority: Authority) -> None:
+    pair = authority.issue("a")
+    pair.cert.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    assert refusal(pair).cause.startswith(f"certificate {pair.cert}: ")
+
+
+def test_a_key_that_is_too_short_for_openssl_is_refused(tmp_path: Path) -> None:
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+    pair = self_signed(tmp_path, rsa.generate_private_key(65537, 1024), names)
+    for role in ("server", "client"):
+        assert refusal(pair, role).cause == (
+            f"certificate {pair.cert}: not usable: ee key too small"
+        )
+
+
+def test_a_key_that_comes_with_its_curve_is_read(tmp_path: Path) -> None:
+    pair = self_signed(tmp_path, ec.generate_private_key(ec.SECP256R1()))
+    words = ["openssl", "ecparam", "-name", "prime256v1"]
+    curve = subprocess.run(words, check=True, capture_output=True).stdout
+    assert b"EC PARAMETERS" in curve
+    plain = load_pem_private_key(pair.key.read_bytes(), None)
+    own = plain.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+    pair.key.write_bytes(curve + own)
+    assert check_pair(pair.cert, pair.key, role="server").subject == "me"
+
+
+def test_missing_files_are_named(authority: Authority, tmp_path: Path) -> None:
+    pair, none = authority.issue("a"), tmp_path / "none.pem"
+    assert refusal(Pair(none, pair.key)).cause == f"certificate {none}: no such file"
+    assert refusal(Pair(pair.cert, none)).cause == f"private key {none}: no such file"
+    assert refusal(Pair(tmp_path, pair.key)).cause == f"certificate {tmp_path}: Is a directory"
+
+
+@pytest.mark.parametrize(
+    ("role", "options"),
+    [("server", ["--tls-cert", "--tls-key"]), ("client", ["--cert", "--key"])],
+)
+def test_beside_a_missing_file_stands_the_option_to_correct(
+    authority: Authority, tmp_path: Path, role: Role, options: list[str]
+) -> None:
+    pair, none = authority.issue("a"), tmp_path / "none.pem"
+    wrong = [Pair(none, pair.key), Pair(pair.cert, none)]
+    assert [refusal(files, role).remedy for files in wrong] == [
+        f"{option} with a readable file" for option in options
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_named(authority: Authority) -> None:
+    pair = authority.issue("a")
+    pair.key.chmod(0)
+    assert refusal(pair).cause == f"private key {pair.key}: Permission denied"
+
+
+@pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
+def test_a_key_with_a_passphrase_is_refused_without_asking_for_it(
+    authority: Authority, form: PrivateFormat
+) -> None:
+    pair = authority.issue("a", key_type=trustme.KeyType.RSA)
+    plain = load_pem_private_key(pair.key.read_bytes(), None)
+    locked = plain.private_bytes(Encoding.PEM, form, BestAvailableEncryption(b"secret"))
+    pair.key.write_bytes(locked)
+    error = refusal(pair)
+    assert error.cause == (
+        f"private key {pair.key}: needs a passphrase, which nobody can type at a server's start"
+    )
+    assert error.remedy == f"openssl pkey -in {pair.key} -out PLAIN.key; chmod 600 PLAIN.key"
+
+
+def test_the_command_that_opens_a_key_can_be_pasted_whatever_the_key_is_called(
+    authority: Authority, tmp_path: Path
+) -> None:
+    pair = authority.issue("a", key_type=trustme.KeyType.RSA)
+    key = tmp_path / "my key; true.pem"
+    plain = load_pem_private_key(pair.key.read_bytes(), None)
+    locked = plain.private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
+    )
+    key.write_bytes(locked)
+    remedy = refusal(Pair(pair.cert, key)).remedy
+    assert remedy == f"openssl pkey -in '{key}' -out PLAIN.key; chmod 600 PLAIN.key"
+
+
+def self_signed(folder: Path, key: Any, *extensions: x509.ExtensionType) -> Pair:
+    """Make a certificate whose subject is called me."""
+    pair = Pair(folder / "c.pem", folder / "c.key")
+    me = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "me")])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(me, me, key.public_key(), x509.random_serial_number())
+    made = made.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(hours=1))
+    for extension in extensions:
+        made = made.add_extension(extension, critical=False)
+    ed25519 = isinstance(key, Ed25519PrivateKey)
+    signed = made.sign(key, None if ed25519 else hashes.SHA256())
+    pair.cert.write_bytes(signed.public_bytes(Encoding.PEM))
+    pair.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return pair
+
+
+def test_a_certificate_for_clients_is_none_for_a_server(tmp_path: Path) -> None:
+    for_clients = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
+    pair = self_signed(tmp_path, ec.generate_private_key(ec.SECP256R1()), for_clients)
+    assert refusal(pair).cause == f"certificate {pair.cert}: is not made for a server"
+    assert check_pair(pair.cert, pair.key, role="client").subject == "me"
+
+
+def test_a_key_that_grpc_does_not_know_is_refused(tmp_path: Path) -> None:
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+    pair = self_signed(tmp_path, Ed25519PrivateKey.generate(), names)
+    with pytest.raises(DeploymentError) as caught:
+        check_server_files(Tls(cert=pair.cert, key=pair.key))
+    assert caught.value.cause.startswith(f"certificate {pair.cert}: gRPC clients reject it: ")
+    assert caught.value.remedy == "use one with an RSA or ECDSA key, for the names clients ask for"
+
+
+@pytest.mark.parametrize("hosts", [["10.0.0.5"], ["::1"], ["*.example.org"], ["a", "b"]])
+def test_grpc_takes_a_certificate_for_any_host(authority: Authority, hosts: list[str]) -> None:
+    pair = authority.issue(*hosts)
+    check_server_files(Tls(cert=pair.cert, key=pair.key))
+
+
+def test_a_certificate_without_names_counts_for_its_subject_and_is_warned_of(
+    tmp_path: Path,
+) -> None:
+    pair = self_signed(tmp_path, ec.generate_private_key(ec.SECP256R1()))
+    tls = Tls(cert=pair.cert, key=pair.key)
+    assert check_server_files(tls).names == ()
+    unnamed = list(tls_findings(Deployment(tls=tls)))[-1]
+    assert unnamed == Finding(
+        "warning",
+        "TLS",
+        f"{pair.cert} has no subject alternative names: clients that connect by address reject "
+        "it, and so do some that connect by name",
+        "make one that has them: openssl req -x509 ... -addext subjectAltName=DNS:HOST,IP:ADDRESS",
+    )
+
+
+def test_a_certificate_that_names_its_hosts_and_is_valid_for_long_is_all_right(
+    authority: Authority,
+) -> None:
+    pair = authority.issue("triton.example.org")
+    found = tls_findings(Deployment(tls=Tls(cert=pair.cert, key=pair.key)))
+    assert [finding.level for finding in found] == ["ok"]
+
+
+def test_authorities_are_certificates(authority: Authority, tmp_path: Path) -> None:
+    check_authorities(authority.file, "--ca")
+    empty = tmp_path / "empty.pem"
+    empty.touch()
+    with pytest.raises(DeploymentError) as caught:
+        check_authorities(empty, "--ca")
+    assert caught.value.cause == f"authority {empty}: holds no certificate in PEM form"
+
+
+def test_all_files_of_a_server_are_checked(authority: Authority, tmp_path: Path) -> None:
+    pair, none = authority.issue("a"), tmp_path / "none.pem"
+    check_server_files(Tls(cert=pair.cert, key=pair.key, ca=authority.file))
+    with pytest.raises(DeploymentError) as caught:
+        check_server_files(Tls(cert=pair.cert, key=pair.key, ca=none))
+    assert caught.value.cause == f"authority {none}: no such file"
+    assert caught.value.remedy == "--tls-ca with a readable file"

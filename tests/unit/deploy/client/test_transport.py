@@ -1,0 +1,54 @@
+"""Model descriptions and error texts; no server is asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from deploy.client.endpoint import Endpoint
+from deploy.client.transport import ServedModel, TritonTransport, triton_reason
+from deploy.host.errors import ServerAwayError
+
+
+def test_class_names_come_from_the_configuration_if_they_fit() -> None:
+    model = ServedModel("m", {}, (), {"semantic_classes": "a, b,c"})
+    assert model.classes("semantic", 3) == ("a", "b", "c")
+    assert model.classes("semantic", 2) == ("class_0", "class_1")
+    assert model.classes("event", 1) == ("class_0",)
+    assert model.classes("event", 0) == ()
+
+
+def test_a_model_is_shown_with_what_its_weights_are() -> None:
+    assert ServedModel("m", {}, (), {}).title == "m"
+    assert ServedModel("m", {}, (), {"weights": "demo weights"}).title == "m (demo weights)"
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("plain", "plain"),
+        (
+            "Failed to process the request(s) for model instance 'nugraph3_0_1', message: "
+            "ValueError: no\n\nAt:\n  /models/nugraph3/1/model.py(12): execute\n",
+            "ValueError: no",
+        ),
+        (
+            "Failed to process the request(s) for model 'nugraph3_0', message: "
+            "EventError: hit_table/rms row 3 is nan",
+            "hit_table/rms row 3 is nan",
+        ),
+        ("two\nlines", "two lines"),
+    ],
+)
+def test_a_reason_is_one_line_without_wrapping(message: str, reason: str) -> None:
+    assert triton_reason(message) == reason
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_server_that_is_not_there_is_away(scheme: str) -> None:
+    # Port 1 is reserved; nothing listens there.
+    transport = TritonTransport(Endpoint.parse(f"{scheme}://127.0.0.1:1"), timeout=5)
+    try:
+        with pytest.raises(ServerAwayError, match=rf"^{scheme}://127\.0\.0\.1:1: .*refused"):
+            transport.describe("nugraph3")
+    finally:
+        transport.close()

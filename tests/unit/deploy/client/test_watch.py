@@ -1,0 +1,176 @@
+"""What ``smoke --watch`` exports of what it sees; tests/integration has a real server."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from dataclasses import replace
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from deploy.client import watch
+from deploy.client.endpoint import Endpoint
+from deploy.client.service import ExpectedModel, Latency, ModelCheck, ServiceCheck
+from deploy.client.watch import ServerSeen, Watch, seen_after
+from deploy.host.errors import ClientError, RepositoryError
+from tests.kit import free_ports, until
+
+URL = "grpcs://triton.example.org:443"
+RIGHT = ModelCheck("m", ready=True, latency=Latency(1, 0.25, 0.25))
+WRONG = ModelCheck("m", ready=True, error="model m answers wrongly: output x is empty", wrong=True)
+CHECK = ServiceCheck(URL, ready=True, models=(RIGHT,))
+
+
+def see(before: ServerSeen | None, check: ServiceCheck, now: float = 100.0) -> ServerSeen:
+    return seen_after(before, check, ["m"], now=now, expires=5e9)
+
+
+def exported(seen: ServerSeen) -> list[str]:
+    class Shown:
+        def collect(self) -> object:
+            return watch.metrics({URL: seen})
+
+    registry = CollectorRegistry()
+    registry.register(Shown())  # type: ignore[arg-type]
+    text = generate_latest(registry).decode()
+    return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+@pytest.mark.parametrize(
+    ("model", "state"),
+    [
+        (RIGHT, "right"),
+        (WRONG, "wrong"),
+        (ModelCheck("m", ready=True, error="Stub process is not healthy"), "failing"),
+        (ModelCheck("m", ready=False, error="it is not loaded"), "unready"),
+        (ModelCheck("m", ready=True), "unjudged"),
+    ],
+)
+def test_a_model_is_in_one_state(model: ModelCheck, state: str) -> None:
+    assert model.state == state
+    assert see(None, replace(CHECK, models=(model,))).models["m"].state == state
+
+
+def test_a_server_that_cannot_be_asked_has_unreachable_models() -> None:
+    seen = see(None, ServiceCheck(URL, error="connection refused"))
+    assert seen.models["m"].state == "unreachable"
+    assert not seen.ready
+
+
+def test_everything_is_exported() -> None:
+    labels = f'model="m",server="{URL}"'
+    assert exported(see(see(None, CHECK), CHECK, now=160.0)) == [
+        f'numl_smoke_server_ready{{server="{URL}"}} 1.0',
+        f'numl_smoke_last_check_timestamp_seconds{{server="{URL}"}} 160.0',
+        f'numl_smoke_certificate_expiry_timestamp_seconds{{server="{URL}"}} 5e+09',
+        f'numl_smoke_state{{{labels},state="right"}} 1.0',
+        f'numl_smoke_state{{{labels},state="wrong"}} 0.0',
+        f'numl_smoke_state{{{labels},state="failing"}} 0.0',
+        f'numl_smoke_state{{{labels},state="unready"}} 0.0',
+        f'numl_smoke_state{{{labels},state="unjudged"}} 0.0',
+        f'numl_smoke_state{{{labels},state="unreachable"}} 0.0',
+        f'numl_smoke_checks_total{{{labels},state="right"}} 2.0',
+        f'numl_smoke_checks_total{{{labels},state="wrong"}} 0.0',
+        f'numl_smoke_checks_total{{{labels},state="failing"}} 0.0',
+        f'numl_smoke_checks_total{{{labels},state="unready"}} 0.0',
+        f'numl_smoke_checks_total{{{labels},state="unjudged"}} 0.0',
+        f'numl_smoke_checks_total{{{labels},state="unreachable"}} 0.0',
+        f"numl_smoke_latency_seconds{{{labels}}} 0.25",
+        f"numl_smoke_last_right_timestamp_seconds{{{labels}}} 160.0",
+    ]
+
+
+def test_a_wrong_answer_of_a_ready_server_is_wrong_and_leaves_the_last_right_one() -> None:
+    seen = see(see(None, CHECK), replace(CHECK, models=(WRONG,)), now=160.0)
+    assert (seen.ready, seen.models["m"].state, seen.models["m"].last_right) == (True, "wrong", 100)
+    lines = exported(seen)
+    labels = f'model="m",server="{URL}"'
+    assert f'numl_smoke_state{{{labels},state="wrong"}} 1.0' in lines
+    assert f'numl_smoke_state{{{labels},state="right"}} 0.0' in lines
+
+
+def test_where_there_never_was_a_right_answer_there_is_no_latency() -> None:
+    lines = exported(see(None, replace(CHECK, models=(WRONG,))))
+    assert not any(line.startswith("numl_smoke_latency_seconds") for line in lines)
+    assert any("last_right" in line and line.endswith(" 0.0") for line in lines)
+
+
+def watching(expected: object) -> Watch:
+    endpoints = [Endpoint.parse("http://127.0.0.1:9")]
+    return Watch(
+        endpoints,
+        expected,  # type: ignore[arg-type]
+        interval=9.0,
+        timeout=1.0,
+        repeat=1,
+        say=lambda _text: None,
+    )
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ClientError, match=f"cannot be exported at 127.0.0.1:{port}: Address"):
+            watching(dict).run("127.0.0.1", port)
+
+
+def test_a_repository_that_is_wrong_from_the_beginning_ends_it() -> None:
+    def expected() -> dict[str, ExpectedModel]:
+        raise RepositoryError("no model m")
+
+    with pytest.raises(RepositoryError):
+        watching(expected).run("127.0.0.1", 0)
+
+
+def test_a_fault_of_its_own_ends_it_since_nobody_would_renew_what_it_exports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def check(*_: object, **__: object) -> ServiceCheck:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(watch, "check_service", check)
+    with pytest.raises(ZeroDivisionError):
+        watching(dict).run("127.0.0.1", 0)
+
+
+def test_a_server_that_hangs_delays_no_other_and_a_file_that_is_gone_keeps_what_was_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hang, reads = threading.Event(), []
+
+    def check(endpoint: Endpoint, *_: object, **__: object) -> ServiceCheck:
+        if endpoint.port == 1:
+            hang.wait(10)
+        return replace(CHECK, url=endpoint.url)
+
+    def expected() -> dict[str, ExpectedModel]:
+        reads.append(1)
+        if len(reads) > 1:
+            raise RepositoryError("golden.npz: no such file")
+        return {"m": ExpectedModel(None, None)}
+
+    said: list[str] = []
+    monkeypatch.setattr(watch, "check_service", check)
+    urls = ("http://127.0.0.1:1", "http://127.0.0.1:2")
+    both = Watch(
+        [Endpoint.parse(url) for url in urls],
+        expected,
+        interval=0.01,
+        timeout=1.0,
+        repeat=1,
+        say=said.append,
+    )
+    thread = threading.Thread(target=both.run, args=("127.0.0.1", free_ports().http))
+    thread.start()
+    try:
+        until(lambda: len(reads) > 5, 5, "checks of the one that answers")
+        samples = [sample for metric in both.collect() for sample in metric.samples]
+        assert {sample.labels["server"] for sample in samples} == {urls[1]}
+    finally:
+        hang.set()
+        both.stop()
+        thread.join()
+    assert any("golden.npz: no such file; the one read before counts" in text for text in said)

@@ -1,0 +1,62 @@
+"""Runs a command as a person would who typed it, in this process or in one of its own."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from deploy.host.paths import CHECKOUT
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def variables_of(home: Path, **more: str) -> dict[str, str]:
+    return {"HOME": str(home), "PATH": "/usr/bin:/bin", "TERM": "dumb", **more}
+
+
+def run_here(words: Sequence[str], home: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process as a person would who typed ``python3 deploy/...``."""
+    written = [io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2)]
+    handlers = {number: signal.getsignal(number) for number in ENDING}
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(written[0]),
+        redirect_stderr(written[1]),
+    ):
+        patch.chdir(CHECKOUT)
+        patch.setattr("sys.argv", list(words))
+        for name in [name for name in os.environ if name.startswith("XDG_")]:
+            patch.delenv(name)
+        for name, value in variables_of(home, **more).items():
+            patch.setenv(name, value)
+        try:
+            status = importlib.import_module(f"deploy.{Path(words[0]).stem}").main(words[1:])
+        except SystemExit as exit:
+            status = exit.code
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+    said = [stream.buffer.getvalue().decode() for stream in written]  # type: ignore[attr-defined]
+    return subprocess.CompletedProcess(words, int(status), *said)
+
+
+def run_process(
+    words: Sequence[str],
+    home: Path,
+    python: str = sys.executable,
+    cwd: Path = CHECKOUT,
+    **more: str,
+) -> subprocess.CompletedProcess[str]:
+    variables = variables_of(home, **more)
+    return subprocess.run(
+        [python, *words], cwd=cwd, env=variables, capture_output=True, text=True, check=False
+    )

@@ -1,0 +1,299 @@
+"""The commands as a person types them."""
+
+import json
+import shlex
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.deployment.deployment import Ports
+from deploy.deployment.state import DeploymentFolder
+from deploy.environment.environment import plan_environment
+from deploy.environment.lock import Flavour
+from deploy.host.paths import cache_folder
+from deploy.main import COMMANDS
+from tests.unit.deploy.commands.running import run_here, run_process
+from tests.unit.deploy.deployment.test_state import make_state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_file_in_deploy_runs_as_it_stands_and_explains_itself(
+    command: str, tmp_path: Path
+) -> None:
+    done = run_process([f"deploy/{command}.py", "--help"], tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"usage: python3 deploy/{command}.py")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_wrong_usage_is_one_line_and_where_help_is(command: str, tmp_path: Path) -> None:
+    wanted = {"infer": "x.h5", "publish": "x", "published": "x", "rollback": "x"}
+    files = [wanted[command]] if command in wanted else []
+    done = run_here([f"deploy/{command}.py", *files, "--colour"], tmp_path)
+    assert done.returncode == 2
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("error: unrecognized arguments")
+    assert lines[1] == f"  try: python3 deploy/{command}.py --help"
+
+
+@pytest.mark.parametrize(
+    ("script", "flags", "complaint"),
+    [
+        ("simulate_events", [], "the following arguments are required: OUT.h5"),
+        ("simulate_events", ["x.h5", "--events", "0"], "--events must be at least 1"),
+        ("simulate_events", ["x.h5", "--events", "-5"], "--events must be at least 1"),
+        ("simulate_events", ["x.h5", "--events", "few"], "argument --events: invalid int"),
+        ("simulate_events", ["x.h5", "--seed", "-1"], "--seed must be from 0"),
+        ("simulate_events", ["/no/x.h5"], "no such folder: /no"),
+        ("train_demo", ["--events", "0"], "--events must be at least 1"),
+        ("train_demo", ["--events", "-5"], "--events must be at least 1"),
+        ("train_demo", ["--model", "nugraph1"], "argument --model: invalid choice: 'nugraph1'"),
+        ("import_checkpoint", ["x.ckpt"], "the following arguments are required: --model"),
+        ("import_checkpoint", ["x", "--model", "y"], "argument --model: invalid choice: 'y'"),
+    ],
+)
+def test_wrong_usage_of_a_script_is_one_line_and_where_help_is(
+    script: str, flags: list[str], complaint: str, tmp_path: Path
+) -> None:
+    python, cache = sys.executable, {}
+    if script in ("train_demo", "import_checkpoint"):
+        flavour: Flavour = "cpu" if script == "train_demo" else "serving"
+        environment = plan_environment(flavour)
+        if not environment.python.exists():
+            pytest.skip("needs the execution environment (numlkit prepare --full)")
+        cache = {"XDG_CACHE_HOME": str(cache_folder().parent)}
+    if script == "train_demo":
+        python = str(environment.python)
+        # Should it start, then not on the checkout's own files.
+        flags = [*flags, "--out", str(tmp_path), "--events-out", str(tmp_path / "x.h5")]
+    done = run_process([f"scripts/{script}.py", *flags], tmp_path, python, **cache)
+    assert done.returncode == 2
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith(f"error: {complaint}")
+    assert lines[1:] == [f"  try: python3 scripts/{script}.py --help"]
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "smoke", "down"])
+def test_asking_for_a_deployment_that_is_not_there_says_so(command: str, tmp_path: Path) -> None:
+    done = run_here([f"deploy/{command}.py", "--name", "none"], tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert "try: python3 deploy/up.py --name none" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("flags", [[], ["--name", "stopped"], ["--all"]])
+def test_stopping_what_does_not_run_is_no_error(flags: list[str], tmp_path: Path) -> None:
+    # A deployment that was stopped leaves its folder, with the log.
+    (tmp_path / ".local/state/numlkit/deployments/stopped").mkdir(parents=True)
+    done = run_here(["deploy/down.py", *flags], tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_stopping_what_never_was_names_those_that_are_there(tmp_path: Path) -> None:
+    deployments = tmp_path / ".local/state/numlkit/deployments"
+    for name in ("one", "other"):
+        (deployments / name).mkdir(parents=True)
+        (deployments / name / "state.json").touch()
+    done = run_here(["deploy/down.py", "--name", "nope"], tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "error: no deployment named 'nope'\n  try: --name with one of: one, other\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--models", ""],
+        ["--models", "../x"],
+        ["--name", "-rf"],
+        ["--ports", "1,2"],
+        ["--ports", "a,b,c"],
+        ["--instances", "0"],
+        ["--checkpoint", "nugraph3"],
+        ["--checkpoint", "other=x"],
+        ["--listen", "not an address"],
+        ["--tls-cert", "/none.pem"],
+        ["--tls-cert", "/none.pem", "--tls-key", "/none.key"],
+    ],
+)
+def test_a_wrong_flag_is_refused_before_anything_is_done(flags: list[str], tmp_path: Path) -> None:
+    done = run_here(["deploy/up.py", "--dry-run", *flags], tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["up", "--instances", "abc"], "--instances: 'abc' is not a whole number from 1 to 256"),
+        (["up", "--threads", "1.5"], "--threads: 1.5 is not a whole number from 1 to 256"),
+        (["up", "--cpus", "0"], "--cpus: 0 is not a whole number from 1 to 1024"),
+        (["up", "--timeout", "-1"], "--timeout: -1 is not a number from 0.001 to 3600"),
+        (["up", "--ports", "0,1,x"], "--ports: 0 is not a whole number from 1 to 65535"),
+        (["up", "--ports", "1,2"], "--ports: '1,2' is not three numbers, HTTP,GRPC,METRICS"),
+        (
+            ["status", "--timeout", "-1"],
+            "argument --timeout: '-1' is not a number of seconds above 0",
+        ),
+        (["smoke", "--timeout", "x"], "argument --timeout: 'x' is not a number of seconds above 0"),
+        (["logs", "--tail", "-1"], "argument --tail: '-1' is not a number of lines"),
+    ],
+)
+def test_a_wrong_number_is_told_with_its_option_and_what_is_wanted(
+    words: list[str], said: str, tmp_path: Path
+) -> None:
+    done = run_here([f"deploy/{words[0]}.py", *words[1:]], tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == f"error: {said}"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["deploy/infer.py", "x.h5", "--url", "localhost", "--name", "numl"],
+            "argument --name: not allowed with argument --url",
+        ),
+        (
+            ["deploy/smoke.py", "--url", "localhost", "--name", "numl"],
+            "--url and --name both say which server: leave one of them out",
+        ),
+        (
+            ["deploy/logs.py", "--follow", "--json"],
+            "--follow does not end, and --json is one document: leave one of them out",
+        ),
+    ],
+)
+def test_flags_that_contradict_each_other_are_refused(
+    words: list[str], said: str, tmp_path: Path
+) -> None:
+    done = run_here(words, tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == f"error: {said}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_status_shows_where_clients_find_the_server(tmp_path: Path) -> None:
+    folder = DeploymentFolder("numl", tmp_path / ".local/state/numlkit/deployments")
+    folder.write_state(make_state("numl", ports=Ports(http=1, grpc=2, metrics=3)))
+    done = run_here(["deploy/status.py"], tmp_path)
+    assert done.returncode == 1  # nothing answers there
+    assert done.stdout.splitlines()[-2:] == [
+        "http://127.0.0.1:1  grpc://127.0.0.1:2",
+        "phase ready; healed stubs 0 times, restarted the server 0 times",
+    ]
+
+
+@pytest.mark.parametrize("command", ["up", "prepare"])
+def test_a_checkpoint_that_is_none_is_refused_before_anything_is_made(
+    command: str, tmp_path: Path
+) -> None:
+    (tmp_path / "own.ckpt").touch()
+    flags = ["--checkpoint", f"nugraph3={tmp_path}/own.ckpt"]
+    done = run_here([f"deploy/{command}.py", *flags], tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: checkpoint for nugraph3: {tmp_path}/own.ckpt: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["own.ckpt"]
+
+
+def test_a_refused_launch_leaves_no_deployment(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        flags = ["--engine", "local", "--ports", f"{port},{port - 1},{port - 2}"]
+        done = run_here(["deploy/up.py", *flags], tmp_path)
+    assert done.returncode == 2
+    assert f"http port {port} " in done.stderr
+    assert list((tmp_path / ".local/state/numlkit/deployments").iterdir()) == []
+
+
+def test_a_dry_run_shows_a_command_and_changes_nothing(tmp_path: Path) -> None:
+    done = run_here(["deploy/up.py", "--dry-run", "--models", "nugraph3", "--json"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)["plan"]
+    assert plan["deployment"]["models"] == ["nugraph3"]
+    assert plan["arguments"][0].endswith("/bin/tritonserver")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_begins_with_what_its_command_needs(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    flags = ["--models", "nugraph3", "--instances", "2", "--dry-run", "--engine", "local"]
+    done = run_here(["deploy/up.py", *flags], tmp_path, XDG_STATE_HOME=str(state))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    repository = state / "numlkit/deployments/numl/model_repository"
+    assert lines[:5] == [
+        "# first: python3 deploy/prepare.py --models nugraph3 --instances 2 --engine local",
+        f"# which stages the model repository in {repository}",
+        "# 2 x nugraph3",
+        "env \\",
+        "  -i \\",
+    ]
+    assert all(line.endswith(" \\") for line in lines[3:-1])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> dict[str, str]:
+    """Folders for a command that finds the environment made, and has a state of its own."""
+    if not plan_environment("serving").python.exists():
+        pytest.skip("needs the execution environment (numlkit prepare)")
+    return {
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "XDG_CACHE_HOME": str(cache_folder().parent),
+    }
+
+
+def test_prepare_makes_what_the_command_of_a_dry_run_needs(
+    tmp_path: Path, prepared: dict[str, str]
+) -> None:
+    flags = ["--engine", "local", "--name", "hand", "--models", "nugraph3", "--threads", "1"]
+    shown = run_here(["deploy/up.py", "--dry-run", *flags], tmp_path, **prepared).stdout
+    first = shlex.split(shown.splitlines()[0].removeprefix("# first: "))
+    done = run_here(first[1:], tmp_path, **prepared)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{plan_environment('serving').folder}\n"
+    folder = tmp_path / "state/numlkit/deployments/hand"
+    assert [model.name for model in (folder / "model_repository").iterdir()] == ["nugraph3"]
+    assert (folder / "model_repository/nugraph3/1/weights.safetensors").is_file()
+    words = shlex.split(shown.replace("\\\n", ""), comments=True)
+    assert f"--model-repository={folder / 'model_repository'}" in words
+    assert not (folder / "state.json").exists()
+
+
+def test_prepare_leaves_a_deployment_that_is_there_alone(
+    tmp_path: Path, prepared: dict[str, str]
+) -> None:
+    folder = DeploymentFolder("numl", tmp_path / "state/numlkit/deployments")
+    folder.write_state(make_state("numl"))
+    (folder.repository / "served").mkdir(parents=True)
+    done = run_here(["deploy/prepare.py"], tmp_path, **prepared)
+    assert done.returncode == 0, done.stderr
+    assert "deployment numl exists" in done.stderr
+    assert [path.name for path in folder.repository.iterdir()] == ["served"]
+
+
+@pytest.mark.parametrize("variable", ["XDG_STATE_HOME", "XDG_CACHE_HOME"])
+@pytest.mark.parametrize("engine", ["local", "docker", "apptainer"])
+@pytest.mark.parametrize("command", [["up"], ["up", "--dry-run"], ["prepare"]])
+def test_a_folder_that_cannot_be_shown_is_refused_at_once(
+    variable: str, engine: str, command: list[str], tmp_path: Path
+) -> None:
+    words = [f"deploy/{command[0]}.py", "--engine", engine, *command[1:]]
+    done = run_here(words, tmp_path, **{variable: f"{tmp_path}/a\ntouch b"})
+    assert done.returncode == 2
+    folder = rf"'{tmp_path}/a\ntouch b/numlkit'"
+    assert done.stderr.splitlines() == [
+        f"error: {variable}: {folder} has characters that cannot be shown",
+        f"  try: set {variable} to a folder with a plain name",
+    ]
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []

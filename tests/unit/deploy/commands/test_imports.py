@@ -1,0 +1,21 @@
+"""What a command imports: each is a process of its own, which people and scripts wait for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from deploy.host.paths import CHECKOUT
+
+SLOW = {"numpy", "grpc", "cryptography", "docker", "matplotlib", "h5py", "requests"}
+
+
+@pytest.mark.parametrize("command", ["up", "down", "status", "logs", "doctor"])
+def test_what_takes_long_to_import_is_left_until_it_is_needed(command: str) -> None:
+    script = f"import sys, deploy.{command}; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    )
+    assert SLOW.isdisjoint(done.stdout.split())

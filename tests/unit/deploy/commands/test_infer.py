@@ -1,0 +1,318 @@
+"""``numlkit infer``. The transport is a fake: no server is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from deploy import infer
+from deploy.client.endpoint import Endpoint
+from deploy.client.transport import ServedModel
+from deploy.host.errors import ClientError, RequestError, ServerAwayError
+from deploy.triton.contract import INPUTS
+
+MODEL = ServedModel("nugraph3", INPUTS, (), {"semantic_classes": "a,b,c", "event_classes": "p,q"})
+
+
+class FakeTransport:
+    """Stands in for a server: labels hits by their id, refuses an integral above 1e6."""
+
+    endpoints: list[Endpoint]
+    interrupt_at: int | None = None
+    away = False
+
+    def __init__(self, endpoint: Endpoint, *, timeout: float) -> None:
+        self.endpoints.append(endpoint)
+
+    def describe(self, model: str) -> ServedModel:
+        if self.away:
+            raise ServerAwayError("http://localhost:8000: connection refused")
+        return MODEL
+
+    def infer(self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        integral = tensors["hit_table_integral"]
+        if (integral > 1e6).any():
+            raise RequestError("hit_table/integral row 0 is 2e+06: above 1e6")
+        if self.interrupt_at is not None and len(integral) == self.interrupt_at:
+            os.kill(os.getpid(), signal.SIGINT)
+        outputs: dict[str, Any] = {"e_evt": np.array([[0.9, 0.1]]), "v_evt": np.zeros((1, 3))}
+        for i, plane in enumerate("uvy"):
+            ids = tensors["hit_table_hit_id"][tensors["hit_table_local_plane"] == i]
+            outputs[f"x_semantic_{plane}"] = np.eye(3)[ids % 3]
+            outputs[f"x_filter_{plane}"] = np.ones(len(ids))
+        return outputs
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeTransport, "endpoints", [], raising=False)
+    monkeypatch.setattr(infer, "TritonTransport", FakeTransport)
+    monkeypatch.setattr(infer, "default_endpoint", lambda protocol: "localhost")
+
+
+def write_events(path: Path, hits: Sequence[int], *, bad: int | None = None) -> Path:
+    with h5py.File(path, "w") as file:
+        total = sum(hits)
+        owner = np.repeat(np.arange(len(hits)), hits)
+        integral = np.where(owner == bad, 2e6, 10.0)
+        columns = {
+            "hit_id": np.arange(total),
+            "local_plane": np.arange(total) % 3,
+            "local_time": np.arange(total) * 10.0,
+            "local_wire": np.arange(total) + 100,
+            "integral": integral,
+            "rms": np.ones(total),
+            "event_id": np.stack([np.ones(total), np.full(total, 2), owner], axis=1).astype(int),
+        }
+        for name, values in columns.items():
+            file[f"hit_table/{name}"] = values
+        file["spacepoint_table/spacepoint_id"] = np.empty(0, dtype=np.int32)
+        file["spacepoint_table/hit_id"] = np.empty((0, 3), dtype=np.int32)
+        file["spacepoint_table/event_id"] = np.empty((0, 3), dtype=np.int32)
+    return path
+
+
+def run(*arguments: object) -> int:
+    return infer.main([str(a) for a in arguments])
+
+
+def test_all_events_answered_is_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = write_events(tmp_path / "a.h5", [6, 9])
+    assert run(events, "--out", tmp_path / "r.h5", "--display", tmp_path / "png") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("2 events, 15 hits: nugraph3 at http://localhost:8000\n")
+    assert "a 5, b 5, c 5, noise 0" in out
+    with h5py.File(tmp_path / "r.h5") as file:
+        assert len(file["hit_table/hit_id"]) == 15
+        assert file.attrs["complete"]
+    assert sorted(p.name for p in (tmp_path / "png").iterdir()) == [
+        "run1_subrun2_event0_nugraph3.png",
+        "run1_subrun2_event1_nugraph3.png",
+    ]
+
+
+def test_a_bad_event_and_a_bad_file_are_listed_and_the_rest_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = write_events(tmp_path / "a.h5", [6, 9, 12], bad=1)
+    assert run(events, tmp_path / "no.h5", "--json", "--out", tmp_path / "r.h5") == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["ok"], answer["events"], answer["hits"]) == (False, 2, 18)
+    assert answer["failed"] == [
+        {
+            "event_id": [1, 2, 1],
+            "file": str(events),
+            "reason": "hit_table/integral row 0 is 2e+06: above 1e6",
+        },
+        {
+            "event_id": None,
+            "file": str(tmp_path / "no.h5"),
+            "reason": f"{tmp_path / 'no.h5'}: no such file",
+        },
+    ]
+    with h5py.File(tmp_path / "r.h5") as file:
+        assert len(file["failed_table/reason"]) == 2
+        assert not file.attrs["complete"]
+
+
+def test_a_bad_event_alone_leaves_the_results_complete(tmp_path: Path) -> None:
+    events = write_events(tmp_path / "a.h5", [6, 9], bad=1)
+    assert run(events, "--out", tmp_path / "r.h5", "--quiet") == 1
+    with h5py.File(tmp_path / "r.h5") as file:
+        assert len(file["failed_table/reason"]) == 1
+        assert file.attrs["complete"]
+
+
+def write_unreadable(path: Path, fault: str) -> Path:
+    write_events(path, [6])
+    if fault == "text":
+        path.write_text("run,subrun,event\n")
+    elif fault == "truncated":
+        path.write_bytes(path.read_bytes()[:-1000])
+    else:
+        with h5py.File(path, "a") as file:
+            del file[fault]
+    return path
+
+
+@pytest.mark.parametrize("fault", ["text", "truncated", "hit_table", "hit_table/rms"])
+def test_files_that_cannot_be_read_leave_no_results_and_replace_none(
+    fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = write_unreadable(tmp_path / "bad.h5", fault)
+    out = tmp_path / "r.h5"
+    assert run(bad, bad, "--out", out, "--json") == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["out"], len(answer["failed"])) == (None, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.h5"]
+    out.write_text("of an earlier run")
+    assert run(bad, "--event", "1,2,0", "--out", out) == 1
+    assert out.read_text() == "of an earlier run"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.h5", "r.h5"]
+
+
+def test_a_file_that_can_be_read_leaves_its_failures_beside_one_that_cannot(
+    tmp_path: Path,
+) -> None:
+    bad = write_unreadable(tmp_path / "bad.h5", "text")
+    events = write_events(tmp_path / "a.h5", [6], bad=0)
+    assert run(bad, events, "--out", tmp_path / "r.h5", "--quiet") == 1
+    with h5py.File(tmp_path / "r.h5") as file:
+        assert len(file["failed_table/reason"]) == 2
+        assert not file.attrs["complete"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "last"), [("--out", "r.h5"), ("--display", "png"), ("--display", "png/")]
+)
+def test_a_folder_that_is_not_there_is_refused_before_a_server_is_asked(
+    flag: str, last: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = write_events(tmp_path / "a.h5", [3])
+    assert run(events, flag, f"{tmp_path}/none/{last}") == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (
+        "",
+        f"error: no such folder: {tmp_path / 'none'}\n"
+        f"  try: mkdir -p {tmp_path / 'none'}, or another {flag}\n",
+    )
+    assert not (tmp_path / "none").exists()
+    assert FakeTransport.endpoints == []
+
+
+def test_where_nothing_was_answered_only_the_errors_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "no.h5"
+    assert run(missing) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", f"error: {missing}: no such file\n")
+    assert run(missing, write_events(tmp_path / "a.h5", [6], bad=0), "--quiet") == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines() == [
+        f"error: {missing}: no such file",
+        "error: event 1,2,0: hit_table/integral row 0 is 2e+06: above 1e6",
+    ]
+    assert run(missing, "--json") == 1
+    said = capsys.readouterr()
+    assert json.loads(said.out)["failed"][0]["reason"] == f"{missing}: no such file"
+    assert said.err == ""
+
+
+def test_only_the_wanted_events_are_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = write_events(tmp_path / "a.h5", [3, 4, 5])
+    assert run(events, "--event", "1,2,1", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["hits"] == 4
+    assert run(events, "--event", "1,2,1", "--event", "8,8,8") == 1
+    assert "event 8,8,8: no such event in the files" in capsys.readouterr().out
+
+
+def test_the_same_event_twice_gets_two_displays(tmp_path: Path) -> None:
+    events = write_events(tmp_path / "a.h5", [6])
+    assert run(events, events, "--display", tmp_path / "png", "--quiet") == 0
+    assert sorted(p.name for p in (tmp_path / "png").iterdir()) == [
+        "run1_subrun2_event0_nugraph3.png",
+        "run1_subrun2_event0_nugraph3_again1.png",
+    ]
+
+
+def test_the_running_deployment_is_asked_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"http": "127.0.0.1:9100", "grpc": "127.0.0.1:9101"}
+    monkeypatch.setattr(infer, "default_endpoint", asked.get)
+    events = write_events(tmp_path / "a.h5", [3])
+    assert run(events) == 0
+    assert {e.url for e in FakeTransport.endpoints} == {"http://127.0.0.1:9100"}
+    FakeTransport.endpoints.clear()
+    assert run(events, "--protocol", "grpc") == 0
+    assert {e.url for e in FakeTransport.endpoints} == {"grpc://127.0.0.1:9101"}
+
+
+def test_where_no_deployment_is_running_no_server_is_guessed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(infer, "default_endpoint", lambda protocol: None)
+    assert run(write_events(tmp_path / "a.h5", [3])) == 1
+    assert capsys.readouterr().err == (
+        "error: no deployment is running\n  try: numlkit up, or name a server with --url\n"
+    )
+    assert FakeTransport.endpoints == []
+
+
+def test_what_is_in_a_server_s_way_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(FakeTransport, "away", True)
+    known = ClientError("the certificate expired", "renew it")
+    monkeypatch.setattr(infer, "why_unreachable", lambda endpoint, *, timeout: known)
+    assert run(write_events(tmp_path / "a.h5", [3]), "--url", "grpcs://h") == 1
+    assert capsys.readouterr().err == "error: the certificate expired\n  try: renew it\n"
+
+
+def test_no_server_is_one_line_and_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(FakeTransport, "away", True)
+    monkeypatch.setattr(infer, "why_unreachable", lambda endpoint, *, timeout: None)
+    assert run(write_events(tmp_path / "a.h5", [3]), "--out", tmp_path / "r.h5") == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "error: no server answers at http://localhost:8000: connection refused",
+        "  try: numlkit up, or name a server with --url",
+    ]
+    assert not (tmp_path / "r.h5").exists()
+
+
+def test_an_input_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = write_events(tmp_path / "a.h5", [3])
+    before = events.read_bytes()
+    assert run(events, "--out", tmp_path / "." / "a.h5") == 1
+    assert "is one of the input files" in capsys.readouterr().err
+    assert events.read_bytes() == before
+
+
+def test_an_interrupt_keeps_what_was_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(FakeTransport, "interrupt_at", 5)
+    events = write_events(tmp_path / "a.h5", [3, 4, 5, *[6] * 200])
+    assert run(events, "--out", tmp_path / "r.h5", "--concurrency", 1) == 130
+    assert "error: interrupted; " in capsys.readouterr().err
+    with h5py.File(tmp_path / "r.h5") as file:
+        assert not file.attrs["complete"]
+        rows = {len(d) for n, d in file["hit_table"].items() if n != "event_id.seq_cnt"}
+        assert len(rows) == 1
+        assert len(file["event_table/event_id"]) < 203
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--event", "1,2"],
+        ["--concurrency", "0"],
+        ["--timeout", "-1"],
+        ["--protocol", "ftp"],
+        ["--json", "--quiet"],
+    ],
+)
+def test_wrong_usage_ends_with_status_2(flags: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run("a.h5", *flags)
+    assert caught.value.code == 2

@@ -1,0 +1,159 @@
+"""The kit from a bare checkout, and its commands under one name: help, versions, completion."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+import tomllib
+
+from deploy import __version__
+from deploy.host.paths import CHECKOUT
+from deploy.main import COMMANDS
+from tests.unit.deploy.commands.running import run_here, run_process
+
+NUMLKIT = Path(sys.executable).with_name("numlkit")
+
+
+def test_a_python_without_the_kit_s_dependencies_says_in_one_line_what_sets_them_up(
+    tmp_path: Path,
+) -> None:
+    checkout = tmp_path / "clone"
+    shutil.copytree(CHECKOUT / "deploy", checkout / "deploy")
+    venv.create(tmp_path / "bare")
+    done = run_process(["deploy/up.py"], tmp_path, str(tmp_path / "bare/bin/python"), checkout)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert "run scripts/kit-environment" in done.stderr
+
+
+@pytest.mark.parametrize(("flag", "status"), [("--help", 0), ("bogus", 2)])
+def test_quickstart_with_words_says_what_it_is_and_does_nothing(flag: str, status: int) -> None:
+    done = subprocess.run(
+        [CHECKOUT / "scripts" / "quickstart", flag], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status
+    assert done.stdout.splitlines() == [
+        "From a bare Python to a real Triton that answers a simulated event, and its picture.",
+        "Can be interrupted and repeated; what is done already is not done again.",
+        "usage: scripts/quickstart    (no arguments: see numlkit up --help)",
+    ]
+
+
+@pytest.mark.slow
+def test_a_bare_python_continues_in_the_environment_that_quickstart_made(tmp_path: Path) -> None:
+    checkout = tmp_path / "clone"
+    shutil.copytree(CHECKOUT / "deploy", checkout / "deploy")
+    venv.create(tmp_path / "bare")
+    kit = checkout / ".venv" / "bin"
+    kit.mkdir(parents=True)
+    (kit / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (kit / "python").chmod(0o755)
+    (checkout / ".venv" / ".numlkit-complete").touch()
+    done = run_process(
+        ["deploy/up.py", "--help"], tmp_path, str(tmp_path / "bare/bin/python"), checkout
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: python3 deploy/up.py")
+
+
+def _numlkit(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [NUMLKIT, *words],
+        cwd=CHECKOUT,
+        env={"PATH": "/usr/bin:/bin", **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_numlkit_says_in_a_line_what_each_command_is_for() -> None:
+    done = _numlkit("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    listed = dict(re.findall(r"^  (\w+) +(\S.*\.)$", done.stdout, re.M))
+    assert list(listed) == [*COMMANDS, "completion"]
+    assert all(len(line) <= 100 for line in done.stdout.splitlines())
+
+
+def test_numlkit_tells_its_version() -> None:
+    assert _numlkit("--version").stdout == f"numlkit {__version__}\n"
+    assert tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["version"] == (
+        __version__
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "remedy"),
+    [
+        (["staus"], "no command 'staus'", "numlkit status"),
+        (["xyzzy"], "no command 'xyzzy'", "numlkit --help"),
+        ([], "which command?", "numlkit --help"),
+    ],
+)
+def test_numlkit_names_the_nearest_command(words: list[str], error: str, remedy: str) -> None:
+    done = _numlkit(*words, PATH=f"{NUMLKIT.parent}:/usr/bin:/bin")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {error}\n  try: {remedy}\n"
+
+
+@pytest.mark.slow
+def test_a_remedy_names_a_command_as_it_was_typed(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    words = ("status", "--name", "none")
+    near = os.path.relpath(NUMLKIT, CHECKOUT)
+    shown = str(NUMLKIT) if near.startswith("..") else near
+    said = "error: no deployment named 'none'\n  try: {} up --name none\n"
+    assert _numlkit(*words, **home).stderr == said.format(shown)
+    on_path = f"{NUMLKIT.parent}:/usr/bin:/bin"
+    assert _numlkit(*words, **home, PATH=on_path).stderr == said.format("numlkit")
+    done = run_here(["deploy/status.py", "--name", "none"], tmp_path)
+    assert done.stderr == said.replace("{} up", "python3 deploy/up.py")
+
+
+def test_messages_leave_it_to_the_console_how_a_command_is_spelled() -> None:
+    for path in (CHECKOUT / "deploy").rglob("*.py"):
+        if path.name != "command_line.py":
+            assert not re.search(r"python3 deploy/|deploy/[a-z]+\.py --", path.read_text()), path
+
+
+def test_scripts_infer_is_numlkit_infer(tmp_path: Path) -> None:
+    done = run_process(["scripts/infer.py", "--help"], tmp_path)
+    assert done.stdout.startswith("usage: python3 deploy/infer.py ")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_numlkit_prints_a_shell_s_completion(shell: str) -> None:
+    done = _numlkit("completion", shell)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "numlkit" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("numlkit do", {"doctor", "down"}),
+        ("numlkit doctor --f", {"--fix"}),
+        ("numlkit up --engine ap", {"apptainer"}),
+        ("numlkit completion z", {"zsh"}),
+    ],
+)
+def test_bash_completes_commands_options_and_choices(line: str, words: set[str]) -> None:
+    script = (
+        f'eval "$(numlkit completion bash)"; COMP_LINE={shlex.quote(line)}; '
+        f"COMP_WORDS=({line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); "
+        "COMP_POINT=${#COMP_LINE}; "
+        "COMP_TYPE=9; _python_argcomplete numlkit; printf '%s\\n' \"${COMPREPLY[@]}\""
+    )
+    path = f"{NUMLKIT.parent}:/usr/bin:/bin"
+    done = subprocess.run(
+        ["bash", "-c", script], env={"PATH": path}, capture_output=True, text=True, check=True
+    )
+    assert set(done.stdout.split()) == words, done.stderr

@@ -1,0 +1,396 @@
+"""What the README and the pages in docs/ show works, and what they say is so.
+
+Each command of a console block is understood by the command's own parser. Besides, it is run: here
+if that takes seconds and no server, against a server in tests/integration/test_documentation.py, or
+where PROVED_ELSEWHERE says; or NOT_PROVABLE_HERE says why not.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deploy.client.transport import ServedModel
+from deploy.events.answers import Labels
+from deploy.events.files import EventTensors
+from deploy.events.inference import Answer
+from deploy.events.results import ResultsWriter
+from deploy.host.command_line import Parser
+from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY
+from deploy.main import COMMANDS
+from scripts.benchmarks.readme import replace_section, section, summary
+from scripts.documentation.floors import ROOMS
+from tests.pages import PAGES, README, Line, blocks, console, inline, numlkit
+
+NAMES = [page.name for page in PAGES]
+BY_A_SERVER = ("infer", "status", "logs", "smoke", "doctor", "down")  # tests/integration
+SCRIPTS_WITH_PARSER = ("benchmark.py", "benchmark_build.py", "import_checkpoint.py")
+PROVED_ELSEWHERE = {
+    "scripts/quickstart": "the CI, in root file systems of its own making",
+    "scripts/test": "the CI",
+    "scripts/test --fast": "a part of the line before",
+    "scripts/kit-environment": "scripts/test, which begins with it",
+    "scripts/install_container_tools": "tests/containers/test_install_container_tools.py",
+    "numlkit prepare --engine docker": "tests/conformance/test_documentation.py",
+    "apptainer run numl-24.10-serving.sif": "tests/containers/sif/test_running.py",
+    "docker run --read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges "
+    "--publish 127.0.0.1:8000-8002:8000-8002 numlkit/numl:24.10-serving":
+        "tests/containers/image/test_serving.py",
+    "numlkit build --target sif": "tests/containers/sif/test_build.py",
+    "numlkit build --target image": "tests/containers/image/test_build.py",
+    "numlkit build --target image --flavour cpu": "tests/conformance/test_site_models.py",
+    "numlkit build --target env": "tests/containers/test_packed_environment.py",
+    "numlkit build --target env --wire model_store": "tests/containers/test_packed_environment.py",
+    "numlkit up --engine docker --dry-run": "tests/conformance/test_documentation.py",
+    "numlkit up --engine docker --cpus 8 --memory 16g": "tests/conformance/test_documentation.py",
+    "numlkit up --engine apptainer --image /cvmfs/numl-24.10-serving.sif --name shift":
+        "tests/conformance/test_documentation.py",
+    "numlkit up --env packed --engine docker": "tests/conformance/test_packed_launch.py",
+    "numlkit up --env packed --engine apptainer --image tritonserver.sif":
+        "tests/conformance/test_packed_launch.py",
+    "numlkit up --listen 0.0.0.0 --tls-cert server.pem --tls-key server.key":
+        "tests/integration/test_tls.py",
+    "numlkit up --listen 0.0.0.0 --tls-cert server.pem --tls-key server.key --tls-ca clients.pem":
+        "tests/integration/test_tls.py",
+    **dict.fromkeys(
+        (
+            "numlkit publish s3://https://s3.example.org:8333/models/prod --dry-run",
+            "numlkit publish s3://https://s3.example.org:8333/models/prod",
+            "numlkit published s3://https://s3.example.org:8333/models/prod "
+            "--url grpcs://triton.example.org:443",
+            "numlkit rollback s3://https://s3.example.org:8333/models/prod",
+        ),
+        "tests/integration/test_publishing.py",
+    ),
+    "numlkit publish /cvmfs/example.org/numl": "tests/containers/sif/test_publishing.py",
+    "apptainer run /cvmfs/example.org/numl/current/numl.sif":
+        "tests/containers/sif/test_publishing.py",
+    "scripts/install_container_tools --only cosign": ".ci/run",
+    **dict.fromkeys(
+        (
+            "(cd dist && sha256sum --check SHA256SUMS)",
+            "cosign generate-key-pair",
+            "cosign verify-blob --key cosign.pub --insecure-ignore-tlog=true "
+            "--signature SHA256SUMS.sig SHA256SUMS",
+            "apptainer verify --all --key cosign.pub numl-24.10-serving.sif",
+        ),
+        "tests/containers/supply/test_signatures.py",
+    ),
+    **dict.fromkeys(
+        (
+            "numlkit build --target image",
+            "numlkit publish docker://registry.example.org/lab/numl --sign cosign.key",
+            "numlkit publish oras://registry.example.org/lab/numl-sif --sign cosign.key",
+            "numlkit published docker://registry.example.org/lab/numl",
+            "numlkit rollback oras://registry.example.org/lab/numl-sif",
+            "numlkit up --engine docker --image registry.example.org/lab/numl:24.10-serving "
+            "--verify cosign.pub",
+            "numlkit up --engine apptainer --image numl-24.10-serving.sif --verify cosign.pub",
+            "numlkit smoke --verify cosign.pub",
+            "cosign verify --key cosign.pub --insecure-ignore-tlog=true "
+            "registry.example.org/lab/numl:24.10-serving",
+        ),
+        "tests/containers/supply/test_registries.py",
+    ),
+    **dict.fromkeys(
+        (
+            "numlkit publish /cvmfs/example.org/numl --dry-run",
+            "numlkit published /cvmfs/example.org/numl",
+            "numlkit rollback /cvmfs/example.org/numl",
+            "numlkit up gpvm.toml",
+        ),
+        "tests/conformance/test_administrators.py",
+    ),
+    "numlkit smoke --watch 30 --url grpcs://triton.example.org:443 --ca site.pem --metrics 9464":
+        "tests/integration/test_alerts.py",
+}  # fmt: skip
+NOT_PROVABLE_HERE = {
+    "numlkit up --gpu 0,1": "no GPU",
+    "python3 scripts/train_demo.py": "takes minutes, and writes into the checkout",
+    ". .venv/bin/activate": "the shell's",
+    "python=$(numlkit prepare --quiet)/bin/python": "of a developer, who compiles",
+    "(cd envs/numl && ../../.venv/bin/python setup.py --quiet build_py --build-lib .)": "the same",
+    "PYTHONPATH=envs/numl $python -m numl_serving.check model_repository/nugraph3/1": "the same",
+    'export CXX="g++ -g -fsanitize=address,undefined"': "the same",
+    **dict.fromkeys(
+        (
+            "helm upgrade --install numl containers/chart",
+            "helm upgrade --install numl containers/chart -n physics "
+            "-f containers/chart/cpu-values.yaml "
+            "--set image.repository=registry.example.org/lab/numl "
+            "--set image.digest=sha256:...",
+            "kubectl -n physics create secret tls numl-tls --cert=numl.pem --key=numl.key",
+            "kubectl -n physics create secret generic bucket-reader "
+            "--from-file=credentials=$HOME/.aws/credentials",
+            "kubectl -n physics create configmap site-ca --from-file=ca.crt=site.pem",
+            "kubectl -n physics rollout status deployment/numl",
+            "kubectl -n physics exec deployment/numl -c triton -- /opt/numl/bin/health",
+        ),
+        "no cluster",
+    ),
+    "LD_PRELOAD=$(g++ -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 "
+    "PYTHONPATH=envs/numl $python -m numl_serving.check model_repository/nugraph3/1": "the same",
+}
+OF_OTHERS = ("--force", "--metrics-config")  # of other programs: apptainer and tritonserver
+SNIPPETS = {  # and the test that runs them
+    "README.md": ["tests/integration/test_documentation.py"],
+    "client.md": ["tests/integration/test_documentation.py"],
+    "own-models.md": ["test_the_lines_that_write_a_reference_output_do"],
+    "own-network.md": ["test_the_head_that_is_shown_is_a_row_of_that_table"],
+    "physicist.md": ["test_the_lines_for_physicists_read_a_results_file"],
+}
+
+
+@cache
+def parser(command: str) -> Parser:
+    found: Parser = importlib.import_module(f"deploy.{command}").parser()
+    return found
+
+
+def command_of(words: list[str]) -> tuple[str, list[str]] | None:
+    """Return the command of numlkit and its words, however it is spelled."""
+    if words[0] == "numlkit" and words[1] in COMMANDS:
+        return words[1], words[2:]
+    path = Path(words[1]) if words[0] in ("python", "python3") and len(words) > 1 else Path()
+    return (path.stem, words[2:]) if path.parent.name == "deploy" else None
+
+
+def script_of(line: Line) -> tuple[str, list[str]] | None:
+    words = line.words
+    words = words[1:] if words[0] in ("python", "python3") else words
+    return (words[0], words[1:]) if words[0].startswith("scripts/") else None
+
+
+@pytest.mark.parametrize("line", [*console(), *inline()], ids=str)
+def test_what_is_shown_is_understood(line: Line) -> None:
+    found = command_of(line.words)
+    if found is not None:
+        command, words = found
+        parser(command).parse_args(words)  # ends the test if it does not understand
+    elif line.words[:2] != ["numlkit", "completion"] and (script := script_of(line)) is not None:
+        assert (CHECKOUT / script[0]).is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS_WITH_PARSER)
+def test_what_is_shown_of_a_script_is_understood(script: str) -> None:
+    shown = [found for line in [*console(), *inline()] if (found := script_of(line)) is not None]
+    lines = [shlex.join(words) for path, words in shown if path == f"scripts/{script}"]
+    assert lines
+    code = (
+        "import runpy, shlex, sys; path, *lines = sys.argv[1:]; sys.argv[:] = [path]\n"
+        "parser = runpy.run_path(path)['parser']()\n"
+        "for line in lines: parser.parse_args(shlex.split(line))"
+    )
+    words = [sys.executable, "-c", code, f"scripts/{script}", *lines]
+    done = subprocess.run(words, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_each_line_is_proved_or_named() -> None:
+    named = {*PROVED_ELSEWHERE, *NOT_PROVABLE_HERE}
+    dry, served = {*map(str, local_launches())}, {*map(str, numlkit(*BY_A_SERVER))}
+    scripts = {str(line) for line in console() if re.match(r"python3 scripts/", line.text)}
+    shown = {str(line) for line in console()}
+    assert shown - dry - served - scripts - named == set()
+    assert named - shown == set()
+    for place in PROVED_ELSEWHERE.values():
+        assert not place.startswith("tests/") or (CHECKOUT / place.partition(",")[0]).exists()
+
+
+def free_ports() -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def local_launches() -> list[Line]:
+    """Return the launches that this host can show without a container."""
+    named = {*PROVED_ELSEWHERE, *NOT_PROVABLE_HERE}
+    return [line for line in numlkit("up") if str(line) not in named]
+
+
+@pytest.mark.parametrize("line", local_launches(), ids=str)
+def test_a_launch_that_is_shown_can_be_planned(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    site = tmp_path / "models"
+    (site / "vision" / "1").mkdir(parents=True)
+    (site / "vision" / "config.pbtxt").write_text('backend: "python"\nmax_batch_size: 0\n')
+    (site / "vision" / "1" / "model.py").write_text("class TritonPythonModel: ...\n")
+    given = {"/site/models": str(site), "deploy/sites/cpu-node.toml": None, "site.toml": None}
+    words = line.words[2:]
+    if any(Path(word.partition("=")[2] or word).suffix in (".ckpt", ".json") for word in words):
+        folder = MODEL_REPOSITORY / "nugraph3" / "1"
+        words = ["--models", "nugraph3", "--checkpoint", f"nugraph3={folder}"]
+    if "nugraph3=mine" in words:
+        words[words.index("nugraph3=mine")] = f"nugraph3={MODEL_REPOSITORY / 'nugraph3' / '1'}"
+    words = [
+        given.get(word, word) or str(CHECKOUT / "deploy/sites/cpu-node.toml") for word in words
+    ]
+    words += [] if "--engine" in words else ["--engine", "local"]
+    words += ["--ports", ",".join(map(str, free_ports()))]  # a file may name some that are taken
+    status = importlib.import_module("deploy.up").main([*words, "--dry-run", "--quiet"])
+    captured = capsys.readouterr()
+    assert status == 0, captured.err
+    assert "tritonserver" in captured.out
+
+
+def test_every_command_is_shown_in_the_readme() -> None:
+    text = README.read_text()
+    assert [command for command in COMMANDS if f"`numlkit {command}" not in text] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_flag_that_is_named_is_one_of_a_command(page: Path) -> None:
+    helps = [parser(command).format_help() for command in COMMANDS]
+    scripts = [path for path in (CHECKOUT / "scripts").iterdir() if path.is_file()]
+    scripts.append(CHECKOUT / "envs" / "numl" / "numl_sync" / "command.py")
+    known = re.findall(r"--[a-z][a-z-]+", "".join([*helps, *(p.read_text() for p in scripts)]))
+    text = re.sub(r"`python -m [^`]*`", "", page.read_text())
+    named = set(re.findall(r"`(--[a-z][a-z-]+)", text))
+    assert named - {*known, "--semantic-classes", "--event-classes", *OF_OTHERS} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_file_that_is_named_is_there(page: Path) -> None:
+    text = page.read_text()
+    roots = "deploy|scripts|docs|envs|tests|containers|model_repository"
+    named = re.findall(rf"`(?:python3? )?((?:{roots})/[\w/.-]+)", text)
+    assert [path for path in named if not (CHECKOUT / path).exists()] == []
+    modules = re.findall(rf"`((?:{'|'.join(ROOMS)})/\w+\.py)", text)  # as the kit's own are named
+    assert [path for path in modules if not (CHECKOUT / "deploy" / path).exists()] == []
+    links = re.findall(r"\]\(((?!http|#)[^)#]+)[^)]*\)", text)
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    for page in (CHECKOUT / "docs").iterdir():
+        assert f"](docs/{page.name}" in README.read_text()
+
+
+def test_each_snippet_of_python_is_run_by_a_test() -> None:
+    shown = {page.name: len(found) for page in PAGES if (found := blocks(page, "python"))}
+    assert shown == {name: len(tests) for name, tests in SNIPPETS.items()}
+    for tests in SNIPPETS.values():
+        assert all((CHECKOUT / test).exists() or test in globals() for test in tests)
+
+
+def test_figures_are_those_of_the_stored_runs() -> None:
+    stored = CHECKOUT / "scripts" / "data" / "speed"
+    paths = [stored / f"{name}.json" for name in ("speed", "memory", "start", "build")]
+    runs = [json.loads(path.read_text()) for path in paths if path.exists()]
+    page = CHECKOUT / "docs" / "benchmarks.md"
+    assert README.read_text() == replace_section(README.read_text(), summary(runs[0]))
+    assert page.read_text() == replace_section(page.read_text(), section(*runs))
+
+
+def test_the_accuracy_is_that_of_the_demo_weights() -> None:
+    names = ("nugraph2", "nugraph3")
+    cards = [json.loads((MODEL_REPOSITORY / name / "1/model.json").read_text()) for name in names]
+    assert all(card["demo"] for card in cards)
+    two, three = (card["accuracy"] for card in cards)
+    assert min(a["semantic"] - a["semantic_largest_class"] for a in (two, three)) > 0.15
+
+    def row(what: str, *cells: str) -> str:
+        return f"| {' | '.join((what, *cells))} |".replace("  ", " ")
+
+    def both(key: str) -> list[str]:
+        return [f"{accuracy[key]:.1%}" for accuracy in (two, three)]
+
+    def recall(name: str) -> list[str]:
+        found = [accuracy["semantic_recall"].get(name) for accuracy in (two, three)]
+        return ["" if share is None else f"{share:.1%}" for share in found]
+
+    largest = "{:.1%}, the largest class".format
+    larger = f"{three['filter_largest_class']:.1%}, the larger of the two"
+    vertex, mean = three["vertex_median_cm"], three["vertex_median_cm_of_the_mean"]
+    event = largest(three["event_largest_class"])
+    rows = [
+        row("hits labelled correctly", *both("semantic"), largest(three["semantic_largest_class"])),
+        row("signal or noise correct", *both("filter"), larger),
+        row("event class correct", "", f"{three['event']:.1%}", event),
+        row("vertex, median distance", "", f"{vertex:.0f} cm", f"{mean:.0f} cm, the mean vertex"),
+        *(row(f"{name} hits found", *recall(name), "") for name in ("michel", "diffuse", "kaon")),
+    ]
+    page = (CHECKOUT / "docs" / "physicist.md").read_text()
+    assert [line for line in rows if line not in page] == []
+
+
+def snippet(name: str) -> str:
+    (lines,) = blocks(CHECKOUT / "docs" / name, "python")
+    return lines
+
+
+def test_the_lines_for_physicists_read_a_results_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = {
+        "hit_table_hit_id": np.array([4, 7, 9], dtype=np.int32),
+        "hit_table_local_plane": np.array([0, 1, 2], dtype=np.int32),
+    }
+    labels = Labels(
+        EventTensors((1, 2, 3), "my_events.h5", MappingProxyType(tensors)),
+        ("u", "v", "y"),
+        {
+            "x_semantic": np.float32([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7]]),
+            "x_filter": np.float32([0.5, 0.9, 0.1]),
+        },
+    )
+    model = ServedModel("nugraph3", {}, (), {"semantic_classes": "MIP,HIP"})
+    with ResultsWriter(tmp_path / "results.h5", model, "http://localhost:8000") as writer:
+        writer.add(Answer(labels, 0.01, 0))
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {}
+    exec(snippet("physicist.md"), found)
+    assert found["event_id"].tolist() == [[1, 2, 3]] * 3
+    assert found["hit_id"].tolist() == [4, 7, 9]
+    assert [found["classes"][label] for label in found["label"]] == ["HIP", "MIP", "HIP"]
+    assert found["signal"].tolist() == [True, True, False]
+
+
+def test_the_lines_that_write_a_reference_output_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("cat.npy", np.zeros((2, 3), np.float32))
+    np.save("scores.npy", np.ones(4, np.float32))
+    exec(snippet("own-models.md").replace("/site/models/vision/1", str(tmp_path)), {})
+    with np.load(tmp_path / "golden.npz") as golden:
+        assert {name: array.shape for name, array in golden.items()} == {
+            "input/image": (2, 3),
+            "output/scores": (4,),
+        }
+
+
+def test_the_head_that_is_shown_is_a_row_of_that_table() -> None:
+    """What it leads to is followed in tests/unit/numl_serving/test_own_network.py."""
+    (shown,) = ast.parse(snippet("own-network.md")).body
+    test = (CHECKOUT / "tests/unit/numl_serving/test_own_network.py").read_text()
+    (made,) = (
+        node.value
+        for node in ast.parse(test).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "MOMENTUM"
+    )
+    assert ast.unparse(shown) == f"({ast.unparse(made)},)"

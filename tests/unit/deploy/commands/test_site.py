@@ -1,0 +1,69 @@
+"""The parts of the documentation's site that are made from the kit itself."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+import pytest
+
+from deploy.host.failures import TABLE
+from deploy.host.paths import CHECKOUT
+from deploy.main import COMMANDS
+from scripts.documentation.floors import COMMANDS as TOP
+from scripts.documentation.floors import ROOMS, picture
+from scripts.documentation.pages import (
+    FAILURES,
+    command_page,
+    failures_tables,
+    from_the_top,
+    marked,
+    rooms_table,
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_a_page_with_its_help(command: str) -> None:
+    page = command_page(command)
+    assert page.startswith(f"# numlkit {command}\n")
+    assert f"usage: numlkit {command} [-h]" in page
+    assert page.count("```") == 2
+
+
+def test_the_menu_has_every_command() -> None:
+    menu = (CHECKOUT / "mkdocs.yml").read_text()
+    assert sorted(re.findall(r"reference/(\w+)\.md", menu)) == sorted([*COMMANDS, "scripts"])
+
+
+def test_every_failure_is_on_the_page() -> None:
+    assert {id(each) for rows in FAILURES.values() for each in rows} == set(map(id, TABLE))
+    text = unescape(failures_tables())
+    plain = [cause for _, cause, _ in TABLE if "{" not in cause]
+    assert plain
+    assert [cause for cause in plain if cause.replace("|", r"\|") not in text] == []
+    assert not re.search(r"[{}\0\1]", re.sub(r"\{\w*\.\w*\}", "", text))
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len(rows) == len(TABLE) + len(FAILURES)
+
+
+@pytest.mark.slow
+def test_the_picture_and_the_table_have_every_room() -> None:
+    drawn, table = picture(), rooms_table()
+    for room in (*ROOMS, TOP):
+        assert f">{room}<" in drawn
+        assert f"| {room} |" in table
+
+
+@pytest.mark.slow
+def test_every_mark_of_a_page_is_replaced() -> None:
+    pages = "".join(path.read_text() for path in (CHECKOUT / "docs").glob("*.md"))
+    assert set(re.findall(r"^<!-- (\w+) -->$", pages, re.M)) == set(marked())
+
+
+def test_links_of_the_readme_lead_to_pages_of_the_site() -> None:
+    page = from_the_top("README.md")
+    assert "](physicist.md#the-demo-weights)" in page
+    assert "](changelog.md)" in page
+    assert "](scripts/data/event_display.png)" in page
+    assert "docs/" not in re.sub(r"`[^`]*`", "", page)
+    assert "](LICENSE)" not in page

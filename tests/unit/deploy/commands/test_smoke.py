@@ -1,0 +1,168 @@
+"""What ``smoke`` shows of what it found; a real Triton is asked in tests/integration."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from deploy import smoke
+from deploy.client.service import Latency, ModelCheck, ServiceCheck
+
+URL = "grpcs://triton.example.org:443"
+GOOD = ModelCheck("nugraph3", ready=True, latency=Latency(5, 0.0412, 0.0526))
+WRONG = ModelCheck(
+    "nugraph2", True, "model nugraph2 answers wrongly: output x is empty", "look", wrong=True
+)
+AWAY = ServiceCheck(URL, error="the certificate expired", remedy="renew it")
+
+
+def show(
+    check: ServiceCheck,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *flags: str,
+) -> tuple[int, str, str]:
+    monkeypatch.setattr(smoke, "check_service", lambda *_, **__: check)
+    status = smoke.main(["--url", URL, *flags])
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def test_a_good_service_is_a_table_with_its_times(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check = ServiceCheck(URL, health="serving", models=(GOOD,))
+    assert show(check, monkeypatch, capsys) == (
+        0,
+        "smoke inference\n"
+        "  server                          model     result  median  worst  requests\n"
+        "  grpcs://triton.example.org:443  nugraph3  ok      41 ms   53 ms  5\n"
+        "grpcs://triton.example.org:443: gRPC health: serving\n",
+        "",
+    )
+
+
+def test_a_model_that_fails_stands_beside_one_that_does_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check = ServiceCheck(URL, models=(WRONG, GOOD))
+    assert show(check, monkeypatch, capsys) == (
+        1,
+        "smoke inference\n"
+        "  server                          model     result  median  worst  requests\n"
+        "  grpcs://triton.example.org:443  nugraph2  FAILED\n"
+        "  grpcs://triton.example.org:443  nugraph3  ok      41 ms   53 ms  5\n",
+        "error: model nugraph2 answers wrongly: output x is empty\n  try: look\n",
+    )
+
+
+def test_a_server_that_cannot_be_asked_is_one_line_and_its_remedy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = (1, "", "error: the certificate expired\n  try: renew it\n")
+    assert show(AWAY, monkeypatch, capsys) == wanted
+    assert show(AWAY, monkeypatch, capsys, "--quiet") == wanted
+
+
+def test_the_json_answer_names_the_first_fault_and_holds_everything(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check = ServiceCheck(URL, ready=True, health="serving", models=(GOOD, WRONG))
+    status, out, err = show(check, monkeypatch, capsys, "--json")
+    assert (status, err) == (1, "")
+    assert json.loads(out) == {
+        "ok": False,
+        "error": "model nugraph2 answers wrongly: output x is empty",
+        "remedy": "look",
+        "servers": [
+            {
+                "url": URL,
+                "ready": True,
+                "health": "serving",
+                "error": None,
+                "remedy": None,
+                "ok": False,
+            }
+        ],
+        "results": [
+            {
+                "url": URL,
+                "model": "nugraph3",
+                "ready": True,
+                "error": None,
+                "remedy": None,
+                "latency": {"requests": 5, "median_s": 0.0412, "worst_s": 0.0526},
+                "wrong": False,
+                "ok": True,
+            },
+            {
+                "url": URL,
+                "model": "nugraph2",
+                "ready": True,
+                "error": "model nugraph2 answers wrongly: output x is empty",
+                "remedy": "look",
+                "latency": None,
+                "wrong": True,
+                "ok": False,
+            },
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("flags", "cause"),
+    [
+        (
+            ["--url", "ftp://h"],
+            "--url ftp://h: the scheme must be one of http://, https://, grpc://",
+        ),
+        (["--url", "grpcs://h", "--ca", "/none.pem"], "authority /none.pem: no such file"),
+        (["--url", "grpcs://h", "--cert", "/none.pem"], "a client certificate and its private"),
+        (["--metrics", "9464"], "--metrics is for --watch"),
+        (["--watch", "--json"], "--watch has no end, and so no document for --json"),
+    ],
+)
+def test_wrong_usage_ends_with_status_2(
+    flags: list[str], cause: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert smoke.main(flags) == 2
+    assert capsys.readouterr().err.startswith(f"error: {cause}")
+
+
+def test_a_repository_that_is_not_there_is_named_with_what_to_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert smoke.main(["--url", "grpc://h", "--repository", "/none"]) == 1
+    assert capsys.readouterr().err == (
+        "error: model repository /none: no such folder\n"
+        "  try: --repository with a folder that holds the models' folders\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("9464", ("127.0.0.1", 9464)),
+        ("0.0.0.0:9464", ("0.0.0.0", 9464)),
+        ("[::1]:80", ("::1", 80)),
+    ],
+)
+def test_metrics_are_exported_on_loopback_unless_an_address_is_given(
+    text: str, address: tuple[str, int]
+) -> None:
+    assert smoke.parser().parse_args(["--watch", "--metrics", text]).metrics == address
+
+
+@pytest.mark.parametrize("text", ["", "http", "0", "65536", "here:9464", "127.0.0.1:"])
+def test_an_address_for_metrics_is_an_ip_address_and_a_port(text: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        smoke.main(["--watch", "--metrics", text])
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "many"])
+def test_a_number_of_requests_is_a_number(count: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        smoke.main(["--url", "grpcs://h", "--repeat", count])
+    assert caught.value.code == 2

@@ -1,0 +1,229 @@
+from pathlib import Path
+
+import pytest
+
+from deploy.deployment.deployment import Deployment, Ports, Tls, load_deployment
+from deploy.host.errors import DeploymentError
+from tests.unit.deploy.site_repository import write_model
+
+
+def test_defaults_are_safe() -> None:
+    deployment = load_deployment(None, {})
+    assert deployment.listen == "127.0.0.1"
+    assert deployment.threads == 1
+    assert deployment.heal
+    assert deployment.models == ("nugraph2", "nugraph2_cpu", "nugraph3")
+
+
+def test_sizes_are_read_with_their_units() -> None:
+    deployment = load_deployment(None, {"memory": "4g", "shm_size": "512MiB"})
+    assert (deployment.memory, deployment.shm_size) == (4 * 10**9, 512 * 2**20)
+
+
+def test_fewer_cores_are_fewer_instances() -> None:
+    assert load_deployment(None, {"cpus": 1}).instance_count() == 1
+    assert load_deployment(None, {"cpus": 1, "instances": 3}).instance_count() == 3
+
+
+def test_flags_override_the_file_and_absent_flags_do_not(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text('name = "site"\ninstances = 4\nmodels = ["nugraph3"]\n')
+    deployment = load_deployment(file, {"instances": 2, "name": None})
+    assert (deployment.name, deployment.instances) == ("site", 2)
+
+
+def test_paths_in_the_file_are_relative_to_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text('models = ["nugraph3"]\n[checkpoints]\nnugraph3 = "weights/own.ckpt"\n')
+    deployment = load_deployment(file, {})
+    assert deployment.checkpoints == {"nugraph3": tmp_path / "weights/own.ckpt"}
+
+
+def test_with_tls_only_grpc_is_offered_to_other_hosts(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text('listen = "0.0.0.0"\n[tls]\ncert = "site.pem"\nkey = "/keys/site.key"\n')
+    deployment = load_deployment(file, {})
+    assert deployment.tls == Tls(cert=tmp_path / "site.pem", key=Path("/keys/site.key"))
+    assert (deployment.listen, deployment.http_listen) == ("0.0.0.0", "127.0.0.1")
+    assert load_deployment(None, {"listen": "0.0.0.0"}).http_listen == "0.0.0.0"
+
+
+def test_a_flag_for_tls_overrides_its_own_key_of_the_file_alone(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text('[tls]\ncert = "site.pem"\nkey = "site.key"\n')
+    deployment = load_deployment(file, {"tls": {"ca": Path("/ca.pem"), "key": Path("/new.key")}})
+    assert deployment.tls == Tls(
+        cert=tmp_path / "site.pem", key=Path("/new.key"), ca=Path("/ca.pem")
+    )
+
+
+def test_a_sites_models_are_served_beside_the_kits_unless_some_are_named(tmp_path: Path) -> None:
+    for model in ("vision", "nugraph3"):
+        write_model(tmp_path / "models", model)
+    file = tmp_path / "site.toml"
+    file.write_text('models_dir = "models"\n')
+    deployment = load_deployment(file, {})
+    assert deployment.models_dir == tmp_path / "models"
+    assert deployment.models == ("nugraph2", "nugraph2_cpu", "nugraph3", "vision")
+    assert load_deployment(file, {"models": ("vision",)}).models == ("vision",)
+
+
+def test_a_models_dir_without_models_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DeploymentError) as caught:
+        load_deployment(None, {"models_dir": tmp_path})
+    assert caught.value.cause == (
+        f"models_dir: {tmp_path} is no model repository: no folder in it has a config.pbtxt"
+    )
+
+
+def test_own_weights_for_a_sites_model_are_refused(tmp_path: Path) -> None:
+    write_model(tmp_path, "nugraph3")
+    with pytest.raises(DeploymentError) as caught:
+        load_deployment(
+            None, {"models_dir": tmp_path, "checkpoints": {"nugraph3": Path("own.ckpt")}}
+        )
+    assert caught.value.cause == (
+        f"checkpoints names nugraph3, which {tmp_path} has: own weights are for the kit's models"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('engine = "podman"', "engine: 'podman' is not 'auto', 'local', 'docker' or 'apptainer'"),
+        ('devices = ["0"]', "devices name GPUs, but flavour is cpu"),
+        ('archive = "env.tar.gz"', "archive given without env packed"),
+        ("instances = 0", "instances: 0 is not a whole number from 1 to 256"),
+        ('colour = "red"', "colour: no such key (there are: name, engine"),
+        ("models = []", "models: name at least one model"),
+        ('memory = "4x"', "memory: '4x' is not a size like 512m or 4g"),
+        ('image = "-v"', "image: '-v' is neither an image's name nor a path"),
+        ('image = "a\\nb"', r"image: 'a\nb' is neither an image's name nor a path"),
+        ('models = ["../../etc"]', "models: '../../etc' is not a model name"),
+        ('models = ["nugraph3\\n"]', r"models: 'nugraph3\n' is not a model name"),
+        ('name = "numl\\n"', r"name: 'numl\n' is not at most 40 lower-case letters"),
+        ('devices = ["0\\n"]', r"devices: '0\n' is neither the number nor the UUID of a GPU"),
+        ('devices = ["0", "--all"]', "devices: '--all' is neither the number nor the UUID"),
+        ('triton = "24.10\\n"', r"triton: '24.10\n' is not a release like 24.10"),
+        ('listen = "127.0.0.1\\n"', r"listen: '127.0.0.1\n' is not an IP address"),
+        ('listen = "fe80::1%eth0\\n"', r"listen: 'fe80::1%eth0\n' is not an IP address"),
+        ("instances = true", "instances: True is not a whole number from 1 to 256"),
+        ('instances = "abc"', "instances: 'abc' is not a whole number from 1 to 256"),
+        ("threads = 1.5", "threads: 1.5 is not a whole number from 1 to 256"),
+        ("timeout = nan", "timeout: nan is not a number from 0.001 to 3600"),
+        ("timeout = -1", "timeout: -1 is not a number from 0.001 to 3600"),
+        ("memory = 1", "memory: 1 is not a size like 512m or 4g (1m is the least)"),
+        ("memory = [1]", "memory: [1] is not a size like 512m or 4g (1m is the least)"),
+        ('heal = "sometimes"', "heal: 'sometimes' is not true or false"),
+        ("listen = 1", "listen: 1 is not text in quotes"),
+        ('models = "nugraph3"', "models: 'nugraph3' is not a list"),
+        ("checkpoints = 1", "checkpoints: 1 is not a table"),
+        ("archive = 1", "archive: 1 is not a path"),
+        ("threads = true", "threads: True is not a whole number from 1 to 256"),
+        ("cpus = true", "cpus: True is not a whole number from 1 to 1024"),
+        ("timeout = true", "timeout: True is not a number from 0.001 to 3600"),
+        ("[ports]\nhttp = true", "ports.http: True is not a whole number from 1 to 65535"),
+        (
+            "[batch]\nmax_events = true",
+            "batch.max_events: True is not a whole number from 1 to 1024",
+        ),
+        ("[batch]\nwait_ms = true", "batch.wait_ms: True is not a number from 0 to 1000"),
+        ('models = ["nugraph3", "nugraph3"]', "models: a model is named twice"),
+        ('name = "a b"', "name: 'a b' is not at most 40 lower-case letters"),
+        ('[checkpoints]\nother = "x"', "checkpoint given for other, which is not among"),
+        ("ports = [1, 2, 3]", "ports: expected a table with http, grpc and metrics"),
+        ("[ports]\nhttp = 8001", "ports: the three ports must differ"),
+        ('listen = "node.example"', "listen: 'node.example' is not an IP address"),
+        ('[norms]\nnugraph3 = "n.json"', "norm given for nugraph3 without a checkpoint file"),
+        ("instances = ", "not TOML"),
+        ('[tls]\ncert = "x"', "tls.key: is missing: TLS needs a certificate and its private key"),
+        ('[tls]\ncerts = "x"', "tls.cert: is missing"),
+        (
+            '[tls]\ncert = "x"\nkey = "y"\nroot = "z"',
+            "tls.root: no such key (there are: cert, key, ca)",
+        ),
+        ("[batch]\nevents = 4", "batch.events: no such key (there are: max_events, wait_ms)"),
+        ("[batch]\nmax_events = 0", "batch.max_events: 0 is not a whole number from 1 to 1024"),
+        ('tls = "x"', "tls: expected a table with cert, key and ca"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_fault_in_one_line(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text(text)
+    with pytest.raises(DeploymentError) as caught:
+        load_deployment(file, {})
+    assert said in caught.value.cause
+    assert str(file) in caught.value.cause
+    assert "\n" not in caught.value.cause
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"instances": "abc"}, "--instances: 'abc' is not a whole number from 1 to 256"),
+        ({"shm_size": "x"}, "--shm-size: 'x' is not a size like 512m or 4g (1m is the least)"),
+        (
+            {"ports": {"http": 0, "grpc": 1, "metrics": 2}},
+            "--ports: 0 is not a whole number from 1 to 65535",
+        ),
+        ({"devices": ("x",), "flavour": "gpu"}, "--gpu: 'x' is neither the number nor the UUID"),
+        (
+            {"tls": {"cert": Path("x")}},
+            "--tls-key: is missing: TLS needs a certificate and its private key",
+        ),
+    ],
+)
+def test_a_wrong_flag_is_named_as_it_is_typed_whatever_stands_in_the_file(
+    tmp_path: Path, flags: dict[str, object], said: str
+) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text("instances = 2\n")
+    with pytest.raises(DeploymentError) as caught:
+        load_deployment(file, flags)
+    assert caught.value.cause.startswith(said)
+    assert str(file) not in caught.value.cause
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DeploymentError, match=r"none\.toml: No such file") as caught:
+        load_deployment(tmp_path / "none.toml", {})
+    assert caught.value.remedy == "a TOML file such as deploy/sites/cpu-node.toml, or none"
+
+
+def test_a_models_dir_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DeploymentError) as caught:
+        load_deployment(None, {"models_dir": tmp_path / "none"})
+    assert caught.value.cause == f"models_dir: {tmp_path}/none: No such file or directory"
+    assert caught.value.remedy == "name the folder that holds the models' folders"
+
+
+@pytest.mark.parametrize("name", ["-x", "a/b", "a\nb", "a\n", "A", "", "x" * 41, "a'b"])
+def test_a_name_that_could_break_out_of_a_path_is_refused(name: str) -> None:
+    with pytest.raises(DeploymentError):
+        load_deployment(None, {"name": name})
+
+
+def test_whole_seconds_and_milliseconds_need_no_decimal_point() -> None:
+    deployment = load_deployment(None, {"timeout": 60, "batch": {"wait_ms": 2}})
+    assert deployment.timeout == 60.0
+    assert deployment.batch is not None
+    assert deployment.batch.wait_ms == 2.0
+
+
+def test_a_deployment_is_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load_deployment(None, {}).name = "other"  # type: ignore[misc]
+
+
+def test_ports_must_be_ports() -> None:
+    with pytest.raises(DeploymentError, match="--ports: 70000 is not"):
+        load_deployment(None, {"ports": {"http": 70000, "grpc": 1, "metrics": 2}})
+    assert Ports().grpc == 8001
+
+
+@pytest.mark.parametrize("engine", ["local", "apptainer"])
+def test_shared_memory_of_another_engine_s_container_is_no_mistake(engine: str) -> None:
+    """Plans of running deployments may have it; a launch warns of it."""
+    assert Deployment(engine=engine, shm_size="1g").shm_size == 10**9  # type: ignore[arg-type]

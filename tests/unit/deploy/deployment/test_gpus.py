@@ -1,0 +1,371 @@
+"""Which devices a launch gets. The GPUs are made up: there is none here."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploy.deployment.gpus import ON_CPU, DevicePlan, GpuNeeds, cuda_needs, device_names, plan_gpus
+from deploy.environment.lock import read_lock
+from deploy.host.errors import DeploymentError, GpuError
+from deploy.host.gpu import BrokenGpu, Gpu, GpuStack, Memory, MigInstance, NoGpus
+from deploy.host.paths import ENVIRONMENT_SOURCE
+from deploy.triton.release import gpu_needs
+
+GIB = 1 << 30
+TRITON = gpu_needs("24.10")
+TORCH = cuda_needs("torch 2.13.0", "13.0")
+NEEDS = (TRITON, TORCH)
+
+
+def _gpu(index: int, name: str = "NVIDIA A100-SXM4-40GB", **changed: object) -> Gpu:
+    gpu = Gpu(index, f"GPU-{index}d5ba0d6-d33d", name, (8, 0), Memory(40 * GIB, 39 * GIB))
+    return replace(gpu, **changed)  # type: ignore[arg-type]
+
+
+def _part(number: int, gpu: int, *, gpu_instance: int | None = None) -> MigInstance:
+    return MigInstance(
+        uuid=f"MIG-{number}6d4f1ef-42e4",
+        name="NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+        gpu=gpu,
+        gpu_instance=number if gpu_instance is None else gpu_instance,
+        compute_capability=(8, 0),
+        memory=Memory(5 * GIB, 5 * GIB),
+    )
+
+
+def _stack(*gpus: Gpu, driver: str = "580.65.06", broken: Sequence[int] = ()) -> GpuStack:
+    lost = (BrokenGpu(i, f"GPU {i} cannot be used: lost", "restart the host") for i in broken)
+    return GpuStack(driver, gpus, tuple(lost))
+
+
+A, B = _gpu(0), _gpu(1)
+OLD = _gpu(2, "Tesla P100-PCIE-16GB", compute_capability=(6, 0))
+PARTS = (_part(1, gpu=3), _part(2, gpu=3))
+DIVIDED = _gpu(3, divided=True, instances=PARTS)
+ONE_PART = _gpu(4, divided=True, instances=(_part(5, gpu=4),))
+
+
+def _plan(
+    names: str,
+    found: GpuStack | NoGpus,
+    *,
+    visible: str | None = None,
+    needs: Sequence[GpuNeeds] = NEEDS,
+    processes: int = 4,
+) -> DevicePlan:
+    given = device_names(names) if names else ()
+    return plan_gpus(given, found, needs=needs, processes=processes, visible=visible)
+
+
+def _refusal(names: str, found: GpuStack | NoGpus, **more: object) -> tuple[str, str | None]:
+    with pytest.raises(GpuError) as caught:
+        _plan(names, found, **more)  # type: ignore[arg-type]
+    return caught.value.cause, caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("names", "visible", "gpus", "devices"),
+    [
+        ("", None, (A, B), (A, B)),
+        ("1", None, (A, B), (B,)),
+        ("1,0", None, (A, B), (B, A)),
+        ("gpu-1d5", None, (A, B), (B,)),
+        ("MIG-2", None, (A, DIVIDED), (PARTS[1],)),
+        ("", None, (ONE_PART,), ONE_PART.instances),
+        ("", "1", (A, B), (B,)),
+        ("", " GPU-1d5ba0d6 , 0", (A, B), (B, A)),
+        ("", "1,-1,0", (A, B), (B,)),  # CUDA, too, reads up to what it does not know
+        ("", "MIG-1,MIG-2", (A, DIVIDED), PARTS),
+        ("0", "1,0", (A, B), (A,)),
+        ("MIG-1", "3", (A, DIVIDED), (PARTS[0],)),
+        ("0,MIG-1", None, (A, DIVIDED), (A, PARTS[0])),
+    ],
+)
+def test_what_is_asked_for_is_given_in_its_order(
+    names: str, visible: str | None, gpus: Sequence[Gpu], devices: Sequence[object]
+) -> None:
+    assert _plan(names, _stack(*gpus), visible=visible) == DevicePlan(tuple(devices))
+
+
+def test_a_server_sees_its_devices_only_and_counts_them_from_0() -> None:
+    plan = _plan("1,MIG-2", _stack(A, B, DIVIDED))
+    assert plan.uuids == ("GPU-1d5ba0d6-d33d", "MIG-26d4f1ef-42e4")
+    assert plan.variables == {"CUDA_VISIBLE_DEVICES": "GPU-1d5ba0d6-d33d,MIG-26d4f1ef-42e4"}
+    assert plan.numbers == (0, 1)
+
+
+def test_a_server_on_cpus_sees_no_gpu() -> None:
+    assert ON_CPU.variables == {"CUDA_VISIBLE_DEVICES": ""}
+    assert ON_CPU.numbers == ON_CPU.uuids == ON_CPU.warnings == ()
+
+
+def test_without_a_driver_the_reason_is_passed_on() -> None:
+    assert _refusal("", NoGpus("no driver", "get one")) == ("no driver", "get one")
+
+
+@pytest.mark.parametrize(
+    ("driver", "needs", "cause", "remedy"),
+    [
+        (
+            "470.57.02",
+            [TRITON],
+            "NVIDIA driver 470.57.02 is too old for Triton 24.10: CUDA 12.6.2 needs driver 560 "
+            "or later",
+            "install NVIDIA's driver 560 or later, or start with --cpu",
+        ),
+        (
+            "575.57.08",
+            NEEDS,
+            "NVIDIA driver 575.57.08 is too old for torch 2.13.0: CUDA 13.0 needs driver 580 "
+            "or later",
+            "install NVIDIA's driver 580 or later, or start with --cpu",
+        ),
+        (
+            "470.57.02",
+            NEEDS,
+            "NVIDIA driver 470.57.02 is too old for torch 2.13.0: CUDA 13.0 needs driver 580 "
+            "or later",
+            "install NVIDIA's driver 580 or later, or start with --cpu",
+        ),
+        (  # its notes name 575, below CUDA 13's own 580
+            "575.57.08",
+            [gpu_needs("25.10")],
+            "NVIDIA driver 575.57.08 is too old for Triton 25.10: CUDA 13.0.2 needs driver 580 "
+            "or later",
+            "install NVIDIA's driver 580 or later, or start with --cpu",
+        ),
+    ],
+)
+def test_a_driver_that_is_too_old_is_refused_with_both_numbers(
+    driver: str, needs: Sequence[GpuNeeds], cause: str, remedy: str
+) -> None:
+    assert _refusal("", _stack(A, driver=driver), needs=needs) == (cause, remedy)
+
+
+def test_a_driver_that_nvidia_does_not_name_but_cuda_runs_on_is_a_warning() -> None:
+    plan = _plan("", _stack(A, driver="535.129.03"), needs=[TRITON])
+    assert plan.warnings == (
+        "NVIDIA driver 535.129.03 is older than the 560 that NVIDIA names for Triton 24.10; "
+        "CUDA 12.6.2 works from 525 on",
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "gpus", "remedy"),
+    [("2", (A, B, OLD, DIVIDED), "--gpu 0,1"), ("", (OLD,), "start with --cpu")],
+)
+def test_a_gpu_that_is_too_old_is_named(names: str, gpus: Sequence[Gpu], remedy: str) -> None:
+    assert _refusal(names, _stack(*gpus)) == (
+        "GPU 2 (Tesla P100-PCIE-16GB) has compute capability 6.0, torch 2.13.0 needs 7.5 or later",
+        remedy,
+    )
+
+
+def test_the_remedy_names_no_gpu_that_the_shell_has_not_been_given() -> None:
+    assert _refusal("2", _stack(A, B, OLD), visible="1,2")[1] == "--gpu 1"
+
+
+@pytest.mark.parametrize(
+    ("names", "cause"),
+    [("7", "GPU 7 is not there"), ("0,MIG-9", "MIG-9 is not there")],
+)
+def test_a_device_that_is_not_there_is_answered_with_those_that_are(names: str, cause: str) -> None:
+    assert _refusal(names, _stack(A, ONE_PART)) == (
+        cause,
+        "there are: GPU 0 (NVIDIA A100-SXM4-40GB), GPU 4 (NVIDIA A100-SXM4-40GB), "
+        "MIG-56d4f1ef-42e4 (NVIDIA A100-SXM4-40GB MIG 1g.5gb)",
+    )
+
+
+def test_a_uuid_cut_too_short_is_answered_with_those_it_may_mean() -> None:
+    alike = _stack(_gpu(0, uuid="GPU-5d5b-1"), _gpu(1, uuid="GPU-5d5b-2"))
+    assert _refusal("GPU-5d5", alike) == (
+        "GPU-5d5 matches 2 UUIDs",
+        "write more of it: GPU-5d5b-1, GPU-5d5b-2",
+    )
+
+
+@pytest.mark.parametrize("names", ["1", "0,1"])
+def test_a_broken_gpu_is_refused_with_its_reason(names: str) -> None:
+    expected = ("GPU 1 cannot be used: lost", "restart the host")
+    assert _refusal(names, _stack(A, broken=[1])) == expected
+    assert _refusal("", _stack(A, broken=[1]), visible=names) == expected
+    assert _refusal("", _stack(broken=[1])) == expected
+
+
+def test_a_gpu_that_is_named_twice_is_refused() -> None:
+    assert _refusal("0,GPU-0", _stack(A)) == (
+        "GPU 0 (NVIDIA A100-SXM4-40GB) is named twice",
+        "name each device once",
+    )
+
+
+def test_without_names_every_whole_gpu_that_fits_is_taken_and_the_others_are_told() -> None:
+    plan = _plan("", _stack(A, OLD, DIVIDED, broken=[9]))
+    assert plan == DevicePlan(
+        (A,),
+        (
+            "left out: GPU 2 (Tesla P100-PCIE-16GB) has compute capability 6.0, "
+            "torch 2.13.0 needs 7.5 or later",
+            "left out: GPU 3 (NVIDIA A100-SXM4-40GB) is divided by MIG and cannot be used whole",
+            "left out: GPU 9 cannot be used: lost",
+        ),
+    )
+
+
+@pytest.mark.parametrize(("names", "visible"), [("3", None), ("", "3"), ("3", "3")])
+def test_a_divided_gpu_is_not_given_whole(names: str, visible: str | None) -> None:
+    assert _refusal(names, _stack(A, DIVIDED), visible=visible) == (
+        "GPU 3 (NVIDIA A100-SXM4-40GB) is divided by MIG and cannot be used whole",
+        "one of: --gpu MIG-16d4f1ef-42e4 (1g.5gb), --gpu MIG-26d4f1ef-42e4 (1g.5gb)",
+    )
+
+
+def test_a_divided_gpu_without_instances_is_told_what_it_lacks() -> None:
+    assert _refusal("", _stack(replace(DIVIDED, instances=()))) == (
+        "GPU 3 (NVIDIA A100-SXM4-40GB) is divided by MIG and cannot be used whole",
+        "make an instance of it (sudo nvidia-smi mig -i 3 -cgi PROFILE -C), or switch MIG off "
+        "(sudo nvidia-smi -i 3 -mig 0)",
+    )
+
+
+def test_which_of_several_instances_is_for_a_person_to_say() -> None:
+    assert _refusal("", _stack(DIVIDED)) == (
+        "the GPUs here are divided by MIG into 2 instances: name those to use",
+        "one of: --gpu MIG-16d4f1ef-42e4 (1g.5gb), --gpu MIG-26d4f1ef-42e4 (1g.5gb)",
+    )
+
+
+@pytest.mark.parametrize("names", ["MIG-1,MIG-2", "MIG-1,0"])
+def test_an_older_driver_gives_a_server_one_mig_instance_and_nothing_else(names: str) -> None:
+    found = _stack(A, DIVIDED, driver="550.54.15")
+    assert _refusal(names, found, needs=[TRITON]) == (
+        "with NVIDIA driver 550.54.15 a server uses one MIG instance and nothing beside it",
+        "--gpu MIG-16d4f1ef-42e4, and another deployment for each other device; or driver 570",
+    )
+    assert len(_plan("MIG-1", found, needs=[TRITON]).devices) == 1
+
+
+def test_two_parts_of_one_gpu_instance_are_refused() -> None:
+    shared = (_part(1, gpu=3, gpu_instance=7), _part(2, gpu=3, gpu_instance=7))
+    assert _refusal("MIG-1,MIG-2", _stack(replace(DIVIDED, instances=shared))) == (
+        "MIG-16d4f1ef-42e4 (NVIDIA A100-SXM4-40GB MIG 1g.5gb) and MIG-26d4f1ef-42e4 share a GPU "
+        "instance, of which CUDA uses one",
+        "--gpu with one of the two, as in --gpu MIG-16d4f1ef-42e4",
+    )
+
+
+@pytest.mark.parametrize("visible", ["", "-1", "NoDevFiles", "10000", "5,0"])
+def test_a_shell_that_has_been_given_no_gpu_is_told_so(visible: str) -> None:
+    assert _refusal("", _stack(A), visible=visible) == (
+        f"this shell has been given no GPU: CUDA_VISIBLE_DEVICES={visible!r}",
+        "ask the batch system for one, unset CUDA_VISIBLE_DEVICES, or start with --cpu",
+    )
+
+
+def test_a_gpu_that_was_given_to_somebody_else_is_refused() -> None:
+    assert _refusal("0", _stack(A, B), visible="1") == (
+        "GPU 0 (NVIDIA A100-SXM4-40GB) is not among those that this shell has been given: "
+        "CUDA_VISIBLE_DEVICES='1'",
+        "leave it out of --gpu, or unset CUDA_VISIBLE_DEVICES",
+    )
+
+
+def test_too_little_free_memory_is_a_warning() -> None:
+    full = _gpu(0, memory=Memory(40 * GIB, 3 * GIB))
+    plan = _plan("", _stack(full, _gpu(1, memory=None)))
+    assert plan.warnings == (
+        "GPU 0 (NVIDIA A100-SXM4-40GB) has 3072 MiB free of 40960: its models' processes (4) are "
+        "expected to take 4096",
+    )
+    assert _plan("", _stack(full), processes=3).warnings == ()
+
+
+@pytest.mark.parametrize("text", ["", "0,", "all", "-1", "0 1", "site.toml", "GPU", "0,GPU-x"])
+def test_a_flag_that_names_no_devices_is_refused(text: str) -> None:
+    with pytest.raises(DeploymentError) as caught:
+        device_names(text)
+    wrong = next(n for n in text.split(",") if n in ("", *text.split(",")) and n != "0")
+    assert caught.value.cause == (
+        f"--gpu {text!r}: {wrong!r} is neither the number nor the UUID of a GPU"
+    )
+
+
+def test_the_tracked_environment_and_release_agree_on_what_they_need() -> None:
+    lock = read_lock(ENVIRONMENT_SOURCE / "locks", "gpu")
+    plan = _plan("", _stack(A), needs=(TRITON, lock.gpu_needs()))
+    assert plan == DevicePlan((A,))
+
+
+@st.composite
+def _hosts(draw: st.DrawFn) -> GpuStack:
+    gpus = []
+    for index in range(draw(st.integers(0, 4))):
+        groups = draw(st.lists(st.integers(0, 3), max_size=3))
+        divided = draw(st.sampled_from([False, False, True]))
+        parts = (_part(10 * index + n, index, gpu_instance=g) for n, g in enumerate(groups))
+        gpus.append(
+            _gpu(
+                index,
+                compute_capability=draw(st.sampled_from([(9, 0), (8, 0), (7, 5), (6, 0)])),
+                divided=divided,
+                instances=tuple(parts) if divided else (),
+            )
+        )
+    # A driver without any GPU, not even a broken one, is told as none at all.
+    broken = [len(gpus)] if not gpus or draw(st.booleans()) else []
+    driver = draw(st.sampled_from(["580.65.06", "580.65.06", "550.54.15", "470.57.02"]))
+    return _stack(*gpus, driver=driver, broken=broken)
+
+
+def _names_in(found: GpuStack) -> st.SearchStrategy[list[str]]:
+    """Return names of devices of a host, and now and then of one that is not there."""
+    devices = [*found.gpus, *(part for gpu in found.gpus for part in gpu.instances)]
+    known = [device.uuid for device in devices] + [str(gpu.index) for gpu in found.gpus]
+    return st.lists(st.sampled_from([*known, "4", "MIG-0"]), max_size=3)
+
+
+@settings(max_examples=300)
+@given(
+    found=_hosts(),
+    needs=st.sampled_from([[TRITON], NEEDS]),
+    processes=st.integers(1, 64),
+    data=st.data(),
+)
+def test_a_plan_can_be_carried_out_or_is_refused_in_a_line(
+    found: GpuStack, needs: Sequence[GpuNeeds], processes: int, data: st.DataObject
+) -> None:
+    names = data.draw(_names_in(found), "names")
+    visible = data.draw(
+        st.none() | st.none() | _names_in(found).map(",".join) | st.text(max_size=3),
+        "CUDA_VISIBLE_DEVICES",
+    )
+    plan, refusal = None, None
+    try:
+        plan = plan_gpus(names, found, needs=needs, processes=processes, visible=visible)
+    except GpuError as error:
+        refusal = error
+    if plan is None:
+        assert refusal is not None
+        assert refusal.cause
+        assert refusal.remedy
+        assert len(f"{refusal.cause} {refusal.remedy}".splitlines()) == 1
+        return
+    there = [*found.gpus, *(part for gpu in found.gpus for part in gpu.instances)]
+    assert plan.devices
+    assert len(set(plan.uuids)) == len(plan.uuids) == len(plan.numbers)
+    for device in plan.devices:
+        assert device in there
+        assert not (isinstance(device, Gpu) and device.divided)
+        assert all(device.compute_capability >= need.compute_capability for need in needs)
+    assert all(found.driver_release >= need.oldest_driver for need in needs)
+    if names:
+        assert len(plan.devices) == len(names)
+    parts = [device for device in plan.devices if isinstance(device, MigInstance)]
+    assert len({(part.gpu, part.gpu_instance) for part in parts}) == len(parts)
+    if parts and found.driver_release < 570:
+        assert len(plan.devices) == 1
+    assert not any(len(warning.splitlines()) > 1 for warning in plan.warnings)

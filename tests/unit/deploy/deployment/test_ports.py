@@ -1,0 +1,46 @@
+import socket
+from pathlib import Path
+
+import pytest
+
+from deploy.deployment.deployment import Deployment, Ports, Tls
+from deploy.deployment.ports import choose_ports, is_free
+from deploy.host.errors import DeploymentError
+
+
+def test_a_port_somebody_listens_on_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert not is_free("127.0.0.1", port)
+        with pytest.raises(DeploymentError) as caught:
+            choose_ports(Deployment(ports=Ports(http=port)))
+        assert caught.value.cause == (
+            f"ports: http port {port} on 127.0.0.1 is taken by another program"
+        )
+    assert is_free("127.0.0.1", port)
+
+
+def test_a_port_is_looked_for_where_it_will_be_used() -> None:
+    tls = Tls(cert=Path("cert.pem"), key=Path("key.pem"))  # then HTTP stays on 127.0.0.1
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        ports = Ports(http=port, grpc=1 if port != 1 else 2)
+        with pytest.raises(DeploymentError, match=f"http port {port} on 127.0.0.1 is taken"):
+            choose_ports(Deployment(listen="127.0.0.2", ports=ports, tls=tls))
+    with socket.create_server(("127.0.0.2", 0)) as server:
+        ports = Ports(http=choose_ports(Deployment()).http, grpc=server.getsockname()[1])
+        with pytest.raises(DeploymentError, match=f"grpc port {ports.grpc} on 127.0.0.2 is taken"):
+            choose_ports(Deployment(listen="127.0.0.2", ports=ports, tls=tls))
+
+
+def test_ports_that_were_not_asked_for_are_a_free_three() -> None:
+    first = choose_ports(Deployment())
+    with socket.create_server(("127.0.0.1", first.grpc)):
+        second = choose_ports(Deployment())
+    assert {first.http, first.grpc, first.metrics}.isdisjoint(second.model_dump().values())
+    assert (second.grpc, second.metrics) == (second.http + 1, second.http + 2)
+
+
+def test_an_address_that_is_not_this_host_s_is_refused() -> None:
+    with pytest.raises(DeploymentError, match=r"listen: '203\.0\.113\.7'"):
+        choose_ports(Deployment(listen="203.0.113.7"))

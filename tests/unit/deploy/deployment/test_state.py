@@ -1,0 +1,160 @@
+import os
+import platform
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deploy.deployment import state
+from deploy.deployment.deployment import Ports
+from deploy.deployment.state import (
+    DeploymentFolder,
+    DeploymentState,
+    ProcessId,
+    default_endpoint,
+    endpoint,
+)
+from deploy.host.errors import DeploymentError, NotRunningError
+
+
+def make_state(name: str, **changes: object) -> DeploymentState:
+    values = {
+        "name": name,
+        "engine": "local",
+        "node": platform.node(),
+        "host": "127.0.0.1",
+        "ports": Ports(),
+        "models": ("nugraph3",),
+        "artefact": "0" * 64,
+        "log": Path("/log"),
+        "phase": "ready",
+        "supervisor": ProcessId.of(os.getpid()),
+    }
+    return DeploymentState.model_validate({**values, **changes})
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_a_launch_that_makes_nothing_leaves_no_folder(folders: Path) -> None:
+    folder = DeploymentFolder("a")
+    with suppress(ZeroDivisionError), folder.taking_turns():
+        assert folder.path.exists()
+        raise ZeroDivisionError
+    assert not folder.path.exists()
+    with folder.taking_turns():
+        folder.write_state(make_state("a"))
+    assert folder.state() == make_state("a")
+
+
+def test_two_that_start_the_same_deployment_take_turns_though_nothing_of_it_stays(
+    folders: Path,
+) -> None:
+    """Each adds up what it finds, which no two do at once."""
+    inside, most = [], []
+
+    def launch() -> None:
+        for _ in range(200):
+            with DeploymentFolder("a").taking_turns():
+                inside.append(None)
+                most.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=launch) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert most == [1] * 800
+    assert not DeploymentFolder("a").path.exists()
+
+
+def test_a_state_reads_back_as_it_was_written(folders: Path) -> None:
+    folder = DeploymentFolder("a")
+    folder.write_state(make_state("a"))
+    assert DeploymentFolder("a").state() == make_state("a")
+
+
+@pytest.mark.parametrize("content", ["", "{}", "not json", '{"name": "a"}'])
+def test_a_state_file_that_cannot_be_read_is_named_not_taken_for_none(
+    folders: Path, content: str
+) -> None:
+    folder = DeploymentFolder("a")
+    folder.path.mkdir(parents=True)
+    folder.state_file.write_text(content)
+    with pytest.raises(DeploymentError, match=r"state\.json: not a state file"):
+        folder.state()
+    assert default_endpoint("http") is None
+
+
+def test_the_command_beside_an_unreadable_state_file_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "my state"))
+    folder = DeploymentFolder("a")
+    folder.path.mkdir(parents=True)
+    folder.state_file.write_text("{}")
+    with pytest.raises(DeploymentError) as caught:
+        folder.state()
+    assert caught.value.remedy == (
+        f"end what runs there (pgrep -af '{folder.path}'), then remove the file"
+    )
+
+
+def test_a_deployment_of_another_host_is_left_to_that_host(folders: Path) -> None:
+    DeploymentFolder("a").write_state(make_state("a", node="elsewhere"))
+    with pytest.raises(DeploymentError, match="deployment a runs on elsewhere"):
+        DeploymentFolder("a").require_state()
+    assert default_endpoint("http") is None
+
+
+def test_a_missing_deployment_is_answered_with_those_that_are_there(folders: Path) -> None:
+    DeploymentFolder("there").write_state(make_state("there"))
+    with pytest.raises(NotRunningError) as caught:
+        DeploymentFolder("gone").require_state()
+    assert caught.value.remedy == "--name with one of: there"
+
+
+def test_a_process_that_ended_and_a_later_one_of_its_number_are_not_alive() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    identity = ProcessId.of(process.pid)
+    assert identity.process() == psutil.Process(process.pid)
+    assert identity.model_copy(update={"started": identity.started - 1}).process() is None
+    process.kill()
+    # A zombie until it is waited for: dead all the same.
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert identity.process() is None
+    process.wait()
+    assert identity.process() is None
+
+
+def test_the_default_endpoint_is_that_of_the_only_running_deployment(folders: Path) -> None:
+    assert default_endpoint("http") is None
+    DeploymentFolder("a").write_state(make_state("a"))
+    assert default_endpoint("grpc") == "grpc://127.0.0.1:8001"
+    DeploymentFolder("b").write_state(make_state("b", ports=Ports(http=1, grpc=2, metrics=3)))
+    with pytest.raises(DeploymentError, match="several deployments are running: a, b"):
+        default_endpoint("grpc")
+
+
+def test_with_tls_grpc_and_http_have_addresses_of_their_own() -> None:
+    plain = make_state("a", host="10.0.0.5")
+    assert (plain.url("http"), plain.url("grpc")) == (
+        "http://10.0.0.5:8000",
+        "grpc://10.0.0.5:8001",
+    )
+    tls = make_state("a", host="10.0.0.5", tls={"cert": "/c.pem", "key": "/k.pem"})
+    assert (tls.url("http"), tls.url("grpc")) == ("http://127.0.0.1:8000", "grpcs://10.0.0.5:8001")
+
+
+def test_addresses_are_those_that_clients_on_this_host_can_use() -> None:
+    assert state.reachable_host("0.0.0.0") == "127.0.0.1"
+    assert state.reachable_host("10.0.0.1") == "10.0.0.1"
+    assert endpoint(state.reachable_host("::"), 8000) == "[::1]:8000"

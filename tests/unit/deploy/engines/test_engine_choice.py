@@ -1,0 +1,135 @@
+"""Which engine ``auto`` takes, and what it says of those it passes over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deploy.deployment.deployment import Deployment
+from deploy.engines import choose
+from deploy.engines.choose import choose_engine, engine_to_prepare
+from deploy.engines.resolved import Resolved
+from deploy.host.errors import DeploymentError, KitError, LaunchError, RepositoryError
+
+
+@pytest.fixture(autouse=True)
+def _no_container_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("platform.freedesktop_os_release", lambda: {"ID": "debian"})
+
+
+def test_without_a_container_engine_it_is_the_one_that_needs_none_and_says_why() -> None:
+    choice = choose_engine(Resolved(Deployment()))
+    assert choice.engine.name == "local"
+    assert choice.reason == (
+        "needs no container; "
+        "docker: no Docker engine answers at unix:///nowhere.sock, which DOCKER_HOST names "
+        "(point DOCKER_HOST at one that does, or unset it); "
+        "apptainer: apptainer is not installed (sudo scripts/install_container_tools)"
+    )
+
+
+def test_apptainer_is_taken_where_its_sif_is_there(tmp_path: Path) -> None:
+    """A script stands for Apptainer: it is asked for the labels of a .sif only."""
+    labels = (
+        '{"data": {"attributes": {"labels": {"org.numlkit.environment.digest": "abc",'
+        ' "org.numlkit.flavour": "cpu", "org.numlkit.triton.release": "24.10"}}}}'
+    )
+    apptainer, sif = tmp_path / "apptainer", tmp_path / "numl.sif"
+    apptainer.write_text(f"#!/bin/sh\necho '{labels}'\n")
+    apptainer.chmod(0o755)
+    sif.touch()
+    choice = choose_engine(Resolved(Deployment(image=str(sif))))
+    assert choice.engine.name == "apptainer"
+    assert choice.reason is not None
+    assert choice.reason.startswith("its .sif is here; docker: no Docker engine answers at ")
+
+
+def test_what_no_engine_can_mend_is_said_once() -> None:
+    """The file belongs to the models, whichever engine serves them."""
+    with pytest.raises(RepositoryError) as caught:
+        choose_engine(Resolved(Deployment(checkpoints={"nugraph3": Path("/none.ckpt")})))
+    assert caught.value.cause == "/none.ckpt: No such file or directory"
+
+
+@pytest.fixture
+def refusals(monkeypatch: pytest.MonkeyPatch) -> dict[str, KitError]:
+    """What engines with a container say when they are asked for their artefact, by name."""
+    found: dict[str, KitError] = {}
+
+    class Refusing:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __call__(self, _resolved: Resolved) -> Refusing:
+            return self
+
+        def check_able(self) -> None:
+            if self.name == "local":
+                raise DeploymentError("not in a container")
+
+        def artefact(self) -> str:
+            raise found[self.name]
+
+    monkeypatch.setattr(choose, "engine_named", Refusing)
+    return found
+
+
+def test_the_one_reason_why_no_engine_starts_a_stock_image_is_said_once(
+    refusals: dict[str, KitError],
+) -> None:
+    denied = RepositoryError("/models: Permission denied", "chmod it")
+    refusals |= {"docker": denied, "apptainer": denied}
+    with pytest.raises(RepositoryError) as caught:
+        choose_engine(Resolved(Deployment(env="packed")))
+    assert caught.value is denied
+
+
+def test_auto_needs_an_engine_for_containers(refusals: dict[str, KitError]) -> None:
+    for name in ("docker", "apptainer"):
+        refusals[name] = LaunchError(f"{name} is not here", "install it")
+    with pytest.raises(LaunchError) as caught:
+        choose_engine(Resolved(Deployment(env="packed")))
+    assert caught.value.cause == (
+        "no engine can start it: docker: docker is not here (install it); "
+        "apptainer: apptainer is not here (install it); local: not in a container"
+    )
+
+
+@pytest.mark.parametrize("name", ["local", "docker", "apptainer"])
+def test_what_is_asked_for_is_taken_without_a_word(name: str) -> None:
+    choice = choose_engine(Resolved(Deployment.model_validate({"engine": name})))
+    assert (choice.engine.name, choice.reason) == (name, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [
+        ({"env": "packed"}, "env packed is for the engines docker and apptainer"),
+        ({"image": "x"}, "an image is for the engines docker and apptainer"),
+    ],
+)
+def test_what_only_a_container_has_is_refused_without_one(
+    settings: dict[str, str], cause: str
+) -> None:
+    resolved = Resolved(Deployment.model_validate({"engine": "local", **settings}))
+    for choose_one in (choose_engine, engine_to_prepare):
+        with pytest.raises(DeploymentError) as caught:
+            choose_one(resolved)
+        assert caught.value.cause == cause
+
+
+@pytest.mark.parametrize("engine", ["docker", "apptainer"])
+def test_shared_memory_of_the_host_is_refused_in_a_container(engine: str) -> None:
+    resolved = Resolved(Deployment.model_validate({"engine": engine, "shared_memory": True}))
+    with pytest.raises(DeploymentError) as caught:
+        choose_engine(resolved)
+    assert caught.value.cause == (
+        "shared_memory is for engine local: a container has its own /dev/shm"
+    )
+
+
+def test_auto_takes_no_container_where_shared_memory_is_asked_for() -> None:
+    assert choose_engine(Resolved(Deployment(shared_memory=True))).engine.name == "local"

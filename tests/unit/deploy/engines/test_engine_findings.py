@@ -1,0 +1,174 @@
+"""What engines and hosts say of themselves; tests/containers asks the engines."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.checks.host import gpu_findings, stack_findings
+from deploy.deployment.deployment import Deployment
+from deploy.engines import apptainer
+from deploy.engines.apptainer import ApptainerEngine, labels_of, obstacles
+from deploy.engines.base import Engine
+from deploy.engines.docker import DockerEngine, docker_in_words
+from deploy.engines.resolved import Resolved
+from deploy.host.errors import LaunchError
+from deploy.host.finding import Finding
+from deploy.host.gpu import BrokenGpu, Gpu, GpuStack, NoGpus
+
+VERSION = {"Version": "20.10.24", "ApiVersion": "1.41", "Components": [{"Name": "Engine"}]}
+INFO = {"Driver": "overlay2", "DockerRootDir": "/var/lib/docker", "CgroupVersion": "2"}
+RESOLVED = Resolved(Deployment())
+APPTAINER = ApptainerEngine(RESOLVED)
+
+
+def test_an_engine_says_what_it_is() -> None:
+    assert docker_in_words(VERSION, INFO) == (
+        "Docker 20.10.24 (API 1.41), storage overlay2 in /var/lib/docker, cgroup v2"
+    )
+
+
+def test_podman_without_root_says_so() -> None:
+    """Recorded: podman 4.3's answers, of which only these fields are read."""
+    version = {**VERSION, "Version": "4.3.1", "Components": [{"Name": "Podman Engine"}]}
+    info = {**INFO, "SecurityOptions": ["name=seccomp,profile=default", "name=rootless"],
+            "Runtimes": {"crun": {}, "nvidia": {}}}  # fmt: skip
+    assert docker_in_words(version, info) == (
+        "podman 4.3.1 (API 1.41), storage overlay2 in /var/lib/docker, cgroup v2, rootless, "
+        "NVIDIA runtime"
+    )
+
+
+def test_limits_that_an_engine_would_silently_drop_are_named() -> None:
+    info: dict[str, Any] = {"MemoryLimit": False, "CpuCfsQuota": False}
+    assert not list(DockerEngine(RESOLVED).limit_findings(info, "problem"))
+    limited = DockerEngine(Resolved(Deployment(memory="4g", cpus=2)))  # type: ignore[arg-type]
+    assert [f.detail for f in limited.limit_findings(info, "problem")] == [
+        f"the engine cannot enforce {flag}: it has no cgroup for that here"
+        for flag in ("--memory", "--cpus")
+    ]
+    assert not list(limited.limit_findings({"MemoryLimit": True}, "problem"))
+
+
+def test_an_engine_without_a_runtime_for_gpus_that_are_wanted_is_a_warning() -> None:
+    """What engines with NVIDIA's toolkit say is recorded; there is none here."""
+    gpu = DockerEngine(Resolved(Deployment(flavour="gpu")))
+    (found,) = gpu.runtime_findings({"Runtimes": {"runc": {}}})
+    assert (found.level, found.detail) == ("warning", "the engine lists no GPU runtime")
+    assert "nvidia-container-toolkit" in (found.remedy or "")
+    assert not list(gpu.runtime_findings({"Runtimes": {"runc": {}, "nvidia": {}}}))
+    devices = [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}]
+    assert not list(gpu.runtime_findings({"DiscoveredDevices": devices}))
+    assert not list(DockerEngine(RESOLVED).runtime_findings({}))
+
+
+def test_what_keeps_an_ordinary_user_from_a_sif_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fuse = tmp_path / "fuse"
+    for name, value in (("user/max_user_namespaces", "0"), ("kernel/unprivileged_userns_clone",
+                                                            "1")):  # fmt: skip
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(f"{value}\n")
+    assert [cause for cause, _ in obstacles(tmp_path, fuse)] == [
+        "ordinary users cannot create namespaces: user.max_user_namespaces is 0",
+        "there is no /dev/fuse: ordinary users cannot mount a .sif",
+    ]
+    fuse.touch()
+    assert not list(obstacles(tmp_path / "none", fuse))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    ((cause, _),) = obstacles(tmp_path / "none", fuse)
+    assert cause == "this user may not open /dev/fuse, and so cannot mount a .sif"
+
+
+@pytest.mark.parametrize(("root", "setuid"), [(False, False), (True, False), (False, True)])
+def test_it_keeps_neither_root_nor_a_setuid_apptainer_from_it(
+    root: bool, setuid: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script stands for Apptainer."""
+    program = tmp_path / "usr" / "bin" / "apptainer"
+    starter = tmp_path / "usr" / "libexec" / "apptainer" / "bin" / "starter-suid"
+    for path in (program, starter):
+        path.parent.mkdir(parents=True)
+        path.write_text("#!/bin/sh\necho apptainer version 1.4.5\n")
+    program.chmod(0o755)
+    starter.chmod(0o4755 if setuid else 0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
+    monkeypatch.setattr(apptainer, "obstacles", lambda: iter([("no FUSE", "modprobe")]))
+    found = [finding.detail for finding in APPTAINER.findings("problem")]
+    assert found[0] == f"apptainer version 1.4.5{', setuid' * setuid}"
+    assert ("no FUSE" in found) == (not root and not setuid)
+
+
+@pytest.mark.parametrize("engine", [DockerEngine(RESOLVED), APPTAINER])
+def test_an_engine_that_is_not_installed_is_a_problem_only_where_it_is_to_be_used(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/no/such")
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setattr("deploy.engines.docker._SOCKET", Path("/no/such"))
+    assert [(f.level, f.detail) for f in engine.findings("warning")] == [("ok", "not installed")]
+    (found,) = engine.findings("problem")
+    assert (found.level, found.detail) == ("problem", "not installed")
+    assert found.remedy
+
+
+def test_an_engine_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
+    (found,) = DockerEngine(RESOLVED).findings("warning")
+    assert found.level == "warning"
+    assert found.detail.startswith("no Docker engine answers at unix:///no/such.sock")
+
+
+@pytest.mark.parametrize(
+    ("script", "cause"),
+    [
+        ("echo 'FATAL:   no idea' >&2; exit 255", "{sif}: apptainer cannot read it: no idea"),
+        ("exit 0", "{sif}: apptainer cannot read it: unexpected output from apptainer inspect"),
+        (
+            "echo '{{}}'",
+            "{sif}: apptainer cannot read it: unexpected output from apptainer inspect",
+        ),
+        (None, "{sif}: apptainer cannot read it: No such file or directory"),
+    ],
+)
+def test_a_failed_inspection_is_never_taken_for_an_answer(
+    script: str | None, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script stands for Apptainer."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if script is not None:
+        (tmp_path / "apptainer").write_text(f"#!/bin/sh\n{script.format()}\n")
+        (tmp_path / "apptainer").chmod(0o755)
+    sif = tmp_path / "numl.sif"
+    with pytest.raises(LaunchError) as caught:
+        labels_of(sif)
+    assert caught.value.cause == cause.format(sif=sif)
+
+
+GPU = Gpu(0, "GPU-1", "NVIDIA A100", (8, 0), None)
+BROKEN = BrokenGpu(1, "GPU 1 cannot be used", "restart the host")
+
+
+def test_gpus_are_named_and_broken_ones_are_warnings() -> None:
+    """GPUs as NVIDIA's driver would tell of them; there are none here."""
+    stack = GpuStack("580.65.06", (GPU,), (BROKEN,))
+    assert list(stack_findings(stack, wanted=False)) == [
+        Finding("ok", "GPU", "NVIDIA driver 580.65.06: GPU 0 (NVIDIA A100)"),
+        Finding("warning", "GPU", "GPU 1 cannot be used", "restart the host"),
+    ]
+
+
+def test_no_gpu_is_a_problem_only_for_a_deployment_that_wants_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    none = NoGpus("no NVIDIA driver here", "install it")
+    monkeypatch.setattr("deploy.engines.resolved.find_gpus", lambda: none)
+    assert list(gpu_findings(Resolved(Deployment()))) == [
+        Finding("ok", "GPU", "no NVIDIA driver here; none is asked for")
+    ]
+    assert list(gpu_findings(Resolved(Deployment(flavour="gpu")))) == [
+        Finding("problem", "GPU", "no NVIDIA driver here", "install it")
+    ]

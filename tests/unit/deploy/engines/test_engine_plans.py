@@ -1,0 +1,298 @@
+"""What each engine with a container would do, rendered: whole texts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.deployment.deployment import Deployment, Ports, Tls
+from deploy.deployment.gpus import ON_CPU
+from deploy.deployment.plan import ContainerPlan, LaunchPlan, Mount, mount_field
+from deploy.engines.apptainer import instance_command
+from deploy.engines.container import image_in_use, tls_in_container
+from deploy.engines.docker import create_options, readable_in_image, run_command
+from deploy.engines.resolved import Resolved
+from deploy.host.errors import GpuError, LaunchError
+from deploy.host.gpu import Gpu, GpuStack, Memory, NoGpus
+from deploy.triton.config import GpuInstances
+
+LABELS = {
+    "org.numlkit.environment.digest": "abc",
+    "org.numlkit.flavour": "cpu",
+    "org.numlkit.triton.release": "24.10",
+}
+
+
+def planned(
+    image: str = "numlkit/numl:24.10-cpu", gpus: tuple[str, ...] = (), **settings: Any
+) -> LaunchPlan:
+    deployment = Deployment.model_validate({"name": "numl", **settings})
+    folder = Path("/state/numl")
+    return LaunchPlan(
+        deployment=deployment,
+        engine="docker",
+        ports=Ports(http=8010, grpc=8011, metrics=8012),
+        arguments=("/opt/tritonserver/bin/tritonserver", "--id=numlkit-numl-0123"),
+        variables={"OMP_NUM_THREADS": "1"},
+        repository=folder / "model_repository",
+        instances={"nugraph3": 2},
+        shm_prefix="numlkit-0-01234567-numl-",
+        identity="numlkit-numl-0123",
+        artefact="digest",
+        log=folder / "server.log",
+        container=ContainerPlan(
+            image=image,
+            name="numlkit-0-01234567-numl",
+            user="1234:100",
+            mounts=(
+                Mount(source=folder / "model_repository", target=Path("/opt/numl/models/cpu")),
+            ),
+            limits=(("memlock", -1), ("stack", 67108864)),
+            gpus=gpus,
+            health=("/opt/numl/bin/health",),
+        ),
+    )
+
+
+def test_the_whole_docker_command() -> None:
+    assert run_command(planned(cpus=2, memory="4g")) == (
+        "docker",
+        "run",
+        "--detach",
+        "--name=numlkit-0-01234567-numl",
+        "--label=org.numlkit.deployment=numl",
+        "--label=org.numlkit.state=/state/numl",
+        "--user=1234:100",
+        "--read-only",
+        "--tmpfs=/tmp:mode=1777",
+        "--cap-drop=ALL",
+        "--security-opt=no-new-privileges",
+        "--ulimit=memlock=-1",
+        "--ulimit=stack=67108864",
+        "--shm-size=1000000000",
+        "--cpus=2",
+        "--memory=4000000000",
+        "--memory-swap=4000000000",
+        "--restart=unless-stopped",
+        "--publish=127.0.0.1:8010:8000",
+        "--publish=127.0.0.1:8011:8001",
+        "--publish=127.0.0.1:8012:8002",
+        "--mount=type=bind,source=/state/numl/model_repository,target=/opt/numl/models/cpu,readonly",
+        "--env=OMP_NUM_THREADS=1",
+        "--health-cmd=/opt/numl/bin/health",
+        "--health-interval=15s",
+        "--health-timeout=10s",
+        "--health-start-period=60s",
+        "--health-retries=3",
+        "--entrypoint=/opt/tritonserver/bin/tritonserver",
+        "numlkit/numl:24.10-cpu",
+        "--id=numlkit-numl-0123",
+    )
+
+
+def test_the_sdk_is_told_the_same_as_the_command_line() -> None:
+    options = create_options(planned(cpus=2, memory="4g"))
+    assert options == {
+        "image": "numlkit/numl:24.10-cpu",
+        "name": "numlkit-0-01234567-numl",
+        "entrypoint": ["/opt/tritonserver/bin/tritonserver"],
+        "command": ["--id=numlkit-numl-0123"],
+        "environment": {"OMP_NUM_THREADS": "1"},
+        "labels": {"org.numlkit.deployment": "numl", "org.numlkit.state": "/state/numl"},
+        "mounts": [
+            {
+                "Type": "bind",
+                "Source": "/state/numl/model_repository",
+                "Target": "/opt/numl/models/cpu",
+                "ReadOnly": True,
+            }
+        ],
+        "ports": {
+            "8000/tcp": ("127.0.0.1", 8010),
+            "8001/tcp": ("127.0.0.1", 8011),
+            "8002/tcp": ("127.0.0.1", 8012),
+        },
+        "user": "1234:100",
+        "shm_size": 1_000_000_000,
+        "ulimits": [
+            {"Name": "memlock", "Soft": -1, "Hard": -1},
+            {"Name": "stack", "Soft": 67108864, "Hard": 67108864},
+        ],
+        "nano_cpus": 2_000_000_000,
+        "mem_limit": 4_000_000_000,
+        "memswap_limit": 4_000_000_000,
+        "read_only": True,
+        "tmpfs": {"/tmp": "mode=1777"},
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "restart_policy": {"Name": "unless-stopped"},
+        "healthcheck": {
+            "Test": ["CMD", "/opt/numl/bin/health"],
+            "Interval": 15 * 10**9,
+            "Retries": 3,
+            "Timeout": 10 * 10**9,
+            "StartPeriod": 60 * 10**9,
+        },
+    }
+
+
+def test_without_healing_the_engine_does_not_restart_it_either() -> None:
+    assert "--restart=no" in run_command(planned(heal=False))
+    assert create_options(planned(heal=False))["restart_policy"] == {"Name": "no"}
+
+
+def test_an_ipv6_address_is_published_in_brackets() -> None:
+    assert "--publish=[::1]:8010:8000" in run_command(planned(listen="::1"))
+
+
+def test_with_tls_only_grpc_is_published_to_other_hosts() -> None:
+    plan = planned(listen="10.0.0.5", tls={"cert": "/tls/site.pem", "key": "/tls/site.key"})
+    published = {
+        "8000/tcp": ("127.0.0.1", 8010),
+        "8001/tcp": ("10.0.0.5", 8011),
+        "8002/tcp": ("127.0.0.1", 8012),
+    }
+    assert create_options(plan)["ports"] == published
+    assert [word for word in run_command(plan) if word.startswith("--publish")] == [
+        f"--publish={address}:{port}:{inner.removesuffix('/tcp')}"
+        for inner, (address, port) in published.items()
+    ]
+
+
+def test_the_files_for_tls_are_mounted_under_names_that_do_not_depend_on_theirs() -> None:
+    files = {"cert": "/tls/my, site.pem", "key": "/tls/k.pem", "ca": "/tls/ca.pem"}
+    inside, mounts = tls_in_container(Tls.model_validate(files))
+    assert inside == Tls.model_validate(
+        {use: Path(f"/opt/numl/tls/{use}.pem") for use in ("cert", "key", "ca")}
+    )
+    assert [(str(m.source), m.target, m.writable) for m in mounts] == [
+        (files[use], Path(f"/opt/numl/tls/{use}.pem"), False) for use in ("cert", "key", "ca")
+    ]
+    assert tls_in_container(None) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("mode", "group", "readable"),
+    [(0o600, 0, False), (0o640, 0, True), (0o640, 5, False), (0o644, 5, True)],
+)
+@pytest.mark.skipif(os.geteuid() != 0, reason="files can be given away by root only")
+def test_what_the_image_s_user_may_read(
+    tmp_path: Path, mode: int, group: int, readable: bool
+) -> None:
+    file = tmp_path / "key"
+    file.touch()
+    os.chown(file, 0, group)
+    file.chmod(mode)
+    assert readable_in_image(file) == readable
+
+
+def test_the_whole_apptainer_command() -> None:
+    assert instance_command(planned("/dist/numl.sif")) == (
+        "apptainer",
+        "instance",
+        "run",
+        "--containall",
+        "--no-privs",
+        "--mount=type=bind,source=/state/numl/model_repository,destination=/opt/numl/models/cpu,ro",
+        "--env=OMP_NUM_THREADS=1",
+        "/dist/numl.sif",
+        "numlkit-0-01234567-numl",
+        "/opt/tritonserver/bin/tritonserver",
+        "--id=numlkit-numl-0123",
+    )
+
+
+@given(
+    st.text(st.characters(codec="utf-8", exclude_characters="\0\r\n/"), min_size=1).filter(
+        lambda name: name not in (".", "..")
+    )
+)
+def test_no_name_of_a_folder_adds_a_field_to_a_mount(name: str) -> None:
+    import csv
+
+    source = Path("/") / name
+    field = mount_field(Mount(source=source, target=Path("/m")), "target", "readonly")
+    assert next(csv.reader([field])) == ["type=bind", f"source={source}", "target=/m", "readonly"]
+
+
+def test_an_image_of_the_kit_is_known_by_its_labels() -> None:
+    for flavour in ("serving", "cpu"):
+        labels = {**LABELS, "org.numlkit.flavour": flavour}
+        image = image_in_use("numl:1", "sha256:1", labels, Resolved(Deployment()))
+        assert (image.name, image.digest, image.environment_digest) == ("numl:1", "sha256:1", "abc")
+
+
+@pytest.mark.parametrize(
+    ("labels", "cause"),
+    [
+        ({}, "numl:1 was not built by this kit: it has no label org.numlkit.environment.digest"),
+        (
+            {**LABELS, "org.numlkit.flavour": "gpu"},
+            "numl:1 was built for flavour gpu; this deployment needs serving or cpu",
+        ),
+        (
+            {**LABELS, "org.numlkit.triton.release": "25.03"},
+            "numl:1 was built for Triton 25.03; this deployment needs 24.10",
+        ),
+    ],
+)
+def test_another_image_is_refused(labels: dict[str, str], cause: str) -> None:
+    with pytest.raises(LaunchError) as caught:
+        image_in_use("numl:1", "sha256:1", labels, Resolved(Deployment()))
+    assert caught.value.cause == cause
+
+
+def test_a_container_is_given_its_gpus_by_uuid() -> None:
+    plan = planned(gpus=("GPU-1", "GPU-2"))
+    assert '--gpus="device=GPU-1,GPU-2"' in run_command(plan)
+    assert create_options(plan)["device_requests"] == [
+        {
+            "Driver": "",
+            "Count": 0,
+            "DeviceIDs": ["GPU-1", "GPU-2"],
+            "Capabilities": [["gpu"]],
+            "Options": {},
+        }
+    ]
+    assert "--nv" in instance_command(plan)
+
+
+def test_models_are_spread_over_gpus_and_those_made_for_a_cpu_stay_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two devices stand for NVIDIA GPUs, which this machine does not have."""
+    memory = Memory(total=80 << 30, free=70 << 30)
+    gpus = tuple(
+        Gpu(
+            index=i, name="H100", uuid=f"GPU-{i}", compute_capability=(9, 0), memory=memory,
+            divided=False, instances=(),
+        )
+        for i in range(2)
+    )  # fmt: skip
+    stack = GpuStack("580.65.06", gpus, ())
+    monkeypatch.setattr("deploy.engines.resolved.find_gpus", lambda: stack)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    resolved = Resolved(Deployment(flavour="gpu", cpus=1))
+    assert resolved.instances == {"nugraph2": 2, "nugraph2_cpu": 1, "nugraph3": 2}
+    assert resolved.gpu_instances == GpuInstances(count=1, numbers=(0, 1))
+
+
+def test_the_driver_is_asked_once_for_a_whole_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    none = NoGpus("no NVIDIA driver here", "install it")
+    monkeypatch.setattr("deploy.engines.resolved.find_gpus", lambda: asked.append(1) or none)
+    resolved = Resolved(Deployment(flavour="gpu"))
+    for _ in range(3):
+        with pytest.raises(GpuError):
+            _ = resolved.devices
+    assert asked == [1]
+
+
+def test_gpus_are_never_used_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deploy.engines.resolved.find_gpus", lambda: pytest.fail("looked for"))
+    assert Resolved(Deployment()).devices == ON_CPU

@@ -1,0 +1,90 @@
+"""Checks before a launch. A script stands for the environment's Python: what is tested is
+what the kit makes of its answers; the integration tests use the real one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deploy.engines.environment_check import check_models_answer, check_stub_fits
+from deploy.environment.environment import Environment
+from deploy.environment.interpreter import Interpreter
+from deploy.environment.lock import Lock
+from deploy.host.errors import EnvironmentSetupError, RepositoryError
+from deploy.triton.distribution import TritonDistribution
+from deploy.triton.stage import MODEL_FILES
+
+
+def _environment(folder: Path, answer: str = "", status: int = 0) -> Environment:
+    (folder / "bin").mkdir(parents=True)
+    (folder / "lib").mkdir()
+    (folder / "bin" / "activate").write_text(f"PATH={folder}/bin:$PATH\n")
+    (folder / "lib" / "libpython3.11.so.1.0").touch()
+    script = f"#!/bin/sh\necho run >>{folder}/runs\ncat <<'END'\n{answer}\nEND\nexit {status}\n"
+    (folder / "bin" / "python").write_text(script)
+    (folder / "bin" / "python").chmod(0o755)
+    return Environment(
+        flavour="serving",
+        lock=Lock("3.11", None, folder, "l", {}),
+        interpreter=Interpreter(folder, "3.11.7", folder),
+        relocatable=False,
+        digest="d",
+        folder=folder,
+        packages=folder,
+    )
+
+
+def _model(folder: Path) -> Path:
+    folder.mkdir()
+    for name in MODEL_FILES:
+        (folder / name).touch()
+    return folder
+
+
+def test_a_stub_for_another_python_is_refused(tmp_path: Path) -> None:
+    triton = TritonDistribution(root=tmp_path, stub_python="3.12")
+    answer = json.dumps([[3, 11, 7], "python", "/usr", "/no", None, None])
+    with pytest.raises(
+        EnvironmentSetupError, match=r"has Python 3\.11\.7, the stub is built for 3\.12"
+    ):
+        check_stub_fits(_environment(tmp_path / "e", answer), triton)
+
+
+@pytest.mark.parametrize("missing", ["bin/activate", "lib/libpython3.11.so.1.0"])
+def test_an_environment_that_lacks_what_the_stub_needs_is_refused(
+    tmp_path: Path, missing: str
+) -> None:
+    environment = _environment(tmp_path / "e")
+    (environment.folder / missing).unlink()
+    triton = TritonDistribution(root=tmp_path, stub_python="3.11")
+    with pytest.raises(EnvironmentSetupError, match=f"has no {Path(missing).name}"):
+        check_stub_fits(environment, triton)
+
+
+def test_a_check_that_passed_is_not_repeated_until_something_changes(tmp_path: Path) -> None:
+    environment = _environment(tmp_path / "e", json.dumps({"prefix": str(tmp_path / "e")}))
+    model = _model(tmp_path / "m")
+    for _ in range(2):
+        check_models_answer(environment, [model], stamps=tmp_path / "stamps", threads=1)
+    assert (environment.folder / "runs").read_text() == "run\n"
+    (model / "model.json").write_text("{}")
+    check_models_answer(environment, [model], stamps=tmp_path / "stamps", threads=1)
+    assert (environment.folder / "runs").read_text() == "run\nrun\n"
+
+
+def test_a_model_that_answers_wrongly_is_named(tmp_path: Path) -> None:
+    answer = json.dumps({"model": "m", "ok": False, "error": "wrong answer: x_filter_u"})
+    environment = _environment(tmp_path / "e", answer, status=1)
+    with pytest.raises(RepositoryError, match="model m: wrong answer: x_filter_u"):
+        check_models_answer(
+            environment, [_model(tmp_path / "m")], stamps=tmp_path / "stamps", threads=1
+        )
+    assert not (tmp_path / "stamps").exists(), "a check that failed is not remembered"
+
+
+def test_an_environment_that_does_not_run_is_named(tmp_path: Path) -> None:
+    environment = _environment(tmp_path / "e", status=3)
+    with pytest.raises(EnvironmentSetupError, match="does not work"):
+        check_models_answer(
+            environment, [_model(tmp_path / "m")], stamps=tmp_path / "stamps", threads=1
+        )

@@ -1,0 +1,164 @@
+"""A site's own models are checked before anything is started."""
+
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deploy.deployment.deployment import find_site_models
+from deploy.engines import site as launch
+from deploy.engines.site import (
+    Runtime,
+    check_site,
+    stage_site_model,
+)
+from deploy.host.errors import KitError
+from deploy.triton.distribution import distribution_folder
+from deploy.triton.release import find_release
+from tests.unit.deploy.engines.site import (
+    ENSEMBLE,
+    FITTING,
+    IN_CONTAINER,
+    resolve,
+)
+from tests.unit.deploy.site_repository import (
+    CONFIG,
+    ENVIRONMENT,
+    write_archive,
+    write_model,
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def check(repository: Path, runtime: Runtime = IN_CONTAINER, *models: str) -> list[str]:
+    said: list[str] = []
+    check_site(resolve(repository, *(models or find_site_models(repository))), runtime, said.append)
+    return said
+
+
+def failed(repository: Path, runtime: Runtime = IN_CONTAINER) -> KitError:
+    with pytest.raises(KitError) as caught:
+        check(repository, runtime)
+    assert "\n" not in caught.value.cause
+    assert caught.value.remedy
+    return caught.value
+
+
+def test_a_backend_that_is_not_there_is_named(tmp_path: Path) -> None:
+    write_model(tmp_path, "m", config=CONFIG.replace("python", "onnxruntime"))
+    assert check(tmp_path) == [], "what a container has is not known"
+    assert failed(tmp_path, replace(IN_CONTAINER, backends=frozenset({"python"}))).cause == (
+        "model m needs backend onnxruntime, this Triton has: python"
+    )
+
+
+def test_a_damaged_golden_event_is_named_before_anything_is_started(tmp_path: Path) -> None:
+    version = write_model(tmp_path, "m")
+    (version / "golden.npz").write_text("not numpy")
+    error = failed(tmp_path)
+    assert error.cause == f"{version}/golden.npz: not a reference event"
+    assert error.remedy == "write it with numpy.savez, as docs/own-models.md shows"
+
+
+def test_an_ensemble_of_a_model_that_is_not_served_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "e" / "1").mkdir(parents=True)
+    (tmp_path / "e" / "config.pbtxt").write_text(ENSEMBLE)
+    failure = failed(tmp_path)
+    assert failure.cause == "model e is an ensemble of m, which is not served"
+    assert failure.remedy == "--models e,m"
+
+
+def test_a_warm_up_that_triton_skips_is_told(tmp_path: Path) -> None:
+    write_model(tmp_path, "m", config=CONFIG + 'model_warmup { name: "zeros" }')
+    assert check(tmp_path) == ["warning: model m: Triton skips warm-up 'zeros': batch_size is 0"]
+
+
+def test_an_environment_that_would_not_serve_is_refused(tmp_path: Path) -> None:
+    names = [name for name in ENVIRONMENT if "activate" not in name]
+    archive = write_archive(tmp_path / "e.tar.gz", names)
+    write_model(tmp_path / "models", "m", environment=str(archive))
+    assert "has no bin/activate" in failed(tmp_path / "models").cause
+
+
+def test_a_stub_for_another_python_than_the_environments_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = write_archive(tmp_path / "e.tar.gz")
+    version = write_model(tmp_path / "models", "m", environment=str(archive))
+    (version.parent / "triton_python_backend_stub").touch()
+    monkeypatch.setattr(launch, "python_of_stub", lambda _program: "3.12")
+    failure = failed(tmp_path / "models")
+    assert failure.cause == (
+        f"model m: its stub is built for Python 3.12, {archive} has Python 3.10"
+    )
+    monkeypatch.setattr(launch, "python_of_stub", lambda _program: "3.10")
+    assert check(tmp_path / "models") == []
+
+
+def test_a_stub_for_another_python_than_the_kits_environment_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = write_model(tmp_path, "m")
+    (version.parent / "triton_python_backend_stub").touch()
+    monkeypatch.setattr(launch, "python_of_stub", lambda _program: "3.12")
+    assert failed(tmp_path).cause == (
+        "model m: its stub is built for Python 3.12, the kit's environment, in which it is to "
+        "run, has Python 3.11"
+    )
+
+
+def test_what_lies_beside_a_configuration_and_is_no_stub_is_named(tmp_path: Path) -> None:
+    version = write_model(tmp_path, "m")
+    (version.parent / "triton_python_backend_stub").write_text("#!/bin/sh\n")
+    failure = failed(tmp_path)
+    assert failure.cause.endswith(
+        "triton_python_backend_stub: not a stub of Triton's Python backend (it is linked to no "
+        "libpython)"
+    )
+
+
+def test_an_environment_whose_python_cannot_be_told_is_served_with_a_warning(
+    tmp_path: Path,
+) -> None:
+    archive = write_archive(tmp_path / "e.tar.gz", ["bin/activate"])
+    write_model(tmp_path / "models", "m", environment=str(archive))
+    assert check(tmp_path / "models") == [
+        f"warning: model m: cannot tell which Python {archive} has"
+    ]
+
+
+def test_a_folder_with_blanks_is_refused_where_triton_is_given_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "their env"
+    with tarfile.open(write_archive(tmp_path / "e.tar.gz")) as tar:
+        tar.extractall(folder, filter="data")
+    write_model(tmp_path / "models", "m", environment=str(folder))
+    on_host = replace(FITTING, in_container=False)
+    assert "cannot use a path with spaces" in failed(tmp_path / "models", on_host).cause
+    assert check(tmp_path / "models", FITTING) == []
+
+
+def test_a_stub_for_the_environments_python_is_put_beside_the_model(
+    tmp_path: Path, cache: Path
+) -> None:
+    archive = write_archive(tmp_path / "e.tar.gz")
+    write_model(tmp_path / "models", "m", environment=str(archive))
+    release = find_release("24.10")
+    root = distribution_folder(cache / "numlkit", release, "3.10")
+    (root / "lib").mkdir(parents=True)
+    (root / "lib" / "libcudart-0.so").touch()
+    wanted = resolve(tmp_path / "models", "m")
+    (model,) = wanted.site
+    staged = stage_site_model(wanted, model, IN_CONTAINER)
+    assert staged.stub is not None
+    assert staged.stub.program == root / "backends/python/triton_python_backend_stub"
+    assert [path.name for path in staged.stub.libraries] == [
+        "libcudart-0.so",
+        "libpython3.10.so.1.0",
+    ]
+    assert stage_site_model(wanted, model, FITTING).stub is None

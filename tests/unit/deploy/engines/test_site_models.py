@@ -1,0 +1,293 @@
+"""A site's own model repository: what is read of it, and what a launch stages."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploy.deployment.deployment import Deployment, find_site_models
+from deploy.engines.resolved import Resolved
+from deploy.engines.site import (
+    stage_site_model,
+)
+from deploy.host.errors import RepositoryError
+from deploy.triton.config import read_config
+from deploy.triton.site import View, mounted, read_site_model
+from deploy.triton.stage import stage
+from tests.unit.deploy.engines.site import (
+    ENSEMBLE,
+    FITTING,
+    IN_CONTAINER,
+    resolve,
+)
+from tests.unit.deploy.site_repository import (
+    environment_parameter,
+    write_archive,
+    write_model,
+)
+
+SERVED = """\
+input {
+  name: "x"
+  data_type: TYPE_FP32
+  dims: -1
+}
+output {
+  name: "y"
+  data_type: TYPE_FP32
+  dims: -1
+}
+instance_group {
+  count: 2
+  kind: KIND_CPU
+}
+parameters {
+  key: "EXECUTION_ENV_PATH"
+  value {
+    string_value: "/opt/numl/site/environments/1-their_env.tar.gz"
+  }
+}
+backend: "python"
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def listing(folder: Path) -> dict[str, str]:
+    """Return what is in a folder: a link's target, a file's first word, or nothing."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink():
+            found[str(path.relative_to(folder))] = f"-> {path.readlink()}"
+        elif path.is_file():
+            found[str(path.relative_to(folder))] = "file"
+    return found
+
+
+def facts(folder: Path) -> dict[Path, tuple[int, int, int]]:
+    """Return modes, sizes and times of change of what is in a folder."""
+    stats = {path: path.stat() for path in folder.rglob("*")}
+    return {path: (s.st_mode, s.st_size, s.st_mtime_ns) for path, s in stats.items()}
+
+
+def test_folders_with_a_configuration_are_models(tmp_path: Path) -> None:
+    write_model(tmp_path, "b")
+    write_model(tmp_path, "a")
+    (tmp_path / "environments").mkdir()
+    (tmp_path / "README").touch()
+    assert find_site_models(tmp_path) == ("a", "b")
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda path: None])
+def test_what_is_no_repository_is_refused(tmp_path: Path, make: object) -> None:
+    make(tmp_path / "models")  # type: ignore[operator]
+    with pytest.raises(RepositoryError, match=f"{tmp_path / 'models'}"):
+        find_site_models(tmp_path / "models")
+
+
+def test_what_is_served_is_the_versions_and_all_that_lies_beside_them(tmp_path: Path) -> None:
+    version = write_model(tmp_path, "m")
+    (version / "assets").mkdir()
+    (version / "assets" / "weights.bin").touch()
+    (version / "__pycache__").mkdir()
+    (version / "__pycache__" / "model.pyc").touch()
+    (version.parent / "labels.txt").touch()
+    (version.parent / "0").mkdir()
+    (version.parent / "0" / "old.py").touch()
+    model = read_site_model(tmp_path, "m")
+    assert model.versions == (1,)
+    assert model.files == {
+        "1/assets/weights.bin": version / "assets/weights.bin",
+        "1/model.py": version / "model.py",
+        "labels.txt": version.parent / "labels.txt",
+    }
+    assert (model.environment, model.stub) == (None, None)
+
+
+def test_links_are_followed(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "releases" / "v7"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "model.py").touch()
+    (tmp_path / "weights.bin").touch()
+    repository = tmp_path / "models"
+    folder = write_model(repository, "m").parent
+    (folder / "2").symlink_to(elsewhere)
+    (folder / "weights.bin").symlink_to(tmp_path / "weights.bin")
+    model = read_site_model(repository, "m")
+    assert model.files == {
+        "2/model.py": elsewhere / "model.py",
+        "weights.bin": tmp_path / "weights.bin",
+    }
+
+
+@pytest.mark.parametrize("target", ["..", "nothing"])
+def test_a_link_to_nowhere_or_to_itself_is_refused(tmp_path: Path, target: str) -> None:
+    version = write_model(tmp_path, "m")
+    (version / "link").symlink_to(target)
+    with pytest.raises(RepositoryError, match=f"{version / 'link'}: a link to "):
+        read_site_model(tmp_path, "m")
+
+
+@pytest.mark.parametrize(
+    ("config", "cause"),
+    [
+        ("nonsense", "not a model configuration"),
+        ('name: "other"', "names its model 'other'"),
+        (
+            "version_policy { specific { versions: [7] } }",
+            "its config.pbtxt selects none of its versions",
+        ),
+        (
+            'backend: "python"' + environment_parameter("envs/e.tar.gz"),
+            "EXECUTION_ENV_PATH 'envs/e.tar.gz' is relative, which Triton takes from the folder "
+            "that it was started in",
+        ),
+        (
+            'backend: "python"' + environment_parameter("s3://bucket/e.tar.gz"),
+            "EXECUTION_ENV_PATH 's3://bucket/e.tar.gz' is relative",
+        ),
+        (
+            'backend: "python"' + environment_parameter("/nowhere/e.tar.gz"),
+            r"EXECUTION_ENV_PATH '/nowhere/e.tar.gz' does not exist \(/nowhere/e.tar.gz\)",
+        ),
+    ],
+)
+def test_a_model_that_cannot_be_served_is_named(tmp_path: Path, config: str, cause: str) -> None:
+    write_model(tmp_path, "m", config=config)
+    with pytest.raises(RepositoryError, match=cause) as caught:
+        read_site_model(tmp_path, "m")
+    assert "\n" not in caught.value.cause
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("{folder}/shared/e.tar.gz", "shared/e.tar.gz"),
+        ("$$TRITON_MODEL_DIRECTORY/e.tar.gz", "models/m/e.tar.gz"),
+        ("$$TRITON_MODEL_DIRECTORY/../e.tar.gz", "models/e.tar.gz"),
+    ],
+)
+def test_an_environment_is_found_where_triton_finds_it_and_is_no_file_of_the_model(
+    tmp_path: Path, text: str, place: str
+) -> None:
+    write_model(tmp_path / "models", "m", environment=text.format(folder=tmp_path))
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).touch()
+    model = read_site_model(tmp_path / "models", "m")
+    assert model.environment == tmp_path / place
+    assert list(model.files) == ["1/model.py"]
+
+
+def test_the_files_of_a_model_are_copied_and_left_as_they_are(tmp_path: Path) -> None:
+    repository, archive = tmp_path / "models", write_archive(tmp_path / "their env.tar.gz")
+    version = write_model(repository, "m", environment=str(archive))
+    np.savez(version / "golden.npz", **{"input/x": np.ones(1), "output/y": np.ones(1)})
+    (version / "assets").mkdir()
+    (version / "assets" / "tables.py").touch()
+    before = facts(tmp_path)
+    wanted = resolve(repository, "m")
+    (model,) = wanted.site
+    staged = stage_site_model(wanted, model, replace(FITTING, view=mounted([archive])))
+    stage([staged], tmp_path / "staged")
+    assert listing(tmp_path / "staged") == {
+        "m/1/__pycache__": "file",
+        "m/1/assets/__pycache__": "file",
+        "m/1/assets/tables.py": "file",
+        "m/1/golden.npz": "file",
+        "m/1/model.py": "file",
+        "m/config.pbtxt": "file",
+    }
+    assert (tmp_path / "staged/m/config.pbtxt").read_text() == SERVED
+    assert {path: now for path, now in facts(tmp_path).items() if path in before} == before
+
+
+def test_without_a_container_the_environment_stays_where_it_is(tmp_path: Path) -> None:
+    archive = write_archive(tmp_path / "env.tar.gz")
+    write_model(tmp_path / "models", "m", environment=str(archive))
+    wanted = resolve(tmp_path / "models", "m")
+    (model,) = wanted.site
+    staged = stage_site_model(wanted, model, FITTING)
+    assert staged.config.parameters["EXECUTION_ENV_PATH"].string_value == str(archive)
+    assert staged.copies == {"1/model.py": tmp_path / "models/m/1/model.py"}
+    assert "EXECUTION_ENV_PATH" in model.config.parameters
+
+
+def test_a_model_without_an_environment_gets_the_kits(tmp_path: Path) -> None:
+    write_model(tmp_path, "m")
+    wanted = resolve(tmp_path, "m")
+    (model,) = wanted.site
+    staged = stage_site_model(wanted, model, IN_CONTAINER)
+    assert staged.config.parameters["EXECUTION_ENV_PATH"].string_value == "/opt/numl/env"
+    assert staged.stub is None
+    assert "EXECUTION_ENV_PATH" not in model.config.parameters, "as it was read"
+
+
+def test_a_model_without_an_environment_needs_the_one_with_nugraph_s_own_packages(
+    tmp_path: Path,
+) -> None:
+    write_model(tmp_path, "m")
+    assert resolve(tmp_path, "nugraph3").fitting_flavours == ("serving", "cpu")
+    assert resolve(tmp_path, "nugraph3", "m").fitting_flavours == ("cpu",)
+    on_gpu = Deployment(models_dir=tmp_path, models=("m",), flavour="gpu")
+    assert Resolved(on_gpu).fitting_flavours == ("gpu",)
+
+
+def test_an_ensemble_is_served_as_it_stands_with_its_empty_version(tmp_path: Path) -> None:
+    (tmp_path / "e" / "1").mkdir(parents=True)
+    (tmp_path / "e" / "config.pbtxt").write_text(ENSEMBLE)
+    wanted = resolve(tmp_path, "e")
+    (model,) = wanted.site
+    staged = stage_site_model(wanted, model, IN_CONTAINER)
+    stage([staged], tmp_path / "staged")
+    assert (tmp_path / "staged/e/1").is_dir()
+    assert read_config(tmp_path / "staged/e/config.pbtxt") == model.config
+
+
+def test_environments_get_plain_names_in_a_container_each_once(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "models/m/env", tmp_path / "$(rm -r *) env.tar.gz"
+    view = mounted([inside, outside, inside])
+    assert view.places == (
+        (inside, Path("/opt/numl/site/environments/1-env")),
+        (outside, Path("/opt/numl/site/environments/2-__rm_-r____env.tar.gz")),
+    )
+    assert view.of(inside) == Path("/opt/numl/site/environments/1-env")
+
+
+def test_a_line_break_in_a_path_is_refused_before_an_engine_sees_it(tmp_path: Path) -> None:
+    with pytest.raises(RepositoryError, match="a path with a line break cannot be mounted"):
+        mounted([tmp_path / "a\nb"])
+
+
+def test_models_are_the_sites_or_the_kits_and_the_sites_take_precedence(tmp_path: Path) -> None:
+    write_model(tmp_path, "m")
+    write_model(tmp_path, "nugraph3")
+    wanted = resolve(tmp_path, "nugraph2", "m", "nugraph3")
+    assert wanted.kit == ("nugraph2",)
+    assert [model.name for model in wanted.site] == ["m", "nugraph3"]
+
+
+def test_a_model_that_nobody_has_is_answered_with_those_that_are_there(tmp_path: Path) -> None:
+    write_model(tmp_path, "m")
+    with pytest.raises(RepositoryError) as caught:
+        _ = resolve(tmp_path, "m", "other").site
+    assert caught.value.cause == (f"no model 'other', neither in {tmp_path} nor among the kit's")
+    assert caught.value.remedy == f"{tmp_path} has m"
+
+
+def test_the_digest_follows_their_files_without_reading_them(tmp_path: Path) -> None:
+    version = write_model(tmp_path, "m")
+    before = resolve(tmp_path, "m").digest("")
+    assert resolve(tmp_path, "m").digest("") == before
+    os.utime(version / "model.py", ns=(0, 0))
+    assert resolve(tmp_path, "m").digest("") != before
+
+
+def test_a_view_knows_only_what_is_mounted() -> None:
+    with pytest.raises(KeyError):
+        View(((Path("/a"), Path("/b")),)).of(Path("/ab/c"))

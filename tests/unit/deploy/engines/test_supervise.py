@@ -1,0 +1,228 @@
+"""The supervisor with a stand-in for a server, whose stubs are processes that sleep."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.client.probe import SmokeResult
+from deploy.deployment.deployment import Deployment, Ports
+from deploy.deployment.plan import LaunchPlan
+from deploy.deployment.state import DeploymentFolder, DeploymentState, ProcessId
+from deploy.engines import supervise
+from deploy.engines.server import Note, Server, Stub
+from deploy.engines.supervise import Supervisor
+
+
+class Stubs:
+    """Sleeping processes that stand for stubs."""
+
+    def __init__(self) -> None:
+        self.children: list[subprocess.Popen[bytes]] = []
+
+    def add(self, model: str = "m") -> Stub:
+        self.children.append(subprocess.Popen(["/bin/sleep", "60"]))
+        return Stub(model, ProcessId.of(self.children[-1].pid))
+
+    def kill(self, stub: Stub) -> None:
+        [child] = [child for child in self.children if child.pid == stub.process.pid]
+        child.kill()
+        child.wait()
+
+    def close(self) -> None:
+        for child in self.children:
+            child.kill()
+            child.wait()
+
+
+@pytest.fixture
+def stubs() -> Iterator[Stubs]:
+    stubs = Stubs()
+    yield stubs
+    stubs.close()
+
+
+class StandIn(Server):
+    """A server that is ready at once, and whose stubs the test sets."""
+
+    def __init__(self, plan: LaunchPlan, note: Note, own: list[Stub]) -> None:
+        super().__init__(plan)
+        self.identity = ProcessId.of(os.getpid())
+        self.own = own
+        self.stopped = False
+        note(server=self.identity)
+
+    def wait_ready(self, *_positional: Any, **_named: Any) -> None:
+        pass
+
+    def living_stubs(self, *, stopped: bool = False) -> tuple[Stub, ...]:
+        return tuple(stub for stub in self.own if stub.process.process() is not None)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def say(self, text: str) -> None:
+        with self._plan.log.open("a") as log:
+            log.write(f"{text}\n")
+
+
+class Run:
+    """A supervisor at work, in a thread."""
+
+    def __init__(self, folder: Path, stubs: Stubs, *, heal: bool = True) -> None:
+        self.folder = DeploymentFolder("m", folder)
+        self.version, self.other_version = (self.folder.repository / m / "1" for m in "mn")
+        for version in (self.version, self.other_version):
+            version.mkdir(parents=True)
+        self.servers: list[StandIn] = []
+        plan = LaunchPlan(
+            deployment=Deployment(name="m", engine="local", models=("m", "n"), heal=heal),
+            engine="local",
+            ports=Ports(),
+            arguments=(),
+            variables={},
+            repository=self.folder.repository,
+            instances={"m": 2, "n": 1},
+            shm_prefix="p-",
+            identity="i",
+            artefact="",
+            log=self.folder.log,
+        )
+
+        def start(plan: LaunchPlan, note: Note) -> Server:
+            self.servers.append(StandIn(plan, note, [stubs.add(), stubs.add(), stubs.add("n")]))
+            return self.servers[-1]
+
+        probe: Any = None
+        self.supervisor = Supervisor(self.folder, plan, start, probe, {"m": None, "n": None})
+        self.thread = threading.Thread(target=self.supervisor.run)
+        self.thread.start()
+        self.until(lambda state: state.phase == "ready")
+
+    @property
+    def state(self) -> DeploymentState:
+        return self.folder.require_state()
+
+    def until(self, holds: Callable[[DeploymentState], bool]) -> None:
+        deadline = time.monotonic() + 20
+        while True:
+            state = self.folder.state()
+            if state is not None and holds(state):
+                return
+            assert time.monotonic() < deadline, state
+            time.sleep(0.02)
+
+    def until_touched(self, before: int) -> None:
+        self.until(lambda _: self.version.stat().st_mtime_ns > before)
+
+    def close(self) -> None:
+        self.supervisor.request_stop()
+        self.thread.join()
+
+
+@pytest.fixture
+def run(tmp_path: Path, stubs: Stubs, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    def right(_probe: object, model: str, _golden: object) -> SmokeResult:
+        return SmokeResult(model, ready=True, error=None, seconds=None)
+
+    monkeypatch.setattr(supervise, "smoke", right)
+    monkeypatch.setattr(supervise, "HEAL_S", 1.0)
+    monkeypatch.setattr(supervise, "RETIRE_S", 0.5)
+    run = Run(tmp_path, stubs)
+    yield run
+    run.close()
+
+
+def test_a_dead_stub_s_model_is_touched_and_its_old_stubs_end_once_it_is_loaded(
+    run: Run, stubs: Stubs
+) -> None:
+    [server], before = run.servers, run.version.stat().st_mtime_ns
+    dead, old, _ = server.own
+    stubs.kill(dead)
+    run.until_touched(before)
+    assert run.state.phase == "healing"
+    assert run.state.cause == "dead stub processes: 1 of model m"
+    new = [stubs.add(), stubs.add()]
+    server.own += new
+    time.sleep(0.5)
+    assert run.state.phase == "healing", "new stubs alone do not say that the model is loaded"
+    assert old.process.process() is not None
+    server.say("successfully loaded 'm'")
+    run.until(lambda state: (state.phase, state.heals, state.cause) == ("ready", 1, None))
+    run.until(lambda _: not old.process.is_running())
+    assert all(stub.process.is_running() for stub in new)
+    assert run.servers == [server]
+
+
+def test_a_touched_model_is_newer_than_before_whatever_the_clock_says(
+    run: Run, stubs: Stubs
+) -> None:
+    ahead = time.time_ns() + 10**12
+    (run.version / "model.py").touch()
+    os.utime(run.version / "model.py", ns=(ahead, ahead))
+    stubs.kill(run.servers[0].own[0])
+    run.until_touched(ahead)
+
+
+def test_a_load_that_fails_is_told_and_leaves_the_server_alone(run: Run, stubs: Stubs) -> None:
+    [server], before = run.servers, run.version.stat().st_mtime_ns
+    stubs.kill(server.own[0])
+    run.until_touched(before)
+    for _ in range(5):
+        server.say(
+            "failed to load 'm' version 1: Internal: Unable to initialize shared memory key 'x' "
+            "to requested size: No space left on device"
+        )
+        time.sleep(0.4)
+    assert "/dev/shm is too small" in (run.state.cause or "")
+    assert (run.state.phase, run.state.restarts) == ("healing", 0)
+    server.own += [stubs.add(), stubs.add()]
+    server.say("successfully loaded 'm'")
+    run.until(lambda state: state.phase == "ready")
+    assert run.servers == [server]
+
+
+def test_a_model_that_cannot_be_loaded_keeps_no_other_from_being_healed(
+    run: Run, stubs: Stubs
+) -> None:
+    [server], before = run.servers, run.version.stat().st_mtime_ns
+    other = run.other_version.stat().st_mtime_ns
+    stubs.kill(server.own[0])
+    run.until_touched(before)
+    server.say("failed to load 'm' version 1: Internal: no")
+    stubs.kill(server.own[2])
+    time.sleep(0.3)
+    server.say("failed to load 'm' version 1: Internal: no")
+    run.until(lambda _: run.other_version.stat().st_mtime_ns > other)
+    assert run.servers == [server]
+
+
+def test_a_server_that_never_ends_a_load_is_restarted(run: Run, stubs: Stubs) -> None:
+    first = run.servers[0]
+    stubs.kill(first.own[0])
+    run.until(lambda state: (state.phase, state.restarts) == ("ready", 1))
+    assert first.stopped
+    assert len(run.servers) == 2
+
+
+def test_a_new_stub_that_dies_before_its_model_answers_is_healed_next(
+    run: Run, stubs: Stubs
+) -> None:
+    [server], before = run.servers, run.version.stat().st_mtime_ns
+    stubs.kill(server.own[0])
+    run.until_touched(before)
+    touched = run.version.stat().st_mtime_ns
+    server.own += [stubs.add(), stubs.add()]
+    stubs.kill(server.own[-1])
+    server.say("successfully loaded 'm'")
+    run.until_touched(touched)
+    server.own += [stubs.add(), stubs.add()]
+    server.say("successfully loaded 'm'")
+    run.until(lambda state: (state.phase, state.heals) == ("ready", 1))

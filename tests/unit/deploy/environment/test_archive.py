@@ -1,0 +1,216 @@
+"""Archives of a small conda prefix, packed by conda-pack."""
+
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from zlib_ng import gzip_ng_threaded
+
+from deploy.environment import archive
+from deploy.environment.archive import archive_name, pack_archive, pack_layers
+from deploy.environment.environment import Environment
+from deploy.environment.interpreter import Interpreter
+from deploy.environment.lock import Lock
+from deploy.environment.tars import write_prefix
+from deploy.host.errors import BuildError
+from deploy.host.paths import CHECKOUT
+
+EPOCH = 1_700_000_000
+
+# Stands for the interpreter: what a real one answers is tested with a real one, in
+# tests/containers.
+GOOD = '{"python": "3.11.7", "prefix": "%s"}\\n{"model": "m", "ok": true, "error": null}\\n'
+
+
+def answering(answer: str) -> str:
+    """A script in the place of Python that prints ``answer``, with its own prefix in it."""
+    return f'#!/bin/sh\nprintf \'{answer}\' "$(dirname "$(dirname "$0")")"\n'
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> Environment:
+    folder = tmp_path / "made" / "env"
+    for name, content in {
+        "bin/python3.11": answering(GOOD),
+        "conda-meta/history": "",
+        "lib/big.so": "\0" * 3_000_000,
+        "lib/python3.11/site-packages/numl_serving/check.py": "x = 1\n",
+        "lib/python3.11/site-packages/numl_serving-0.1.0.dist-info/METADATA": "Name: x\n",
+        "numlkit-environment.json": '{"digest": "d"}\n',
+    }.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        path.chmod(0o600)
+    (folder / "bin/python3.11").chmod(0o700)
+    (folder / "bin/python").symlink_to("python3.11")
+    none = Path("/nonexistent")
+    return Environment(
+        flavour="cpu", lock=Lock("3.11", none, none, "l", {}), relocatable=True,
+        interpreter=Interpreter(none, "3.11.7", none), digest="0123456789abcdef", folder=folder,
+        packages=none,
+    )  # fmt: skip
+
+
+def written(prefix: Environment, root: str = "") -> bytes:
+    stream = io.BytesIO()
+    write_prefix(stream, prefix.folder, root=root, epoch=EPOCH)
+    return stream.getvalue()
+
+
+def members(content: bytes) -> dict[str, tarfile.TarInfo]:
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        found = tar.getmembers()
+    assert len({member.name for member in found}) == len(found)
+    return {member.name: member for member in found}
+
+
+def test_everybody_can_read_everything_and_nobody_else_owns_it(prefix: Environment) -> None:
+    found = members(written(prefix))
+    assert found["bin/python3.11"].mode == 0o755
+    assert found["bin/python"].linkname == "python3.11"
+    assert found["bin/conda-unpack"].mode == 0o755
+    assert found["bin/activate"].mode == 0o644
+    assert found["lib/big.so"].mode == 0o644
+    assert found["lib/python3.11/site-packages"].isdir()
+    assert found["lib/python3.11/site-packages"].mode == 0o755
+    assert all(m.uid == m.gid == 0 and m.mtime == EPOCH for m in found.values())
+
+
+def test_an_archive_that_is_given_up_half_way_is_not_spoken_of_again(
+    prefix: Environment, tmp_path: Path
+) -> None:
+    script = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from conda_pack.core import Packer\n"
+        "from zlib_ng import gzip_ng_threaded\n"
+        "from deploy.environment.tars import write_prefix\n"
+        "def interrupt(self): raise KeyboardInterrupt\n"
+        "Packer.finish = interrupt\n"
+        "try:\n"
+        "    with gzip_ng_threaded.open(sys.argv[1], 'wb', threads=2) as out:\n"
+        "        write_prefix(out, Path(sys.argv[2]))\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "archive"), str(prefix.folder)]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
+
+
+def test_a_folder_comes_before_what_is_in_it(prefix: Environment) -> None:
+    names = list(members(written(prefix, root="opt/numl/env")))
+    for place, name in enumerate(names):
+        parent = str(Path(name).parent)
+        assert parent == "." or names.index(parent) < place
+
+
+def test_the_bytes_are_the_same_whatever_the_disk_says(prefix: Environment) -> None:
+    before = written(prefix)
+    os.utime(prefix.folder / "lib" / "big.so", (1, 1))
+    assert written(prefix) == before
+
+
+def test_conda_unpack_comes_with_an_archive_and_not_with_an_image(prefix: Environment) -> None:
+    assert "bin/conda-unpack" in members(written(prefix))
+    found = members(written(prefix, "opt/numl/env"))
+    assert "opt/numl/env/bin/conda-unpack" not in found
+    assert "opt/numl/env/bin/activate" in found
+
+
+def test_no_member_names_this_host(prefix: Environment) -> None:
+    assert str(prefix.folder).encode() not in written(prefix)
+
+
+def test_a_folder_that_is_no_conda_prefix_is_refused(prefix: Environment) -> None:
+    (prefix.folder / "conda-meta" / "history").unlink()
+    (prefix.folder / "conda-meta").rmdir()
+    with pytest.raises(BuildError, match=r"conda-pack cannot pack .*not a conda env") as caught:
+        written(prefix)
+    assert "\n" not in caught.value.cause
+    assert caught.value.remedy == f"rm -r {prefix.folder}"
+
+
+@pytest.mark.parametrize("threads", [2, 8])
+def test_the_number_of_cores_makes_no_difference(
+    prefix: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    first = pack_archive(prefix, tmp_path / "1", lambda _: None, EPOCH).read_bytes()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: range(threads))
+    assert pack_archive(prefix, tmp_path / "2", lambda _: None, EPOCH).read_bytes() == first
+
+
+def test_a_full_disk_is_not_taken_for_success(prefix: Environment) -> None:
+    (prefix.folder / "lib" / "random.so").write_bytes(os.urandom(10_000_000))
+
+    def write() -> None:
+        with gzip_ng_threaded.open("/dev/full", "wb", threads=2) as stream:
+            write_prefix(stream, prefix.folder, epoch=EPOCH)
+
+    with pytest.raises(OSError, match="No space left"):
+        write()
+
+
+def test_an_archive_that_answers_gets_its_name_and_digest(
+    prefix: Environment, tmp_path: Path
+) -> None:
+    out = tmp_path / "dist"
+    path = pack_archive(prefix, out, lambda _: None, EPOCH)
+    assert path == out / archive_name(prefix) == out / "numl-cpu-py3.11-0123456789ab.tar.gz"
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (out / f"{path.name}.sha256").read_text() == f"{digest}  {path.name}\n"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert len(list(out.iterdir())) == 2
+    again = pack_archive(prefix, tmp_path / "again", lambda _: None, EPOCH)
+    assert again.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, BuildError])
+def test_an_interrupted_or_failed_check_leaves_nothing(
+    prefix: Environment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+) -> None:
+    def fail(*_: object) -> None:
+        raise error("x")
+
+    monkeypatch.setattr(archive, "try_out", fail)
+    with pytest.raises(error):
+        pack_archive(prefix, tmp_path / "dist", lambda _: None, EPOCH)
+    assert list((tmp_path / "dist").iterdir()) == []
+
+
+def test_what_a_killed_build_left_is_removed_by_the_next(
+    prefix: Environment, tmp_path: Path
+) -> None:
+    stale = tmp_path / "dist" / f".{archive_name(prefix)}.abc.partial"
+    (stale / "unpacked").mkdir(parents=True)
+    pack_archive(prefix, tmp_path / "dist", lambda _: None, EPOCH)
+    assert not stale.exists()
+
+
+def test_our_own_part_of_an_environment_is_a_layer_of_its_own(
+    prefix: Environment, tmp_path: Path
+) -> None:
+    pack_layers(prefix, tmp_path, lambda _: None)
+    packages = members((tmp_path / "packages.tar").read_bytes())
+    serving = {
+        name.removeprefix("opt/numl/env/")
+        for name, member in members((tmp_path / "serving.tar").read_bytes()).items()
+        if member.isfile()
+    }
+    assert serving == {
+        "lib/python3.11/site-packages/numl_serving/check.py",
+        "numlkit-environment.json",
+        "lib/python3.11/site-packages/numl_serving-0.1.0.dist-info/METADATA",
+    }
+    assert "opt/numl/env/bin/activate" in packages
+    assert "opt/numl/env/bin/python3.11" in packages
+    assert not {f"opt/numl/env/{name}" for name in serving} & packages.keys()

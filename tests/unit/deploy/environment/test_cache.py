@@ -1,0 +1,81 @@
+"""What goes from the cache after a build, and what stays."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from deploy.environment.cache import KEPT, clear_cache
+from deploy.host.files import locked
+
+
+def make(folder: Path, *, age: int, size: int = 1000) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "file").write_bytes(bytes(size))
+    lock = folder.with_suffix(".lock")
+    lock.touch()
+    os.utime(lock, (1000 - age, 1000 - age))
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.is_dir())
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """Four environments; the files of the oldest are hard links to its packages'."""
+    for age, name in enumerate("abcd"):
+        packages = make(tmp_path / "relocatable" / f"cpu-packages-{name}", age=age)
+        whole = make(tmp_path / "relocatable" / f"cpu-{name}", age=age, size=10)
+        (whole / "linked").hardlink_to(packages / "file")
+    return tmp_path
+
+
+def test_the_environments_used_last_stay(cache: Path) -> None:
+    assert KEPT == 3
+    removed = clear_cache(cache)
+    assert "cpu-d" not in names(cache / "relocatable")
+    assert "cpu-packages-d" not in names(cache / "relocatable")
+    assert len(names(cache / "relocatable")) == 6
+    assert removed.names == ("relocatable/cpu-d", "relocatable/cpu-packages-d")
+    assert removed.bytes == 1010  # what has two names counts once
+
+
+def test_nothing_more_goes_the_next_time(cache: Path) -> None:
+    clear_cache(cache)
+    assert clear_cache(cache).names == ()
+
+
+def test_the_one_used_last_stays_however_old_it_is(cache: Path) -> None:
+    with locked(cache / "relocatable" / "cpu-d.lock"):
+        pass
+    clear_cache(cache)
+    assert {"cpu-a", "cpu-b", "cpu-d"} <= set(names(cache / "relocatable"))
+    assert "cpu-c" not in names(cache / "relocatable")
+
+
+def test_what_a_build_holds_at_the_moment_stays(cache: Path) -> None:
+    with locked(cache / "relocatable" / "cpu-d.lock"):
+        os.utime(cache / "relocatable" / "cpu-d.lock", (0, 0))
+        clear_cache(cache)
+    assert "cpu-d" in names(cache / "relocatable")
+
+
+def test_environments_that_servers_run_in_stay(tmp_path: Path) -> None:
+    for age in range(5):
+        make(tmp_path / "environments" / str(age), age=age)
+    assert clear_cache(tmp_path).names == ()
+
+
+@pytest.mark.parametrize("kind", ["serving", "sync"])
+def test_wheels_and_sync_agents_used_last_stay(tmp_path: Path, kind: str) -> None:
+    for age in range(5):
+        make(tmp_path / kind / str(age), age=age, size=10)
+    removed = clear_cache(tmp_path)
+    assert (removed.names, removed.bytes) == ((f"{kind}/3", f"{kind}/4"), 20)
+
+
+def test_a_cache_that_is_not_there_needs_no_clearing(tmp_path: Path) -> None:
+    assert clear_cache(tmp_path / "none").names == ()
+    assert not (tmp_path / "none").exists()

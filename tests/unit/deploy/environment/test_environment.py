@@ -1,0 +1,327 @@
+"""What an environment is made of, and how it is made: small locks, the real pip, no network."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.environment import environment as module
+from deploy.environment.environment import Environment, plan_environment
+from deploy.environment.interpreter import Interpreter
+from deploy.environment.lock import TORCH_CPU_INDEX, Flavour
+from deploy.host import pip
+from deploy.host.errors import EnvironmentSetupError
+
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+FOUND = Interpreter(Path(sys.executable), f"{HERE}.99", Path(sys.executable))
+SITE = f"lib/python{HERE}/site-packages"
+FULL = ("torch-2.13.0+cpu-py3-none-any.whl", "typing_extensions-4.16.0-py3-none-any.whl")
+
+
+def ignore(_text: str) -> None:
+    pass
+
+
+def make_wheel(folder: Path, file: str, more: Mapping[str, str] | None = None) -> Path:
+    name, version, *_ = file.split("-")
+    info = f"{name}-{version}.dist-info"
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(folder / file, "w") as archive:
+        for path, text in {
+            f"{name}/__init__.py": "",
+            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+            f"{info}/WHEEL": f"Wheel-Version: 1.0\nTag: {file.split('-', 2)[2][:-4]}\n",
+            f"{info}/RECORD": "",
+            **(more or {}),
+        }.items():
+            member = zipfile.ZipInfo(path)
+            member.external_attr = 0o100755 << 16
+            archive.writestr(member, text)
+    return folder / file
+
+
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of wheels; the locks of a source tree with these; an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    given, source = tmp_path / "given", tmp_path / "numl"
+    data = "typing_extensions-4.16.0.data"
+    extras = {
+        "typing_extensions/tests/test_x.py": "",
+        "typing_extensions-4.16.0.dist-info/entry_points.txt": (
+            "[console_scripts]\nrun-it = typing_extensions.main:main\n"
+        ),
+        "typing_extensions/main.py": "def main(): import sys; print(sys.argv[1:], sys.prefix)\n",
+        f"{data}/data/lib/libx.so.1": "x",
+        f"{data}/scripts/old": "#!python\nprint('old')\n",
+    }
+    make_wheel(given, FULL[0])
+    package = make_wheel(given, FULL[1], extras)
+    make_wheel(given, "other-1.0-py3-none-any.whl")
+    locks = source / "locks"
+    locks.mkdir(parents=True)
+    digest = hashlib.sha256(package.read_bytes()).hexdigest()
+    pin = f"typing_extensions==4.16.0 \\\n    --hash=sha256:{digest}\n"
+    for flavour in ("serving", "cpu"):
+        name = f"{flavour}.txt" if HERE == "3.11" else f"{flavour}-{HERE}.txt"
+        (locks / name).write_text(pin)
+    (locks / "torch-cpu.txt").write_text("torch==2.13.0+cpu\n")
+    (source / "numl_serving").mkdir()
+    for name in ("pyproject.toml", "setup.py", "numl_serving/x.py"):
+        (source / name).write_text("")
+    monkeypatch.setattr(module, "ENVIRONMENT_SOURCE", source)
+    monkeypatch.setattr(module, "_LOCKS", locks)
+    wheel = make_wheel(tmp_path / "own", "numl_serving-0.1.0-py3-none-any.whl")
+    monkeypatch.setattr(module, "serving_wheel", lambda *_given: wheel)
+    return given
+
+
+def run(python: Path, *words: str, **more: str) -> str:
+    return subprocess.run(
+        [python, *words], capture_output=True, text=True, check=True,
+        env={"PATH": os.defpath, **more},
+    ).stdout.strip()  # fmt: skip
+
+
+def test_an_environment_in_place_holds_what_is_locked(given: Path) -> None:
+    made = plan_environment("cpu", wheels=given).make(ignore)
+    assert made.is_made
+    names = {path.name for path in made.site_packages.iterdir()}
+    assert {"torch", "typing_extensions", "numl_serving"} <= names
+    assert "other" not in names
+    assert made.libpython.is_file()
+    assert (made.folder / "lib" / "libx.so.1").read_text() == "x"
+    printed = run(made.python, "-c", "import sys, torch, numl_serving; print(sys.prefix)")
+    assert printed == str(made.folder)
+    activated = f'source "{made.folder}/bin/activate" && python -c "import sys; print(sys.prefix)"'
+    assert run(Path("/bin/bash"), "-c", activated) == str(made.folder)
+    scripts_run(made.folder)
+
+
+def test_one_that_is_made_is_not_made_again(given: Path) -> None:
+    first = plan_environment("serving", wheels=given).make(ignore)
+    before = first.folder.stat().st_ctime_ns
+    for wheel in given.iterdir():
+        wheel.unlink()
+    assert plan_environment("serving").make(ignore).folder.stat().st_ctime_ns == before
+
+
+def test_a_change_in_numl_serving_installs_nothing_else_again(given: Path) -> None:
+    first = plan_environment("serving", wheels=given).make(ignore)
+    (given.parent / "numl" / "numl_serving" / "x.py").write_text("1")
+    for wheel in given.iterdir():
+        wheel.unlink()
+    second = plan_environment("serving", wheels=given).make(ignore)
+    assert second.folder != first.folder
+    assert second.packages == first.packages
+    one, other = (e.site_packages / "typing_extensions/main.py" for e in (first, second))
+    assert one.samefile(other)
+
+
+def scripts_run(folder: Path) -> None:
+    """Its scripts run the Python beside them."""
+    assert run(folder / "bin" / "run-it", "a b") == f"['a b'] {folder}"
+    assert run(folder / "bin" / "old") == "old"
+
+
+def test_a_relocatable_environment_stands_alone_and_names_no_other_place(given: Path) -> None:
+    made = plan_environment("serving", wheels=given, relocatable=True).make(ignore)
+    assert (made.folder / "conda-meta" / "history").is_file()
+    assert not (made.folder / "pyvenv.cfg").exists()
+    assert not (made.site_packages / "typing_extensions" / "tests").exists()
+    assert (made.folder / "bin" / f"python{HERE}").is_file()
+    assert made.glibc[0] == 2
+    for path in made.folder.rglob("*"):
+        if path.is_file():
+            assert str(given.parent).encode() not in path.read_bytes(), path
+    code = "import ssl, sys, numl_serving; print(sys.prefix, numl_serving.__file__)"
+    assert run(made.python, "-c", code).startswith(f"{made.folder} {made.folder}/{SITE}")
+    listed = run(made.python, "-c", "from importlib.metadata import version as v; "
+                 "print(v('typing_extensions'), v('numl_serving'))")  # fmt: skip
+    assert listed == "4.16.0 0.1.0"
+    scripts_run(made.folder.rename(made.folder.parent / "moved to"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        ("hash", r"locked packages: typing_extensions==4\.16\.0 is not the locked file"),
+        ("missing", "pip cannot install the locked packages: .*typing_extensions==4.16.0"),
+        ("torch", "pip cannot install torch: .*torch==2.13.0"),
+        ("other Python", "pip cannot install torch: .*torch==2.13.0"),
+    ],
+)
+def test_what_cannot_be_had_is_named_in_one_line_and_leaves_nothing(
+    given: Path, spoil: str, reason: str
+) -> None:
+    if spoil == "hash":
+        make_wheel(given, FULL[1])
+    elif spoil == "missing":
+        (given / FULL[1]).unlink()
+    elif spoil == "torch":
+        (given / FULL[0]).unlink()
+    elif spoil == "other Python":
+        (given / FULL[0]).rename(given / FULL[0].replace("py3-none", "cp39-cp39"))
+    planned = plan_environment("cpu", wheels=given)
+    with pytest.raises(EnvironmentSetupError, match=reason) as caught:
+        planned.make(ignore)
+    assert "\n" not in caught.value.cause
+    assert caught.value.remedy == f"put the locked wheels into {given}"
+    assert [p for p in planned.folder.parent.iterdir() if p.suffix != ".lock"] == []
+
+
+@pytest.mark.parametrize("fails", ["packages", "serving_wheel"])
+def test_one_that_cannot_be_finished_is_not_left_behind(
+    given: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    def fail(*_given: object, **_named: object) -> None:
+        raise KeyboardInterrupt
+
+    name = "serving_wheel" if fails == "serving_wheel" else "install_lock"
+    monkeypatch.setattr(module, name, fail)
+    planned = plan_environment("serving", wheels=given)
+    with pytest.raises(KeyboardInterrupt):
+        planned.make(ignore)
+    left = [path for path in planned.folder.parent.iterdir() if path.suffix != ".lock"]
+    # What was finished before the failure stays, and is used by the next try.
+    assert left == ([planned.packages] if fails == "serving_wheel" else [])
+
+
+def test_what_a_killed_pip_leaves_goes_with_it(
+    given: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script stands for a pip that is killed while it downloads."""
+    told, script = given.parent / "told", given.parent / "pip"
+    script.write_text(f'touch "$TMPDIR/pip-unpack"; echo "$TMPDIR" >{told}; kill -KILL $$\n')
+    monkeypatch.setattr(pip, "PIP", ("sh", str(script)))
+    planned = plan_environment("cpu", wheels=given)
+    with pytest.raises(EnvironmentSetupError, match="pip cannot install torch: exit status -9"):
+        planned.make(ignore)
+    assert Path(told.read_text().strip()).is_relative_to(planned.folder.parent)
+    assert {path.suffix for path in planned.folder.parent.iterdir()} == {".lock"}
+
+
+@pytest.mark.parametrize(("flavour", "indexes"), [("cpu", [TORCH_CPU_INDEX]), ("gpu", [])])
+def test_only_the_cpu_torch_is_looked_for_on_its_own_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flavour: Flavour, indexes: Sequence[str]
+) -> None:
+    """What runs pip is replaced: no test downloads torch."""
+    asked: list[str] = []
+
+    def fail(command: Sequence[str], *, failed: str, **_more: Any) -> None:
+        if "--index-url" in command:
+            asked.append(command[-1])
+        raise EnvironmentSetupError(f"{failed}: {len(asked)} other places")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(pip, "run", fail)
+    with pytest.raises(EnvironmentSetupError) as caught:
+        plan_environment(flavour).make(ignore)
+    named = "".join(f" from {index}" for index in indexes)
+    assert caught.value.cause == f"pip cannot install torch{named}: {len(indexes)} other places"
+    assert asked == indexes
+
+
+def test_the_digest_names_the_inputs(given: Path) -> None:
+    first = plan_environment("cpu")
+    assert plan_environment("cpu", wheels=given).digest == first.digest
+    assert plan_environment("serving").digest != first.digest
+    assert plan_environment("cpu", relocatable=True).digest != first.digest
+    assert first.folder.name == f"cpu-{first.digest[:16]}"
+    (given.parent / "numl" / "numl_serving" / "x.py").write_text("1")
+    changed = plan_environment("cpu")
+    assert changed.digest != first.digest
+    assert changed.packages == first.packages
+
+
+def script(folder: Path, text: str) -> Path:
+    path = folder / "python3.11"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_python_that_is_given_is_taken(given: Path) -> None:
+    planned = plan_environment("serving", python=Path(sys.executable))
+    assert planned.interpreter.version == ".".join(map(str, sys.version_info[:3]))
+    assert planned.interpreter.libpython.name == f"libpython{HERE}.so.1.0"
+    assert planned.interpreter.executable.resolve() == Path(sys.executable).resolve()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("exit 1", "does not run as a Python"),
+        ("echo hello", "does not run as a Python"),
+        (
+            """echo '[[3, 9, 1], "/p", "/usr", "/lib", "", ""]'""",
+            rf"is Python 3\.9\.1; .* for {HERE}",
+        ),
+        (
+            f"""echo '[[3, {sys.version_info.minor}, 1], "/p", "/n", "/n", "", "n"]'""",
+            r"has no shared libpython,",
+        ),
+    ],
+)
+def test_a_python_that_is_given_must_be_fit(given: Path, text: str, reason: str) -> None:
+    """A script stands for a Python that this host does not have."""
+    with pytest.raises(EnvironmentSetupError, match=reason):
+        plan_environment("serving", python=script(given, text))
+
+
+def test_a_python_that_is_not_there_is_named(given: Path) -> None:
+    with pytest.raises(EnvironmentSetupError, match="python does not run as a Python"):
+        plan_environment("serving", python=given / "python")
+
+
+def test_a_folder_of_wheels_must_be_there(given: Path) -> None:
+    with pytest.raises(EnvironmentSetupError, match="nowhere: no such folder"):
+        plan_environment("serving", wheels=given / "nowhere")
+
+
+Choice = Callable[[Sequence[str]], Interpreter | None]
+
+
+def private_at(folder: Path) -> Interpreter:
+    return Interpreter(folder / "bin" / "python", "3.11.15", folder / "libpython", private=True)
+
+
+@pytest.mark.parametrize(
+    ("on_host", "relocatable", "fetched", "taken"),
+    [
+        (True, False, True, "host"),
+        (False, False, False, "private"),
+        (True, True, True, "private"),
+        (True, True, False, "host"),
+    ],
+)
+def test_the_private_python_is_for_hosts_without_one_and_for_what_goes_elsewhere(
+    given: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    on_host: bool,
+    relocatable: bool,
+    fetched: bool,
+    taken: str,
+) -> None:
+    private = private_at(given.parent / "python" / "3.11.15-abc")
+    if fetched:
+        private.executable.parent.mkdir(parents=True)
+        private.executable.touch()
+    monkeypatch.setattr(module, "private_python", lambda _pythons: private)
+    monkeypatch.setattr(module, "find_interpreter", lambda _pythons: FOUND if on_host else None)
+    planned: Environment = plan_environment("serving", relocatable=relocatable)
+    assert planned.interpreter == (private if taken == "private" else FOUND)
+
+
+def test_with_wheels_given_nothing_is_fetched(given: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    private = private_at(given.parent / "nowhere")
+    monkeypatch.setattr(module, "private_python", lambda _pythons: private)
+    monkeypatch.setattr(module, "find_interpreter", lambda _pythons: None)
+    with pytest.raises(EnvironmentSetupError, match=f"no Python {HERE} with its shared library"):
+        plan_environment("serving", wheels=given)

@@ -1,0 +1,138 @@
+"""Environments of a site, looked into before a server is."""
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from deploy.environment.given import GivenEnvironment, check_usable, look_into
+from deploy.host.errors import EnvironmentSetupError
+from tests.unit.deploy.site_repository import ENVIRONMENT, write_archive
+
+
+def quiet(_text: str) -> None:
+    pass
+
+
+def usable(given: GivenEnvironment, *, in_container: bool = True) -> None:
+    check_usable(given, numpy_below=2, in_container=in_container)
+
+
+@pytest.mark.parametrize("kind", ["gz", ""])
+@pytest.mark.parametrize("root", ["", "./"])
+def test_an_archive_tells_python_numpy_and_its_size(tmp_path: Path, kind: str, root: str) -> None:
+    path = write_archive(tmp_path / "env", [root + name for name in ENVIRONMENT], kind=kind)
+    given = look_into(path, tmp_path / "cache", quiet)
+    assert given.libpython is not None
+    assert given.libpython.read_text() == f"{root}lib/libpython3.10.so.1.0"
+    assert given == GivenEnvironment(
+        path=path,
+        packed=True,
+        activates=True,
+        python="3.10",
+        numpy="1.26.4",
+        libpython=given.libpython,
+        unpacked_bytes=5 * 4096,
+    )
+    usable(given)
+
+
+def test_an_archive_is_read_once_and_again_when_it_has_changed(tmp_path: Path) -> None:
+    said: list[str] = []
+    path = write_archive(tmp_path / "env.tar.gz")
+    first = look_into(path, tmp_path / "cache", said.append)
+    assert look_into(path, tmp_path / "cache", said.append) == first
+    assert said == ["reading env.tar.gz"]
+    write_archive(path, [*ENVIRONMENT, "more"])
+    assert look_into(path, tmp_path / "cache", said.append).unpacked_bytes == 6 * 4096
+    assert len(said) == 2
+
+
+def test_a_folder_tells_the_same(tmp_path: Path) -> None:
+    with tarfile.open(write_archive(tmp_path / "env.tar.gz")) as tar:
+        tar.extractall(tmp_path / "env", filter="data")
+    given = look_into(tmp_path / "env", tmp_path / "cache", quiet)
+    assert given == GivenEnvironment(
+        path=tmp_path / "env",
+        packed=False,
+        activates=True,
+        python="3.10",
+        numpy="1.26.4",
+        libpython=tmp_path / "env/lib/libpython3.10.so.1.0",
+    )
+    usable(given)
+
+
+def test_the_kits_own_is_known_by_its_digest(tmp_path: Path) -> None:
+    (tmp_path / "numlkit-environment.json").write_text('{"digest": "abc", "python": "3.11.7"}')
+    assert look_into(tmp_path, tmp_path / "cache", quiet).digest == "abc"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00", b"BZh9", b"PK\x03\x04", b"", b"#!/bin/sh"],
+    ids=["zstd", "xz", "bzip2", "zip", "empty", "script"],
+)
+def test_what_triton_does_not_unpack_is_refused(tmp_path: Path, head: bytes) -> None:
+    path = tmp_path / "env.tar.gz"
+    path.write_bytes(head)
+    with pytest.raises(EnvironmentSetupError) as caught:
+        look_into(path, tmp_path / "cache", quiet)
+    assert caught.value.cause == (
+        f"execution environment {path} is neither tar.gz nor plain tar: "
+        "Triton reads no other archives"
+    )
+    assert "conda-pack" in str(caught.value.remedy)
+
+
+def test_an_archive_that_was_cut_off_is_refused_every_time(tmp_path: Path) -> None:
+    path = write_archive(tmp_path / "env.tar.gz")
+    path.write_bytes(path.read_bytes()[:100])
+    for _ in range(2):
+        with pytest.raises(EnvironmentSetupError, match="is cut off or damaged"):
+            look_into(path, tmp_path / "cache", quiet)
+
+
+def test_one_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentSetupError) as caught:
+        look_into(tmp_path / "none.tar.gz", tmp_path, quiet)
+    assert caught.value.cause == (
+        f"execution environment {tmp_path / 'none.tar.gz'}: No such file or directory"
+    )
+
+
+def without(*parts: str) -> list[str]:
+    return [name for name in ENVIRONMENT if not any(part in name for part in parts)]
+
+
+@pytest.mark.parametrize(
+    ("names", "cause"),
+    [
+        (without("activate"), "has no bin/activate at its root"),
+        ([f"env/{name}" for name in ENVIRONMENT], "has no bin/activate at its root"),
+        (without("libpython"), "has no libpython3.10.so, which its stub loads"),
+        (without("numpy"), "has no numpy, which every stub imports"),
+        (
+            [*without("numpy"), "lib/python3.10/site-packages/numpy-2.1.3.dist-info/METADATA"],
+            "has numpy 2.1.3, with which this Triton returns empty tensors",
+        ),
+        (
+            [*ENVIRONMENT, "pyvenv.cfg"],
+            "is a virtual environment; a container cannot see the Python outside it",
+        ),
+    ],
+)
+def test_what_would_not_serve_is_refused_with_the_reason(
+    tmp_path: Path, names: list[str], cause: str
+) -> None:
+    path = write_archive(tmp_path / "env.tar.gz", names)
+    given = look_into(path, tmp_path / "cache", quiet)
+    with pytest.raises(EnvironmentSetupError) as caught:
+        usable(given)
+    assert caught.value.cause == f"execution environment {path} {cause}"
+    assert caught.value.remedy
+
+
+def test_a_virtual_environment_serves_without_a_container(tmp_path: Path) -> None:
+    path = write_archive(tmp_path / "env", [*without("libpython", "numpy"), "pyvenv.cfg"])
+    usable(look_into(path, tmp_path / "cache", quiet), in_container=False)

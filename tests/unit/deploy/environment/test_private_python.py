@@ -1,0 +1,188 @@
+"""The kit's own Python: a channel on disk stands for conda-forge; py-rattler reads both alike."""
+
+import hashlib
+import io
+import json
+import socket
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import rattler
+
+from deploy.environment import interpreter as system
+from deploy.environment import private_python as module
+from deploy.environment.interpreter import no_interpreter
+from deploy.environment.private_python import (
+    PINS,
+    ensure_private_python,
+    fetch_if_reachable,
+    private_python,
+)
+from deploy.host.errors import EnvironmentSetupError
+
+PLACEHOLDER = "/placeholder" * 10
+
+
+def ignore(_text: str) -> None:
+    pass
+
+
+def make_package(channel: Path, stem: str, files: Mapping[str, str]) -> str:
+    """Write a conda package; return its line among the pins."""
+    name, version, build = stem.rsplit("-", 2)
+    index = {"name": name, "version": version, "build": build, "build_number": 0}
+    paths = [
+        {
+            "_path": path,
+            "path_type": "hardlink",
+            "sha256": hashlib.sha256(text.encode()).hexdigest(),
+            "size_in_bytes": len(text),
+            **({"prefix_placeholder": PLACEHOLDER, "file_mode": "text"} if "/" in text else {}),
+        }
+        for path, text in files.items()
+    ]
+    contents = {
+        **files,
+        "info/index.json": json.dumps({**index, "depends": [], "subdir": "linux-64"}),
+        "info/paths.json": json.dumps({"paths": paths, "paths_version": 1}),
+    }
+    target = channel / "linux-64" / f"{stem}.tar.bz2"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(target, "w:bz2") as tar:
+        for path, text in contents.items():
+            member = tarfile.TarInfo(path)
+            member.size, member.mode = len(text.encode()), 0o755
+            tar.addfile(member, io.BytesIO(text.encode()))
+    return f"{hashlib.sha256(target.read_bytes()).hexdigest()}  linux-64/{target.name}\n"
+
+
+@pytest.fixture
+def channel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "channel"
+    python = {
+        "bin/python3.11": f"#!/bin/sh\necho {PLACEHOLDER}\n",
+        "lib/libpython3.11.so.1.0": "library",
+    }
+    pins = make_package(folder, "python-3.11.15-0_cpython", python)
+    pins += make_package(folder, "some-library-1.0-h1", {"lib/libsome.so": "some"})
+    (tmp_path / "python.txt").write_text(f"# pins\n{pins}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "PINS", tmp_path / "python.txt")
+    monkeypatch.setattr(module, "CHANNEL", folder.as_uri())
+    return folder
+
+
+def test_what_it_is_made_of_is_known_before_it_is_fetched(channel: Path) -> None:
+    found = private_python(("3.12", "3.11"))
+    assert found is not None
+    assert (found.version, found.short_version, found.private) == ("3.11.15", "3.11", True)
+    assert not found.executable.exists()
+    assert private_python(("3.12",)) is None
+
+
+def test_it_is_fetched_once_and_names_the_place_it_is_at(channel: Path) -> None:
+    found = private_python(("3.11",))
+    assert found is not None
+    ensure_private_python(found, ignore)
+    prefix = found.executable.parents[1]
+    assert found.executable.read_text() == f"#!/bin/sh\necho {prefix}\n"
+    assert found.libpython.read_text() == "library"
+    assert (prefix / "lib" / "libsome.so").read_text() == "some"
+    for path in (channel / "linux-64").iterdir():
+        path.unlink()
+    ensure_private_python(found, ignore)
+
+
+@pytest.mark.parametrize("spoil", ["another file", "not there"])
+def test_a_package_that_is_not_the_pinned_one_is_refused(channel: Path, spoil: str) -> None:
+    if spoil == "another file":
+        make_package(channel, "some-library-1.0-h1", {"lib/libsome.so": "evil"})
+    else:
+        (channel / "linux-64" / "some-library-1.0-h1.tar.bz2").unlink()
+    found = private_python(("3.11",))
+    assert found is not None
+    with pytest.raises(EnvironmentSetupError, match=r"no Python .* on this host, and") as error:
+        ensure_private_python(found, ignore)
+    assert "\n" not in error.value.cause
+    assert not found.executable.exists()
+
+
+def test_a_channel_that_never_answers_is_given_up(
+    channel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_TIMEOUT", 0.5)
+    said: list[str] = []
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/channel"
+        monkeypatch.setattr(module, "CHANNEL", url)
+        fetch_if_reachable(said.append)
+    assert said[-1].endswith("does not answer: using this host's Python")
+
+
+def test_every_pin_of_the_kit_names_a_package_of_the_channel() -> None:
+    lines = [line for line in PINS.read_text().splitlines() if not line.startswith("#")]
+    assert module.pins()[0].name == "python"
+    assert len(module.pins()) == len(lines) > 10
+    assert rattler.Channel(module.CHANNEL).base_url.startswith("https://")
+
+
+@pytest.mark.parametrize(
+    ("programs", "like", "remedy"),
+    [
+        (
+            {"apt-get", "apt-cache"},
+            ["debian"],
+            "apt-get install libpython3.11; or install Apptainer",
+        ),
+        ({"dnf"}, ["rhel", "fedora"], "dnf install python3.11; or install Apptainer"),
+        ({"zypper"}, ["opensuse", "suse"], "zypper install python311; or install Apptainer"),
+        ({"pacman"}, ["arch"], "install Apptainer and use --engine apptainer"),
+    ],
+)
+def test_the_remedy_is_one_of_this_distribution(
+    monkeypatch: pytest.MonkeyPatch, programs: set[str], like: list[str], remedy: str
+) -> None:
+    """As if another distribution were here: its programs, and what its package lists say."""
+
+    class Listed:
+        stdout = "libpython3.11 - Shared Python runtime library (version 3.11)\n"
+
+    monkeypatch.setattr(system.shutil, "which", lambda name: name if name in programs else None)
+    monkeypatch.setattr(system.subprocess, "run", lambda *_words, **_named: Listed())
+    monkeypatch.setattr(system, "distribution", lambda: {"ID_LIKE": " ".join(like)})
+    monkeypatch.setattr(system.Path, "resolve", lambda _self: Path("/usr/bin/python3.11"))
+    monkeypatch.setattr(system.Path, "glob", lambda _self, _pattern: iter(["there"]))
+    monkeypatch.setattr(system.os, "geteuid", lambda: 0)
+    error = no_interpreter(("3.11", "3.12"), "conda-forge does not answer")
+    assert error.cause == (
+        "no Python 3.11 or 3.12 with its shared library on this host, and conda-forge does not "
+        "answer"
+    )
+    monkeypatch.undo()
+    assert error.remedy is not None
+    assert error.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("sudo", "lists", "command"),
+    [
+        (True, True, "sudo apt-get install x"),
+        (True, False, "sudo apt-get update && sudo apt-get install x"),
+        (False, False, "as root: apt-get update && apt-get install x"),
+    ],
+)
+def test_sudo_is_named_only_where_it_is_and_missing_package_lists_are_fetched_first(
+    monkeypatch: pytest.MonkeyPatch, sudo: bool, lists: bool, command: str
+) -> None:
+    programs = {"apt-cache", *(["sudo"] if sudo else [])}
+    monkeypatch.setattr(system, "_debian_packages", lambda _pythons: ["x"])
+    monkeypatch.setattr(system.shutil, "which", lambda name: name if name in programs else None)
+    monkeypatch.setattr(system.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(
+        system.Path, "glob", lambda _self, _pattern: iter(["there"] if lists else [])
+    )
+    assert system._installation(["3.11"]) == command

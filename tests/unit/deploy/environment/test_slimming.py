@@ -1,0 +1,118 @@
+"""What is left out of an environment, and what is compiled beforehand."""
+
+from pathlib import Path
+
+import pytest
+
+from deploy.environment.slimming import KEPT, LEFT_OUT, is_compiled, is_needed, largest_parts
+
+SITE = "lib/python3.11/site-packages"
+STDLIB = "lib/python3.11"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{SITE}/numpy/__init__.py",
+        f"{SITE}/numpy/testing/__init__.py",
+        f"{SITE}/numpy/core/_multiarray_tests.cpython-311-x86_64-linux-gnu.so",
+        f"{SITE}/torch/bin/torch_shm_manager",
+        f"{SITE}/torch/testing/__init__.py",
+        f"{SITE}/torch/testing/_internal/logging_tensor.py",
+        f"{SITE}/torch/lib/libtorch_cpu.so",
+        f"{SITE}/nvidia/cu13/lib/libcublas.so.13",
+        f"{SITE}/turtle_library/__init__.py",
+        f"{SITE}/torch-2.13.0+cpu.dist-info/licenses/LICENSE",
+        f"{SITE}/sklearn/datasets/_base.py",
+        f"{STDLIB}/os.py",
+        f"{STDLIB}/unittest/case.py",
+        f"{STDLIB}/lib-dynload/_ssl.cpython-311-x86_64-linux-gnu.so",
+        f"{SITE}/numl_serving/libqhull_r.so.8.0",
+        f"{SITE}/numl_serving/libnuml.so",
+        "lib/libmpi.so.12",
+        "lib/libpython3.11.so.1.0",
+        "bin/python3.11",
+        "bin/torchrun",
+        "etc/conda/activate.d/x.sh",
+    ],
+)
+def test_what_inference_or_nugraph_imports_stays(path: str) -> None:
+    assert is_needed(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{SITE}/pandas/tests/frame/test_api.py",
+        f"{SITE}/scipy/io/tests/data/Transparent Busy.ani",
+        f"{SITE}/torch/bin/protoc",
+        f"{SITE}/torch/include/ATen/ATen.h",
+        f"{SITE}/torch/lib/libtorchbind_test.so",
+        f"{SITE}/numpy/core/lib/libnpymath.a",
+        f"{SITE}/triton/_C/libtriton.so",
+        f"{SITE}/nvidia/cu13/include/cublas.h",
+        f"{SITE}/nvidia/cu13/bin/ptxas",
+        f"{SITE}/idna-3.20.dist-info/RECORD",
+        f"{SITE}/plotly/package_data/plotly.min.js",
+        f"{STDLIB}/__pycache__/os.cpython-311.pyc",
+        f"{STDLIB}/json/__pycache__/__init__.cpython-311.pyc",
+        f"{STDLIB}/test/test_os.py",
+        f"{STDLIB}/ensurepip/_bundled/pip-23.2.1-py3-none-any.whl",
+        f"{STDLIB}/turtle.py",
+        f"{STDLIB}/lib-dynload/_tkinter.cpython-311-x86_64-linux-gnu.so",
+        "share/man/man1/ttx.1",
+        "include/mpi.h",
+        "bin/mpiexec.hydra",
+        "lib/libmpi_abi.so.1",
+    ],
+)
+def test_what_inference_never_loads_is_left_out(path: str) -> None:
+    assert not is_needed(path)
+
+
+def test_no_pattern_is_there_twice() -> None:
+    patterns = [pattern for patterns in LEFT_OUT.values() for pattern in patterns]
+    assert len({*KEPT, *patterns}) == len(KEPT) + len(patterns)
+
+
+@pytest.mark.parametrize(
+    ("path", "compiled"),
+    [
+        (f"{STDLIB}/json/__init__.py", True),
+        (f"{STDLIB}/distutils/core.py", False),
+        (f"{SITE}/torch/nn/functional.py", True),
+        (f"{SITE}/torch/_dynamo/config.py", False),
+        (f"{SITE}/torch/_dispatch/python.py", True),
+        (f"{SITE}/torch/distributed/constants.py", True),
+        (f"{SITE}/torch/distributed/fsdp/api.py", False),
+        (f"{SITE}/scipy/spatial/_kdtree.py", False),
+        (f"{SITE}/numl_serving/check.py", True),
+        (f"{SITE}/pandas/core/frame.py", False),
+        (f"{SITE}/torch_geometric/nn/__init__.py", False),
+    ],
+)
+def test_modules_of_the_serving_path_are_compiled(path: str, compiled: bool) -> None:
+    assert is_compiled(path) is compiled
+
+
+def test_the_largest_parts_are_packages_and_folders(tmp_path: Path) -> None:
+    for name, size in {
+        f"{SITE}/torch/lib/libtorch.so": 50,
+        f"{SITE}/torch/nn/x.py": 5,
+        f"{SITE}/six.py": 7,
+        f"{STDLIB}/json/x.py": 20,
+        f"{STDLIB}/os.py": 3,
+        "lib/libmpi.so.12": 30,
+        "bin/python3.11": 10,
+        "bin/tqdm": 1,
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x" * size)
+    (tmp_path / "lib" / "libmpi.so").symlink_to("libmpi.so.12")
+    assert largest_parts(tmp_path, 5) == [
+        (f"{SITE}/torch", 55),
+        ("lib/libmpi.so.12", 30),
+        (f"{STDLIB}/json", 20),
+        ("bin", 11),
+        (f"{SITE}/six.py", 7),
+    ]

@@ -1,0 +1,225 @@
+"""What is sent follows from the model: any planes and columns, from old and new files of pynuml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from deploy import infer
+from deploy.client.endpoint import Endpoint
+from deploy.client.transport import ServedModel, TritonTransport
+from deploy.events.files import EventFile, planes_of
+from deploy.events.tables import EventFileError
+from deploy.triton.contract import INPUTS
+
+UVY, TWO, FOUR = ("u", "v", "y"), ("x", "z"), ("u", "v", "w", "z")
+SINCE_25_4 = {"local_plane": "view", "local_wire": "proj", "local_time": "drift"}
+POSITION = {f"spacepoint_table_position_{axis}": "FP32" for axis in "xyz"}
+
+
+def inputs_of(planes: tuple[str, ...], *more: str) -> dict[str, str]:
+    """Return the inputs of a model of these planes that reads more columns of hits."""
+    shared = {n: t for n, t in INPUTS.items() if not n.startswith("spacepoint_table_hit_id_")}
+    hits = {f"hit_table_{name}": "FP32" for name in more}
+    return {**shared, **hits, **{f"spacepoint_table_hit_id_{p}": "INT32" for p in planes}}
+
+
+def columns(planes: int, hits: int = 12, spacepoints: int = 5) -> tuple[dict[str, Any], ...]:
+    """Return the columns of one event's tables, by the names of pynuml's first generation."""
+    rng = np.random.default_rng(planes)
+    return {
+        "hit_id": np.arange(hits),
+        "local_plane": np.arange(hits) % planes,
+        "local_wire": rng.integers(0, 3456, hits),
+        "local_time": rng.uniform(0, 6400, hits),
+        "integral": rng.uniform(0, 500, hits),
+        "rms": rng.uniform(0, 9, hits),
+        "tpc": rng.integers(0, 2, hits),
+    }, {
+        "spacepoint_id": np.arange(spacepoints),
+        "hit_id": rng.integers(-1, hits, (spacepoints, planes)),
+        "position": rng.uniform(-100, 100, (spacepoints, 3)),
+    }
+
+
+def write(path: Path, planes: int, *, newer: bool = False, without: tuple[str, ...] = ()) -> Path:
+    """Write one event as pynuml does; newer files spread positions over three columns."""
+    with h5py.File(path, "w") as file:
+        for table, values in zip(("hit_table", "spacepoint_table"), columns(planes), strict=True):
+            for name, column in values.items():
+                if name in without:
+                    continue
+                if newer and name == "position":
+                    for axis, part in zip("xyz", column.T, strict=True):
+                        file[f"{table}/position_{axis}"] = part[:, None]
+                    continue
+                stored = SINCE_25_4.get(name, name) if newer else name
+                file[f"{table}/{stored}"] = column if column.ndim == 2 else column[:, None]
+    return path
+
+
+@pytest.mark.parametrize("newer", [False, True], ids=["24.7", "25.4"])
+@pytest.mark.parametrize("planes", [("x",), TWO, UVY, FOUR], ids=len)
+def test_both_generations_of_files_give_the_tensors_that_a_model_reads(
+    tmp_path: Path, planes: tuple[str, ...], newer: bool
+) -> None:
+    inputs = {**inputs_of(planes, "tpc"), **POSITION}
+    with EventFile(write(tmp_path / "a.h5", len(planes), newer=newer), inputs) as file:
+        tensors = file.read(0).tensors
+    hits, spacepoints = columns(len(planes))
+    expected: dict[str, NDArray[Any]] = {f"hit_table_{n}": v for n, v in hits.items()}
+    expected["spacepoint_table_spacepoint_id"] = spacepoints["spacepoint_id"]
+    for i, plane in enumerate(planes):
+        expected[f"spacepoint_table_hit_id_{plane}"] = spacepoints["hit_id"][:, i]
+    for i, axis in enumerate("xyz"):
+        expected[f"spacepoint_table_position_{axis}"] = spacepoints["position"][:, i]
+    assert tensors.keys() == expected.keys() == inputs.keys()
+    for name, datatype in inputs.items():
+        assert tensors[name].dtype == (np.float32 if datatype == "FP32" else np.int32)
+        np.testing.assert_array_equal(tensors[name], expected[name].astype(tensors[name].dtype))
+
+
+@pytest.mark.parametrize("newer", [False, True], ids=["24.7", "25.4"])
+def test_the_models_of_this_repository_are_sent_what_existing_clients_send(
+    tmp_path: Path, newer: bool
+) -> None:
+    with EventFile(write(tmp_path / "a.h5", 3, newer=newer)) as file:
+        assert file.read(0).tensors.keys() == INPUTS.keys()
+
+
+def test_columns_of_both_generations_are_told_apart_as_pynuml_does(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.h5", 3)
+    with h5py.File(path, "r+") as file:
+        for name in SINCE_25_4.values():
+            file[f"hit_table/{name}"] = np.zeros((12, 1))
+    with EventFile(path) as file:
+        assert file.read(0).tensors["hit_table_local_plane"].tolist() == [0, 1, 2] * 4
+
+
+def test_a_projection_that_is_no_wire_number_is_sent_where_the_model_takes_it(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path / "a.h5", 3, newer=True)
+    with h5py.File(path, "r+") as file:
+        del file["hit_table/proj"]
+        file["hit_table/proj"] = np.arange(12)[:, None] / 4
+    with EventFile(path) as file, pytest.raises(EventFileError, match=r"/proj row 1 .* 0\.25"):
+        file.read(0)
+    with EventFile(path, {**INPUTS, "hit_table_local_wire": "FP32"}) as file:
+        assert file.read(0).tensors["hit_table_local_wire"][1] == 0.25
+
+
+def test_a_column_that_the_file_lacks_is_named_unless_it_is_optional(tmp_path: Path) -> None:
+    inputs = {**inputs_of(UVY, "tpc"), **POSITION}
+    path = write(tmp_path / "a.h5", 3, without=("tpc", "position"))
+    with pytest.raises(EventFileError, match=r"a\.h5: hit_table has no column tpc \("):
+        EventFile(path, inputs, POSITION)
+    with pytest.raises(EventFileError, match=r"spacepoint_table has no column position_x \("):
+        EventFile(path, inputs, ["hit_table_tpc"])
+    with EventFile(path, inputs, [*POSITION, "hit_table_tpc"]) as file:
+        assert file.read(0).tensors.keys() == inputs_of(UVY).keys()
+
+
+def test_events_of_another_detector_are_told_from_the_model_s(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.h5", 4)
+    says = r"spacepoint_table/hit_id has 4 columns, not 3: hit_id_u, hit_id_v, hit_id_y"
+    with pytest.raises(EventFileError, match=says):
+        EventFile(path)
+
+
+def test_a_model_without_spacepoints_needs_no_table_of_them(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.h5", 3)
+    with h5py.File(path, "r+") as file:
+        del file["spacepoint_table"]
+    hits = {name: type_ for name, type_ in INPUTS.items() if name.startswith("hit_table_")}
+    with EventFile(path, hits) as file:
+        assert file.read(0).tensors.keys() == hits.keys()
+
+
+class Server(TritonTransport):
+    """A connection whose other end answers from what it is told, over no network."""
+
+    def __init__(self, inputs: dict[str, str], config: dict[str, Any]) -> None:
+        super().__init__(Endpoint.parse("localhost"), timeout=1)
+        declared = [{"name": n, "datatype": t, "shape": [-1]} for n, t in inputs.items()]
+        self.metadata_, self.config = {"inputs": declared, "outputs": []}, config
+        self.sent: list[str] = []
+
+    def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
+        if method == "infer":
+            self.sent = [tensor.name() for tensor in arguments[1]]
+        return {"get_model_metadata": self.metadata_, "get_model_config": self.config}.get(method)
+
+
+def test_a_server_says_planes_and_what_may_be_left_out() -> None:
+    inputs = {**inputs_of(FOUR, "tpc"), **POSITION}
+    config = {"input": [{"name": n, "optional": n in POSITION} for n in inputs]}
+    model = Server(inputs, config).describe("m")
+    assert model.planes == planes_of(inputs) == FOUR
+    assert model.optional == POSITION.keys()
+    # Where the configuration is closed, only what every client sends is known to be needed.
+    closed = Server({**INPUTS, **POSITION}, {}).describe("m")
+    assert closed.optional == POSITION.keys()
+
+
+@pytest.mark.parametrize("without", [(), ("position",)])
+def test_optional_inputs_are_sent_if_the_file_has_them(
+    tmp_path: Path, without: tuple[str, ...]
+) -> None:
+    inputs = {**inputs_of(TWO), **POSITION}
+    server = Server(inputs, {"input": [{"name": n, "optional": n in POSITION} for n in inputs]})
+    model = server.describe("m")
+    with EventFile(
+        write(tmp_path / "a.h5", 2, without=without), model.inputs, model.optional
+    ) as file:
+        server.infer(model, file.read(0).tensors)
+    wanted = set(inputs) - (set(POSITION) if without else set())
+    assert sorted(server.sent) == sorted(wanted)
+
+
+class Detector:
+    """Answers for a detector of four planes, with heads that the models here lack."""
+
+    def __init__(self, endpoint: Endpoint, *, timeout: float) -> None:
+        pass
+
+    def describe(self, model: str) -> ServedModel:
+        return ServedModel(model, inputs_of(FOUR, "tpc"), (), {"semantic_classes": "a,b"})
+
+    def infer(self, model: ServedModel, tensors: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        assert tensors.keys() == model.inputs.keys()
+        outputs: dict[str, Any] = {"n_evt": np.float32([[7]])}
+        for i, plane in enumerate(FOUR):
+            ids = tensors["hit_table_hit_id"][tensors["hit_table_local_plane"] == i]
+            outputs[f"x_semantic_{plane}"] = np.eye(2, dtype=np.float32)[ids % 2]
+            outputs[f"x_position_{plane}"] = np.repeat(ids[:, None], 3, axis=1).astype(np.float32)
+            outputs[f"x_i_{plane}"] = ids - 1
+        return outputs
+
+    def close(self) -> None:
+        pass
+
+
+def test_results_and_displays_have_whatever_planes_and_heads_a_model_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(infer, "TritonTransport", Detector)
+    monkeypatch.setattr(infer, "default_endpoint", lambda protocol: "localhost")
+    events = write(tmp_path / "a.h5", 4, newer=True)
+    out, displays = tmp_path / "r.h5", tmp_path / "png"
+    assert infer.main([str(events), "--out", str(out), "--display", str(displays)]) == 0
+    with h5py.File(out) as file:
+        hits = file["hit_table"]
+        assert file.attrs["planes"] == "u,v,w,z"
+        assert hits["local_plane"][:, 0].tolist() == [0, 1, 2, 3] * 3
+        assert hits["semantic_label"][:, 0].tolist() == [0, 1] * 6
+        assert hits["x_position"][:, 2].tolist() == list(range(12))
+        assert (hits["x_i"].dtype, hits["x_i"][3, 0]) == (np.int32, 2)
+        assert "filter_score" not in hits
+        assert file["event_table/n_evt"][:, 0].tolist() == [7]
+    assert len(list(displays.iterdir())) == 1

@@ -1,0 +1,335 @@
+"""Reading events: pynuml's layout, pandas' layouts, and files that are wrong."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from deploy.events import files as events_module
+from deploy.events import grouping
+from deploy.events.files import EventFile
+from deploy.events.tables import EventFileError, pickled_names
+from deploy.triton.contract import INPUTS
+
+DATA = Path(__file__).parent / "data"
+HIT_COLUMNS = [n.removeprefix("hit_table_") for n in INPUTS if n.startswith("hit_table_")]
+SPACEPOINT_COLUMNS = [
+    n.removeprefix("spacepoint_table_") for n in INPUTS if n.startswith("spacepoint_table_")
+]
+POSITION = {f"spacepoint_table_position_{axis}": "FP32" for axis in "xyz"}
+Columns = dict[str, NDArray[Any]]
+EventId = tuple[int, int, int]
+
+
+def make_event(hits: int, spacepoints: int, seed: int = 0) -> tuple[Columns, Columns]:
+    """Columns of one event, by pynuml's names, as the file holds them."""
+    rng = np.random.default_rng(seed)
+    return (
+        {
+            "hit_id": rng.permutation(hits).astype(np.int32),
+            "local_plane": rng.integers(0, 3, hits).astype(np.int32),
+            "local_time": rng.uniform(0, 6400, hits).astype(np.float32),
+            "local_wire": rng.integers(0, 3456, hits).astype(np.int32),
+            "integral": rng.uniform(0, 500, hits).astype(np.float32),
+            "rms": rng.uniform(0, 9, hits).astype(np.float32),
+        },
+        {
+            "spacepoint_id": np.arange(spacepoints, dtype=np.int32),
+            "hit_id": rng.integers(-1, max(hits, 1), (spacepoints, 3)).astype(np.int32),
+        },
+    )
+
+
+def write_pynuml(
+    path: Path,
+    events: Sequence[tuple[EventId, Columns, Columns]],
+    *,
+    order: NDArray[np.int64] | None = None,
+    sequence: bool = True,
+    ids: bool = True,
+    event_table: bool = True,
+) -> None:
+    """Write events as pynuml's HDF5 maker does; ``order`` permutes the rows of hits."""
+    with h5py.File(path, "w") as file:
+        for name, tables in (
+            ("hit_table", [hits for _, hits, _ in events]),
+            ("spacepoint_table", [spacepoints for _, _, spacepoints in events]),
+        ):
+            counts = [len(next(iter(t.values()))) for t in tables]
+            rows: NDArray[np.int64] = np.arange(sum(counts))
+            rows = order if order is not None and name == "hit_table" else rows
+            for column in tables[0]:
+                values = np.concatenate([t[column] for t in tables])
+                file[f"{name}/{column}"] = (values if values.ndim == 2 else values[:, None])[rows]
+            if ids:
+                repeated = np.repeat(np.array([e[0] for e in events], np.int32), counts, axis=0)
+                file[f"{name}/event_id"] = repeated[rows]
+            if sequence:
+                pairs = [(i, n) for i, n in enumerate(counts) if n]
+                file[f"{name}/event_id.seq_cnt"] = np.array(pairs, np.int64).reshape(-1, 2)
+        if event_table:
+            file["event_table/event_id"] = np.array([e[0] for e in events], dtype=np.int32)
+
+
+def read_all(path: Path) -> list[tuple[EventId, dict[str, list[float]]]]:
+    with EventFile(path) as file:
+        return [
+            (event.event_id, {k: v.tolist() for k, v in event.tensors.items()})
+            for event in map(file.read, range(len(file)))
+        ]
+
+
+def expected(event_id: EventId, hits: Columns, spacepoints: Columns) -> Any:
+    tensors = {f"hit_table_{k}": v.tolist() for k, v in hits.items()}
+    tensors["spacepoint_table_spacepoint_id"] = spacepoints["spacepoint_id"].tolist()
+    for i, plane in enumerate("uvy"):
+        tensors[f"spacepoint_table_hit_id_{plane}"] = spacepoints["hit_id"][:, i].tolist()
+    return event_id, tensors
+
+
+# A test writes over its file, so one folder serves all its examples.
+with_files = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+event_sizes = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6)), min_size=1, max_size=6)
+
+
+@with_files
+@given(event_sizes, st.booleans())
+def test_what_was_written_is_read(
+    tmp_path: Path, sizes: list[tuple[int, int]], sequence: bool
+) -> None:
+    events = [((7, 1, i), *make_event(h, s, i)) for i, (h, s) in enumerate(sizes)]
+    write_pynuml(tmp_path / "a.h5", events, sequence=sequence)
+    assert read_all(tmp_path / "a.h5") == [expected(*e) for e in events]
+
+
+@with_files
+@given(event_sizes, st.randoms(use_true_random=False), st.sampled_from([3, 1 << 20]))
+def test_interleaved_rows_go_to_their_events_in_file_order(
+    tmp_path: Path, sizes: list[tuple[int, int]], random: Any, chunk: int
+) -> None:
+    events = [((7, 1, i), *make_event(h, s, i)) for i, (h, s) in enumerate(sizes)]
+    owners = np.repeat(np.arange(len(sizes)), [h for h, _ in sizes])
+    order = np.array(random.sample(range(len(owners)), len(owners)), dtype=np.int64)
+    # Its counts still add up; only event_id tells that the rows are not in blocks.
+    write_pynuml(tmp_path / "a.h5", events, order=order, sequence=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grouping, "_CHUNK_ROWS", chunk)
+        patch.setattr(events_module, "_GAP_ROWS", chunk)
+        got = read_all(tmp_path / "a.h5")
+    for i, (event_id, hits, spacepoints) in enumerate(events):
+        first = int(np.flatnonzero(owners == i)[0]) if (owners == i).any() else 0
+        rows = order[owners[order] == i] - first
+        shuffled = {name: column[rows] for name, column in hits.items()}
+        assert got[i] == expected(event_id, shuffled, spacepoints)
+
+
+def test_the_index_tells_events_with_the_same_id_apart(tmp_path: Path) -> None:
+    events = [((1, 1, 1), *make_event(4, 2, 0)), ((1, 1, 1), *make_event(5, 1, 1))]
+    write_pynuml(tmp_path / "a.h5", events)
+    assert read_all(tmp_path / "a.h5") == [expected(*e) for e in events]
+
+
+def test_an_index_that_contradicts_the_ids_is_not_believed(tmp_path: Path) -> None:
+    events = [((1, 1, i), *make_event(4, 2, i)) for i in range(2)]
+    write_pynuml(tmp_path / "a.h5", events)
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        file["hit_table/event_id.seq_cnt"][...] = [[0, 3], [1, 5]]
+    assert read_all(tmp_path / "a.h5") == [expected(*e) for e in events]
+
+
+def test_the_index_serves_where_tables_have_no_ids(tmp_path: Path) -> None:
+    events = [((1, 1, i), *make_event(3 * i, 2, i)) for i in range(3)]
+    write_pynuml(tmp_path / "a.h5", events, ids=False)
+    assert read_all(tmp_path / "a.h5") == [expected(*e) for e in events]
+
+
+def test_a_wrong_index_without_ids_is_an_error(tmp_path: Path) -> None:
+    write_pynuml(tmp_path / "a.h5", [((1, 1, 1), *make_event(4, 2))], ids=False)
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        file["hit_table/event_id.seq_cnt"][...] = [[0, 3]]
+    with pytest.raises(EventFileError, match=r"a\.h5: hit_table/event_id\.seq_cnt contradicts"):
+        EventFile(tmp_path / "a.h5")
+
+
+def test_an_event_without_hits_is_an_event(tmp_path: Path) -> None:
+    events = [((1, 1, 1), *make_event(0, 0)), ((1, 1, 2), *make_event(2, 0))]
+    write_pynuml(tmp_path / "a.h5", events)
+    with EventFile(tmp_path / "a.h5") as file:
+        assert [file.read(i).hits for i in range(2)] == [0, 2]
+
+
+def test_a_file_without_any_event_id_is_one_event(tmp_path: Path) -> None:
+    write_pynuml(
+        tmp_path / "a.h5",
+        [((9, 9, 9), *make_event(3, 1))],
+        ids=False,
+        sequence=False,
+        event_table=False,
+    )
+    assert [e for e, _ in read_all(tmp_path / "a.h5")] == [(0, 0, 0)]
+
+
+def test_flat_columns_with_run_subrun_and_event_are_read(tmp_path: Path) -> None:
+    hits, spacepoints = make_event(4, 2)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, values in hits.items():
+            file[f"hit_table/{name}"] = values
+        file["spacepoint_table/spacepoint_id"] = spacepoints["spacepoint_id"]
+        for i, plane in enumerate("uvy"):
+            file[f"spacepoint_table/hit_id_{plane}"] = spacepoints["hit_id"][:, i].astype(float)
+        for table, rows in (("hit_table", 4), ("spacepoint_table", 2)):
+            for i, key in enumerate(("run", "subrun", "event")):
+                file[f"{table}/{key}"] = np.full(rows, 5 + i)
+    assert read_all(tmp_path / "a.h5") == [expected((5, 6, 7), hits, spacepoints)]
+
+
+def test_a_compound_dataset_is_a_table(tmp_path: Path) -> None:
+    hits, spacepoints = make_event(4, 2)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, columns in (("hit_table", hits), ("spacepoint_table", spacepoints)):
+            fields = [(k, v.dtype, v.shape[1:]) for k, v in columns.items()]
+            rows = np.empty(len(next(iter(columns.values()))), dtype=fields)
+            for key, values in columns.items():
+                rows[key] = values
+            file[name] = rows
+    assert read_all(tmp_path / "a.h5") == [expected((0, 0, 0), hits, spacepoints)]
+
+
+@pytest.mark.parametrize("name", ["fixed_multiindex", "table_multiindex", "table_data_columns"])
+def test_pandas_tables_of_two_events_are_read(name: str) -> None:
+    got = read_all(DATA / f"pandas_{name}.h5")
+    assert [e for e, _ in got] == [(1, 2, 3), (1, 2, 4)]
+    assert got[0][1]["hit_table_local_time"] == [100, 200, 300]
+    assert got[1][1]["hit_table_local_wire"] == [40, 50, 60]
+    assert got[0][1]["spacepoint_table_hit_id_u"] == [0]
+    assert got[1][1]["spacepoint_table_hit_id_y"] == [-1, 5]
+
+
+@pytest.mark.parametrize(
+    "name", ["fixed_one_event", "fixed_no_spacepoints", "table_no_spacepoints"]
+)
+def test_pandas_tables_without_ids_are_one_event(name: str) -> None:
+    ((event_id, tensors),) = read_all(DATA / f"pandas_{name}.h5")
+    assert event_id == (0, 0, 0)
+    assert tensors["hit_table_hit_id"] == [0, 1, 2, 3, 4, 5]
+    assert tensors["hit_table_integral"] == [1, 2, 3, 4, 5, 6]
+    none = "no_spacepoints" in name
+    assert tensors["spacepoint_table_hit_id_v"] == ([] if none else [1, 4, 4])
+
+
+def test_the_real_event_is_read(real_data: Path) -> None:
+    with EventFile(real_data / "uboone_event_189hits.h5", {**INPUTS, **POSITION}) as file:
+        assert file.event_ids == ((7010, 1705, 85251),)
+        event = file.read(0)
+    assert event.hits == 189
+    assert len(event.tensors["spacepoint_table_hit_id_u"]) == 72
+    for name, datatype in {**INPUTS, **POSITION}.items():
+        assert event.tensors[name].dtype == (np.float32 if datatype == "FP32" else np.int32)
+        assert len(event.tensors[name]) == (72 if name.startswith("spacepoint") else 189)
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("hit_table", c) for c in HIT_COLUMNS]
+    + [("spacepoint_table", "spacepoint_id"), ("spacepoint_table", "hit_id")],
+)
+def test_a_missing_column_is_named(tmp_path: Path, table: str, column: str) -> None:
+    write_pynuml(tmp_path / "a.h5", [((1, 1, 1), *make_event(4, 2))])
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        del file[f"{table}/{column}"]
+    shown = "hit_id_u" if (table, column) == ("spacepoint_table", "hit_id") else column
+    with pytest.raises(EventFileError, match=rf"a\.h5: {table} has no column {shown}\b"):
+        EventFile(tmp_path / "a.h5")
+
+
+@with_files
+@given(st.sampled_from([*HIT_COLUMNS, *SPACEPOINT_COLUMNS, "event"]), st.integers(-3, 3))
+def test_a_column_of_another_length_is_named(tmp_path: Path, column: str, more: int) -> None:
+    if more == 0 or column in ("hit_id", "spacepoint_id"):
+        return  # the columns that the others are compared with
+    table = "spacepoint_table" if column in SPACEPOINT_COLUMNS else "hit_table"
+    stored = "hit_id" if table == "spacepoint_table" else column
+    stored = "event_id" if column == "event" else stored
+    write_pynuml(tmp_path / "a.h5", [((1, 1, 1), *make_event(8, 8))])
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        values = file[f"{table}/{stored}"][()]
+        del file[f"{table}/{stored}"]
+        file[f"{table}/{stored}"] = np.resize(values, (8 + more, values.shape[1]))
+    with pytest.raises(EventFileError) as caught:
+        EventFile(tmp_path / "a.h5")
+    assert re.search(rf"a\.h5: {table}.*\b{8 + more} rows", caught.value.cause)
+    assert "\n" not in caught.value.cause
+
+
+@pytest.mark.parametrize("table", ["hit_table", "spacepoint_table"])
+def test_a_missing_table_is_named(tmp_path: Path, table: str) -> None:
+    write_pynuml(tmp_path / "a.h5", [((1, 1, 1), *make_event(4, 2))])
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        del file[table]
+    with pytest.raises(EventFileError, match=rf"a\.h5: no {table} in it"):
+        EventFile(tmp_path / "a.h5")
+
+
+def test_what_is_no_hdf5_file_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.h5").write_text("not a table")
+    with pytest.raises(EventFileError, match=r"a\.h5: not an HDF5 file"):
+        EventFile(tmp_path / "a.h5")
+    with pytest.raises(EventFileError, match=r"b\.h5: no such file"):
+        EventFile(tmp_path / "b.h5")
+
+
+def test_a_truncated_file_is_one_line(tmp_path: Path) -> None:
+    write_pynuml(tmp_path / "a.h5", [((1, 1, 1), *make_event(400, 20))])
+    data = (tmp_path / "a.h5").read_bytes()
+    (tmp_path / "a.h5").write_bytes(data[: len(data) // 2])
+    with pytest.raises(EventFileError, match=r"a\.h5: .*truncated") as caught:
+        EventFile(tmp_path / "a.h5")
+    assert "\n" not in caught.value.cause
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1.5, 3e9])
+def test_a_value_that_is_no_int32_fails_that_event_only(tmp_path: Path, value: float) -> None:
+    events = [((1, 1, i), *make_event(4, 1, i)) for i in range(2)]
+    events[1][1]["local_wire"] = np.array([1.0, 2.0, value, 4.0])
+    events[0][1]["local_wire"] = np.array([1.0, 2.0, 3.0, 4.0])
+    write_pynuml(tmp_path / "a.h5", events)
+    with EventFile(tmp_path / "a.h5") as file:
+        assert file.read(0).tensors["hit_table_local_wire"].tolist() == [1, 2, 3, 4]
+        with pytest.raises(EventFileError, match=r"a\.h5: hit_table/local_wire row 2 of the event"):
+            file.read(1)
+
+
+def test_a_missing_spacepoint_hit_means_no_hit(tmp_path: Path) -> None:
+    hits, spacepoints = make_event(4, 2)
+    spacepoints["hit_id"] = np.array([[0, np.nan, 1], [2, 3, np.nan]])
+    write_pynuml(tmp_path / "a.h5", [((1, 1, 1), hits, spacepoints)])
+    ((_, tensors),) = read_all(tmp_path / "a.h5")
+    assert tensors["spacepoint_table_hit_id_v"] == [-1, 3]
+    assert tensors["spacepoint_table_hit_id_y"] == [1, -1]
+
+
+class _Hostile:
+    def __reduce__(self) -> Any:
+        return (os.system, ("false",))
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_column_names_are_read_without_unpickling(protocol: int) -> None:
+    assert pickled_names(pickle.dumps(["a", "b"], protocol), "x") == ("a", "b")
+    with pytest.raises(EventFileError, match="x: its column names"):
+        pickled_names(pickle.dumps(["a", _Hostile()], protocol), "x")
+    with pytest.raises(EventFileError, match="x: its column names"):
+        pickled_names(pickle.dumps(["a"], protocol)[:-1], "x")

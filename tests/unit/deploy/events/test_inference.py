@@ -1,0 +1,297 @@
+"""Sending events. The transport is a fake; a real Triton is met in tests/integration."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from deploy.client.transport import ServedModel
+from deploy.events.answers import AnswerError, assemble, probabilities
+from deploy.events.files import EventTensors
+from deploy.events.inference import Answer, Failure, ServerLostError, infer
+from deploy.host.errors import RequestError, ServerAwayError
+from deploy.triton.contract import INPUTS
+
+MODEL = ServedModel("nugraph3", INPUTS, (), {})
+UVY = ("u", "v", "y")
+QUICK = 0.3
+
+
+def make_event(number: int, hits: int = 6) -> EventTensors:
+    tensors: dict[str, NDArray[Any]] = {
+        "hit_table_hit_id": np.arange(hits, dtype=np.int32),
+        "hit_table_local_plane": (np.arange(hits) % 3).astype(np.int32),
+    }
+    return EventTensors((1, 1, number), "a.h5", MappingProxyType(tensors))
+
+
+def outputs_for(tensors: Mapping[str, NDArray[Any]], classes: int = 7) -> dict[str, Any]:
+    """Answers that follow from the hit ids alone."""
+    outputs: dict[str, Any] = {}
+    for i, plane in enumerate("uvy"):
+        ids = tensors["hit_table_hit_id"][tensors["hit_table_local_plane"] == i]
+        outputs[f"x_semantic_{plane}"] = np.eye(classes, dtype=np.float32)[ids % classes]
+        outputs[f"x_filter_{plane}"] = (ids / 10).astype(np.float32)
+    return outputs
+
+
+class FakeTransport:
+    """Stands in for a server: calls ``behave`` for each request."""
+
+    def __init__(self, behave: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
+        self.behave = behave
+        self.closed = False
+
+    def describe(self, model: str) -> ServedModel:
+        return MODEL
+
+    def infer(self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        return self.behave(tensors)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def numbers(outcomes: list[Answer | Failure]) -> list[tuple[int, bool]]:
+    found = []
+    for outcome in outcomes:
+        event_id = (
+            outcome.event_id if isinstance(outcome, Failure) else outcome.labels.event.event_id
+        )
+        assert event_id is not None
+        found.append((event_id[2], isinstance(outcome, Answer)))
+    return found
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 16])
+def test_answers_come_in_the_order_of_the_events(concurrency: int) -> None:
+    def slow_for_some(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        time.sleep(0.002 * (len(tensors["hit_table_hit_id"]) % 4))
+        return outputs_for(tensors)
+
+    events = [make_event(i, hits=i) for i in range(20)]
+    outcomes = list(
+        infer(events, MODEL, lambda: FakeTransport(slow_for_some), concurrency=concurrency)
+    )
+    assert numbers(outcomes) == [(i, True) for i in range(20)]
+
+
+def test_no_more_requests_are_under_way_than_asked_for_and_events_are_read_late() -> None:
+    lock, now, most, read = threading.Lock(), 0, 0, 0
+
+    def count(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.003)
+        with lock:
+            now -= 1
+        return outputs_for(tensors)
+
+    def events() -> Any:
+        nonlocal read
+        for i in range(40):
+            read += 1
+            yield make_event(i)
+
+    outcomes = infer(events(), MODEL, lambda: FakeTransport(count), concurrency=3)
+    next(outcomes)
+    assert read <= 7
+    assert len(list(outcomes)) == 39
+    assert 1 < most <= 3
+
+
+def test_a_bad_event_fails_alone_with_its_reason() -> None:
+    def refuse_the_third(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        if len(tensors["hit_table_hit_id"]) == 3:
+            raise RequestError("hit_table/integral row 1 is 2e+06: above 1e6")
+        return outputs_for(tensors)
+
+    events = [make_event(i, hits=i) for i in range(6)]
+    outcomes = list(infer(events, MODEL, lambda: FakeTransport(refuse_the_third)))
+    assert numbers(outcomes) == [(i, i != 3) for i in range(6)]
+    assert outcomes[3] == Failure((1, 1, 3), "a.h5", "hit_table/integral row 1 is 2e+06: above 1e6")
+
+
+def test_an_event_that_could_not_be_read_keeps_its_place() -> None:
+    unreadable = Failure((1, 1, 1), "a.h5", "damaged")
+    events: list[EventTensors | Failure] = [make_event(0), unreadable, make_event(2)]
+    outcomes = list(infer(events, MODEL, lambda: FakeTransport(outputs_for)))
+    assert numbers(outcomes) == [(0, True), (1, False), (2, True)]
+
+
+def test_a_server_that_comes_back_is_waited_for() -> None:
+    back = time.monotonic() + 0.1
+
+    def away_at_first(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        if time.monotonic() < back:
+            raise ServerAwayError("connection refused")
+        return outputs_for(tensors)
+
+    events = [make_event(i) for i in range(8)]
+    outcomes = list(infer(events, MODEL, lambda: FakeTransport(away_at_first), patience=QUICK))
+    assert numbers(outcomes) == [(i, True) for i in range(8)]
+    assert sum(o.retries for o in outcomes if isinstance(o, Answer)) >= 4
+
+
+def test_a_server_that_stays_away_ends_the_run_after_its_budget() -> None:
+    def away_from_the_third_on(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        if len(tensors["hit_table_hit_id"]) >= 3:
+            raise ServerAwayError("http://localhost:8000: connection refused")
+        return outputs_for(tensors)
+
+    events = [make_event(i, hits=i) for i in range(1000)]
+    outcomes: list[Answer | Failure] = []
+    started = time.monotonic()
+    run = infer(events, MODEL, lambda: FakeTransport(away_from_the_third_on), patience=QUICK)
+    with pytest.raises(ServerLostError, match=r"unreachable for 0\.3 s: http.* refused"):
+        outcomes.extend(run)
+    assert time.monotonic() - started < 3
+    assert numbers(outcomes) == [(0, True), (1, True), (2, True), (3, False)]
+
+
+def test_an_event_that_kills_its_server_each_time_does_not_end_the_run() -> None:
+    def deadly(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        if len(tensors["hit_table_hit_id"]) == 2:
+            raise ServerAwayError("Stub process 'nugraph3_0_0' is not healthy.")
+        return outputs_for(tensors)
+
+    events = [make_event(i, hits=i) for i in range(6)]
+    outcomes = list(
+        infer(events, MODEL, lambda: FakeTransport(deadly), concurrency=1, patience=QUICK)
+    )
+    assert numbers(outcomes) == [(i, i != 2) for i in range(6)]
+
+
+def test_every_connection_is_closed() -> None:
+    opened: list[FakeTransport] = []
+
+    def connect() -> FakeTransport:
+        opened.append(FakeTransport(outputs_for))
+        return opened[-1]
+
+    assert len(list(infer([make_event(i) for i in range(9)], MODEL, connect))) == 9
+    assert opened
+    assert all(t.closed for t in opened)
+
+
+def test_an_unforeseen_error_reaches_the_caller() -> None:
+    def broken(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        list(infer([make_event(0)], MODEL, lambda: FakeTransport(broken)))
+
+
+def test_a_stop_ends_the_run_while_a_request_is_under_way() -> None:
+    stop = threading.Event()
+
+    def slow(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        if len(tensors["hit_table_hit_id"]) == 2:
+            stop.set()
+            time.sleep(0.5)
+        return outputs_for(tensors)
+
+    events = [make_event(i, hits=i) for i in range(50)]
+    outcomes = list(infer(events, MODEL, lambda: FakeTransport(slow), concurrency=1, stop=stop))
+    assert len(outcomes) <= 2
+
+
+def test_scores_go_back_to_the_order_of_the_hits() -> None:
+    event = make_event(0, hits=10)
+    labels = assemble(event, outputs_for(event.tensors), UVY)
+    assert labels.label.tolist() == [i % 7 for i in range(10)]
+    assert np.allclose(labels.hits["x_filter"], np.arange(10) / 10)
+    assert labels.noise.tolist() == [i < 5 for i in range(10)]
+    assert labels.event_scores is None
+
+
+def test_an_event_without_hits_has_an_empty_answer() -> None:
+    event = make_event(0, hits=0)
+    labels = assemble(event, outputs_for(event.tensors), UVY)
+    assert labels.hits["x_semantic"].shape == (0, 7)
+    assert labels.label.shape == labels.score.shape == labels.noise.shape == (0,)
+
+
+def _without_a_row(outputs: dict[str, Any]) -> None:
+    outputs["x_semantic_v"] = outputs["x_semantic_v"][:-1]
+
+
+def _without_values(outputs: dict[str, Any]) -> None:
+    outputs["x_filter_y"] = np.empty(0, dtype=np.float32)
+
+
+def _with_nan(outputs: dict[str, Any]) -> None:
+    outputs["x_semantic_u"][0, 0] = np.nan
+
+
+def _with_other_classes(outputs: dict[str, Any]) -> None:
+    outputs["x_semantic_y"] = outputs["x_semantic_y"][:, :5]
+
+
+def _without_filter(outputs: dict[str, Any]) -> None:
+    del outputs["x_filter_u"]
+
+
+def test_any_output_of_any_planes_goes_back_to_the_hits() -> None:
+    event = make_event(0, hits=10)
+    plane = event.tensors["hit_table_local_plane"]
+    of_hits = {
+        "x_position": np.arange(30, dtype=np.float32).reshape(10, 3),
+        "x_i": np.arange(10, dtype=np.int32) - 1,
+        "of": np.linspace(0, 1, 10, dtype=np.float32),
+    }
+    outputs: dict[str, NDArray[Any]] = {
+        f"{name}_{p}": values[plane == i]
+        for name, values in of_hits.items()
+        for i, p in enumerate(("x", "ind", "z"))
+    }
+    labels = assemble(event, {**outputs, "n_evt": np.float32([[4]])}, ("x", "ind", "z"))
+    assert labels.hits.keys() == of_hits.keys()
+    for name, values in of_hits.items():
+        assert labels.hits[name].dtype == values.dtype
+        np.testing.assert_array_equal(labels.hits[name], values)
+    assert labels.whole["n_evt"].tolist() == [4]
+    assert (labels.classes, labels.label.sum(), labels.noise.sum()) == (0, 0, 0)
+
+
+def test_an_answer_about_other_things_is_an_error() -> None:
+    with pytest.raises(AnswerError, match="nothing for the event's hits"):
+        assemble(make_event(0), {"scores": np.zeros((6, 2))}, UVY)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (_without_a_row, r"x_semantic_v with shape \[1, 7\] for 2 hits"),
+        (_without_values, r"x_filter_y with shape \[0\] for 2 hits"),
+        (_with_nan, "NaN or infinity in x_semantic_u"),
+        (_with_other_classes, "x_semantic with 5 columns for plane y, 7 for plane u"),
+        (_without_filter, "no x_filter_u"),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_an_error(
+    spoil: Callable[[dict[str, Any]], None], says: str
+) -> None:
+    event = make_event(0)
+    outputs = outputs_for(event.tensors)
+    spoil(outputs)
+    with pytest.raises(AnswerError, match=says):
+        assemble(event, outputs, UVY)
+
+
+def test_logits_become_probabilities_and_probabilities_stay() -> None:
+    given = np.array([[0.25, 0.75]], dtype=np.float32)
+    assert probabilities(given) is given
+    logits = np.array([[2000.0, 2000.0], [-5.0, 5.0]], dtype=np.float32)
+    found = probabilities(logits)
+    assert np.allclose(found.sum(axis=1), 1)
+    assert np.allclose(found[0], 0.5)

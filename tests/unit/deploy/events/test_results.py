@@ -1,0 +1,134 @@
+"""The results file."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from types import MappingProxyType
+
+import h5py
+import numpy as np
+import pytest
+
+from deploy.client.transport import ServedModel
+from deploy.events.answers import Labels
+from deploy.events.files import EventTensors
+from deploy.events.inference import Answer, Failure
+from deploy.events.results import ResultsWriter
+from deploy.host.errors import KitError
+
+MODEL = ServedModel(
+    "nugraph3", {}, (), {"semantic_classes": "a,b,c,d,e,f,g", "event_classes": "p,q"}
+)
+URL = "http://localhost:8000"
+
+
+def make_answer(number: int, hits: int, *, classes: int = 7, event: bool = True) -> Answer:
+    rng = np.random.default_rng(number)
+    tensors = {
+        "hit_table_hit_id": rng.permutation(hits).astype(np.int32),
+        "hit_table_local_plane": rng.integers(0, 3, hits).astype(np.int32),
+    }
+    scores = rng.random((hits, classes)).astype(np.float32) + np.float32(1e-3)
+    labels = Labels(
+        EventTensors((1, 2, number), f"file{number % 2}.h5", MappingProxyType(tensors)),
+        ("u", "v", "y"),
+        {
+            "x_semantic": scores / scores.sum(axis=1, keepdims=True),
+            "x_filter": rng.random(hits).astype(np.float32),
+        },
+        {"e_evt": np.float32([0.2, 0.8]), "v_evt": np.float32([1, 2, 3])} if event else {},
+    )
+    return Answer(labels, 0.01, 0)
+
+
+def write(path: Path, answers: list[Answer]) -> None:
+    with ResultsWriter(path, MODEL, URL) as writer:
+        for answer in answers:
+            writer.add(answer)
+        writer.complete = True
+
+
+def test_labels_and_scores_are_found_by_event_and_hit_id(tmp_path: Path) -> None:
+    answers = [make_answer(0, 5), make_answer(1, 0), make_answer(2, 3000)]
+    write(tmp_path / "r.h5", answers)
+    with h5py.File(tmp_path / "r.h5") as file:
+        hits = file["hit_table"]
+        for answer in answers:
+            labels = answer.labels
+            rows = (hits["event_id"][()] == labels.event.event_id).all(axis=1)
+            ids = labels.event.tensors["hit_table_hit_id"]
+            assert hits["hit_id"][rows][:, 0].tolist() == ids.tolist()
+            assert np.array_equal(hits["x_semantic"][rows], labels.hits["x_semantic"])
+            assert np.array_equal(hits["filter_score"][rows][:, 0], labels.hits["x_filter"])
+            assert np.array_equal(hits["semantic_label"][rows][:, 0], labels.label)
+            assert np.allclose(
+                hits["semantic_score"][rows][:, 0], labels.hits["x_semantic"].max(axis=1)
+            )
+        assert hits["event_id.seq_cnt"][()].tolist() == [[0, 5], [2, 3000]]
+        assert file["event_table/event_id"][:, 2].tolist() == [0, 1, 2]
+        assert file["event_table/event_label"][:, 0].tolist() == [1, 1, 1]
+        assert file["event_table/source_file"][:, 0].tolist() == [0, 1, 0]
+        assert file["source_files"].asstr()[()].tolist() == ["file0.h5", "file1.h5"]
+        assert file.attrs["semantic_classes"] == "a,b,c,d,e,f,g"
+        assert file.attrs["event_classes"] == "p,q"
+        assert file.attrs["complete"]
+    # Nothing of the space that was claimed ahead stays in the file.
+    assert (tmp_path / "r.h5").stat().st_size < 400_000
+    assert [p.name for p in tmp_path.iterdir()] == ["r.h5"]
+
+
+def test_a_model_without_event_head_has_no_event_columns(tmp_path: Path) -> None:
+    write(tmp_path / "r.h5", [make_answer(0, 4, classes=5, event=False)])
+    with h5py.File(tmp_path / "r.h5") as file:
+        assert "e_evt" not in file["event_table"]
+        assert file.attrs["semantic_classes"] == "class_0,class_1,class_2,class_3,class_4"
+
+
+def test_failures_are_kept_with_their_reasons(tmp_path: Path) -> None:
+    with ResultsWriter(tmp_path / "r.h5", MODEL, URL) as writer:
+        writer.fail(Failure((1, 2, 3), "a.h5", "integral above 1e6"))
+        writer.fail(Failure(None, "b.h5", "no such file"))
+    with h5py.File(tmp_path / "r.h5") as file:
+        assert file["failed_table/event_id"][()].tolist() == [[1, 2, 3], [-1, -1, -1]]
+        reasons = file["failed_table/reason"].asstr()[:, 0].tolist()
+        assert reasons == ["integral above 1e6", "no such file"]
+        assert not file.attrs["complete"]
+
+
+def test_another_class_count_is_an_error_and_keeps_the_file_that_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "r.h5"
+    path.write_text("old")
+    answers = [make_answer(0, 4), make_answer(1, 4, classes=5)]
+    with pytest.raises(KitError, match="x_semantic has 5 values for event"):
+        write(path, answers)
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["r.h5"]
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    # A limit on file sizes stands in for a full disk; both make the reservation fail.
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9 << 20, hard))
+    try:
+        with pytest.raises(KitError, match=r"r\.h5 cannot be written: File too large"):
+            write(tmp_path / "r.h5", [make_answer(i, 30_000) for i in range(20)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_discarded_leaves_nothing_and_keeps_the_file_that_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "r.h5"
+    path.write_text("old")
+    with ResultsWriter(path, MODEL, URL) as writer:
+        writer.fail(Failure(None, "b.h5", "no such file"))
+        writer.discard()
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["r.h5"]
+
+
+def test_a_path_through_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with pytest.raises(KitError, match=r"r\.h5 cannot be written"):
+        write(tmp_path / "a" / "r.h5", [])

@@ -1,0 +1,91 @@
+"""What is shown is what was said."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.host.console import Console
+from deploy.host.errors import KitError
+from deploy.host.paths import CHECKOUT
+
+ODD = "--publish=127.0.0.1:1234:8000 a :100: b [red]\tc\a\r"
+
+
+def test_a_line_that_is_piped_is_what_was_said(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    Console().line(ODD)
+    assert capsysbinary.readouterr().out == f"{ODD}\n".encode()
+
+
+def test_a_log_s_line_that_is_piped_keeps_every_byte(
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    Console().log_line(bytes(range(256)).replace(b"\n", b""))
+    assert capsysbinary.readouterr().out == bytes(range(256)).replace(b"\n", b"") + b"\n"
+
+
+def test_progress_errors_and_tables_have_no_emoji(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console()
+    console.say("a :100: b")
+    with console.step("c :100:") as say:
+        say("d :100:")
+    console.error(KitError("e :100:", "f :100:\tg"))
+    console.table("h :100:", ("i :100:",), [("j :100:",)])
+    shown = capsys.readouterr()
+    assert shown.err.splitlines()[:3] == ["a :100: b", "c :100: ...", "  d :100:"]
+    assert shown.err.splitlines()[4:] == ["error: e :100:", "  try: f :100:\tg"]
+    assert shown.out == "h :100:\n  i :100:\n  j :100:\n"
+
+
+def test_on_a_terminal_what_would_steer_it_is_shown_escaped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    console = Console()
+    console.line(ODD)
+    console.line("\x1b[2J\u202e\x85é→")
+    console.log_line(b"\x1b[2J\xff\xc3\xa9\t:100:")
+    assert capsys.readouterr().out.split("\n") == [
+        r"--publish=127.0.0.1:1234:8000 a :100: b [red]" + "\t" + r"c\x07\r",
+        r"\x1b[2J\u202e\x85é→",
+        r"\x1b[2J\xffé" + "\t:100:",
+        "",
+    ]
+
+
+def test_json_alone_is_shown_in_json_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console("json")
+    console.line("a")
+    console.log_line(b"b")
+    assert capsys.readouterr().out == ""
+
+
+def _logs(home: Path, content: bytes, *flags: str, **more: object) -> subprocess.CompletedProcess:
+    log = home / ".local/state/numlkit/deployments/numl/server.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_bytes(content)
+    command = [sys.executable, "deploy/logs.py", *flags]
+    variables = {"HOME": str(home), "PATH": "/usr/bin:/bin", "TERM": "xterm"}
+    return subprocess.run(command, cwd=CHECKOUT, env=variables, check=True, **more)  # type: ignore[call-overload]
+
+
+def test_a_log_is_shown_byte_by_byte(tmp_path: Path) -> None:
+    content = b"a :100: b\r\n\ttab\x07\x0c\xe2\x80\xa8\xff\nlast without an end"
+    done = _logs(tmp_path, content, capture_output=True)
+    assert done.stdout == content + b"\n"
+    assert _logs(tmp_path, content, "--tail", "1", capture_output=True).stdout == (
+        b"last without an end\n"
+    )
+
+
+def test_a_log_on_a_terminal_cannot_steer_it(tmp_path: Path) -> None:
+    main, side = pty.openpty()
+    _logs(tmp_path, b"a\rb :100:\x1b[2J\n", stdout=side)
+    os.close(side)
+    assert os.read(main, 1000) == rb"a\rb :100:\x1b[2J" + b"\r\n"
+    os.close(main)

@@ -1,0 +1,130 @@
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from deploy.host.files import (
+    built_folder,
+    digest_of,
+    locked,
+    sha256_of,
+    unless_locked,
+    work_folder,
+    write_atomically,
+)
+
+
+def test_a_folder_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+
+    def fail_half_way() -> None:
+        with built_folder(target) as folder:
+            (folder / "half").write_text("x")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_half_way()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_replaces_the_one_before_and_clears_interrupted_builds(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "old").write_text("x")
+    (tmp_path / ".out.abc.partial").mkdir()
+    with built_folder(target) as folder:
+        (folder / "new").write_text("x")
+    assert [p.name for p in target.iterdir()] == ["new"]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_nothing_is_left_of_a_build_that_ends_early(tmp_path: Path) -> None:
+    out = tmp_path / "dist" / "numl.sif"
+
+    def interrupted() -> None:
+        with work_folder(out) as scratch:
+            (scratch / "closed").mkdir(mode=0o500)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(out.parent.iterdir()) == []
+
+
+def test_what_a_killed_build_left_is_removed_and_other_files_stay(tmp_path: Path) -> None:
+    (tmp_path / ".numl[1].sif.abc.partial").mkdir()
+    (tmp_path / ".other.sif.abc.partial").mkdir()
+    (tmp_path / "numl[1].sif").write_text("older")
+    with work_folder(tmp_path / "numl[1].sif"):
+        assert not (tmp_path / ".numl[1].sif.abc.partial").exists()
+    assert {p.name for p in tmp_path.iterdir()} == {"numl[1].sif", ".other.sif.abc.partial"}
+
+
+def test_a_text_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_atomically(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "\ud800")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_the_digest_depends_on_names_and_contents(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    a.write_text("1")
+    b.write_text("2")
+    one = digest_of([a, b], base=tmp_path)
+    assert one == digest_of([b, a], base=tmp_path)
+    b.write_text("3")
+    assert one != digest_of([a, b], base=tmp_path)
+
+
+def test_a_files_digest_is_that_of_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    assert sha256_of(tmp_path / "file").startswith("ba7816bf")
+
+
+def test_who_waits_for_a_lock_is_told_so_once(tmp_path: Path) -> None:
+    told: list[str] = []
+    with locked(tmp_path / "lock", waiting=lambda: told.append("first")):
+        other = threading.Thread(target=lambda: _hold(tmp_path / "lock", told))
+        other.start()
+        while not told:
+            time.sleep(0.01)
+        assert told == ["waits"]
+    other.join()
+    assert told == ["waits", "holds"]
+
+
+@pytest.mark.parametrize("goes", ["file", "folder"])
+def test_who_waited_for_a_lock_that_was_removed_holds_the_one_that_others_find(
+    tmp_path: Path, goes: str
+) -> None:
+    lock = tmp_path / "folder" / "lock"
+    free: list[bool] = []
+
+    def wait() -> None:
+        with locked(lock, waiting=waits.set), unless_locked(lock) as found:
+            free.append(found)
+
+    waits = threading.Event()
+    with locked(lock):
+        other = threading.Thread(target=wait)
+        other.start()
+        assert waits.wait(10)
+        lock.unlink()
+        if goes == "folder":
+            lock.parent.rmdir()
+    other.join(10)
+    assert free == [False]
+
+
+def test_what_goes_wrong_under_a_lock_is_not_taken_for_a_lock_that_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), locked(tmp_path / "lock"):
+        (tmp_path / "none").read_text()
+
+
+def _hold(lock: Path, told: list[str]) -> None:
+    with locked(lock, waiting=lambda: told.append("waits")):
+        told.append("holds")

@@ -1,0 +1,365 @@
+"""What the driver is asked and what is made of its answers.
+
+There is no NVIDIA GPU here: `FakeNvml` stands for driver and GPUs. Its calls, constants and
+errors are checked against the real module, so that only the answers are made up.
+"""
+# ruff: noqa: N802  (NVIDIA names its functions so)
+
+import ctypes
+import inspect
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from deploy.host.gpu import BrokenGpu, Gpu, GpuStack, Memory, MigInstance, NoGpus, find_gpus
+
+GIB = 1 << 30
+SLICE = "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f"
+
+
+@dataclass
+class Part:
+    """A MIG instance that NVML will tell of."""
+
+    uuid: str = SLICE
+    name: str = "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
+    gpu_instance: int = 7
+    memory: Any = (5 * GIB, 4 * GIB)
+
+
+@dataclass
+class Card:
+    """A GPU that NVML will tell of; a number in place of an answer is the error it gives."""
+
+    uuid: str = "GPU-5d5ba0d6"
+    name: str = "NVIDIA A100-SXM4-40GB"
+    capability: Any = (8, 0)
+    memory: Any = (40 * GIB, 39 * GIB)
+    mig: Any = (0, 0)
+    slots: list[Any] = field(default_factory=list)
+
+
+class FakeNvml:
+    """The module ``pynvml`` over GPUs that are not there."""
+
+    def __init__(self, *cards: Card | int, driver: Any = "580.65.06", init: int = 0) -> None:
+        self._cards = cards
+        self._driver = driver
+        self._init = init
+        self.users = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(pynvml, name)
+
+    def nvmlInit(self) -> None:
+        _answer(self._init)
+        self.users += 1
+
+    def nvmlShutdown(self) -> None:
+        self.users -= 1
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return str(_answer(self._driver))
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self._cards)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:
+        return _answer(self._cards[index])
+
+    def nvmlDeviceGetUUID(self, handle: Any) -> str:
+        return str(handle.uuid)
+
+    def nvmlDeviceGetName(self, handle: Any) -> str:
+        return str(handle.name)
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> Any:
+        return _answer(handle.capability)
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any:
+        total, free = _answer(handle.memory)
+        return SimpleNamespace(total=total, free=free, used=total - free)
+
+    def nvmlDeviceGetMigMode(self, device: Any) -> Any:
+        return list(_answer(device.mig))
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, device: Any) -> int:
+        return len(device.slots)
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, device: Any, index: int) -> Any:
+        return _answer(device.slots[index])
+
+    def nvmlDeviceGetGpuInstanceId(self, device: Any) -> int:
+        return int(device.gpu_instance)
+
+
+def _answer(given: Any) -> Any:
+    if isinstance(given, int) and given != 0:
+        raise pynvml.NVMLError(given)
+    return given
+
+
+def test_the_fake_is_called_as_the_real_module_is() -> None:
+    calls = [name for name in vars(FakeNvml) if name.startswith("nvml")]
+    assert calls
+    for name in calls:
+        _, *given = inspect.signature(getattr(FakeNvml, name)).parameters.values()
+        inspect.signature(getattr(pynvml, name)).bind(*given)
+
+
+def test_the_gpus_are_told_as_the_driver_tells_them() -> None:
+    nvml = FakeNvml(Card(), Card("GPU-0aa11ebd", "Tesla T4", (7, 5), (15 * GIB, GIB), mig=3))
+    assert find_gpus(nvml) == GpuStack(
+        driver="580.65.06",
+        gpus=(
+            Gpu(
+                0,
+                "GPU-5d5ba0d6",
+                "NVIDIA A100-SXM4-40GB",
+                compute_capability=(8, 0),
+                memory=Memory(40 * GIB, 39 * GIB),
+            ),
+            Gpu(
+                1,
+                "GPU-0aa11ebd",
+                "Tesla T4",
+                compute_capability=(7, 5),
+                memory=Memory(15 * GIB, GIB),
+            ),
+        ),
+    )
+    assert nvml.users == 0
+
+
+def test_a_divided_gpu_is_told_with_the_instances_that_this_user_may_see() -> None:
+    empty, foreign = pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION
+    card = Card(mig=(1, 1), memory=foreign, slots=[Part(), foreign, Part("MIG-2", "B", 8, 3)])
+    card.slots += [empty] * 4
+    found = find_gpus(FakeNvml(card))
+    assert isinstance(found, GpuStack)
+    assert found.gpus == (
+        Gpu(
+            0,
+            "GPU-5d5ba0d6",
+            "NVIDIA A100-SXM4-40GB",
+            compute_capability=(8, 0),
+            memory=None,
+            divided=True,
+            instances=(
+                MigInstance(
+                    SLICE,
+                    "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+                    gpu=0,
+                    gpu_instance=7,
+                    compute_capability=(8, 0),
+                    memory=Memory(5 * GIB, 4 * GIB),
+                ),
+                MigInstance(
+                    "MIG-2",
+                    "B",
+                    gpu=0,
+                    gpu_instance=8,
+                    compute_capability=(8, 0),
+                    memory=None,
+                ),
+            ),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "error", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND]
+)
+def test_a_gpu_or_a_driver_that_knows_no_mig_is_not_divided(error: int) -> None:
+    found = find_gpus(FakeNvml(Card(mig=error)))
+    assert isinstance(found, GpuStack)
+    assert [gpu.divided for gpu in found.gpus] == [False]
+
+
+def test_mig_that_waits_for_a_reset_does_not_count_yet() -> None:
+    found = find_gpus(FakeNvml(Card(mig=(0, 1))))
+    assert isinstance(found, GpuStack)
+    assert [gpu.divided for gpu in found.gpus] == [False]
+
+
+@pytest.mark.parametrize(
+    ("card", "cause", "remedy"),
+    [
+        (
+            pynvml.NVML_ERROR_GPU_IS_LOST,
+            "GPU 1 cannot be used: NVIDIA's driver says 'GPU is lost'",
+            "it fell off the bus: see dmesg, restart the host",
+        ),
+        (
+            pynvml.NVML_ERROR_NO_PERMISSION,
+            "GPU 1 cannot be used: NVIDIA's driver says 'Insufficient Permissions'",
+            "ls -l /dev/nvidia1: this user may not open it",
+        ),
+        (
+            pynvml.NVML_ERROR_INSUFFICIENT_POWER,
+            "GPU 1 cannot be used: NVIDIA's driver says 'Insufficient External Power'",
+            "its extra power cables are not plugged in",
+        ),
+        (
+            Card(memory=pynvml.NVML_ERROR_RESET_REQUIRED),
+            "GPU 1 cannot be used: NVIDIA's driver says 'GPU requires restart'",
+            "sudo nvidia-smi --gpu-reset -i 1",
+        ),
+        (
+            Card(capability=pynvml.NVML_ERROR_IRQ_ISSUE),
+            "GPU 1 cannot be used: NVIDIA's driver says 'Interrupt Request Issue'",
+            "nvidia-smi -q -i 1 and dmesg say more",
+        ),
+    ],
+)
+def test_a_gpu_that_fails_is_told_beside_those_that_work(
+    card: Any, cause: str, remedy: str
+) -> None:
+    found = find_gpus(FakeNvml(Card(), card, Card("GPU-2")))
+    assert isinstance(found, GpuStack)
+    assert [gpu.index for gpu in found.gpus] == [0, 2]
+    assert found.broken == (BrokenGpu(1, cause, remedy),)
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "remedy"),
+    [
+        (
+            pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+            "no NVIDIA driver here: its library libnvidia-ml.so.1 cannot be loaded",
+            "install NVIDIA's driver until nvidia-smi works, or start with --cpu",
+        ),
+        (
+            pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+            "NVIDIA's driver library is installed, but its kernel driver is not loaded",
+            "sudo modprobe nvidia (dmesg says why it fails), or start with --cpu",
+        ),
+        (
+            pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+            "NVIDIA's kernel driver and its libraries are of another version: they were updated, "
+            "and the driver was not reloaded",
+            "restart the host, or unload and load its nvidia modules, or start with --cpu",
+        ),
+        (
+            pynvml.NVML_ERROR_NO_PERMISSION,
+            "no permission to use NVIDIA's driver: Insufficient Permissions",
+            "ask the administrator for access to /dev/nvidia*, or start with --cpu",
+        ),
+        (
+            pynvml.NVML_ERROR_UNKNOWN,
+            "NVIDIA's driver does not answer: Unknown Error",
+            "restart a container that has lost its devices; else see dmesg, or start with --cpu",
+        ),
+        (
+            pynvml.NVML_ERROR_OPERATING_SYSTEM,
+            "NVIDIA's driver does not answer: The operating system has blocked the request.",
+            "nvidia-smi and dmesg may say more, or start with --cpu",
+        ),
+    ],
+)
+def test_a_driver_that_does_not_answer_is_told_with_its_reason(
+    tmp_path: Path, error: int, cause: str, remedy: str
+) -> None:
+    nvml = FakeNvml(init=error)
+    assert find_gpus(nvml, root=tmp_path) == NoGpus(cause, remedy)
+    assert nvml.users == 0
+
+
+def test_a_driver_that_stops_answering_is_left_again(tmp_path: Path) -> None:
+    nvml = FakeNvml(Card(), driver=pynvml.NVML_ERROR_UNKNOWN)
+    found = find_gpus(nvml, root=tmp_path)
+    assert isinstance(found, NoGpus)
+    assert found.cause == "NVIDIA's driver does not answer: Unknown Error"
+    assert nvml.users == 0
+
+
+def test_a_driver_without_a_gpu_is_told() -> None:
+    assert find_gpus(FakeNvml(driver="550.54.15")) == NoGpus(
+        "NVIDIA driver 550.54.15 is loaded, but finds no GPU",
+        "lspci -nn | grep -i nvidia shows whether the host has one, or start with --cpu",
+    )
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """A host on which the kernel driver 535.129.03 is loaded; its devices are plain files."""
+    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+    (tmp_path / "proc/driver/nvidia/version").write_text(
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\n"
+        "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n"
+    )
+    (tmp_path / "dev/nvidia-caps").mkdir(parents=True)
+    return tmp_path
+
+
+def test_a_version_that_does_not_match_is_named(host: Path) -> None:
+    nvml = FakeNvml(init=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    found = find_gpus(nvml, root=host)
+    assert isinstance(found, NoGpus)
+    assert found.cause == (
+        "NVIDIA's kernel driver is 535.129.03, its libraries are of another version: they were "
+        "updated, and the driver was not reloaded"
+    )
+
+
+def test_a_loaded_driver_without_its_device_file_is_told(host: Path) -> None:
+    nvml = FakeNvml(init=pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    assert find_gpus(nvml, root=host) == NoGpus(
+        "NVIDIA's kernel driver 535.129.03 is loaded, but there is no /dev/nvidiactl",
+        "sudo nvidia-modprobe -u -c 0; in a container: give it the GPUs "
+        "(docker run --gpus all, apptainer run --nv), or start with --cpu",
+    )
+
+
+@pytest.mark.parametrize(
+    ("group", "mode", "remedy"),
+    [
+        ("video", 0o660, 'sudo usermod -aG video "$USER", and log in again, or start with --cpu'),
+        ("root", 0o660, "sudo chmod 666 /dev/nvidiactl (NVIDIA's default mode), "
+                        "or start with --cpu"),
+        ("video", 0o600, "sudo chmod 666 /dev/nvidiactl (NVIDIA's default mode), "
+                         "or start with --cpu"),
+    ],
+)  # fmt: skip
+def test_a_device_file_that_may_not_be_opened_is_named_with_the_way_in(
+    host: Path, monkeypatch: pytest.MonkeyPatch, group: str, mode: int, remedy: str
+) -> None:
+    for name in ("nvidia0", "nvidiactl"):
+        (host / "dev" / name).touch(mode=0o666)
+    (host / "dev/nvidiactl").chmod(mode)
+    monkeypatch.setattr(Path, "group", lambda self: group)
+    # Tests may run as root, who may open everything.
+    monkeypatch.setattr(os, "access", lambda path, mode: path.name != "nvidiactl")
+    nvml = FakeNvml(init=pynvml.NVML_ERROR_NO_PERMISSION)
+    assert find_gpus(nvml, root=host) == NoGpus(
+        f"no permission to use /dev/nvidiactl (group {group}, mode {mode:04o})", remedy
+    )
+
+
+def test_a_host_without_a_driver_is_told_by_the_real_module() -> None:
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        found = find_gpus()
+        assert isinstance(found, NoGpus)
+        assert found.cause == (
+            "no NVIDIA driver here: its library libnvidia-ml.so.1 cannot be loaded"
+        )
+    else:
+        pytest.skip("this host has NVIDIA's driver")
+
+
+def test_nothing_of_nvidia_is_loaded_until_a_gpu_is_asked_for() -> None:
+    code = (
+        "import sys, deploy.host.gpu, deploy.deployment.gpus, deploy.triton.release\n"
+        "print('pynvml' in sys.modules, open('/proc/self/maps').read().count('libnvidia'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False 0\n"

@@ -1,0 +1,83 @@
+"""Programs that a build runs: their reasons in one line, and no survivors."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deploy.host.errors import BuildError
+from deploy.host.paths import CHECKOUT
+from deploy.host.programs import complaint, run
+
+
+def test_the_output_is_returned() -> None:
+    assert run(["echo", "a", "b"], failed="no echo") == "a b\n"
+
+
+def test_what_it_reads_is_given_in_pieces() -> None:
+    assert run(["cat"], failed="no cat", stdin=[b"one ", memoryview(b"two")]) == "one two"
+
+
+def test_lines_are_told_as_they_come() -> None:
+    told: list[str] = []
+    run(["sh", "-c", "echo one; echo two"], failed="no shell", line=told.append)
+    assert told == ["one\n", "two\n"]
+
+
+def test_a_program_that_stops_reading_gives_its_own_reason() -> None:
+    with pytest.raises(BuildError, match=r"^cannot write it: disk is tired$"):
+        run(
+            ["sh", "-c", "echo disk is tired >&2; exit 3"],
+            failed="cannot write it",
+            stdin=(bytes(1 << 20) for _ in range(50)),
+        )
+
+
+def test_a_program_without_a_word_is_given_by_its_status() -> None:
+    with pytest.raises(BuildError, match=r"^cannot write it: exit status 3$"):
+        run(["sh", "-c", "exit 3"], failed="cannot write it")
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "\x1b[34mINFO:    Starting build...\x1b[0m\n"
+            "\x1b[31mFATAL:   \x1b[0mWhile performing build: conveyor failed to get: no host\n",
+            "conveyor failed to get: no host",
+        ),
+        (
+            "Write failed because No space left on device\n"
+            "FATAL ERROR: Failed to write to output filesystem\n",
+            "no space left on device",
+        ),
+        ("FATAL ERROR: Failed to read tar file x\nsome advice\n", "Failed to read tar file x"),
+        ("mount: /x: permission denied.\n\n", "mount: /x: permission denied."),
+        ("", ""),
+    ],
+)
+def test_the_line_that_says_why_is_chosen(said: str, reason: str) -> None:
+    assert complaint(said) == reason
+
+
+def test_an_interrupted_run_ends_the_program_and_its_children(tmp_path: Path) -> None:
+    script = (
+        "from deploy.host.programs import run\n"
+        f"run(['sh', '-c', 'sleep 300 & echo $! >{tmp_path}/child; wait'], failed='')\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=CHECKOUT, stderr=subprocess.DEVNULL
+    )
+    child = tmp_path / "child"
+    while not (child.exists() and child.read_text().strip()):
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    process.wait(timeout=20)
+    # Dead, even if nobody has asked for its status yet.
+    pid = int(child.read_text())
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE

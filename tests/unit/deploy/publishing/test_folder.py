@@ -1,0 +1,180 @@
+"""A release in a folder: what is seen of it at any moment.
+
+Files of a few bytes stand for a .sif, and nothing for its own check: real ones are published in
+tests/containers.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.artefacts.manifest import Artefact, record
+from deploy.deployment.deployment import Deployment
+from deploy.engines.resolved import Resolved
+from deploy.host.console import Console
+from deploy.host.errors import DeploymentError, PublishError
+from deploy.host.files import sha256_of
+from deploy.publishing.destination import Folder
+from deploy.publishing.folder import FolderPlace
+from deploy.publishing.place import Order, Outcome
+
+MANY = 200
+# What changes something in a folder; opening a file may, too.
+CHANGES = ("open", "os.mkdir", "os.rename", "os.symlink", "os.remove", "os.rmdir", "os.chmod")
+
+
+@pytest.fixture
+def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    monkeypatch.setattr("deploy.publishing.built.run", lambda *_, **__: "")
+    monkeypatch.setattr("deploy.publishing.built.shutil.which", str)
+
+    def run(root: Path, content: str, **more: Any) -> Outcome:
+        sif = tmp_path / "dist" / f"{content}.sif"
+        sif.parent.mkdir(exist_ok=True)
+        sif.write_text(content)
+        digest = sha256_of(sif)
+        made = Artefact(
+            kind="sif", name=sif.name, bytes=1, sha256=digest, created=0, inputs={}, steps={}
+        )
+        record(sif.parent, made)
+        order = Order(Resolved(Deployment()), artefact=sif, **more)
+        return FolderPlace(Folder(root)).publish(order, Console("quiet"))
+
+    return run
+
+
+def served(root: Path) -> str:
+    return (root / "current" / "numl.sif").read_text()
+
+
+def listed(root: Path) -> dict[str, bool]:
+    listing = FolderPlace(Folder(root)).listing(None)
+    assert listing.problems == ()
+    return {entry.release: entry.serving for entry in listing.entries}
+
+
+def killed_at(step: int, root: Path, action: Callable[[], object]) -> bool:
+    """Run ``action`` in a process that dies at its nth change below ``root``; return whether."""
+    child = os.fork()
+    if child == 0:
+        changes = 0
+
+        def count(event: str, arguments: tuple[Any, ...]) -> None:
+            nonlocal changes
+            if event in CHANGES and any(str(root) in str(each) for each in arguments):
+                if changes == step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                changes += 1
+
+        sys.addaudithook(count)
+        try:
+            action()
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
+
+
+def test_a_publish_that_is_killed_at_any_change_leaves_the_old_release_and_can_be_repeated(
+    publish: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    for step in range(MANY):
+        root = tmp_path / f"place-{step}"
+        root.mkdir()
+        publish(root, "old")
+        killed = killed_at(step, root, lambda: publish(root, "new"))  # noqa: B023
+        assert served(root) == ("old" if killed else "new")
+        assert listed(root) in ({"1": True}, {"1": True, "2": False}, {"1": False, "2": True})
+        again = publish(root, "new")
+        assert (again.release, again.changed) == ("2", killed)
+        assert served(root) == "new"
+        assert listed(root) == {"1": False, "2": True}
+        assert sorted(path.name for path in root.iterdir()) == ["1", "2", "current"]
+        if not killed:
+            break
+    assert 8 < step < MANY - 1
+
+
+def test_going_back_moves_one_link_and_pruning_keeps_numbers(
+    publish: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    root = tmp_path / "place"
+    root.mkdir()
+    for content in ("a", "b", "c"):
+        publish(root, content)
+    place = FolderPlace(Folder(root))
+    assert place.rollback(None, dry_run=True).changed is False
+    assert served(root) == "c"
+    assert place.rollback(None, dry_run=False).facts["serving"] == 2
+    assert served(root) == "b"
+    assert place.rollback("2", dry_run=False).changed is False
+    assert place.prune((), Console("quiet"), dry_run=False).facts == {"kept": [1, 2], "removed": 1}
+    assert listed(root) == {"1": False, "2": True}
+    assert publish(root, "d").release == "4"
+    with pytest.raises(PublishError, match="no such release") as raised:
+        place.rollback("3", dry_run=False)
+    assert raised.value.remedy == "--to with one of: 1, 2, 4"
+
+
+def test_what_was_published_before_is_switched_to_and_not_copied(
+    publish: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    root = tmp_path / "place"
+    root.mkdir()
+    publish(root, "a")
+    publish(root, "b")
+    before = (root / "1" / "numl.sif").stat()
+    assert publish(root, "a", dry_run=True).changed is False
+    assert (publish(root, "a").release, served(root)) == ("1", "a")
+    assert (root / "1" / "numl.sif").stat() == before
+
+
+def test_two_at_once_are_refused_and_the_folder_holds_no_lock_file(
+    publish: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    root = tmp_path / "place"
+    root.mkdir()
+    with FolderPlace(Folder(root))._alone(), pytest.raises(PublishError, match="is at work in"):
+        publish(root, "a")
+    assert not any(root.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (lambda sif: sif.write_text("other"), "is not what was built"),
+        (lambda sif: sif.unlink(), "no such file"),
+        (lambda sif: sif.with_name("manifest.json").unlink(), "no manifest.json that names"),
+    ],
+)
+def test_what_was_not_built_here_is_refused(
+    change: Callable[[Path], Any], cause: str, publish: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    root = tmp_path / "place"
+    root.mkdir()
+    publish(root, "a")
+    sif = tmp_path / "dist" / "a.sif"
+    change(sif)
+    order = Order(Resolved(Deployment()), artefact=sif)
+    with pytest.raises(PublishError, match=cause) as raised:
+        FolderPlace(Folder(root)).publish(order, Console("quiet"))
+    assert raised.value.remedy is not None
+
+
+def test_a_folder_that_is_not_there_and_a_server_are_refused(tmp_path: Path) -> None:
+    place = FolderPlace(Folder(tmp_path / "none"))
+    for ask in (lambda: place.listing(None), lambda: place.rollback(None, dry_run=False)):
+        with pytest.raises(PublishError, match="none: no such folder") as caught:
+            ask()
+        assert caught.value.remedy == "correct it, or publish to it first"
+    with pytest.raises(DeploymentError, match="does not say which"):
+        place.listing("http://127.0.0.1:1")

@@ -1,0 +1,101 @@
+from pathlib import Path
+
+from deploy.deployment.deployment import Ports, Tls
+from deploy.triton.command import (
+    closed_endpoints,
+    server_arguments,
+    server_environment,
+)
+from deploy.triton.distribution import TritonDistribution
+
+TRITON = TritonDistribution(root=Path("/cache/triton"), stub_python="3.11")
+
+
+def test_the_whole_command_line() -> None:
+    arguments = server_arguments(
+        distribution=TRITON,
+        repository=Path("/state/a b/model_repository"),
+        listen="127.0.0.1",
+        ports=Ports(),
+        shm_prefix="numlkit-0-numl-",
+        identity="numlkit-numl-0123",
+    )
+    assert arguments == (
+        "/cache/triton/bin/tritonserver",
+        "--id=numlkit-numl-0123",
+        "--model-repository=/state/a b/model_repository",
+        "--backend-directory=/cache/triton/backends",
+        "--cache-directory=/cache/triton/caches",
+        "--backend-config=python,shm-region-prefix-name=numlkit-0-numl-",
+        "--http-address=127.0.0.1",
+        "--http-port=8000",
+        "--grpc-address=127.0.0.1",
+        "--grpc-port=8001",
+        "--metrics-address=127.0.0.1",
+        "--metrics-port=8002",
+        "--disable-auto-complete-config",
+        "--model-control-mode=poll",
+        "--repository-poll-secs=1",
+        "--exit-on-error=false",
+        "--exit-timeout-secs=5",
+        "--metrics-config=summary_latencies=true",
+        "--reuse-http-port=false",
+        "--reuse-grpc-port=false",
+        "--http-restricted-api=model-repository,trace,logging,shared-memory:nobody:sends=this",
+        "--grpc-restricted-protocol=model-repository,trace,logging,shared-memory:nobody:sends=this",
+    )
+
+
+def test_shared_memory_is_opened_by_itself() -> None:
+    assert closed_endpoints(shared_memory=True) == (
+        "--http-restricted-api=model-repository,trace,logging:nobody:sends=this",
+        "--grpc-restricted-protocol=model-repository,trace,logging:nobody:sends=this",
+    )
+
+
+def test_tls_is_for_grpc_and_the_rest_stays_on_the_loopback() -> None:
+    def arguments(tls: Tls) -> list[str]:
+        found = server_arguments(
+            distribution=TRITON,
+            repository=Path("/models"),
+            listen="0.0.0.0",
+            ports=Ports(),
+            shm_prefix="p",
+            identity="i",
+            http_listen="127.0.0.1",
+            tls=tls,
+        )
+        return [a for a in found if "address" in a or "ssl" in a or "cert" in a or "key=/" in a]
+
+    cert, key, ca = Path("/tls/a b.pem"), Path("/tls/a.key"), Path("/tls/ca.pem")
+    one_sided = [
+        "--http-address=127.0.0.1",
+        "--grpc-address=0.0.0.0",
+        "--metrics-address=127.0.0.1",
+        "--grpc-use-ssl=true",
+        "--grpc-server-cert=/tls/a b.pem",
+        "--grpc-server-key=/tls/a.key",
+    ]
+    assert arguments(Tls(cert=cert, key=key)) == one_sided
+    assert arguments(Tls(cert=cert, key=key, ca=ca)) == [
+        *one_sided,
+        "--grpc-use-ssl-mutual=true",
+        "--grpc-root-cert=/tls/ca.pem",
+    ]
+
+
+def test_a_user_s_python_settings_do_not_reach_the_stubs() -> None:
+    variables = server_environment(
+        distribution=TRITON,
+        threads=2,
+        devices={"CUDA_VISIBLE_DEVICES": ""},
+        inherited={"PATH": "/bin", "PYTHONPATH": "/evil", "PYTHONHOME": "/evil", "TOKEN": "secret"},
+    )
+    assert variables == {
+        "PATH": "/bin",
+        "LD_LIBRARY_PATH": "/cache/triton/lib",
+        "OMP_NUM_THREADS": "2",
+        "MKL_NUM_THREADS": "2",
+        "OPENBLAS_NUM_THREADS": "2",
+        "CUDA_VISIBLE_DEVICES": "",
+    }

@@ -1,0 +1,329 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+
+from deploy.deployment.deployment import DEFAULT_MODELS, Batch
+from deploy.host.errors import RepositoryError
+from deploy.host.paths import MODEL_REPOSITORY
+from deploy.triton.card import Card, Head
+from deploy.triton.config import (
+    BATCH_EVENTS,
+    BATCH_WAIT,
+    GpuInstances,
+    LaunchSettings,
+    ModelConfig,
+    for_launch,
+    made_for_cpu,
+    read_config,
+    write_config,
+)
+from deploy.triton.contract import Signature, Tensor
+from deploy.triton.stage import MODEL_FILES, plan_models, stage
+
+SETTINGS = LaunchSettings(
+    environment=Path('/env "with" quotes'), parameters={"threads": "1"}, instances=2
+)
+CARD = Card(
+    network="nugraph3",
+    signature=Signature(
+        {
+            "hit_table_hit_id": Tensor("INT32", (-1,)),
+            "hit_table_tpc": Tensor("INT32", (-1,)),
+            "spacepoint_table_position_x": Tensor("FP32", (-1,), optional=True),
+        },
+        {
+            "e_evt": Tensor("FP32", (3,)),
+            "x_semantic_u": Tensor("FP32", (-1, 2)),
+            "x_i_u": Tensor("INT32", (-1,)),
+        },
+    ),
+    heads=(
+        Head("event", "e", 3, ("cc", "nc", "other")),
+        Head("semantic", "x_semantic", 2, ("track", "shower")),
+    ),
+    sha256="0" * 64,
+)
+TRACKED = """
+name: "nugraph3"
+backend: "python"
+input { name: "hit_table_hit_id" data_type: TYPE_INT32 dims: -1 }
+output { name: "e_evt" data_type: TYPE_FP32 dims: 4 }
+output { name: "x_semantic_u" data_type: TYPE_FP32 dims: -1 dims: 7 }
+output { name: "x_filter_u" data_type: TYPE_FP32 dims: -1 }
+output { name: "v_evt" data_type: TYPE_FP32 dims: 1 dims: 3 }
+instance_group { kind: KIND_AUTO }
+"""
+LAUNCHED = """\
+name: "nugraph3"
+input {
+  name: "hit_table_hit_id"
+  data_type: TYPE_INT32
+  dims: -1
+}
+input {
+  name: "hit_table_tpc"
+  data_type: TYPE_INT32
+  dims: -1
+}
+input {
+  name: "spacepoint_table_position_x"
+  data_type: TYPE_FP32
+  dims: -1
+  optional: true
+}
+output {
+  name: "e_evt"
+  data_type: TYPE_FP32
+  dims: 3
+}
+output {
+  name: "x_semantic_u"
+  data_type: TYPE_FP32
+  dims: -1
+  dims: 2
+}
+output {
+  name: "x_i_u"
+  data_type: TYPE_INT32
+  dims: -1
+}
+instance_group {
+  count: 2
+  kind: KIND_CPU
+}
+parameters {
+  key: "EXECUTION_ENV_PATH"
+  value {
+    string_value: "/env \\"with\\" quotes"
+  }
+}
+parameters {
+  key: "event_classes"
+  value {
+    string_value: "cc,nc,other"
+  }
+}
+parameters {
+  key: "semantic_classes"
+  value {
+    string_value: "track,shower"
+  }
+}
+parameters {
+  key: "threads"
+  value {
+    string_value: "1"
+  }
+}
+backend: "python"
+"""
+
+
+def _model(repository: Path, name: str = "nugraph3") -> Path:
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(TRACKED)
+    for file in ("model.py", *MODEL_FILES):
+        (version / file).write_text("x")
+    card = {
+        "format": 2,
+        "network": {"kind": "nugraph3"},
+        "heads": [{"name": "filter", "output": "x_filter", "width": 1, "classes": None}],
+        "inputs": [{"name": "hit_table_hit_id", "data_type": "INT32", "dims": [-1]}],
+        "outputs": [{"name": "x_filter_u", "data_type": "FP32", "dims": [-1]}],
+        "weights": {"sha256": "0" * 64},
+        "demo": True,
+    }
+    (version / "model.json").write_text(json.dumps(card))
+    return version
+
+
+def _batch(config: ModelConfig) -> tuple[str, str]:
+    parameters = config.parameters
+    return tuple(parameters[name].string_value for name in (BATCH_EVENTS, BATCH_WAIT))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tracked", "asked", "events", "wait"),
+    [
+        (None, {}, None, "", ""),
+        (None, {BATCH_WAIT: "5"}, None, "", "5"),
+        (None, {}, Batch(max_events=4, wait_ms=0.5), "4", "0.5"),
+        (GpuInstances(1), {}, None, "16", "0"),
+        (GpuInstances(1), {}, Batch(max_events=1), "1", "0"),
+        (GpuInstances(1), {BATCH_EVENTS: "8"}, None, "8", "0"),
+        (GpuInstances(1), {BATCH_WAIT: "5"}, None, "16", "5"),
+        (GpuInstances(1), {BATCH_EVENTS: "8", BATCH_WAIT: "5"}, None, "8", "5"),
+        (GpuInstances(1), {BATCH_EVENTS: "8", BATCH_WAIT: "5"}, Batch(max_events=4), "4", "0"),
+    ],
+)
+def test_requests_join_on_gpus_or_as_asked(
+    tmp_path: Path,
+    gpus: GpuInstances | None,
+    tracked: dict[str, str],
+    asked: Batch | None,
+    events: str,
+    wait: str,
+) -> None:
+    path = tmp_path / "config.pbtxt"
+    path.write_text(TRACKED)
+    config = read_config(path)
+    for name, value in tracked.items():
+        config.parameters[name].string_value = value
+    launched = for_launch(config, replace(SETTINGS, gpus=gpus, batch=asked), CARD)
+    assert _batch(launched) == (events, wait)
+
+
+def test_a_model_that_is_made_for_cpus_joins_no_requests_beside_gpus(tmp_path: Path) -> None:
+    path = tmp_path / "config.pbtxt"
+    path.write_text(TRACKED.replace("KIND_AUTO", "KIND_CPU"))
+    launched = for_launch(read_config(path), replace(SETTINGS, gpus=GpuInstances(1)), CARD)
+    assert _batch(launched) == ("", "")
+
+
+def test_a_launch_sets_environment_instances_and_the_tensors_that_the_card_names(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "config.pbtxt"
+    path.write_text(TRACKED)
+    tracked = read_config(path)
+    write_config(for_launch(tracked, SETTINGS, CARD), path)
+    assert path.read_text() == LAUNCHED
+    assert text_format.MessageToString(tracked) != LAUNCHED, "the tracked one is left alone"
+
+
+ON_CPUS = """\
+count: 6
+kind: KIND_CPU
+"""
+ON_EVERY_GPU = """\
+count: 2
+kind: KIND_GPU
+"""
+ON_TWO_GPUS = """\
+count: 2
+gpus: 0
+gpus: 1
+kind: KIND_GPU
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "group"),
+    [
+        ("nugraph3", None, ON_CPUS),
+        ("nugraph3", GpuInstances(2), ON_EVERY_GPU),
+        ("nugraph3", GpuInstances(2, (0, 1)), ON_TWO_GPUS),
+        ("nugraph2_cpu", GpuInstances(2, (0, 1)), ON_CPUS),  # made for a CPU: it stays there
+    ],
+)
+def test_instances_are_written_for_each_device(
+    model: str, gpus: GpuInstances | None, group: str
+) -> None:
+    tracked = read_config(MODEL_REPOSITORY / model / "config.pbtxt")
+    launched = for_launch(tracked, replace(SETTINGS, instances=6, gpus=gpus), CARD)
+    assert [text_format.MessageToString(g) for g in launched.instance_group] == [group]
+
+
+def test_only_a_model_whose_own_configuration_says_so_is_made_for_cpus() -> None:
+    made = {
+        model: made_for_cpu(read_config(MODEL_REPOSITORY / model / "config.pbtxt"))
+        for model in DEFAULT_MODELS
+    }
+    assert made == {"nugraph2": False, "nugraph2_cpu": True, "nugraph3": False}
+
+
+def test_a_written_configuration_reads_back_equal(tmp_path: Path) -> None:
+    path = tmp_path / "config.pbtxt"
+    path.write_text(LAUNCHED)
+    config = read_config(path)
+    write_config(config, path)
+    assert read_config(path) == config
+
+
+@pytest.mark.parametrize(
+    "text", ["name: 3", "nonsense { }", 'name: "a', "max_batch_size: 99999999999"]
+)
+def test_a_broken_configuration_is_named_with_line_and_column(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.pbtxt"
+    path.write_text(text)
+    with pytest.raises(RepositoryError) as caught:
+        read_config(path)
+    assert caught.value.cause.startswith(f"{path}: not a model configuration: 1:")
+    assert "\n" not in caught.value.cause
+
+
+def test_staging_copies_code_and_weights_and_writes_the_launched_configuration(
+    tmp_path: Path,
+) -> None:
+    repository, target = tmp_path / "tracked", tmp_path / "staged"
+    _model(repository)
+    stage(plan_models(repository, ["nugraph3"], SETTINGS, {}), target)
+    files = sorted(str(p.relative_to(target)) for p in target.rglob("*") if p.is_file())
+    assert files == [
+        "nugraph3/1/__pycache__",
+        "nugraph3/1/golden.npz",
+        "nugraph3/1/model.json",
+        "nugraph3/1/model.py",
+        "nugraph3/1/weights.safetensors",
+        "nugraph3/config.pbtxt",
+    ]
+    config = read_config(target / "nugraph3" / "config.pbtxt")
+    assert [output.name for output in config.output] == ["x_filter_u"]
+
+
+def test_own_weights_take_the_place_of_the_tracked_ones(tmp_path: Path) -> None:
+    repository, target = tmp_path / "tracked", tmp_path / "staged"
+    _model(repository)
+    own = _model(tmp_path / "own")
+    (own / "weights.safetensors").write_text("own")
+    stage(plan_models(repository, ["nugraph3"], SETTINGS, {"nugraph3": own}), target)
+    assert (target / "nugraph3" / "1" / "weights.safetensors").read_text() == "own"
+
+
+def test_own_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
+    _model(tmp_path / "tracked")
+    own = _model(tmp_path / "own")
+    card = (own / "model.json").read_text()
+    (own / "model.json").write_text(card.replace("nugraph3", "nugraph2"))
+    with pytest.raises(RepositoryError, match=r"serves nugraph3, .*holds a nugraph2"):
+        plan_models(tmp_path / "tracked", ["nugraph3"], SETTINGS, {"nugraph3": own})
+
+
+def test_an_unknown_model_is_answered_with_those_that_are_there(tmp_path: Path) -> None:
+    _model(tmp_path)
+    with pytest.raises(RepositoryError) as caught:
+        plan_models(tmp_path, ["nugraph4"], SETTINGS, {})
+    assert "no model 'nugraph4'" in caught.value.cause
+    assert caught.value.remedy == "one of: nugraph3"
+
+
+@pytest.mark.parametrize("missing", ["model.py", *MODEL_FILES])
+def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
+    (_model(tmp_path) / missing).unlink()
+    with pytest.raises(RepositoryError, match=f"1/{missing}: no such file") as caught:
+        plan_models(tmp_path, ["nugraph3"], SETTINGS, {})
+    assert caught.value.remedy == (
+        "git checkout it, or import the checkpoint again (scripts/import_checkpoint.py)"
+    )
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        "{",
+        "{}",
+        "[]",
+        '{"format": 1}',
+        '{"format": 2, "network": 3}',
+        '{"format": 2, "network": {"kind": "a"}, "inputs": [{"name": "b", "data_type": "c"}]}',
+    ],
+)
+def test_a_broken_model_json_is_named(tmp_path: Path, card: str) -> None:
+    version = _model(tmp_path)
+    (version / "model.json").write_text(card)
+    with pytest.raises(RepositoryError, match=r"model\.json"):
+        plan_models(tmp_path, ["nugraph3"], SETTINGS, {})

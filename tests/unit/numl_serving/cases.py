@@ -1,0 +1,169 @@
+"""The models and the events for which answers are compared with nugraph's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from networks_under_test import Network
+from numl_bench.reference import Reference
+from numl_demo.simulate import simulate_event
+from numl_serving.event import Event, Schema
+from numl_serving.modelcard import ModelCard
+from numl_serving.native import NativeModel
+from numpy.typing import NDArray
+from oracle import KINDS, UVY, answer, card_of, random_event, random_weights
+from oracle25 import Layout, Model25, Server
+
+COMMON = ("integral", "rms")
+FIRST_SECOND = ("first", "second")
+WUVY = ("u", "v", "w", "y")
+
+Answer = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Scattered:
+    """A scattered event, whatever the columns of the request are.
+
+    Attributes:
+        without: The plane without hits, if any.
+        positions: Whether spacepoints carry positions, where the schema has any.
+        duplicates: Whether hit ids repeat.
+    """
+
+    seed: int
+    hits: int
+    without: int | None
+    positions: bool
+    duplicates: bool
+
+    def event(self, schema: Schema) -> Event:
+        """Make the event."""
+        return random_event(
+            np.random.default_rng(self.seed),
+            self.hits,
+            schema=schema,
+            planes=[plane for plane in range(len(schema.planes)) if plane != self.without],
+            positions=self.positions,
+            duplicates=self.duplicates,
+        )
+
+
+SCATTERED = st.builds(
+    Scattered,
+    seed=st.integers(0, 2**32 - 1),
+    hits=st.integers(0, 400),
+    without=st.sampled_from([None, None, 0, 1]),
+    positions=st.booleans(),
+    duplicates=st.booleans(),
+)
+
+# ---- nugraph 24.7.1 and before
+
+
+class Case(NamedTuple):
+    """A model of 24.7.1 or before, in its default widths.
+
+    Attributes:
+        kind: One of `oracle.KINDS`.
+        features: Hit features after those of the position.
+    """
+
+    kind: str
+    planes: tuple[str, ...] = UVY
+    features: tuple[str, ...] = COMMON
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{len(self.planes)}-planes"
+
+    @property
+    def card(self) -> ModelCard:
+        """The model card."""
+        return card_of(*self)
+
+    def event(self, seed: int, hits: int, **more: Any) -> Event:
+        """Make a scattered event for it."""
+        return random_event(np.random.default_rng(seed), hits, schema=self.card.schema, **more)
+
+
+CASES24 = [
+    *(Case(kind) for kind in KINDS),
+    *(Case(kind, FIRST_SECOND) for kind in KINDS),
+    *(Case(kind, WUVY, (*COMMON, "tpc", "width")) for kind in KINDS),
+]
+
+
+@cache
+def reference(case: Case, seed: int, dtype: torch.dtype) -> Reference:
+    """Return nugraph's own model with random weights."""
+    return Reference(case.card, random_weights(case.card, seed), dtype)
+
+
+@cache
+def network(case: Case, seed: int, dtype: torch.dtype) -> Network:
+    """Return our network in PyTorch with the same weights."""
+    return Network(case.card, random_weights(case.card, seed), dtype)
+
+
+@cache
+def native(case: Case, seed: int) -> NativeModel:
+    """Return the native library's network with the same weights."""
+    return NativeModel(case.card, random_weights(case.card, seed))
+
+
+def exact_and_single(case: Case, seed: int, event: Event) -> tuple[Answer, Answer]:
+    """Return nugraph's own answers in float64 and in float32."""
+    exact, single = (
+        answer(reference(case, seed, dtype), event) for dtype in (torch.float64, torch.float32)
+    )
+    return exact, single
+
+
+# ---- nugraph 25.4
+
+KINDS25 = ("nugraph3", "nugraph2")
+LAYOUTS = [
+    layout
+    for kind in KINDS25
+    for layout in (
+        Layout(kind),
+        Layout(kind, columns=COMMON, generation=1),
+        Layout(kind, columns=COMMON, planes=FIRST_SECOND),
+        Layout(kind, columns=(*COMMON, "tpc", "width"), planes=WUVY),
+    )
+]
+"""4, 5, 7, 8 and 9 hit features; two, three and four planes."""
+
+
+@dataclass
+class Models25:
+    """nugraph 25.4's models, each made when a test first asks for it."""
+
+    server: Server
+    made: dict[Any, Model25] = field(default_factory=dict)
+
+    def random(self, layout: Layout) -> Model25:
+        """Return a model with random weights."""
+        if layout not in self.made:
+            rng = np.random.default_rng(3)
+            events = [random_event(rng, 250, schema=layout.schema) for _ in range(2)]
+            self.made[layout] = self.server.make(layout, events, gain=2.3, seed=0)
+        return self.made[layout]
+
+    def trained(self, kind: str) -> Model25:
+        """Return a model that nugraph has trained for 20 steps."""
+        if kind not in self.made:
+            events = [simulate_event(5, number, (100, 200)) for number in range(1, 10)]
+            self.made[kind] = self.server.train(Layout(kind), events, steps=20, seed=1)
+        return self.made[kind]
+
+
+def without_clusters(answer: Answer) -> dict[str, NDArray[Any]]:
+    """Leave out the clusters, which are not the network's."""
+    return {name: array for name, array in answer.items() if not name.startswith("x_i_")}

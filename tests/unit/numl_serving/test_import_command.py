@@ -1,0 +1,102 @@
+"""The importer's command: its report, and what it refuses before it makes an environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_files import (
+    CHECKOUT,
+    FILES,
+    checkpoint_of,
+    names_in,
+    request_for,
+)
+
+SCRIPT = CHECKOUT / "scripts" / "import_checkpoint.py"
+
+
+def run(folder: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a folder."""
+    return subprocess.run(
+        [sys.executable, SCRIPT, "--model", "nugraph3", *map(str, arguments)],
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["absent.ckpt"], "absent.ckpt: No such file or directory: give the .ckpt file"),
+        (["."], ".: Is a directory: give the .ckpt file"),
+        (["text.ckpt"], "text.ckpt: it is not a PyTorch checkpoint (no zip archive): give"),
+        (["cut.ckpt"], "cut.ckpt: it is truncated or damaged"),
+        (["good.ckpt", "--norm", "no.json"], "no.json: No such file or directory: give --norm"),
+        (["good.ckpt", "--event", "no.npz"], "no.npz: No such file or directory: give --event"),
+        (["good.ckpt", "--out", "text.ckpt/m"], "/text.ckpt: not a folder that you can write to"),
+    ],
+)
+def test_an_unusable_file_is_refused_in_one_line_before_an_environment_is_made(
+    arguments: list[str], complaint: str, tmp_path: Path
+) -> None:
+    good = checkpoint_of({"weight": torch.zeros(1)}, tmp_path).rename(tmp_path / "good.ckpt")
+    (tmp_path / "cut.ckpt").write_bytes(good.read_bytes()[:-100])
+    (tmp_path / "text.ckpt").write_text("weights")
+    done = run(tmp_path, *arguments, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert complaint in line
+    assert done.stdout == ""
+    assert {path.name for path in tmp_path.iterdir()} == {"good.ckpt", "cut.ckpt", "text.ckpt"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--position-scale", "1"], "argument --position-scale: '1' is not two numbers: give"),
+        (["--planes", "u,,y"], "argument --planes: 'u,,y' is not a list of names: separate"),
+    ],
+)
+def test_a_senseless_option_is_refused_before_the_checkpoint_is_read(
+    arguments: list[str], complaint: str, tmp_path: Path
+) -> None:
+    done = run(tmp_path, "absent.ckpt", *arguments, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {complaint}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_script_prints_a_report_or_one_line(tmp_path: Path) -> None:
+    request = request_for("24.7.1", tmp_path, planes=None)
+    out = ("--out", tmp_path / "out")
+    given = ("--norm", request.norm, "--planes", "u,v,y", "--position-scale", "1,0.5",
+             "--features", "wire_position,time_position,integral,rms",
+             "--event-classes", "a, b,c")  # fmt: skip
+    done = run(tmp_path, request.checkpoint, *out, *given, "--json")
+    assert done.returncode == 0, done.stderr
+    card = json.loads(done.stdout)["card"]
+    assert card["network"]["generation"] == "24.7.1"
+    assert card["position_scale"] == [1, 0.5]
+    assert [head["classes"] for head in card["heads"] if head["name"] == "event"] == [list("abc")]
+    assert names_in(tmp_path / "out") == FILES, "a launch needs a golden answer"
+    done = run(tmp_path, request.checkpoint, *out, *given)
+    assert "hit features" in done.stdout
+    failed = run(tmp_path, request.checkpoint, *out)
+    assert failed.returncode == 1
+    assert failed.stdout == ""
+    # Before it may stand that an environment is made.
+    assert failed.stderr.splitlines()[-1].startswith(
+        "error: model.ckpt: it has no feature normalisation"
+    )
+    assert failed.stderr.count("error: ") == 1

@@ -1,0 +1,94 @@
+"""The demo weights: trained by nugraph 25.4.0, and published with its own answer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from checkpoint_files import CHECKOUT, FILES, names_in
+from numl_demo.hdf5 import read_events
+from numl_demo.nugraph25 import lay_beside
+from numl_serving.cardfile import read_card
+from numl_serving.golden import disagreements, read_golden
+from numl_serving.runtime import Runtime
+
+SCRIPT = CHECKOUT / "scripts" / "train_demo.py"
+
+
+def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the training, which wants a process that has not imported another nugraph."""
+    return subprocess.run(
+        [sys.executable, SCRIPT, *map(str, arguments)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+
+
+def test_what_was_trained_is_published_with_nugraphs_own_answer(tmp_path: Path) -> None:
+    done = run(
+        "--out", tmp_path, "--events-out", tmp_path / "events.h5",
+        "--events", 4, "--epochs", 1, "--unseen", 2,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert len(read_events(tmp_path / "events.h5")) == 5
+    assert names_in(tmp_path) == {"events.h5", "nugraph2", "nugraph2_cpu", "nugraph3"}
+    for name, widths in {"nugraph2": (5, 1), "nugraph3": (7, 1, 4, 3)}.items():
+        folder = tmp_path / name / "1"
+        assert names_in(folder) == FILES
+        runtime = Runtime.load(folder)
+        golden = read_golden(folder / "golden.npz")
+        assert disagreements(golden.outputs, runtime.infer(golden.event)) == []
+        card = runtime.card
+        assert card.network.generation == "25.4"
+        assert tuple(head.width for head in card.heads) == widths
+        # What clients send and get is what it was: the tracked cards say it.
+        served = read_card(CHECKOUT / "model_repository" / name / "1" / "model.json")
+        assert card.schema == served.schema
+        assert card.outputs == served.outputs
+        assert card.demo
+        assert "not for physics" in card.description
+        assert card.accuracy is not None
+        assert card.accuracy["events"] == 2
+        assert 0 <= card.accuracy["semantic"] <= 1
+        assert f"{name}: epoch 1 of 1" in done.stdout
+    links = [path.is_symlink() for path in (tmp_path / "nugraph2_cpu" / "1").iterdir()]
+    assert links == [True] * len(FILES)
+
+
+@pytest.mark.parametrize("option", ["--events", "--epochs", "--unseen"])
+def test_no_training_without_events_or_epochs(option: str, tmp_path: Path) -> None:
+    done = run(option, 0, "--out", tmp_path, "--events-out", tmp_path / "events.h5")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {option} must be at least 1")
+    assert names_in(tmp_path) == set()
+
+
+def test_a_folder_without_nugraph_25_is_refused_in_one_line(tmp_path: Path) -> None:
+    done = run("--out", tmp_path, "--events-out", tmp_path / "x.h5", NUGRAPH25=str(tmp_path))
+    assert done.returncode == 1
+    assert (
+        done.stderr == f"error: there is no nugraph 25.4.0 in {tmp_path}: scripts/test unpacks it\n"
+    )
+    assert names_in(tmp_path) == set()
+
+
+def test_another_nugraph_that_is_there_already_is_not_taken_for_it(tmp_path: Path) -> None:
+    import nugraph  # noqa: F401
+
+    with pytest.raises(ImportError, match="nugraph has been imported before"):
+        lay_beside(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["nugraph2", "nugraph2_cpu", "nugraph3"])
+def test_the_demo_weights_are_well_above_the_largest_class(name: str) -> None:
+    card = read_card(CHECKOUT / "model_repository" / name / "1" / "model.json")
+    assert card.demo
+    assert card.accuracy is not None
+    for head in ("semantic", "filter"):
+        assert card.accuracy[head] > card.accuracy[f"{head}_largest_class"] + 0.1

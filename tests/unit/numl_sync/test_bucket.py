@@ -1,0 +1,137 @@
+"""What services other than the one in tests/integration answer; it is played here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from numl_sync import published
+from numl_sync.bucket import Bucket
+from numl_sync.errors import BucketError, ReleaseError
+from numl_sync.location import Location
+
+
+@dataclass
+class Service:
+    """What it answers to every question; a test changes it."""
+
+    status: int = 200
+    body: bytes = b"0123456789"
+    headers: dict[str, str] = field(default_factory=dict)
+    length: int | None = None
+    asked: list[dict[str, str]] = field(default_factory=list)
+    port: int = 0
+
+    @property
+    def bucket(self) -> Bucket:
+        return Bucket(Location("models", "prod", f"http://127.0.0.1:{self.port}"))
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a secret of nobody")
+    played = Service()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            played.asked.append({"path": self.path, **self.headers})
+            self.send_response(played.status)
+            for name, value in played.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(played.length or len(played.body)))
+            self.end_headers()
+            self.wfile.write(played.body)
+            self.close_connection = True
+
+        def log_message(self, *_words: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        played.port = server.server_address[1]
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield played
+        server.shutdown()
+        thread.join()
+
+
+def test_it_asks_for_what_has_changed(service: Service) -> None:
+    service.headers = {"ETag": '"one"'}
+    assert service.bucket.published(None) == ('"one"', service.body)
+    assert service.bucket.published('"other"') == ('"one"', service.body)
+    assert service.bucket.published('"one"') is None  # though it did not answer 304
+    assert [asked.get("If-None-Match") for asked in service.asked] == [None, '"other"', '"one"']
+    assert {asked["path"] for asked in service.asked} == {"/models/prod/published.json"}
+
+
+def test_a_service_without_etags_will_do(service: Service) -> None:
+    found = service.bucket.published(None)
+    assert found is not None
+    assert service.bucket.published(found[0]) is None
+    service.body = b"changed"
+    assert service.bucket.published(found[0]) is not None
+    assert not any("If-None-Match" in asked for asked in service.asked)
+
+
+def test_a_file_is_read_from_where_it_is_wanted(service: Service) -> None:
+    service.status, service.body = 206, b"789"
+    assert b"".join(service.bucket.read("a/1/x", 7, 10)) == b"789"
+    assert service.asked[0]["Range"] == "bytes=7-"
+    assert service.asked[0]["path"] == "/models/prod/a/1/x"
+
+
+def test_a_file_of_another_size_is_not_read(service: Service) -> None:
+    words = r"^a/1/x has 10 bytes, published\.json says 9$"
+    with pytest.raises(ReleaseError, match=words):
+        list(service.bucket.read("a/1/x", 0, 9))
+
+
+def test_a_service_that_knows_no_ranges_will_do(service: Service) -> None:
+    assert b"".join(service.bucket.read("a/1/x", 4, 10)) == b"456789"
+    service.body = b"0" * 300_000 + b"end"
+    assert b"".join(service.bucket.read("a/1/x", 300_000, 300_003)) == b"end"
+
+
+def test_an_answer_that_ends_early_is_one_line(service: Service) -> None:
+    service.length = 20
+    with pytest.raises(BucketError) as caught:
+        list(service.bucket.read("a/1/x", 0, 20))
+    assert "\n" not in str(caught.value)
+    service.headers = {"ETag": '"one"'}
+    with pytest.raises(BucketError):
+        service.bucket.published(None)
+
+
+def test_an_endless_document_is_not_read(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published, "LARGEST", 5)
+    with pytest.raises(ReleaseError, match=r"^published\.json has more than 5 bytes$"):
+        service.bucket.published(None)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [
+        (403, "AccessDenied", "may not be read with these credentials: AccessDenied"),
+        (404, "NoSuchKey", "has no published.json: numlkit publish writes it"),
+        (404, "NoSuchBucket", "prod: NoSuchBucket (status 404)"),
+        (500, "InternalError", "prod: InternalError (status 500)"),
+        (503, "SlowDown", "prod: SlowDown (status 503)"),
+    ],
+)
+def test_an_error_is_one_line_without_a_key(
+    service: Service, status: int, code: str, words: str
+) -> None:
+    service.status = status
+    service.body = f"<Error><Code>{code}</Code><Message>no\nno</Message></Error>".encode()
+    with pytest.raises(BucketError) as caught:
+        service.bucket.published(None)
+    said = str(caught.value)
+    assert words in said
+    assert said.startswith(f"s3://http://127.0.0.1:{service.port}/models/prod")
+    assert "\n" not in said
+    assert "secret" not in said
+    assert len(service.asked) == 1
