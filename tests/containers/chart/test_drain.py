@@ -21,8 +21,8 @@ from deploy.triton.golden import read_golden
 from tests.certificates import Authority
 from tests.chart import Site, render
 from tests.containers.chart.cluster import Cluster
-from tests.containers.chart.load import Load
 from tests.containers.conftest import START_S, until
+from tests.load import Load
 
 REQUESTS = 1000
 KILL_A_STUB = """
