@@ -44,7 +44,7 @@ int32_t x86_64_level() {
 }
 #endif
 
-void choose_level(int32_t wanted, numl_network* network) {
+void choose_level([[maybe_unused]] int32_t wanted, numl_network* network) {
   network->run = baseline::run;
   network->level = 1;
 #if defined(__x86_64__)

@@ -1,6 +1,8 @@
 """The wheel of ``numl_serving``, built by the real pip without network."""
 
+import importlib.metadata
 import shutil
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from deploy.environment.serving import serving_digest, serving_wheel
 from deploy.host.errors import EnvironmentSetupError
 from deploy.host.files import sha256_of
 from deploy.host.paths import ENVIRONMENT_SOURCE
+from tests.kit import lacking
 
 
 def ignore(_text: str) -> None:
@@ -57,6 +60,21 @@ def test_the_same_source_gives_the_same_bytes_wherever_it_lies_and_stays_as_it_w
     assert first.name == second.name
     assert sha256_of(first) == sha256_of(second)
     assert sorted(source.rglob("*")) == before
+
+
+def test_the_library_is_for_aarch64_too() -> None:
+    compiler = shutil.which("aarch64-linux-gnu-g++")
+    if compiler is None:
+        lacking("no compiler for aarch64 (apt-get install g++-aarch64-linux-gnu)")
+    files = importlib.metadata.files("cmeel-qhull") or []
+    qhull = next(file for file in files if file.match("libqhull_r/qhull_ra.h")).locate()
+    folders = (f"-I{Path(str(qhull)).parents[depth]}" for depth in (0, 1))
+    words = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-DNUML_LEVEL=baseline"]
+    sources = sorted((ENVIRONMENT_SOURCE / "native").glob("*.cpp"))
+    told = subprocess.run(
+        [compiler, *words, *folders, *sources], capture_output=True, text=True, check=False
+    )
+    assert (told.returncode, told.stderr) == (0, "")
 
 
 def test_every_source_of_the_native_library_counts(tmp_path: Path) -> None:
