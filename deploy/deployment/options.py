@@ -98,8 +98,10 @@ def overrides(options: argparse.Namespace) -> dict[str, Any]:
     if options.ports is not None:
         numbers = options.ports.split(",")
         if len(numbers) != 3:
-            what = "three numbers, HTTP,GRPC,METRICS"
-            raise DeploymentError(f"--ports: {options.ports!r} is not {what}")
+            raise DeploymentError(
+                f"--ports: {options.ports!r} is not three numbers",
+                "--ports HTTP,GRPC,METRICS, as in 8000,8001,8002",
+            )
         ports = dict(zip(Ports.model_fields, map(as_number, numbers), strict=True))
     named = (
         "name", "engine", "image", "env", "listen", "instances", "threads", "cpus", "memory",

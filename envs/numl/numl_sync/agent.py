@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +22,8 @@ REPEAT_S = 60.0
 """A failure that lasts is said so often (s)."""
 LOAD_S = 120.0
 """How long (s) a running server may take to load a release, if there is one to go back to."""
+RETRY_S = 1800.0
+"""When a release that was refused before the server saw it is tried again (s)."""
 PAUSE_S = 0.5
 """How often (s) the server is asked whether it has loaded a release."""
 
@@ -65,19 +68,21 @@ class Agent:
         self._away_since: float | None = None
         self._loading_since: float | None = None
         self._silent_since: float | None = None
+        self._retry_at: float | None = None
+        # What to fall back to while the server has nothing, the newest first.
+        self._older: list[Release] = []
         self._told: dict[str, float] = {}
         # Of models that are given another configuration for a version that answers already.
         self._config_before: dict[str, bytes] = {}
         state = mirror.read_state()
-        if state.serving is not None and state.wanted is None and not mirror.holds(state.serving):
-            state = State(state.etag, None, state.serving)  # damaged: as if it were new
         known = state.wanted or state.serving
         self.status.published_release = known.number if known is not None else 0
         self.status.in_folder = state.serving is not None
         self._etag = state.etag
-        self._remember(state)
-        if state.serving is not None:
-            say(f"release {state.serving.number} is in {mirror.repository} from before")
+        self._set(state)
+        self._attempt("mirror", self._mend)
+        if self._state.serving is not None:
+            say(f"release {self._state.serving.number} is in {mirror.repository} from before")
 
     def step(self) -> float:
         """Do what is to be done now; return how long (s) to wait before the next step.
@@ -88,9 +93,12 @@ class Agent:
         if self._clock() >= self._next_look:
             self._next_look = self._clock() + self._poll_s
             self._attempt("bucket", self._look)
-        wanted = self._state.wanted
-        if wanted is not None and self._attempt("download", lambda: self._bring(wanted)):
-            self._attempt("server", lambda: self._confirm(wanted))
+            self._attempt("mirror", self._mend)
+        tried = None
+        while (wanted := self._state.wanted) is not None and wanted is not tried:
+            tried = wanted  # if it is refused, an older one may be the next
+            if self._attempt("download", partial(self._bring, wanted)):
+                self._attempt("server", partial(self._confirm, wanted))
         left = max(self._next_look - self._clock(), 0.0)
         return left if self._loading_since is None else min(left, PAUSE_S)
 
@@ -111,6 +119,8 @@ class Agent:
 
     def _look(self) -> None:
         """Ask what is published."""
+        if self._retry_at is not None and self._clock() >= self._retry_at:
+            self._etag = self._retry_at = None
         try:
             found = self._bucket.published(self._etag)
         except BucketError:
@@ -125,9 +135,9 @@ class Agent:
             return
         # What cannot be read is read once.
         self._etag, content = found
-        wanted = read_published(content)
+        wanted, self._older = read_published(content)
         self.status.published_release, self.status.refused = wanted.number, False
-        self._loading_since = None
+        self._loading_since = self._retry_at = None
         if wanted == self._state.serving and self._mirror.holds(wanted):
             self._remember(State(self._etag, wanted))
         else:
@@ -136,6 +146,14 @@ class Agent:
             if serving is None and before is not None and self._mirror.holds(before):
                 serving = before  # the server had no time to answer with it
             self._remember(State(self._etag, serving, wanted))
+
+    def _mend(self) -> None:
+        """Bring what serves anew if it is no longer in the folder."""
+        serving, wanted = self._state.serving, self._state.wanted
+        if serving is not None and wanted is None and not self._mirror.holds(serving):
+            self._say(f"{self._mirror.repository} was changed by somebody else")
+            self.status.in_folder = False
+            self._remember(State(self._state.etag, None, serving))
 
     def _bring(self, wanted: Release) -> None:
         """Give the server what it does not have."""
@@ -177,11 +195,12 @@ class Agent:
             self._loading_since = None
             self._told.pop("loading", None)
             self._mirror.prune(wanted)
-            self._remember(State(self._etag, wanted))
+            # Without the ETag of what is refused: the next start of this program tries it anew.
+            self._remember(State(None if self.status.refused else self._etag, wanted))
             self._say(f"release {wanted.number} serves: {_versions(wanted.models)}")
         elif now - self._loading_since > LOAD_S:
             words = f"{_versions(loading)} cannot be loaded: the server's log says why"
-            if self._state.serving is not None:
+            if self._state.serving is not None or self._older:
                 raise ReleaseError(words)
             self._tell("loading", words)
 
@@ -194,22 +213,24 @@ class Agent:
         return ready
 
     def _refuse(self, what: str, error: ReleaseError) -> None:
-        serving = self._state.serving
+        serving, wanted = self._state.serving, self._state.wanted
         self.status.refused = True
         self.status.failures["release"] += 1
         number = ""
-        if what != "bucket":
-            number = f"release {self.status.published_release}: "
+        if what != "bucket" and wanted is not None:
+            number = f"release {wanted.number}: "
             self._loading_since = None
-            # Without its ETag: the next start of this program tries it once more.
-            self._remember(State(None, serving))
-            if serving is not None:
-                self._attempt("folder", lambda: self._go_back(serving))
+            if what == "download":
+                self._retry_at = self._clock() + RETRY_S
+            older = self._older.pop(0) if serving is None and self._older else None
+            self._attempt("folder", partial(self._go_back, State(None, serving, older)))
         self._told.pop(what, None)
         self._tell(what, f"refused: {number}{error}")
 
-    def _go_back(self, serving: Release) -> None:
-        if all(self._mirror.has(model) for model in serving.models):
+    def _go_back(self, state: State) -> None:
+        self._remember(state)
+        serving = state.serving
+        if serving is not None and all(self._mirror.has(model) for model in serving.models):
             self._mirror.configure(serving)
             self._mirror.prune(serving)
 
@@ -219,8 +240,10 @@ class Agent:
 
     def _tell(self, what: str, words: str) -> None:
         """Say what is wrong: at once, then every `REPEAT_S`."""
-        serving = self._state.serving
+        serving, wanted = self._state.serving, self._state.wanted
         goes_on = "no release yet" if serving is None else f"release {serving.number} goes on"
+        if serving is None and wanted is not None and self.status.refused:
+            goes_on = f"release {wanted.number} is tried instead"
         self.failure = f"{words}; {goes_on}"
         told = self._told.get(what)
         if told is None or self._clock() - told >= REPEAT_S:
@@ -228,9 +251,12 @@ class Agent:
             self._say(self.failure)
 
     def _remember(self, state: State) -> None:
+        self._set(state)
+        self._mirror.write_state(state)
+
+    def _set(self, state: State) -> None:
         self._state = state
         self.status.release = state.serving.number if state.serving is not None else 0
-        self._mirror.write_state(state)
 
 
 def _versions(models: Sequence[Model]) -> str:

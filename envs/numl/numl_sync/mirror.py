@@ -126,6 +126,8 @@ class Mirror:
             BucketError: It broke off again.
             ReleaseError: A file is not what it must be.
         """
+        self.repository.mkdir(parents=True, exist_ok=True)
+        self._incoming.mkdir(exist_ok=True)
         for path, file in model.files.items():
             self._fetch(bucket, f"{model.place}/{path}", file)
 

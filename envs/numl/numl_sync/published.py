@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -78,8 +79,8 @@ class Release:
         return {"number": self.number, "models": models}
 
 
-def read_published(content: bytes) -> Release:
-    """Return the release that serves.
+def read_published(content: bytes) -> tuple[Release, list[Release]]:
+    """Return the release that serves, and those before it that can be read, the newest first.
 
     Raises:
         ReleaseError: It is not of this format, or says what must not be: a path that leaves its
@@ -87,23 +88,30 @@ def read_published(content: bytes) -> Release:
     """
     try:
         document = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ReleaseError(f"{NAME} is not JSON: {error}") from None
     if not isinstance(document, dict) or "format" not in document:
         raise ReleaseError(f"{NAME} is not what numlkit publish writes")
     if document["format"] != _FORMAT:
         raise ReleaseError(
-            f"{NAME} is of format {document['format']}, this image reads format {_FORMAT}: "
+            f"{NAME} is of format {document['format']!r}, this image reads format {_FORMAT}: "
             "use an image of the kit that published it"
         )
     try:
         number = _whole(document["serving"], "serving")
-        found = [each for each in document["releases"] if each["number"] == number]
+        listed = document["releases"]
+        found = [each for each in listed if each["number"] == number]
         if len(found) != 1:
             raise ReleaseError(f"{NAME} lists release {number}, which serves, {len(found)} times")
-        return read_release(found[0])
+        release = read_release(found[0])
     except (KeyError, TypeError, AttributeError) as error:
         raise ReleaseError(f"{NAME} is incomplete: {_words(error)}") from None
+    older = []
+    for each in listed:
+        with suppress(ReleaseError, KeyError, TypeError, AttributeError):
+            if each["number"] < number:
+                older.append(read_release(each))
+    return release, sorted(older, key=lambda each: each.number, reverse=True)
 
 
 def read_release(document: Mapping[str, Any]) -> Release:

@@ -60,6 +60,7 @@ class PlayedBucket:
     breaks_after: int | None = None
     asked: int = 0
     sent: int = 0
+    releases: list[dict[str, Any]] = field(default_factory=list)
 
     def publish(self, number: int, version: int, *names: str) -> dict[str, Any]:
         """Put one version of all models, and serve it."""
@@ -67,7 +68,9 @@ class PlayedBucket:
         for name in models:
             for path, content in files(version).items():
                 self.objects[f"{name}/{version}/{path}"] = content
-        said = document(number, release(number, models))
+        self.releases = [each for each in self.releases if each["number"] != number]
+        self.releases.append(release(number, models))
+        said = document(number, *self.releases)
         self.content = json.dumps(said).encode()
         return said
 
@@ -81,6 +84,8 @@ class PlayedBucket:
     def read(self, path: str, start: int, size: int) -> Iterator[bytes]:
         if self.away:
             raise BucketError("s3://bucket: no connection")
+        if path not in self.objects:
+            raise ReleaseError(f"{path} is not in the bucket")
         content = self.objects[path]
         if len(content) != size:
             raise ReleaseError(f"{path} has {len(content)} bytes, published.json says {size}")

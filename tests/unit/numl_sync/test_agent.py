@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from numl_sync.agent import LOAD_S, REPEAT_S
+from numl_sync.agent import LOAD_S, REPEAT_S, RETRY_S
 from numl_sync.errors import UsageError
 from numl_sync.mirror import Mirror
 from played import CONFIG, POLL_S, Stage, document, expected, files, release
@@ -94,7 +94,7 @@ def test_what_the_server_cannot_load_is_taken_back(serving: Stage) -> None:
 
 def test_another_configuration_of_the_same_version_is_seen_to_be_loaded(serving: Stage) -> None:
     said = serving.bucket.publish(2, 1)
-    for model in said["releases"][0]["models"].values():
+    for model in said["releases"][-1]["models"].values():
         model["config"] += "max_batch_size: 0\n"
     serving.bucket.content = json.dumps(said).encode()
     serving.server.cannot_configure = {"b"}
@@ -242,7 +242,7 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(serving: Stage) -> None
 @pytest.mark.parametrize("damage", [b"", b"w", b"x" * 1001, b"x" * 5000, b"x" * 900])
 def test_what_lies_in_the_way_of_a_download_is_replaced(serving: Stage, damage: bytes) -> None:
     said = serving.bucket.publish(2, 2)
-    digest = said["releases"][0]["models"]["a"]["files"]["weights"]["sha256"]
+    digest = said["releases"][-1]["models"]["a"]["files"]["weights"]["sha256"]
     (serving.folder / "incoming" / digest).write_bytes(damage)
     serving.run(2 * POLL_S)
     assert serving.tree() == expected(2)
@@ -252,10 +252,103 @@ def test_a_damaged_mirror_is_mended_at_the_next_start(serving: Stage) -> None:
     weights = serving.folder / "repository" / "a" / "1" / "weights"
     weights.write_bytes(b"x" * weights.stat().st_size)
     serving.start()
+    assert serving.said == [f"{serving.folder}/repository was changed by somebody else"]
     assert not serving.agent.status.in_folder
     serving.run(2 * POLL_S)
     assert serving.tree() == expected(1)
     assert serving.checked == ["a-1", "b-1", "a-1"]
+
+
+@pytest.mark.parametrize("model", ["a", "b"])
+def test_a_fresh_server_gets_the_newest_older_release_that_is_right(
+    stage: Stage, model: str
+) -> None:
+    for number in (1, 2, 3, 4):
+        stage.bucket.publish(number, number)
+    stage.wrong = {f"{model}-4"}
+    del stage.bucket.objects["a/3/weights"]
+    stage.run(10)
+    assert stage.tree() == expected(2)
+    wrong = f"refused: release 4: {model}-4 does not give its golden answer here: no"
+    assert stage.said == [
+        "release 4 is published",
+        f"{wrong}; release 3 is tried instead",
+        "refused: release 3: a/3/weights is not in the bucket; release 2 is tried instead",
+        f"release 2 is in {stage.folder}/repository",
+        "release 2 serves: a version 2, b version 2",
+    ]
+    status = stage.agent.status
+    assert (status.release, status.published_release, status.refused) == (2, 4, True)
+    stage.bucket.publish(5, 5)
+    stage.run(2 * POLL_S)
+    assert stage.tree() == expected(5)
+    assert not status.refused
+
+
+def test_a_rolled_back_release_is_not_gone_back_to(stage: Stage) -> None:
+    for number in (1, 2, 1):
+        stage.bucket.publish(number, number)
+    stage.wrong = {"a-1"}
+    stage.run(1000)
+    assert stage.tree() == {}
+    assert stage.said[1:] == [
+        "refused: release 1: a-1 does not give its golden answer here: no; no release yet"
+    ]
+
+
+def test_a_fresh_server_that_cannot_load_the_release_gets_an_older_one(stage: Stage) -> None:
+    for number in (1, 2):
+        stage.bucket.publish(number, number)
+    stage.server.cannot_load = {("b", 2)}
+    stage.run(LOAD_S + 10)
+    assert stage.tree() == expected(1)
+    assert stage.said[2:] == [
+        "refused: release 2: b version 2 cannot be loaded: the server's log says why; "
+        "release 1 is tried instead",
+        f"release 1 is in {stage.folder}/repository",
+        "release 1 serves: a version 1, b version 1",
+    ]
+
+
+def test_what_was_refused_is_tried_again_at_the_next_start_and_after_a_while(stage: Stage) -> None:
+    for number in (1, 2):
+        stage.bucket.publish(number, number)
+    stage.wrong = {"a-2"}
+    stage.run(RETRY_S - 1)
+    stage.start()
+    stage.run(RETRY_S - 1)
+    assert stage.checked.count("a-2") == 2
+    assert stage.tree() == expected(1)
+    assert stage.agent.status.refused
+    stage.wrong = set()
+    stage.run(3 * POLL_S)
+    assert stage.tree() == expected(2)
+    assert not stage.agent.status.refused
+
+
+def test_a_folder_that_is_removed_is_made_anew(serving: Stage) -> None:
+    shutil.rmtree(serving.folder)
+    serving.run(2 * POLL_S)
+    assert serving.tree() == expected(1)
+    assert serving.said[0] == f"{serving.folder}/repository was changed by somebody else"
+
+
+def test_a_refusal_on_a_full_disk_is_no_end(
+    serving: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_words: object, **_more: object) -> None:
+        raise OSError(28, "No space left on device", "/mirror/x")
+
+    serving.wrong = {"a-2"}
+    serving.bucket.publish(2, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr("numl_sync.mirror.Path.write_text", full)
+        serving.run(10)
+        serving.start()
+        serving.run(10)
+    assert "/mirror/x: No space left on device; release 1 goes on" in serving.said
+    assert serving.agent.status.refused
+    assert serving.tree() == expected(1)
 
 
 def test_without_a_server_the_last_good_release_stays_in_the_folder(stage: Stage) -> None:

@@ -18,7 +18,7 @@ def published() -> dict[str, Any]:
 
 
 def test_the_release_that_serves_is_read() -> None:
-    found = read_published(json.dumps(published()).encode())
+    found, older = read_published(json.dumps(published()).encode())
     assert found.number == 2
     assert [(model.name, model.version, model.place) for model in found.models] == [("a", 7, "a/7")]
     assert {path: file.size for path, file in found.models[0].files.items()} == {
@@ -27,6 +27,16 @@ def test_the_release_that_serves_is_read() -> None:
         "sub/data": 0,
     }
     assert read_release(json.loads(json.dumps(found.as_json()))) == found
+    assert [(release.number, release.models[0].version) for release in older] == [(1, 1)]
+
+
+def test_of_older_releases_those_that_can_be_read_are_read_the_newest_first() -> None:
+    said = document(4, *(release(number, {"a": (number, files(1))}) for number in (1, 5, 2, 3, 4)))
+    said["releases"][2]["models"]["a"]["files"]["../x"] = {}
+    said["releases"][0] = {"number": 1}
+    found, older = read_published(json.dumps(said).encode())
+    assert found.number == 4
+    assert [release.number for release in older] == [3]
 
 
 def test_another_way_to_write_the_policy_is_read() -> None:
@@ -34,7 +44,7 @@ def test_another_way_to_write_the_policy_is_read() -> None:
     said["releases"][1]["models"]["a"]["config"] = (
         "version_policy: { specific: { versions: [ 7 ] } }"
     )
-    assert read_published(json.dumps(said).encode()).number == 2
+    assert read_published(json.dumps(said).encode())[0].number == 2
 
 
 Change = Callable[[dict[str, Any]], Any]
@@ -44,6 +54,7 @@ Change = Callable[[dict[str, Any]], Any]
     ("change", "words"),
     [
         (lambda d: d.update(format=2), "is of format 2, this image reads format 1: use an image"),
+        (lambda d: d.update(format="9\nx"), "is of format '9\\nx', this image"),
         (lambda d: d.pop("format"), "is not what numlkit publish writes"),
         (lambda d: d.pop("releases"), "is incomplete: 'releases' is missing"),
         (lambda d: d.update(serving=3), "lists release 3, which serves, 0 times"),
@@ -101,7 +112,7 @@ def test_a_name_that_is_no_folder_is_refused(name: str) -> None:
         read_published(json.dumps(said).encode())
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b"null"])
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b"null", b"[" * 10**6])
 def test_what_is_no_document_is_refused(content: bytes) -> None:
     with pytest.raises(ReleaseError, match=r"^published\.json is not "):
         read_published(content)
