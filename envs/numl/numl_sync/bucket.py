@@ -130,6 +130,9 @@ class Bucket:
             )
         if isinstance(error, SSLError):
             reason = _tls_reason(str(error))
+        elif "Invalid header value" in str(error):  # which has the key in it
+            self._made = None
+            reason = "the access key has a character that no key has, as a line end"
         elif isinstance(error, EndpointConnectionError):
             reason = "no connection"
         elif isinstance(error, (ConnectTimeoutError, ReadTimeoutError)):

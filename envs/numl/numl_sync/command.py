@@ -12,7 +12,9 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from numl_sync.agent import Agent
 from numl_sync.bucket import Bucket
@@ -42,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--once", action="store_true", help="bring what is published into the folder, and end"
     )
     parser.add_argument(
-        "--server", default="http://127.0.0.1:8000", metavar="URL",
+        "--server", type=_server, default="http://127.0.0.1:8000", metavar="URL",
         help="the server that polls the folder (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
@@ -56,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         agent = Agent(
             Bucket(read_location(options.bucket, os.environ)),
             Mirror(options.folder.absolute()),
-            Server(options.server),
+            options.server,
             check=check_answers,
             say=_say,
             poll_s=options.poll,
@@ -78,14 +80,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 86_400:
-        raise ValueError
-    return value
+    with suppress(ValueError):
+        if 0 < (value := float(text)) < 86_400:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+
+
+def _server(url: str) -> Server:
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        if parts.scheme == "http" and parts.hostname and parts.port != 0:
+            return Server(url)
+    raise argparse.ArgumentTypeError(f"{url!r} is not http://HOST:PORT")
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(f"sync: {line}\n")
+    # What a service answered may be in it: it begins no line, and moves no cursor.
+    plain = "".join(letter if letter.isprintable() else " " for letter in line)
+    sys.stdout.write(f"sync: {plain}\n")
     sys.stdout.flush()
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from numl_sync.errors import UsageError
 
 _HOST = r"(?:[0-9A-Za-z.-]+|\[[0-9A-Fa-f:]+\])"
+_SERVICE = re.compile(rf"(?:(?P<scheme>https?)://)?(?P<host>{_HOST}(?::\d+)?)/?")
 _URL = re.compile(
     rf"s3://(?:(?P<scheme>https?)://(?P<named>{_HOST}(?::\d+)?)/|(?P<host>{_HOST}:\d+)/)?"
     r"(?P<bucket>[0-9a-z][0-9a-z.-]+)(?P<prefix>(?:/[0-9A-Za-z._-]+)*)/?"
@@ -48,9 +49,14 @@ def read_location(url: str, variables: Mapping[str, str]) -> Location:
     """
     found = _URL.fullmatch(url)
     if found is None:
+        if "@" in url:  # a password may be before it, which would end in a log
+            url = "the bucket's address"
         raise UsageError(f"{url}: not s3://[http[s]://HOST:PORT/]BUCKET[/PREFIX]")
-    host = found["named"] or found["host"]
-    endpoint = f"{found['scheme'] or 'http'}://{host}" if host else variables.get("AWS_ENDPOINT")
-    if endpoint and "://" not in endpoint:
-        endpoint = f"http://{endpoint}"
-    return Location(found["bucket"], found["prefix"].strip("/"), endpoint or None)
+    host, scheme = found["named"] or found["host"], found["scheme"]
+    if host is None and (named := variables.get("AWS_ENDPOINT")):
+        service = _SERVICE.fullmatch(named)
+        if service is None:
+            raise UsageError("AWS_ENDPOINT is not [http[s]://]HOST:PORT")
+        host, scheme = service["host"], service["scheme"]
+    endpoint = f"{scheme or 'http'}://{host}" if host else None
+    return Location(found["bucket"], found["prefix"].strip("/"), endpoint)

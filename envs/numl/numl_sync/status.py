@@ -90,6 +90,7 @@ def serve_status(status: Status, host: str, port: int) -> None:
 
     try:
         server = Server((host, port), Handler)
-    except OSError as error:
-        raise UsageError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+    except (OSError, OverflowError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no port has this number"
+        raise UsageError(f"cannot listen on {host} port {port}: {reason}") from None
     threading.Thread(target=server.serve_forever, daemon=True).start()

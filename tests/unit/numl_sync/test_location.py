@@ -40,6 +40,19 @@ def test_what_is_none_is_refused(url: str) -> None:
         read_location(url, {})
 
 
+@pytest.mark.parametrize("url", ["s3://http://key:word@host:1/models", "s3://key:word@models"])
+def test_a_password_in_an_address_is_not_shown(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_location(url, {})
+    assert "word" not in str(caught.value)
+
+
+@pytest.mark.parametrize("named", ["http://key:word@host:1", "http://[x", "https://host/models"])
+def test_a_variable_that_names_no_service_is_refused_and_not_shown(named: str) -> None:
+    with pytest.raises(UsageError, match=r"^AWS_ENDPOINT is not \[http\[s\]://\]HOST:PORT$"):
+        read_location("s3://models/a", {"AWS_ENDPOINT": named})
+
+
 def test_its_keys_and_its_name() -> None:
     location = Location("models", "a", "http://host:1")
     assert location.key("published.json") == "a/published.json"

@@ -40,8 +40,9 @@ def test_it_is_ready_when_a_release_is_in_the_folder() -> None:
     assert get(port, "/ready") == (200, "ready\n")
     assert get(port, "/metrics") == (200, status.metrics())
     assert get(port, "/") == (404, "/metrics or /ready\n")
-    with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1 port {port}: "):
-        serve_status(status, "127.0.0.1", port)
+    for wrong in (port, 99_999):
+        with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1 port {wrong}: "):
+            serve_status(status, "127.0.0.1", wrong)
 
 
 def get(port: int, path: str) -> tuple[int, str]:

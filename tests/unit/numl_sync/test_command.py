@@ -1,0 +1,50 @@
+"""The agent's command line, and what reaches its log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from numl_sync.command import main
+
+URL = "s3://http://127.0.0.1:9/models"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--poll", "nan"], "--poll: 'nan' is not a number of seconds above 0"),
+        (["--poll", "x"], "--poll: 'x' is not a number of seconds above 0"),
+        (["--server", "http://host:x"], "--server: 'http://host:x' is not http://HOST:PORT"),
+        (["--server", "host:8000"], "--server: 'host:8000' is not http://HOST:PORT"),
+    ],
+)
+def test_a_wrong_option_is_said_in_one_line(
+    flags: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([URL, str(tmp_path / "mirror"), *flags])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f"error: argument {words}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_service_says_begins_no_line_of_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([URL + "/a\nsync: release 1 serves\x1b[2J", str(tmp_path)]) == 2
+    out = capsys.readouterr().out
+    assert out.startswith("sync: s3://http://127.0.0.1:9/models/a sync: release 1 serves [2J: not ")
+    assert out.count("\n") == 1
+
+
+def test_a_key_with_a_line_end_is_said_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "some-key\n")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "word")
+    assert main([URL, str(tmp_path), "--once"]) == 1
+    assert capsys.readouterr().out == (
+        f"sync: {URL}: the access key has a character that no key has, as a line end; "
+        "no release yet\n"
+    )
