@@ -6,6 +6,7 @@ A release comes by one rename and is never changed; the link is replaced by anot
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -35,6 +36,12 @@ CURRENT = "current"
 
 _NAMES = {"sif": "numl.sif", "sandbox": "numl"}
 _BLOCK = 1 << 22
+_WHERE = "publish where this user can write; to a CVMFS, after cvmfs_server transaction"
+_ROOM = "make room there (df -h), then repeat the command"
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _ROOM),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), _WHERE),
+}
 
 
 class Record(BaseModel):
@@ -123,10 +130,15 @@ class FolderPlace(Place):
                 found = [each for each in releases if each.number < (serving or 0)][-1:]
             else:
                 found = [each for each in releases if str(each.number) == to]
-            if not found:
-                there = ", ".join(str(each.number) for each in releases) or "none is there"
+            if not releases:
                 raise PublishError(
-                    f"{self._root}: no such release, or none before {serving}",
+                    f"nothing is published in {self._root}", f"numlkit publish {self._root}"
+                )
+            if not found:
+                none = f"release {serving} serves, and none before it is there"
+                there = ", ".join(str(each.number) for each in releases)
+                raise PublishError(
+                    f"{self._root}: {none if to is None else f'there is no release {to}'}",
                     f"--to with one of: {there}",
                 )
             return self._switch(found[0], dry_run=dry_run, brought=None)
@@ -193,7 +205,8 @@ class FolderPlace(Place):
             return Outcome(False, number, (line,), facts)
         come = f"{brought.name} ({size(to.bytes)}) as " if brought is not None else ""
         if dry_run:
-            line = f"would publish {come}release {number} and switch to it"
+            line = f"publish {come}release {number} and switch to it"
+            line = f"would {line if come else f'switch to release {number}'}"
             return Outcome(False, number, (line,), facts)
         link = self._root / f".{CURRENT}"
         link.unlink(missing_ok=True)
@@ -252,7 +265,15 @@ class FolderPlace(Place):
                     f"another publish or rollback is at work in {self._root}",
                     "wait until it has ended",
                 ) from None
+            current = self._root / CURRENT
+            if current.exists() and not current.is_symlink():
+                raise PublishError(
+                    f"{current} is not a link of the kit's", "publish to another folder"
+                )
             yield
+        except OSError as error:
+            cause = f"cannot write to {self._root}: {error.strerror or error}"
+            raise PublishError(cause, _REMEDIES.get(error.errno or 0)) from None
         finally:
             os.close(opened)
 

@@ -6,6 +6,7 @@ tests/containers.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -120,9 +121,52 @@ def test_going_back_moves_one_link_and_pruning_keeps_numbers(
     assert place.prune((), Console("quiet"), dry_run=False).facts == {"kept": [1, 2], "removed": 1}
     assert listed(root) == {"1": False, "2": True}
     assert publish(root, "d").release == "4"
-    with pytest.raises(PublishError, match="no such release") as raised:
+    with pytest.raises(PublishError, match="there is no release 3") as raised:
         place.rollback("3", dry_run=False)
     assert raised.value.remedy == "--to with one of: 1, 2, 4"
+    assert place.rollback("1", dry_run=True).lines == ("would switch to release 1",)
+    place.rollback("1", dry_run=False)
+    with pytest.raises(PublishError, match="release 1 serves, and none before it is there"):
+        place.rollback(None, dry_run=False)
+
+
+def test_there_is_nothing_to_go_back_to_where_nothing_is_published(tmp_path: Path) -> None:
+    with pytest.raises(PublishError, match=f"nothing is published in {tmp_path}") as raised:
+        FolderPlace(Folder(tmp_path)).rollback(None, dry_run=False)
+    assert raised.value.remedy == f"numlkit publish {tmp_path}"
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "remedy"),
+    [
+        (errno.ENOSPC, "No space left on device", "make room there"),
+        (errno.EROFS, "Read-only file system", "cvmfs_server transaction"),
+    ],
+)
+def test_what_cannot_be_written_is_said_of_the_folder(
+    number: int, words: str, remedy: str, publish: Callable[..., Outcome], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    root = tmp_path / "place"
+    root.mkdir()
+    monkeypatch.setattr("deploy.publishing.folder.os.fsync", refuse)
+    with pytest.raises(PublishError, match=f"^cannot write to {root}: {words}$") as raised:
+        publish(root, "a")
+    assert raised.value.remedy is not None
+    assert remedy in raised.value.remedy
+    assert not any(root.iterdir())
+
+
+def test_a_folder_with_a_current_of_somebody_else_is_refused_before_anything_is_copied(
+    publish: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    (tmp_path / "place" / "current").mkdir(parents=True)
+    with pytest.raises(PublishError, match=r"place/current is not a link of the kit's"):
+        publish(tmp_path / "place", "a")
+    assert [path.name for path in (tmp_path / "place").iterdir()] == ["current"]
 
 
 def test_what_was_published_before_is_switched_to_and_not_copied(
