@@ -11,8 +11,6 @@ import urllib.request
 from collections import defaultdict
 from dataclasses import dataclass
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from deploy.host.errors import LaunchError
 
 _SUCCESSES = "nv_inference_request_success_total"
@@ -36,6 +34,8 @@ class ModelCounts:
 
 def read_counts(text: str) -> dict[str, ModelCounts]:
     """Return the counts by model from a metrics endpoint's text; ValueError if it is none."""
+    from prometheus_client.parser import text_string_to_metric_families
+
     totals: dict[tuple[str, str], float] = defaultdict(float)
     quantiles: dict[tuple[str, str], float] = {}
     models = set()

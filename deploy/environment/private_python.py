@@ -5,7 +5,6 @@ Its packages are pinned by digest, so what it is made of is known before it is f
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 import shutil
@@ -95,7 +94,9 @@ def pins() -> list[Pin]:
 
 
 def _install(partial: Path, folder: Path) -> None:
-    import rattler  # most hosts never need it
+    import asyncio  # most hosts never need these
+
+    import rattler
     import rattler.exceptions
 
     packages = cache_folder() / "conda"

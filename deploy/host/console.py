@@ -8,15 +8,14 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TextIO
-
-from rich.console import Console as RichConsole
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from deploy.host.command_line import as_typed
 from deploy.host.errors import KitError
+
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
 
 Mode = Literal["normal", "quiet", "json"]
 Say = Callable[[str], None]
@@ -32,8 +31,14 @@ class Console:
 
     def __init__(self, mode: Mode = "normal") -> None:
         self.mode = mode
-        self._out = _plain_console(stderr=False)
-        self._err = _plain_console(stderr=True)
+
+    @cached_property
+    def _out(self) -> RichConsole:
+        return _plain_console(stderr=False)
+
+    @cached_property
+    def _err(self) -> RichConsole:
+        return _plain_console(stderr=True)
 
     def say(self, text: str) -> None:
         """Show a line of progress."""
@@ -48,6 +53,8 @@ class Console:
             yield lambda _detail: None
             return
         if self._err.is_terminal:
+            from rich.text import Text
+
             with self._err.status(Text(title)) as status:
                 yield lambda detail: status.update(Text(f"{title}: {detail}"))
         else:
@@ -59,6 +66,14 @@ class Console:
     def progress(self, what: str) -> Iterator[Advance]:
         """Show progress, as a bar on a terminal; yield what takes done, total and a remark."""
         if self.mode == "normal" and self._err.is_terminal:
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeRemainingColumn,
+            )
+
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
             with Progress(*columns, TimeRemainingColumn(), console=self._err) as bar:
                 task = bar.add_task(what, total=None)
@@ -80,6 +95,8 @@ class Console:
             return
         rows = [[as_typed(cell) for cell in row] for row in rows]
         if self._out.is_terminal:
+            from rich.table import Table
+
             table = Table(title=title, title_justify="left")
             for column in columns:
                 table.add_column(column)
@@ -123,6 +140,8 @@ class Console:
 
 
 def _plain_console(*, stderr: bool) -> RichConsole:
+    from rich.console import Console as RichConsole  # who reads JSON does not wait for it
+
     return RichConsole(stderr=stderr, emoji=False, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from deploy.host.paths import CHECKOUT
 
-SLOW = {"numpy", "grpc", "cryptography", "docker", "matplotlib", "h5py", "requests"}
+SLOW = {"numpy", "grpc", "cryptography", "docker", "matplotlib", "h5py", "requests", "rich"}
 
 
 @pytest.mark.parametrize("command", ["up", "down", "status", "logs", "doctor"])
