@@ -35,10 +35,6 @@ if not Path(sys.prefix, "numlkit-environment.json").exists() or find_spec("torch
 # Last: numl_serving is the installed one, which has its native library.
 sys.path.append(str(ROOT / "envs" / "numl"))
 
-import torch
-from numl_demo import events as packaged
-from numl_demo import hdf5, simulate
-from numl_demo.nugraph25 import lay_beside
 from numl_serving.errors import ServingError
 
 from deploy.host.command_line import Parser
@@ -112,6 +108,12 @@ def main() -> int:
 
     def report(line: str) -> None:
         print(f"{time.monotonic() - started:6.0f} s  {line}", flush=True)
+
+    # They take seconds to import, and a wrong flag is told without them.
+    import torch
+    from numl_demo import events as packaged
+    from numl_demo import hdf5, simulate
+    from numl_demo.nugraph25 import lay_beside
 
     torch.set_num_threads(1)
     scratch = tempfile.TemporaryDirectory()
