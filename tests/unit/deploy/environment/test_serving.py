@@ -12,7 +12,7 @@ from deploy.environment import serving
 from deploy.environment.serving import serving_digest, serving_wheel
 from deploy.host.errors import EnvironmentSetupError
 from deploy.host.files import sha256_of
-from deploy.host.paths import ENVIRONMENT_SOURCE
+from deploy.host.paths import ENVIRONMENT_SOURCE, cache_folder
 from tests.kit import lacking
 
 
@@ -21,11 +21,10 @@ def ignore(_text: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache that has the wheel, which takes a while to compile."""
-    folder = tmp_path_factory.mktemp("cache")
-    serving_wheel(folder, ENVIRONMENT_SOURCE, ignore)
-    return folder
+def cache() -> Path:
+    """The user's own, which has the wheel for other tests: it takes a while to compile."""
+    serving_wheel(cache_folder(), ENVIRONMENT_SOURCE, ignore)
+    return cache_folder()
 
 
 @pytest.mark.slow
