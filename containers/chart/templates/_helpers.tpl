@@ -25,6 +25,11 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- end -}}
 {{- end }}
 
+{{/* Not by .Capabilities.APIVersions: rendered without a cluster, Helm has all of its own there. */}}
+{{- define "numl.disruption" -}}
+policy/{{ ternary "v1" "v1beta1" (semverCompare ">=1.21-0" .Capabilities.KubeVersion.Version) }}
+{{- end }}
+
 {{/* Processes that share /dev/shm. */}}
 {{- define "numl.shmMi" -}}
 {{- mul (len .Values.models) .Values.instances .Values.shmMiPerInstance -}}
