@@ -8,14 +8,21 @@ if __package__ in (None, ""):
     ensure_kit()
 
 import argparse
+import threading
 import time
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from deploy.deployment.options import add_namespace
 from deploy.deployment.state import DeploymentFolder
+from deploy.engines.choose import find_rollout
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.console import Console
-from deploy.host.errors import DeploymentError, NotRunningError
+from deploy.host.errors import ClusterError, DeploymentError, NotRunningError
+
+if TYPE_CHECKING:
+    from deploy.engines.rollout import PodState, Rollout
 
 
 def parser() -> Parser:
@@ -25,6 +32,7 @@ def parser() -> Parser:
     tail = "last lines (default: 50)"
     flags.add_argument("--tail", type=_lines, default=50, metavar="N", help=tail)
     flags.add_argument("--follow", action="store_true", help="go on until interrupted")
+    add_namespace(flags)
     return flags
 
 
@@ -38,6 +46,9 @@ def _logs(options: argparse.Namespace, console: Console) -> int:
     if options.follow and options.json:
         cause = "--follow does not end, and --json is one document: leave one of them out"
         raise DeploymentError(cause)
+    rollout = find_rollout(options.name, options.namespace)
+    if rollout is not None:
+        return _of_pods(rollout, options, console)
     folder = DeploymentFolder(options.name)
     path = folder.supervisor_log if options.supervisor else folder.log
     if not path.exists():
@@ -55,6 +66,38 @@ def _logs(options: argparse.Namespace, console: Console) -> int:
     console.answer({"ok": True, "log": str(path), "lines": said})
     if options.follow:
         _follow(path, len(content), console)
+    return 0
+
+
+def _of_pods(rollout: Rollout, options: argparse.Namespace, console: Console) -> int:
+    """Show the logs of all pods, each line after its pod's name if there are several."""
+    if options.supervisor:
+        raise DeploymentError("--supervisor: in a cluster there is none, the kubelet restarts pods")
+    rollout.require()
+    pods = rollout.pods()
+    logs: dict[str, list[str]] = {pod.name: [] for pod in pods}
+
+    def show(pod: PodState) -> None:
+        before = f"{pod.name}: ".encode() if len(pods) > 1 else b""
+        try:
+            for line in rollout.log(pod, tail=options.tail, follow=options.follow):
+                logs[pod.name].append(line.decode(errors="replace"))
+                console.log_line(before + line)
+        except ClusterError as error:  # has not started yet, or is gone
+            console.say(f"pod {pod.name} has no log: {error.cause}")
+
+    # Followed, each takes until its pod ends; a thread that waits keeps nobody from leaving.
+    threads = [threading.Thread(target=show, args=(pod,), daemon=True) for pod in pods]
+    try:
+        for thread in threads:
+            thread.start()
+            if not options.follow:
+                thread.join()
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:
+        return 0
+    console.answer({"ok": True, "pods": logs})
     return 0
 
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deploy.artefacts.keys import PublicKey, read_public_key
 from deploy.client.endpoint import Endpoint, client_tls
@@ -23,6 +23,7 @@ from deploy.client.service import ExpectedModel, ServiceCheck, check_service
 from deploy.client.tls import read_pair
 from deploy.client.watch import Watch
 from deploy.deployment.deployment import DEFAULT_MODELS
+from deploy.deployment.options import add_namespace
 from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.command_line import as_address, as_seconds, count_to
@@ -35,6 +36,9 @@ from deploy.host.errors import (
     SignatureError,
 )
 from deploy.host.paths import DEFAULT_NAME, MODEL_REPOSITORY
+
+if TYPE_CHECKING:
+    from deploy.engines.rollout import Rollout
 
 _WATCH_S = 30.0
 _METRICS = ("127.0.0.1", 9464)
@@ -91,6 +95,7 @@ def parser() -> Parser:
         metavar="[ADDRESS:]PORT",
         help=f"where --watch exports them (default: {_METRICS[0]}:{_METRICS[1]})",
     )
+    add_namespace(flags)
     return flags
 
 
@@ -105,6 +110,12 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
         raise DeploymentError("--url and --name both say which server: leave one of them out")
     if options.url is not None and options.verify is not None:
         raise DeploymentError("--verify is for a deployment of this host, and --url names a server")
+    rollout = _rollout(options)
+    if rollout is not None:
+        status = rollout.status()
+        if status.url is None:
+            return _within_pods(rollout, options, console)
+        options.url, names = [status.url], status.models
     if options.url is not None:
         files = {"ca": options.ca, "cert": options.cert, "key": options.key}
         asked = [Endpoint.parse(url, **files) for url in options.url]
@@ -133,6 +144,41 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
     _show(checks, console)
     console.answer(_document(checks))
     return 0 if all(check.ok for check in checks) else 1
+
+
+def _rollout(options: argparse.Namespace) -> Rollout | None:
+    """Return what a cluster runs under the name, if it does."""
+    if options.url is not None:
+        return None
+    from deploy.engines.choose import find_rollout  # as below
+
+    found = find_rollout(options.name or DEFAULT_NAME, options.namespace)
+    if found is not None and options.verify is not None:
+        raise DeploymentError("--verify is for a deployment of this host, and a cluster runs this")
+    return found
+
+
+def _within_pods(rollout: Rollout, options: argparse.Namespace, console: Console) -> int:
+    """Have each pod check its own values, where clients reach the service by no known address."""
+    if options.watch is not None or options.models is not None:
+        cause = f"{rollout.name} has no address in its deployment file, so each pod checks itself"
+        raise DeploymentError(f"{cause}, all models, once", "--url with where clients reach it")
+    answers = list(rollout.ask_pods())
+    problems = [f"pod {pod.name}: {said}" for pod, status, said in answers if status != 0]
+    if not answers:
+        problems.append(f"no pod of {rollout.name} is ready")
+    rows = [[pod.name, "FAILED" if status else "ok", said] for pod, status, said in answers]
+    console.table("smoke inference, in each pod", ("pod", "result", "says"), rows)
+    remedy = f"numlkit status --name {rollout.name}"
+    if console.mode != "json":
+        for problem in problems:
+            console.error(KitError(problem, remedy))
+    results = [{"pod": p.name, "ok": status == 0, "said": said} for p, status, said in answers]
+    document: dict[str, Any] = {"ok": not problems, "results": results}
+    if problems:
+        document |= {"error": problems[0], "remedy": remedy}
+    console.answer(document)
+    return 1 if problems else 0
 
 
 def _verify(folder: DeploymentFolder, state: DeploymentState, key: PublicKey) -> None:

@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from deploy.artefacts.keys import read_public_key
 from deploy.checks.launch import check_given, check_launch
@@ -18,17 +19,20 @@ from deploy.deployment.deployment import load_deployment
 from deploy.deployment.options import add_deployment_options, deployment_words, overrides
 from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.engines.base import Engine, describe_instances
-from deploy.engines.choose import choose_engine, engine_named
+from deploy.engines.choose import choose_engine, cluster_engine, engine_named
 from deploy.engines.health import examine
 from deploy.engines.resolved import Resolved
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.command_line import quote
 from deploy.host.console import Console
-from deploy.host.errors import LaunchError
+from deploy.host.errors import DeploymentError, LaunchError
 from deploy.host.failure_rows import PORT_TAKEN
 from deploy.host.finding import Finding
 from deploy.triton.golden import golden_of
 from deploy.triton.start import read_starts, slowest
+
+if TYPE_CHECKING:
+    from deploy.engines.kubernetes import KubernetesEngine
 
 _PORT_ATTEMPTS = 3
 _HEALTH_TIMEOUT_S = 10.0
@@ -47,6 +51,9 @@ def parser() -> Parser:
 
 def _up(options: argparse.Namespace, console: Console) -> int:
     deployment = load_deployment(options.file, overrides(options))
+    on_cluster = cluster_engine(deployment)
+    if on_cluster is not None:
+        return _roll_out(on_cluster, options, console)
     resolved = Resolved(deployment)
     warnings = check_given(resolved)
     choice = choose_engine(resolved)
@@ -60,6 +67,9 @@ def _up(options: argparse.Namespace, console: Console) -> int:
         _show_plan(console, engine, options.words)
         return 0
     folder = DeploymentFolder(deployment.name)
+    if folder.place() is not None:
+        cause = f"a cluster runs deployment {deployment.name}"
+        raise DeploymentError(cause, f"numlkit down --name {deployment.name}, or another --name")
     # Two that start the same deployment take turns; the second finds it running.
     with folder.taking_turns():
         state = folder.state_here()
@@ -71,6 +81,31 @@ def _up(options: argparse.Namespace, console: Console) -> int:
                 console.say(f"engine: {engine.name} ({choice.reason})")
             state = _launch(engine, folder, console, warnings)
     _show(console, folder, state)
+    return 0
+
+
+def _roll_out(engine: KubernetesEngine, options: argparse.Namespace, console: Console) -> int:
+    name = engine.deployment.name
+    if options.verify is not None:
+        engine.verified(read_public_key(options.verify))
+        console.say(f"signed with {options.verify}: {engine.deployment.image}")
+    if options.dry_run:
+        objects = engine.dry_run()
+        console.line(engine.as_yaml(objects))
+        console.answer({"ok": True, "objects": objects})
+        return 0
+    folder = DeploymentFolder(name)
+    with folder.taking_turns():
+        if folder.state_here() is not None:
+            cause = f"this host has a deployment {name} already"
+            raise DeploymentError(cause, f"numlkit down --name {name}, or another --name")
+        with console.step("roll out") as say:
+            rollout = engine.launch(say)
+        folder.write_place(rollout.cluster.place)
+    status = rollout.status()
+    columns, rows = status.table
+    console.table(f"deployment {name}: {rollout.cluster.where}", columns, rows)
+    console.answer({"ok": True, **rollout.document(status)})
     return 0
 
 

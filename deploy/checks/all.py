@@ -21,7 +21,13 @@ from deploy.checks.host import (
 from deploy.checks.repository import repository_findings, site_findings
 from deploy.deployment.deployment import Deployment
 from deploy.engines.base import Engine
-from deploy.engines.choose import ENGINES, choose_engine, engine_named, engine_to_prepare
+from deploy.engines.choose import (
+    ENGINES,
+    choose_engine,
+    cluster_engine,
+    engine_named,
+    engine_to_prepare,
+)
 from deploy.engines.resolved import Resolved
 from deploy.host.cli import describe_os_error
 from deploy.host.errors import KitError
@@ -79,6 +85,9 @@ def _findings(subject: str, run: Callable[[], Iterable[Finding]]) -> list[Findin
 
 def examine_everything(deployment: Deployment) -> list[Finding]:
     """Return what is right and wrong with this host, for a deployment and in general."""
+    on_cluster = cluster_engine(deployment)
+    if on_cluster is not None:
+        return examine([(on_cluster.subject, on_cluster.findings)])
     resolved = Resolved(deployment)
     chosen: list[Engine] = []
 

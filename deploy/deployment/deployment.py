@@ -38,6 +38,9 @@ CONFIG = "config.pbtxt"
 DEFAULT_MODELS = ("nugraph2", "nugraph2_cpu", "nugraph3")
 
 EngineName = Literal["local", "docker", "apptainer"]
+"""The engines that start a server on this host."""
+ClusterName = Literal["kubernetes"]
+"""The engines that have a cluster run servers."""
 
 
 def _number(low: float, high: float, kind: type[int] | type[float] = int) -> BeforeValidator:
@@ -104,6 +107,25 @@ class Batch(BaseModel):
     wait_ms: Annotated[float, _number(0, 1000, float)] = 0.0
 
 
+class Kubernetes(BaseModel):
+    """Where in which cluster the pods run, and what the chart is told besides.
+
+    Attributes:
+        context: Of the kubeconfig; None: its current one.
+        namespace: None: the context's own.
+        values: Values files of the chart; ``cpu``, ``gpu`` and ``okd`` are those that it brings.
+        url: Where clients reach the service, as ``numlkit smoke --url`` takes it; None: smoke asks
+            within each pod.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    context: str | None = None
+    namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")] | None = None
+    values: tuple[str, ...] = ()
+    url: str | None = None
+
+
 class Deployment(BaseModel):
     """A server to start. Most fields are flags of ``numlkit up``, whose help explains them.
 
@@ -116,12 +138,13 @@ class Deployment(BaseModel):
         tls: How gRPC is encrypted; None: not at all.
         batch: How requests are batched; None: as the model's configuration says, by default on
             GPUs only.
+        kubernetes: For the engine of this name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)] = DEFAULT_NAME
-    engine: Literal["auto", EngineName] = "auto"
+    engine: Literal["auto", EngineName, ClusterName] = "auto"
     flavour: Literal["cpu", "gpu"] = "cpu"
     devices: tuple[str, ...] = ()
     image: str | None = None
@@ -144,6 +167,7 @@ class Deployment(BaseModel):
     shared_memory: bool = False
     heal: bool = True
     timeout: Annotated[float, _number(0.001, 3600, float)] = 120.0
+    kubernetes: Kubernetes = Kubernetes()
 
     @field_validator("models")
     @classmethod
@@ -238,8 +262,14 @@ _OPTIONS = {
     "devices": "--gpu",
     "checkpoints": "--checkpoint",
     "norms": "--norm",
+    "kubernetes": "--namespace",
 }
-_TABLES: Mapping[str, type[BaseModel]] = {"ports": Ports, "tls": Tls, "batch": Batch}
+_TABLES: Mapping[str, type[BaseModel]] = {
+    "ports": Ports,
+    "tls": Tls,
+    "batch": Batch,
+    "kubernetes": Kubernetes,
+}
 # What is wanted instead, by pydantic's name for the error.
 _WANTED = {
     "string_pattern_mismatch": "at most 40 lower-case letters, digits, dots and dashes",
@@ -283,9 +313,11 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
             if isinstance(values.get(table), dict):
                 paths = ((key, file.parent / str(path)) for key, path in values[table].items())
                 values[table] = {key: path.absolute() for key, path in paths}
+        _find_values_files(values, file.parent)
     given = {key: value for key, value in overrides.items() if value is not None}
-    if isinstance(values.get("tls"), dict) and "tls" in given:
-        given["tls"] = {**values["tls"], **given["tls"]}
+    for table in ("tls", "kubernetes"):
+        if isinstance(values.get(table), dict) and table in given:
+            given[table] = {**values[table], **given[table]}
     values.update(given)
     if isinstance(values.get("models_dir"), Path):
         _add_site_models(values)
@@ -300,6 +332,15 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
             raise DeploymentError(f"{option}: {_in_words(first)}") from None
         origin = f" (in {file})" if file is not None else ""
         raise DeploymentError(f"{where}: {_in_words(first)}{origin}") from None
+
+
+def _find_values_files(values: dict[str, Any], folder: Path) -> None:
+    """Make the paths of the chart's values files absolute; those that it brings have none."""
+    table = values.get("kubernetes")
+    if isinstance(table, dict) and isinstance(table.get("values"), list):
+        files = [str(each) for each in table["values"]]
+        found = [str((folder / f).absolute()) if Path(f).suffix else f for f in files]
+        values["kubernetes"] = {**table, "values": found}
 
 
 def _in_words(error: ErrorDetails) -> str:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
-from deploy.deployment.deployment import EngineName, Ports
+from deploy.deployment.deployment import ClusterName, EngineName, Ports
 from deploy.deployment.gpus import device_names
 from deploy.host.cli import assignments
 from deploy.host.command_line import Parser
@@ -36,8 +36,9 @@ def add_deployment_options(flags: Parser) -> None:
     flags.set_defaults(name=None)  # so that the file's name counts where none is given
     add_model_options(flags)
     add = flags.add_argument
-    engines = ("auto", *get_args(EngineName))
+    engines = ("auto", *get_args(EngineName), *get_args(ClusterName))
     add("--engine", choices=engines, help="what runs the server (default: auto)")
+    add_namespace(flags)
     own = "a model repository of your own, served beside the kit's; nothing in it is changed"
     add("--models-dir", type=Path, metavar="DIR", help=own)
     add("--listen", help="address to listen on (default: 127.0.0.1)")
@@ -74,6 +75,13 @@ def add_deployment_options(flags: Parser) -> None:
     )
     no_heal = "do not restart crashed processes"
     add("--no-heal", action="store_const", const=False, dest="heal", help=no_heal)
+
+
+def add_namespace(flags: Parser) -> None:
+    """Add the flag that says where in a cluster a deployment is."""
+    flags.add_argument(
+        "--namespace", help="for engine kubernetes: where the pods are (default: the context's)"
+    )
 
 
 def as_number(text: str) -> int | float | str:
@@ -116,6 +124,7 @@ def overrides(options: argparse.Namespace) -> dict[str, Any]:
             if (path := getattr(options, field)) is not None
         },
         "ports": ports,
+        "kubernetes": {"namespace": options.namespace} if options.namespace is not None else None,
         "tls": _tls_files(options),
     }
 

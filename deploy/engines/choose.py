@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
-from typing import cast
+from typing import TYPE_CHECKING, cast, get_args
 
-from deploy.deployment.deployment import EngineName
+from deploy.deployment.deployment import ClusterName, Deployment, EngineName
+from deploy.deployment.state import DeploymentFolder, Place
 from deploy.engines.base import Engine
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import DeploymentError, KitError, LaunchError
+
+if TYPE_CHECKING:
+    from deploy.engines.kubernetes import KubernetesEngine
+    from deploy.engines.rollout import Rollout
 
 # In the order in which ``auto`` tries them. Imported when used: the docker SDK takes 0.25 s.
 ENGINES: Mapping[EngineName, tuple[str, str]] = MappingProxyType(
@@ -37,10 +42,41 @@ def engine_named(name: EngineName) -> type[Engine]:
     return cast("type[Engine]", getattr(import_module(module), engine))
 
 
+def cluster_engine(deployment: Deployment) -> KubernetesEngine | None:
+    """Return the engine of a deployment that a cluster runs; None: this host does."""
+    if deployment.engine not in get_args(ClusterName):
+        return None
+    from deploy.engines.kubernetes import KubernetesEngine
+
+    engine = KubernetesEngine(deployment)
+    engine.check_able()
+    return engine
+
+
+def find_rollout(name: str, namespace: str | None) -> Rollout | None:
+    """Return what a cluster runs under a name; None: it is one of this host.
+
+    Args:
+        namespace: Where it is, whoever started it; None: where this host has started it, if so.
+    """
+    place = DeploymentFolder(name).place()
+    if namespace is not None and (place is None or place.namespace != namespace):
+        place = Place(namespace=namespace)
+    if place is None:
+        return None
+    from deploy.engines.rollout import Rollout
+
+    return Rollout.at(place, name)
+
+
 def engine_to_prepare(resolved: Resolved) -> Engine:
     """Return the engine that is asked for, or the one that needs most to be made."""
     asked = resolved.deployment.engine
-    engine = engine_named("local" if asked == "auto" else asked)(resolved)
+    if asked not in ("auto", *ENGINES):
+        cause = f"engine {asked} needs nothing made on this host"
+        raise DeploymentError(cause, f"numlkit up --engine {asked}")
+    name = cast("EngineName", "local" if asked == "auto" else asked)
+    engine = engine_named(name)(resolved)
     engine.check_able()
     return engine
 

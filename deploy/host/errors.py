@@ -40,6 +40,18 @@ class NotRunningError(KitError):
     """There is no such deployment."""
 
 
+class ClusterError(KitError):
+    """A cluster cannot be reached, or refuses something.
+
+    Attributes:
+        status: HTTP's, of a refusal; else 0.
+    """
+
+    def __init__(self, cause: str, remedy: str | None = None, *, status: int = 0) -> None:
+        super().__init__(cause, remedy)
+        self.status = status
+
+
 class BuildError(KitError):
     """An artefact cannot be built, or not here."""
 

@@ -76,6 +76,15 @@ PROVED_ELSEWHERE = {
         ),
         "tests/integration/test_publishing.py",
     ),
+    **dict.fromkeys(
+        (
+            "numlkit up deploy/sites/okd.toml --image registry.example.org/lab/numl@sha256:... "
+            "--dry-run",
+            "numlkit up deploy/sites/okd.toml --image registry.example.org/lab/numl@sha256:...",
+            "scripts/kit-environment --kubernetes",
+        ),
+        "tests/unit/deploy/engines/test_kubernetes.py",
+    ),
     "numlkit publish /cvmfs/example.org/numl": "tests/containers/sif/test_publishing.py",
     "apptainer run /cvmfs/example.org/numl/current/numl.sif":
         "tests/containers/sif/test_publishing.py",
@@ -128,7 +137,6 @@ NOT_PROVABLE_HERE = {
     'export CXX="g++ -g -fsanitize=address,undefined"': "the same",
     **dict.fromkeys(
         (
-            "helm upgrade --install numl containers/chart",
             "helm upgrade --install numl containers/chart -n physics "
             "-f containers/chart/cpu-values.yaml "
             "--set image.repository=registry.example.org/lab/numl "

@@ -90,7 +90,10 @@ def test_own_weights_for_a_sites_model_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('engine = "podman"', "engine: 'podman' is not 'auto', 'local', 'docker' or 'apptainer'"),
+        (
+            'engine = "podman"',
+            "engine: 'podman' is not 'auto', 'local', 'docker', 'apptainer' or 'kubernetes'",
+        ),
         ('devices = ["0"]', "devices name GPUs, but flavour is cpu"),
         ('archive = "env.tar.gz"', "archive given without env packed"),
         ("instances = 0", "instances: 0 is not a whole number from 1 to 256"),

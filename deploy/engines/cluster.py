@@ -1,0 +1,284 @@
+"""One namespace of a cluster, asked through Kubernetes' official client."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+from deploy.deployment.state import Place
+from deploy.host.errors import ClusterError, EnvironmentSetupError
+
+Object = dict[str, Any]
+
+MANAGER = "numlkit"
+# API group and plural of what the chart renders, in the order in which it is applied.
+KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "ServiceAccount": ("", "serviceaccounts"),
+        "ConfigMap": ("", "configmaps"),
+        "Service": ("", "services"),
+        "NetworkPolicy": ("networking.k8s.io", "networkpolicies"),
+        "PodDisruptionBudget": ("policy", "poddisruptionbudgets"),
+        "Route": ("route.openshift.io", "routes"),
+        "GRPCRoute": ("gateway.networking.k8s.io", "grpcroutes"),
+        "ServiceMonitor": ("monitoring.coreos.com", "servicemonitors"),
+        "PodMonitor": ("monitoring.coreos.com", "podmonitors"),
+        "PrometheusRule": ("monitoring.coreos.com", "prometheusrules"),
+        "Deployment": ("apps", "deployments"),
+        "HorizontalPodAutoscaler": ("autoscaling", "horizontalpodautoscalers"),
+        "ScaledObject": ("keda.sh", "scaledobjects"),
+    }
+)
+_TIMEOUT_S = 8.0
+_EXEC_S = 120.0
+
+
+def needed(module: str) -> Any:
+    """Return one of the clients' modules, which are installed for this engine only.
+
+    Raises:
+        EnvironmentSetupError: If they are not.
+    """
+    try:
+        return import_module(module)
+    except ImportError:
+        cause = f"engine kubernetes needs Python's {module}, which is not installed"
+        raise EnvironmentSetupError(cause, "scripts/kit-environment --kubernetes") from None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A namespace of a cluster. What asks it raises `ClusterError` if refused or not heard.
+
+    Attributes:
+        client: The official client, as the kubeconfig says.
+        context: The kubeconfig's, or empty in a pod.
+    """
+
+    client: Any
+    context: str
+    namespace: str
+
+    @classmethod
+    def connect(cls, place: Place) -> Cluster:
+        """Return the kubeconfig's cluster, or in a pod without one its own; nothing is asked."""
+        config, api = needed("kubernetes.config"), needed("kubernetes.client")
+        settings = api.Configuration()
+        settings.retries = False
+        # Whoever has the kubeconfig skip this check knows of it.
+        needed("urllib3").disable_warnings(needed("urllib3.exceptions").InsecureRequestWarning)
+        try:
+            contexts, active = config.list_kube_config_contexts()
+            named = place.context or active["name"]
+            chosen = next((each for each in contexts if each["name"] == named), None)
+            if chosen is None:
+                there = ", ".join(each["name"] for each in contexts)
+                raise ClusterError(f"the kubeconfig has no context {named!r}", f"one of: {there}")
+            config.load_kube_config(context=named, client_configuration=settings)
+            namespace = place.namespace or chosen["context"].get("namespace", "default")
+            return cls(api.ApiClient(settings), named, namespace)
+        except config.ConfigException as error:
+            try:
+                config.load_incluster_config(client_configuration=settings)
+            except config.ConfigException:
+                cause = f"no cluster is known: {' '.join(str(error).split())}"
+                raise ClusterError(cause, "KUBECONFIG=FILE, or log in to the cluster") from None
+            return cls(api.ApiClient(settings), "", place.namespace or "default")
+
+    @property
+    def place(self) -> Place:
+        """What finds it again."""
+        return Place(context=self.context or None, namespace=self.namespace)
+
+    @property
+    def where(self) -> str:
+        """The namespace and the cluster, in words."""
+        return f"namespace {self.namespace} of {self.context or 'this cluster'}"
+
+    def ask(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
+        """Return the API server's answer.
+
+        Args:
+            options: As `kubernetes.dynamic.DynamicClient.request` takes them.
+        """
+        dynamic = needed("kubernetes.dynamic")
+        # Its discovery would ask for all kinds there are, and keep them in a file in /tmp.
+        asking = dynamic.DynamicClient(self.client, discoverer=lambda *_: None)
+        with _Refusals(self):
+            answer = asking.request(
+                method, path, body=body, serialize=False, _request_timeout=_TIMEOUT_S, **options
+            )
+            return json.loads(answer.data)
+
+    @cached_property
+    def version(self) -> str:
+        """The API server's, as in ``v1.20.2``."""
+        return str(self.ask("get", "/version")["gitVersion"])
+
+    @cached_property
+    def groups(self) -> Mapping[str, str]:
+        """The API groups that are served, each with its preferred version."""
+        found = self.ask("get", "/apis")["groups"]
+        return {g["name"]: g["preferredVersion"]["groupVersion"] for g in found} | {"": "v1"}
+
+    def path(self, kind: str, version: str, name: str = "") -> str:
+        """Return where objects of a kind are, or one of them."""
+        base = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        return f"{base}/namespaces/{self.namespace}/{KINDS[kind][1]}" + f"/{name}" * bool(name)
+
+    def path_of(self, each: Object) -> str:
+        """Return where an object is."""
+        return self.path(each["kind"], each["apiVersion"], each["metadata"]["name"])
+
+    def find(self, path: str) -> Object | None:
+        """Return what is there, or None."""
+        try:
+            found: Object = self.ask("get", path)
+        except ClusterError as error:
+            if error.status == 404:
+                return None
+            raise
+        return found
+
+    def apply(self, each: Object, *, dry_run: bool = False) -> None:
+        """Make an object what is given, by server-side apply; a dry run goes through admission."""
+        options = {"dry_run": "All"} if dry_run else {}
+        # What somebody scaled or edited becomes again what the deployment says.
+        self.ask(
+            "patch",
+            self.path_of(each),
+            body=each,
+            content_type="application/apply-patch+yaml",
+            field_manager=MANAGER,
+            force_conflicts=True,
+            **options,
+        )
+
+    def owned(self, labels: str) -> list[Object]:
+        """Return all objects with these labels, of the kinds that the chart renders."""
+        found: list[Object] = []
+        for kind, (group, _) in KINDS.items():
+            if group not in self.groups:
+                continue
+            version = self.groups[group]
+            try:
+                listed = self.ask("get", self.path(kind, version), label_selector=labels)["items"]
+            except ClusterError as error:
+                # A group need not have the kind; nobody has made what nobody may see.
+                if error.status not in (403, 404) or not group:
+                    raise
+                continue
+            found += [{**each, "kind": kind, "apiVersion": version} for each in listed]
+        return found
+
+    def delete(self, each: Object) -> None:
+        """Delete an object, and what it made before it is gone itself."""
+        body = {"propagationPolicy": "Foreground"}
+        try:
+            self.ask("delete", self.path_of(each), body=body)
+        except ClusterError as error:
+            if error.status != 404:
+                raise
+
+    def listed(self, what: str, **options: str) -> list[Object]:
+        """Return pods or events."""
+        path = f"/api/v1/namespaces/{self.namespace}/{what}"
+        found: list[Object] = self.ask("get", path, **options)["items"]
+        return found
+
+    def may(self, verb: str, group: str, plural: str, subresource: str = "") -> bool:
+        """Return whether this user may, as the API server says (SelfSubjectAccessReview)."""
+        asked = {"namespace": self.namespace, "verb": verb, "group": group, "resource": plural}
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {**asked, "subresource": subresource}},
+        }
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        return bool(self.ask("post", path, body=body)["status"]["allowed"])
+
+    def log(
+        self, pod: str, container: str, *, tail: int, previous: bool = False, follow: bool = False
+    ) -> Iterator[bytes]:
+        """Yield a container's last lines, without their ends; with ``follow`` all that come."""
+        core = needed("kubernetes.client").CoreV1Api(self.client)
+        with _Refusals(self):
+            answer = core.read_namespaced_pod_log(
+                pod,
+                self.namespace,
+                container=container,
+                tail_lines=tail,
+                previous=previous,
+                follow=follow,
+                _preload_content=False,
+                _request_timeout=None if follow else _TIMEOUT_S,
+            )
+            begun = b""
+            for chunk in answer.stream():
+                *lines, begun = (begun + chunk).split(b"\n")
+                yield from lines
+            if begun:
+                yield begun
+
+    def execute(self, pod: str, container: str, command: Sequence[str]) -> tuple[int, str]:
+        """Run a command in a container; return its exit status and all that it said."""
+        core = needed("kubernetes.client").CoreV1Api(self.client)
+        with _Refusals(self):
+            process = needed("kubernetes.stream").stream(
+                core.connect_get_namespaced_pod_exec,
+                pod,
+                self.namespace,
+                container=container,
+                command=list(command),
+                stdout=True,
+                stderr=True,
+                stdin=False,
+                tty=False,
+                _preload_content=False,
+            )
+            process.run_forever(timeout=_EXEC_S)
+            if process.is_open():
+                process.close()
+                return 1, f"no answer within {_EXEC_S:.0f} s"
+            return int(process.returncode), str(process.read_all())
+
+
+class _Refusals:
+    """Turns the client's errors into the kit's, in a line."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, needed("kubernetes.client.exceptions").ApiException):
+            raise self._refusal(error) from None
+        if isinstance(error, needed("urllib3.exceptions").HTTPError):
+            host = self.cluster.client.configuration.host
+            why = getattr(error, "reason", None) or error
+            remedy = "check the network and the context, with kubectl cluster-info"
+            raise ClusterError(f"{host} does not answer: {_last_part(why)}", remedy) from None
+
+    def _refusal(self, error: Any) -> ClusterError:
+        # In a refused websocket's reason the document stands after the headers.
+        found = re.search(r'"message": ?("(?:[^"\\]|\\.)*")', error.body or str(error.reason))
+        said = json.loads(found[1]) if found is not None else error.reason or f"{error.status}"
+        remedy = None
+        if error.status == 401:
+            said, remedy = "the cluster does not know this user", "log in to the cluster again"
+        elif error.status == 403 and "cannot" in said:
+            remedy = "numlkit doctor lists the rights that this user lacks"
+        return ClusterError(" ".join(str(said).split()), remedy, status=error.status or 0)
+
+
+def _last_part(error: object) -> str:
+    """Return an error of urllib3 without the objects and numbers that it names first."""
+    return re.sub(r"\[Errno -?\d+\] ", "", str(error).rpartition(": ")[2]) or type(error).__name__

@@ -1,0 +1,414 @@
+"""The engine that has a cluster run the servers: the chart's objects, rendered and applied."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from deploy.artefacts.cosign import verify_image
+from deploy.artefacts.keys import PublicKey
+from deploy.artefacts.reference import parse_reference
+from deploy.deployment.deployment import ClusterName, Deployment
+from deploy.deployment.state import Place
+from deploy.engines.cluster import KINDS, MANAGER, Cluster, Object, needed
+from deploy.engines.rollout import MODELS_NOTE, SERVER, URL_NOTE, Rollout
+from deploy.host.console import Say
+from deploy.host.errors import ClusterError, DeploymentError, KitError, LaunchError
+from deploy.host.finding import Finding, ok, wrong
+from deploy.host.paths import CHECKOUT
+
+CHART = CHECKOUT / "containers" / "chart"
+GPU = "nvidia.com/gpu"
+_CHARTS_OWN = ("cpu", "gpu", "okd")
+_FROM_BUCKET = "the image has the kit's own; publish others to a bucket, for the value bucket.url"
+_ELSEWHERE = {
+    "devices": "the cluster chooses the GPUs: --gpu without numbers",
+    "env": "pods run the kit's image",
+    "archive": "pods run the kit's image",
+    "triton": "the image has its Triton",
+    "listen": "the chart's Services have the addresses",
+    "ports": "the chart's Services have the ports",
+    "tls": "the front door has the certificate of the Secret frontDoor.tlsSecret",
+    "shm_size": "the value shmMiPerInstance sizes it",
+    "shared_memory": "clients are on other hosts",
+    "heal": "the kubelet restarts what fails",
+}
+"""What is not for a cluster, and why."""
+_PUBLISHED = ("models_dir", "checkpoints", "norms", "threads", "batch")
+_LONGEST_NAME = 40
+# What up and down do in the namespace, besides to the objects themselves.
+_RIGHTS = (("list", "", "pods", ""), ("get", "", "pods", "log"), ("create", "", "pods", "exec"))
+
+
+class KubernetesEngine:
+    """Runs a deployment as the chart's objects in one namespace of a cluster."""
+
+    name: ClusterName = "kubernetes"
+    subject = "engine kubernetes"
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment = deployment
+
+    @property
+    def place(self) -> Place:
+        """Where it is asked to run."""
+        asked = self.deployment.kubernetes
+        return Place(context=asked.context, namespace=asked.namespace)
+
+    def check_able(self) -> None:
+        """Refuse a deployment that asks for what a cluster does not have."""
+        deployment = self.deployment
+        given = _given(deployment)
+        for field in (*_ELSEWHERE, *_PUBLISHED):
+            if field not in given or (field in _PUBLISHED and self._bucket):
+                continue
+            why = _ELSEWHERE.get(field, _FROM_BUCKET)
+            raise DeploymentError(f"{field} is not for engine {self.name}: {why}")
+        if "_" in deployment.name or "." in deployment.name or deployment.name.endswith("-"):
+            cause = f"name: {deployment.name!r} is not a name for Kubernetes"
+            raise DeploymentError(cause, "lower-case letters, digits, and dashes between them")
+
+    @property
+    def _bucket(self) -> str:
+        return str(self.values().get("bucket", {}).get("url", ""))
+
+    def verified(self, key: PublicKey) -> None:
+        """Check that the image is signed with this key; it has to be named by its digest."""
+        reference = parse_reference(self.deployment.image or "")
+        if not reference.digest:
+            cause = "--verify needs an image by its digest: a tag may be another image by tomorrow"
+            raise DeploymentError(cause, f"--image {reference.name}@sha256:...")
+        verify_image(reference, key)
+
+    def values(self) -> dict[str, Any]:
+        """Return what the chart is told: the values files, and over them the deployment."""
+        deployment, given = self.deployment, _given(self.deployment)
+        merged: dict[str, Any] = {}
+        for name in deployment.kubernetes.values:
+            _merge(merged, _read_values(name))
+        if deployment.image is not None:
+            image = parse_reference(deployment.image)
+            asked = {"repository": image.name, "tag": image.tag, "digest": image.digest}
+            _merge(merged, {"image": {what: word for what, word in asked.items() if word}})
+        if "models" in given:
+            merged["models"] = list(deployment.models)
+        if deployment.instances is not None:
+            merged["instances"] = deployment.instances
+        if "timeout" in given:
+            merged["startupSeconds"] = max(30, round(deployment.timeout))
+        resources: dict[str, dict[str, Any]] = {"requests": {}, "limits": {}}
+        if deployment.cpus is not None:
+            resources["requests"]["cpu"] = str(deployment.cpus)
+        if deployment.memory is not None:
+            for own in resources.values():
+                own["memory"] = str(int(deployment.memory))
+        if deployment.flavour == "gpu":
+            merged["device"] = "gpu"
+            for which, own in resources.items():
+                if GPU not in merged.get("resources", {}).get(which, {}):
+                    own[GPU] = 1
+        _merge(merged, {"resources": {which: each for which, each in resources.items() if each}})
+        return merged
+
+    def render(self, namespace: str, version: str | None = None) -> list[Object]:
+        """Return the objects, in the order in which they are applied. No cluster is asked.
+
+        Args:
+            version: The API server's, which decides between old and new kinds; None: the newest.
+
+        Raises:
+            DeploymentError: If the chart refuses the values.
+        """
+        helm, yaml = needed("helm_python"), needed("yaml")
+        options = {"name": self.deployment.name, "namespace": namespace}
+        if version is not None:
+            options["kube_version"] = version
+        packed = io.BytesIO()
+        # Loaded from the folder, Helm would speak of its one link to standard error.
+        with tarfile.open(fileobj=packed, mode="w:gz", dereference=True) as archive:
+            archive.add(CHART, CHART.name)
+        try:
+            with helm.Chart.load_archive(packed.getvalue()) as chart:
+                texts = _rendered(chart, self.values(), options)
+                models = chart.merge_values(self.values())["models"]
+        except helm.HelmError as error:
+            said = str(error).strip().splitlines()[-1].strip(" -")
+            raise DeploymentError(f"the chart refuses its values: {said}") from None
+        objects: list[Object] = [
+            each
+            for file, text in texts.items()
+            if file.endswith(".yaml")
+            for each in yaml.safe_load_all(text)
+            if each
+        ]
+        for each in objects:
+            # By these two labels it is found again, and told from a release of Helm's.
+            each["metadata"]["labels"]["app.kubernetes.io/managed-by"] = MANAGER
+            if each["kind"] == "Deployment" and _is_server(each):
+                notes = {MODELS_NOTE: ",".join(models)}
+                if self.deployment.kubernetes.url is not None:
+                    notes[URL_NOTE] = self.deployment.kubernetes.url
+                each["metadata"]["annotations"] = notes
+        kinds = list(KINDS)
+        return sorted(objects, key=lambda each: kinds.index(each["kind"]))
+
+    def validate(self, objects: list[Object], version: str | None = None) -> None:
+        """Check objects against the schemas of a version, strictly; kinds of others are passed."""
+        schemas = needed("kubernetes_validate")
+        oldest = needed("kubernetes_validate.utils").all_versions()[0]
+        asked = schemas.latest_version() if version is None else version.removeprefix("v")
+        if _numbers(asked) < _numbers(oldest):
+            asked = oldest
+        for each in objects:
+            with suppress(schemas.SchemaNotFoundError):
+                try:
+                    schemas.validate(each, asked, strict=True)
+                except schemas.ValidationError as error:
+                    where = ".".join(map(str, error.absolute_path))
+                    what = f"{each['kind']} {each['metadata']['name']}: {where}: {error.message}"
+                    raise DeploymentError(f"not an object of Kubernetes {asked}: {what}") from None
+
+    def dry_run(self) -> list[Object]:
+        """Return what a launch would apply, without a cluster: namespaces as the file says."""
+        objects = self.render(self.deployment.kubernetes.namespace or "default")
+        self.validate(objects)
+        return objects
+
+    @staticmethod
+    def as_yaml(objects: list[Object]) -> str:
+        """Return objects as kubectl reads them."""
+        text: str = needed("yaml").safe_dump_all(objects, sort_keys=False, explicit_start=True)
+        return text.rstrip()
+
+    def launch(self, say: Say) -> Rollout:
+        """Apply the objects and wait until every pod is ready.
+
+        If a first launch fails, nothing is left. If an upgrade does, the old pods serve on.
+
+        Raises:
+            LaunchError: With what keeps the pods from being ready.
+        """
+        cluster = Cluster.connect(self.place)
+        rollout = Rollout(cluster, self.deployment.name)
+        objects = self.render(cluster.namespace, cluster.version)
+        self.validate(objects, cluster.version)
+        self._check_namespace(cluster)
+        self._check_foreign(cluster, objects)
+        before = rollout.deployments()
+        say(f"{cluster.where}: {cluster.version}; the API server checks {len(objects)} objects")
+        self._rehearse(cluster, objects, first=not before)
+        try:
+            for each in objects:
+                cluster.apply(each)
+            startup = int(self.values().get("startupSeconds", 600))
+            pods = {each["metadata"]["name"] for each in objects if each["kind"] == "Deployment"}
+            rollout.wait(say, pods, startup + 60)
+            rollout.prune(objects)
+        except BaseException as error:
+            if not before:
+                say("removing what was made")
+                rollout.remove(say)
+                raise
+            if isinstance(error, KitError):
+                raise LaunchError(error.cause, _way_back(before[0], error)) from None
+            raise
+        return rollout
+
+    def _check_namespace(self, cluster: Cluster) -> None:
+        if cluster.find(f"/api/v1/namespaces/{cluster.namespace}") is None:
+            cause = f"the cluster has no namespace {cluster.namespace}"
+            raise LaunchError(cause, f"kubectl create namespace {cluster.namespace}")
+
+    def _check_foreign(self, cluster: Cluster, objects: list[Object]) -> None:
+        """Refuse to take over what others have made, such as a release of Helm's."""
+        for each in objects:
+            there = cluster.find(cluster.path_of(each))
+            labels = there["metadata"].get("labels", {}) if there is not None else {}
+            if there is not None and labels.get("app.kubernetes.io/managed-by") != MANAGER:
+                by = labels.get("app.kubernetes.io/managed-by", "others")
+                what = f"{each['kind']} {each['metadata']['name']}"
+                cause = f"{what} in namespace {cluster.namespace} was made by {by}, not by numlkit"
+                raise LaunchError(
+                    cause, f"another --name, or helm uninstall {self.deployment.name}"
+                )
+
+    def _rehearse(self, cluster: Cluster, objects: list[Object], *, first: bool) -> None:
+        """Have the API server check everything, with its admission; nothing is stored."""
+        for each in objects:
+            try:
+                cluster.apply(each, dry_run=True)
+                if each["kind"] == "Deployment" and cluster.may("create", "", "pods"):
+                    # Of a Deployment Pod Security only warns; it is the pods that are refused.
+                    path = f"/api/v1/namespaces/{cluster.namespace}/pods"
+                    cluster.ask("post", path, body=_pod_of(each), dry_run="All")
+            except ClusterError as error:
+                what = f"{each['kind']} {each['metadata']['name']}"
+                cause = f"the cluster refuses {what}: {error.cause}"
+                raise LaunchError(cause, error.remedy) from None
+
+    def findings(self) -> Iterator[Finding]:
+        """Return whether the cluster can run the deployment, and what is missing there."""
+        self.check_able()
+        objects = self.render(self.deployment.kubernetes.namespace or "default")
+        cluster = Cluster.connect(self.place)
+        yield ok(self.subject, f"{cluster.where} answers: Kubernetes {cluster.version}")
+        objects = self.render(cluster.namespace, cluster.version)
+        try:
+            self._check_namespace(cluster)
+        except KitError as error:
+            yield wrong(self.subject, error)
+        yield from self._rights(cluster, objects)
+        yield from self._kinds(cluster, objects)
+        yield from self._named(cluster, objects)
+        yield from self._nodes(cluster, objects)
+
+    def _rights(self, cluster: Cluster, objects: list[Object]) -> Iterator[Finding]:
+        wanted = {KINDS[each["kind"]] for each in objects}
+        asked = [(v, *what, "") for what in sorted(wanted) for v in ("get", "patch", "delete")]
+        lacking = [each for each in (*asked, *_RIGHTS) if not cluster.may(*each)]
+        for verb, group, plural, subresource in lacking:
+            what = "/".join(filter(None, (plural, subresource))) + f" ({group})" * bool(group)
+            detail = f"this user may not {verb} {what} in namespace {cluster.namespace}"
+            yield Finding("problem", self.subject, detail, "ask the cluster's administrators")
+        if not lacking:
+            yield ok(self.subject, f"this user has all rights in namespace {cluster.namespace}")
+
+    def _kinds(self, cluster: Cluster, objects: list[Object]) -> Iterator[Finding]:
+        for kind in dict.fromkeys(each["kind"] for each in objects):
+            if KINDS[kind][0] not in cluster.groups:
+                detail = f"the cluster has no {KINDS[kind][0]}, and the values ask for a {kind}"
+                remedy = "install its operator there, or leave it out of the values"
+                yield Finding("problem", self.subject, detail, remedy)
+
+    def _named(self, cluster: Cluster, objects: list[Object]) -> Iterator[Finding]:
+        """Return which Secrets and ConfigMaps that the values name are not there."""
+        made = {(each["kind"], each["metadata"]["name"]) for each in objects}
+        for kind, name in sorted(_named_by(objects) - made):
+            path = f"/api/v1/namespaces/{cluster.namespace}/{kind.lower()}s/{name}"
+            try:
+                there = cluster.find(path) is not None
+            except ClusterError as error:
+                yield wrong(self.subject, error, "warning")
+                continue
+            if there:
+                yield ok(self.subject, f"{kind} {name} is there")
+                continue
+            detail = f"the values name {kind} {name}, which namespace {cluster.namespace} lacks"
+            remedy = "docs/kubernetes.md shows how to create it"
+            yield Finding("problem", self.subject, detail, remedy)
+
+    def _nodes(self, cluster: Cluster, objects: list[Object]) -> Iterator[Finding]:
+        """Return whether a node has the GPUs that a pod asks for."""
+        [server] = [each for each in objects if each["kind"] == "Deployment" and _is_server(each)]
+        container = server["spec"]["template"]["spec"]["containers"][0]
+        wanted = int(container["resources"]["limits"].get(GPU, 0))
+        if not wanted:
+            return
+        try:
+            nodes = cluster.ask("get", "/api/v1/nodes")["items"]
+        except ClusterError as error:
+            yield wrong(self.subject, error, "warning")
+            return
+        having = [n for n in nodes if int(n["status"].get("allocatable", {}).get(GPU, 0)) >= wanted]
+        if having:
+            yield ok(self.subject, f"{len(having)} of {len(nodes)} nodes have {wanted} {GPU}")
+            return
+        detail = f"none of {len(nodes)} nodes has {wanted} {GPU}"
+        yield Finding("problem", self.subject, detail, "--cpu, or NVIDIA's device plugin there")
+
+
+def _given(deployment: Deployment) -> set[str]:
+    """Return the fields that a file or a flag sets to anything but their default."""
+    defaults = type(deployment).model_fields
+    return {
+        field
+        for field in deployment.model_fields_set
+        if getattr(deployment, field) != defaults[field].get_default(call_default_factory=True)
+    }
+
+
+def _read_values(name: str) -> Mapping[str, Any]:
+    """Return what a values file says."""
+    yaml = needed("yaml")
+    if not Path(name).suffix and name not in _CHARTS_OWN:
+        own = ", ".join(_CHARTS_OWN)
+        raise DeploymentError(f"kubernetes.values: the chart has no {name!r}", f"{own}, or a file")
+    path = Path(name) if Path(name).suffix else CHART / f"{name}-values.yaml"
+    try:
+        read = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DeploymentError(f"kubernetes.values: {path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        said = " ".join(str(error).split())
+        raise DeploymentError(f"kubernetes.values: {path}: not YAML: {said}") from None
+    if not isinstance(read or {}, dict):
+        raise DeploymentError(f"kubernetes.values: {path}: not a table of values")
+    return read or {}
+
+
+def _merge(into: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Lay values over others, as Helm does with several files."""
+    for key, value in values.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value
+
+
+def _rendered(chart: Any, values: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, str]:
+    """Return the chart's texts by file."""
+    # Chart.render() passes no version on, which the library below it does take (0.2.2).
+    native = needed("helm_python._native")
+    made = native.call_string("helm_render", chart._raw(), json.dumps(values), json.dumps(options))
+    return dict(json.loads(made))
+
+
+def _is_server(each: Object) -> bool:
+    return bool(each["metadata"]["labels"]["app.kubernetes.io/component"] == SERVER)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return major and minor of a version."""
+    return tuple(int("".join(filter(str.isdecimal, part))) for part in version.split(".")[:2])
+
+
+def _pod_of(each: Object) -> Object:
+    """Return a pod as a Deployment makes them, for the API server to look at."""
+    template = each["spec"]["template"]
+    # Before the first launch its own service account is not there.
+    spec = {key: value for key, value in template["spec"].items() if key != "serviceAccountName"}
+    metadata = {
+        "generateName": f"{each['metadata']['name']}-",
+        "labels": template["metadata"]["labels"],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _named_by(objects: list[Object]) -> set[tuple[str, str]]:
+    """Return the kind and name of the Secrets and ConfigMaps that pods refer to."""
+    found = set()
+    for each in objects:
+        if each["kind"] != "Deployment":
+            continue
+        spec = each["spec"]["template"]["spec"]
+        found |= {("Secret", secret["name"]) for secret in spec.get("imagePullSecrets", ())}
+        for volume in spec.get("volumes", ()):
+            if "secret" in volume:
+                found.add(("Secret", volume["secret"]["secretName"]))
+            if "configMap" in volume:
+                found.add(("ConfigMap", volume["configMap"]["name"]))
+    return found
+
+
+def _way_back(before: Object, error: KitError) -> str:
+    """Return that the old pods serve on, and how to go back to what they are."""
+    image = before["spec"]["template"]["spec"]["containers"][0]["image"]
+    also = f"{error.remedy}; " if error.remedy else ""
+    return (
+        f"{also}the old pods serve on, and up with the former settings (--image {image}) goes back"
+    )

@@ -1,0 +1,387 @@
+"""What a cluster has of one deployment: its objects and pods, what keeps them, their end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from deploy.deployment.state import Place
+from deploy.engines.cluster import KINDS, MANAGER, Cluster, Object
+from deploy.host.console import Say
+from deploy.host.errors import ClusterError, LaunchError, NotRunningError
+from deploy.host.failures import diagnose, last_words
+
+SERVER = "server"
+CONTAINERS: Mapping[str, str] = {SERVER: "triton", "front": "envoy"}
+MODELS_NOTE, URL_NOTE = "numlkit/models", "numlkit/url"
+HEALTH = ("/opt/numl/bin/health",)
+_POLL_S = 1.0
+# A registry may stumble, and an image may be started once too early.
+PATIENCE_S = 30.0
+_SLACK_S = 30.0
+_IMAGE_REASONS = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
+_LASTING = (
+    *_IMAGE_REASONS,
+    "CrashLoopBackOff",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+)
+
+
+@dataclass(frozen=True)
+class PodState:
+    """One pod.
+
+    Attributes:
+        component: ``server`` or ``front``.
+        state: In words: ready, or what it does or waits for.
+        image: The digest that its node pulled, or the name where that is not known.
+        problem: Why it is not ready, in a line; None: it is.
+        lasting: Whether waiting would not mend that.
+        revision: Names the template that it was made from.
+    """
+
+    name: str
+    component: str
+    state: str
+    ready: bool
+    restarts: int
+    image: str
+    problem: str | None
+    lasting: bool
+    revision: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """A deployment in a cluster: pods that are ready and wanted by component, and each pod."""
+
+    ready: Mapping[str, tuple[int, int]]
+    pods: tuple[PodState, ...]
+    models: tuple[str, ...]
+    url: str | None
+
+    @property
+    def table(self) -> tuple[tuple[str, ...], list[list[str]]]:
+        """Columns and rows, for people."""
+        columns = ("pod", "of", "state", "restarts", "image")
+        return columns, [
+            [p.name, p.component, p.state, str(p.restarts), p.image] for p in self.pods
+        ]
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong, a line each."""
+        short = [
+            f"{n} of {m} pods of the {c} are ready" for c, (n, m) in self.ready.items() if n < m
+        ]
+        return short + [f"pod {pod.name}: {pod.problem}" for pod in self.pods if pod.problem]
+
+
+def read_pod(pod: Object) -> PodState:
+    """Return what the API server says of a pod, in words."""
+    labels, status = pod["metadata"]["labels"], pod.get("status", {})
+    component = labels["app.kubernetes.io/component"]
+    containers = status.get("containerStatuses", ())
+    main: Object = next((c for c in containers if c["name"] == CONTAINERS.get(component)), {})
+    image = main.get("imageID") or main.get("image") or pod["spec"]["containers"][0]["image"]
+    conditions = {c["type"]: c for c in status.get("conditions", ())}
+    ready = conditions.get("Ready", {}).get("status") == "True"
+    state, problem, lasting = _waits_for(pod, conditions, containers)
+    leaving = "deletionTimestamp" in pod["metadata"]
+    return PodState(
+        name=pod["metadata"]["name"],
+        component=component,
+        state="stopping" if leaving else "ready" if ready else state,
+        ready=ready and not leaving,
+        restarts=sum(each.get("restartCount", 0) for each in containers),
+        image=image.removeprefix("docker-pullable://"),
+        problem=None if ready or leaving else problem,
+        lasting=lasting,
+        revision=labels.get("pod-template-hash", ""),
+    )
+
+
+def _waits_for(
+    pod: Object, conditions: Mapping[str, Any], containers: Sequence[Any]
+) -> tuple[str, str, bool]:
+    """Return what keeps a pod from being ready, in a word and in a line, and whether it lasts."""
+    scheduled = conditions.get("PodScheduled", {})
+    if scheduled.get("status") == "False":
+        return "unschedulable", f"no node takes it: {scheduled.get('message', '')}", False
+    for container in containers:
+        name, waiting = container["name"], container["state"].get("waiting", {})
+        reason, ended = waiting.get("reason", ""), container.get("lastState", {}).get("terminated")
+        if reason in _IMAGE_REASONS:
+            what = f"the image {container['image']} cannot be pulled: {waiting.get('message', '')}"
+            return reason, what.rstrip(": "), True
+        if reason in _LASTING and ended is None:
+            return reason, f"container {name}: {waiting.get('message', reason)}", True
+        if ended is not None:
+            killed = " (OOMKilled)" if ended.get("reason") == "OOMKilled" else ""
+            what = f"container {name} ended with status {ended['exitCode']}{killed}"
+            return reason or "restarted", what, reason in _LASTING
+    if not containers:
+        return "Pending", "no node has taken it yet", False
+    waiting_for = [c["state"]["waiting"]["reason"] for c in containers if "waiting" in c["state"]]
+    return (*waiting_for, "starting")[0], "is not ready yet", False
+
+
+class Rollout:
+    """All that the kit has made in a cluster under one name."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster, self.name = cluster, name
+        self.labels = f"app.kubernetes.io/managed-by={MANAGER},app.kubernetes.io/instance={name}"
+        self._pod_labels = f"app.kubernetes.io/name=numl,app.kubernetes.io/instance={name}"
+
+    @classmethod
+    def at(cls, place: Place, name: str) -> Rollout:
+        """Return that of a place."""
+        return cls(Cluster.connect(place), name)
+
+    def deployments(self) -> list[Object]:
+        """Return the Deployments, the server's first."""
+        path = self.cluster.path("Deployment", "apps/v1")
+        items = self.cluster.ask("get", path, label_selector=self.labels)["items"]
+        found = [each for each in items if "deletionTimestamp" not in each["metadata"]]
+        return sorted(found, key=lambda each: _component(each) != SERVER)
+
+    def require(self) -> list[Object]:
+        """Return the Deployments; NotRunningError if there are none."""
+        found = self.deployments()
+        if not found:
+            cause = f"no deployment named {self.name!r} in {self.cluster.where}"
+            raise NotRunningError(cause, f"numlkit up --engine kubernetes --name {self.name}")
+        return found
+
+    def pods(self) -> list[PodState]:
+        """Return the pods, each with what it waits for."""
+        found = self.cluster.listed("pods", label_selector=self._pod_labels)
+        pods = sorted(map(read_pod, found), key=lambda pod: (pod.component != SERVER, pod.name))
+        return [self._explained(pod) for pod in pods]
+
+    def _explained(self, pod: PodState) -> PodState:
+        """Add what the cluster has said of a pod lately: which model is not ready, which Secret."""
+        if pod.problem is None or pod.lasting or pod.state == "unschedulable":
+            return pod
+        about = f"involvedObject.name={pod.name},type=Warning"
+        events = self.cluster.listed("events", field_selector=about)
+        if not events:
+            return pod
+        last = max(events, key=lambda e: str(e.get("lastTimestamp") or e.get("eventTime") or ""))
+        said = " ".join(str(last["message"]).split())
+        return replace(pod, problem=f"{pod.problem}: {said}")
+
+    def status(self) -> Status:
+        """Return the state of everything."""
+        found = self.require()
+        notes = found[0]["metadata"].get("annotations", {})
+        counts = {
+            _component(each): (
+                each.get("status", {}).get("readyReplicas", 0),
+                each["spec"].get("replicas", 1),
+            )
+            for each in found
+        }
+        models = tuple(filter(None, notes.get(MODELS_NOTE, "").split(",")))
+        return Status(counts, tuple(self.pods()), models, notes.get(URL_NOTE))
+
+    def document(self, status: Status) -> dict[str, Any]:
+        """Return the state for programs."""
+        counts = {what: {"ready": n, "wanted": of} for what, (n, of) in status.ready.items()}
+        return {
+            "name": self.name,
+            "engine": "kubernetes",
+            **self.cluster.place.model_dump(),
+            "ready": counts,
+            "pods": [asdict(pod) for pod in status.pods],
+            "models": list(status.models),
+            "url": status.url,
+        }
+
+    def wait(self, say: Say, names: Collection[str], deadline: float) -> None:
+        """Wait until every pod is new and ready.
+
+        Args:
+            names: Of the Deployments; former ones that are to go are not waited for.
+            deadline: Seconds without any progress after which the cluster's own verdict is
+                not waited for.
+
+        Raises:
+            LaunchError: With the cause, once one lasts or the cluster itself gives up.
+        """
+        last, changed = "", time.monotonic()
+        faults: dict[str, float] = {}
+        while True:
+            found = [each for each in self.deployments() if each["metadata"]["name"] in names]
+            if not found:
+                raise LaunchError("stopped by another command while it was starting")
+            if all(map(_is_done, found)):
+                return
+            now = time.monotonic()
+            new = [pod for pod in self._new_pods(found) if pod.problem]
+            faults = {p.name: faults.get(p.name, now) for p in new if p.lasting}
+            for pod in new:
+                if pod.lasting and now - faults[pod.name] >= PATIENCE_S:
+                    raise self._failure(pod)
+            said = _progress(found, new)
+            if said != last:
+                say(said)
+                last, changed = said, now
+            for each in found:
+                self._check_verdict(each, new)
+            if now - changed > deadline + _SLACK_S:
+                raise self._given_up(new, f"nothing has changed for {now - changed:.0f} s")
+            time.sleep(_POLL_S)
+
+    def _new_pods(self, found: Sequence[Object]) -> list[PodState]:
+        """Return the pods of the newest templates: what is wrong with others, they replace."""
+        if not all(map(_is_seen, found)):
+            return []
+        path = f"/apis/apps/v1/namespaces/{self.cluster.namespace}/replicasets"
+        sets = self.cluster.ask("get", path, label_selector=self._pod_labels)["items"]
+        newest = {_component(each): _revision(each) for each in sorted(sets, key=_revision)}
+        hashes = {
+            each["metadata"]["labels"].get("pod-template-hash")
+            for each in sets
+            if _revision(each) == newest[_component(each)]
+        }
+        return [pod for pod in self.pods() if pod.revision in hashes]
+
+    def _check_verdict(self, each: Object, pods: Sequence[PodState]) -> None:
+        """Raise if the cluster says that a Deployment will come to nothing."""
+        if not _is_seen(each):
+            return  # it is of the former one
+        for condition in each["status"].get("conditions", ()):
+            kind, reason = condition["type"], condition.get("reason")
+            if kind == "ReplicaFailure" and condition["status"] == "True":
+                cause = f"the cluster makes no pods: {condition['message']}"
+                raise LaunchError(cause, "change what it refuses, or ask its administrators")
+            if kind == "Progressing" and reason == "ProgressDeadlineExceeded":
+                raise self._given_up(pods, "the cluster's deadline (startupSeconds) has passed")
+
+    def _given_up(self, pods: Sequence[PodState], why: str) -> LaunchError:
+        if pods:
+            return self._failure(pods[0])
+        return LaunchError(f"{self.name} does not become ready: {why}", "numlkit doctor")
+
+    def _failure(self, pod: PodState) -> LaunchError:
+        """Return why a pod fails; of one that crashes, with what its log says."""
+        cause, remedy = f"pod {pod.name}: {pod.problem}", "numlkit doctor with the same file"
+        if pod.state in _IMAGE_REASONS:
+            remedy = "check --image; a registry with a password needs image.pullSecrets"
+        elif pod.state == "unschedulable":
+            remedy = "smaller --memory and --cpus, or nodes with room (kubectl describe nodes)"
+        elif pod.restarts:
+            remedy = f"numlkit logs --name {self.name}"
+            log = self._last_log(pod)
+            known = diagnose(log)
+            cause += f": {known.cause if known is not None else last_words(log)}"
+            remedy = known.remedy or remedy if known is not None else remedy
+        return LaunchError(cause, remedy)
+
+    def _last_log(self, pod: PodState) -> str:
+        """Return the end of what the container that crashed last has said."""
+        for previous in (True, False):
+            try:
+                lines = self.cluster.log(
+                    pod.name, CONTAINERS[pod.component], tail=200, previous=previous
+                )
+                return b"\n".join(lines).decode(errors="replace")
+            except ClusterError:
+                continue
+        return ""
+
+    def log(self, pod: PodState, *, tail: int, follow: bool = False) -> Iterator[bytes]:
+        """Yield the lines of a pod's log."""
+        container = CONTAINERS[pod.component]
+        return self.cluster.log(pod.name, container, tail=tail, follow=follow)
+
+    def ask_pods(self) -> Iterator[tuple[PodState, int, str]]:
+        """Have each server that is ready give its reference answers; yield status and words."""
+        for pod in self.pods():
+            if pod.component == SERVER and pod.ready:
+                status, said = self.cluster.execute(pod.name, CONTAINERS[SERVER], HEALTH)
+                yield pod, status, " ".join(said.split())
+
+    def prune(self, kept: Sequence[Object]) -> list[Object]:
+        """Delete what the kit made under this name and the deployment no longer asks for."""
+        names = {(each["kind"], each["metadata"]["name"]) for each in kept}
+        owned = self.cluster.owned(self.labels)
+        gone = [each for each in owned if (each["kind"], each["metadata"]["name"]) not in names]
+        for each in _last_first(gone):
+            self.cluster.delete(each)
+        return gone
+
+    def remove(self, say: Say) -> bool:
+        """Delete everything; return whether there was anything.
+
+        The pods go first, and the rest once they have drained: until then clients find them.
+        """
+        owned = _last_first(self.cluster.owned(self.labels))
+        workloads = [each for each in owned if _is_late(each)]
+        for each in workloads:
+            self.cluster.delete(each)
+        said = ""
+        while left := self.cluster.listed("pods", label_selector=self._pod_labels):
+            grace = max(pod["spec"].get("terminationGracePeriodSeconds", 30) for pod in left)
+            if (words := f"{len(left)} pods drain and stop (at most {grace} s)") != said:
+                say(words)
+                said = words
+            time.sleep(_POLL_S)
+        for each in owned:
+            if each not in workloads:
+                self.cluster.delete(each)
+        return bool(owned)
+
+
+def _component(each: Object) -> str:
+    return str(each["metadata"]["labels"]["app.kubernetes.io/component"])
+
+
+def _last_first(objects: Sequence[Object]) -> list[Object]:
+    kinds = list(KINDS)
+    return sorted(objects, key=lambda each: -kinds.index(each["kind"]))
+
+
+def _is_late(each: Object) -> bool:
+    """Return whether it makes pods."""
+    kinds = list(KINDS)
+    return kinds.index(each["kind"]) >= kinds.index("Deployment")
+
+
+def _is_seen(each: Object) -> bool:
+    """Return whether a Deployment's status is of what was applied last."""
+    seen = each.get("status", {}).get("observedGeneration", 0)
+    return bool(seen >= each["metadata"]["generation"])
+
+
+def _revision(each: Object) -> int:
+    """Return the number that the cluster gives to a ReplicaSet: the newest has the highest."""
+    notes = each["metadata"].get("annotations", {})
+    return int(notes.get("deployment.kubernetes.io/revision", 0))
+
+
+def _is_done(each: Object) -> bool:
+    """Return whether a Deployment's pods are all new and ready (as kubectl rollout status does)."""
+    status, wanted = each.get("status", {}), each["spec"].get("replicas", 1)
+    return (
+        _is_seen(each)
+        and status.get("updatedReplicas", 0) >= wanted
+        and status.get("replicas", 0) <= status.get("updatedReplicas", 0)
+        and status.get("availableReplicas", 0) >= wanted
+    )
+
+
+def _progress(found: Sequence[Object], waiting: Sequence[PodState]) -> str:
+    """Return how far it is, in a line."""
+    parts = []
+    for each in found:
+        status, wanted = each.get("status", {}), each["spec"].get("replicas", 1)
+        new = min(wanted, status.get("updatedReplicas", 0), status.get("availableReplicas", 0))
+        parts.append(f"{each['metadata']['name']}: {new} of {wanted} pods")
+    parts += [f"{pod.name}: {pod.problem}" for pod in waiting[:1]]
+    return "; ".join(parts)
