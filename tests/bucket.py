@@ -43,12 +43,14 @@ class S3:
         process: The server; killed, not stopped: a graceful stop takes a minute.
         https: Its endpoint with TLS, if it has one.
         ca: The authority that signed its certificate, if it is one of ours.
+        reader: Who may read only; of a service with one identity, that one.
     """
 
     url: str
     process: subprocess.Popen[bytes]
     https: str | None = None
     ca: Path | None = None
+    reader: tuple[str, str] = READER
 
     def destination(self, prefix: str) -> str:
         return f"s3://{self.url}/{BUCKET}/{prefix}"
@@ -133,7 +135,7 @@ def juicefs(folder: Path) -> Iterator[S3]:
         process = subprocess.Popen(
             [program, *gateway], env={**os.environ, **keys}, cwd=folder, stdout=log, stderr=log
         )
-    service = S3(f"http://127.0.0.1:{port}", process)
+    service = S3(f"http://127.0.0.1:{port}", process, reader=ADMIN)
     try:
         _await(service, folder / "log")
         yield service

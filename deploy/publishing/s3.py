@@ -250,7 +250,10 @@ class Store:
                 f"{what}: the certificate of {endpoint} is not trusted: {why[1].strip(' .')}",
                 "AWS_CA_BUNDLE=FILE with the authority that signed it (PEM)",
             ) from None
-        except (exceptions.ConnectionError, exceptions.HTTPClientError):
+        except (exceptions.ConnectionError, exceptions.HTTPClientError) as error:
+            if "Invalid header value" in str(error):
+                cause = f"{what}: the access key has a character that no key has, as a line end"
+                raise PublishError(cause, _SETTINGS) from None
             raise PublishError(
                 f"{what}: {self._place.endpoint or 'AWS'} does not answer",
                 "check host, port and http or https, the network, and HTTPS_PROXY",
@@ -262,7 +265,8 @@ class Store:
 
 
 def _code(error: Any) -> str:
-    return str(error.response.get("Error", {}).get("Code", ""))
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    return code if re.fullmatch(r"\w{1,80}", code) else ""
 
 
 def _refusal(code: str) -> tuple[str, str | None]:

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from deploy.publishing.bucket import BucketPlace
 from deploy.publishing.destination import Bucket, parse_destination
 from deploy.publishing.place import Order, Outcome
 from deploy.triton.command import server_arguments, server_environment
-from tests.bucket import ADMIN, READER, S3, bucket  # noqa: F401
+from tests.bucket import ADMIN, S3, bucket, juicefs  # noqa: F401
 from tests.kit import free_ports, until
 from tests.synced import House, make_house
 
@@ -58,7 +59,7 @@ def polling(service: S3, house: House, folder: Path) -> Iterator[str]:
     variables = server_environment(
         distribution=house.distribution, threads=1, inherited=os.environ, devices={}
     )
-    variables |= {**service.variables(READER), "TRITON_AWS_MOUNT_DIRECTORY": str(folder)}
+    variables |= {**service.variables(service.reader), "TRITON_AWS_MOUNT_DIRECTORY": str(folder)}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, env=variables, stdout=log, stderr=log)
     try:
@@ -68,35 +69,50 @@ def polling(service: S3, house: House, folder: Path) -> Iterator[str]:
         process.wait(timeout=60)
 
 
+@dataclass(frozen=True)
+class Site:
+    """A service that is published to, and what is published."""
+
+    service: S3
+    house: House
+
+    def place(self) -> BucketPlace:
+        destination = parse_destination(self.service.destination(PREFIX))
+        assert isinstance(destination, Bucket)
+        return BucketPlace(destination)
+
+    def publish(self, version: int, at: BucketPlace | None = None) -> Outcome:
+        own = {MODEL: self.house.versions[version] / MODEL}
+        deployment = Deployment(models=(MODEL,), instances=1, checkpoints=own)
+        return (at or self.place()).publish(Order(Resolved(deployment)), QUIET)
+
+    def await_served(self, server: str) -> None:
+        until(lambda: not self.place().listing(server).problems, START_S, "what serves is served")
+
+    def assert_served(self, *servers: str) -> None:
+        for server in servers:
+            assert not self.place().listing(server).problems
+
+
+@pytest.fixture(autouse=True)
+def _publisher(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in zip(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), ADMIN, strict=True):
+        monkeypatch.setenv(name, value)
+    # In an image it is where the configurations say.
+    monkeypatch.setattr("deploy.publishing.models.IMAGE_PREFIX", str(house.environment.folder))
+
+
 def test_a_half_upload_harms_no_server_and_a_release_and_a_rollback_reach_all(
     bucket: S3,  # noqa: F811
     house: House,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in bucket.variables(ADMIN).items():
-        monkeypatch.setenv(name, value)
-    # In an image it is where the configurations say.
-    monkeypatch.setattr("deploy.publishing.models.IMAGE_PREFIX", str(house.environment.folder))
-    destination = parse_destination(bucket.destination(PREFIX))
-    assert isinstance(destination, Bucket)
-
-    def place() -> BucketPlace:
-        return BucketPlace(destination)
-
-    def publish(version: int, at: BucketPlace) -> Outcome:
-        own = {MODEL: house.versions[version] / MODEL}
-        deployment = Deployment(models=(MODEL,), instances=1, checkpoints=own)
-        return at.publish(Order(Resolved(deployment)), QUIET)
-
-    def serves(server: str) -> bool:
-        return not place().listing(server).problems
-
-    assert publish(1, place()).facts["models"] == {MODEL: 1}
+    site = Site(bucket, house)
+    assert site.publish(1).facts["models"] == {MODEL: 1}
     with polling(bucket, house, tmp_path / "running") as running:
-        until(lambda: serves(running), START_S, "the running server serves release 1")
+        site.await_served(running)
 
-        broken = place()
+        broken = site.place()
         puts = iter(range(10))
 
         def pull_the_plug(**_: Any) -> None:
@@ -105,29 +121,41 @@ def test_a_half_upload_harms_no_server_and_a_release_and_a_rollback_reach_all(
 
         broken._store.client.meta.events.register("before-send.s3.PutObject", pull_the_plug)
         with pytest.raises(PulledPlugError):
-            publish(2, broken)
+            site.publish(2, broken)
         half = {key for key in bucket.contents(PREFIX) if key.startswith(f"{MODEL}/2/")}
         assert len(half) == 2
 
         with polling(bucket, house, tmp_path / "fresh") as fresh:
-            until(lambda: serves(fresh), START_S, "a fresh server serves release 1")
+            site.await_served(fresh)
             time.sleep(TWO_LOOKS_S)
-            assert serves(running)
-            assert serves(fresh)
+            site.assert_served(running, fresh)
 
-            done = publish(2, place())
+            done = site.publish(2)
             assert (done.facts["models"], done.facts["uploaded"]) == ({MODEL: 2}, 2)
-            said = place().listing(running).problems
+            said = site.place().listing(running).problems
             assert not said or f"{MODEL} serves version 1, release 2 has 2" in said[0]
             for server in (running, fresh):
-                until(lambda server=server: serves(server), 60, "release 2 is served")  # type: ignore[misc]
+                site.await_served(server)
 
-            place().rollback(None, dry_run=False)
+            site.place().rollback(None, dry_run=False)
             # Waits until both have taken it.
-            pruned = place().prune((running, fresh), QUIET, dry_run=False)
+            pruned = site.place().prune((running, fresh), QUIET, dry_run=False)
             assert (pruned.facts["kept"], pruned.facts["removed"]) == ([1], 4)
-            assert serves(running)
+            site.assert_served(running)
             time.sleep(TWO_LOOKS_S)
-            assert serves(running)
-            assert serves(fresh)
+            site.assert_served(running, fresh)
     assert not any(key.startswith(f"{MODEL}/2/") for key in bucket.contents(PREFIX))
+
+
+def test_a_gateway_without_etags_and_conditional_writes_serves_releases(
+    house: House, tmp_path: Path
+) -> None:
+    with juicefs(tmp_path / "volume") as service:
+        site = Site(service, house)
+        site.publish(1)
+        with polling(service, house, tmp_path / "server") as server:
+            site.await_served(server)
+            assert site.publish(2).facts["models"] == {MODEL: 2}
+            site.await_served(server)
+            site.place().rollback(None, dry_run=False)
+            site.await_served(server)

@@ -224,6 +224,11 @@ def test_a_release_that_gives_other_answers_is_refused(
         in (done.stdout)
     )
     assert files(sync) == expected(sync.house, 1)
+    fresh = Sync(sync.house, tmp_path / "fresh", publisher.url)
+    done = fresh.once()
+    assert done.returncode == 1
+    assert "; release 1 is tried instead\nsync: release 1 is in " in done.stdout
+    assert files(fresh) == expected(sync.house, 1)
 
 
 def test_what_a_bucket_says_that_cannot_be_read_is_one_line(

@@ -178,4 +178,5 @@ def _status(error: ClientError) -> int:
 
 
 def _code(error: ClientError) -> str:
-    return str(error.response.get("Error", {}).get("Code", "unknown"))
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    return code if re.fullmatch(r"\w{1,80}", code) else "an error without a name"

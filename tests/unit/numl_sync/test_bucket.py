@@ -120,6 +120,7 @@ def test_an_endless_document_is_not_read(service: Service, monkeypatch: pytest.M
         (404, "NoSuchBucket", "prod: NoSuchBucket (status 404)"),
         (500, "InternalError", "prod: InternalError (status 500)"),
         (503, "SlowDown", "prod: SlowDown (status 503)"),
+        (500, "no\nname", "prod: an error without a name (status 500)"),
     ],
 )
 def test_an_error_is_one_line_without_a_key(

@@ -34,6 +34,8 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
         ("PermanentRedirect", "the bucket is in another region", "AWS_DEFAULT_REGION"),
         ("403", "the service denies it", "an identity that may list"),
         ("Surprise", "the service answers Surprise", "the service's log"),
+        ("x\nerror: y", "the service answers an error", "the service's log"),
+        ("x" * 10**6, "the service answers an error", "the service's log"),
     ],
 )
 def test_what_a_service_refuses_is_a_line_with_a_remedy(
@@ -46,6 +48,15 @@ def test_what_a_service_refuses_is_a_line_with_a_remedy(
     assert raised.value.cause.startswith(f"cannot write {PLACE}/x: {cause}")
     assert remedy in (raised.value.remedy or "")
     assert "the-" not in f"{raised.value.cause}{raised.value.remedy}"
+
+
+def test_a_key_with_a_line_end_is_said_and_not_shown(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "the-id\n")
+    with pytest.raises(PublishError, match="the access key has a character") as raised:
+        store.sizes()
+    assert "the-id" not in f"{raised.value.cause}{raised.value.remedy}"
 
 
 @pytest.mark.parametrize("code", ["PreconditionFailed", "ConditionalRequestConflict"])
