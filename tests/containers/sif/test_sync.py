@@ -1,0 +1,65 @@
+"""A server and its sync agent from one .sif, by a user who has nothing but Apptainer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from deploy.host.paths import CHECKOUT
+from tests.bucket import ADMIN, READER, S3, bucket  # noqa: F401
+from tests.containers.conftest import HEALTH
+from tests.containers.sif.conftest import Host
+from tests.kit import free_ports, open_to_all, until
+
+START_S = 180
+MODEL = "nugraph3"
+
+
+def test_a_bucket_under_a_private_authority_is_served(
+    ordinary_user: Host,
+    sif: Path,
+    bucket: S3,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    host, url = ordinary_user, f"s3://{bucket.https}/models/sif"
+    assert bucket.ca is not None
+    publish = [sys.executable, "deploy/publish.py", url, "--models", MODEL, "--quiet"]
+    trusted = {"AWS_CA_BUNDLE": str(bucket.ca)}
+    subprocess.run(publish, cwd=CHECKOUT, env={**os.environ, **trusted, **bucket.variables(ADMIN)},
+                   check=True)  # fmt: skip
+    authority, models = tmp_path / "ca.pem", tmp_path / "models"
+    authority.write_bytes(bucket.ca.read_bytes())
+    models.mkdir()
+    open_to_all(tmp_path)
+    models.chmod(0o777)
+    ports = [f"NUML_{use.upper()}_PORT={port}" for use, port in free_ports().model_dump().items()]
+    repository = "NUML_MODELS=/models/repository"
+    keys = [f"{name}={value}" for name, value in bucket.variables(READER).items()]
+    mounts = ("--bind", f"{models}:/models,{authority}:/ca.pem")
+    log = tmp_path / "log"
+
+    def start(action: str, variables: list[str], *words: str) -> subprocess.Popen[bytes]:
+        environment = ("--env", ",".join([*ports, *variables]))
+        command = host.words("apptainer", action, *mounts, *environment, sif, *words)
+        with log.open("ab") as stream:
+            return stack.enter_context(
+                subprocess.Popen(command, cwd="/", stdout=stream, stderr=stream)
+            )
+
+    with ExitStack() as stack:
+        server = start("run", [repository], "--cpu")
+        stack.callback(server.kill)
+        words = ("/opt/numl/bin/sync", url, "/models", "--poll=1")
+        agent = start("exec", [*keys, "AWS_CA_BUNDLE=/ca.pem"], *words)
+        stack.callback(agent.kill)
+        serves = f"sync: release 1 serves: {MODEL} version 1\n"
+        until(lambda: serves in log.read_text(errors="replace"), START_S, "release 1 serves")
+        environment = ("--env", ",".join([*ports, repository]))
+        health = host.run("apptainer", "exec", *mounts, *environment, sif, HEALTH)
+        assert health.stdout == f"healthy: {MODEL} gave their golden answers\n"
+        for process in (agent, server):
+            process.terminate()
+            assert process.wait(timeout=60) == 0
