@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from deploy import __version__
-from deploy.host.command_line import Parser, as_typed
+from deploy.host.command_line import INTERRUPTED, Parser, as_typed
 
 COMMANDS = (
     *("prepare", "up", "infer", "status", "logs", "smoke", "doctor", "down", "build"),
@@ -26,7 +26,10 @@ def main() -> int:
         _complete()
     command, words = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("", [])
     if command in COMMANDS:
-        return int(importlib.import_module(f"deploy.{command}").main(words))
+        try:
+            return int(importlib.import_module(f"deploy.{command}").main(words))
+        except KeyboardInterrupt:  # while it was imported
+            return INTERRUPTED
     if command == "completion":
         return _completion(words)
     if command in ("-V", "--version"):

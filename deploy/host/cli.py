@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from deploy.host.command_line import INTERRUPTED as INTERRUPTED
 from deploy.host.command_line import Parser as Parser
 from deploy.host.command_line import as_typed
 from deploy.host.console import Console
@@ -17,8 +18,6 @@ from deploy.host.errors import DeploymentError, KitError
 from deploy.host.paths import DEFAULT_NAME
 
 Command = Callable[[argparse.Namespace, Console], int]
-
-INTERRUPTED = 130
 
 
 def make_parser(command: str, description: str, *, deployment: bool = True) -> Parser:

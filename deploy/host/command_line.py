@@ -18,6 +18,8 @@ from pathlib import Path
 
 from deploy.host.paths import CHECKOUT
 
+INTERRUPTED = 130  # the exit status after Ctrl-C
+
 _SCRIPTS = (CHECKOUT / "deploy", CHECKOUT / "scripts")
 _COMMAND = re.compile(r"(?<![\w./-])numlkit ([a-z]+)\b")
 

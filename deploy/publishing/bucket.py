@@ -6,6 +6,7 @@ the configurations that name it, then ``published.json``. docs/publishing.md has
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime, timezone
@@ -148,12 +149,12 @@ class BucketPlace(Place):
         return state.published
 
     def _look(self) -> Contents:
-        sizes = self._store.sizes()
-        stored = self._store.read(POINTER) if POINTER in sizes else None
+        objects = self._store.objects()
+        stored = self._store.read(POINTER) if POINTER in objects else None
         published = None
         if stored is not None:
             published = read_pointer(stored.content, self._store.name(POINTER))
-        return Contents(stored, published, sizes)
+        return Contents(stored, published, objects)
 
     def _bring(
         self, local: Mapping[str, LocalModel], state: Contents, order: Order, console: Console
@@ -199,7 +200,7 @@ class BucketPlace(Place):
         """
         before = state.published
         first = before.last + 1 if before is not None else 1
-        there = {name: state.same_version(name, model.files) for name, model in local.items()}
+        there = {name: self._there(name, model, state) for name, model in local.items()}
         brought = {name: model for name, model in local.items() if there[name] is None}
         # What an aborted publish of other files has left is not touched.
         number = next(
@@ -224,6 +225,18 @@ class BucketPlace(Place):
             revision=find_source(CHECKOUT).revision,
             models=dict(sorted(models.items())),
         )
+
+    def _there(self, name: str, model: LocalModel, state: Contents) -> int | None:
+        """Return the version that has a model's files; None: none, or somebody has changed it."""
+        version = state.same_version(name, model.files)
+        for path, file in model.files.items() if version is not None else ():
+            key = f"{name}/{version}/{path}"
+            tag, content = state.objects[key].tag, (model.folder / path).read_bytes()
+            # Encrypted objects have other tags: only what they hold says whether it is the same.
+            other = tag not in ("", hashlib.md5(content, usedforsecurity=False).hexdigest())
+            if other and self._store.content_sha256(key) != file.sha256:
+                return None
+        return version
 
     def _is_ours(self, name: str, number: int, model: LocalModel, state: Contents) -> bool:
         """Return whether all that is in a version's folder is what would be uploaded to it."""

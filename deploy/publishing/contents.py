@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from deploy.deployment.deployment import CONFIG
 from deploy.publishing.place import Entry
 from deploy.publishing.pointer import Published, PublishedFile, PublishedModel, Release, versions
-from deploy.publishing.s3 import Stored
+from deploy.publishing.s3 import Listed, Stored
 
 
 @dataclass(frozen=True)
@@ -18,12 +19,17 @@ class Contents:
     Attributes:
         stored: ``published.json`` as it is; None: nothing was published yet.
         published: What it says.
-        sizes: The bytes of every object, by key.
+        objects: Every object, by key.
     """
 
     stored: Stored | None
     published: Published | None
-    sizes: Mapping[str, int]
+    objects: Mapping[str, Listed]
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """The bytes of every object, by key."""
+        return {key: listed.bytes for key, listed in self.objects.items()}
 
     def lacks(self, name: str, model: PublishedModel) -> list[str]:
         """Return the keys of a version's files that are not there, or not as long as they were."""

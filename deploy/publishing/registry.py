@@ -129,9 +129,10 @@ class RegistryPlace(Place):
         done = [word for word, did in (("pushed", absent), ("signed", signed_now)) if did]
         lines = [f"{self.at.name}:{release}: {' and '.join(done) or 'is there already'}"]
         lines.append(f"{self.at.name}:{tag} {'now ' if switch else ''}names it: {there.digest}")
-        if order.sign is None:
+        signed = _signature(there.digest) in self.registry.tags()
+        if not signed:
             lines.append("not signed, and no list of its parts is with it there (--sign KEY)")
-        facts = {"reference": f"{self.at.name}@{there.digest}", "tag": tag}
+        facts = {"reference": f"{self.at.name}@{there.digest}", "tag": tag, "signed": signed}
         return Outcome(absent or signed_now or switch, release, tuple(lines), facts)
 
     def listing(self, server: str | None) -> Listing:
@@ -140,7 +141,13 @@ class RegistryPlace(Place):
             raise DeploymentError(
                 "--url: a server does not say which image it was started from", "leave it out"
             )
-        current = self._current()
+        current, releases = self._current(), self._releases()
+        ours = {found.manifest.digest for found in releases}
+        problems = (
+            f"{self.at.name}:{tag} names {digest}, which is no release: publish or roll back"
+            for tag, digest in current.items()
+            if digest not in ours
+        )
         entries = (
             Entry(
                 release=found.tag,
@@ -151,13 +158,16 @@ class RegistryPlace(Place):
                 bytes=sum(layer["size"] for layer in found.manifest.content["layers"]),
                 serving=current.get(_plain(found.tag)) == found.manifest.digest,
             )
-            for found in self._releases()
+            for found in releases
         )
-        return Listing(tuple(entries))
+        return Listing(tuple(entries), tuple(problems))
 
     def rollback(self, to: str | None, *, dry_run: bool) -> Outcome:
         """Have the tag name an older release."""
         current, releases = self._current(), self._releases()
+        if not releases:
+            place = self._destination
+            raise PublishError(f"nothing is published in {place}", f"numlkit publish {place}")
         tag = self.at.tag or (next(iter(current)) if len(current) == 1 else "")
         if not tag:
             raise PublishError(
@@ -174,10 +184,8 @@ class RegistryPlace(Place):
             chosen = [found for found in own if found.tag == to]
         if not chosen:
             names = ", ".join(found.tag for found in own) or "none is there"
-            raise PublishError(
-                f"{self.at.name}:{tag}: no such release, or none before it",
-                f"--to with one of: {names}",
-            )
+            none = "no release is known to have served before" if to is None else f"no release {to}"
+            raise PublishError(f"{self.at.name}:{tag}: {none}", f"--to with one of: {names}")
         release = chosen[0].tag
         if not dry_run:
             self.registry.tag(chosen[0].manifest.digest, tag)
@@ -228,9 +236,14 @@ class RegistryPlace(Place):
             if manifest is None or "layers" not in manifest.content:
                 continue
             facts = self._facts(manifest)
-            signed = f"{manifest.digest.replace(':', '-')}.sig" in tags
+            signed = _signature(manifest.digest) in tags
             created, revision = facts.get(CREATED, ""), facts.get(REVISION, "")
             yield _Found(tag, manifest, str(created), str(revision), signed)
+
+
+def _signature(digest: str) -> str:
+    """Return the tag that cosign gives the signature of what has a digest."""
+    return f"{digest.replace(':', '-')}.sig"
 
 
 def _plain(tag: str) -> str:

@@ -69,6 +69,18 @@ class Stored:
     tag: str | None
 
 
+@dataclass(frozen=True)
+class Listed:
+    """An object as the service lists it.
+
+    Attributes:
+        tag: Of most services the MD5 of what was written at once; never more than a hint.
+    """
+
+    bytes: int
+    tag: str
+
+
 class Store:
     """The objects below a prefix; keys are relative to it.
 
@@ -174,9 +186,11 @@ class Store:
         metadata = self._head(key)
         if metadata is None:
             return None
-        if _SHA256 in metadata:
-            return metadata[_SHA256]
-        # The service does not keep what was said with the upload.
+        # Not every service keeps what was said with the upload.
+        return metadata.get(_SHA256) or self.content_sha256(key)
+
+    def content_sha256(self, key: str) -> str:
+        """Return the digest of what an object holds, whatever was said with its upload."""
         total = hashlib.sha256()
         with self._errors("read", key):
             for block in self.client.get_object(**self._named(key))["Body"].iter_chunks(_BLOCK):
@@ -196,15 +210,16 @@ class Store:
                 raise
             return dict(answer.get("Metadata", {}))
 
-    def sizes(self) -> dict[str, int]:
-        """Return the bytes of all objects below the prefix, by key."""
-        found: dict[str, int] = {}
+    def objects(self) -> dict[str, Listed]:
+        """Return all objects below the prefix, by key."""
+        found: dict[str, Listed] = {}
         prefix = f"{self._place.prefix}/" if self._place.prefix else ""
         with self._errors("list"):
             pages = self.client.get_paginator("list_objects_v2")
             for page in pages.paginate(Bucket=self._place.bucket, Prefix=prefix):
                 for entry in page.get("Contents", ()):
-                    found[entry["Key"].removeprefix(prefix)] = int(entry["Size"])
+                    listed = Listed(int(entry["Size"]), str(entry.get("ETag", "")).strip('"'))
+                    found[entry["Key"].removeprefix(prefix)] = listed
         return found
 
     def remove(self, keys: Sequence[str]) -> None:

@@ -326,6 +326,20 @@ def test_a_version_that_lost_a_file_is_a_problem_and_is_published_anew(
     assert publish(place, "old").facts["models"] == {"one": 2, "two": 1}
 
 
+def test_a_version_that_somebody_has_changed_is_published_anew(
+    bucket: S3,  # noqa: F811
+    publish: Callable[..., Outcome],
+) -> None:
+    place, key = bucket.destination("changed"), "changed/one/1/weights"
+    publish(place, "old")
+    client = bucket.client()
+    said = client.head_object(Bucket="models", Key=key)["Metadata"]
+    client.put_object(Bucket="models", Key=key, Body=b"bad", Metadata=said)
+    done = publish(place, "old")
+    assert (done.facts["models"], done.facts["uploaded"]) == ({"one": 2, "two": 1}, 2)
+    assert publish(place, "old").changed is False
+
+
 def test_a_pointer_that_is_not_the_kits_is_left_alone(
     bucket: S3,  # noqa: F811
     publish: Callable[..., Outcome],

@@ -104,8 +104,16 @@ def test_an_image_is_published_by_digest_signed_once_and_accepted_by_its_key_onl
     others: Pair,
     received: Callable[[], int],
 ) -> None:
+    empty = image_publisher(command=rollback)
+    place = image_publisher.place
+    assert (empty["error"], empty["remedy"]) == (
+        f"nothing is published in {place}",
+        f"numlkit publish {place}",
+    )
     first = image_publisher("--sign", keys.private)
     assert (first["status"], first["changed"], first["tag"]) == (0, True, "prod")
+    alone = image_publisher(command=rollback)
+    assert alone["error"].endswith(":prod: no release is known to have served before")
     [release] = image_publisher.releases
     assert release["release"] == f"prod-{image.id.removeprefix('sha256:')[:12]}"
     assert release["serving"]
@@ -126,7 +134,9 @@ def test_an_image_is_published_by_digest_signed_once_and_accepted_by_its_key_onl
 def test_an_image_that_is_not_signed_is_refused(
     image_publisher: Publisher, engine: docker.DockerClient, image: BuiltImage, keys: Pair
 ) -> None:
-    reference = image_publisher()["reference"]
+    first = image_publisher()
+    reference = first["reference"]
+    assert not first["signed"]
     assert "not signed" in image_publisher.releases[0]["what"]
     engine.images.pull(reference)
     with pytest.raises(SignatureError, match=r"is not signed$"):
@@ -168,8 +178,12 @@ def test_a_changed_signature_a_changed_list_of_parts_and_a_changed_layer_are_ref
     assert found.id == changed.id != image.id
     with pytest.raises(SignatureError, match=r"is not signed$"):
         launch(parse_reference(f"{reference.name}:prod")).verified(keys.public)
+    said = image_publisher(command=published)
+    assert said["status"] == 1
+    assert said["problems"][0].startswith(f"{reference.name}:prod names sha256:")
     # Publishing again has the tag name what was built, and mends the signature.
-    assert image_publisher("--verify", keys.public.path)["changed"]
+    mended = image_publisher("--verify", keys.public.path)
+    assert (mended["changed"], mended["signed"]) == (True, True)
     assert image_publisher("--sign", keys.private)["changed"]
     launch(reference).verified(keys.public)
     engine.images.remove(changed.id, force=True)

@@ -14,7 +14,7 @@ import tomllib
 
 from deploy import __version__
 from deploy.host.paths import CHECKOUT
-from deploy.main import COMMANDS
+from deploy.main import COMMANDS, main
 from tests.unit.deploy.commands.running import run_here, run_process
 
 NUMLKIT = Path(sys.executable).with_name("numlkit")
@@ -44,6 +44,17 @@ def test_quickstart_with_words_says_what_it_is_and_does_nothing(flag: str, statu
         "Can be interrupted and repeated; what is done already is not done again.",
         "usage: scripts/quickstart    (no arguments: see numlkit up --help)",
     ]
+
+
+def test_an_interrupt_while_a_command_is_imported_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(_name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["numlkit", "status"])
+    monkeypatch.setattr("deploy.main.importlib.import_module", interrupt)
+    assert main() == 130
 
 
 @pytest.mark.slow

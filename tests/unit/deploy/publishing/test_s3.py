@@ -55,7 +55,7 @@ def test_a_key_with_a_line_end_is_said_and_not_shown(
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "the-id\n")
     with pytest.raises(PublishError, match="the access key has a character") as raised:
-        store.sizes()
+        store.objects()
     assert "the-id" not in f"{raised.value.cause}{raised.value.remedy}"
 
 
