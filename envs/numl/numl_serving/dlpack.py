@@ -2,9 +2,8 @@
 
 Triton's Python backend of 24.10 takes numpy's arrays for those of numpy 1: with numpy 2
 ``as_numpy`` repeats the first element and ``Tensor(name, array)`` is empty, both silently. By
-DLPack both are right, and with numpy 1.26, too. What is given to Triton is exported here and not by
-numpy, whose empty arrays of several dimensions have strides that Triton refuses, and whose
-read-only ones cannot be exported.
+DLPack both are right, and with numpy 1.26, too. What numpy would export with strides that Triton
+refuses (empty arrays of several dimensions), or not at all (read-only ones), is exported here.
 
 Source of the layout: ``dlpack.h`` of DLPack 0.8, which has no versions yet.
 """
@@ -32,6 +31,8 @@ _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 _is_capsule = ctypes.pythonapi.PyCapsule_IsValid
 _is_capsule.argtypes = (ctypes.py_object, ctypes.c_char_p)
+_set_destructor = ctypes.pythonapi.PyCapsule_SetDestructor
+_set_destructor.argtypes = (ctypes.py_object, ctypes.c_void_p)
 
 # What Triton holds, by the address of its description.
 _held: dict[int, tuple[Any, NDArray[Any]]] = {}
@@ -59,6 +60,12 @@ def to_tensor(pb: Any, name: str, array: NDArray[Any]) -> Any:
         name: The tensor's name.
         array: Numbers, of up to four dimensions; copied if it is not contiguous.
     """
+    if array.size and array.flags.carray:
+        exported = array.__dlpack__()
+        tensor = pb.Tensor.from_dlpack(name, exported)
+        # Triton marks a capsule as taken in other words than numpy's destructor looks for.
+        _set_destructor(exported, None)
+        return tensor
     capsule, address = _capsule(array)
     try:
         return pb.Tensor.from_dlpack(name, capsule)

@@ -134,8 +134,6 @@ class Event:
                 names table, column and the first offending row.
         """
         columns: dict[str, NDArray[Any]] = {}
-        optional = [tensor.name for tensor in schema.tensors if tensor.optional]
-        wanted = any(name in tensors for name in optional)
         for tensor in schema.tensors:
             if tensor.name in tensors:
                 columns[tensor.name] = _column(tensors[tensor.name], tensor)
@@ -143,7 +141,7 @@ class Event:
                 raise EventError(
                     f"tensor {tensor.name} is missing: an event needs all of its columns"
                 )
-            elif wanted:
+            elif any(other.optional and other.name in tensors for other in schema.tensors):
                 raise EventError(
                     f"tensor {tensor.name} is missing: send all three positions or none"
                 )
@@ -205,16 +203,18 @@ def _readable(tensor: str) -> str:
 
 
 def _column(array: Any, tensor: Tensor) -> NDArray[Any]:
-    where = _readable(tensor.name)
+    fault = None
     if not isinstance(array, np.ndarray):
-        raise EventError(f"{where} is a {type(array).__name__}: expected a numpy array")
-    if array.dtype != tensor.dtype:
-        raise EventError(f"{where} has dtype {array.dtype}: expected {tensor.dtype}")
-    if array.ndim != 1:
-        raise EventError(f"{where} has shape {list(array.shape)}: expected one dimension")
-    if tensor.dtype is _FLOAT32 and not np.isfinite(array).all():
+        fault = f"is a {type(array).__name__}: expected a numpy array"
+    elif array.dtype != tensor.dtype:
+        fault = f"has dtype {array.dtype}: expected {tensor.dtype}"
+    elif array.ndim != 1:
+        fault = f"has shape {list(array.shape)}: expected one dimension"
+    elif tensor.dtype is _FLOAT32 and not np.isfinite(array).all():
         row = int(np.flatnonzero(~np.isfinite(array))[0])
-        raise EventError(f"{where} is {array[row]} in row {row}: values must be finite")
+        fault = f"is {array[row]} in row {row}: values must be finite"
+    if fault is not None:
+        raise EventError(f"{_readable(tensor.name)} {fault}")
     # A view: the caller's own array keeps its flags.
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False

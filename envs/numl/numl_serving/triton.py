@@ -85,6 +85,7 @@ class TritonPythonModel:
         device = choose_device(args["model_instance_kind"], args["model_instance_device_id"])
         # One thread: instances share the cores.
         self._runtime = Runtime.load(directory, device=device, threads=1, limits=parameters.limits)
+        self._schema = self._runtime.card.schema
         check_tensors(config, self._runtime.card)
         startup.end("weights")
         self._runtime.infer(warm_up_event(directory, self._runtime.card))
@@ -188,7 +189,7 @@ class TritonPythonModel:
         if self._worker is not None and request.is_cancelled():
             raise _CancelledError("the request was cancelled")
         tensors = {tensor.name(): to_array(tensor) for tensor in request.inputs()}
-        return Event.from_tensors(tensors, self._runtime.card.schema)
+        return Event.from_tensors(tensors, self._schema)
 
     def _response(self, request: Any, result: Outputs | Exception) -> Any:
         if isinstance(result, Exception):

@@ -16,11 +16,18 @@ from numl_serving import dlpack
 SHAPES = [(0,), (1,), (7,), (0, 5), (3, 5), (1, 4), (4, 0), (2, 0, 3), (2, 3, 4)]
 
 
+# numpy exports what is writable and not empty, the others are exported here.
+WRITABLE = pytest.mark.parametrize("writable", [True, False], ids=["writable", "read-only"])
+
+
+@WRITABLE
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.int64, np.uint8, np.float64, np.int8])
-def test_arrays_come_back_as_they_were_given(dtype: Any, shape: tuple[int, ...]) -> None:
+def test_arrays_come_back_as_they_were_given(
+    dtype: Any, shape: tuple[int, ...], writable: bool
+) -> None:
     array = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
-    array.flags.writeable = False
+    array.flags.writeable = writable
     back = dlpack.to_array(dlpack.to_tensor(fake_triton, "x", array))
     assert back.dtype == array.dtype
     assert back.shape == array.shape
@@ -40,9 +47,11 @@ def test_strides_are_those_of_numbers_that_follow_each_other(shape: tuple[int, .
     assert len(buffer) == 128
 
 
-def test_an_array_is_kept_until_triton_lets_go_of_it() -> None:
+@WRITABLE
+def test_an_array_is_kept_until_triton_lets_go_of_it(writable: bool) -> None:
     before = len(dlpack._held)
     array = np.ones((3, 2), np.float32)
+    array.flags.writeable = writable
     kept = weakref.ref(array)
     tensor = dlpack.to_tensor(fake_triton, "x", array)
     del array
@@ -55,12 +64,19 @@ def test_an_array_is_kept_until_triton_lets_go_of_it() -> None:
     assert len(dlpack._held) == before
 
 
-def test_an_array_that_triton_refuses_is_not_kept() -> None:
+@WRITABLE
+def test_an_array_that_triton_refuses_is_not_kept(writable: bool) -> None:
     def refuse(_name: str, _capsule: Any) -> Any:
         raise RuntimeError("no")
 
     pb = SimpleNamespace(Tensor=SimpleNamespace(from_dlpack=refuse))
     before = len(dlpack._held)
+    array = np.zeros(3, np.float32)
+    array.flags.writeable = writable
+    kept = weakref.ref(array)
     with pytest.raises(RuntimeError, match="no"):
-        dlpack.to_tensor(pb, "x", np.zeros(3, np.float32))
+        dlpack.to_tensor(pb, "x", array)
     assert len(dlpack._held) == before
+    del array
+    gc.collect()
+    assert kept() is None
