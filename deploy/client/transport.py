@@ -144,8 +144,8 @@ class TritonTransport:
             tensor = self._library.InferInput(name, values.shape, datatype)
             tensor.set_data_from_numpy(np.ascontiguousarray(values))
             inputs.append(tensor)
-        outputs = [self._library.InferRequestedOutput(name) for name in model.outputs]
-        result = self._call("infer", model.name, inputs, outputs=outputs)
+        # Who names no outputs is given all.
+        result = self._call("infer", model.name, inputs)
         arrays = {}
         for name in model.outputs:
             try:
