@@ -78,7 +78,8 @@ class Agent:
         known = state.wanted or state.serving
         self.status.published_release = known.number if known is not None else 0
         self.status.in_folder = state.serving is not None
-        self._etag = state.etag
+        # A server that has nothing may need the older releases: they are read anew.
+        self._etag = state.etag if state.serving is not None else None
         self._set(state)
         self._attempt("mirror", self._mend)
         if self._state.serving is not None:
@@ -153,7 +154,8 @@ class Agent:
         if serving is not None and wanted is None and not self._mirror.holds(serving):
             self._say(f"{self._mirror.repository} was changed by somebody else")
             self.status.in_folder = False
-            self._remember(State(self._state.etag, None, serving))
+            self._etag = None
+            self._remember(State(None, None, serving))
 
     def _bring(self, wanted: Release) -> None:
         """Give the server what it does not have."""

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -464,6 +464,32 @@ def test_a_kill_at_any_change_to_the_disk_leaves_what_can_be_served(tmp_path: Pa
         assert list((stage.folder / "incoming").iterdir()) == []
         step += 1
     assert step > 40
+
+
+@pytest.mark.parametrize("step", [2, 10, 30])
+def test_a_kill_does_not_keep_a_fresh_server_from_an_older_release(stage: Stage, step: int) -> None:
+    for number in (1, 2):
+        stage.bucket.publish(number, number)
+    stage.wrong = {"a-2"}
+    with killed_at(step), suppress(KilledError):
+        stage.run(10)
+    stage.start()
+    stage.run(2 * POLL_S)
+    assert stage.tree() == expected(1)
+    assert (stage.agent.status.release, stage.agent.status.refused) == (1, True)
+
+
+def test_a_damaged_folder_gets_an_older_release_if_the_bucket_is_damaged_too(
+    stage: Stage,
+) -> None:
+    for number in (1, 2):
+        stage.bucket.publish(number, number)
+    stage.run(10)
+    del stage.bucket.objects["a/2/weights"]
+    shutil.rmtree(stage.folder / "repository" / "a")
+    stage.start()
+    stage.run(3 * POLL_S)
+    assert stage.tree() == expected(1)
 
 
 def newest(folder: Path) -> int:
