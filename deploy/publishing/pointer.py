@@ -162,8 +162,11 @@ def read_pointer(content: bytes, where: str) -> Published:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
+        said = f"{place + ': ' if place else ''}{first['msg']}"
+        # Anybody may have written it: it begins no line, and moves no cursor.
+        plain = "".join(letter if letter.isprintable() else " " for letter in said)
         raise PublishError(
-            f"{where} is not the kit's: {place + ': ' if place else ''}{first['msg']}",
+            f"{where} is not the kit's: {plain[:300]}",
             "publish to another prefix, or restore the file",
         ) from None
 

@@ -157,3 +157,13 @@ def test_a_rollback_to_nothing_says_what_is_there() -> None:
             published.target(to)
     with pytest.raises(PublishError, match="release 1 serves, and none before it is there"):
         serving(published, 1).target(None)
+
+
+def test_what_somebody_wrote_into_the_file_begins_no_line_of_a_message() -> None:
+    document = json.loads(publish(None, one=1).text())
+    for wrong in ("x\nerror: \x1b[2J", "y" * 9999):
+        document["releases"][0]["models"]["one"]["files"] = {wrong: 3}
+        with pytest.raises(PublishError) as raised:
+            read_pointer(json.dumps(document).encode(), "s3://b/published.json")
+        assert raised.value.cause.isprintable()
+        assert len(raised.value.cause) < 500
