@@ -24,6 +24,7 @@ from deploy.engines.leftovers import SHARED_MEMORY, shared_memory_regions, shm_p
 from deploy.engines.server import living_stubs
 from deploy.environment.environment import MARKER, plan_environment
 from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY, cache_folder
+from tests.commands import run_command
 from tests.kit import Kit, until
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
@@ -40,14 +41,17 @@ class Site:
         file.write_text(f'name = "{file.stem}"\n{LOCAL}')
 
     def run(self, command: str, *flags: str) -> dict[str, Any]:
-        words = [sys.executable, f"deploy/{command}.py", "--json", *flags, str(self.file)]
+        words = [f"deploy/{command}.py", "--json", *flags, str(self.file)]
+        variables = {**self.kit.variables, **self.variables}
         if self.before:
             script = f'mount --make-rprivate / && {self.before} && exec "$@"'
-            words = ["unshare", "--mount", "sh", "-c", script, "sh", *words]
-        done = subprocess.run(
-            words, cwd=CHECKOUT, env={**self.kit.variables, **self.variables},
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+            done = subprocess.run(
+                ["unshare", "--mount", "sh", "-c", script, "sh", sys.executable, *words],
+                cwd=CHECKOUT, env=variables, capture_output=True, text=True, timeout=120,
+                check=False,
+            )  # fmt: skip
+        else:
+            done = run_command(words, variables, timeout=120)
         assert done.stdout, done.stderr
         answer: dict[str, Any] = json.loads(done.stdout)
         return {**answer, "status": done.returncode}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +18,15 @@ from deploy.host.paths import CHECKOUT
 from deploy.publishing.destination import parse_destination
 from deploy.publishing.place import place_at
 from tests.bucket import ADMIN, READER, S3, bucket  # noqa: F401
+from tests.commands import run_command
 
 
 def run(
     service: S3, command: str, *words: str, identity: tuple[str, str] = ADMIN, **more: str
 ) -> dict[str, Any]:
     """Run a command as a person with these credentials does; return its JSON and its status."""
-    done = subprocess.run(
-        [sys.executable, f"deploy/{command}.py", *words, "--json"],
-        cwd=CHECKOUT,
-        env={**os.environ, **service.variables(identity), **more},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    variables = {**os.environ, **service.variables(identity), **more}
+    done = run_command([f"deploy/{command}.py", *words, "--json"], variables, timeout=120)
     return {**json.loads(done.stdout), "status": done.returncode, "stderr": done.stderr}
 
 

@@ -6,8 +6,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -16,9 +14,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deploy.host.paths import CHECKOUT
 from tests.bucket import S3, seaweedfs
 from tests.certificates import Authority
+from tests.commands import run_command
 from tests.kit import until
 from tests.synced import MODELS, POLL_S, House, Load, Polling, Proxy, Publisher, Sync, make_house
 
@@ -128,9 +126,9 @@ def test_releases_come_and_go_under_load_and_a_bucket_that_is_away_harms_nobody(
 
 def test_what_the_kit_publishes_is_mirrored(publisher: Publisher, sync: Sync) -> None:
     def run(command: str, *flags: str) -> None:
-        words = [sys.executable, f"deploy/{command}.py", publisher.url, *flags, "--quiet"]
+        words = [f"deploy/{command}.py", publisher.url, *flags, "--quiet"]
         variables = {**os.environ, **publisher.s3.variables()}
-        subprocess.run(words, cwd=CHECKOUT, env=variables, check=True)
+        assert run_command(words, variables, timeout=120).returncode == 0
         assert sync.once().returncode == 0
 
     run("publish", "--models", ",".join(MODELS))
