@@ -81,7 +81,7 @@ SEED = 3
 MEMORY_EVENTS = 60
 SETTLED_EVENTS = 1000
 QUICK = {
-    "hits": (100, 300), "loaded_hits": (300,), "events": 2, "concurrency": (1, 4),
+    "hits": (200, 300), "loaded_hits": (300,), "events": 2, "concurrency": (1, 4),
     "rounds": 1, "seconds": 0.2, "count": 500,
 }  # fmt: skip
 FIGURES = (".png", ".pdf", ".svg")

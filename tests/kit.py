@@ -25,6 +25,8 @@ from deploy.host.paths import CHECKOUT
 from tests.commands import run_command
 
 START_S = 120
+# Far longer than anything takes that these tests wait for, on a host however busy.
+SOON_S = 120
 
 
 @dataclass

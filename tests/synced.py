@@ -161,6 +161,7 @@ class Sync:
     folder: Path
     url: str
     server: str = "http://127.0.0.1:9"
+    poll: float = POLL_S
     variables: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
     status_port: int = field(default_factory=lambda: free_ports().http)
@@ -172,7 +173,7 @@ class Sync:
     def command(self, *flags: str) -> list[str]:
         return [
             *(str(self.house.environment.python), "-IB", str(self.house.agent)),
-            *(self.url, str(self.folder), f"--poll={POLL_S}", f"--server={self.server}", *flags),
+            *(self.url, str(self.folder), f"--poll={self.poll}", f"--server={self.server}", *flags),
         ]
 
     @property
@@ -196,7 +197,7 @@ class Sync:
     def kill(self, number: signal.Signals = signal.SIGKILL) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(timeout=10)
+        return self.process.wait(timeout=60)
 
     def lines(self) -> list[str]:
         return self.log.read_text().splitlines()

@@ -137,7 +137,8 @@ def benchmark_server(
         started = time.monotonic()
         process = ProcessServer(plan, lambda **_changes: None)
         stack.callback(process.stop)
-        probe = Probe(f"http://{LISTEN}:{plan.ports.http}", identity=plan.identity)
+        url = f"http://{LISTEN}:{plan.ports.http}"
+        probe = Probe(url, timeout=REQUEST_S, identity=plan.identity)
         process.wait_ready(probe, golden, deadline=started + START_S, stopped=lambda: False)
         yield BenchmarkServer(plan, process, time.monotonic() - started)
 

@@ -117,7 +117,7 @@ def test_down_leaves_nothing_behind_even_with_an_idle_connection(kit: Kit) -> No
         assert idle.recv(100).startswith(b"HTTP/1.1 200")
         started = time.monotonic()
         assert kit.down("idle")["stopped"] == ["idle"]
-        assert time.monotonic() - started < 15
+        assert time.monotonic() - started < 30, "as long as Triton by itself waits for a client"
     assert not kit.leftovers("idle", answer["scratch"])
     for process in ("server", "supervisor"):
         # One that has ended may wait for the host's init to reap it.

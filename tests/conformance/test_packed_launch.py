@@ -28,7 +28,7 @@ from deploy.engines.server import living_stubs
 from deploy.host.paths import cache_folder
 from deploy.triton.distribution import ensure_distribution
 from deploy.triton.release import find_release
-from tests.kit import Kit, until
+from tests.kit import SOON_S, Kit, until
 
 RELEASE = find_release("24.10")
 MODELS = ("--models", "nugraph2,nugraph3", "--instances", "1")
@@ -116,7 +116,7 @@ def test_a_killed_process_is_replaced(kit: Kit, packed: dict[str, Any]) -> None:
         status = kit.json("status", "--name", "packed")
         return status["status"] == 0 and status["state"]["heals"] == 1
 
-    until(healed, 30, "the healing")
+    until(healed, SOON_S, "the healing")
 
 
 def test_a_killed_server_extracts_it_anew(kit: Kit, packed: dict[str, Any]) -> None:
@@ -126,7 +126,7 @@ def test_a_killed_server_extracts_it_anew(kit: Kit, packed: dict[str, Any]) -> N
         status = kit.json("status", "--name", "packed")
         return status["status"] == 0 and status["state"]["restarts"] == 1
 
-    until(restarted, 120, "the restart")
+    until(restarted, SOON_S, "the restart")
     assert kit.json("smoke", "--name", "packed")["ok"]
 
 

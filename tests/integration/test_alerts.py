@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import SimpleQueue
@@ -34,7 +35,7 @@ from tests.certificates import Authority
 from tests.kit import Kit, free_ports, lacking, until
 
 RULES = CHECKOUT / "containers/monitoring/rules.yaml"
-DELIVERED_S = 30
+DELIVERED_S = 120
 # Requests at once for one instance: the last ones wait for more than two seconds.
 BURST = 1200
 ABOUT = ("model", "server", "instance")  # the label that says what an alert is about
@@ -67,6 +68,13 @@ def get(url: str) -> str:
     with urllib.request.urlopen(url, timeout=5) as answer:
         text: str = answer.read().decode()
     return text
+
+
+def answers(url: str) -> bool:
+    try:
+        return bool(get(url))
+    except OSError:
+        return False
 
 
 @contextmanager
@@ -174,6 +182,8 @@ def watched(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watc
         )
         webhook = stack.enter_context(receiver(found.delivered))
         targets = [exported, f"127.0.0.1:{answer['ports']['metrics']}", agent]
+        for target in (exported, agent):  # what is absent is an alert, too
+            until(partial(answers, f"http://{target}/metrics"), DELIVERED_S, "the metrics")
         configure(folder, targets, alerts, webhook)
         quiet = {"cwd": folder, **silent}
         listen = f"--web.listen-address={alerts}"
@@ -185,6 +195,11 @@ def watched(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watc
         yield found
 
 
+def on_a_busy_host(watched: Watched) -> set[tuple[str, str]]:
+    """What is true of any model while others have the processors."""
+    return {(name, m) for name in ("NumlSlow", "NumlQueueTime") for m in watched.server["models"]}
+
+
 def test_a_watch_of_several_servers_is_about_each_of_them(watched: Watched) -> None:
     wanted = {
         ("NumlCertificateExpires", watched.url),
@@ -192,9 +207,8 @@ def test_a_watch_of_several_servers_is_about_each_of_them(watched: Watched) -> N
         ("NumlBucketAway", watched.agent),
     }
     until(lambda: wanted <= watched.delivered, DELIVERED_S, "the first alerts")
-    assert watched.delivered - wanted <= {
-        ("NumlNoRightAnswer", m) for m in watched.server["models"]
-    }
+    early = {("NumlNoRightAnswer", m) for m in watched.server["models"]}
+    assert watched.delivered - wanted - on_a_busy_host(watched) <= early
     for model in watched.server["models"]:
         state = f'numl_smoke_state{{model="{model}",server="{watched.url}",state="right"}}'
         assert f"{state} 1.0" in watched.metrics()
@@ -220,7 +234,7 @@ def test_a_long_queue_is_delivered_and_so_is_slowness(watched: Watched) -> None:
         answers: SimpleQueue[Exception | None] = SimpleQueue()
         for _ in range(BURST):
             client.async_infer("nugraph3", tensors, lambda result, error: answers.put(error))
-        assert {answers.get(timeout=60) for _ in range(BURST)} == {None}
+        assert {answers.get(timeout=DELIVERED_S) for _ in range(BURST)} == {None}
     wanted = {("NumlQueueTime", "nugraph3"), ("NumlSlow", "nugraph3")}
     until(lambda: wanted <= watched.delivered, DELIVERED_S, "the alerts")
 
@@ -253,12 +267,12 @@ def test_what_readiness_does_not_show_is_delivered(watched: Watched) -> None:
         ("NumlServerNotReady", "nugraph2_cpu"),
         ("NumlModelProcessDead", "nugraph2_cpu"),
     }
-    assert watched.delivered - before - wanted <= also
+    assert watched.delivered - before - wanted - on_a_busy_host(watched) <= also
 
 
 def test_the_watch_ends_well_when_it_is_told_to(watched: Watched) -> None:
     watched.watch.send_signal(signal.SIGTERM)
-    said, _ = watched.watch.communicate(timeout=10)
+    said, _ = watched.watch.communicate(timeout=60)
     assert watched.watch.returncode == 0, said
     assert re.search(r"^\S+Z grpcs://\S+ nugraph2: wrong \(.* off by", said, re.M), said
     assert "Traceback" not in said

@@ -19,7 +19,7 @@ import tritonclient.grpc as grpc
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
-from tests.kit import Kit, until
+from tests.kit import SOON_S, Kit, until
 
 MODEL = """
 import time
@@ -114,7 +114,7 @@ def ask(server: dict[str, Any], model: str, first_id: int) -> list[float] | str:
         inputs[-1].set_data_from_numpy(array)
     with grpc.InferenceServerClient(f"127.0.0.1:{server['ports']['grpc']}") as client:
         try:
-            answer = client.infer(model, inputs, client_timeout=30)
+            answer = client.infer(model, inputs, client_timeout=SOON_S)
         except InferenceServerException as error:
             return str(error.message())
     ids: list[float] = answer.as_numpy("x_filter_u").tolist()
@@ -143,7 +143,7 @@ def test_each_of_the_requests_that_join_gets_its_own_answer(server: dict[str, An
     assert together(server, "joining", first_ids) == [ids(first) for first in first_ids]
     until(
         lambda: counted(server, "joining").get("nugraph_events_total") == 20,
-        30,
+        SOON_S,
         "all events are counted",
     )
     assert counted(server, "joining")["nugraph_batches_total"] <= 10

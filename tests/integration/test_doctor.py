@@ -25,7 +25,7 @@ from deploy.engines.server import living_stubs
 from deploy.environment.environment import MARKER, plan_environment
 from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY, cache_folder
 from tests.commands import run_command
-from tests.kit import Kit, until
+from tests.kit import SOON_S, Kit, until
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 # A Docker that does not run, or what other programs leave behind, is this host's own affair.
@@ -241,7 +241,7 @@ def test_what_nobody_remembers_is_found_and_removed_and_a_living_server_keeps_it
     prefix = shm_prefix(kit.folder("single"))
     for region in shared_memory_regions(prefix):
         os.utime(region, (time.time() - 3600,) * 2)  # a young one might just be coming into use
-    until(lambda: not psutil.pid_exists(server.pid), 10, "its death")
+    until(lambda: not psutil.pid_exists(server.pid), SOON_S, "its death")
     of_the_living = set(shared_memory_regions(shm_prefix(kit.folder("demo"))))
 
     kit.json("doctor", "--fix")  # mends, or not, what other programs have left, too
@@ -266,12 +266,12 @@ def test_status_tells_why_a_dead_server_has_died(kit: Kit) -> None:
                 status["remedy"]
             )
 
-        until(told, 60, "the cause")
+        until(told, SOON_S, "the cause")
     kit.down("unlucky")
 
 
 def _listening(port: int) -> socket.socket:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + SOON_S
     while True:
         try:
             return socket.create_server(("127.0.0.1", port))

@@ -17,7 +17,7 @@ import pytest
 
 from deploy.host.paths import CHECKOUT
 from tests.certificates import Authority
-from tests.kit import Kit, free_ports, lacking, until
+from tests.kit import SOON_S, Kit, free_ports, lacking, until
 from tests.load import Load
 
 EXAMPLE = CHECKOUT / "containers/haproxy.cfg"
@@ -93,9 +93,9 @@ def door(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
         words = [str(program), "-db", "-f", "haproxy.cfg"]
         proxy = subprocess.Popen(words, cwd=folder, stdout=log, stderr=log)
     try:
-        until(lambda: proxy.poll() is not None or found.socket.exists(), 20, "HAProxy")
+        until(lambda: proxy.poll() is not None or found.socket.exists(), SOON_S, "HAProxy")
         assert proxy.poll() is None, (folder / "log").read_text()
-        until(lambda: all(map(found.up, NAMES)), 20, "three servers that pass their checks")
+        until(lambda: all(map(found.up, NAMES)), SOON_S, "three servers that pass their checks")
         yield found
     finally:
         proxy.kill()
@@ -109,7 +109,7 @@ def test_a_server_that_is_killed_costs_no_request_and_is_asked_again(kit: Kit, d
         until(lambda: load.asked > 100, 60, "load")
         status = kit.json("status", "--name", "one")
         os.kill(status["state"]["server"]["pid"], signal.SIGKILL)
-        until(lambda: not door.up("one"), 20, "HAProxy's notice")
+        until(lambda: not door.up("one"), SOON_S, "HAProxy's notice")
         until(lambda: door.up("one"), 60, "the server that the supervisor starts again")
     assert load.wrong == []
 
@@ -125,7 +125,7 @@ def test_servers_that_are_drained_and_replaced_one_by_one_cost_no_request(
             kit.down(name)
             kit.up(name, *MODELS)
             door.tell(f"set server grpc/{name} state ready")
-            until(lambda name=name: door.up(name), 20, "the server's first check")
+            until(lambda name=name: door.up(name), SOON_S, "the server's first check")
     assert load.wrong == []
 
 

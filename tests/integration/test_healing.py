@@ -17,9 +17,9 @@ from deploy.engines.server import Stub, living_stubs
 from deploy.engines.supervise import RETIRE_S
 from deploy.triton.golden import read_golden
 from deploy.triton.stage import VERSION
-from tests.kit import Kit, until
+from tests.kit import SOON_S, Kit, until
 
-HEALED_S = 60
+HEALED_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def _only_two_new(answer: dict[str, Any], model: str, before: list[Stub]) -> Non
         now = _stubs(answer, model, stopped=True)
         return len(now) == 2 and not set(now) & set(before)
 
-    until(only_new, RETIRE_S + 10, "the end of what was replaced")
+    until(only_new, RETIRE_S + SOON_S, "the end of what was replaced")
 
 
 def _healthy(kit: Kit, answer: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from deploy.deployment.state import ProcessId
 from deploy.host.paths import CHECKOUT
-from tests.kit import Kit, until
+from tests.kit import SOON_S, Kit, until
 
 SMALL = ("--models", "nugraph3", "--instances", "1")
 
@@ -139,9 +139,8 @@ def test_its_scratch_folder_is_removed_by_a_later_down_and_another_server_s_is_n
 ) -> None:
     told = _start_and_die(kit, tmp_path, "race-scratch", SCRATCH_IS_KNOWN, UP_TOO)
     os.kill(told["server"]["pid"], signal.SIGKILL)
-    until(
-        lambda: ProcessId.model_validate(told["server"]).process() is None, 10, "the server's end"
-    )
+    server = ProcessId.model_validate(told["server"])
+    until(lambda: server.process() is None, SOON_S, "the server's end")
     assert [path for path in told["scratch"] if Path(path).exists()], "the test shows nothing"
     other = kit.up("race-other", *SMALL)
     assert other["scratch"]

@@ -458,7 +458,7 @@ def proxy(folder: Path, encrypted: dict[str, Any], site: Authority, pair: Pair) 
     log = folder / "nginx.log"
     process = subprocess.Popen([program, "-e", log, "-p", folder, "-c", config])
     try:
-        until(lambda: _listens(ports["web"], process, log), 20, "nginx")
+        until(lambda: _listens(ports["web"], process, log), START_S, "nginx")
         yield Proxy(ports)
     finally:
         process.terminate()

@@ -7,6 +7,7 @@ import io
 import json
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import fake_triton
@@ -58,20 +59,25 @@ def test_events_are_of_the_size_that_was_asked_for() -> None:
     assert all(285 <= len(event["hit_table_hit_id"]) <= 316 for event in events)
 
 
-def test_typical_events_are_those_nearest_to_the_median_of_spacepoints() -> None:
+def test_typical_events_are_those_nearest_to_the_median_of_spacepoints(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def spacepoints(events: list[Tensors]) -> list[int]:
         return [len(event["spacepoint_table_spacepoint_id"]) for event in events]
 
-    everyone = spacepoints(events_of_size(200, 6, seed=7))
-    assert everyone == [98, 199, 92, 85, 115, 79]
+    simulated = cache(events_of_size)
+    monkeypatch.setattr("numl_bench.events.events_of_size", simulated)
     assert spacepoints(typical_events(200, 3, seed=7)) == [98, 92, 85]
+    assert simulated.cache_info().currsize == 1
+    assert spacepoints(simulated(200, 6, 7)) == [98, 199, 92, 85, 115, 79]
+    assert simulated.cache_info().currsize == 1, "twice as many, from the same seed"
 
 
 def test_sets_of_events_pass_through_a_file(tmp_path: Path) -> None:
-    sets = {"100 hits": events_of_size(100, 2, seed=1), "a/b.h5": events_of_size(100, 1, seed=2)}
+    sets = {"400 hits": events_of_size(400, 2, seed=1), "a/b.h5": events_of_size(400, 1, seed=2)}
     write_sets(tmp_path / "events.npz", sets)
     read = read_sets(tmp_path / "events.npz")
-    assert {name: len(events) for name, events in read.items()} == {"100 hits": 2, "a/b.h5": 1}
+    assert {name: len(events) for name, events in read.items()} == {"400 hits": 2, "a/b.h5": 1}
     for name, events in sets.items():
         for written, found in zip(events, read[name], strict=True):
             assert written.keys() == found.keys()
