@@ -15,6 +15,9 @@ from deploy.host.errors import KitError
 from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.golden import read_golden
 
+# Of a client, between two requests: that each is answered is what is shown, not how many can be.
+PAUSE_S = 0.01
+
 
 @dataclass
 class Load:
@@ -63,3 +66,4 @@ class Load:
                     self.asked += 1
                     if wrong is not None:
                         self.wrong.append(wrong)
+                self._enough.wait(PAUSE_S)

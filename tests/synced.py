@@ -37,6 +37,8 @@ from tests.kit import free_ports, until
 
 MODELS = ("nugraph2_cpu", "nugraph3")
 POLL_S = 0.5
+# Between two requests of a client: what is under test is that each is answered, not how many.
+PAUSE_S = 0.01
 
 # Other weights of the same network, with the answers that belong to them.
 _ALTER = """
@@ -324,6 +326,7 @@ class Load:
                         self.versions.append((time.monotonic(), model, found[0]))
                     else:
                         self.wrong.append(f"{model}: right for versions {found}")
+                    self._ended.wait(PAUSE_S)
 
 
 def _inputs(event: GoldenEvent) -> list[Any]:
