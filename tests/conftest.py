@@ -11,6 +11,12 @@ from pathlib import Path
 import pytest
 
 FOLDER = os.environ.get("NUMLKIT_REAL_DATA")
+# They take longest and go first: at the end no process waits long for another.
+LONGEST = (
+    *("integration/test_benchmark.py", "integration/test_sync.py", "integration/test_healing.py"),
+    *("integration/test_failed_starts.py", "integration/test_front_door.py"),
+    *("integration/test_chart.py", "conformance/test_site_models.py", "conformance/test_hosts.py"),
+)
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +30,7 @@ def real_data() -> Path:
 
 @pytest.hookimpl(tryfirst=True)  # before -m real_data is judged
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.path.as_posix().endswith(LONGEST))
     wanting = [item for item in items if "real_data" in getattr(item, "fixturenames", ())]
     for item in wanting:
         item.add_marker("real_data")

@@ -16,7 +16,7 @@ from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.golden import read_golden
 
 # Of a client, between two requests: that each is answered is what is shown, not how many can be.
-PAUSE_S = 0.01
+PAUSE_S = 0.05
 
 
 @dataclass
