@@ -274,19 +274,20 @@ class ApptainerEngine(ContainerEngine):
         """The .sif that a launch starts."""
         if shutil.which("apptainer") is None:
             raise LaunchError("apptainer is not installed", install_hint())
+        if (name := self.deployment.image or "").startswith("oras://"):
+            pull = f"apptainer pull numl.sif {name}, then --image numl.sif"
+            raise LaunchError(f"{name} is in a registry", pull)
         sif, remedy = self._place()
         if not sif.is_file():
             raise LaunchError(f"{sif}: no such file", remedy)
-        facts = sif.stat()
-        # Reading half a gigabyte every time would cost more than it tells.
+        facts = sif.stat()  # reading half a gigabyte every time would cost more than it tells
         digest = f"{sif} {facts.st_size} {facts.st_mtime_ns}"
         return image_in_use(str(sif), digest, labels_of(sif), self.resolved)
 
     def verified_image(self, key: PublicKey) -> str:
         """Return the path of the .sif, once its signature was checked."""
-        sif = Path(self.image.name)
-        verify_sif(sif, key)
-        return str(sif)
+        verify_sif(Path(self.image.name), key)
+        return self.image.name
 
     def _place(self) -> tuple[Path, str]:
         """Return where the .sif is, or should be, and how it comes there."""

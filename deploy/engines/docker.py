@@ -321,6 +321,8 @@ class DockerEngine(ContainerEngine):
         if deployment.image or deployment.env == "packed":
             names = [deployment.image or base_name("ngc", deployment.triton)]
             remedy = f"docker pull {names[0]}, or docker load it"
+        if names[0].endswith(".sif"):
+            remedy = "--engine apptainer, which starts .sif files"
         with _engine_errors(), closing(connect()) as client:
             for name in names:
                 with suppress(ImageNotFound):

@@ -3,8 +3,10 @@
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from docker.errors import ImageNotFound
 
 from deploy.checks.host import gpu_findings, stack_findings
 from deploy.deployment.deployment import Deployment
@@ -172,3 +174,19 @@ def test_no_gpu_is_a_problem_only_for_a_deployment_that_wants_one(
     assert list(gpu_findings(Resolved(Deployment(flavour="gpu")))) == [
         Finding("problem", "GPU", "no NVIDIA driver here", "install it")
     ]
+
+
+def test_a_sif_given_to_docker_is_for_the_other_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Mock(**{"images.get.side_effect": ImageNotFound("no")})
+    monkeypatch.setattr("deploy.engines.docker.connect", lambda: client)
+    with pytest.raises(LaunchError, match=r"has no image numl\.sif$") as e:
+        DockerEngine(Resolved(Deployment(image="numl.sif"))).image  # noqa: B018
+    assert e.value.remedy == "--engine apptainer, which starts .sif files"
+
+
+def test_a_sif_in_a_registry_is_pulled_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deploy.engines.apptainer.shutil.which", str)
+    image = "oras://registry.example.org/lab/numl-sif:24.10-serving"
+    with pytest.raises(LaunchError, match=f"^{image} is in a registry$") as e:
+        ApptainerEngine(Resolved(Deployment(image=image))).image  # noqa: B018
+    assert e.value.remedy == f"apptainer pull numl.sif {image}, then --image numl.sif"
