@@ -238,7 +238,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([program, "serve", config], stdout=log, stderr=log)
     try:
-        until(lambda: _answers(f"http://{address}/v2/"), 30, "the registry answers")
+        until(lambda: _answers(f"http://{address}/v2/"), 120, "the registry answers")
         yield address
     finally:
         process.terminate()

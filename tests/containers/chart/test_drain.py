@@ -106,7 +106,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(
 
     before = served()
     cluster.give_certificate(authority.issue(cluster.door, name="renewed"))
-    until(lambda: served() != before, 20, "the renewed certificate")
+    until(lambda: served() != before, START_S, "the renewed certificate")
     assert model_answers(cluster.url, authority)
 
 

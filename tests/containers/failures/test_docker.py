@@ -157,7 +157,7 @@ def test_a_program_for_another_processor_is_named(
         start(plan).wait_ready(
             Probe(f"http://127.0.0.1:{plan.ports.http}", timeout=1),
             {"nugraph3": None},  # type: ignore[dict-item]
-            deadline=time.monotonic() + 20,
+            deadline=time.monotonic() + 60,
             stopped=lambda: False,
         )
     assert caught.value.cause.endswith("was built for another processor than this host's")
