@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -105,14 +106,19 @@ def server(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[
     kit.down("batched")
 
 
-def ask(server: dict[str, Any], model: str, first_id: int) -> list[float] | str:
-    """Return the ids that were answered, or the error's message."""
+def ask(
+    server: dict[str, Any], model: str, first_id: int, others: Barrier | None = None
+) -> list[float] | str:
+    """Return the ids that were answered, or the error's message; wait for others before."""
     inputs = []
     for name, array in tensors(first_id).items():
         kind = "FP32" if array.dtype == np.float32 else "INT32"
         inputs.append(grpc.InferInput(name, list(array.shape), kind))
         inputs[-1].set_data_from_numpy(array)
     with grpc.InferenceServerClient(f"127.0.0.1:{server['ports']['grpc']}") as client:
+        if others is not None:
+            client.is_server_live()  # to connect takes longer than a batch waits
+            others.wait(SOON_S)
         try:
             answer = client.infer(model, inputs, client_timeout=SOON_S)
         except InferenceServerException as error:
@@ -122,8 +128,9 @@ def ask(server: dict[str, Any], model: str, first_id: int) -> list[float] | str:
 
 
 def together(server: dict[str, Any], model: str, first_ids: list[int]) -> list[list[float] | str]:
+    others = Barrier(len(first_ids))
     with ThreadPoolExecutor(len(first_ids)) as clients:
-        return list(clients.map(lambda first: ask(server, model, first), first_ids))
+        return list(clients.map(lambda first: ask(server, model, first, others), first_ids))
 
 
 def ids(first_id: int) -> list[float]:
