@@ -59,6 +59,9 @@ inline void over_columns(int64_t width, const Work& work) {
   for (; column + kColumns * kLanes <= width; column += kColumns * kLanes) {
     work.template run<kColumns, kLanes>(column);
   }
+  for (; column + 2 * kLanes <= width; column += 2 * kLanes) {
+    work.template run<2, kLanes>(column);
+  }
   for (; column + kLanes <= width; column += kLanes) {
     work.template run<1, kLanes>(column);
   }
