@@ -66,7 +66,7 @@ from scripts.benchmarks.in_process import InProcess
 from scripts.benchmarks.instances import compare_instances, instances_document, instances_tables
 from scripts.benchmarks.memory import memory_document, memory_table, watch_memory
 from scripts.benchmarks.plot import plot
-from scripts.benchmarks.readme import replace_section, section, summary
+from scripts.benchmarks.readme import replace_section, section, stored_runs, summary
 from scripts.benchmarks.run import Settings, machine_facts, measure
 from scripts.benchmarks.server import benchmark_deployment, benchmark_server, weights_of
 from scripts.benchmarks.start import measure_starts, start_document, start_table
@@ -405,16 +405,15 @@ def instances(options: argparse.Namespace, console: Console) -> int:
 
 def readme(options: argparse.Namespace, console: Console) -> int:
     """Write the sections on speed of the README and docs/benchmarks.md, from the stored runs."""
-    paths = [STORED / f"{name}.json" for name in ("speed", "memory", "start", "build")]
-    runs = [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
+    runs = stored_runs(STORED)
     pages = {
-        ROOT / "README.md": summary(runs[0]),
-        ROOT / "docs" / "benchmarks.md": section(*runs),
+        ROOT / "README.md": summary(runs["speed"]),
+        ROOT / "docs" / "benchmarks.md": section(**runs),
     }
     for path, text in pages.items():
         write_atomically(path, replace_section(path.read_text(encoding="utf-8"), text))
         console.line(f"updated: {path}")
-    plot(runs[0], STORED / "speed.png")
+    plot(runs["speed"], STORED / "speed.png")
     console.line(f"updated: {STORED / 'speed.png'}")
     return 0
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import median
 
 from deploy.host.errors import KitError
@@ -14,11 +16,22 @@ BEGIN = "<!-- speed: made by scripts/benchmark.py readme from scripts/data/speed
 END = "<!-- /speed -->"
 PLOT = "../scripts/data/speed/speed.png"
 SETS = ("200 hits", "1300 hits")
+RUNS = ("speed", "memory", "start", "heal", "build")
 ROUTES = {
     OURS: "`numlkit build`",
     APPTAINER: "`apptainer build` with its defaults",
     FLOOR: "the floor: `docker export` to a file",
 }
+
+
+def stored_runs(folder: Path) -> dict[str, Document]:
+    """Return the runs that are stored in a folder, by the names of `section`'s arguments."""
+    paths = {name: folder / f"{name}.json" for name in RUNS}
+    return {
+        name: json.loads(path.read_text(encoding="utf-8"))
+        for name, path in paths.items()
+        if path.exists()
+    }
 
 
 def replace_section(page: str, section: str) -> str:
@@ -53,7 +66,11 @@ def summary(speed: Document) -> str:
 
 
 def section(
-    speed: Document, memory: Document, start: Document, build: Document | None = None
+    speed: Document,
+    memory: Document,
+    start: Document,
+    heal: Document | None = None,
+    build: Document | None = None,
 ) -> str:
     """Return the section of docs/benchmarks.md.
 
@@ -61,6 +78,7 @@ def section(
         speed: A run of ``benchmark.py``.
         memory: A run of ``benchmark.py memory``.
         start: A run of ``benchmark.py start``.
+        heal: A run of ``benchmark.py heal``, or None: nothing is said of it.
         build: A run of ``benchmark_build.py``, or None: nothing is said of it.
     """
     machine = speed["machine"]
@@ -98,6 +116,7 @@ def section(
         "",
         *_memory(memory),
         *_start(start),
+        *([] if heal is None else _heal(heal)),
         *([] if build is None else _build(build)),
     ]
     return "\n".join(lines) + "\n"
@@ -197,6 +216,15 @@ def _start(run: Document) -> Iterator[str]:
         f"{run['answered']['median']:.1f} s after its launch. A process"
     )
     yield f"takes, in seconds: {phases}."
+
+
+def _heal(run: Document) -> Iterator[str]:
+    yield ""
+    yield (
+        f"A model process that is killed is replaced, and all instances answer, within "
+        f"{run['median']:.1f} s, the longest"
+    )
+    yield f"of {run['heals']} times {run['longest']:.1f} s."
 
 
 def _build(run: Document) -> Iterator[str]:
