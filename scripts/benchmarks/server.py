@@ -108,7 +108,7 @@ def benchmark_server(
 
     Args:
         deployment: Which models, with how many instances and threads; prepared.
-        servers: Beside ``ours``, the references to serve, of each model.
+        servers: Beside ``ours``, the references to serve, of each model; what they need is made.
         say: Is told what happens.
 
     Raises:
@@ -121,13 +121,14 @@ def benchmark_server(
     variables = plan.variables | {"TMPDIR": str(folder.path)}
     plan = plan.model_copy(update={"variables": variables})
     staged = list(engine.models())
-    full = plan_environment("cpu")  # NuGraph's own code needs torch
-    for model in tuple(staged):
-        for server in servers:
-            if server != "ours":
-                staged.append(
-                    reference_model(model, server, deployment.instance_count(), full.folder)
-                )
+    references = [server for server in servers if server != "ours"]
+    if references:
+        full = plan_environment("cpu").make(say)  # NuGraph's own code needs torch
+        staged += [
+            reference_model(model, server, deployment.instance_count(), full.folder)
+            for model in staged
+            for server in references
+        ]
     folder.path.mkdir(parents=True, exist_ok=True)
     golden = {model.name: read_golden(model.copies[f"{VERSION}/golden.npz"]) for model in staged}
     with ExitStack() as stack:
