@@ -12,8 +12,9 @@ import os
 import runpy
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 
 from deploy.host.paths import CHECKOUT
@@ -35,28 +36,49 @@ def run_command(
     """Run ``python3 deploy/COMMAND.py ...`` in the checkout.
 
     Raises:
-        subprocess.TimeoutExpired: It took longer than ``timeout`` seconds, and was killed.
+        subprocess.TimeoutExpired: After ``timeout`` seconds it had not ended, or what it started
+            still had its output; it was killed.
     """
-    pipes = [_context.Pipe(duplex=False) for _ in range(2)]
-    readers, writers = [reader for reader, _ in pipes], [writer for _, writer in pipes]
-    process = _context.Process(target=_run, args=(list(words), dict(variables), *writers))
+    outputs = [_Output() for _ in range(2)]
+    arguments = (list(words), dict(variables), *(output.writer for output in outputs))
+    process = _context.Process(target=_run, args=arguments)
     process.start()
-    for writer in writers:
-        writer.close()
-    with ThreadPoolExecutor(len(readers)) as pool:
-        said = [pool.submit(_read, reader) for reader in readers]
-        process.join(timeout)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-            raise subprocess.TimeoutExpired(list(words), timeout)
-        out, err = (each.result(timeout) for each in said)
-    return subprocess.CompletedProcess(list(words), process.exitcode, out, err)
+    deadline = time.monotonic() + timeout
+    for output in outputs:
+        output.begin()
+    process.join(timeout)
+    if process.exitcode is None or not all(output.ended(deadline) for output in outputs):
+        process.kill()
+        process.join()
+        raise subprocess.TimeoutExpired(list(words), timeout)
+    said, complained = (output.text for output in outputs)
+    return subprocess.CompletedProcess(list(words), process.exitcode, said, complained)
 
 
-def _read(reader: Connection) -> str:
-    with os.fdopen(os.dup(reader.fileno()), encoding="utf-8") as stream, reader:
-        return stream.read()
+class _Output:
+    """A pipe that is read to its end, in a thread.
+
+    Attributes:
+        writer: The end that the command gets.
+        text: What was read, once it has ended.
+    """
+
+    def __init__(self) -> None:
+        self._reader, self.writer = _context.Pipe(duplex=False)
+        self.text = ""
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def begin(self) -> None:
+        self.writer.close()
+        self._thread.start()
+
+    def ended(self, deadline: float) -> bool:
+        self._thread.join(max(0, deadline - time.monotonic()))
+        return not self._thread.is_alive()
+
+    def _read(self) -> None:
+        with self._reader, os.fdopen(os.dup(self._reader.fileno()), encoding="utf-8") as stream:
+            self.text = stream.read()
 
 
 def _run(words: list[str], variables: dict[str, str], *writers: Connection) -> None:
