@@ -44,7 +44,7 @@ class Door:
 
     def row(self, name: str, backend: str = "grpc") -> dict[str, str]:
         """Return what HAProxy knows of a server, by the names of its statistics."""
-        rows = csv.DictReader(self.tell("show stat").removeprefix("# ").splitlines())
+        rows = csv.DictReader(self.tell("show stat -1 4 -1").removeprefix("# ").splitlines())
         [found] = (row for row in rows if (row["pxname"], row["svname"]) == (backend, name))
         return found
 
@@ -89,8 +89,9 @@ def door(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
         kit.up(name, *MODELS)
     found = Door(free_ports().http, authority.file, folder / "socket")
     (folder / "haproxy.cfg").write_text(configure(kit, folder, found.port, pair.cert))
+    subprocess.run([program, "-c", "-f", "haproxy.cfg"], cwd=folder, check=True)
     with (folder / "log").open("wb") as log:
-        words = [str(program), "-db", "-f", "haproxy.cfg"]
+        words = [program, "-db", "-f", "haproxy.cfg"]
         proxy = subprocess.Popen(words, cwd=folder, stdout=log, stderr=log)
     try:
         until(lambda: proxy.poll() is not None or found.socket.exists(), SOON_S, "HAProxy")

@@ -125,6 +125,16 @@ PROVED_ELSEWHERE = {
         ),
         "tests/conformance/test_administrators.py",
     ),
+    **dict.fromkeys(
+        (
+            "haproxy -c -f /etc/haproxy/haproxy.cfg",
+            'echo "set server grpc/one state drain" | socat - /run/haproxy/numl.sock',
+            'echo "show stat grpc 4 -1" | socat - /run/haproxy/numl.sock',
+            "numlkit up --name one",
+            'echo "set server grpc/one state ready" | socat - /run/haproxy/numl.sock',
+        ),
+        "tests/integration/test_front_door.py",
+    ),
     "numlkit smoke --watch 30 --url grpcs://triton.example.org:443 --ca site.pem --metrics 9464":
         "tests/integration/test_alerts.py",
 }  # fmt: skip
