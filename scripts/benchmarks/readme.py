@@ -221,10 +221,10 @@ def _start(run: Document) -> Iterator[str]:
 def _heal(run: Document) -> Iterator[str]:
     yield ""
     yield (
-        f"A model process that is killed is replaced, and all instances answer, within "
-        f"{run['median']:.1f} s, the longest"
+        f"A model process that is killed is replaced, and all instances answer, after "
+        f"{run['median']:.1f} s"
     )
-    yield f"of {run['heals']} times {run['longest']:.1f} s."
+    yield f"(median of {run['heals']} times; the longest {run['longest']:.1f} s)."
 
 
 def _build(run: Document) -> Iterator[str]:
