@@ -275,7 +275,7 @@ class _Refusals:
         if error.status == 401:
             said, remedy = "the cluster does not know this user", "log in to the cluster again"
         elif error.status == 403 and "cannot" in said:
-            remedy = "numlkit doctor lists the rights that this user lacks"
+            remedy = "numlkit doctor, with the deployment file, lists the rights that are missing"
         return ClusterError(" ".join(str(said).split()), remedy, status=error.status or 0)
 
 

@@ -19,7 +19,7 @@ from deploy.engines.cluster import KINDS, MANAGER, Cluster, Object, needed
 from deploy.engines.rollout import MODELS_NOTE, SERVER, URL_NOTE, Rollout
 from deploy.host.console import Say
 from deploy.host.errors import ClusterError, DeploymentError, KitError, LaunchError
-from deploy.host.finding import Finding, ok, wrong
+from deploy.host.finding import Finding, ok, refuse, wrong
 from deploy.host.paths import CHECKOUT
 
 CHART = CHECKOUT / "containers" / "chart"
@@ -41,8 +41,15 @@ _ELSEWHERE = {
 """What is not for a cluster, and why."""
 _PUBLISHED = ("models_dir", "checkpoints", "norms", "threads", "batch")
 _LONGEST_NAME = 40
-# What up and down do in the namespace, besides to the objects themselves.
-_RIGHTS = (("list", "", "pods", ""), ("get", "", "pods", "log"), ("create", "", "pods", "exec"))
+_VERBS = ("get", "create", "patch", "delete")
+# What is asked of a namespace besides its objects, by group, plural and subresource.
+_RIGHTS: Mapping[tuple[str, str, str], tuple[str, ...]] = {
+    ("", "pods", ""): ("list",),
+    ("", "events", ""): ("list",),
+    ("apps", "replicasets", ""): ("list",),
+    ("", "pods", "log"): ("get",),
+    ("", "pods", "exec"): ("create",),
+}
 
 
 class KubernetesEngine:
@@ -198,6 +205,7 @@ class KubernetesEngine:
         objects = self.render(cluster.namespace, cluster.version)
         self.validate(objects, cluster.version)
         self._check_namespace(cluster)
+        refuse(self._kinds(cluster, objects))
         self._check_foreign(cluster, objects)
         before = rollout.deployments()
         say(f"{cluster.where}: {cluster.version}; the API server checks {len(objects)} objects")
@@ -220,7 +228,11 @@ class KubernetesEngine:
         return rollout
 
     def _check_namespace(self, cluster: Cluster) -> None:
-        if cluster.find(f"/api/v1/namespaces/{cluster.namespace}") is None:
+        try:
+            there = cluster.find(f"/api/v1/namespaces/{cluster.namespace}") is not None
+        except ClusterError as error:
+            there = error.status == 403  # whoever may not look at it may still work in it
+        if not there:
             cause = f"the cluster has no namespace {cluster.namespace}"
             raise LaunchError(cause, f"kubectl create namespace {cluster.namespace}")
 
@@ -247,6 +259,8 @@ class KubernetesEngine:
                     path = f"/api/v1/namespaces/{cluster.namespace}/pods"
                     cluster.ask("post", path, body=_pod_of(each), dry_run="All")
             except ClusterError as error:
+                if "exceeded quota" in error.cause and not first:
+                    continue  # by the old pods, which may have to go first
                 what = f"{each['kind']} {each['metadata']['name']}"
                 cause = f"the cluster refuses {what}: {error.cause}"
                 raise LaunchError(cause, error.remedy) from None
@@ -268,21 +282,26 @@ class KubernetesEngine:
         yield from self._nodes(cluster, objects)
 
     def _rights(self, cluster: Cluster, objects: list[Object]) -> Iterator[Finding]:
-        wanted = {KINDS[each["kind"]] for each in objects}
-        asked = [(v, *what, "") for what in sorted(wanted) for v in ("get", "patch", "delete")]
-        lacking = [each for each in (*asked, *_RIGHTS) if not cluster.may(*each)]
-        for verb, group, plural, subresource in lacking:
-            what = "/".join(filter(None, (plural, subresource))) + f" ({group})" * bool(group)
-            detail = f"this user may not {verb} {what} in namespace {cluster.namespace}"
-            yield Finding("problem", self.subject, detail, "ask the cluster's administrators")
+        asked = dict(_RIGHTS)
+        asked |= {(*KINDS[each["kind"]], ""): _VERBS for each in objects}
+        lacking = False
+        for (group, plural, subresource), verbs in asked.items():
+            missing = [verb for verb in verbs if not cluster.may(verb, group, plural, subresource)]
+            if missing:
+                lacking = True
+                what = "/".join(filter(None, (plural, subresource))) + f" ({group})" * bool(group)
+                detail = f"this user may not {', '.join(missing)} {what} in {cluster.where}"
+                yield Finding("problem", self.subject, detail, "ask the cluster's administrators")
         if not lacking:
             yield ok(self.subject, f"this user has all rights in namespace {cluster.namespace}")
 
     def _kinds(self, cluster: Cluster, objects: list[Object]) -> Iterator[Finding]:
-        for kind in dict.fromkeys(each["kind"] for each in objects):
-            if KINDS[kind][0] not in cluster.groups:
-                detail = f"the cluster has no {KINDS[kind][0]}, and the values ask for a {kind}"
-                remedy = "install its operator there, or leave it out of the values"
+        kinds = dict.fromkeys(each["kind"] for each in objects)
+        for group in dict.fromkeys(KINDS[kind][0] for kind in kinds):
+            if group not in cluster.groups:
+                asked = ", ".join(kind for kind in kinds if KINDS[kind][0] == group)
+                detail = f"the cluster has no {group}, and the values ask for {asked}"
+                remedy = "install what brings it, or leave that out of the values"
                 yield Finding("problem", self.subject, detail, remedy)
 
     def _named(self, cluster: Cluster, objects: list[Object]) -> Iterator[Finding]:

@@ -270,7 +270,7 @@ class Rollout:
 
     def _failure(self, pod: PodState) -> LaunchError:
         """Return why a pod fails; of one that crashes, with what its log says."""
-        cause, remedy = f"pod {pod.name}: {pod.problem}", "numlkit doctor with the same file"
+        cause, remedy = f"pod {pod.name}: {pod.problem}", "numlkit doctor, with the deployment file"
         if pod.state in _IMAGE_REASONS:
             remedy = "check --image; a registry with a password needs image.pullSecrets"
         elif pod.state == "unschedulable":

@@ -330,6 +330,29 @@ def test_admission_is_asked_before_anything_is_made_of_pods_too(terminal: Termin
     assert terminal.cluster.names() == set()
 
 
+def test_a_quota_that_the_old_pods_fill_does_not_keep_an_upgrade_from_being_tried(
+    terminal: Terminal,
+) -> None:
+    said = 'pods "numl-" is forbidden: exceeded quota: q, requested: requests.cpu=2'
+    assert terminal.type("up --engine kubernetes")[0] == 0
+    terminal.cluster.refuse = lambda each: said if each["kind"] == "Pod" else None
+    assert terminal.type(f"up --engine kubernetes --image {IMAGE}")[0] == 0
+    assert terminal.type("down")[0] == 0
+    code, _, err = terminal.type("up --engine kubernetes")
+    assert (code, "exceeded quota" in err) == (1, True)
+
+
+def test_kinds_that_the_cluster_lacks_are_named_before_anything_is_made(
+    terminal: Terminal,
+) -> None:
+    file = CHECKOUT / "deploy" / "sites" / "okd.toml"
+    code, _, err = terminal.type(f"up {file}")
+    assert (code, "the cluster has no route.openshift.io, and the values ask for Route" in err) == (
+        *(1, True),
+    )
+    assert terminal.cluster.names() == set()
+
+
 def test_what_helm_has_installed_is_left_alone(terminal: Terminal) -> None:
     terminal.type("up --engine kubernetes")
     for each in terminal.cluster.of_kind("Service").values():
@@ -357,8 +380,8 @@ def test_doctor_tells_of_rights_secrets_and_gpus_that_are_missing(terminal: Term
     assert code == 1
     for said in (
         "namespace physics of site answers: Kubernetes v1.20.2",
-        "this user may not delete deployments (apps) in namespace physics",
-        "this user may not create pods/exec in namespace physics",
+        "this user may not delete deployments (apps) in namespace physics of site",
+        "this user may not create pods/exec in namespace physics of site",
         "the values name Secret numl-tls, which namespace physics lacks",
         "none of 1 nodes has 1 nvidia.com/gpu",
     ):
