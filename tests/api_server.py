@@ -147,7 +147,12 @@ class Cluster:
 
     def event(self, pod: str, message: str) -> None:
         """Say something of a pod, as the kubelet does."""
-        about = {"kind": "Event", "message": message, "lastTimestamp": "2026-01-01T00:00:00Z"}
+        about = {
+            "kind": "Event",
+            "reason": "Unhealthy",
+            "message": message,
+            "lastTimestamp": "2026-01-01T00:00:00Z",
+        }
         meta = {"name": f"{pod}.1", "namespace": "physics"}
         event = {**about, "metadata": meta, "type": "Warning", "involvedObject": {"name": pod}}
         self.objects[f"/api/v1/namespaces/physics/events/{pod}.1"] = event

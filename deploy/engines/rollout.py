@@ -168,7 +168,8 @@ class Rollout:
         if pod.problem is None or pod.lasting or pod.state == "unschedulable":
             return pod
         about = f"involvedObject.name={pod.name},type=Warning"
-        events = self.cluster.listed("events", field_selector=about)
+        told = self.cluster.listed("events", field_selector=about)
+        events = [e for e in told if e["reason"].startswith(("Failed", "Unhealthy", "BackOff"))]
         if not events:
             return pod
         last = max(events, key=lambda e: str(e.get("lastTimestamp") or e.get("eventTime") or ""))
@@ -222,19 +223,23 @@ class Rollout:
             if all(map(_is_done, found)):
                 return
             now = time.monotonic()
-            new = [pod for pod in self._new_pods(found) if pod.problem]
-            faults = {p.name: faults.get(p.name, now) for p in new if p.lasting}
-            for pod in new:
+            pods = self._new_pods(found)
+            waiting = [pod for pod in pods if pod.problem]
+            faults = {p.name: faults.get(p.name, now) for p in waiting if p.lasting}
+            for pod in waiting:
                 if pod.lasting and now - faults[pod.name] >= PATIENCE_S:
                     raise self._failure(pod)
-            said = _progress(found, new)
+            counts = "; ".join(_progress(each, pods) for each in found)
+            said = "; ".join([counts, *(f"{p.name}: {p.problem}" for p in waiting[:1])])
             if said != last:
                 say(said)
-                last, changed = said, now
+            if not last.startswith(counts):
+                changed = now
+            last = said
             for each in found:
-                self._check_verdict(each, new)
+                self._check_verdict(each, waiting)
             if now - changed > deadline + _SLACK_S:
-                raise self._given_up(new, f"nothing has changed for {now - changed:.0f} s")
+                raise self._given_up(waiting, f"nothing has changed for {now - changed:.0f} s")
             time.sleep(_POLL_S)
 
     def _new_pods(self, found: Sequence[Object]) -> list[PodState]:
@@ -376,12 +381,7 @@ def _is_done(each: Object) -> bool:
     )
 
 
-def _progress(found: Sequence[Object], waiting: Sequence[PodState]) -> str:
-    """Return how far it is, in a line."""
-    parts = []
-    for each in found:
-        status, wanted = each.get("status", {}), each["spec"].get("replicas", 1)
-        new = min(wanted, status.get("updatedReplicas", 0), status.get("availableReplicas", 0))
-        parts.append(f"{each['metadata']['name']}: {new} of {wanted} pods")
-    parts += [f"{pod.name}: {pod.problem}" for pod in waiting[:1]]
-    return "; ".join(parts)
+def _progress(each: Object, pods: Sequence[PodState]) -> str:
+    """Return how many new pods of a Deployment are ready."""
+    new = sum(pod.ready and pod.component == _component(each) for pod in pods)
+    return f"{each['metadata']['name']}: {new} of {each['spec'].get('replicas', 1)} new pods ready"
