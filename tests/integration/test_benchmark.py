@@ -5,25 +5,33 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
+import re
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
+from deploy.engines.leftovers import shm_prefix
 from tests.kit import Kit
 
-
-def _shared_memory() -> set[str]:
-    return {path.name for path in Path("/dev/shm").iterdir() if "benchmark" in path.name}
+OF_A_CLIENT = re.compile(r"numlkit-benchmark-(\d+)-")
 
 
-def _geometrics() -> set[Path]:
-    """Return the sources that PyTorch Geometric makes as it runs, and leaves."""
-    return set(Path(tempfile.gettempdir()).glob("*_propagate_*.py"))
+def _shared_memory(kit: Kit) -> set[str]:
+    """Return the regions of this kit's servers, and those of clients that have ended."""
+    names = [path.name for path in Path("/dev/shm").iterdir()]
+    clients = {name: found[1] for name in names if (found := OF_A_CLIENT.match(name))}
+    ended = {name for name, pid in clients.items() if not psutil.pid_exists(int(pid))}
+    return ended | {name for name in names if name.startswith(shm_prefix(kit.folder("benchmark")))}
 
 
 def test_a_quick_run_measures_every_way_and_leaves_nothing(kit: Kit, tmp_path: Path) -> None:
-    before, sources = _shared_memory(), _geometrics()
+    before = _shared_memory(kit)
+    # PyTorch Geometric makes sources as it runs, and leaves them where temporary files go.
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    kit = replace(kit, within=("env", f"TMPDIR={scratch}"))
     flags = ["--quick", "--models", "nugraph3", "--json", str(tmp_path / "run.json")]
     # One instance of each model: most of the time NuGraph's own code is imported in each.
     flags += ["--cores", str(min(os.sched_getaffinity(0)))]
@@ -49,8 +57,8 @@ def test_a_quick_run_measures_every_way_and_leaves_nothing(kit: Kit, tmp_path: P
     assert all(math.isfinite(ratio["latency"]["median"]) for ratio in run["served_ratios"])
     assert (tmp_path / "run.png").stat().st_size > 10_000
     assert not list((kit.state / "numlkit" / "deployments").glob("benchmark-*"))
-    assert _shared_memory() <= before
-    assert _geometrics() <= sources
+    assert _shared_memory(kit) <= before
+    assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.parametrize(
