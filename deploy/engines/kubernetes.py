@@ -222,6 +222,8 @@ class KubernetesEngine:
                 say("removing what was made")
                 rollout.remove(say)
                 raise
+            if isinstance(error, KeyboardInterrupt):
+                error = LaunchError("interrupted: the cluster goes on with the upgrade")
             if isinstance(error, KitError):
                 raise LaunchError(error.cause, _way_back(before[0], error)) from None
             raise

@@ -322,6 +322,24 @@ def test_an_upgrade_that_fails_leaves_the_old_pods_and_says_how_to_go_back(
     assert [pod["image"] for pod in terminal.json("status")["pods"]] == [IMAGE]
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_an_interrupted_first_launch_leaves_nothing_and_an_upgrade_is_said_to_go_on(
+    first: bool, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if not first:
+        assert terminal.type("up --engine kubernetes")[0] == 0
+    monkeypatch.setattr(rollout.Rollout, "wait", interrupt)
+    code, _, err = terminal.type("up --engine kubernetes")
+    if first:
+        assert (code, terminal.cluster.names()) == (130, set())
+    else:
+        assert (code, "interrupted: the cluster goes on with the upgrade" in err) == (1, True)
+        assert terminal.cluster.names() != set()
+
+
 def test_admission_is_asked_before_anything_is_made_of_pods_too(terminal: Terminal) -> None:
     said = 'pods "numl-" is forbidden: violates PodSecurity "restricted:latest"'
     terminal.cluster.refuse = lambda each: said if each["kind"] == "Pod" else None
