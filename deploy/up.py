@@ -90,8 +90,10 @@ def _roll_out(engine: KubernetesEngine, options: argparse.Namespace, console: Co
         engine.verified(read_public_key(options.verify))
         console.say(f"signed with {options.verify}: {engine.deployment.image}")
     if options.dry_run:
+        from deploy.engines.chart import as_yaml  # for this engine only
+
         objects = engine.dry_run()
-        console.line(engine.as_yaml(objects))
+        console.line(as_yaml(objects))
         console.answer({"ok": True, "objects": objects})
         return 0
     folder = DeploymentFolder(name)

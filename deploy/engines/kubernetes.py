@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import json
-import tarfile
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from deploy.artefacts.cosign import verify_image
@@ -15,16 +10,14 @@ from deploy.artefacts.keys import PublicKey
 from deploy.artefacts.reference import parse_reference
 from deploy.deployment.deployment import ClusterName, Deployment
 from deploy.deployment.state import Place
-from deploy.engines.cluster import KINDS, MANAGER, Cluster, Object, needed
+from deploy.engines.chart import merge, read_values, render_chart, validate
+from deploy.engines.cluster import KINDS, MANAGER, Cluster, Object
 from deploy.engines.rollout import MODELS_NOTE, SERVER, URL_NOTE, Rollout
 from deploy.host.console import Say
 from deploy.host.errors import ClusterError, DeploymentError, KitError, LaunchError
 from deploy.host.finding import Finding, ok, refuse, wrong
-from deploy.host.paths import CHECKOUT
 
-CHART = CHECKOUT / "containers" / "chart"
 GPU = "nvidia.com/gpu"
-_CHARTS_OWN = ("cpu", "gpu", "okd")
 _FROM_BUCKET = "the image has the kit's own; publish others to a bucket, for the value bucket.url"
 _ELSEWHERE = {
     "devices": "the cluster chooses the GPUs: --gpu without numbers",
@@ -97,11 +90,11 @@ class KubernetesEngine:
         deployment, given = self.deployment, _given(self.deployment)
         merged: dict[str, Any] = {}
         for name in deployment.kubernetes.values:
-            _merge(merged, _read_values(name))
+            merge(merged, read_values(name))
         if deployment.image is not None:
             image = parse_reference(deployment.image)
             asked = {"repository": image.name, "tag": image.tag, "digest": image.digest}
-            _merge(merged, {"image": {what: word for what, word in asked.items() if word}})
+            merge(merged, {"image": {what: word for what, word in asked.items() if word}})
         if "models" in given:
             merged["models"] = list(deployment.models)
         if deployment.instances is not None:
@@ -119,7 +112,7 @@ class KubernetesEngine:
             for which, own in resources.items():
                 if GPU not in merged.get("resources", {}).get(which, {}):
                     own[GPU] = 1
-        _merge(merged, {"resources": {which: each for which, each in resources.items() if each}})
+        merge(merged, {"resources": {which: each for which, each in resources.items() if each}})
         return merged
 
     def render(self, namespace: str, version: str | None = None) -> list[Object]:
@@ -131,28 +124,7 @@ class KubernetesEngine:
         Raises:
             DeploymentError: If the chart refuses the values.
         """
-        helm, yaml = needed("helm_python"), needed("yaml")
-        options = {"name": self.deployment.name, "namespace": namespace}
-        if version is not None:
-            options["kube_version"] = version
-        packed = io.BytesIO()
-        # Loaded from the folder, Helm would speak of its one link to standard error.
-        with tarfile.open(fileobj=packed, mode="w:gz", dereference=True) as archive:
-            archive.add(CHART, CHART.name)
-        try:
-            with helm.Chart.load_archive(packed.getvalue()) as chart:
-                texts = _rendered(chart, self.values(), options)
-                models = chart.merge_values(self.values())["models"]
-        except helm.HelmError as error:
-            said = str(error).strip().splitlines()[-1].strip(" -")
-            raise DeploymentError(f"the chart refuses its values: {said}") from None
-        objects: list[Object] = [
-            each
-            for file, text in texts.items()
-            if file.endswith(".yaml")
-            for each in yaml.safe_load_all(text)
-            if each
-        ]
+        objects, models = render_chart(self.values(), self.deployment.name, namespace, version)
         for each in objects:
             # By these two labels it is found again, and told from a release of Helm's.
             each["metadata"]["labels"]["app.kubernetes.io/managed-by"] = MANAGER
@@ -164,33 +136,11 @@ class KubernetesEngine:
         kinds = list(KINDS)
         return sorted(objects, key=lambda each: kinds.index(each["kind"]))
 
-    def validate(self, objects: list[Object], version: str | None = None) -> None:
-        """Check objects against the schemas of a version, strictly; kinds of others are passed."""
-        schemas = needed("kubernetes_validate")
-        oldest = needed("kubernetes_validate.utils").all_versions()[0]
-        asked = schemas.latest_version() if version is None else version.removeprefix("v")
-        if _numbers(asked) < _numbers(oldest):
-            asked = oldest
-        for each in objects:
-            with suppress(schemas.SchemaNotFoundError):
-                try:
-                    schemas.validate(each, asked, strict=True)
-                except schemas.ValidationError as error:
-                    where = ".".join(map(str, error.absolute_path))
-                    what = f"{each['kind']} {each['metadata']['name']}: {where}: {error.message}"
-                    raise DeploymentError(f"not an object of Kubernetes {asked}: {what}") from None
-
     def dry_run(self) -> list[Object]:
         """Return what a launch would apply, without a cluster: namespaces as the file says."""
         objects = self.render(self.deployment.kubernetes.namespace or "default")
-        self.validate(objects)
+        validate(objects)
         return objects
-
-    @staticmethod
-    def as_yaml(objects: list[Object]) -> str:
-        """Return objects as kubectl reads them."""
-        text: str = needed("yaml").safe_dump_all(objects, sort_keys=False, explicit_start=True)
-        return text.rstrip()
 
     def launch(self, say: Say) -> Rollout:
         """Apply the objects and wait until every pod is ready.
@@ -203,7 +153,7 @@ class KubernetesEngine:
         cluster = Cluster.connect(self.place)
         rollout = Rollout(cluster, self.deployment.name)
         objects = self.render(cluster.namespace, cluster.version)
-        self.validate(objects, cluster.version)
+        validate(objects, cluster.version)
         self._check_namespace(cluster)
         refuse(self._kinds(cluster, objects))
         self._check_foreign(cluster, objects)
@@ -353,49 +303,8 @@ def _given(deployment: Deployment) -> set[str]:
     }
 
 
-def _read_values(name: str) -> Mapping[str, Any]:
-    """Return what a values file says."""
-    yaml = needed("yaml")
-    if not Path(name).suffix and name not in _CHARTS_OWN:
-        own = ", ".join(_CHARTS_OWN)
-        raise DeploymentError(f"kubernetes.values: the chart has no {name!r}", f"{own}, or a file")
-    path = Path(name) if Path(name).suffix else CHART / f"{name}-values.yaml"
-    try:
-        read = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DeploymentError(f"kubernetes.values: {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        said = " ".join(str(error).split())
-        raise DeploymentError(f"kubernetes.values: {path}: not YAML: {said}") from None
-    if not isinstance(read or {}, dict):
-        raise DeploymentError(f"kubernetes.values: {path}: not a table of values")
-    return read or {}
-
-
-def _merge(into: dict[str, Any], values: Mapping[str, Any]) -> None:
-    """Lay values over others, as Helm does with several files."""
-    for key, value in values.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
-        else:
-            into[key] = value
-
-
-def _rendered(chart: Any, values: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, str]:
-    """Return the chart's texts by file."""
-    # Chart.render() passes no version on, which the library below it does take (0.2.2).
-    native = needed("helm_python._native")
-    made = native.call_string("helm_render", chart._raw(), json.dumps(values), json.dumps(options))
-    return dict(json.loads(made))
-
-
 def _is_server(each: Object) -> bool:
     return bool(each["metadata"]["labels"]["app.kubernetes.io/component"] == SERVER)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """Return major and minor of a version."""
-    return tuple(int("".join(filter(str.isdecimal, part))) for part in version.split(".")[:2])
 
 
 def _pod_of(each: Object) -> Object:

@@ -16,6 +16,7 @@ from deploy import doctor, down, logs, smoke, status, up
 from deploy.deployment.deployment import Deployment
 from deploy.deployment.state import DeploymentFolder
 from deploy.engines import rollout
+from deploy.engines.chart import validate
 from deploy.engines.cluster import KINDS
 from deploy.engines.kubernetes import KubernetesEngine
 from deploy.host.paths import CHECKOUT
@@ -125,7 +126,7 @@ def test_an_older_cluster_gets_its_older_kinds() -> None:
         engine = KubernetesEngine(deployment)
         engine.values = lambda: {"autoscaling": {"kind": "hpa"}}  # type: ignore[method-assign]
         objects = engine.render("physics", version)
-        engine.validate(objects, version)
+        validate(objects, version)
         return {each["apiVersion"] for each in objects if each["kind"] == kind}
 
     for version, budget, scaler in (
