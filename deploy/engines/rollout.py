@@ -21,6 +21,7 @@ _POLL_S = 1.0
 # A registry may stumble, and an image may be started once too early.
 PATIENCE_S = 30.0
 _SLACK_S = 30.0
+_RESTARTS = 3
 _IMAGE_REASONS = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
 _LASTING = (
     *_IMAGE_REASONS,
@@ -122,7 +123,8 @@ def _waits_for(
         if ended is not None:
             killed = " (OOMKilled)" if ended.get("reason") == "OOMKilled" else ""
             what = f"container {name} ended with status {ended['exitCode']}{killed}"
-            return reason or "restarted", what, reason in _LASTING
+            often = container["restartCount"] >= _RESTARTS
+            return reason or "restarted", what, often or reason in _LASTING
     if not containers:
         return "Pending", "no node has taken it yet", False
     waiting_for = [c["state"]["waiting"]["reason"] for c in containers if "waiting" in c["state"]]

@@ -285,6 +285,23 @@ def test_a_server_that_crashes_is_told_by_its_last_words(terminal: Terminal) -> 
     assert "pynuml" in err
 
 
+@pytest.mark.parametrize(("restarts", "lasting"), [(1, False), (3, True)])
+def test_a_server_between_two_crashes_is_not_taken_for_one_that_starts(
+    restarts: int, lasting: bool
+) -> None:
+    # As a real kubelet was seen to say it of a pod that runs out of memory again and again.
+    last = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    status = container("triton", IMAGE, {"running": {}}, restartCount=restarts, lastState=last)
+    labels = {"app.kubernetes.io/component": "server"}
+    pod = {
+        "metadata": {"name": "numl-0", "labels": labels},
+        "status": {"containerStatuses": [status]},
+    }
+    found = rollout.read_pod(pod)
+    assert found.problem == "container triton ended with status 137 (OOMKilled)"
+    assert found.lasting is lasting
+
+
 def test_what_no_node_takes_is_waited_for_until_the_cluster_gives_up(terminal: Terminal) -> None:
     said = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
     unschedulable = {"type": "PodScheduled", "status": "False", "message": said}
