@@ -6,6 +6,7 @@ It holds weights and an event of an experiment, which are not this repository's 
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,10 @@ LONGEST = (
     *("integration/test_failed_starts.py", "integration/test_front_door.py"),
     *("integration/test_chart.py", "conformance/test_site_models.py", "conformance/test_hosts.py"),
 )
+
+
+# A shell's background job is started with Ctrl-C ignored, and so would be all that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

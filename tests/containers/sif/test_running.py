@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import tempfile
@@ -12,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from deploy.client.probe import Probe, smoke
@@ -25,12 +25,16 @@ from tests.kit import free_ports, open_to_all
 START_S = 180
 
 
-# What a server that ``serve`` starts calls its regions; those of up.py have a name in between.
-REGION = re.compile(r"numlkit-\d+-[0-9a-f]{8}-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-
-def regions() -> frozenset[str]:
-    return frozenset(p.name for p in Path("/dev/shm").iterdir() if REGION.fullmatch(p.name))
+def regions(ports: Ports) -> str:
+    """Return how the shared memory regions of the server at these ports begin, by its own words."""
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if f"--http-port={ports.http}" in words and words[0].endswith("/tritonserver"):
+            [prefix] = (
+                word.partition("shm-region-prefix-name=")[2] for word in words if "shm-" in word
+            )
+            return str(prefix)
+    raise AssertionError(f"no server at {ports}")
 
 
 @dataclass(frozen=True)
@@ -38,22 +42,21 @@ class Scratch:
     """What a server writes to: a folder of the host as its /tmp, and the host's /dev/shm."""
 
     tmp: Path
-    before: frozenset[str]
 
     @property
     def options(self) -> tuple[str, ...]:
         return ("--bind", f"{self.tmp}:/tmp")
 
-    @property
-    def content(self) -> list[str]:
-        return [*(path.name for path in self.tmp.iterdir()), *(regions() - self.before)]
+    def content(self, prefix: str) -> list[str]:
+        shared = (path.name for path in Path("/dev/shm").glob(f"{prefix}*"))
+        return [*(path.name for path in self.tmp.iterdir()), *shared]
 
 
 @pytest.fixture
 def scratch() -> Iterator[Scratch]:
     with tempfile.TemporaryDirectory() as tmp:
         Path(tmp).chmod(0o1777)
-        yield Scratch(Path(tmp), regions())
+        yield Scratch(Path(tmp))
 
 
 @pytest.fixture
@@ -98,13 +101,17 @@ def test_run_serves_and_leaves_nothing(
                               HEALTH, "--wait", str(START_S))  # fmt: skip
             assert waited.returncode == 0, waited.stdout + (tmp_path / "log").read_text()
             assert_all_models_answer(ports)
-            assert any(name.startswith("python_env_") for name in scratch.content)
+            prefix = regions(ports)
+            content = scratch.content(prefix)
+            assert any(name.startswith("python_env_") for name in content)
+            # With --containall it has a /dev/shm of its own.
+            assert any(name.startswith(prefix) for name in content) == (not isolation)
             process.send_signal(signal.SIGTERM)
             assert process.wait(timeout=60) == 0
         finally:
             process.kill()
             process.wait()
-    assert scratch.content == []
+    assert scratch.content(prefix) == []
 
 
 @pytest.mark.parametrize("action", ["run", "start"])
@@ -124,11 +131,12 @@ def test_an_instance_serves_and_stops_cleanly(
         )
         assert waited.returncode == 0, waited.stdout + waited.stderr
         assert_all_models_answer(ports)
+        prefix = regions(ports)
     finally:
         stopped = host.run("apptainer", "instance", "stop", "--timeout", "60", name)
     assert stopped.returncode == 0, stopped.stderr
     assert name not in host.output("apptainer", "instance", "list")
-    assert scratch.content == []
+    assert scratch.content(prefix) == []
 
 
 def test_nothing_can_be_written_to_it(host: Host, sif: Path) -> None:
