@@ -111,9 +111,8 @@ def _measure(options: argparse.Namespace, folder: Path, console: Console) -> Non
     builds = measure_builds(routes, options.rounds, options.apptainer_rounds, console)
     starts: dict[str, Start] = {}
     if not options.no_servers:
-        sif = next(path for path in (folder / "layers.sif", folder / "export.sif") if path.exists())
         starts = {
-            "from the .sif": from_sif(sif),
+            "from the .sif": from_sif(routes.sif),
             "from the image": from_image(routes.client, options.image),
         }
         if options.wired is not None:

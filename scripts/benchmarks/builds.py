@@ -58,12 +58,16 @@ class Routes:
     tools: SifTools
     folder: Path
 
+    @property
+    def sif(self) -> Path:
+        """The .sif as the kit builds it, after `ours`."""
+        return self.folder / "ours.sif"
+
     def ours(self) -> Path:
         """Build the .sif as the kit does."""
-        out = self.folder / "ours.sif"
         builder = SifBuilder(self.tools, epoch=0, say=lambda _text: None)
-        builder.from_image(self.client, self.image, out)
-        return out
+        builder.from_image(self.client, self.image, self.sif)
+        return self.sif
 
     def apptainers(self) -> Path:
         """Build the .sif as Apptainer does by default."""

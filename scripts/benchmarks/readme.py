@@ -231,7 +231,7 @@ def _build(run: Document) -> Iterator[str]:
     series = {name: run["build"][name] for name in ROUTES}
     seconds = {name: median(each["seconds"]) for name, each in series.items()}
     yield from ("", "## Building", "")
-    yield (f"`scripts/benchmark_build.py` makes the image `{run['image']}` into a `.sif`, in turn ")
+    yield (f"`scripts/benchmark_build.py` makes the image `{run['image']}` into a `.sif`, in turn")
     yield (
         f"with Apptainer's own build and with Docker's export to a file ({run['cores']} cores; "
         f"load average {run['load_after'][0]:.1f} after the run):"
@@ -245,3 +245,11 @@ def _build(run: Document) -> Iterator[str]:
         yield (
             f"| {what} | {seconds[name]:.1f} | {spread} | {each['bytes'] / 1e6:.0f} MB | {faster} |"
         )
+    starts = {name: f"{median(each['seconds']):.1f} s" for name, each in run["start"].items()}
+    if starts:
+        told = ", ".join(f"{after} {name}" for name, after in starts.items())
+        yield from (
+            "",
+            "A server's models have all given their reference output, counted from its start:",
+        )
+        yield f"{told}."

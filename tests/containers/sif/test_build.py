@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import shutil
@@ -60,6 +61,20 @@ def test_an_interrupted_build_leaves_nothing(
     # What is exported is never started; tests beside this one start others of the same image.
     unstarted = {"ancestor": image.tag, "status": "created"}
     assert engine.containers.list(all=True, filters=unstarted) == []
+
+
+def test_its_benchmark_measures_the_build_and_the_start(image: BuiltImage, tmp_path: Path) -> None:
+    words = [sys.executable, "scripts/benchmark_build.py", image.tag, "--rounds", "1"]
+    flags = ["--apptainer-rounds", "0", "--folder", tmp_path, "--json", tmp_path / "run.json"]
+    done = subprocess.run(
+        [*words, *flags], cwd=CHECKOUT, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    run = json.loads((tmp_path / "run.json").read_text())
+    assert set(run["build"]) == {"ours", "docker export to disk"}
+    assert set(run["start"]) == {"from the .sif", "from the image"}
+    assert all(len(each["seconds"]) == 1 for each in (run["build"] | run["start"]).values())
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small file system can be mounted by root only")
