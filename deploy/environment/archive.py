@@ -74,7 +74,9 @@ def try_out(archive: Path, folder: Path) -> None:
     """Unpack an archive into ``folder`` and let every tracked model answer its reference event."""
     try:
         with tarfile.open(archive) as tar:
-            tar.extractall(folder, filter="tar")
+            # Python 3.11.2, Debian 12's own, has no argument for it.
+            tar.extraction_filter = getattr(tarfile, "tar_filter", None)
+            tar.extractall(folder)
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise BuildError(f"{archive.name} cannot be unpacked: {error}") from None
     models = sorted(path.parent for path in MODEL_REPOSITORY.glob("*/1/golden.npz"))

@@ -150,7 +150,7 @@ def test_an_interrupted_start_leaves_nothing_behind(kit: Kit) -> None:
 
 
 def test_a_deployment_that_is_not_ready_in_time_fails_with_its_log(kit: Kit) -> None:
-    answer = kit.json("up", "--name", "late", "--models", "nugraph3", "--timeout", "0.2")
+    answer = kit.json("up", "--name", "late", "--models", "nugraph3", "--timeout", "0.01")
     assert answer["status"] == 1
     assert "not ready in time" in answer["error"]
     assert not kit.leftovers("late")

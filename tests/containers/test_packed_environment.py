@@ -105,7 +105,8 @@ def sha256(path: Path) -> str:
 
 def unpack(archive: Path, folder: Path) -> Path:
     with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="tar")
+        tar.extraction_filter = getattr(tarfile, "tar_filter", None)
+        tar.extractall(folder)
     return folder
 
 

@@ -136,7 +136,8 @@ def test_an_environment_whose_python_cannot_be_told_is_served_with_a_warning(
 def test_a_folder_with_blanks_is_refused_where_triton_is_given_its_name(tmp_path: Path) -> None:
     folder = tmp_path / "their env"
     with tarfile.open(write_archive(tmp_path / "e.tar.gz")) as tar:
-        tar.extractall(folder, filter="data")
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)
+        tar.extractall(folder)
     write_model(tmp_path / "models", "m", environment=str(folder))
     on_host = replace(FITTING, in_container=False)
     assert "cannot use a path with spaces" in failed(tmp_path / "models", on_host).cause

@@ -50,7 +50,8 @@ def test_an_archive_is_read_once_and_again_when_it_has_changed(tmp_path: Path) -
 
 def test_a_folder_tells_the_same(tmp_path: Path) -> None:
     with tarfile.open(write_archive(tmp_path / "env.tar.gz")) as tar:
-        tar.extractall(tmp_path / "env", filter="data")
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)
+        tar.extractall(tmp_path / "env")
     given = look_into(tmp_path / "env", tmp_path / "cache", quiet)
     assert given == GivenEnvironment(
         path=tmp_path / "env",
