@@ -199,7 +199,7 @@ model = triton.TritonPythonModel()
 model.initialize(arguments(Path({str(tmp_path)!r}), kind="GPU", batch_max_events="2"))
 """
     done = subprocess.run(
-        [sys.executable, "-c", start + code], stdout=subprocess.PIPE, text=True, timeout=60
+        [sys.executable, "-u", "-c", start + code], stdout=subprocess.PIPE, text=True, timeout=60
     )
     return done.returncode, done.stdout
 
