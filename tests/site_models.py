@@ -96,6 +96,12 @@ _here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 export CONDA_PREFIX="$_here" PATH="$_here/bin:$PATH"
 """
 
+# Debian's Python looks elsewhere.
+WHERE = """\
+import os, site
+site.addsitedir(os.path.join(os.path.dirname(__file__), "site-packages"))
+"""
+
 
 def write_environment(archive: Path, python: str = "3.11") -> Path:
     """Pack a Python with numpy, and nothing else, as conda-pack would."""
@@ -109,6 +115,7 @@ def write_environment(archive: Path, python: str = "3.11") -> Path:
     target = prefix / "lib" / f"python{python}" / "site-packages"
     for path in source.glob("numpy*"):
         shutil.copytree(path, target / path.name, ignore=shutil.ignore_patterns("tests"))
+    (target.parent / "sitecustomize.py").write_text(WHERE)
     (prefix / "bin" / "activate").write_text(ACTIVATE)
     with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
         for path in sorted(prefix.iterdir()):
