@@ -29,7 +29,6 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     flags = make_parser("build", __doc__, deployment=False)
     add = flags.add_argument
     add("--target", choices=(*TARGETS, "all"), help="what to build")

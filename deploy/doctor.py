@@ -25,7 +25,6 @@ from deploy.host.finding import Finding
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     flags = make_parser("doctor", __doc__)
     flags.set_defaults(name=None)  # then the file's name counts
     flags.add_argument("file", nargs="?", type=Path, help="a deployment file (TOML), as for up")

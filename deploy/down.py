@@ -19,7 +19,6 @@ from deploy.host.paths import DEFAULT_NAME
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     flags = make_parser("down", __doc__)
     flags.add_argument(
         "--all", action="store_true", help="stop every deployment of this user on this host"

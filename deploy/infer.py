@@ -36,7 +36,6 @@ _NO_SERVER = "numlkit up, or name a server with --url"
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     flags = make_parser("infer", __doc__, deployment=False)
     add = flags.add_argument
     add("files", nargs="+", type=Path, metavar="FILE.h5", help="pynuml or pandas HDF5 files")

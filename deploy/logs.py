@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     flags = make_parser("logs", __doc__)
     flags.add_argument("--supervisor", action="store_true", help="the supervisor's log instead")
     tail = "last lines (default: 50)"

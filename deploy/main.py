@@ -21,7 +21,6 @@ _SHELLS = ("bash", "zsh", "fish")
 
 
 def main() -> int:
-    """Run ``numlkit COMMAND ...``; return its exit status."""
     if "_ARGCOMPLETE" in os.environ:
         _complete()
     command, words = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("", [])

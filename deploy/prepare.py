@@ -23,7 +23,6 @@ from deploy.host.console import Console, Say
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     flags = make_parser(
         "prepare",
         "Make what a launch needs, and what the command shown by up --dry-run needs, without "

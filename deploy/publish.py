@@ -25,7 +25,6 @@ from deploy.publishing.place import Order, place_at
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     flags = make_parser(
         "publish",
         "Bring what was built and verified to where servers take it from: models to a bucket, from "

@@ -19,7 +19,6 @@ from deploy.publishing.place import place_at
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     flags = make_parser("published", __doc__, deployment=False)
     flags.add_argument("destination", metavar="DEST", help="as for publish")
     flags.add_argument("--url", help="also ask this server which versions it serves")

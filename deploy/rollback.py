@@ -17,7 +17,6 @@ from deploy.publishing.place import place_at
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     flags = make_parser("rollback", __doc__, deployment=False)
     add = flags.add_argument
     add("destination", metavar="DEST", help="as for publish")

@@ -45,7 +45,6 @@ _METRICS = ("127.0.0.1", 9464)
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     flags = make_parser(
         "smoke",
         "Check readiness, tensors and values of each model, with one event; show how long it took.",

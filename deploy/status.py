@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     flags = make_parser("status", "Show a deployment's health: processes, models, answers.")
     flags.add_argument(
         "--timeout", type=as_seconds, default=10.0, help="seconds for an answer (default: 10)"

@@ -39,7 +39,6 @@ _HEALTH_TIMEOUT_S = 10.0
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     flags = make_parser("up", __doc__)
     add_deployment_options(flags)
     signed = "start only an image or a .sif that is signed with this public key"

@@ -114,7 +114,6 @@ def half_built_findings() -> Iterator[Finding]:
 
 
 def half_built(root: Path) -> tuple[Path, ...]:
-    """Return what in ``root`` has the names of unfinished things."""
     return tuple(sorted({path for pattern in _PARTIAL for path in root.glob(pattern)}))
 
 

@@ -33,7 +33,6 @@ _SOON = timedelta(days=30)
 
 
 def gpu_findings(resolved: Resolved) -> Iterator[Finding]:
-    """Return whether a deployment can use the GPUs that it wants, and what there are."""
     wanted = resolved.deployment.flavour == "gpu"
     yield from stack_findings(resolved.gpus, wanted=wanted)
     if not wanted:
@@ -78,7 +77,6 @@ def room_findings(
 
 
 def writable_findings(rooms: Sequence[Room], level: Level = "problem") -> Iterator[Finding]:
-    """Return a finding for each folder that this user can neither write to nor make."""
     for room in rooms:
         try:
             check_writable([room])

@@ -38,7 +38,6 @@ def check_launch(engine: Engine) -> list[Finding]:
 
 
 def check_room(engine: Engine) -> None:
-    """Refuse what there is no room for."""
     rooms = engine.rooms()
     refuse(writable_findings(rooms))
     refuse(room_findings(rooms))

@@ -247,7 +247,6 @@ class Deployment(BaseModel):
 
     @property
     def container_shm_bytes(self) -> int:
-        """The bytes of shared memory of a Docker container."""
         return int(self.shm_size or 10**9)
 
     def instance_count(self) -> int:

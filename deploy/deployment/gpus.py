@@ -104,7 +104,6 @@ ON_CPU = DevicePlan()
 
 
 def device_names(text: str) -> tuple[str, ...]:
-    """Return the devices that a flag's value names."""
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if not DEVICE_PATTERN.fullmatch(name):

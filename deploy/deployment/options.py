@@ -16,7 +16,6 @@ from deploy.host.errors import DeploymentError
 
 
 def add_model_options(flags: Parser) -> None:
-    """Add the deployment file and the flags that say which models are served, and how."""
     add = flags.add_argument
     add("file", nargs="?", type=Path, help="a deployment file (TOML)")
     device = flags.add_mutually_exclusive_group()
@@ -78,7 +77,6 @@ def add_deployment_options(flags: Parser) -> None:
 
 
 def add_namespace(flags: Parser) -> None:
-    """Add the flag that says where in a cluster a deployment is."""
     flags.add_argument(
         "--namespace", help="for engine kubernetes: where the pods are (default: the context's)"
     )
@@ -101,7 +99,6 @@ def deployment_words(words: Sequence[str]) -> list[str]:
 
 
 def overrides(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what the flags say, for :func:`deploy.deployment.deployment.load_deployment`."""
     ports = None
     if options.ports is not None:
         numbers = options.ports.split(",")
@@ -130,7 +127,6 @@ def overrides(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def model_overrides(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what the flags of :func:`add_model_options` say, likewise."""
     return {
         **_device(options),
         "models": tuple(options.models.split(",")) if options.models is not None else None,
@@ -140,7 +136,6 @@ def model_overrides(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _device(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what ``--cpu`` and ``--gpu`` say."""
     if options.cpu:
         return {"flavour": "cpu", "devices": ()}
     if options.gpu is None:

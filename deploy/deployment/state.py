@@ -59,7 +59,6 @@ class ProcessId(BaseModel):
         return self._state() not in (None, "Z", "X", "x", "T", "t")
 
     def _state(self) -> str | None:
-        """Return the kernel's letter for its state; None if it is gone."""
         with suppress(psutil.NoSuchProcess):
             status = _status(self.pid)
             if int(status[_STARTED]) == self.started:
@@ -134,7 +133,6 @@ class DeploymentState(BaseModel):
 
     @property
     def http_host(self) -> str:
-        """The address for HTTP and metrics."""
         return self.host if self.tls is None else "127.0.0.1"
 
     def url(self, protocol: Literal["http", "grpc"]) -> str:
@@ -217,7 +215,6 @@ class DeploymentFolder:
         return None
 
     def write_place(self, place: Place) -> None:
-        """Remember where a cluster runs it."""
         write_atomically(self.place_file, place.model_dump_json(indent=2) + "\n")
 
     def forget_place(self) -> None:
@@ -233,11 +230,9 @@ class DeploymentFolder:
         return None
 
     def write_state(self, state: DeploymentState) -> None:
-        """Replace the state file."""
         write_atomically(self.state_file, state.model_dump_json(indent=2) + "\n")
 
     def write_plan(self, plan: LaunchPlan) -> None:
-        """Replace the plan file."""
         write_atomically(self.plan_file, plan.model_dump_json(indent=2) + "\n")
 
     def require_state(self) -> DeploymentState:
@@ -251,7 +246,6 @@ class DeploymentFolder:
 
 
 def known_deployments() -> tuple[str, ...]:
-    """Return the names of all deployments that have a state file."""
     return tuple(sorted(p.parent.name for p in deployments_folder().glob("*/state.json")))
 
 

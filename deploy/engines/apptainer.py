@@ -96,7 +96,6 @@ class InstanceServer(Server):
         return not self.output().strip() or is_starting(self._plan.identity)
 
     def stop(self) -> None:
-        """Stop server and instance; what they wrote is gone with the instance."""
         process = self.identity.process() if self.identity is not None else None
         if process is not None:
             end_process(process)
@@ -114,7 +113,6 @@ def scratch_folder(folder: Path) -> Path:
 
 
 def instance_command(plan: LaunchPlan) -> tuple[str, ...]:
-    """Return the command that starts the planned instance, word by word."""
     container = plan.contained
     mounts = list(container.mounts)
     if container.extracted_bytes:
@@ -197,7 +195,6 @@ def labels_of(sif: Path) -> dict[str, str]:
 
 
 def is_setuid(program: Path) -> bool:
-    """Return whether this Apptainer has a starter that runs as root."""
     places = [f"{place}/apptainer/bin/starter-suid" for place in _STARTERS]
     starters = [path for place in places for path in program.resolve().parents[1].glob(place)]
     return any(path.stat().st_mode & 0o4000 for path in starters)
@@ -252,7 +249,6 @@ def _init(file: Path) -> psutil.Process | None:
 
 
 def _serves(file: Path) -> bool:
-    """Return whether there is a server in an instance."""
     process = _init(file)
     try:
         below = process.children(recursive=True) if process is not None else []
@@ -271,7 +267,6 @@ class ApptainerEngine(ContainerEngine):
 
     @cached_property
     def image(self) -> ImageInUse:
-        """The .sif that a launch starts."""
         if shutil.which("apptainer") is None:
             raise LaunchError("apptainer is not installed", install_hint())
         if (name := self.deployment.image or "").startswith("oras://"):
@@ -285,12 +280,10 @@ class ApptainerEngine(ContainerEngine):
         return image_in_use(str(sif), digest, labels_of(sif), self.resolved)
 
     def verified_image(self, key: PublicKey) -> str:
-        """Return the path of the .sif, once its signature was checked."""
         verify_sif(Path(self.image.name), key)
         return self.image.name
 
     def _place(self) -> tuple[Path, str]:
-        """Return where the .sif is, or should be, and how it comes there."""
         deployment, folder = self.deployment, CHECKOUT / "dist"
         if deployment.image is not None:
             return Path(deployment.image).absolute(), "--image PATH.sif"
@@ -314,19 +307,16 @@ class ApptainerEngine(ContainerEngine):
 
     @staticmethod
     def command(plan: LaunchPlan) -> Sequence[str]:
-        """Return the words of a command that starts the planned server by hand."""
         config = f"APPTAINER_CONFIGDIR={config_folder(plan.log.parent)}"
         return ("env", config, *instance_command(plan))
 
     def lay_out(self, folder: DeploymentFolder) -> None:
-        """Make the folders, too, that Apptainer and the instance write to."""
         super().lay_out(folder)
         config_folder(folder.path).mkdir(exist_ok=True)
         scratch_folder(folder.path).mkdir(mode=0o700, exist_ok=True)
 
     @classmethod
     def clear(cls, folder: DeploymentFolder, state: DeploymentState) -> None:
-        """End server and instance; what they wrote is gone with the instance."""
         server = cls.server(folder, state)
         if server is not None:
             end_process(server)
@@ -334,7 +324,6 @@ class ApptainerEngine(ContainerEngine):
             stop_instance(state.container, folder.path)
 
     def image_rooms(self) -> tuple[list[Room], list[Room]]:
-        """Return what a build writes."""
         return [], self.build_rooms(None)
 
     def launch_findings(
@@ -361,7 +350,6 @@ class ApptainerEngine(ContainerEngine):
             yield Finding("warning", ROOM, detail, MORE_SHARED_MEMORY)
 
     def findings(self, level: Level) -> Iterator[Finding]:
-        """Return what there is of Apptainer, and whether this user can run a .sif with it."""
         program = shutil.which("apptainer")
         if program is None:
             yield self.absent(level, install_hint())
@@ -382,7 +370,6 @@ class ApptainerEngine(ContainerEngine):
 
     @classmethod
     def leftovers(cls) -> Iterator[Finding]:
-        """Return instances, in this user's state folder, of deployments that have no state."""
         for folder in sorted(deployments_folder().glob("*")):
             for file in instance_files(folder):
                 if has_state(folder) or _init(file) is None:

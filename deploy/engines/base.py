@@ -72,7 +72,6 @@ class Engine(ABC):
 
     @property
     def deployment(self) -> Deployment:
-        """The deployment to launch."""
         return self.resolved.deployment
 
     def check_able(self) -> None:
@@ -144,7 +143,6 @@ class Engine(ABC):
         """What the models run in, after `fetch`."""
 
     def prepare(self, say: Say) -> None:
-        """Make what the launch needs and lacks, and check it."""
         resolved = self.resolved
         for warning in resolved.devices.warnings:
             say(f"warning: {warning}")
@@ -169,7 +167,6 @@ class Engine(ABC):
         self.resolved.import_checkpoints(say)
 
     def models(self) -> tuple[StagedModel, ...]:
-        """Return the models, configured for a launch, after `prepare`."""
         resolved, runtime = self.resolved, self.runtime
         settings = resolved.settings(runtime.environment, runtime.digest)
         kit = plan_models(MODEL_REPOSITORY, resolved.kit, settings, resolved.own_weights)
@@ -254,7 +251,6 @@ class Engine(ABC):
 
     @property
     def subject(self) -> str:
-        """What findings about it are about."""
         return f"engine {self.name}"
 
     @abstractmethod

@@ -68,7 +68,6 @@ def _why_no_weights(path: Path) -> str | None:
 
 
 def _why_not_read(path: Path) -> str | None:
-    """Return why no file with content is at ``path``, or None."""
     if not path.is_file():
         return "not a file" if path.exists() else "no such file"
     with path.open("rb") as stream:
@@ -76,7 +75,6 @@ def _why_not_read(path: Path) -> str | None:
 
 
 def ensure_imported(cache: Path, model: str, checkpoint: Path, norm: Path | None, say: Say) -> None:
-    """Import a checkpoint for ``model`` unless that has been done."""
     folder = imported_folder(cache, checkpoint, norm)
     if checkpoint.is_dir() or (folder / "golden.npz").exists():
         return

@@ -37,7 +37,6 @@ class Choice:
 
 
 def engine_named(name: EngineName) -> type[Engine]:
-    """Return the engine ``name``."""
     module, engine = ENGINES[name]
     return cast("type[Engine]", getattr(import_module(module), engine))
 

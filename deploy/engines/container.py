@@ -127,7 +127,6 @@ class ContainerEngine(Engine):
     """What ``numlkit build --target`` makes for it."""
 
     def verified(self, key: PublicKey) -> Deployment:
-        """Return the deployment with the image in it that was found to be signed."""
         if self.deployment.env == "packed":
             cause = "a packed environment has no signature in it, and a stock image another one"
             raise DeploymentError(cause, "without --env packed")
@@ -151,7 +150,6 @@ class ContainerEngine(Engine):
         """Return how a launch with these ports looks from inside the container."""
 
     def artefact(self) -> str:
-        """Return the digest of image, packed environment and model files."""
         runtime = self.image.digest
         if self.resolved.uses_archive:
             # Without reading it.
@@ -172,7 +170,6 @@ class ContainerEngine(Engine):
 
     @cached_property
     def runtime(self) -> Runtime:
-        """What the models run in, after `fetch`."""
         resolved = self.resolved
         python = read_lock(ENVIRONMENT_SOURCE / "locks", resolved.deployment.flavour).python
         runtime = Runtime(
@@ -198,13 +195,11 @@ class ContainerEngine(Engine):
 
     @cached_property
     def _view(self) -> View:
-        """What the container sees of the environments that a site's models name."""
         return mounted(self.resolved.named_environments)
 
     def process(
         self, folder: DeploymentFolder, ports: Ports, identity: str, prefix: str
     ) -> tuple[tuple[str, ...], dict[str, str], ContainerPlan]:
-        """Return arguments and variables as they are in the container, and the container."""
         resolved, deployment, inside = self.resolved, self.deployment, self.inside(ports)
         tls, tls_mounts = tls_in_container(deployment.tls)
         mounts = [Mount(source=folder.repository, target=IMAGE_MODELS), *tls_mounts]
@@ -243,7 +238,6 @@ class ContainerEngine(Engine):
         return ok(self.subject, "not installed")
 
     def image_findings(self, level: Level) -> Iterator[Finding]:
-        """Return whether the image is here."""
         try:
             image = self.image
         except KitError as error:

@@ -76,7 +76,6 @@ class ContainerServer(Server):
         self._follower.start()
 
     def output(self) -> str:
-        """Return what it has said since its start."""
         if not self.alive():
             self._follower.join(_LAST_WORDS_S)
         return super().output()
@@ -86,12 +85,10 @@ class ContainerServer(Server):
         return None
 
     def stop(self) -> None:
-        """Stop and remove the container; what it wrote is gone with it."""
         remove_container(self._name)
         self._follower.join(_LAST_WORDS_S)
 
     def _server(self) -> psutil.Process | None:
-        """Return the server: the container's first process, or a child of it."""
         try:
             first = psutil.Process(self._container.attrs["State"]["Pid"] or -1)
         except (psutil.NoSuchProcess, ValueError):
@@ -103,7 +100,6 @@ class ContainerServer(Server):
         return bool(self._container.attrs["State"]["Running"])
 
     def _follow(self) -> None:
-        """Write what the server says into the deployment's log."""
         # The engine going away ends it; the next server brings the next one.
         with (
             suppress(DockerException, requests.RequestException, OSError),
@@ -124,7 +120,6 @@ class ContainerServer(Server):
 
 
 def container_runs(name: str) -> bool:
-    """Return whether the container ``name`` runs, on whichever host the engine is."""
     with _engine_errors(), closing(connect()) as client:
         try:
             return bool(client.containers.get(name).attrs["State"]["Running"])
@@ -219,7 +214,6 @@ def scratch_options(container: ContainerPlan) -> str:
 
 
 def create_options(plan: LaunchPlan) -> dict[str, Any]:
-    """Return the keyword arguments of ``docker.containers.create`` for ``plan``."""
     container, deployment = plan.contained, plan.deployment
     options: dict[str, Any] = {
         "image": container.image,
@@ -314,7 +308,6 @@ class DockerEngine(ContainerEngine):
 
     @cached_property
     def image(self) -> ImageInUse:
-        """The image that a launch starts."""
         deployment, flavours = self.deployment, self.resolved.fitting_flavours
         remedy = f"numlkit build --target image --flavour {flavours[0]}"
         names = [image_name(deployment.triton, flavour) for flavour in flavours]
@@ -376,7 +369,6 @@ class DockerEngine(ContainerEngine):
                     raise DeploymentError(cause, f"chgrp 0 {path}; chmod g+r {path}")
 
     def _shown(self) -> list[Path]:
-        """Return the files of others that the server reads."""
         shown = [path for model in self.resolved.site for path in model.files.values()]
         shown += self.resolved.environments
         if self.resolved.uses_archive:
@@ -398,13 +390,11 @@ class DockerEngine(ContainerEngine):
 
     @classmethod
     def clear(cls, folder: DeploymentFolder, state: DeploymentState) -> None:
-        """Stop and remove the container; what it wrote is gone with it."""
         if state.container is not None:
             remove_container(state.container)
 
     @classmethod
     def server_owners(cls) -> Collection[int]:
-        """Return the users of servers: in a container that root starts it is the image's."""
         return (os.getuid(), IMAGE_USER) if os.getuid() == 0 else (os.getuid(),)
 
     @classmethod
@@ -415,7 +405,6 @@ class DockerEngine(ContainerEngine):
         return state.container is not None and container_runs(state.container)
 
     def image_rooms(self) -> tuple[list[Room], list[Room]]:
-        """Return what container and build write."""
         images = None
         with suppress(KitError), closing(connect()) as client:
             images = storage_folder(client)
@@ -426,7 +415,6 @@ class DockerEngine(ContainerEngine):
         return [container], self.build_rooms(images)
 
     def launch_findings(self) -> Iterator[Finding]:
-        """Return a problem if the container gets too little shared memory."""
         given = self.deployment.container_shm_bytes
         if given < self.shared_bytes:
             needed = f"the model instances need {size(self.shared_bytes)}"
@@ -434,7 +422,6 @@ class DockerEngine(ContainerEngine):
             yield Finding("problem", ROOM, detail, "--shm-size 1g, or fewer --instances")
 
     def findings(self, level: Level) -> Iterator[Finding]:
-        """Return what there is of a Docker engine, or of podman in its place."""
         if not (shutil.which("docker") or _SOCKET.exists() or os.environ.get("DOCKER_HOST")):
             yield self.absent(level, "sudo scripts/install_container_tools (Debian, Ubuntu)")
             return

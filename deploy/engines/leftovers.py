@@ -97,7 +97,6 @@ def stubs_at(prefix: str) -> list[psutil.Process]:
 
 
 def scratch_folders(folder: Path = SCRATCH) -> frozenset[Path]:
-    """Return this user's scratch folders of Python backends."""
     found = set()
     for path in folder.glob("python_env_*"):
         with suppress(FileNotFoundError):
@@ -202,7 +201,6 @@ def remove_scratch(folders: tuple[Path, ...]) -> str:
 
 
 def leftover_findings() -> Iterator[Finding]:
-    """Return the stubs, shared memory and scratch folders that are nobody's."""
     if stubs := orphaned_stubs():
         numbers = ", ".join(str(stub.pid) for stub in stubs)
         detail = f"{len(stubs)} model processes whose server is dead: {numbers}"

@@ -86,11 +86,9 @@ class ProcessServer(Server):
             note(scratch=tuple(sorted(self.scratch)), before=None)
 
     def alive(self) -> bool:
-        """Return whether the process runs."""
         return self._child.poll() is None
 
     def stop(self) -> None:
-        """Stop it, by force if need be, and remove what it leaves behind."""
         if self.alive():
             self._child.terminate()
             try:
@@ -116,19 +114,16 @@ class LocalEngine(Engine):
 
     @cached_property
     def environment_here(self) -> Environment:
-        """The environment in which the models run, made or not yet made."""
         return plan_environment(self.resolved.flavour)
 
     @property
     def distribution(self) -> TritonDistribution:
-        """The Triton, unpacked or not yet."""
         python = self.environment_here.lock.python
         root = distribution_folder(cache_folder(), self.resolved.release, python)
         return TritonDistribution(root=root, stub_python=python)
 
     @property
     def runtime(self) -> Runtime:
-        """What the models run in, after `fetch`."""
         environment, distribution = self.environment_here, self.distribution
         return Runtime(
             environment=environment.folder,
@@ -141,7 +136,6 @@ class LocalEngine(Engine):
         )
 
     def artefact(self) -> str:
-        """Return the digest of execution environment and model files."""
         return self.resolved.digest(self.environment_here.digest)
 
     def check_folders(self) -> None:
@@ -153,7 +147,6 @@ class LocalEngine(Engine):
     def process(
         self, folder: DeploymentFolder, ports: Ports, identity: str, prefix: str
     ) -> tuple[tuple[str, ...], dict[str, str], None]:
-        """Return the server's arguments and its environment variables."""
         self.check_folders()
         deployment, triton = self.deployment, self.distribution
         arguments = server_arguments(
@@ -176,7 +169,6 @@ class LocalEngine(Engine):
 
     @staticmethod
     def command(plan: LaunchPlan) -> Sequence[str]:
-        """Return the words of a command that starts the planned server by hand."""
         variables = [f"{name}={value}" for name, value in plan.variables.items()]
         return ("env", "-i", *variables, *plan.arguments)
 
@@ -216,7 +208,6 @@ class LocalEngine(Engine):
 
     @classmethod
     def clear(cls, folder: DeploymentFolder, state: DeploymentState) -> None:
-        """End server and stubs; remove shared memory and scratch folders."""
         server = cls.server(folder, state)
         if server is not None:
             end_process(server)
@@ -229,7 +220,6 @@ class LocalEngine(Engine):
 
     @classmethod
     def leftovers(cls) -> Iterator[Finding]:
-        """Return what of shared memory and scratch folders is nobody's."""
         return leftover_findings()
 
     def rooms(self) -> list[Room]:
@@ -239,7 +229,6 @@ class LocalEngine(Engine):
         return [*super().rooms(), shared]
 
     def findings(self, level: Level) -> Iterator[Finding]:
-        """Return whether a server can run on this host without a container."""
         try:
             release, triton = self.resolved.release, self.distribution
             self.check_folders()

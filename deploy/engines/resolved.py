@@ -46,19 +46,16 @@ class Resolved:
 
     @cached_property
     def release(self) -> TritonRelease:
-        """The release of Triton."""
         return find_release(self.deployment.triton)
 
     @cached_property
     def kit(self) -> tuple[str, ...]:
-        """The kit's models among those served."""
         own = self.deployment.models_dir
         models = self.deployment.models
         return tuple(m for m in models if own is None or not (own / m / CONFIG).is_file())
 
     @cached_property
     def site(self) -> tuple[SiteModel, ...]:
-        """The site's own models among those served."""
         own = self.deployment.models_dir
         if own is None:
             return ()
@@ -75,7 +72,6 @@ class Resolved:
 
     @cached_property
     def configs(self) -> Mapping[str, ModelConfig]:
-        """The tracked configurations of the kit's models."""
         return {m: read_config(find_model(MODEL_REPOSITORY, m) / CONFIG) for m in self.kit}
 
     @cached_property
@@ -91,7 +87,6 @@ class Resolved:
         return self.own_weights.get(model, MODEL_REPOSITORY / model / VERSION)
 
     def import_checkpoints(self, say: Say) -> None:
-        """Import the checkpoints that are not imported yet."""
         for model, checkpoint in self.deployment.checkpoints.items():
             norm = self.deployment.norms.get(model)
             ensure_imported(cache_folder(), model, checkpoint, norm, say)
@@ -113,7 +108,6 @@ class Resolved:
 
     @property
     def uses_kits(self) -> bool:
-        """Whether a model runs in the kit's environment."""
         return bool(self.kit) or any(model.runs_in_kits for model in self.site)
 
     @property
@@ -138,7 +132,6 @@ class Resolved:
 
     @cached_property
     def packed(self) -> GivenEnvironment:
-        """What is in the packed environment."""
         archive = self.archive.resolve()
         given = look_into(archive, cache_folder(), _silent)
         check_usable(given, numpy_below=self.release.numpy_below, in_container=True)
@@ -149,16 +142,13 @@ class Resolved:
 
     @cached_property
     def environments(self) -> Mapping[Path, GivenEnvironment]:
-        """What is in the environments that the site's models name."""
         return {path: look_into(path, cache_folder(), _silent) for path in self.named_environments}
 
     def environment_of(self, model: SiteModel) -> GivenEnvironment | None:
-        """Return the environment that a model names, or None."""
         return self.environments[model.environment] if model.environment is not None else None
 
     @property
     def named_environments(self) -> list[Path]:
-        """The environments that the site's models name."""
         named = (model.environment for model in self.site if model.environment is not None)
         return list(dict.fromkeys(named))
 

@@ -56,13 +56,11 @@ def living_stubs(server: psutil.Process, *, stopped: bool = False) -> tuple[Stub
 
 
 def missing_stubs(stubs: Iterable[Stub], wanted: Mapping[str, int]) -> dict[str, int]:
-    """Return how many stubs each model lacks, for the models that lack any."""
     alive = Counter(stub.model for stub in stubs)
     return {model: n - alive[model] for model, n in wanted.items() if alive[model] < n}
 
 
 def memory_in_use(server: psutil.Process) -> int:
-    """Return the bytes that a server and its stubs hold; shared pages count once."""
     total = 0
     with suppress(psutil.NoSuchProcess):
         for process in (server, *server.children(recursive=True)):
@@ -180,11 +178,9 @@ class Server(ABC):
         self.identity: ProcessId | None = None
 
     def alive(self) -> bool:
-        """Return whether the process runs."""
         return self._process() is not None
 
     def log_size(self) -> int:
-        """Return the size of its log in bytes."""
         return self._plan.log.stat().st_size if self._plan.log.exists() else 0
 
     def output(self) -> str:
@@ -206,7 +202,6 @@ class Server(ABC):
         return b""
 
     def living_stubs(self, *, stopped: bool = False) -> tuple[Stub, ...]:
-        """Return its living stubs, see :func:`living_stubs`."""
         process = self._process()
         return living_stubs(process, stopped=stopped) if process is not None else ()
 

@@ -83,11 +83,9 @@ class Supervisor:
         )
 
     def request_stop(self) -> None:
-        """Ask it to stop, which it does within a moment."""
         self._stop.set()
 
     def run(self) -> int:
-        """Run the deployment; return the exit status."""
         try:
             self._start("starting")
             self._watch()
@@ -126,7 +124,6 @@ class Supervisor:
             log.info("ready in %.1f s", seconds)
 
     def _end(self) -> bool:
-        """Stop the server; return whether that could be done."""
         try:
             if self._server is not None:
                 self._server.stop()
@@ -244,7 +241,6 @@ class Supervisor:
                     process.kill()
 
     def _missing(self, server: Server) -> dict[str, int]:
-        """Return how many stubs each model lacks, for the models that lack any."""
         # All processes of the host are looked through only when one of those known has ended.
         wanted = self._plan.instances
         self._serving = tuple(stub for stub in self._serving if self._serves(stub))
@@ -256,7 +252,6 @@ class Supervisor:
         return stub.process not in self._retired and stub.process.is_running()
 
     def _answer(self, models: Iterable[str]) -> bool:
-        """Return whether every one of these models gives its reference output."""
         return all(smoke(self._probe, model, self._golden[model]).ok for model in models)
 
     def _note(self, phase: Phase, **changes: object) -> None:

@@ -61,7 +61,6 @@ class Card:
 
 
 def read_card(folder: Path) -> Card:
-    """Read the card of the weights in ``folder``."""
     path = folder / CARD_FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

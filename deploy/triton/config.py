@@ -83,7 +83,6 @@ def read_config(path: Path) -> ModelConfig:
 
 
 def write_config(config: ModelConfig, path: Path) -> None:
-    """Write ``config`` as text protobuf to ``path``."""
     write_atomically(path, text_format.MessageToString(config))
 
 
@@ -118,7 +117,6 @@ def made_for_cpu(config: ModelConfig) -> bool:
 
 
 def uses_stubs(config: ModelConfig) -> bool:
-    """Return whether the model runs in processes of the Python backend, not in the server."""
     return bool(config.backend == PYTHON_BACKEND)
 
 
@@ -154,13 +152,11 @@ def is_complete(config: ModelConfig) -> bool:
 
 
 def skipped_warmups(config: ModelConfig) -> tuple[str, ...]:
-    """Return the names of warm-ups that Triton silently skips."""
     # Without batching it takes the number of samples from here; the default is 0.
     return tuple(warmup.name for warmup in config.model_warmup if not warmup.batch_size)
 
 
 def _instances(group: ModelConfig, gpus: int) -> int:
-    """Return how many instances a group has."""
     count = group.count or 1
     on_gpu = group.kind == _KIND.KIND_GPU
     if group.kind == _KIND.KIND_AUTO:

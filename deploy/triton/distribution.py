@@ -39,22 +39,18 @@ class TritonDistribution:
 
     @property
     def executable(self) -> Path:
-        """The server's executable."""
         return self.root / "bin" / "tritonserver"
 
     @property
     def stub(self) -> Path:
-        """The Python backend's stub."""
         return self.backends / "python" / "triton_python_backend_stub"
 
     @property
     def backends(self) -> Path:
-        """The backend directory."""
         return self.root / "backends"
 
     @property
     def libraries(self) -> Path:
-        """The folder of its shared libraries."""
         return self.root / "lib"
 
 

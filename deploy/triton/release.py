@@ -75,12 +75,10 @@ GPU_NEEDS = {
 
 
 def find_release(release: str) -> TritonRelease:
-    """Return the release named ``release``."""
     return _known(release, RELEASES)
 
 
 def gpu_needs(release: str) -> GpuNeeds:
-    """Return what the release named ``release`` asks of driver and GPUs."""
     return _known(release, GPU_NEEDS)
 
 

@@ -47,7 +47,6 @@ class SiteModel:
 
 
 def read_site_model(repository: Path, name: str) -> SiteModel:
-    """Read a model of a repository."""
     folder = repository / name
     config = read_config(folder / CONFIG)
     if config.name not in ("", name):

@@ -42,7 +42,6 @@ class StagedModel:
 
 
 def find_model(repository: Path, model: str) -> Path:
-    """Return the folder of ``model``."""
     folder = repository / model
     if not repository.is_dir():
         raise RepositoryError(f"model repository {repository}: no such folder")
@@ -60,7 +59,6 @@ def plan_models(
     settings: LaunchSettings,
     own_weights: Mapping[str, Path],
 ) -> tuple[StagedModel, ...]:
-    """Read models and set a launch's settings in their configurations."""
     staged = []
     for model in models:
         folder = find_model(repository, model)
@@ -93,7 +91,6 @@ def stage(models: Sequence[StagedModel], target: Path) -> None:
 
 
 def write_models(models: Sequence[StagedModel], folder: Path) -> None:
-    """Write ``models`` into ``folder``, which holds none of them yet."""
     for model in models:
         target = folder / model.name
         for version in model.versions:

@@ -37,7 +37,6 @@ def slowest(starts: Sequence[InstanceStart]) -> str:
 
 
 def read_starts(log: str) -> tuple[InstanceStart, ...]:
-    """Return the starts that a server's log tells of, in its order."""
     return tuple(
         InstanceStart(
             instance=found["instance"],

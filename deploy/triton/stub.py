@@ -37,7 +37,6 @@ def stub_of_wheel(distribution: TritonDistribution, libpython: Path | None) -> S
 
 
 def python_of_stub(program: Path) -> str:
-    """Return the Python (``X.Y``) that a stub is built for."""
     try:
         needed = needed_by(program)
     except BuildError:
@@ -53,7 +52,6 @@ def python_of_stub(program: Path) -> str:
 
 
 def write_stub(stub: StubFiles, folder: Path) -> None:
-    """Write a stub and its libraries into the folder of a model."""
     target = folder / STUB
     for source, copy in [
         (stub.program, target),
