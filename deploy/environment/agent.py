@@ -31,17 +31,12 @@ _LEFT_OUT = ("*.dist-info/RECORD", "bin/*", "botocore/data/*/examples-1.json")
 
 
 def agent_digest() -> str:
-    """Return the digest of what the agent is made from."""
     files = [Path(__file__), SYNC_LOCK, *_SOURCE.glob("*.py")]
     return digest_of(files, base=CHECKOUT)
 
 
 def agent_folder(environment: Environment, say: Say) -> Path:
-    """Return the folder, made if it is not in the cache.
-
-    Args:
-        environment: Whose interpreter will run it; it must have been fetched.
-    """
+    """Return the folder, made if need be, for the interpreter of an environment that is made."""
     python = environment.interpreter
     whole = f"{agent_digest()}{python.identity}"
     folder = cache_folder() / "sync" / hashlib.sha256(whole.encode()).hexdigest()[:16]
@@ -69,11 +64,9 @@ def _slim(folder: Path) -> None:
     for service in (folder / "botocore" / "data").iterdir():
         if service.is_dir() and service.name not in _SERVICES:
             shutil.rmtree(service)
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and any(
-            fnmatch(path.relative_to(folder).as_posix(), pattern) for pattern in _LEFT_OUT
-        ):
+    for path in sorted(folder.rglob("*"), reverse=True):  # a folder after what is in it
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and any(fnmatch(name, pattern) for pattern in _LEFT_OUT):
             path.unlink()
-    for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir() and not any(path.iterdir()):
+        elif path.is_dir() and not any(path.iterdir()):
             path.rmdir()

@@ -22,7 +22,6 @@ _LEVEL = 4
 
 
 def archive_name(environment: Environment) -> str:
-    """Return the file name of an environment's archive."""
     python = environment.interpreter.short_version
     return f"numl-{environment.flavour}-py{python}-{environment.digest[:12]}.tar.gz"
 
@@ -31,8 +30,7 @@ def pack_archive(environment: Environment, out: Path, say: Say, epoch: int) -> P
     """Pack an environment for Triton's ``EXECUTION_ENV_PATH``.
 
     The archive gets its name once the models have given their reference outputs in it, unpacked
-    elsewhere. A file with its sha256, as ``sha256sum -c`` reads it, goes beside it. ``epoch`` is
-    the time of all files in it, in seconds since 1970.
+    elsewhere. A file for ``sha256sum -c`` goes beside it. Its files' time is ``epoch`` (Unix, s).
     """
     target = out / archive_name(environment)
     lock = environment.folder.with_suffix(".packing.lock")

@@ -20,11 +20,8 @@ def check_answers(
 ) -> None:
     """Check that models give their reference outputs in an environment as Triton starts it.
 
-    That is: activated, from where it lies. A wrong answer is a RepositoryError.
-
-    Args:
-        models: Folders with ``model.json``, weights and ``golden.npz``.
-        failed: What to say, before the reason, of an environment that does not work.
+    That is: activated, from where it lies. A wrong answer is a RepositoryError; any other failure
+    an EnvironmentSetupError, with ``failed`` before the reason.
     """
     # From another folder: the working directory must not hide a package of the environment.
     script = 'source "$0/bin/activate" && cd / && exec python -m numl_serving.check "$@"'

@@ -85,12 +85,10 @@ if _folder not in sys.path:
 class Environment:
     """An execution environment on this host, made or not.
 
-    Attributes:
-        relocatable: Whether it carries its interpreter and can be moved.
-        digest: Identifies its contents.
-        packages: The same as ``folder`` without ``numl_serving``, so that a change there does not
-            reinstall everything else. The two share their files by hard links.
-        wheels: The only folder pip may take wheels from; None: it asks its index.
+    One that is ``relocatable`` carries its interpreter and can be moved. ``packages`` is the same
+    as ``folder`` without ``numl_serving``, so that a change there does not reinstall everything
+    else; the two share their files by hard links. ``wheels`` is the only folder that pip may take
+    wheels from; None: it asks its index.
     """
 
     flavour: Flavour
@@ -104,22 +102,18 @@ class Environment:
 
     @property
     def is_made(self) -> bool:
-        """Whether it exists, complete."""
         return (self.folder / MARKER).exists()
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
         return self.folder / "bin" / "python"
 
     @property
     def site_packages(self) -> Path:
-        """The folder of its Python packages."""
         return self.folder / _site(self.interpreter)
 
     @property
     def libpython(self) -> Path:
-        """The shared library that the stub loads."""
         return self.folder / "lib" / f"libpython{self.interpreter.short_version}.so.1.0"
 
     @property
@@ -128,7 +122,6 @@ class Environment:
         return glibc_needed(_files(self.folder))
 
     def make(self, say: Say) -> Environment:
-        """Make it if it does not exist; return it."""
         if self.is_made:
             return self
         waiting = "another command is making the environment; waiting"
@@ -167,12 +160,8 @@ def plan_environment(
 ) -> Environment:
     """Decide what an environment is made of; nothing is made or downloaded.
 
-    The interpreter is the first on this host that fits, else the kit's private one. A
-    relocatable environment prefers the private one, which runs on older systems.
-
-    Args:
-        python: The interpreter to use; None: choose one.
-        wheels: A folder with the locked wheels; then the network is not used.
+    Without ``python``, the interpreter is the first on this host that fits, else the kit's private
+    one. A relocatable environment prefers the private one, which runs on older systems.
     """
     if wheels is not None and not wheels.is_dir():
         raise EnvironmentSetupError(f"{wheels}: no such folder", "name a folder with wheels")

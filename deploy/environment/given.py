@@ -36,17 +36,15 @@ _BLOCK = 4096
 
 
 class GivenEnvironment(BaseModel):
-    """What is known of an environment.
+    """What is known of an environment; what is not found in it is None.
 
     Attributes:
-        path: The archive or folder.
         activates: Whether it has the script that Triton sources before it starts a stub.
-        python: ``X.Y`` of its Python; None if that is not where it usually is.
-        numpy: Its version; None if none is found.
-        libpython: The shared library of its Python, on this host; None if it has none.
+        python: ``X.Y``.
+        libpython: The shared library of its Python, on this host.
         virtual: Whether it is a virtual environment, whose Python lies elsewhere.
         unpacked_bytes: What an archive takes when unpacked; 0 for a folder.
-        digest: Identifies its contents; None if the kit has not made it.
+        digest: Identifies its contents, if the kit has made it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -63,11 +61,7 @@ class GivenEnvironment(BaseModel):
 
 
 def look_into(path: Path, cache: Path, say: Say) -> GivenEnvironment:
-    """Return what is known of an environment.
-
-    An archive is read once, to its end, which also shows whether it is complete; the result is
-    cached.
-    """
+    """Inspect an environment; an archive to its end, which shows if it is complete, and once."""
     try:
         if path.is_dir():
             return _look_into_folder(path)
@@ -100,21 +94,16 @@ def check_usable(given: GivenEnvironment, *, numpy_below: int, in_container: boo
             f"{name} is a virtual environment; a container cannot see the Python outside it",
             _REPACK,
         )
-    if given.python is not None and given.libpython is None and not given.virtual:
-        raise EnvironmentSetupError(
-            f"{name} has no libpython{given.python}.so, which its stub loads", _REPACK
-        )
-    if given.numpy is None:
-        if given.python is not None and not given.virtual:
-            raise EnvironmentSetupError(
-                f"{name} has no numpy, which every stub imports",
-                f"install numpy < {numpy_below} in it",
-            )
-    elif int(given.numpy.partition(".")[0]) >= numpy_below:
-        raise EnvironmentSetupError(
-            f"{name} has numpy {given.numpy}, with which this Triton returns empty tensors",
-            f"install numpy < {numpy_below} in it",
-        )
+    install = f"install numpy < {numpy_below} in it"
+    if given.python is not None and not given.virtual:
+        if given.libpython is None:
+            cause = f"{name} has no libpython{given.python}.so, which its stub loads"
+            raise EnvironmentSetupError(cause, _REPACK)
+        if given.numpy is None:
+            raise EnvironmentSetupError(f"{name} has no numpy, which every stub imports", install)
+    if given.numpy is not None and int(given.numpy.partition(".")[0]) >= numpy_below:
+        cause = f"{name} has numpy {given.numpy}, with which this Triton returns empty tensors"
+        raise EnvironmentSetupError(cause, install)
 
 
 def _check_kind(path: Path) -> None:

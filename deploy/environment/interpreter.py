@@ -27,12 +27,9 @@ print(json.dumps([list(sys.version_info[:3]), executable, sys.base_prefix, *vari
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python interpreter fit to be embedded in a stub.
+    """A Python interpreter (``X.Y.Z``) whose shared library a stub can load.
 
-    Attributes:
-        version: ``X.Y.Z``.
-        libpython: The shared library that the stub loads.
-        private: Whether it is the kit's own, which is fetched when first needed.
+    The kit's own, a private one, is fetched when first needed.
     """
 
     executable: Path
@@ -42,7 +39,6 @@ class Interpreter:
 
     @property
     def short_version(self) -> str:
-        """``X.Y``."""
         return self.version.rpartition(".")[0]
 
     @property
@@ -96,10 +92,7 @@ def version_of(executable: Path) -> str | None:
 
 
 def no_interpreter(pythons: Sequence[str], reason: str | None = None) -> EnvironmentSetupError:
-    """Return the error for a host without any of these versions; it says what to install.
-
-    ``reason``: why the kit's own cannot be fetched either.
-    """
+    """Return what to install, as an error; ``reason``: why the kit's own cannot be fetched."""
     cause = f"no Python {_either(pythons)} with its shared library on this host"
     install = _installation(pythons)
     container = "install Apptainer and use --engine apptainer"
@@ -149,10 +142,7 @@ def _probe(executable: Path) -> Interpreter | str | None:
 
 
 def _installation(pythons: Sequence[str]) -> str | None:
-    """Return the command, as this user types it, that installs one of ``pythons`` and its library.
-
-    The best that this distribution has; None if it has none.
-    """
+    """Return how this user installs the best of ``pythons``; None if the distribution has none."""
     release = distribution()
     like = [release.get("ID", ""), *release.get("ID_LIKE", "").split()]
     commands = []

@@ -34,14 +34,10 @@ _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9.+!_-]+)\s*(\\)?$"
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock of one flavour.
+    """A lock of one flavour for a Python (``X.Y``).
 
-    Attributes:
-        python: ``X.Y`` of the interpreter.
-        torch: Requirement file with torch alone; None: no torch.
-        packages: Requirement file with everything else.
-        digest: sha256 over all files.
-        hashes: sha256 of each package's wheel; the CPU build of torch is locked without one.
+    ``torch`` is a requirement file with torch alone, ``packages`` one with the rest. ``digest`` is
+    over both; ``hashes`` are of each package's wheel, but for torch's CPU build, which has none.
     """
 
     python: str
@@ -74,7 +70,6 @@ def locked_pythons(folder: Path, flavour: Flavour) -> tuple[str, ...]:
 
 
 def read_lock(folder: Path, flavour: Flavour, python: str = PYTHON) -> Lock:
-    """Read the lock of ``flavour`` for a Python (``X.Y``) from ``folder``."""
     torch = None if flavour == "serving" else folder / f"torch-{flavour}.txt"
     packages = folder / (f"{flavour}.txt" if python == PYTHON else f"{flavour}-{python}.txt")
     files = [packages] if torch is None else [torch, packages]
@@ -112,10 +107,7 @@ def read_pins(path: Path) -> dict[str, tuple[str, str]]:
 
 
 def install_lock(folder: Path, lock: Lock, *, say: Say, wheels: Path | None) -> None:
-    """Install everything in a lock into the virtual environment ``folder``.
-
-    pip takes wheels from the folder ``wheels`` only, or from its index.
-    """
+    """Install a lock into a virtual environment, from the folder ``wheels`` or pip's index."""
     install = _installer(folder, say, wheels, "--python", str(folder / "bin" / "python"))
     if lock.torch is not None:
         version, torch = lock.versions["torch"], ["--requirement", str(lock.torch)]

@@ -58,7 +58,6 @@ def private_python(pythons: tuple[str, ...]) -> Interpreter | None:
 
 
 def ensure_private_python(interpreter: Interpreter, say: Say) -> None:
-    """Fetch ``interpreter`` if it is the kit's own and not there yet."""
     folder = interpreter.executable.parents[1]
     if not interpreter.private or folder.exists():
         return
@@ -80,11 +79,7 @@ def fetch_if_reachable(say: Say) -> None:
 
 
 def pins() -> list[Pin]:
-    """Return the packages that the kit's own Python is made of.
-
-    Raises:
-        EnvironmentSetupError: If their list cannot be read.
-    """
+    """Return the packages that the kit's own Python is made of."""
     try:
         lines = PINS.read_text(encoding="utf-8").splitlines()
     except OSError as error:

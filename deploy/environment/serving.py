@@ -31,7 +31,6 @@ def serving_digest(source: Path) -> str:
 
 
 def serving_wheel(cache: Path, source: Path, say: Say) -> Path:
-    """Return the wheel, built from ``source`` if it is not in the cache."""
     made, digest = cache / "serving", serving_digest(source)[:16]
     compiler = compiler_of(source)
     if compiler is None:

@@ -127,12 +127,10 @@ _FOLDERS = {
 
 
 def is_needed(path: str) -> bool:
-    """Return whether the file at ``path`` (below a prefix) goes into the environment."""
     return _matches(KEPT, path) or not _matches(_LEFT_OUT, path)
 
 
 def is_compiled(path: str) -> bool:
-    """Return whether the module at ``path`` (below a prefix) is compiled in advance."""
     return _matches(COMPILED, path) and not _matches(NOT_COMPILED, path)
 
 

@@ -38,7 +38,6 @@ def tar_chunks(folder: Path, *, root: str = "") -> Iterator[bytes]:
 
 
 def write_tar(folder: Path, out: Path, *, root: str) -> None:
-    """Write :func:`tar_chunks` of ``folder`` to ``out``."""
     with out.open("wb") as stream:
         stream.writelines(tar_chunks(folder, root=root))
 
@@ -54,13 +53,8 @@ def write_prefix(
     """Write a conda prefix to ``stream``, with the ``activate`` that conda-pack adds.
 
     conda-pack chooses the files; its own writer would keep the times, owners and modes of this
-    host, and the order of the disk.
-
-    Args:
-        root: The folder in the archive, without a leading slash. If given, the prefix will lie
-            there, and ``conda-unpack`` is left out.
-        epoch: The time of every member, in seconds since 1970.
-        wanted: Whether a path below the prefix goes in.
+    host, and the order of the disk. With a ``root``, the folder in the archive, the prefix will lie
+    there, and ``conda-unpack`` is left out.
     """
     try:
         files = CondaEnv.from_prefix(str(prefix)).files
@@ -106,7 +100,6 @@ def _folder(name: str, epoch: int) -> bytes:
 
 
 def _file(path: Path, name: str, epoch: int) -> Iterator[bytes]:
-    """Yield the member for a file or a link."""
     if path.is_symlink():
         yield _header(name, tarfile.SYMTYPE, 0o777, epoch, link=str(path.readlink()))
         return
