@@ -32,7 +32,7 @@ _MARK = "NUMLKIT_BOOTSTRAPPED"
 
 
 def _missing() -> "str | None":
-    """Return the name of the first dependency that this Python lacks, or None."""
+    """Return the first dependency that this Python lacks."""
     for name in NEEDED:
         try:
             if importlib.util.find_spec(name) is None:

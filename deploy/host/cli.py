@@ -21,7 +21,6 @@ Command = Callable[[argparse.Namespace, Console], int]
 
 
 def make_parser(command: str, description: str, *, deployment: bool = True) -> Parser:
-    """Return a parser with the flags of every command."""
     parser = Parser(prog=as_typed(f"numlkit {command}"), description=description)
     if deployment:
         parser.add_argument(
@@ -61,12 +60,10 @@ def run(command: Command, parser: Callable[[], Parser], argv: Sequence[str] | No
 
 
 def interrupted() -> KitError:
-    """Return the error of an interrupted command."""
     return KitError("interrupted; nothing incomplete was kept, run the command again")
 
 
 def describe_os_error(error: OSError) -> KitError:
-    """Return the error for a failed system call."""
     where = f"{error.filename}: " if error.filename else ""
     cause = f"{where}{error.strerror or error}"
     if error.errno == errno.ENOSPC:

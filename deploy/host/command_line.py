@@ -28,12 +28,10 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that complains in one line and says where to find help."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
-        """Print ``message`` and exit with status 2."""
         self.exit(2, f"error: {message}\n  try: {self.prog} --help\n")
 
 
 def as_seconds(text: str) -> float:
-    """Return ``text`` as a number of seconds, for ``add_argument``."""
     try:
         value = float(text)
     except ValueError:
@@ -56,7 +54,6 @@ def as_address(text: str) -> tuple[str, int]:
 
 
 def count_to(most: int) -> Callable[[str], int]:
-    """Return what reads a whole number from 1 to ``most``, for ``add_argument``."""
 
     def read(text: str) -> int:
         if not text.isdecimal() or not 1 <= int(text) <= most:
@@ -84,7 +81,6 @@ def as_typed(text: str) -> str:
 
 
 def _nearby(path: Path) -> str:
-    """Return ``path`` relative to the working directory if it lies below it."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
 

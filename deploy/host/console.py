@@ -41,7 +41,6 @@ class Console:
         return _plain_console(stderr=True)
 
     def say(self, text: str) -> None:
-        """Show a line of progress."""
         if self.mode == "normal":
             self._err.print(as_typed(text))
 
@@ -90,7 +89,6 @@ class Console:
         yield line
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print a table; nothing in JSON mode."""
         if self.mode == "json":
             return
         rows = [[as_typed(cell) for cell in row] for row in rows]
@@ -132,7 +130,6 @@ class Console:
             sys.stdout.write(as_typed(json.dumps(document, indent=2)) + "\n")
 
     def error(self, error: KitError) -> None:
-        """Print a cause, and its remedy on the next line."""
         _write(sys.stderr, as_typed(f"error: {error.cause}"))
         if error.remedy:
             _write(sys.stderr, as_typed(f"  try: {error.remedy}"))

@@ -42,7 +42,6 @@ def is_hopeless(text: str) -> bool:
 
 
 def last_words(text: str) -> str:
-    """Return the last line of a log that says something."""
     lines = [line.strip() for line in text.splitlines() if line.strip(" |+-\n")]
     return lines[-1] if lines else "it said nothing"
 

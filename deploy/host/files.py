@@ -123,7 +123,6 @@ def _open_lock(path: Path) -> IO[str]:
 
 
 def _is_at(path: Path, stream: IO[str]) -> bool:
-    """Return whether the opened file is still the one at ``path``."""
     try:
         return os.path.samestat(os.fstat(stream.fileno()), path.stat())
     except FileNotFoundError:
@@ -148,7 +147,6 @@ def digest_of(paths: Iterable[Path], *, base: Path) -> str:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the sha256 of a file of any size."""
     total = hashlib.sha256()
     with path.open("rb") as stream:
         while block := stream.read(1 << 20):
@@ -157,5 +155,4 @@ def sha256_of(path: Path) -> str:
 
 
 def size_of(folder: Path) -> int:
-    """Return the bytes that the regular files below ``folder`` hold."""
     return sum(f.lstat().st_size for f in folder.rglob("*") if f.is_file() and not f.is_symlink())

@@ -28,12 +28,10 @@ class Finding:
 
 
 def ok(subject: str, detail: str) -> Finding:
-    """Return the finding that something is as it should be."""
     return Finding("ok", subject, detail)
 
 
 def wrong(subject: str, error: KitError, level: Level = "problem") -> Finding:
-    """Return an error as a finding."""
     return Finding(level, subject, error.cause, error.remedy)
 
 

@@ -43,7 +43,6 @@ class MigInstance:
 
     @property
     def label(self) -> str:
-        """How messages call it."""
         return f"{self.uuid} ({self.name})"
 
 
@@ -65,7 +64,6 @@ class Gpu:
 
     @property
     def label(self) -> str:
-        """How messages call it."""
         return f"GPU {self.index} ({self.name})"
 
 
@@ -227,7 +225,7 @@ def _why_no_answer(nvml: Any, error: Any, root: Path) -> NoGpus:
 
 
 def _closed_device(root: Path) -> tuple[str, str]:
-    """Return cause and remedy for a device file that this user may not open."""
+    """Return cause and remedy."""
     for node in sorted((root / "dev").glob("nvidia*")):
         if node.is_dir() or os.access(node, os.R_OK | os.W_OK):
             continue
@@ -248,7 +246,6 @@ def _closed_device(root: Path) -> tuple[str, str]:
 
 
 def _loaded_version(root: Path) -> str | None:
-    """Return the version of the loaded kernel driver."""
     try:
         text = (root / "proc" / "driver" / "nvidia" / "version").read_text(encoding="utf-8")
     except OSError:

@@ -20,15 +20,13 @@ def _base(variable: str, fallback: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder for what can be made again (``$XDG_CACHE_HOME/numlkit``)."""
+    """Return the folder for what can be made again."""
     return _base("XDG_CACHE_HOME", ".cache") / "numlkit"
 
 
 def state_folder() -> Path:
-    """Return the folder for deployment state and logs (``$XDG_STATE_HOME/numlkit``)."""
     return _base("XDG_STATE_HOME", ".local/state") / "numlkit"
 
 
 def deployments_folder() -> Path:
-    """Return the folder that holds one folder per named deployment."""
     return state_folder() / "deployments"

@@ -25,13 +25,10 @@ def run_pip(
     variables: Mapping[str, str] | None = None,
     error: type[KitError] = EnvironmentSetupError,
 ) -> None:
-    """Run pip; raise ``error``, with ``failed`` and its reason, if it fails.
+    """Run pip with the words ``command``; raise ``error``, with ``failed`` and why, if it fails.
 
-    Args:
-        command: What follows ``pip`` on its command line.
-        scratch: A folder that will be removed: interrupted, pip leaves its temporary files there.
-        say: Shows what pip downloads.
-        variables: Added to this process's environment.
+    ``say`` shows what it downloads. Interrupted, it leaves files in ``scratch``, a folder that will
+    be removed. ``variables`` are added to this process's environment.
     """
 
     def tell(line: str) -> None:
@@ -51,7 +48,6 @@ def run_pip(
 
 
 def _conclusion(said: str) -> str:
-    """Return pip's reason in one line; empty if it gives none."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     complaints = [line for line in lines if line.startswith("ERROR")] or lines
     if not complaints:

@@ -80,7 +80,7 @@ def run(
 
 
 def distribution() -> Mapping[str, str]:
-    """Return what ``/etc/os-release`` says of this system; nothing if it has none."""
+    """Return ``/etc/os-release``; nothing if there is none."""
     try:
         return platform.freedesktop_os_release()
     except OSError:
@@ -117,7 +117,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def needed_by(path: Path) -> list[str]:
-    """Return the names of the libraries that an ELF file is linked to."""
     return _patchelf("--print-needed", str(path)).split()
 
 

@@ -48,7 +48,6 @@ def file_system_of(folder: Path) -> FileSystem:
 
 
 def _existing(folder: Path) -> Path:
-    """Return the folder, or the nearest one above it that exists."""
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 
@@ -64,7 +63,6 @@ def check_temporary_folder(variable: str = "TMPDIR") -> Path:
 
 
 def check_writable(needs: Sequence[Room]) -> None:
-    """Check that every folder can be written to, or made."""
     for need in needs:
         existing = _existing(need.folder)
         cause = f"cannot put {need.purpose} there"
@@ -83,11 +81,9 @@ class Demand:
 
     @property
     def bytes(self) -> int:
-        """How much is needed."""
         return sum(room.bytes for room in self.rooms)
 
     def error(self) -> BuildError:
-        """Return what to say if that is more than is free."""
         parts = ", ".join(f"{size(r.bytes)} in {r.folder} for {r.purpose}" for r in self.rooms)
         settings = dict.fromkeys(room.setting for room in self.rooms)
         return BuildError(
@@ -99,7 +95,6 @@ class Demand:
 def by_file_system(
     rooms: Sequence[Room], look: Callable[[Path], FileSystem] = file_system_of
 ) -> list[Demand]:
-    """Return what will be written to each file system."""
     found = [(room, look(room.folder)) for room in rooms]
     free = {there.device: there.free for _room, there in found}
     return [
@@ -116,12 +111,10 @@ def check_room(needs: Sequence[Room], look: Callable[[Path], FileSystem] = file_
 
 
 def size(count: int) -> str:
-    """Return a number of bytes in MB or GB."""
     return f"{count / _GB:.1f} GB" if count >= _GB else f"{count / _MB:.0f} MB"
 
 
 def check_memory(wanted: int, available: int | None = None) -> None:
-    """Check that ``wanted`` bytes of memory are available; None: ask the system how many are."""
     if available is None:
         available = psutil.virtual_memory().available
     if wanted > available:
