@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 import docker
@@ -21,7 +22,6 @@ from deploy.artefacts.labels import Source, find_source, labels
 from deploy.artefacts.manifest import Artefact, Kind, read_manifest, record
 from deploy.artefacts.request import MEMORY_BYTES, BuildRequest, Route, room_needed
 from deploy.artefacts.sif import SifBuilder
-from deploy.artefacts.sif_file import BLOCK_KIB, LEVELS
 from deploy.artefacts.statements import write_checksums, write_statements
 from deploy.artefacts.system import System, system_of_image
 from deploy.artefacts.tools import SifTools, check_folder, check_reads_tars, find_tools
@@ -180,8 +180,7 @@ class _Build:
         with self._steps.step("packed environment", request.out) as say:
             epoch = self._workplace.source.epoch
             archive = pack_archive(environment, request.out, say, epoch)
-        made = self._ingredients("env", None, {}, {})
-        self._record(made, archive.name, archive.stat().st_size, sha256_of(archive))
+        self._record("env", archive.name, archive.stat().st_size, sha256_of(archive))
         if request.wire is not None:
             with self._steps.step("wired repository", request.wire):
                 wire(request.wire, archive, environment, distribution)
@@ -199,8 +198,7 @@ class _Build:
                 client, context, base=image, labels=self._labels(), tag=request.image_tag, say=say
             )  # fmt: skip
         tools = {"docker": str(client.version()["Version"])}
-        made = self._ingredients("image", base, {}, tools)
-        self._record(made, built.tag, built.size, built.id)
+        self._record("image", built.tag, built.size, built.id, base, tools)
         return base
 
     def _sif(self, context: Path, base: tuple[BaseImage, System] | None) -> None:
@@ -216,13 +214,8 @@ class _Build:
                     context, sif, base=request.base_name, digest=request.base_digest,
                     labels=self._labels(),
                 )  # fmt: skip
-        level = LEVELS[tools.compressor]
-        details = {
-            "compression": f"{tools.compressor} level {level}, blocks of {BLOCK_KIB} KiB",
-        }
         used = {"apptainer": str(tools.apptainer), "mksquashfs": str(tools.mksquashfs)}
-        made = self._ingredients("sif", base, details, used)
-        self._record(made, sif.name, sif.stat().st_size, sha256_of(sif))
+        self._record("sif", sif.name, sif.stat().st_size, sha256_of(sif), base, used)
 
     def _labels(self) -> dict[str, str]:
         return labels(
@@ -233,24 +226,23 @@ class _Build:
             serving_digest=serving_digest(ENVIRONMENT_SOURCE),
         )
 
-    def _ingredients(
+    def _record(
         self,
         kind: Kind,
-        base: tuple[BaseImage, System] | None,
-        details: Mapping[str, str],
-        tools: Mapping[str, str],
-    ) -> Ingredients:
-        source = self._workplace.source
-        return Ingredients(kind, self._request, self._environment, source, base, tools, details)
-
-    def _record(self, made: Ingredients, name: str, size: int, sha256: str) -> None:
-        out, environment = self._request.out, self._environment
+        name: str,
+        size: int,
+        sha256: str,
+        base: tuple[BaseImage, System] | None = None,
+        tools: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        out, environment, source = self._request.out, self._environment, self._workplace.source
+        made = Ingredients(kind, self._request, environment, source, base, tools)
         artefact = Artefact(
-            kind=made.kind,
+            kind=kind,
             name=name,
             bytes=size,
             sha256=sha256,
-            created=self._workplace.source.epoch,
+            created=source.epoch,
             inputs=made.facts(),
             largest=dict(largest_parts(environment.folder, _LARGEST)),
             steps=dict(self._steps.seconds),

@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 
 from deploy.artefacts.base_image import BaseImage
-from deploy.artefacts.components import (
+from deploy.artefacts.labels import Source
+from deploy.artefacts.manifest import Kind
+from deploy.artefacts.provenance import Build, resource
+from deploy.artefacts.request import BuildRequest
+from deploy.artefacts.sbom import (
     Component,
     of_agent,
     of_base,
@@ -16,10 +20,7 @@ from deploy.artefacts.components import (
     of_models,
     of_triton,
 )
-from deploy.artefacts.labels import Source
-from deploy.artefacts.manifest import Kind
-from deploy.artefacts.provenance import Build, Input
-from deploy.artefacts.request import BuildRequest
+from deploy.artefacts.sif_file import BLOCK_KIB, LEVELS
 from deploy.artefacts.system import System
 from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.environment.agent import agent_digest
@@ -31,13 +32,9 @@ from deploy.host.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY
 
 @dataclass(frozen=True)
 class Ingredients:
-    """What an artefact is made from.
+    """What an artefact is made from; a packed environment has no base image.
 
-    Attributes:
-        environment: It is made.
-        base: The image below, and what is installed in it; None for a packed environment.
-        tools: Versions of what makes it, beside Python, pip and the compiler.
-        details: What else the manifest says.
+    ``tools`` are versions of what makes it, beside Python, pip and the compiler.
     """
 
     kind: Kind
@@ -46,11 +43,9 @@ class Ingredients:
     source: Source
     base: tuple[BaseImage, System] | None = None
     tools: Mapping[str, str] = field(default_factory=dict)
-    details: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def models(self) -> str:
-        """The digest of the models."""
         paths = (p for model in DEFAULT_MODELS for p in (MODEL_REPOSITORY / model).rglob("*"))
         files = (path for path in paths if path.is_file() and path.suffix != ".pyc")
         return digest_of(files, base=MODEL_REPOSITORY)
@@ -67,11 +62,15 @@ class Ingredients:
             "models": self.models,
             "glibc": ".".join(map(str, environment.glibc)),
         }
-        base = {"base": str(self.base[0])} if self.base is not None else {}
-        return {**facts, **base, **self.details, **self.tools}
+        if self.base is not None:
+            facts["base"] = str(self.base[0])
+        if self.kind == "sif":
+            compressor = self.request.compressor
+            level = f"{compressor} level {LEVELS[compressor]}"
+            facts["compression"] = f"{level}, blocks of {BLOCK_KIB} KiB"
+        return {**facts, **self.tools}
 
     def parts(self) -> Iterator[Component]:
-        """Yield what lies in the artefact."""
         yield from of_environment(self.environment)
         if self.base is not None:
             yield of_triton(self.request.triton)
@@ -83,26 +82,22 @@ class Ingredients:
         """Return what its provenance says, but for the artefact itself."""
         request, environment = self.request, self.environment
         inputs = [
-            Input("lock", "", environment.lock.digest),
-            Input("numl_serving", "", serving_digest(ENVIRONMENT_SOURCE)),
-            Input("environment", "", environment.digest),
-            Input("models", "", self.models),
+            resource("lock", environment.lock.digest),
+            resource("numl_serving", serving_digest(ENVIRONMENT_SOURCE)),
+            resource("environment", environment.digest),
+            resource("models", self.models),
         ]
         parameters: dict[str, str] = {"target": self.kind, "flavour": request.flavour}
         if self.base is not None:
             triton, (image, _) = of_triton(request.triton), self.base
-            inputs.append(Input("numl_sync", "", agent_digest()))
-            inputs.append(Input("triton", triton.purl, triton.sha256))
-            inputs.append(Input("base", image.name, image.digest.removeprefix("sha256:")))
+            inputs.append(resource("numl_sync", agent_digest()))
+            inputs.append(resource("triton", triton.sha256, triton.purl))
+            inputs.append(resource("base", image.digest, image.name))
             parameters |= {"base": request.base, "triton": request.triton.release}
         if self.kind == "sif":
             parameters["compressor"] = request.compressor
         tools = {"python": platform.python_version(), "pip": version("pip")}
         compiler = compiler_of(ENVIRONMENT_SOURCE)
-        tools |= {"compiler": compiler.strip()} if compiler is not None else {}
-        return Build(
-            source=self.source,
-            parameters=parameters,
-            inputs=inputs,
-            tools={**tools, **self.tools},
-        )
+        if compiler is not None:
+            tools["compiler"] = compiler.strip()
+        return Build(self.source, parameters, inputs, {**tools, **self.tools})

@@ -21,55 +21,44 @@ _BUILD_TYPE = "urn:numlkit:build:v1"
 _BUILDER = "urn:numlkit:builder"
 
 
-@dataclass(frozen=True)
-class Input:
-    """Something that went into a build.
-
-    Attributes:
-        uri: Where it is known by that; a package URL if it is a package; empty if nowhere.
-        sha256: Its digest; empty if the build did not know one.
-    """
-
-    name: str
-    uri: str
-    sha256: str
+Resource = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Build:
-    """What a statement says of a build.
-
-    Attributes:
-        parameters: What was asked for.
-        tools: Versions of what did the work.
-    """
+    """What a statement says of a build: what was asked for, what went in, versions of tools."""
 
     source: Source
     parameters: Mapping[str, str]
-    inputs: Sequence[Input]
+    inputs: Sequence[Resource]
     tools: Mapping[str, str]
 
 
-def statement(build: Build, *, subject: tuple[str, str], sbom: tuple[str, str]) -> str:
-    """Return the statement as JSON.
+def resource(name: str, sha256: str, uri: str = "") -> Resource:
+    """Return a file or package as in-toto describes it; what is not known of it is empty."""
+    digest = {"sha256": sha256.removeprefix("sha256:")} if sha256 else {}
+    found = {"uri": uri, "name": name, "digest": digest}
+    return {key: value for key, value in found.items() if value}
 
-    Args:
-        subject: The artefact's name, and the sha256 of the file, or of the image's configuration.
-        sbom: Name and sha256 of the list of its parts.
+
+def statement(build: Build, *, subject: Resource, sbom: Resource) -> str:
+    """Return the statement about an artefact with a list of its parts, as JSON.
+
+    An image's digest is that of its configuration.
     """
     document = {
         "_type": STATEMENT,
-        "subject": [_named(*subject)],
+        "subject": [subject],
         "predicateType": PREDICATE,
         "predicate": {
             "buildDefinition": {
                 "buildType": _BUILD_TYPE,
                 "externalParameters": dict(build.parameters),
-                "resolvedDependencies": [_source(build.source), *map(_input, build.inputs)],
+                "resolvedDependencies": [_source(build.source), *build.inputs],
             },
             "runDetails": {
                 "builder": {"id": _BUILDER, "version": {"numlkit": __version__, **build.tools}},
-                "byproducts": [_named(*sbom)],
+                "byproducts": [sbom],
             },
         },
     }
@@ -79,7 +68,7 @@ def statement(build: Build, *, subject: tuple[str, str], sbom: tuple[str, str]) 
 def with_subject(text: str, name: str, sha256: str) -> str:
     """Return a statement that is also about another form of its artefact: signed, say."""
     document = json.loads(text)
-    document["subject"].append(_named(name, sha256))
+    document["subject"].append(resource(name, sha256))
     return json.dumps(document, indent=2) + "\n"
 
 
@@ -88,11 +77,7 @@ def subjects(text: str) -> set[str]:
     return {str(subject["digest"]["sha256"]) for subject in json.loads(text)["subject"]}
 
 
-def _named(name: str, sha256: str) -> dict[str, Any]:
-    return {"name": name, "digest": {"sha256": sha256.removeprefix("sha256:")}}
-
-
-def _source(source: Source) -> dict[str, Any]:
+def _source(source: Source) -> Resource:
     revision = source.revision.removesuffix(DIRTY)
     if revision == UNKNOWN:
         return {"name": "source", "annotations": {"tree": "no git checkout"}}
@@ -100,9 +85,3 @@ def _source(source: Source) -> dict[str, Any]:
     tree = "clean" if revision == source.revision else "modified"
     found = {"name": "source", "digest": {"gitCommit": revision}, "annotations": {"tree": tree}}
     return {"uri": f"git+{source.url}@{revision}", **found} if source.url else found
-
-
-def _input(one: Input) -> dict[str, Any]:
-    digest = {"sha256": one.sha256} if one.sha256 else {}
-    found = {"uri": one.uri, "name": one.name, "digest": digest}
-    return {key: value for key, value in found.items() if value}

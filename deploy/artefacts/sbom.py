@@ -1,25 +1,130 @@
-"""The list of an artefact's parts as CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json)."""
+"""What an artefact consists of, as CycloneDX 1.6 lists it (https://cyclonedx.org/docs/1.6/json)."""
 
 from __future__ import annotations
 
 import json
+import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
 
 from deploy import __version__
-from deploy.artefacts.components import Component
+from deploy.artefacts.base_image import BaseImage
+from deploy.artefacts.system import System
+from deploy.environment.agent import SYNC_LOCK, agent_digest
+from deploy.environment.environment import Environment
+from deploy.environment.lock import read_pins
+from deploy.environment.private_python import CHANNEL, pins
+from deploy.environment.serving import serving_digest
+from deploy.host.files import sha256_of
+from deploy.host.paths import ENVIRONMENT_SOURCE
+from deploy.triton.release import TritonRelease
 
-_FACTS = "numlkit:"
+_QHULL = "cmeel-qhull"  # its library lies in numl_serving's wheel
+
+
+@dataclass(frozen=True)
+class Component:
+    """One part; what it does not have is empty.
+
+    Attributes:
+        kind: What CycloneDX calls it.
+        purl: Its package URL (https://github.com/package-url/purl-spec).
+        sha256: Digest of the one file that it comes as.
+        facts: What else identifies it.
+    """
+
+    kind: Literal[
+        "application", "container", "file", "library", "machine-learning-model", "operating-system"
+    ]
+    name: str
+    version: str = ""
+    purl: str = ""
+    sha256: str = ""
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+def of_environment(environment: Environment) -> Iterator[Component]:
+    """Yield the parts of an environment that is made: interpreter, packages, ``numl_serving``."""
+    interpreter = environment.interpreter
+    if interpreter.private:
+        for pin in pins():
+            which = f"build={pin.build}&channel={CHANNEL}&subdir={pin.subdir}&type=conda"
+            purl = f"{_purl('conda', pin.name, pin.version)}?{which}"
+            yield Component("library", pin.name, pin.version, purl, pin.sha256)
+    else:
+        name, facts = "cpython", (("identity", interpreter.identity),)
+        purl = _purl("generic", name, interpreter.version)
+        yield Component("application", name, interpreter.version, purl, facts=facts)
+        # Its libraries are the host's, of whatever package.
+        for path in sorted((environment.folder / "lib").glob("lib*.so*")):
+            if path.is_file() and not path.is_symlink():
+                yield Component("file", f"lib/{path.name}", sha256=sha256_of(path))
+    lock = environment.lock
+    for name, number in lock.versions.items():
+        yield _of_pypi(name, number, lock.hashes.get(name, ""))
+    made = next(environment.site_packages.glob("numl_serving-*.dist-info"))
+    number = made.name.removeprefix("numl_serving-").removesuffix(".dist-info")
+    sources = (("sources.sha256", serving_digest(ENVIRONMENT_SOURCE)),)
+    purl = _purl("generic", "numl-serving", number)
+    yield Component("library", "numl-serving", number, purl, facts=sources)
+    yield _of_pypi(_QHULL, version(_QHULL), "")
+
+
+def of_agent() -> Iterator[Component]:
+    for name, (number, sha256) in read_pins(SYNC_LOCK).items():
+        yield _of_pypi(name, number, sha256)
+    name, facts = "numl-sync", (("sources.sha256", agent_digest()),)
+    yield Component(
+        "application", name, __version__, _purl("generic", name, __version__), "", facts
+    )
+
+
+def of_triton(release: TritonRelease) -> Component:
+    name, _, number = release.wheel.requirement.partition("==")
+    facts = (("tritonserver", release.server), ("release", release.release))
+    return Component(
+        "application", name, number, _purl("pypi", name, number), release.wheel.sha256, facts
+    )
+
+
+def of_models(repository: Path, models: Sequence[str]) -> Iterator[Component]:
+    """Yield the weights of models in a repository, by their digests."""
+    for model in models:
+        for path in sorted((repository / model).glob("*/weights.safetensors")):
+            yield Component("machine-learning-model", model, sha256=sha256_of(path))
+
+
+def of_base(base: BaseImage, system: System) -> Iterator[Component]:
+    digest = base.digest.removeprefix("sha256:")
+    name, _, tag = base.name.rpartition(":")
+    facts = (("image", str(base)),)
+    yield Component("container", name, tag, sha256=digest, facts=facts)
+    yield Component("operating-system", system.id, system.version)
+    for package in system.packages:
+        where = f"arch={package.architecture}&distro={system.id}-{system.version}"
+        purl = f"{_purl(f'deb/{system.id}', package.name, package.version)}?{where}"
+        yield Component("library", package.name, package.version, purl)
+
+
+def _of_pypi(name: str, number: str, sha256: str) -> Component:
+    plain = re.sub(r"[-_.]+", "-", name).lower()
+    return Component("library", plain, number, _purl("pypi", plain, number), sha256)
+
+
+def _purl(kind: str, name: str, number: str) -> str:
+    return f"pkg:{kind}/{quote(name, safe='')}@{quote(number, safe=':')}"
 
 
 def sbom(kind: str, name: str, parts: Iterable[Component], *, epoch: int) -> str:
-    """Return the document for an artefact; the same parts give the same text.
+    """Return the document for an artefact of a CycloneDX ``kind``; the same parts, the same text.
 
-    Args:
-        kind: What CycloneDX calls the artefact.
-        epoch: Its time, in seconds since 1970.
+    ``epoch`` is its time (Unix, s).
     """
     # A part may be named twice: a library of the interpreter's that is another's too.
     unique = sorted(dict.fromkeys(parts), key=lambda part: (part.purl, part.name, part.sha256))
@@ -53,6 +158,6 @@ def _component(part: Component, number: str) -> dict[str, Any]:
         "version": part.version,
         "purl": part.purl,
         "hashes": [{"alg": "SHA-256", "content": part.sha256}] if part.sha256 else [],
-        "properties": [{"name": f"{_FACTS}{key}", "value": value} for key, value in part.facts],
+        "properties": [{"name": f"numlkit:{key}", "value": value} for key, value in part.facts],
     }
     return {key: value for key, value in found.items() if value}

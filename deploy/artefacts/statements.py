@@ -6,10 +6,9 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from deploy.artefacts.components import Component
 from deploy.artefacts.manifest import Artefact, read_manifest
-from deploy.artefacts.provenance import Build, statement
-from deploy.artefacts.sbom import sbom
+from deploy.artefacts.provenance import Build, resource, statement
+from deploy.artefacts.sbom import Component, sbom
 from deploy.host.files import sha256_of, write_atomically
 
 CHECKSUMS = "SHA256SUMS"
@@ -17,28 +16,22 @@ SIGNATURE = f"{CHECKSUMS}.sig"
 
 
 def sbom_of(artefact: Artefact) -> str:
-    """Return the name of the file with the list of its parts."""
     return f"{_stem(artefact)}.cdx.json"
 
 
 def provenance_of(artefact: Artefact) -> str:
-    """Return the name of the file with its provenance."""
     return f"{_stem(artefact)}.provenance.json"
 
 
 def write_statements(
     folder: Path, artefact: Artefact, parts: Iterable[Component], build: Build
 ) -> None:
-    """Write the list of an artefact's parts, and its provenance, which names the list's digest.
-
-    Args:
-        folder: Where the artefact is, or is recorded.
-    """
+    """Write the list of an artefact's parts, and its provenance, which names the list's digest."""
     kind = "file" if artefact.kind == "env" else "container"
     text = sbom(kind, artefact.name, parts, epoch=artefact.created)
     write_atomically(folder / sbom_of(artefact), text)
-    listed = (sbom_of(artefact), hashlib.sha256(text.encode()).hexdigest())
-    text = statement(build, subject=(artefact.name, artefact.sha256), sbom=listed)
+    listed = resource(sbom_of(artefact), hashlib.sha256(text.encode()).hexdigest())
+    text = statement(build, subject=resource(artefact.name, artefact.sha256), sbom=listed)
     write_atomically(folder / provenance_of(artefact), text)
 
 

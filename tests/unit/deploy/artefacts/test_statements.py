@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from deploy.artefacts.base_image import BaseImage
-from deploy.artefacts.components import Component, of_base, of_triton
 from deploy.artefacts.labels import Source
 from deploy.artefacts.manifest import Artefact, record
-from deploy.artefacts.provenance import Build, Input, statement
-from deploy.artefacts.sbom import sbom
+from deploy.artefacts.provenance import Build, resource, statement
+from deploy.artefacts.sbom import Component, of_base, of_triton, sbom
 from deploy.artefacts.statements import SIGNATURE, write_checksums, write_statements
 from deploy.artefacts.system import Package, System, installed, system_of_tree
 from deploy.host.errors import BuildError
@@ -24,7 +23,7 @@ COMMIT = "a" * 40
 BUILD = Build(
     source=Source(COMMIT, 0, "https://example.org/kit"),
     parameters={"target": "sif"},
-    inputs=[Input("lock", "", "1" * 64), Input("base", "debian:12", "")],
+    inputs=[resource("lock", "1" * 64), resource("base", "", "debian:12")],
     tools={"pip": "26"},
 )
 PARTS = (
@@ -139,7 +138,8 @@ def test_triton_is_the_wheel_that_it_comes_from() -> None:
 
 
 def test_the_provenance_is_a_statement_of_in_toto() -> None:
-    text = statement(BUILD, subject=("numl.sif", "6" * 64), sbom=("numl.cdx.json", "7" * 64))
+    parts = resource("numl.cdx.json", "7" * 64)
+    text = statement(BUILD, subject=resource("numl.sif", "6" * 64), sbom=parts)
     assert json.loads(text) == {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": [{"name": "numl.sif", "digest": {"sha256": "6" * 64}}],
@@ -182,7 +182,7 @@ def test_the_provenance_is_a_statement_of_in_toto() -> None:
 )
 def test_a_tree_that_is_no_commit_is_said_to_be_none(revision: str, source: dict[str, Any]) -> None:
     build = Build(Source(revision, 0, ""), {}, [], {})
-    text = statement(build, subject=("a", "1"), sbom=("b", "2"))
+    text = statement(build, subject=resource("a", "1"), sbom=resource("b", "2"))
     found = json.loads(text)["predicate"]["buildDefinition"]["resolvedDependencies"]
     assert found == [{"name": "source", **source}]
 
