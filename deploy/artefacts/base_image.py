@@ -35,13 +35,10 @@ _SEARCH_PATH = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin
 
 @dataclass(frozen=True)
 class BaseImage:
-    """A base image.
+    """A base image: what ``FROM`` gets, and its name in its registry.
 
-    Attributes:
-        reference: What the Dockerfile's ``FROM`` gets.
-        name: As in ``docker.io/library/debian:bookworm-slim``.
-        digest: ``sha256:...`` of its manifest; without a registry, of the tar it was imported
-            from, or its id; empty if unknown.
+    ``digest`` (``sha256:...``) is that of its manifest; without a registry, of the tar it was
+    imported from, or its id; empty if unknown.
     """
 
     reference: str
@@ -50,7 +47,6 @@ class BaseImage:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels of an image built on it."""
         facts = {f"{OCI_LABELS}.base.name": self.name, f"{OCI_LABELS}.base.digest": self.digest}
         return {name: value for name, value in facts.items() if value}
 
@@ -59,7 +55,6 @@ class BaseImage:
 
 
 def base_name(base: Base, release: str) -> str:
-    """Return the base's name in its registry, given NVIDIA's release of Triton (``24.10``)."""
     if base == "ngc":
         return f"nvcr.io/nvidia/tritonserver:{release}-py3"
     return f"docker.io/library/debian:{SUITE}-slim"
@@ -97,7 +92,7 @@ def ensure_base(
 
 
 def _pull(client: docker.DockerClient, repository: str, tag: str, say: Say) -> str:
-    """Pull an image; return the reason if that fails, else an empty string."""
+    """Pull an image; return why that failed, if it did."""
     try:
         for message in client.api.pull(repository, tag=tag, stream=True, decode=True):
             if "error" in message:
@@ -120,7 +115,6 @@ def _describe(client: docker.DockerClient, reference: str, name: str) -> BaseIma
 
 
 def bootstrap_command(out: str = "-") -> tuple[str, ...]:
-    """Return the command that writes a minimal Debian as a tar."""
     return (
         "mmdebstrap",
         "--quiet",

@@ -80,7 +80,6 @@ def write_scripts(folder: Path) -> None:
 
 
 def stage_models(folder: Path, environment_digest: str, flavour: Flavour) -> None:
-    """Write the repositories that the image serves: ``cpu``, and ``gpu`` for flavour gpu."""
     for device in ("cpu", "gpu") if flavour == "gpu" else ("cpu",):
         settings = launch_settings(
             Path(IMAGE_PREFIX), environment_digest=environment_digest, gpu=device == "gpu"
@@ -89,10 +88,9 @@ def stage_models(folder: Path, environment_digest: str, flavour: Flavour) -> Non
 
 
 def launch_settings(place: Path, *, environment_digest: str, gpu: bool) -> LaunchSettings:
-    """Return what is set in every model's configuration.
+    """Return what is set in every model's configuration; they run on all visible GPUs or on none.
 
-    The server finds the environment at ``place``; the models check its digest, and run on all
-    GPUs that the server sees or on none.
+    The server finds the environment at ``place``.
     """
     return LaunchSettings(
         environment=place,

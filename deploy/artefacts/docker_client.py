@@ -41,7 +41,6 @@ def connect() -> docker.DockerClient:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an engine's error."""
     text = str(getattr(error, "explanation", None) or error).strip()
     return text.splitlines()[0] if text else type(error).__name__
 
@@ -54,13 +53,20 @@ def storage_folder(client: docker.DockerClient) -> Path | None:
 
 
 @contextmanager
-def exported(client: docker.DockerClient, image: str) -> Iterator[Iterator[bytes]]:
-    """Yield the files of an image as a tar, in chunks; the container for it is never started."""
+def unstarted(client: docker.DockerClient, image: str) -> Iterator[str]:
+    """Yield the id of a container that is never started: an image's files can be read from it."""
     try:
-        container = client.api.create_container(image, command=["-"])["Id"]
+        container = str(client.api.create_container(image, command=["-"])["Id"])
         try:
-            yield client.api.export(container, chunk_size=_CHUNK)
+            yield container
         finally:
             client.api.remove_container(container, force=True, v=True)
     except (APIError, RequestException) as error:
-        raise BuildError(f"the Docker engine cannot export {image}: {first_line(error)}") from None
+        raise BuildError(f"the Docker engine cannot read {image}: {first_line(error)}") from None
+
+
+@contextmanager
+def exported(client: docker.DockerClient, image: str) -> Iterator[Iterator[bytes]]:
+    """Yield the files of an image as a tar, in chunks."""
+    with unstarted(client, image) as container:
+        yield client.api.export(container, chunk_size=_CHUNK)

@@ -74,10 +74,7 @@ def build_image(
 
 
 def follow(messages: Iterable[Mapping[str, Any]], say: Say) -> str:
-    """Read the engine's messages to the end; return the image's id.
-
-    An error gives the failing step's own reason.
-    """
+    """Read the engine's messages; return the image's id, or raise the failing step's reason."""
     step, output, built = "the build", list[str](), ""
     for message in messages:
         if "error" in message:

@@ -28,12 +28,9 @@ DIRTY, UNKNOWN = "-dirty", "unknown"
 class Source:
     """The checkout that is built.
 
-    Attributes:
-        revision: The commit, with ``-dirty`` if files have changed since; ``unknown`` outside a
-            git checkout.
-        epoch: The time of everything in the artefacts, in seconds since 1970:
-            ``SOURCE_DATE_EPOCH`` if set, else the commit's, else now.
-        url: Where the repository is published; empty if it has no such remote.
+    ``revision`` is the commit, with ``-dirty`` if files have changed since, or ``unknown``;
+    ``epoch`` (Unix, s) the time of everything in the artefacts; ``url`` where the repository is
+    published, or empty.
     """
 
     revision: str
@@ -42,7 +39,7 @@ class Source:
 
 
 def find_source(checkout: Path) -> Source:
-    """Return revision, time and URL of ``checkout``."""
+    """Describe a checkout; its time is ``SOURCE_DATE_EPOCH``, else the commit's, else now."""
     commit = _git(checkout, "log", "-1", "--format=%H %ct").split()
     given = os.environ.get("SOURCE_DATE_EPOCH")
     if given is not None and not given.isdecimal():

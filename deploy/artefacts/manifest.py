@@ -21,17 +21,11 @@ MANIFEST = "manifest.json"
 
 
 class Artefact(BaseModel):
-    """One thing that was built.
+    """A file in the output folder, or an image: name is then its tag, sha256 its id.
 
-    Attributes:
-        name: The file's name in the output folder, or the image's tag.
-        bytes: Size of the file, or of the image's content.
-        sha256: Digest of the file, or the image's id.
-        unsigned: Digest of the file before it was signed; None: it is not.
-        created: The source's time, in seconds since 1970.
-        inputs: Digests and versions of what it was made from.
-        largest: Bytes of the largest parts of its environment, by path.
-        steps: Seconds of each step of the build.
+    ``unsigned`` is the digest of the file before it was signed, if it was. ``created`` is the
+    source's time (Unix, s), ``largest`` has the bytes of the largest parts of its environment,
+    ``steps`` the seconds of each step of the build.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,7 +62,6 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def record(folder: Path, made: Artefact) -> None:
-    """Write ``made`` into the manifest of ``folder``."""
     artefacts = [
         artefact
         for artefact in read_manifest(folder).artefacts

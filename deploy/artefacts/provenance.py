@@ -73,7 +73,7 @@ def with_subject(text: str, name: str, sha256: str) -> str:
 
 
 def subjects(text: str) -> set[str]:
-    """Return the sha256 of all that a statement is about."""
+    """Return the sha256 of everything that a statement is about."""
     return {str(subject["digest"]["sha256"]) for subject in json.loads(text)["subject"]}
 
 

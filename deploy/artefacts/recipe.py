@@ -88,10 +88,8 @@ def describe(
 ) -> Records:
     """Write what it is built from into a tree; return the same as a .sif has it outside the tree.
 
-    Args:
-        labels: Added to Apptainer's own.
-        epoch: The time of the build, in seconds since 1970.
-        image: The configuration of the image it is built from; None: no image.
+    The labels are added to Apptainer's own; ``epoch`` is the time of the build (Unix, s), ``image``
+    the configuration of the image that it is built from, if any.
     """
     definition = rendered(origin)
     (sandbox / _RECORDS / "Singularity").write_text(definition, encoding="utf-8")
@@ -114,7 +112,6 @@ def describe(
 
 
 def rendered(origin: Origin) -> str:
-    """Return the definition with its arguments filled in, from the header on."""
     text = DEFINITION.read_text(encoding="utf-8")
     text = text.replace("{{ bootstrap }}", origin.bootstrap).replace("{{ from }}", origin.source)
     return text[text.index("Bootstrap:") :]

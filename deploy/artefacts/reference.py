@@ -18,13 +18,7 @@ _REFERENCE = re.compile(
 
 @dataclass(frozen=True)
 class Reference:
-    """Something in a registry.
-
-    Attributes:
-        host: With its port, if it has one.
-        tag: Empty if it is not named by one.
-        digest: ``sha256:...`` of its manifest; empty if it is not named by one.
-    """
+    """Something in a registry ``HOST[:PORT]``, named by tag, digest (``sha256:...``) or neither."""
 
     host: str
     repository: str
@@ -33,7 +27,6 @@ class Reference:
 
     @property
     def name(self) -> str:
-        """Host and repository."""
         return f"{self.host}/{self.repository}"
 
     @property
@@ -53,11 +46,6 @@ class Reference:
 
 
 def parse_reference(text: str) -> Reference:
-    """Return what ``text`` names.
-
-    Raises:
-        DeploymentError: If it names nothing in a registry.
-    """
     # Docker shortens the names of its own registry.
     found = _REFERENCE.fullmatch(text) or _REFERENCE.fullmatch(f"docker.io/{text}")
     if found is None:

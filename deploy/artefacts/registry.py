@@ -47,36 +47,38 @@ class Registry:
         self._session = requests.Session()
 
     def tags(self) -> list[str]:
-        """Return the tags; none if there is no such repository."""
         answer = self._ask("GET", "/tags/list")
         return sorted(answer.json().get("tags") or ()) if answer is not None else []
 
     def manifest(self, name: str) -> Manifest | None:
         """Return the manifest with a tag or a digest; None if there is none."""
-        answer = self._ask("GET", f"/manifests/{name}", {"Accept": ", ".join(_MANIFESTS)})
+        answer = self._read(name)
         if answer is None:
             return None
         return Manifest(f"sha256:{hashlib.sha256(answer.content).hexdigest()}", answer.json())
 
     def document(self, digest: str) -> dict[str, Any]:
-        """Return the JSON document with a digest."""
         answer = self._ask("GET", f"/blobs/{digest}")
         return dict(answer.json()) if answer is not None else {}
 
     def put(self, content: Mapping[str, Any], tag: str) -> str:
         """Have a tag name a manifest, whose parts are there; return the manifest's digest."""
         text = json.dumps(content, indent=3).encode()
-        headers = {"Content-Type": str(content["mediaType"])}
-        self._ask("PUT", f"/manifests/{tag}", headers, text)
+        self._write(tag, str(content["mediaType"]), text)
         return f"sha256:{hashlib.sha256(text).hexdigest()}"
 
     def tag(self, name: str, tag: str) -> None:
         """Have a tag name what another tag or a digest names, byte for byte."""
-        answer = self._ask("GET", f"/manifests/{name}", {"Accept": ", ".join(_MANIFESTS)})
+        answer = self._read(name)
         if answer is None:
             raise PublishError(f"{self._at.name} has no {name}")
-        headers = {"Content-Type": answer.headers["Content-Type"]}
-        self._ask("PUT", f"/manifests/{tag}", headers, answer.content)
+        self._write(tag, answer.headers["Content-Type"], answer.content)
+
+    def _read(self, name: str) -> requests.Response | None:
+        return self._ask("GET", f"/manifests/{name}", {"Accept": ", ".join(_MANIFESTS)})
+
+    def _write(self, tag: str, kind: str, content: bytes) -> None:
+        self._ask("PUT", f"/manifests/{tag}", {"Content-Type": kind}, content)
 
     def _ask(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, data: bytes = b""

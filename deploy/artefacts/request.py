@@ -39,12 +39,10 @@ MEMORY_BYTES = 2 * _GB
 
 
 def image_name(release: str, flavour: Flavour, base: Base = "slim") -> str:
-    """Return the name in the Docker engine of the image that a build makes."""
     return f"numlkit/numl:{_variant(release, flavour, base)}"
 
 
 def sif_name(release: str, flavour: Flavour, base: Base = "slim") -> str:
-    """Return the name of the .sif that a build makes."""
     return f"numl-{_variant(release, flavour, base)}.sif"
 
 
@@ -55,14 +53,7 @@ def _variant(release: str, flavour: Flavour, base: Base) -> str:
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What somebody asked for.
-
-    Attributes:
-        base_digest: ``sha256:...`` that the base must have; None: any.
-        wheels: A folder with the locked wheels; None: they are downloaded.
-        python: The interpreter to repack; None: conda-forge's, else one of this host.
-        wire: Where a model repository for a stock Triton image goes; None: none is made.
-    """
+    """What somebody asked for: the options of ``numlkit build``."""
 
     targets: tuple[Kind, ...]
     flavour: Flavour
@@ -77,17 +68,14 @@ class BuildRequest:
 
     @property
     def base_name(self) -> str:
-        """The base image's name in its registry."""
         return base_name(self.base, self.triton.release)
 
     @property
     def image_tag(self) -> str:
-        """The image's name in the Docker engine."""
         return image_name(self.triton.release, self.flavour, self.base)
 
     @property
     def sif(self) -> Path:
-        """Where the .sif goes."""
         return self.out / sif_name(self.triton.release, self.flavour, self.base)
 
 
@@ -100,11 +88,8 @@ def room_needed(
 ) -> Sequence[Room]:
     """Return the disk space that the build will use.
 
-    Args:
-        route: What makes image or .sif; None if neither is wanted.
-        engine_folder: Where the Docker engine keeps its images; None if it is not used, or
-            on another host.
-        packages_there: Whether the environment is in the cache already, but for ``numl_serving``.
+    No ``route`` makes neither image nor .sif. ``engine_folder`` is where the Docker engine keeps
+    its images, if on this host; with ``packages_there``, little is missing from the environment.
     """
     sizes, base = SIZES[request.flavour], BASE_BYTES[request.base]
     out, content = "choose another --out", sizes.environment + base

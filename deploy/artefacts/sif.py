@@ -32,12 +32,9 @@ from deploy.host.programs import run
 
 @dataclass(frozen=True)
 class SifBuilder:
-    """Builds a .sif, written whole or not at all.
+    """Builds a .sif, written whole or not at all; all in it has the time ``epoch`` (Unix, s).
 
     Callers hold a lock: what an interrupted build of the same file left is removed.
-
-    Attributes:
-        epoch: The time of everything in it, in seconds since 1970.
     """
 
     tools: SifTools

@@ -48,7 +48,6 @@ _ROOT_SQUASHFS = ("--parttype", "2", "--partfs", "1", "--partarch", "2")  # amd6
 
 
 def options(compressor: Compressor, *, epoch: int) -> list[str]:
-    """Return the options of ``mksquashfs``, given the time of every file (seconds since 1970)."""
     words = ["-noappend", "-no-progress", "-quiet", "-no-xattrs", "-no-exports", "-all-root"]
     words += ["-mkfs-time", str(epoch), "-all-time", str(epoch), "-b", f"{BLOCK_KIB}K"]
     return [*words, "-comp", compressor, "-Xcompression-level", str(LEVELS[compressor])]
@@ -64,7 +63,7 @@ def squash(
 ) -> None:
     """Write the files of a folder or of a tar, whose first entry of a name counts, as a squashfs.
 
-    ``epoch`` is the time of every file, in seconds since 1970.
+    ``epoch`` is the time of every file (Unix, s).
     """
     source: str | Path = "-"
     tar: Iterable[bytes] = ()
@@ -128,10 +127,7 @@ class Records(NamedTuple):
 
 
 def write_sif(apptainer: Path, squashfs: Path, records: Records, out: Path, *, epoch: int) -> None:
-    """Write ``out``, whose bytes depend on the squashfs, the records and ``epoch`` alone.
-
-    ``epoch`` is its time, in seconds since 1970; more files are written beside it.
-    """
+    """Write ``out``, whose bytes depend on the squashfs, the records and ``epoch`` alone."""
     _apptainer_sif(apptainer, "new", str(out))
     texts = [(_DEFINITION, "", records.definition)]
     texts += [(_JSON, name, text) for name, text in records.documents.items()]
@@ -155,7 +151,7 @@ def write_sif(apptainer: Path, squashfs: Path, records: Records, out: Path, *, e
 def fix(header: bytearray, *, epoch: int) -> None:
     """Set what Apptainer leaves to chance or leaves out, in a file's bytes up to its descriptors.
 
-    ``epoch`` is its time, in seconds since 1970.
+    ``epoch`` is its time (Unix, s).
     """
     header[:32] = _LAUNCH_LINE.ljust(32, b"\0")
     _UUID_AND_TIMES.pack_into(header, _UUID, bytes(16), epoch, epoch)

@@ -19,11 +19,7 @@ _UNSIGNED = re.compile(r"signature not found")
 
 
 def verify_sif(sif: Path, key: PublicKey) -> None:
-    """Check that all of a .sif is as the key's owner signed it.
-
-    Raises:
-        SignatureError: If it is not signed, not with this key, or has changed since.
-    """
+    """Check that all of a .sif is as the key's owner signed it; SignatureError if not."""
     words = ["verify", "--all"]
     if key.kind == "pem":
         said = _apptainer([*words, "--key", str(key.path), str(sif)])
@@ -43,11 +39,7 @@ def verify_sif(sif: Path, key: PublicKey) -> None:
 
 
 def sign_sif(sif: Path, key: Path) -> None:
-    """Sign a .sif in place, with a private key in PEM: cosign's, or a plain one.
-
-    Raises:
-        SignatureError: With Apptainer's reason.
-    """
+    """Sign a .sif in place, with a private key in PEM: cosign's, or a plain one."""
     # Apptainer reads the password from its standard input, to the end.
     said = _apptainer(["sign", "--key", str(key), str(sif)], given=password_of(key))
     if said is not None:

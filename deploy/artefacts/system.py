@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import docker
-from docker.errors import APIError, NotFound
+from docker.errors import NotFound
 
-from deploy.artefacts.docker_client import first_line
+from deploy.artefacts.docker_client import unstarted
 from deploy.host.errors import BuildError
 
 _STATUS = "var/lib/dpkg/status"
@@ -32,12 +32,7 @@ class Package(NamedTuple):
 
 @dataclass(frozen=True)
 class System:
-    """A distribution and its packages, by name.
-
-    Attributes:
-        id: As in ``debian``.
-        version: As in ``12``.
-    """
+    """A distribution, as ``debian`` and ``12``, and its packages, by name."""
 
     id: str
     version: str
@@ -45,11 +40,7 @@ class System:
 
 
 def system_of_tree(root: Path) -> System:
-    """Return what is installed below ``root``.
-
-    Raises:
-        BuildError: If dpkg's status or the distribution's name is not there.
-    """
+    """Return what is installed below ``root``; BuildError if dpkg's status is not there."""
 
     def read(path: str) -> str:
         try:
@@ -61,11 +52,7 @@ def system_of_tree(root: Path) -> System:
 
 
 def system_of_image(client: docker.DockerClient, image: str) -> System:
-    """Return what is installed in an image; the container for it is never started.
-
-    Raises:
-        BuildError: If dpkg's status or the distribution's name is not in it.
-    """
+    """Return what is installed in an image; BuildError if dpkg's status is not in it."""
 
     def read(path: str) -> str:
         try:
@@ -76,18 +63,11 @@ def system_of_image(client: docker.DockerClient, image: str) -> System:
             content = tar.extractfile(tar.next() or path)
             return content.read().decode() if content is not None else ""
 
-    try:
-        container = client.api.create_container(image, command=["-"])["Id"]
-        try:
-            return _read_system(read)
-        finally:
-            client.api.remove_container(container, force=True, v=True)
-    except APIError as error:
-        raise BuildError(f"the Docker engine cannot read {image}: {first_line(error)}") from None
+    with unstarted(client, image) as container:
+        return _read_system(read)
 
 
 def installed(status: str) -> tuple[Package, ...]:
-    """Return the packages that are installed, given dpkg's status file."""
     found = []
     for paragraph in re.split(r"\n{2,}", status):
         fields = dict(_FIELD.findall(paragraph))

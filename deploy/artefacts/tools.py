@@ -49,7 +49,6 @@ class SifTools:
 
 
 def find_tools(compressor: Compressor) -> SifTools:
-    """Return the programs, if they are there, new enough, free of known faults and compress so."""
     apptainer = _find("apptainer", "--version", APPTAINER_OLDEST)
     mksquashfs = _find("mksquashfs", "-version", _MKSQUASHFS_OLDEST)
     if _MKSQUASHFS_BROKEN[0] <= mksquashfs.version < _MKSQUASHFS_BROKEN[1]:
@@ -62,7 +61,6 @@ def find_tools(compressor: Compressor) -> SifTools:
 
 
 def check_reads_tars(mksquashfs: Tool) -> None:
-    """Check that ``mksquashfs`` is new enough to read what Docker exports."""
     if mksquashfs.version < _MKSQUASHFS_READS_TARS:
         oldest = _dotted(_MKSQUASHFS_READS_TARS)
         raise BuildError(
@@ -82,7 +80,6 @@ def check_folder(folder: Path) -> None:
 
 
 def version_in(text: str) -> Version:
-    """Return the first version number in ``text``; empty if there is none."""
     found = re.search(r"\b(\d+(?:\.\d+)+)", text)
     return tuple(map(int, found[1].split("."))) if found else ()
 
