@@ -57,7 +57,7 @@ def why_unreachable(endpoint: Endpoint, *, timeout: float) -> ClientError | None
 
 
 def _detour(endpoint: Endpoint) -> ClientError | None:
-    """Return the error that gRPC goes through a proxy of this host, if it does."""
+    """Return whether gRPC goes through a proxy of this host, as an error."""
     used = next((name for name in _PROXY_VARIABLES if os.environ.get(name)), None)
     if endpoint.protocol != "grpc" or used is None or proxy_bypass(endpoint.host):
         return None
@@ -116,7 +116,6 @@ def _why_not_plain(endpoint: Endpoint, timeout: float) -> ClientError | None:
 def _untrusted(
     endpoint: Endpoint, tls: ClientTls, error: ssl.SSLCertVerificationError, timeout: float
 ) -> ClientError:
-    """Return what is wrong with the server's certificate."""
     seen, now = certificate_of(endpoint, timeout=timeout), datetime.now(timezone.utc)
     cause, remedy = f"is not valid: {error.verify_message}", "have it replaced"
     if error.verify_code == _EXPIRED:
@@ -181,7 +180,6 @@ def _no_http2(endpoint: Endpoint) -> ClientError:
 
 
 def _opening(endpoint: Endpoint, protocol: ProtocolName) -> bytes:
-    """Return the first bytes of a client of ``protocol``."""
     if protocol == "grpc":
         return _HTTP2_PREFACE
     host = _bracketed(endpoint.host)
@@ -207,7 +205,6 @@ def _plain_answer(endpoint: Endpoint, protocol: ProtocolName, timeout: float) ->
 
 
 def _speaks_tls(endpoint: Endpoint, timeout: float) -> bool:
-    """Return whether a TLS handshake begins."""
     try:
         with _encrypted(endpoint, _unjudging(), timeout):
             return True
@@ -233,7 +230,6 @@ def certificate_of(endpoint: Endpoint, *, timeout: float) -> Certificate | None:
 
 
 def _unjudging() -> ssl.SSLContext:
-    """Return a context that accepts any certificate."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -43,7 +43,6 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """The address with its scheme."""
         return f"{self.protocol}{'s' if self.tls else ''}://{self.address}"
 
     @property
@@ -53,7 +52,6 @@ class Endpoint:
 
     @property
     def port(self) -> int:
-        """The port."""
         return urlsplit(f"//{self.address}").port or _PORTS[self.protocol, self.tls is not None]
 
     @classmethod
@@ -96,7 +94,6 @@ class Endpoint:
 
 
 def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ClientTls:
-    """Return a client's side of TLS, its files checked."""
     from deploy.client.tls import check_authorities, check_pair  # takes long, and few need it
 
     if ca is not None:
@@ -120,7 +117,6 @@ def trusted_file(endpoint: Endpoint) -> str | None:
 
 
 def channel_options(tls: ClientTls | None) -> list[tuple[str, Any]]:
-    """Return a channel's options."""
     options: list[tuple[str, Any]] = list(_OPTIONS)
     if tls is not None and tls.server_name is not None:
         options.append(("grpc.ssl_target_name_override", tls.server_name))
@@ -128,7 +124,6 @@ def channel_options(tls: ClientTls | None) -> list[tuple[str, Any]]:
 
 
 def credentials(endpoint: Endpoint) -> Any:
-    """Return the credentials of an encrypted channel, or None for plain text."""
     import grpc
 
     tls = endpoint.tls

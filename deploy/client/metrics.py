@@ -23,7 +23,7 @@ _MEDIAN, _P99 = "0.5", "0.99"
 class ModelCounts:
     """The requests for one model since it was loaded.
 
-    ``p50`` and ``p99`` are seconds in the server; None if there was no request in the last minute.
+    ``p50`` and ``p99`` are seconds in the server; None without a request in the last minute.
     """
 
     requests: int = 0

@@ -15,9 +15,7 @@ from deploy.triton.golden import GoldenEvent, difference
 class Probe:
     """Asks one server, over a new connection each time: an idle one would delay its stop.
 
-    Args:
-        identity: The name that the server must give; None: any. If another server has taken the
-            port, that one answers.
+    If another server has taken its port, that one answers: ``identity`` is the name it must give.
     """
 
     def __init__(self, url: str, *, timeout: float = 10.0, identity: str | None = None) -> None:
@@ -26,7 +24,6 @@ class Probe:
         self._identity = identity
 
     def server_ready(self) -> bool:
-        """Return whether the server is live and ready, and the expected one."""
         try:
             with self.connected() as transport:
                 return self.is_expected(transport) and transport.server_ready()
@@ -34,11 +31,9 @@ class Probe:
             return False
 
     def connected(self) -> AbstractContextManager[TritonTransport]:
-        """Return a connection for the length of a block."""
         return closing(TritonTransport(self._endpoint, timeout=self._timeout))
 
     def is_expected(self, transport: TritonTransport) -> bool:
-        """Return whether the server is the expected one."""
         return self._identity in (None, transport.server_name())
 
 
@@ -64,12 +59,10 @@ class SmokeResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the model is ready and answered correctly."""
         return self.ready and self.error is None
 
     @property
     def words(self) -> str:
-        """The result in a few words."""
         if self.error is not None:
             return self.error
         if not self.compared:

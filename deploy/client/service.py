@@ -46,7 +46,6 @@ class ExpectedModel:
 
     @classmethod
     def read(cls, repository: Path, model: str) -> ExpectedModel:
-        """Read it from a model repository."""
         folder = find_model(repository, model)
         weights = folder / VERSION
         ours = (weights / CARD_FILE).exists()
@@ -75,12 +74,10 @@ class ModelCheck:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong with it."""
         return self.error is None
 
     @property
     def state(self) -> State:
-        """What was found, in a word."""
         if self.ok:
             return "unjudged" if self.latency is None else "right"
         if self.wrong:
@@ -104,7 +101,6 @@ class ServiceCheck:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong with it."""
         return self.error is None and all(model.ok for model in self.models)
 
 
@@ -140,7 +136,6 @@ def check_service(
 
 
 def _diagnosed(endpoint: Endpoint, error: KitError, timeout: float) -> KitError:
-    """Return the cause of a failed first call."""
     if isinstance(error, ClientError):
         return error
     known = why_unreachable(endpoint, timeout=timeout)

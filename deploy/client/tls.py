@@ -43,7 +43,6 @@ class Certificate:
 
     @classmethod
     def of(cls, found: x509.Certificate) -> Certificate:
-        """Read a parsed certificate."""
         common = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         names = _extension(found, x509.SubjectAlternativeName) or ()
         return cls(
@@ -64,7 +63,6 @@ class Certificate:
 
 
 def day(time: datetime) -> str:
-    """Return ``time`` as messages have it."""
     return f"{time:%Y-%m-%d %H:%M} UTC"
 
 
@@ -113,7 +111,6 @@ def read_pair(cert: Path, key: Path, *, role: Role) -> Certificate:
 
 
 def check_server_files(tls: Tls) -> Certificate:
-    """Check the TLS files of a server, and return what its certificate says."""
     certificate = check_pair(tls.cert, tls.key, role="server")
     refused = _why_grpc_refuses(tls, certificate.host)
     if refused is not None:
@@ -126,7 +123,6 @@ def check_server_files(tls: Tls) -> Certificate:
 
 
 def check_authorities(path: Path, option: str) -> None:
-    """Check a file of certificates to trust, which ``option`` named."""
     _certificates(path, "authority", option)
 
 

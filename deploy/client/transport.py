@@ -77,7 +77,6 @@ class TritonTransport:
         self._client: Any = None
 
     def describe(self, model: str) -> ServedModel:
-        """Return what the server says about a model."""
         try:
             metadata = self.metadata(model)
         except RequestError as error:
@@ -97,7 +96,6 @@ class TritonTransport:
             raise no_triton(self._endpoint) from error
 
     def metadata(self, model: str) -> Any:
-        """Return the model's metadata as JSON."""
         return self._ask("get_model_metadata", model)
 
     def configuration(self, model: str) -> Any:
@@ -118,7 +116,6 @@ class TritonTransport:
         return {m["name"]: (m.get("state", ""), m.get("reason", "")) for m in models}
 
     def server_ready(self) -> bool:
-        """Return whether the server says it is live and ready."""
         return bool(self._call("is_server_live") and self._call("is_server_ready"))
 
     def server_name(self) -> str:
@@ -126,7 +123,6 @@ class TritonTransport:
         return str(self._ask("get_server_metadata").get("name"))
 
     def model_ready(self, model: str) -> bool:
-        """Return whether the server says the model is ready."""
         return bool(self._call("is_model_ready", model))
 
     def infer(self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
@@ -155,7 +151,6 @@ class TritonTransport:
         return arrays
 
     def close(self) -> None:
-        """Close the connection."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
@@ -249,7 +244,6 @@ def _optional(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> frozens
 
 
 def _proxy_in_the_way(url: str, status: str) -> KitError:
-    """Return the error for a gRPC call that was answered by an HTTP status."""
     cause = f"{url}: a proxy answers with HTTP status {status} and does not forward gRPC"
     if status in ("502", "503", "504"):
         return ServerAwayError(cause, "check the server behind the proxy")
@@ -259,7 +253,6 @@ def _proxy_in_the_way(url: str, status: str) -> KitError:
 
 
 def no_triton(endpoint: Endpoint) -> NoTritonError:
-    """Return the error for a server that is not Triton."""
     if endpoint.protocol == "http":
         cause = f"{endpoint.url} answers, but is not Triton's HTTP port"
         remedy = "check the port in --url: Triton's are 8000 (HTTP), 8001 (gRPC), 8002 (metrics)"
@@ -276,7 +269,6 @@ def triton_reason(message: str) -> str:
 
 
 def _undecodable(output: str, error: Exception) -> str:
-    """Return what is wrong with an output that tritonclient cannot decode."""
     # Triton 24.10's Python backend sends the shape of a numpy 2 array, and no values.
     empty = re.search(r"array of size 0 into shape \(([\d, ]+)\)", str(error))
     if empty is None:

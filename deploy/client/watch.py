@@ -158,7 +158,6 @@ class Watch(Collector):
         self._fault: BaseException | None = None
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics, for prometheus_client."""
         yield from metrics(dict(self._seen))
 
     def stop(self) -> None:

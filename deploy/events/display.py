@@ -75,7 +75,6 @@ def write_display(labels: Labels, path: Path, model: ServedModel) -> None:
 
 
 def draw(labels: Labels, model: ServedModel) -> Figure:
-    """Return the figure of an event, its hits labelled by ``model``."""
     # Not pyplot: no global state, no screen, and figures are freed when dropped.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -44,7 +44,6 @@ class EventTensors:
 
     @property
     def hits(self) -> int:
-        """The number of hits."""
         return len(self.tensors[HIT_ID])
 
 
@@ -114,7 +113,6 @@ class EventFile:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def __len__(self) -> int:

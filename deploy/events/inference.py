@@ -59,11 +59,8 @@ def infer(
 ) -> Iterator[Answer | Failure]:
     """Send events; yield an answer or a failure for each, in their order.
 
-    Failures among ``events`` pass through. At most ``2 * concurrency`` events are in memory.
-
-    Raises:
-        ServerLostError: The server stayed away for the whole patience of two events in
-            a row. Answers that came before have been yielded.
+    Failures among ``events`` pass through. At most ``2 * concurrency`` events are in memory. If the
+    server stays away for the patience of two events in a row, ServerLostError ends it.
     """
     stopped = threading.Event() if stop is None else stop
     work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()

@@ -108,7 +108,6 @@ class ResultsWriter:
         self._events += 1
 
     def fail(self, failure: Failure) -> None:
-        """Append an event without an answer."""
         source = self._source(failure.source)
         reason = np.array([failure.reason], dtype=object)
         columns = {"source_file": source, "reason": reason}

@@ -44,16 +44,13 @@ class Tally:
 
     @property
     def done(self) -> int:
-        """Events answered or failed."""
         return len(self.latencies) + len(self.failures)
 
     @property
     def ok(self) -> bool:
-        """Whether every event was answered."""
         return self.ended is None and not self.failures
 
     def count(self, answer: Answer) -> None:
-        """Add an answered event."""
         labels = answer.labels
         self.latencies.append(answer.latency_s)
         self.retries += answer.retries
@@ -64,7 +61,6 @@ class Tally:
         self.label_hits = [a + int(b) for a, b in zip(before, counts[: len(before)], strict=True)]
 
     def report(self, model: ServedModel, url: str, files: Sequence[Path]) -> dict[str, Any]:
-        """Return the run as a JSON document."""
         answered = len(self.latencies)
         latency = np.percentile(self.latencies, (50, 99)) if answered else None
         p50, p99 = (None, None) if latency is None else (round(1e3 * float(s), 2) for s in latency)

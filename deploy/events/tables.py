@@ -73,11 +73,9 @@ class Table:
     renamed: Mapping[str, str] = field(default_factory=dict)
 
     def own(self, name: str) -> str:
-        """Return the file's name of a column."""
         return self.renamed.get(name, name)
 
     def column(self, name: str) -> Column:
-        """Return a column."""
         name = self.own(name)
         if name not in self.columns:
             present = ", ".join(sorted(self.columns)) or "no column"
