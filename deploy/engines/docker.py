@@ -18,8 +18,6 @@ import psutil
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
-from docker.types import DeviceRequest, Healthcheck, Ulimit
-from docker.types import Mount as DockerMount
 
 from deploy.artefacts.base_image import base_name
 from deploy.artefacts.cosign import verify_image
@@ -27,11 +25,17 @@ from deploy.artefacts.docker_client import connect, first_line, storage_folder
 from deploy.artefacts.keys import PublicKey
 from deploy.artefacts.reference import parse_reference
 from deploy.artefacts.request import image_name
-from deploy.deployment.deployment import Deployment, Ports
-from deploy.deployment.plan import ContainerPlan, LaunchPlan, mount_field
-from deploy.deployment.state import DeploymentFolder, DeploymentState, endpoint
+from deploy.deployment.deployment import Ports
+from deploy.deployment.plan import LaunchPlan
+from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.engines.base import ROOM
 from deploy.engines.container import ContainerEngine, ImageInUse, Inside, has_state, image_in_use
+from deploy.engines.docker_container import (
+    DEPLOYMENT_LABEL,
+    STATE_LABEL,
+    create_options,
+    run_command,
+)
 from deploy.engines.leftovers import FIX, LEFTOVERS
 from deploy.engines.server import Note, Server, await_server, server_below
 from deploy.host.console import Say
@@ -49,11 +53,6 @@ _CAP_SYS_RESOURCE = 24  # capabilities(7)
 _SOCKET = Path("/var/run/docker.sock")
 _LAST_WORDS_S = 2.0
 _ENDED = ("exited", "created", "dead")
-# The deployment's name, and its folder.
-DEPLOYMENT_LABEL, STATE_LABEL = "org.numlkit.deployment", "org.numlkit.state"
-_SPARE_BYTES = 64 * 2**20
-_SECOND_NS = 10**9
-_HEALTH_S, _HEALTH_RETRIES = {"interval": 15, "timeout": 10, "start_period": 60}, 3
 
 
 class ContainerServer(Server):
@@ -198,101 +197,6 @@ def may_raise_limits() -> bool:
             if line.startswith("CapBnd:"):
                 return bool(int(line.split()[1], 16) >> _CAP_SYS_RESOURCE & 1)
     return False
-
-
-def container_labels(plan: LaunchPlan) -> dict[str, str]:
-    """Return the labels by which a container is known to be a deployment's."""
-    return {DEPLOYMENT_LABEL: plan.deployment.name, STATE_LABEL: str(plan.log.parent)}
-
-
-def scratch_options(container: ContainerPlan) -> str:
-    """Return how /tmp is mounted: what a server may write to, emptied with the container."""
-    if not container.extracted_bytes:
-        return "mode=1777"
-    # Libraries of an environment that is extracted there are loaded from there.
-    return f"exec,mode=1777,size={container.extracted_bytes + _SPARE_BYTES}"
-
-
-def create_options(plan: LaunchPlan) -> dict[str, Any]:
-    container, deployment = plan.contained, plan.deployment
-    options: dict[str, Any] = {
-        "image": container.image,
-        "name": container.name,
-        "entrypoint": [plan.arguments[0]],
-        "command": list(plan.arguments[1:]),
-        "environment": plan.variables,
-        "labels": container_labels(plan),
-        "mounts": [
-            DockerMount(str(m.target), str(m.source), type="bind", read_only=not m.writable)
-            for m in container.mounts
-        ],
-        "ports": {
-            f"{CONTAINER_PORTS[use]}/tcp": (_published_at(deployment, use), port)
-            for use, port in plan.ports.model_dump().items()
-        },
-        "shm_size": deployment.container_shm_bytes,
-        "ulimits": [Ulimit(name=name, soft=value, hard=value) for name, value in container.limits],
-        "read_only": True,
-        "tmpfs": {"/tmp": scratch_options(container)},
-        "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges"],
-        "restart_policy": {"Name": "unless-stopped" if deployment.heal else "no"},
-    }
-    if container.user is not None:
-        options["user"] = container.user
-    if deployment.cpus is not None:
-        options["nano_cpus"] = deployment.cpus * _SECOND_NS
-    if deployment.memory is not None:
-        options["mem_limit"] = int(deployment.memory)
-        # As much again of swap would otherwise be allowed.
-        options["memswap_limit"] = int(deployment.memory)
-    if container.gpus:
-        # By the NVIDIA container toolkit, which puts the driver's libraries there, too.
-        options["device_requests"] = [
-            DeviceRequest(device_ids=list(container.gpus), capabilities=[["gpu"]])
-        ]
-    if container.health:
-        times = {name: seconds * _SECOND_NS for name, seconds in _HEALTH_S.items()}
-        test = ["CMD", *container.health]
-        options["healthcheck"] = Healthcheck(test=test, retries=_HEALTH_RETRIES, **times)
-    return options
-
-
-def run_command(plan: LaunchPlan) -> tuple[str, ...]:
-    """Return the ``docker run`` command that starts the same container, word by word."""
-    container, deployment = plan.contained, plan.deployment
-    words = ["docker", "run", "--detach", f"--name={container.name}"]
-    words += [f"--label={name}={value}" for name, value in container_labels(plan).items()]
-    if container.user is not None:
-        words.append(f"--user={container.user}")
-    words += ["--read-only", f"--tmpfs=/tmp:{scratch_options(container)}"]
-    words += ["--cap-drop=ALL", "--security-opt=no-new-privileges"]
-    words += [f"--ulimit={name}={value}" for name, value in container.limits]
-    words.append(f"--shm-size={deployment.container_shm_bytes}")
-    if deployment.cpus is not None:
-        words.append(f"--cpus={deployment.cpus}")
-    if deployment.memory is not None:
-        words += [f"--memory={int(deployment.memory)}", f"--memory-swap={int(deployment.memory)}"]
-    words.append(f"--restart={'unless-stopped' if deployment.heal else 'no'}")
-    words += [
-        f"--publish={endpoint(_published_at(deployment, use), port)}:{CONTAINER_PORTS[use]}"
-        for use, port in plan.ports.model_dump().items()
-    ]
-    words += [f"--mount={mount_field(m, 'target', 'readonly')}" for m in container.mounts]
-    if container.gpus:
-        # The quotes are the program's own: without them a comma ends the field.
-        words.append(f'--gpus="device={",".join(container.gpus)}"')
-    words += [f"--env={name}={value}" for name, value in plan.variables.items()]
-    if container.health:
-        words.append(f"--health-cmd={shlex.join(container.health)}")
-        words += [f"--health-{n.replace('_', '-')}={seconds}s" for n, seconds in _HEALTH_S.items()]
-        words.append(f"--health-retries={_HEALTH_RETRIES}")
-    words += [f"--entrypoint={plan.arguments[0]}", container.image, *plan.arguments[1:]]
-    return tuple(words)
-
-
-def _published_at(deployment: Deployment, use: str) -> str:
-    return deployment.listen if use == "grpc" else deployment.http_listen
 
 
 class DockerEngine(ContainerEngine):

@@ -13,7 +13,8 @@ import pytest
 from deploy.artefacts.image import BuiltImage
 from deploy.deployment.deployment import Deployment
 from deploy.deployment.ports import choose_ports
-from deploy.engines.docker import DockerEngine, create_options
+from deploy.engines.docker import DockerEngine
+from deploy.engines.docker_container import create_options
 from deploy.engines.resolved import Resolved
 from deploy.host.paths import CHECKOUT
 from tests.containers.conftest import Server

@@ -22,7 +22,8 @@ from deploy.engines.apptainer import (
     instance_files,
     stop_unused,
 )
-from deploy.engines.docker import DEPLOYMENT_LABEL, STATE_LABEL, DockerEngine, remove_ended
+from deploy.engines.docker import DockerEngine, remove_ended
+from deploy.engines.docker_container import DEPLOYMENT_LABEL, STATE_LABEL
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import KitError
 from deploy.host.finding import Finding

@@ -19,7 +19,8 @@ from deploy.deployment.plan import LaunchPlan
 from deploy.engines import resolved
 from deploy.engines.apptainer import ApptainerEngine, instance_command
 from deploy.engines.container import ContainerEngine, ImageInUse, Inside, image_in_use
-from deploy.engines.docker import DockerEngine, create_options, run_command
+from deploy.engines.docker import DockerEngine
+from deploy.engines.docker_container import create_options, run_command
 from deploy.engines.resolved import Resolved
 from deploy.environment.serving import serving_digest
 from deploy.host.errors import DeploymentError, EnvironmentSetupError, KitError, LaunchError
