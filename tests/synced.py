@@ -25,7 +25,7 @@ from google.protobuf import text_format
 
 from deploy.environment.agent import agent_folder
 from deploy.environment.environment import Environment, plan_environment
-from deploy.host.paths import MODEL_REPOSITORY, cache_folder
+from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.command import server_arguments, server_environment
 from deploy.triton.config import LaunchSettings
 from deploy.triton.distribution import TritonDistribution, ensure_distribution
@@ -82,9 +82,7 @@ def make_house(folder: Path) -> House:
 
     environment = plan_environment("serving").make(say)
     release = find_release("24.10")
-    distribution = ensure_distribution(
-        cache_folder(), release, environment.interpreter.short_version, say
-    )
+    distribution = ensure_distribution(release, environment.interpreter.short_version, say)
     versions = {number: folder / f"version-{number}" for number in (1, 2)}
     for number, place in versions.items():
         for model in MODELS:

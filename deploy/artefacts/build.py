@@ -159,7 +159,7 @@ class _Build:
             check_libc(environment, request.triton)
         with step("Triton", cache_folder()) as say:
             python = environment.lock.python
-            distribution = ensure_distribution(cache_folder(), request.triton, python, say)
+            distribution = ensure_distribution(request.triton, python, say)
         if "env" in request.targets:
             self._pack(distribution)
         if self._workplace.route is not None:

@@ -25,11 +25,10 @@ from deploy.artefacts.keys import PublicKey
 from deploy.artefacts.request import sif_name
 from deploy.artefacts.sif_signature import verify_sif
 from deploy.artefacts.tools import APPTAINER_OLDEST, install_hint, version_in
-from deploy.deployment.deployment import Ports
 from deploy.deployment.plan import LaunchPlan, Mount, mount_field
 from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.engines.base import MORE_SHARED_MEMORY, ROOM
-from deploy.engines.container import ContainerEngine, ImageInUse, Inside, has_state, image_in_use
+from deploy.engines.container import ContainerEngine, ImageInUse, has_state, image_in_use
 from deploy.engines.leftovers import FIX, LEFTOVERS, SHARED_MEMORY
 from deploy.engines.server import (
     Note,
@@ -294,10 +293,6 @@ class ApptainerEngine(ContainerEngine):
         places = [folder / sif_name(deployment.triton, flavour) for flavour in flavours]
         build = f"numlkit build --target sif --flavour {flavours[0]}"
         return next((sif for sif in places if sif.is_file()), places[0]), build
-
-    def inside(self, ports: Ports) -> Inside:
-        """Return how a launch looks from inside the instance: the network is the host's."""
-        return Inside(self.deployment.listen, self.deployment.http_listen, ports)
 
     def require_room(self, extracted: int) -> None:
         """Check the disk: the instance's /tmp is in the deployment's folder."""

@@ -25,11 +25,17 @@ from deploy.environment.serving import serving_digest
 from deploy.host.console import Say
 from deploy.host.errors import DeploymentError, KitError, LaunchError
 from deploy.host.finding import Finding, Level, ok, wrong
-from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE, cache_folder
+from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE
 from deploy.host.room import Room
-from deploy.triton.command import TRITON_ROOT, server_arguments, thread_settings
-from deploy.triton.distribution import TritonDistribution, distribution_folder, ensure_distribution
-from deploy.triton.site import View, mounted
+from deploy.triton.command import (
+    CONTAINER_LISTEN,
+    CONTAINER_PORTS,
+    TRITON_ROOT,
+    server_arguments,
+    thread_settings,
+)
+from deploy.triton.distribution import TritonDistribution, ensure_distribution
+from deploy.triton.site import places_in_container
 from deploy.triton.stub import stub_of_wheel
 
 # Where the kit's image has its environment and its models; a launch mounts its own over them.
@@ -62,22 +68,6 @@ class ImageInUse:
         """Whether it is known to serve with other code than this checkout's."""
         served = self.labels.get(SERVING_LABEL)
         return served is not None and served != serving_digest(ENVIRONMENT_SOURCE)
-
-
-@dataclass(frozen=True)
-class Inside:
-    """How a launch looks from inside the container.
-
-    Attributes:
-        user: ``uid:gid`` of its processes; None: the image's own user, or the calling one.
-        limits: Limits of resources that are not the host's usual ones.
-    """
-
-    listen: str
-    http_listen: str
-    ports: Ports
-    user: str | None = None
-    limits: tuple[tuple[str, int], ...] = ()
 
 
 def image_in_use(
@@ -137,6 +127,16 @@ class ContainerEngine(Engine):
         """Return the name of the image that a launch starts, once its signature was checked."""
 
     @property
+    def user(self) -> str | None:
+        """``uid:gid`` of a container's processes; None: the image's own, or the calling user."""
+        return None
+
+    @property
+    def limits(self) -> tuple[tuple[str, int], ...]:
+        """A container's limits of resources that are not the host's usual ones."""
+        return ()
+
+    @property
     @abstractmethod
     def image(self) -> ImageInUse:
         """The image that a launch starts.
@@ -144,10 +144,6 @@ class ContainerEngine(Engine):
         Raises:
             LaunchError: If it is not here; with the command that makes it.
         """
-
-    @abstractmethod
-    def inside(self, ports: Ports) -> Inside:
-        """Return how a launch with these ports looks from inside the container."""
 
     def artefact(self) -> str:
         runtime = self.image.digest
@@ -165,7 +161,7 @@ class ContainerEngine(Engine):
             say(f"warning: {self.image.name} {differs}; numlkit build makes a new image")
         if resolved.uses_archive:
             assert resolved.packed.python is not None
-            ensure_distribution(cache_folder(), resolved.release, resolved.packed.python, say)
+            ensure_distribution(resolved.release, resolved.packed.python, say)
             say(f"packed environment: {resolved.packed.path}")
 
     @cached_property
@@ -179,7 +175,7 @@ class ContainerEngine(Engine):
             stub=None,
             server_python=python,
             in_container=True,
-            view=self._view,
+            places=self._places,
         )
         if resolved.deployment.env == "packed":
             server_python = resolved.release.image_python
@@ -189,31 +185,35 @@ class ContainerEngine(Engine):
         given = resolved.packed
         assert given.python is not None
         assert given.digest is not None
-        root = distribution_folder(cache_folder(), resolved.release, given.python)
-        stub = stub_of_wheel(TritonDistribution(root, given.python), given.libpython)
+        distribution = TritonDistribution.in_cache(resolved.release, given.python)
+        stub = stub_of_wheel(distribution, given.libpython)
         return replace(runtime, digest=given.digest, python=given.python, stub=stub)
 
     @cached_property
-    def _view(self) -> View:
-        return mounted(self.resolved.named_environments)
+    def _places(self) -> dict[Path, Path]:
+        return places_in_container(self.resolved.named_environments)
 
     def process(
         self, folder: DeploymentFolder, ports: Ports, identity: str, prefix: str
     ) -> tuple[tuple[str, ...], dict[str, str], ContainerPlan]:
-        resolved, deployment, inside = self.resolved, self.deployment, self.inside(ports)
+        resolved, deployment = self.resolved, self.deployment
+        listen, http_listen, own_ports = deployment.listen, deployment.http_listen, ports
+        if self.own_address:
+            listen = http_listen = CONTAINER_LISTEN
+            own_ports = Ports(**CONTAINER_PORTS)
         tls, tls_mounts = tls_in_container(deployment.tls)
         mounts = [Mount(source=folder.repository, target=IMAGE_MODELS), *tls_mounts]
         if resolved.uses_archive:
             mounts.append(Mount(source=resolved.archive.resolve(), target=ARCHIVE_PLACE))
-        mounts += [Mount(source=path, target=place) for path, place in self._view.places or ()]
+        mounts += [Mount(source=path, target=place) for path, place in self._places.items()]
         arguments = server_arguments(
             distribution=TritonDistribution(root=TRITON_ROOT, stub_python=""),
             repository=IMAGE_MODELS,
-            listen=inside.listen,
-            ports=inside.ports,
+            listen=listen,
+            ports=own_ports,
             shm_prefix=prefix,
             identity=identity,
-            http_listen=inside.http_listen,
+            http_listen=http_listen,
             tls=tls,
             complete=resolved.complete,
         )
@@ -221,9 +221,9 @@ class ContainerEngine(Engine):
         container = ContainerPlan(
             image=self.image.name,
             name=prefix.rstrip("-"),
-            user=inside.user,
+            user=self.user,
             mounts=tuple(mounts),
-            limits=inside.limits,
+            limits=self.limits,
             # A stock image has no health command.
             health=IMAGE_HEALTH if deployment.env == "unpacked" else (),
             gpus=resolved.devices.uuids,

@@ -25,11 +25,10 @@ from deploy.artefacts.docker_client import connect, first_line, storage_folder
 from deploy.artefacts.keys import PublicKey
 from deploy.artefacts.reference import parse_reference
 from deploy.artefacts.request import image_name
-from deploy.deployment.deployment import Ports
 from deploy.deployment.plan import LaunchPlan
 from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.engines.base import ROOM
-from deploy.engines.container import ContainerEngine, ImageInUse, Inside, has_state, image_in_use
+from deploy.engines.container import ContainerEngine, ImageInUse, has_state, image_in_use
 from deploy.engines.docker_container import (
     DEPLOYMENT_LABEL,
     STATE_LABEL,
@@ -44,7 +43,7 @@ from deploy.host.failure_rows import INSTALL_TOOLKIT
 from deploy.host.failures import diagnose
 from deploy.host.finding import Finding, Level, ok, wrong
 from deploy.host.room import Room, size
-from deploy.triton.command import CONTAINER_LISTEN, CONTAINER_PORTS, EXIT_TIMEOUT_S
+from deploy.triton.command import EXIT_TIMEOUT_S
 
 IMAGE_USER = 1000  # in group 0: containers/Dockerfile
 # Stubs lock memory and have deep stacks: what NVIDIA advises for Triton in a container.
@@ -248,19 +247,17 @@ class DockerEngine(ContainerEngine):
         cause = f"{image.name} comes from no registry, where images have their signatures"
         raise SignatureError(cause, f"{publish}, then --image HOST/REPOSITORY:TAG")
 
-    def inside(self, ports: Ports) -> Inside:
-        """Return how a launch looks from inside the container, which has a network of its own."""
+    @property
+    def user(self) -> str | None:
+        if os.getuid():
+            return f"{os.getuid()}:{os.getgid()}"
+        # A stock image's own is root.
+        return f"{IMAGE_USER}:0" if self.deployment.env == "packed" else None
+
+    @property
+    def limits(self) -> tuple[tuple[str, int], ...]:
         limits = (("stack", _STACK_BYTES),)
-        user = f"{os.getuid()}:{os.getgid()}" if os.getuid() else None
-        if user is None and self.deployment.env == "packed":
-            user = f"{IMAGE_USER}:0"  # a stock image's own is root
-        return Inside(
-            listen=CONTAINER_LISTEN,
-            http_listen=CONTAINER_LISTEN,
-            ports=Ports(**CONTAINER_PORTS),
-            user=user,
-            limits=(("memlock", -1), *limits) if may_raise_limits() else limits,
-        )
+        return (("memlock", -1), *limits) if may_raise_limits() else limits
 
     def prepare(self, say: Say) -> None:
         """Check also that the server in the container may read what it needs."""

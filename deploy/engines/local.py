@@ -43,7 +43,6 @@ from deploy.triton.command import (
 from deploy.triton.distribution import (
     TritonDistribution,
     check_libc,
-    distribution_folder,
     ensure_distribution,
 )
 
@@ -119,8 +118,7 @@ class LocalEngine(Engine):
     @property
     def distribution(self) -> TritonDistribution:
         python = self.environment_here.lock.python
-        root = distribution_folder(cache_folder(), self.resolved.release, python)
-        return TritonDistribution(root=root, stub_python=python)
+        return TritonDistribution.in_cache(self.resolved.release, python)
 
     @property
     def runtime(self) -> Runtime:
@@ -191,7 +189,7 @@ class LocalEngine(Engine):
         environment, resolved = self.environment_here, self.resolved
         if resolved.uses_kits and not environment.is_made:
             ensure_private_python(environment.interpreter, say)
-        ensure_distribution(cache_folder(), resolved.release, environment.lock.python, say)
+        ensure_distribution(resolved.release, environment.lock.python, say)
 
     def require_room(self, extracted: int) -> None:
         """Check the disk that /tmp is on."""

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.engines.resolved import Resolved
 from deploy.environment.given import check_usable
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError, RepositoryError
-from deploy.host.paths import cache_folder
 from deploy.triton.command import require_plain
 from deploy.triton.config import ENSEMBLE, ModelConfig, skipped_warmups, uses_stubs
-from deploy.triton.distribution import TritonDistribution, distribution_folder, ensure_distribution
+from deploy.triton.distribution import TritonDistribution, ensure_distribution
 from deploy.triton.golden import read_golden
 from deploy.triton.model_config import model_config_pb2
-from deploy.triton.site import ENVIRONMENT_PARAMETER, THE_HOST, SiteModel, View
+from deploy.triton.site import ENVIRONMENT_PARAMETER, SiteModel
 from deploy.triton.stage import StagedModel
 from deploy.triton.stub import StubFiles, python_of_stub, stub_of_wheel
 
@@ -33,7 +33,7 @@ class Runtime:
         stub: The stub that its models need beside them; None: the server's own fits.
         server_python: ``X.Y`` of the Python that the server's own stub is built for.
         in_container: Whether the server runs in a container.
-        view: What it sees of the environments that a site's models name.
+        places: Where a container sees the environments that a site's models name.
         backends: The backends that it has; None if that is not known before it runs.
     """
 
@@ -43,7 +43,7 @@ class Runtime:
     stub: StubFiles | None
     server_python: str
     in_container: bool
-    view: View = THE_HOST
+    places: Mapping[Path, Path] = field(default_factory=dict)
     backends: frozenset[str] | None = None
 
 
@@ -89,7 +89,7 @@ def check_site(resolved: Resolved, runtime: Runtime, say: Say) -> None:
                 cause = f"model {model.name}: {stub}, {what} has Python {python}"
                 raise EnvironmentSetupError(cause, remedy)
         elif given is not None and python != runtime.server_python:
-            ensure_distribution(cache_folder(), release, python, say)
+            ensure_distribution(release, python, say)
 
 
 def stage_site_model(resolved: Resolved, model: SiteModel, runtime: Runtime) -> StagedModel:
@@ -110,7 +110,7 @@ def _config(model: SiteModel, runtime: Runtime) -> ModelConfig:
     if uses_stubs(config):
         place = runtime.environment
         if model.environment is not None:
-            place = runtime.view.of(model.environment)
+            place = runtime.places.get(model.environment, model.environment)
         config.parameters[ENVIRONMENT_PARAMETER].string_value = str(place)
     return config
 
@@ -127,5 +127,6 @@ def _stub(resolved: Resolved, model: SiteModel, runtime: Runtime) -> StubFiles |
         return StubFiles(model.stub, (given.libpython,) if given.libpython is not None else ())
     if given.python is None or given.python == runtime.server_python:
         return None
-    root = distribution_folder(cache_folder(), resolved.release, given.python)
-    return stub_of_wheel(TritonDistribution(root, given.python), given.libpython)
+    return stub_of_wheel(
+        TritonDistribution.in_cache(resolved.release, given.python), given.libpython
+    )

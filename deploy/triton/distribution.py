@@ -17,6 +17,7 @@ from pathlib import Path
 from deploy.host.console import Say
 from deploy.host.errors import TritonSetupError
 from deploy.host.files import built_folder, locked, sha256_of
+from deploy.host.paths import cache_folder
 from deploy.host.pip import run_pip
 from deploy.triton.release import TritonRelease
 
@@ -37,6 +38,12 @@ class TritonDistribution:
     root: Path
     stub_python: str
 
+    @classmethod
+    def in_cache(cls, release: TritonRelease, python: str) -> TritonDistribution:
+        """Return the one with stubs for ``python``, unpacked or not yet."""
+        name = f"{release.server}-py{python}-{release.wheel.sha256[:12]}"
+        return cls(root=cache_folder() / "triton" / name, stub_python=python)
+
     @property
     def executable(self) -> Path:
         return self.root / "bin" / "tritonserver"
@@ -54,26 +61,17 @@ class TritonDistribution:
         return self.root / "lib"
 
 
-def distribution_folder(cache: Path, release: TritonRelease, python: str) -> Path:
-    """Return where the distribution for stubs of ``python`` lives in ``cache``."""
-    return cache / "triton" / f"{release.server}-py{python}-{release.wheel.sha256[:12]}"
-
-
-def ensure_distribution(
-    cache: Path, release: TritonRelease, python: str, say: Say
-) -> TritonDistribution:
+def ensure_distribution(release: TritonRelease, python: str, say: Say) -> TritonDistribution:
     """Return the distribution, unpacked into the cache if it is not there yet."""
-    target = distribution_folder(cache, release, python)
-    found = TritonDistribution(root=target, stub_python=python)
+    found = TritonDistribution.in_cache(release, python)
     if found.executable.exists():
         return found
-    with locked(target.with_name(f"{target.name}.lock")):
+    with locked(found.root.with_name(f"{found.root.name}.lock")):
         if not found.executable.exists():
-            cache.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=cache) as scratch:
+            with tempfile.TemporaryDirectory(dir=found.root.parent) as scratch:
                 wheel = _download(release, Path(scratch), say)
                 say("unpacking tritonserver")
-                with built_folder(target) as folder:
+                with built_folder(found.root) as folder:
                     _unpack(wheel, folder, python)
     return found
 

@@ -124,37 +124,8 @@ def _entries(folder: Path) -> list[Path]:
         raise RepositoryError(f"{folder}: {error.strerror}") from None
 
 
-@dataclass(frozen=True)
-class View:
-    """How a server sees files of the host.
-
-    Attributes:
-        places: Files and folders of the host, and where the server sees each; None: it sees
-            the host itself.
-    """
-
-    places: tuple[tuple[Path, Path], ...] | None = None
-
-    def of(self, path: Path) -> Path:
-        """Return where the server sees ``path``, which is free of links.
-
-        Raises:
-            KeyError: If it does not see it.
-        """
-        if self.places is None:
-            return path
-        around = [(host, place) for host, place in self.places if path.is_relative_to(host)]
-        if not around:
-            raise KeyError(str(path))
-        host, place = max(around, key=lambda pair: len(pair[0].parts))
-        return place / path.relative_to(host)
-
-
-THE_HOST = View()
-
-
-def mounted(environments: Iterable[Path]) -> View:
-    """Return what a container sees of a site's execution environments, packed or folders.
+def places_in_container(environments: Iterable[Path]) -> dict[Path, Path]:
+    """Return where a container sees each of a site's execution environments, packed or folders.
 
     Triton's Python backend puts their paths into a shell command, so each gets a place with a
     plain name.
@@ -164,4 +135,4 @@ def mounted(environments: Iterable[Path]) -> View:
         if not str(path).isprintable():
             raise RepositoryError(f"{str(path)!r}: a path with a line break cannot be mounted")
         places[path] = ENVIRONMENTS / f"{number}-{_NOT_PLAIN.sub('_', path.name)}"
-    return View(tuple(places.items()))
+    return places

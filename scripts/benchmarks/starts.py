@@ -18,7 +18,7 @@ from deploy.deployment.deployment import DEFAULT_MODELS, Ports
 from deploy.deployment.gpus import ON_CPU
 from deploy.host.console import Console
 from deploy.host.errors import LaunchError
-from deploy.host.paths import MODEL_REPOSITORY, cache_folder
+from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.command import server_arguments, server_environment
 from deploy.triton.distribution import ensure_distribution
 from deploy.triton.golden import read_golden
@@ -75,7 +75,7 @@ def from_wired(repository: Path) -> Start:
     """Return what starts a container-free Triton on a repository with the packed environment."""
     release = find_release("24.10")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    distribution = ensure_distribution(cache_folder(), release, python, lambda _text: None)
+    distribution = ensure_distribution(release, python, lambda _text: None)
 
     def start(ports: Ports, stack: ExitStack) -> Callable[[], bool]:
         command = server_arguments(

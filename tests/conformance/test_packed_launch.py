@@ -57,7 +57,7 @@ def stock_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     client, tag = connect(), f"numlkit-test/stock:{secrets.token_hex(4)}"
     name = base_name("slim", RELEASE.release)
     base = ensure_base(client, name=name, digest=None, cache=cache_folder(), say=quiet)
-    distribution = ensure_distribution(cache_folder(), RELEASE, RELEASE.image_python, quiet)
+    distribution = ensure_distribution(RELEASE, RELEASE.image_python, quiet)
     folder = tmp_path_factory.mktemp("stock")
     triton_layer(distribution, folder / "triton.tar", base="slim", say=quiet)
     python_layer(folder / "python.tar")

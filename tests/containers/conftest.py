@@ -96,9 +96,7 @@ def context(ingredients: Ingredients, tmp_path_factory: pytest.TempPathFactory) 
     make_context(
         folder,
         environment=ingredients.environment,
-        distribution=ensure_distribution(
-            cache_folder(), RELEASE, ingredients.environment.lock.python, say
-        ),
+        distribution=ensure_distribution(RELEASE, ingredients.environment.lock.python, say),
         base="slim",
         say=say,
     )

@@ -227,7 +227,7 @@ def test_an_ordinary_user_runs_it_anywhere_read_only(archive: Path, tmp_path: Pa
 
 @contextmanager
 def triton(repository: Path, folder: Path) -> Iterator[Probe]:
-    distribution = ensure_distribution(cache_folder(), find_release("24.10"), "3.11", say)
+    distribution = ensure_distribution(find_release("24.10"), "3.11", say)
     ports = free_ports()
     command = server_arguments(
         distribution=distribution, repository=repository, listen="127.0.0.1", ports=ports,
@@ -248,7 +248,7 @@ def triton(repository: Path, folder: Path) -> Iterator[Probe]:
 def test_a_real_triton_serves_all_models_from_the_archive(
     archive: Path, prefix: Environment, tmp_path: Path
 ) -> None:
-    distribution = ensure_distribution(cache_folder(), find_release("24.10"), "3.11", say)
+    distribution = ensure_distribution(find_release("24.10"), "3.11", say)
     repository = tmp_path / "models"
     wire(repository, archive, prefix, distribution)
     with triton(repository, tmp_path) as probe:

@@ -17,7 +17,6 @@ from deploy.artefacts.base_image import BaseImage
 from deploy.artefacts.context import triton_layer
 from deploy.artefacts.image import BuiltImage
 from deploy.host.errors import BuildError
-from deploy.host.paths import cache_folder
 from deploy.triton.distribution import ensure_distribution
 from tests.containers.conftest import RELEASE, ImageBuilder, say
 
@@ -124,8 +123,8 @@ def test_on_nvidia_s_layout_the_stub_for_its_python_is_added(
     A stand-in has the layout of its image: the same server with the stub for Python 3.10,
     in the same folders, on a small Debian instead of Ubuntu with CUDA.
     """
-    nvidias = ensure_distribution(cache_folder(), RELEASE, "3.10", say)
-    ours = ensure_distribution(cache_folder(), RELEASE, "3.11", say)
+    nvidias = ensure_distribution(RELEASE, "3.10", say)
+    ours = ensure_distribution(RELEASE, "3.11", say)
     triton_layer(nvidias, tmp_path / "triton.tar", base="slim", say=say)
     recipe = f"FROM {build_from.ingredients.base.reference}\nADD triton.tar /\n"
     (tmp_path / "Dockerfile").write_text(recipe)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,14 @@ from deploy.deployment.deployment import Deployment, Ports
 from deploy.deployment.plan import LaunchPlan
 from deploy.engines import resolved
 from deploy.engines.apptainer import ApptainerEngine, instance_command
-from deploy.engines.container import ContainerEngine, ImageInUse, Inside, image_in_use
+from deploy.engines.container import ContainerEngine, ImageInUse, image_in_use
 from deploy.engines.docker import DockerEngine
 from deploy.engines.docker_container import create_options, run_command
 from deploy.engines.resolved import Resolved
 from deploy.environment.serving import serving_digest
 from deploy.host.errors import DeploymentError, EnvironmentSetupError, KitError, LaunchError
 from deploy.host.paths import ENVIRONMENT_SOURCE
-from deploy.triton.distribution import distribution_folder
+from deploy.triton.distribution import TritonDistribution
 from deploy.triton.release import find_release
 from tests.unit.deploy.site_repository import ENVIRONMENT, write_archive, write_model
 
@@ -69,8 +68,8 @@ class Docker(DockerEngine):
     def image(self) -> ImageInUse:  # type: ignore[override]
         return image_in_use(self.deployment.image or STOCK, "sha256:1", LABELS, self.resolved)
 
-    def inside(self, ports: Ports) -> Inside:
-        return replace(super().inside(ports), user="1234:100", limits=())
+    user = "1234:100"
+    limits = ()
 
 
 class Apptainer(ApptainerEngine):
@@ -157,7 +156,7 @@ def test_a_stock_image_needs_nothing_but_its_server(
 def test_all_models_name_the_one_archive_and_have_its_stub_beside_them(
     home: Path, archive: Path
 ) -> None:
-    root = distribution_folder(home / "cache/numlkit", find_release("24.10"), "3.11")
+    root = TritonDistribution.in_cache(find_release("24.10"), "3.11").root
     (root / "lib").mkdir(parents=True)
     (root / "lib" / "libcudart-0.so").touch()
     write_model(home / "site", "m")

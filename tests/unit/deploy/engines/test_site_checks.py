@@ -14,7 +14,7 @@ from deploy.engines.site import (
     stage_site_model,
 )
 from deploy.host.errors import KitError
-from deploy.triton.distribution import distribution_folder
+from deploy.triton.distribution import TritonDistribution
 from deploy.triton.release import find_release
 from tests.unit.deploy.engines.site import (
     ENSEMBLE,
@@ -150,7 +150,7 @@ def test_a_stub_for_the_environments_python_is_put_beside_the_model(
     archive = write_archive(tmp_path / "e.tar.gz")
     write_model(tmp_path / "models", "m", environment=str(archive))
     release = find_release("24.10")
-    root = distribution_folder(cache / "numlkit", release, "3.10")
+    root = TritonDistribution.in_cache(release, "3.10").root
     (root / "lib").mkdir(parents=True)
     (root / "lib" / "libcudart-0.so").touch()
     wanted = resolve(tmp_path / "models", "m")

@@ -14,7 +14,7 @@ from deploy.engines.site import (
 )
 from deploy.host.errors import RepositoryError
 from deploy.triton.config import read_config
-from deploy.triton.site import View, mounted, read_site_model
+from deploy.triton.site import places_in_container, read_site_model
 from deploy.triton.stage import stage
 from tests.unit.deploy.engines.site import (
     ENSEMBLE,
@@ -193,7 +193,9 @@ def test_the_files_of_a_model_are_copied_and_left_as_they_are(tmp_path: Path) ->
     before = facts(tmp_path)
     wanted = resolve(repository, "m")
     (model,) = wanted.site
-    staged = stage_site_model(wanted, model, replace(FITTING, view=mounted([archive])))
+    staged = stage_site_model(
+        wanted, model, replace(FITTING, places=places_in_container([archive]))
+    )
     stage([staged], tmp_path / "staged")
     assert listing(tmp_path / "staged") == {
         "m/1/__pycache__": "file",
@@ -251,17 +253,15 @@ def test_an_ensemble_is_served_as_it_stands_with_its_empty_version(tmp_path: Pat
 
 def test_environments_get_plain_names_in_a_container_each_once(tmp_path: Path) -> None:
     inside, outside = tmp_path / "models/m/env", tmp_path / "$(rm -r *) env.tar.gz"
-    view = mounted([inside, outside, inside])
-    assert view.places == (
-        (inside, Path("/opt/numl/site/environments/1-env")),
-        (outside, Path("/opt/numl/site/environments/2-__rm_-r____env.tar.gz")),
-    )
-    assert view.of(inside) == Path("/opt/numl/site/environments/1-env")
+    assert places_in_container([inside, outside, inside]) == {
+        inside: Path("/opt/numl/site/environments/1-env"),
+        outside: Path("/opt/numl/site/environments/2-__rm_-r____env.tar.gz"),
+    }
 
 
 def test_a_line_break_in_a_path_is_refused_before_an_engine_sees_it(tmp_path: Path) -> None:
     with pytest.raises(RepositoryError, match="a path with a line break cannot be mounted"):
-        mounted([tmp_path / "a\nb"])
+        places_in_container([tmp_path / "a\nb"])
 
 
 def test_models_are_the_sites_or_the_kits_and_the_sites_take_precedence(tmp_path: Path) -> None:
@@ -286,8 +286,3 @@ def test_the_digest_follows_their_files_without_reading_them(tmp_path: Path) -> 
     assert resolve(tmp_path, "m").digest("") == before
     os.utime(version / "model.py", ns=(0, 0))
     assert resolve(tmp_path, "m").digest("") != before
-
-
-def test_a_view_knows_only_what_is_mounted() -> None:
-    with pytest.raises(KeyError):
-        View(((Path("/a"), Path("/b")),)).of(Path("/ab/c"))
