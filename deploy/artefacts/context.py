@@ -26,7 +26,7 @@ from deploy.host.files import built_folder
 from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY
 from deploy.host.programs import needed_by, search_path, set_search_path
 from deploy.triton.command import image_flags
-from deploy.triton.config import GpuInstances, LaunchSettings
+from deploy.triton.config import LaunchSettings
 from deploy.triton.distribution import TritonDistribution
 from deploy.triton.stage import plan_models, stage, write_models
 from deploy.triton.stub import stub_of_wheel
@@ -96,7 +96,7 @@ def launch_settings(place: Path, *, environment_digest: str, gpu: bool) -> Launc
         environment=place,
         parameters={"environment_digest": environment_digest},
         instances=INSTANCES,
-        gpus=GpuInstances(INSTANCES) if gpu else None,
+        gpu_instances=INSTANCES if gpu else None,
     )
 
 

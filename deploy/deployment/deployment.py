@@ -186,7 +186,8 @@ class Deployment(BaseModel):
     def _device_names(cls, devices: tuple[str, ...]) -> tuple[str, ...]:
         for device in devices:
             if not DEVICE_PATTERN.fullmatch(device):
-                raise ValueError(f"{device!r} is neither the number nor the UUID of a GPU")
+                what = "neither the number nor the UUID of a GPU (nvidia-smi -L lists them)"
+                raise ValueError(f"{device!r} is {what}")
         return devices
 
     @field_validator("triton")

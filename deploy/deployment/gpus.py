@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from deploy.deployment.deployment import DEVICE_PATTERN
-from deploy.host.errors import DeploymentError, GpuError
+from deploy.host.errors import GpuError
 from deploy.host.gpu import Device, Gpu, GpuStack, MigInstance, NoGpus
 
 # Expected of a model's process, not measured: its CUDA context takes about half of it.
@@ -85,11 +85,6 @@ class DevicePlan:
     warnings: tuple[str, ...] = ()
 
     @property
-    def numbers(self) -> tuple[int, ...]:
-        """The devices' numbers as the server counts them, for its instance groups."""
-        return tuple(range(len(self.devices)))
-
-    @property
     def uuids(self) -> tuple[str, ...]:
         """The devices' UUIDs, as a container engine wants them."""
         return tuple(device.uuid for device in self.devices)
@@ -103,16 +98,6 @@ class DevicePlan:
 ON_CPU = DevicePlan()
 
 
-def device_names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
-    for name in names:
-        if not DEVICE_PATTERN.fullmatch(name):
-            example = "--gpu 0,1 or --gpu MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f"
-            cause = f"--gpu {text!r}: {name!r} is neither the number nor the UUID of a GPU"
-            raise DeploymentError(cause, f"as in {example} (nvidia-smi -L lists them)")
-    return names
-
-
 def plan_gpus(
     names: Sequence[str],
     found: GpuStack | NoGpus,
@@ -124,9 +109,8 @@ def plan_gpus(
     """Choose the devices of a launch that was asked to use GPUs.
 
     Args:
-        names: Numbers and UUIDs of the devices asked for, as :func:`device_names` gives them;
-            none: those that CUDA_VISIBLE_DEVICES names, else every whole GPU that fits, else
-            the one MIG instance there is.
+        names: Numbers and UUIDs of the devices asked for; none: those that CUDA_VISIBLE_DEVICES
+            names, else every whole GPU that fits, else the one MIG instance there is.
         processes: Processes of models on each device.
         visible: The caller's CUDA_VISIBLE_DEVICES, by which a batch system says which devices
             a job has been given, or None if it is not set.

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 from deploy.deployment.deployment import ClusterName, EngineName, Ports
-from deploy.deployment.gpus import device_names
 from deploy.host.cli import assignments
 from deploy.host.command_line import Parser
 from deploy.host.errors import DeploymentError
@@ -140,7 +139,8 @@ def _device(options: argparse.Namespace) -> dict[str, Any]:
         return {"flavour": "cpu", "devices": ()}
     if options.gpu is None:
         return {}
-    return {"flavour": "gpu", "devices": device_names(options.gpu) if options.gpu else ()}
+    names = options.gpu.split(",") if options.gpu else ()
+    return {"flavour": "gpu", "devices": tuple(name.strip() for name in names)}
 
 
 def _tls_files(options: argparse.Namespace) -> dict[str, Path] | None:

@@ -20,7 +20,6 @@ from deploy.host.files import digest_of
 from deploy.host.gpu import GpuStack, NoGpus, find_gpus
 from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
 from deploy.triton.config import (
-    GpuInstances,
     LaunchSettings,
     ModelConfig,
     is_complete,
@@ -193,26 +192,24 @@ class Resolved:
         )
 
     @property
-    def gpu_instances(self) -> GpuInstances | None:
-        """How instances are spread over GPUs; None: they run on CPUs."""
-        if not self.devices.devices:
-            return None
+    def gpu_instances(self) -> int | None:
+        """The instances of a model on each GPU; None: they run on CPUs."""
         # Requests that wait together run as one batch: a second process would halve the batches.
-        return GpuInstances(count=self.deployment.instances or 1, numbers=self.devices.numbers)
+        return (self.deployment.instances or 1) if self.devices.devices else None
 
     @property
     def instances(self) -> dict[str, int]:
         """How many processes serve each model; 0 if it runs in the server itself."""
-        on_gpu, counts = self.gpu_instances, dict[str, int]()
+        on_gpu, gpus, counts = self.gpu_instances, len(self.devices.devices), dict[str, int]()
         for model in self.site:
             # A site's own keep what their configurations say.
-            versions, gpus = len(model.versions), len(self.devices.devices)
+            versions = len(model.versions)
             counts[model.name] = stub_count(model.config, versions=versions, gpus=gpus)
         for name, config in self.configs.items():
             if on_gpu is None or made_for_cpu(config):
                 counts[name] = self.deployment.instance_count()
             else:
-                counts[name] = on_gpu.count * len(on_gpu.numbers)
+                counts[name] = on_gpu * gpus
         return {model: counts[model] for model in self.deployment.models}
 
     def settings(self, environment: Path, digest: str) -> LaunchSettings:
@@ -221,7 +218,7 @@ class Resolved:
             environment=environment,
             parameters={"environment_digest": digest},
             instances=self.deployment.instance_count(),
-            gpus=self.gpu_instances,
+            gpu_instances=self.gpu_instances,
             batch=self.deployment.batch,
         )
 

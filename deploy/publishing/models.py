@@ -22,7 +22,7 @@ from deploy.host.errors import DeploymentError
 from deploy.host.files import sha256_of
 from deploy.host.paths import MODEL_REPOSITORY, cache_folder
 from deploy.publishing.pointer import PublishedFile, PublishedModel
-from deploy.triton.config import GpuInstances, LaunchSettings, ModelConfig
+from deploy.triton.config import LaunchSettings, ModelConfig
 from deploy.triton.stage import VERSION, StagedModel, plan_models, stage
 
 
@@ -96,7 +96,7 @@ def _settings(deployment: Deployment) -> LaunchSettings:
         settings,
         parameters={},
         instances=count,
-        gpus=None if settings.gpus is None else GpuInstances(count),
+        gpu_instances=None if settings.gpu_instances is None else count,
         batch=deployment.batch,
     )
 

@@ -30,20 +30,6 @@ GPU_BATCH = Batch()
 
 
 @dataclass(frozen=True)
-class GpuInstances:
-    """Where the instances of a model run on GPUs.
-
-    Attributes:
-        count: Instances on each GPU.
-        numbers: The GPUs, as the server's process counts them: from 0 on those that
-            CUDA_VISIBLE_DEVICES or its container lets it see. None named: all of these.
-    """
-
-    count: int
-    numbers: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
 class LaunchSettings:
     """What a launch sets in a model's configuration.
 
@@ -51,7 +37,8 @@ class LaunchSettings:
         environment: Where the server finds the execution environment: an absolute folder or
             archive, or a path that begins with ``$$TRITON_MODEL_DIRECTORY``.
         instances: Instances of each model on CPUs.
-        gpus: Where they run on GPUs instead, or None; a model made for a CPU stays there.
+        gpu_instances: Instances on each GPU that the server sees, in their place; None: it is to
+            use none. A model made for a CPU stays there.
         batch: How requests are batched; None: as the tracked configuration says, and on GPUs
             otherwise as ``GPU_BATCH``.
     """
@@ -59,7 +46,7 @@ class LaunchSettings:
     environment: Path
     parameters: Mapping[str, str]
     instances: int
-    gpus: GpuInstances | None = None
+    gpu_instances: int | None = None
     batch: Batch | None = None
 
 
@@ -94,13 +81,11 @@ def for_launch(config: ModelConfig, settings: LaunchSettings, card: Card) -> Mod
     for name, value in sorted(settings.parameters.items()):
         launched.parameters[name].string_value = value
     del launched.instance_group[:]
-    if settings.gpus is None or made_for_cpu(config):
+    if settings.gpu_instances is None or made_for_cpu(config):
         launched.instance_group.add(kind=_KIND.KIND_CPU, count=settings.instances)
     else:
-        # Triton makes ``count`` instances on each of a group's GPUs.
-        launched.instance_group.add(
-            kind=_KIND.KIND_GPU, count=settings.gpus.count, gpus=settings.gpus.numbers
-        )
+        # A group that names no GPUs has ``count`` instances on each that there is.
+        launched.instance_group.add(kind=_KIND.KIND_GPU, count=settings.gpu_instances)
         for name, value in _batch_parameters(GPU_BATCH).items():
             if name not in launched.parameters:
                 launched.parameters[name].string_value = value

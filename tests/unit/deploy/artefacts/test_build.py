@@ -15,7 +15,7 @@ from deploy.environment.environment import plan_environment
 from deploy.host.cli import describe_os_error
 from deploy.host.console import Console
 from deploy.host.errors import BuildError
-from deploy.triton.config import GpuInstances, LaunchSettings
+from deploy.triton.config import LaunchSettings
 from deploy.triton.release import find_release
 
 
@@ -123,14 +123,14 @@ def test_an_environment_that_nvidias_image_is_too_old_for_is_refused(tmp_path: P
         check_libc(environment, release)
 
 
-@pytest.mark.parametrize(("gpu", "gpus"), [(False, None), (True, GpuInstances(2))])
+@pytest.mark.parametrize(("gpu", "gpus"), [(False, None), (True, 2)])
 def test_a_repository_that_is_built_uses_every_gpu_its_server_sees_or_none(
-    gpu: bool, gpus: GpuInstances | None
+    gpu: bool, gpus: int | None
 ) -> None:
     settings = launch_settings(Path("/opt/numl/env"), environment_digest="e2bc", gpu=gpu)
     assert settings == LaunchSettings(
         environment=Path("/opt/numl/env"),
         parameters={"environment_digest": "e2bc"},
         instances=2,
-        gpus=gpus,
+        gpu_instances=gpus,
     )

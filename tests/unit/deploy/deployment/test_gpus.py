@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.deployment.gpus import ON_CPU, DevicePlan, GpuNeeds, cuda_needs, device_names, plan_gpus
+from deploy.deployment.deployment import load_deployment
+from deploy.deployment.gpus import ON_CPU, DevicePlan, GpuNeeds, cuda_needs, plan_gpus
+from deploy.deployment.options import add_model_options, model_overrides
 from deploy.environment.lock import read_lock
+from deploy.host.command_line import Parser
 from deploy.host.errors import DeploymentError, GpuError
 from deploy.host.gpu import BrokenGpu, Gpu, GpuStack, Memory, MigInstance, NoGpus
 from deploy.host.paths import ENVIRONMENT_SOURCE
@@ -56,7 +59,7 @@ def _plan(
     needs: Sequence[GpuNeeds] = NEEDS,
     processes: int = 4,
 ) -> DevicePlan:
-    given = device_names(names) if names else ()
+    given = names.split(",") if names else ()
     return plan_gpus(given, found, needs=needs, processes=processes, visible=visible)
 
 
@@ -94,12 +97,11 @@ def test_a_server_sees_its_devices_only_and_counts_them_from_0() -> None:
     plan = _plan("1,MIG-2", _stack(A, B, DIVIDED))
     assert plan.uuids == ("GPU-1d5ba0d6-d33d", "MIG-26d4f1ef-42e4")
     assert plan.variables == {"CUDA_VISIBLE_DEVICES": "GPU-1d5ba0d6-d33d,MIG-26d4f1ef-42e4"}
-    assert plan.numbers == (0, 1)
 
 
 def test_a_server_on_cpus_sees_no_gpu() -> None:
     assert ON_CPU.variables == {"CUDA_VISIBLE_DEVICES": ""}
-    assert ON_CPU.numbers == ON_CPU.uuids == ON_CPU.warnings == ()
+    assert ON_CPU.uuids == ON_CPU.warnings == ()
 
 
 def test_without_a_driver_the_reason_is_passed_on() -> None:
@@ -284,13 +286,15 @@ def test_too_little_free_memory_is_a_warning() -> None:
     assert _plan("", _stack(full), processes=3).warnings == ()
 
 
-@pytest.mark.parametrize("text", ["", "0,", "all", "-1", "0 1", "site.toml", "GPU", "0,GPU-x"])
+@pytest.mark.parametrize("text", ["0,", "all", "-1", "0 1", "site.toml", "GPU", "0,GPU-x"])
 def test_a_flag_that_names_no_devices_is_refused(text: str) -> None:
+    flags = Parser()
+    add_model_options(flags)
     with pytest.raises(DeploymentError) as caught:
-        device_names(text)
-    wrong = next(n for n in text.split(",") if n in ("", *text.split(",")) and n != "0")
+        load_deployment(None, model_overrides(flags.parse_args(["--gpu", text])))
+    wrong = next(name for name in text.split(",") if name != "0")
     assert caught.value.cause == (
-        f"--gpu {text!r}: {wrong!r} is neither the number nor the UUID of a GPU"
+        f"--gpu: {wrong!r} is neither the number nor the UUID of a GPU (nvidia-smi -L lists them)"
     )
 
 
@@ -356,7 +360,7 @@ def test_a_plan_can_be_carried_out_or_is_refused_in_a_line(
         return
     there = [*found.gpus, *(part for gpu in found.gpus for part in gpu.instances)]
     assert plan.devices
-    assert len(set(plan.uuids)) == len(plan.uuids) == len(plan.numbers)
+    assert len(set(plan.uuids)) == len(plan.uuids) == len(plan.devices)
     for device in plan.devices:
         assert device in there
         assert not (isinstance(device, Gpu) and device.divided)

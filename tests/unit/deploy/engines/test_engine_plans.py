@@ -20,7 +20,6 @@ from deploy.engines.docker_container import create_options, run_command
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import GpuError, LaunchError
 from deploy.host.gpu import Gpu, GpuStack, Memory, NoGpus
-from deploy.triton.config import GpuInstances
 
 LABELS = {
     "org.numlkit.environment.digest": "abc",
@@ -280,7 +279,7 @@ def test_models_are_spread_over_gpus_and_those_made_for_a_cpu_stay_there(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     resolved = Resolved(Deployment(flavour="gpu", cpus=1))
     assert resolved.instances == {"nugraph2": 2, "nugraph2_cpu": 1, "nugraph3": 2}
-    assert resolved.gpu_instances == GpuInstances(count=1, numbers=(0, 1))
+    assert resolved.gpu_instances == 1
 
 
 def test_the_driver_is_asked_once_for_a_whole_launch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from deploy.triton.card import Card, Head
 from deploy.triton.config import (
     BATCH_EVENTS,
     BATCH_WAIT,
-    GpuInstances,
     LaunchSettings,
     ModelConfig,
     for_launch,
@@ -152,17 +151,17 @@ def _batch(config: ModelConfig) -> tuple[str, str]:
         (None, {}, None, "", ""),
         (None, {BATCH_WAIT: "5"}, None, "", "5"),
         (None, {}, Batch(max_events=4, wait_ms=0.5), "4", "0.5"),
-        (GpuInstances(1), {}, None, "16", "0"),
-        (GpuInstances(1), {}, Batch(max_events=1), "1", "0"),
-        (GpuInstances(1), {BATCH_EVENTS: "8"}, None, "8", "0"),
-        (GpuInstances(1), {BATCH_WAIT: "5"}, None, "16", "5"),
-        (GpuInstances(1), {BATCH_EVENTS: "8", BATCH_WAIT: "5"}, None, "8", "5"),
-        (GpuInstances(1), {BATCH_EVENTS: "8", BATCH_WAIT: "5"}, Batch(max_events=4), "4", "0"),
+        (1, {}, None, "16", "0"),
+        (1, {}, Batch(max_events=1), "1", "0"),
+        (1, {BATCH_EVENTS: "8"}, None, "8", "0"),
+        (1, {BATCH_WAIT: "5"}, None, "16", "5"),
+        (1, {BATCH_EVENTS: "8", BATCH_WAIT: "5"}, None, "8", "5"),
+        (1, {BATCH_EVENTS: "8", BATCH_WAIT: "5"}, Batch(max_events=4), "4", "0"),
     ],
 )
 def test_requests_join_on_gpus_or_as_asked(
     tmp_path: Path,
-    gpus: GpuInstances | None,
+    gpus: int | None,
     tracked: dict[str, str],
     asked: Batch | None,
     events: str,
@@ -173,14 +172,14 @@ def test_requests_join_on_gpus_or_as_asked(
     config = read_config(path)
     for name, value in tracked.items():
         config.parameters[name].string_value = value
-    launched = for_launch(config, replace(SETTINGS, gpus=gpus, batch=asked), CARD)
+    launched = for_launch(config, replace(SETTINGS, gpu_instances=gpus, batch=asked), CARD)
     assert _batch(launched) == (events, wait)
 
 
 def test_a_model_that_is_made_for_cpus_joins_no_requests_beside_gpus(tmp_path: Path) -> None:
     path = tmp_path / "config.pbtxt"
     path.write_text(TRACKED.replace("KIND_AUTO", "KIND_CPU"))
-    launched = for_launch(read_config(path), replace(SETTINGS, gpus=GpuInstances(1)), CARD)
+    launched = for_launch(read_config(path), replace(SETTINGS, gpu_instances=1), CARD)
     assert _batch(launched) == ("", "")
 
 
@@ -203,28 +202,19 @@ ON_EVERY_GPU = """\
 count: 2
 kind: KIND_GPU
 """
-ON_TWO_GPUS = """\
-count: 2
-gpus: 0
-gpus: 1
-kind: KIND_GPU
-"""
 
 
 @pytest.mark.parametrize(
     ("model", "gpus", "group"),
     [
         ("nugraph3", None, ON_CPUS),
-        ("nugraph3", GpuInstances(2), ON_EVERY_GPU),
-        ("nugraph3", GpuInstances(2, (0, 1)), ON_TWO_GPUS),
-        ("nugraph2_cpu", GpuInstances(2, (0, 1)), ON_CPUS),  # made for a CPU: it stays there
+        ("nugraph3", 2, ON_EVERY_GPU),
+        ("nugraph2_cpu", 2, ON_CPUS),  # made for a CPU: it stays there
     ],
 )
-def test_instances_are_written_for_each_device(
-    model: str, gpus: GpuInstances | None, group: str
-) -> None:
+def test_instances_are_written_for_each_device(model: str, gpus: int | None, group: str) -> None:
     tracked = read_config(MODEL_REPOSITORY / model / "config.pbtxt")
-    launched = for_launch(tracked, replace(SETTINGS, instances=6, gpus=gpus), CARD)
+    launched = for_launch(tracked, replace(SETTINGS, instances=6, gpu_instances=gpus), CARD)
     assert [text_format.MessageToString(g) for g in launched.instance_group] == [group]
 
 
