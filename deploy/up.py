@@ -55,8 +55,7 @@ def _up(options: argparse.Namespace, console: Console) -> int:
         return _roll_out(on_cluster, options, console)
     resolved = Resolved(deployment)
     warnings = check_given(resolved)
-    choice = choose_engine(resolved)
-    engine = choice.engine
+    engine, reason = choose_engine(resolved)
     if options.verify is not None:
         # What was verified is what starts: by its digest, where it has one.
         resolved = Resolved(engine.verified(read_public_key(options.verify)))
@@ -76,8 +75,8 @@ def _up(options: argparse.Namespace, console: Console) -> int:
             _check_same(engine_named(state.engine)(resolved), folder, state)
             console.say(f"deployment {deployment.name} is already running")
         else:
-            if choice.reason is not None:
-                console.say(f"engine: {engine.name} ({choice.reason})")
+            if reason is not None:
+                console.say(f"engine: {engine.name} ({reason})")
             state = _launch(engine, folder, console, warnings)
     _show(console, folder, state)
     return 0

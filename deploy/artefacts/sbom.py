@@ -86,10 +86,10 @@ def of_agent() -> Iterator[Component]:
 
 
 def of_triton(release: TritonRelease) -> Component:
-    name, _, number = release.wheel.requirement.partition("==")
+    name, _, number = release.wheel.partition("==")
     facts = (("tritonserver", release.server), ("release", release.release))
     return Component(
-        "application", name, number, _purl("pypi", name, number), release.wheel.sha256, facts
+        "application", name, number, _purl("pypi", name, number), release.wheel_sha256, facts
     )
 
 

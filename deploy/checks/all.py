@@ -92,10 +92,10 @@ def examine_everything(deployment: Deployment) -> list[Finding]:
     chosen: list[Engine] = []
 
     def choose() -> Iterator[Finding]:
-        choice = choose_engine(resolved)
-        chosen.append(choice.engine)
-        why = f": {choice.reason}" if choice.reason is not None else ", as asked for"
-        yield ok("engine", f"up starts deployment {deployment.name} with {choice.engine.name}{why}")
+        engine, reason = choose_engine(resolved)
+        chosen.append(engine)
+        why = f": {reason}" if reason is not None else ", as asked for"
+        yield ok("engine", f"up starts deployment {deployment.name} with {engine.name}{why}")
 
     found = examine([("engine", choose)])
     others = (engine_named(name)(resolved) for name in ENGINES)

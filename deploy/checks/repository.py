@@ -6,21 +6,22 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from deploy.deployment.deployment import CONFIG
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import RepositoryError
 from deploy.host.finding import Finding, ok
 from deploy.triton.card import AGAIN, read_card
-from deploy.triton.config import misfits, read_config
+from deploy.triton.config import config_of, misfits
 from deploy.triton.golden import read_golden
 from deploy.triton.stage import MODEL_FILES, VERSION, find_model
+from deploy.triton.stub import STUB
 from deploy.triton.weights import check_digest, check_heads
 
 SUBJECT = "model repository"
 _WEIGHTS = "weights.safetensors"
 _CODE = "model.py"
-_CONFIG = "config.pbtxt"
 # A stub beside the configuration serves a Python of its own, with the library it is linked to.
-_BESIDE_CONFIG = {_CONFIG, VERSION, "triton_python_backend_stub"}
+_BESIDE_CONFIG = {CONFIG, VERSION, STUB}
 _REMEDY = "correct the file, or git checkout it"
 _BESIDE_WEIGHTS = {_CODE, *MODEL_FILES, "__pycache__"}
 
@@ -65,13 +66,9 @@ def site_findings(resolved: Resolved) -> Iterator[Finding]:
 
 
 def _check_config(folder: Path) -> None:
-    path = folder / _CONFIG
-    config = read_config(path)
-    if config.name not in ("", folder.name):
-        cause = f"{path}: names its model {config.name!r}"
-        raise RepositoryError(cause, f'name: "{folder.name}", or no name')
+    config = config_of(folder)
     if config.backend != "python":
-        cause = f"{path}: its backend is {config.backend!r}, this kit serves Python models"
+        cause = f"{folder / CONFIG}: the kit serves Python models, not {config.backend!r}"
         raise RepositoryError(cause, 'backend: "python"')
 
 
@@ -99,16 +96,16 @@ def _check_files(folder: Path, files: Path) -> None:
 
 def _misfit_findings(folder: Path) -> Iterator[Finding]:
     """Return what a launch sets right, and a server that is given the folder does not."""
-    names = misfits(read_config(folder / _CONFIG), read_card(folder / VERSION))
+    names = misfits(config_of(folder), read_card(folder / VERSION))
     if names:
-        detail = f"{folder / _CONFIG}: its {', '.join(names)} are not those of the weights"
+        detail = f"{folder / CONFIG}: its {', '.join(names)} are not those of the weights"
         remedy = "set names and dims as in model.json beside the weights; up does so by itself"
         yield Finding("problem", SUBJECT, detail, remedy)
 
 
 def _unknown_findings(repository: Path) -> Iterator[Finding]:
     for folder in sorted(repository.iterdir()):
-        if not (folder / _CONFIG).exists():
+        if not (folder / CONFIG).exists():
             yield from _unknown([folder], "not a model, but Triton treats every folder here as one")
             continue
         known = _BESIDE_CONFIG | {path.name for path in folder.glob("lib*.so*")}

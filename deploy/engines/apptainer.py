@@ -70,7 +70,7 @@ class InstanceServer(Server):
     """An instance that is made for the server and stopped with it."""
 
     def __init__(self, plan: LaunchPlan, note: Note) -> None:
-        super().__init__(plan)
+        super().__init__(plan, note)
         self._name, self._folder = plan.contained.name, plan.log.parent
         if plan.contained.extracted_bytes:
             shutil.rmtree(scratch_folder(self._folder), ignore_errors=True)
@@ -88,7 +88,7 @@ class InstanceServer(Server):
             cause = f"apptainer does not start the instance: {why}"
             raise known or LaunchError(cause, f"read its log: {plan.log}")
         self.identity = await_server(lambda: process_with_identity(plan.identity), self._runs)
-        note(server=self.identity)
+        self._note(server=self.identity)
 
     def _runs(self) -> bool:
         # The instance runs on without a server; one that has ended has said why.

@@ -23,7 +23,7 @@ from deploy.deployment.ports import choose_ports
 from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.engines.leftovers import shm_prefix
 from deploy.engines.resolved import Resolved
-from deploy.engines.server import STOP_TIMEOUT_S, StartServer, end_process, process_with_identity
+from deploy.engines.server import STOP_TIMEOUT_S, Server, end_process, process_with_identity
 from deploy.engines.site import Runtime, check_site, stage_site_model
 from deploy.environment.environment import Environment, plan_environment
 from deploy.environment.lock import Flavour
@@ -62,7 +62,7 @@ class Engine(ABC):
 
     name: ClassVar[EngineName]
     reason: ClassVar[str]
-    start: ClassVar[StartServer]
+    start: ClassVar[type[Server]]
     contained: ClassVar[bool] = False
     own_cores: ClassVar[bool] = False
     own_address: ClassVar[bool] = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast, get_args
@@ -26,14 +25,6 @@ ENGINES: Mapping[EngineName, tuple[str, str]] = MappingProxyType(
         "local": ("deploy.engines.local", "LocalEngine"),
     }
 )
-
-
-@dataclass(frozen=True)
-class Choice:
-    """An engine, and why it is that one, in one line; None where it was asked for."""
-
-    engine: Engine
-    reason: str | None
 
 
 def engine_named(name: EngineName) -> type[Engine]:
@@ -80,16 +71,16 @@ def engine_to_prepare(resolved: Resolved) -> Engine:
     return engine
 
 
-def choose_engine(resolved: Resolved) -> Choice:
-    """Return the engine that was asked for, or, for ``auto``, the first that can start at once.
+def choose_engine(resolved: Resolved) -> tuple[Engine, str | None]:
+    """Return the engine that was asked for, or, for ``auto``, the first that can start, and why.
 
-    One whose image is not built is passed over, since a build takes minutes.
+    At once: one whose image is not built is passed over, since a build takes minutes.
 
     Raises:
         KitError: If none can; where all have the same cause, with that.
     """
     if resolved.deployment.engine != "auto":
-        return Choice(engine_to_prepare(resolved), None)
+        return engine_to_prepare(resolved), None
     passed_over, refusals = [], []
     for engine in (engine_named(name)(resolved) for name in ENGINES):
         try:
@@ -100,7 +91,7 @@ def choose_engine(resolved: Resolved) -> Choice:
             passed_over.append(f"{engine.name}: {error.cause}{remedy}")
             refusals.append(error)
         else:
-            return Choice(engine, "; ".join([engine.reason, *passed_over]))
+            return engine, "; ".join([engine.reason, *passed_over])
     unable = isinstance(refusals[-1], DeploymentError)
     if not unable or len({error.cause for error in refusals[:-1]}) == 1:
         # What keeps the last one from it, too, is in the models, and said once.

@@ -58,7 +58,7 @@ class ContainerServer(Server):
     """A container that is made for the server and removed with it."""
 
     def __init__(self, plan: LaunchPlan, note: Note) -> None:
-        super().__init__(plan)
+        super().__init__(plan, note)
         self._name = plan.contained.name
         with _engine_errors():
             client = connect()
@@ -69,7 +69,7 @@ class ContainerServer(Server):
             except BaseException:
                 self._container.remove(force=True)
                 raise
-        note(server=self.identity)
+        self._note(server=self.identity)
         self._follower = threading.Thread(target=self._follow, daemon=True)
         self._follower.start()
 

@@ -56,13 +56,13 @@ class ProcessServer(Server):
     """
 
     def __init__(self, plan: LaunchPlan, note: Note) -> None:
-        super().__init__(plan)
+        super().__init__(plan, note)
         self.scratch: frozenset[Path] = frozenset()
         # Nothing but the folder itself tells where a backend's scratch folder is: starts take
         # turns, so that a new one is known to be this server's.
         with taking_turns():
             self._before = look_around()
-            note(server=None, scratch=(), before=self._before)
+            self._note(server=None, scratch=(), before=self._before)
             with plan.log.open("ab") as log:
                 self._child = subprocess.Popen(
                     plan.arguments,
@@ -74,7 +74,7 @@ class ProcessServer(Server):
                     start_new_session=True,
                 )
             self.identity = ProcessId.of(self._child.pid)
-            note(server=self.identity)
+            self._note(server=self.identity)
             deadline = time.monotonic() + _SCRATCH_WAIT_S
             while time.monotonic() < deadline and self.alive():
                 if scratch_folders() - set(self._before.folders):
@@ -82,7 +82,7 @@ class ProcessServer(Server):
                     break
                 time.sleep(0.02)
         if self.scratch:
-            note(scratch=tuple(sorted(self.scratch)), before=None)
+            self._note(scratch=tuple(sorted(self.scratch)), before=None)
 
     def alive(self) -> bool:
         return self._child.poll() is None

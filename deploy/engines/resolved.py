@@ -22,9 +22,9 @@ from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, ca
 from deploy.triton.config import (
     LaunchSettings,
     ModelConfig,
+    config_of,
     is_complete,
     made_for_cpu,
-    read_config,
     stub_count,
 )
 from deploy.triton.release import TritonRelease, find_release, gpu_needs
@@ -71,7 +71,7 @@ class Resolved:
 
     @cached_property
     def configs(self) -> Mapping[str, ModelConfig]:
-        return {m: read_config(find_model(MODEL_REPOSITORY, m) / CONFIG) for m in self.kit}
+        return {m: config_of(find_model(MODEL_REPOSITORY, m)) for m in self.kit}
 
     @cached_property
     def own_weights(self) -> Mapping[str, Path]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import psutil
 
@@ -158,11 +158,8 @@ def _mentioning(
                 yield process
 
 
-class Note(Protocol):
-    """Writes what is known of a server into the deployment's state, as soon as it is known."""
-
-    def __call__(self, **changes: object) -> None:
-        """Write fields of :class:`~deploy.deployment.state.DeploymentState`."""
+# Writes fields of DeploymentState, as soon as they are known.
+Note = Callable[..., None]
 
 
 class Server(ABC):
@@ -172,8 +169,8 @@ class Server(ABC):
         identity: Its process on this host, also when it runs in a container; None before it runs.
     """
 
-    def __init__(self, plan: LaunchPlan) -> None:
-        self._plan = plan
+    def __init__(self, plan: LaunchPlan, note: Note) -> None:
+        self._plan, self._note = plan, note
         self._offset = self.log_size()
         self.identity: ProcessId | None = None
 
@@ -277,10 +274,3 @@ class Server(ABC):
             f"the server {what}; its last words: {last_words(text)[:300]}",
             f"read its log: {self._plan.log}",
         )
-
-
-class StartServer(Protocol):
-    """Starts a planned server."""
-
-    def __call__(self, plan: LaunchPlan, note: Note) -> Server:
-        """Return it as soon as its process is there."""

@@ -14,7 +14,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -29,7 +29,7 @@ from deploy.deployment.state import (
     ProcessId,
     reachable_host,
 )
-from deploy.engines.server import Server, StartServer, Stub, missing_stubs
+from deploy.engines.server import Note, Server, Stub, missing_stubs
 from deploy.host.errors import KitError, LaunchError
 from deploy.host.failures import diagnose
 from deploy.triton.golden import GoldenEvent
@@ -52,7 +52,7 @@ class Supervisor:
         self,
         folder: DeploymentFolder,
         plan: LaunchPlan,
-        start: StartServer,
+        start: Callable[[LaunchPlan, Note], Server],
         probe: Probe,
         golden: Mapping[str, GoldenEvent | None],
     ) -> None:

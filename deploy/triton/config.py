@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from google.protobuf import text_format
 
-from deploy.deployment.deployment import Batch
+from deploy.deployment.deployment import CONFIG, Batch
 from deploy.host.errors import RepositoryError
 from deploy.host.files import write_atomically
 from deploy.triton.card import Card
@@ -67,6 +67,16 @@ def read_config(path: Path) -> ModelConfig:
         raise RepositoryError(
             f"{path}: not a model configuration: {str(error).splitlines()[0]}"
         ) from None
+
+
+def config_of(folder: Path) -> ModelConfig:
+    """Read the configuration of the model in ``folder``; a name in it must be the folder's."""
+    path = folder / CONFIG
+    config = read_config(path)
+    if config.name not in ("", folder.name):
+        cause = f"{path}: names its model {config.name!r}"
+        raise RepositoryError(cause, f'name: "{folder.name}", or no name')
+    return config
 
 
 def write_config(config: ModelConfig, path: Path) -> None:

@@ -41,7 +41,7 @@ class TritonDistribution:
     @classmethod
     def in_cache(cls, release: TritonRelease, python: str) -> TritonDistribution:
         """Return the one with stubs for ``python``, unpacked or not yet."""
-        name = f"{release.server}-py{python}-{release.wheel.sha256[:12]}"
+        name = f"{release.server}-py{python}-{release.wheel_sha256[:12]}"
         return cls(root=cache_folder() / "triton" / name, stub_python=python)
 
     @property
@@ -79,7 +79,7 @@ def ensure_distribution(release: TritonRelease, python: str, say: Say) -> Triton
 def check_libc(release: TritonRelease) -> None:
     """Check that the wheel's tritonserver starts on this system."""
     libc = platform.libc_ver()[1]
-    wanted = release.wheel.libc
+    wanted = release.wheel_libc
     if libc and tuple(int(part) for part in libc.split(".")[:2]) < wanted:
         raise TritonSetupError(
             f"Triton {release.release} without a container needs glibc "
@@ -90,17 +90,17 @@ def check_libc(release: TritonRelease) -> None:
 
 def _download(release: TritonRelease, folder: Path, say: Say) -> Path:
     check_libc(release)
-    say(f"downloading tritonserver {release.server} ({release.wheel.requirement})")
+    say(f"downloading tritonserver {release.server} ({release.wheel})")
     command = ["download", "--no-deps", "--quiet", "--only-binary=:all:", "--dest", str(folder)]
-    command.append(release.wheel.requirement)
-    failed = f"cannot download {release.wheel.requirement}"
+    command.append(release.wheel)
+    failed = f"cannot download {release.wheel}"
     run_pip(command, failed, scratch=folder, error=TritonSetupError)
     [wheel] = folder.glob("*.whl")
     digest = sha256_of(wheel)
-    if digest != release.wheel.sha256:
+    if digest != release.wheel_sha256:
         raise TritonSetupError(
             f"{wheel.name} has sha256 {digest[:16]}..., expected "
-            f"{release.wheel.sha256[:16]}...: not the published file",
+            f"{release.wheel_sha256[:16]}...: not the published file",
             "check the package index that pip uses (pip config list)",
         )
     return wheel

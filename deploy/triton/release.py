@@ -13,21 +13,14 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class WheelSource:
-    """A PyPI wheel that holds a complete tritonserver, and the oldest glibc that it runs on."""
-
-    requirement: str
-    sha256: str
-    libc: tuple[int, int]
-
-
-@dataclass(frozen=True)
 class TritonRelease:
     """An NVIDIA release of Triton.
 
     Attributes:
         release: NVIDIA's number, as in ``24.10``.
         server: Version of the server, as in ``2.51.0``.
+        wheel: The requirement by which pip downloads a complete tritonserver.
+        wheel_libc: The oldest glibc that it runs on.
         image_libc: The glibc in NVIDIA's image of it.
         image_python: ``X.Y`` of the Python that the stub in NVIDIA's image of it is built for.
         numpy_below: The first major version of numpy whose arrays its stubs send empty.
@@ -35,7 +28,9 @@ class TritonRelease:
 
     release: str
     server: str
-    wheel: WheelSource
+    wheel: str
+    wheel_sha256: str
+    wheel_libc: tuple[int, int]
     image_libc: tuple[int, int]
     numpy_below: int
     image_python: str
@@ -45,11 +40,9 @@ RELEASES = {
     "24.10": TritonRelease(
         release="24.10",
         server="2.51.0",
-        wheel=WheelSource(
-            requirement="nvidia-pytriton==0.7.0",
-            sha256="21f063ff93bb426d0c06b7a55e7eb9efcfe62c0dddd9a908e9877e18710128df",
-            libc=(2, 35),
-        ),
+        wheel="nvidia-pytriton==0.7.0",
+        wheel_sha256="21f063ff93bb426d0c06b7a55e7eb9efcfe62c0dddd9a908e9877e18710128df",
+        wheel_libc=(2, 35),
         image_libc=(2, 35),  # Ubuntu 22.04
         numpy_below=2,
         image_python="3.10",

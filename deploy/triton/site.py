@@ -9,7 +9,7 @@ from pathlib import Path
 
 from deploy.deployment.deployment import CONFIG
 from deploy.host.errors import RepositoryError
-from deploy.triton.config import ModelConfig, read_config, served_versions, uses_stubs
+from deploy.triton.config import ModelConfig, config_of, served_versions, uses_stubs
 from deploy.triton.stub import STUB
 
 ENVIRONMENT_PARAMETER = "EXECUTION_ENV_PATH"
@@ -48,9 +48,7 @@ class SiteModel:
 
 def read_site_model(repository: Path, name: str) -> SiteModel:
     folder = repository / name
-    config = read_config(folder / CONFIG)
-    if config.name not in ("", name):
-        raise RepositoryError(f"{folder / CONFIG}: names its model {config.name!r}")
+    config = config_of(folder)
     versions = served_versions(config, (p.name for p in folder.iterdir() if p.is_dir()))
     if not versions:
         raise RepositoryError(f"{folder}: its {CONFIG} selects none of its versions")

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.deployment.deployment import CONFIG
 from deploy.host.errors import RepositoryError
 from deploy.host.files import built_folder
 from deploy.triton.card import AGAIN, CARD_FILE, read_card
-from deploy.triton.config import LaunchSettings, ModelConfig, for_launch, read_config, write_config
+from deploy.triton.config import LaunchSettings, ModelConfig, config_of, for_launch, write_config
 from deploy.triton.stub import StubFiles, write_stub
 
 VERSION = "1"
@@ -62,9 +63,7 @@ def plan_models(
     staged = []
     for model in models:
         folder = find_model(repository, model)
-        config = read_config(folder / "config.pbtxt")
-        if config.name not in ("", model):
-            raise RepositoryError(f"{folder / 'config.pbtxt'}: names its model {config.name!r}")
+        config = config_of(folder)
         code = folder / VERSION / "model.py"
         files = own_weights.get(model, folder / VERSION)
         for path in (code, *(files / name for name in MODEL_FILES)):
@@ -95,7 +94,7 @@ def write_models(models: Sequence[StagedModel], folder: Path) -> None:
         target = folder / model.name
         for version in model.versions:
             (target / version).mkdir(parents=True)
-        write_config(model.config, target / "config.pbtxt")
+        write_config(model.config, target / CONFIG)
         for path, source in model.copies.items():
             copy = target / path
             copy.parent.mkdir(parents=True, exist_ok=True)

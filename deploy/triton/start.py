@@ -6,17 +6,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 # From the server's start until the instance's process runs, until the first line of
 # numl_serving, until all is imported, the weights are loaded, the reference event is answered.
 PHASES = ("process", "interpreter", "imports", "weights", "warm-up")
 
-_LINE = re.compile(
-    r"\b(?P<instance>[\w.-]+) ready (?P<whole>[\d.]+) s after its server's start: "
-    + ", ".join(rf"{phase} (?P<{phase.replace('-', '_')}>-?[\d.]+)" for phase in PHASES)
-)
+_LINE = re.compile(r"\b([\w.-]+) ready ([\d.]+) s after its server's start: (.+)")
+_PHASE = re.compile(r"([\w-]+) (-?[\d.]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +23,18 @@ class InstanceStart:
 
     instance: str
     seconds: float
-    phases: tuple[float, ...]
+    phases: Mapping[str, float]
 
 
 def slowest(starts: Sequence[InstanceStart]) -> str:
     """Return, in one line, how long the instance took that was ready last, phase by phase."""
     last = max(starts, key=lambda start: start.seconds)
-    phases = zip(PHASES, last.phases, strict=True)
-    told = ", ".join(f"{name} {seconds:.2f}" for name, seconds in phases)
+    told = ", ".join(f"{name} {seconds:.2f}" for name, seconds in last.phases.items())
     return f"of these, {last.instance} took {last.seconds:.2f} s: {told}"
 
 
 def read_starts(log: str) -> tuple[InstanceStart, ...]:
     return tuple(
-        InstanceStart(
-            instance=found["instance"],
-            seconds=float(found["whole"]),
-            phases=tuple(float(found[phase.replace("-", "_")]) for phase in PHASES),
-        )
-        for found in _LINE.finditer(log)
+        InstanceStart(name, float(whole), {n: float(s) for n, s in _PHASE.findall(phases)})
+        for name, whole, phases in _LINE.findall(log)
     )

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.host.errors import RepositoryError
 from deploy.host.files import sha256_of
 from deploy.triton.card import Head
-
-Shapes = Mapping[str, tuple[int, ...]]
 
 _HEAD = re.compile(r"heads\.(.+)\.bias")
 _REMEDY = "copy both files again, or import the checkpoint again (scripts/import_checkpoint.py)"
@@ -52,7 +50,7 @@ def check_heads(weights: Path, heads: Sequence[Head]) -> None:
             )
 
 
-def read_shapes(weights: Path) -> Shapes:
+def read_shapes(weights: Path) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the tensors in a weights file, by name; their bytes are not read."""
     try:
         with weights.open("rb") as stream:

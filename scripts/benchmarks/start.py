@@ -69,9 +69,7 @@ def start_document(starts: Sequence[Start], models: int) -> Document:
         models: How many models.
     """
     every = [instance for start in starts for instance in start.instances]
-    phases = {
-        phase: [instance.phases[index] for instance in every] for index, phase in enumerate(PHASES)
-    }
+    phases = {phase: [instance.phases[phase] for instance in every] for phase in PHASES}
     ready = [max(each.seconds for each in start.instances) for start in starts]
     whole = [start.seconds for start in starts]
     used = [start.processor for start in starts]

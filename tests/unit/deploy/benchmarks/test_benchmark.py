@@ -17,7 +17,7 @@ from deploy.host.errors import KitError
 from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.config import LaunchSettings
 from deploy.triton.stage import plan_models
-from deploy.triton.start import InstanceStart
+from deploy.triton.start import PHASES, InstanceStart
 from scripts.benchmarks.cells import (
     PROTOCOLS,
     SERVERS,
@@ -306,7 +306,8 @@ def test_memory_that_grows_with_each_event_has_a_slope_and_memory_that_settles_h
 
 def test_the_phases_of_several_starts_are_shown_with_the_slowest_instance() -> None:
     def instance(imports: float) -> InstanceStart:
-        return InstanceStart("m_0_0", 1.5 + imports, (0.5, 0.25, imports, 0.5, 0.25))
+        seconds = (0.5, 0.25, imports, 0.5, 0.25)
+        return InstanceStart("m_0_0", 1.5 + imports, dict(zip(PHASES, seconds, strict=True)))
 
     starts = [
         Start(4.0, 5.0, (instance(2.0), instance(1.0))),

@@ -59,7 +59,7 @@ Break = Callable[[Path], object]
         (lambda r: _edit(r / CONFIG, 'name: "nugraph3"', 'name: "other"'),
          "config.pbtxt: names its model 'other'"),
         (lambda r: _edit(r / CONFIG, 'backend: "python"', 'backend: "onnxruntime"'),
-         "its backend is 'onnxruntime', this kit serves Python models"),
+         "the kit serves Python models, not 'onnxruntime'"),
         (lambda r: (r / "nugraph3/1/model.py").write_text("class :\n"), "model.py: not Python"),
         (lambda r: (r / "nugraph3/1/model.py").unlink(), "model.py: No such file or directory"),
         (lambda r: (r / "nugraph3/1/golden.npz").unlink(), "golden.npz: no such file"),

@@ -21,9 +21,9 @@ def _no_container_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 
 def test_without_a_container_engine_it_is_the_one_that_needs_none_and_says_why() -> None:
-    choice = choose_engine(Resolved(Deployment()))
-    assert choice.engine.name == "local"
-    assert choice.reason == (
+    engine, reason = choose_engine(Resolved(Deployment()))
+    assert engine.name == "local"
+    assert reason == (
         "needs no container; "
         "docker: no Docker engine answers at unix:///nowhere.sock, which DOCKER_HOST names "
         "(point DOCKER_HOST at one that does, or unset it); "
@@ -41,10 +41,10 @@ def test_apptainer_is_taken_where_its_sif_is_there(tmp_path: Path) -> None:
     apptainer.write_text(f"#!/bin/sh\necho '{labels}'\n")
     apptainer.chmod(0o755)
     sif.touch()
-    choice = choose_engine(Resolved(Deployment(image=str(sif))))
-    assert choice.engine.name == "apptainer"
-    assert choice.reason is not None
-    assert choice.reason.startswith("its .sif is here; docker: no Docker engine answers at ")
+    engine, reason = choose_engine(Resolved(Deployment(image=str(sif))))
+    assert engine.name == "apptainer"
+    assert reason is not None
+    assert reason.startswith("its .sif is here; docker: no Docker engine answers at ")
 
 
 def test_what_no_engine_can_mend_is_said_once() -> None:
@@ -100,8 +100,8 @@ def test_auto_needs_an_engine_for_containers(refusals: dict[str, KitError]) -> N
 
 @pytest.mark.parametrize("name", ["local", "docker", "apptainer"])
 def test_what_is_asked_for_is_taken_without_a_word(name: str) -> None:
-    choice = choose_engine(Resolved(Deployment.model_validate({"engine": name})))
-    assert (choice.engine.name, choice.reason) == (name, None)
+    engine, reason = choose_engine(Resolved(Deployment.model_validate({"engine": name})))
+    assert (engine.name, reason) == (name, None)
 
 
 @pytest.mark.parametrize(
@@ -132,4 +132,4 @@ def test_shared_memory_of_the_host_is_refused_in_a_container(engine: str) -> Non
 
 
 def test_auto_takes_no_container_where_shared_memory_is_asked_for() -> None:
-    assert choose_engine(Resolved(Deployment(shared_memory=True))).engine.name == "local"
+    assert choose_engine(Resolved(Deployment(shared_memory=True)))[0].name == "local"

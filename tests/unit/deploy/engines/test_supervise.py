@@ -53,7 +53,7 @@ class StandIn(Server):
     """A server that is ready at once, and whose stubs the test sets."""
 
     def __init__(self, plan: LaunchPlan, note: Note, own: list[Stub]) -> None:
-        super().__init__(plan)
+        super().__init__(plan, note)
         self.identity = ProcessId.of(os.getpid())
         self.own = own
         self.stopped = False

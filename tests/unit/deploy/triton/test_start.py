@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.triton.start import InstanceStart, read_starts, slowest
+from deploy.triton.start import PHASES, InstanceStart, read_starts, slowest
 
 LOG = """\
 I1121 17:41:29.203112 13349 python_be.cc:1912] "TRITONBACKEND_ModelInstanceInitialize: nugraph3_0_0"
@@ -13,10 +13,14 @@ start: process 3601.00, interpreter 0.20, imports 3.00, weights 1.00, warm-up 0.
 """
 
 
+def instance_start(name: str, seconds: float, *phases: float) -> InstanceStart:
+    return InstanceStart(name, seconds, dict(zip(PHASES, phases, strict=True)))
+
+
 def test_every_instance_is_read_with_its_phases() -> None:
     assert read_starts(LOG) == (
-        InstanceStart("nugraph3_0_0", 4.61, (0.31, 0.35, 3.10, 0.60, 0.25)),
-        InstanceStart("my-model.v2_0_1", 3605.2, (3601.0, 0.2, 3.0, 1.0, 0.0)),
+        instance_start("nugraph3_0_0", 4.61, 0.31, 0.35, 3.10, 0.60, 0.25),
+        instance_start("my-model.v2_0_1", 3605.2, 3601.0, 0.2, 3.0, 1.0, 0.0),
     )
 
 
