@@ -84,7 +84,7 @@ PROVED_ELSEWHERE = {
             "numlkit up deploy/sites/okd.toml --image registry.example.org/lab/numl@sha256:...",
             "scripts/kit-environment --kubernetes",
         ),
-        "tests/unit/deploy/engines/test_kubernetes.py",
+        "tests/unit/deploy/engines/cluster/test_rendering.py",
     ),
     "numlkit publish /cvmfs/example.org/numl": "tests/containers/sif/test_publishing.py",
     "apptainer run /cvmfs/example.org/numl/current/numl.sif":
