@@ -8,6 +8,7 @@ if __package__ in (None, ""):
     ensure_kit()
 
 import argparse
+import signal
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -49,6 +50,8 @@ def parser() -> Parser:
 
 
 def _up(options: argparse.Namespace, console: Console) -> int:
+    # As Ctrl-C: what this launch has made is taken down.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     deployment = load_deployment(options.file, overrides(options))
     on_cluster = cluster_engine(deployment)
     if on_cluster is not None:
@@ -100,8 +103,7 @@ def _roll_out(engine: KubernetesEngine, options: argparse.Namespace, console: Co
             cause = f"this host has a deployment {name} already"
             raise DeploymentError(cause, f"numlkit down --name {name}, or another --name")
         with console.step("roll out") as say:
-            rollout = engine.launch(say)
-        folder.write_place(rollout.cluster.place)
+            rollout = engine.launch(folder, say)
     status = rollout.status()
     columns, rows = status.table
     console.table(f"deployment {name}: {rollout.cluster.where}", columns, rows)

@@ -105,7 +105,8 @@ class Cluster:
         old = [
             p
             for p, o in self.of_kind("Pod").items()
-            if o["metadata"]["labels"]["app.kubernetes.io/component"]
+            if p.startswith(f"{base}/")
+            and o["metadata"]["labels"]["app.kubernetes.io/component"]
             == labels["app.kubernetes.io/component"]
             and o["metadata"]["labels"]["pod-template-hash"] != digest
         ]
@@ -116,8 +117,9 @@ class Cluster:
             self.objects[f"{base}/{pod['metadata']['name']}"] = pod
         new = [
             o
-            for o in self.of_kind("Pod").values()
-            if o["metadata"]["labels"].get("pod-template-hash") == digest
+            for p, o in self.of_kind("Pod").items()
+            if p.startswith(f"{base}/")
+            and o["metadata"]["labels"].get("pod-template-hash") == digest
         ]
         available = sum(READY["conditions"][0] in o["status"].get("conditions", ()) for o in new)
         if available == wanted:
@@ -140,9 +142,10 @@ class Cluster:
         gone = self.objects.pop(path)
         if gone["kind"] == "Deployment":
             component = gone["spec"]["selector"]["matchLabels"]
+            namespace = f"/namespaces/{gone['metadata']['namespace']}/"
             for each, there in list(self.objects.items()):
-                labels = there["metadata"].get("labels", {})
-                if there["kind"] in ("Pod", "ReplicaSet") and component.items() <= labels.items():
+                made = there["kind"] in ("Pod", "ReplicaSet") and namespace in each
+                if made and component.items() <= there["metadata"].get("labels", {}).items():
                     del self.objects[each]
 
     def event(self, pod: str, message: str) -> None:

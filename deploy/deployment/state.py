@@ -214,14 +214,18 @@ class DeploymentFolder:
             return Place.model_validate_json(self.place_file.read_bytes())
         return None
 
-    def write_place(self, place: Place) -> None:
-        write_atomically(self.place_file, place.model_dump_json(indent=2) + "\n")
+    def write_place(self, place: Place | None) -> None:
+        """Remember where a cluster runs it; None: forget."""
+        if place is None:
+            self.place_file.unlink(missing_ok=True)
+        else:
+            write_atomically(self.place_file, place.model_dump_json(indent=2) + "\n")
 
     def forget_place(self) -> None:
         """Forget that a cluster runs it; logs of a server of this host stay."""
         if self.path.exists():
             with self.taking_turns():
-                self.place_file.unlink(missing_ok=True)
+                self.write_place(None)
 
     def plan(self) -> LaunchPlan | None:
         """Return the plan of the last launch, or None."""

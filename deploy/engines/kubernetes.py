@@ -9,7 +9,7 @@ from deploy.artefacts.cosign import verify_image
 from deploy.artefacts.keys import PublicKey
 from deploy.artefacts.reference import parse_reference
 from deploy.deployment.deployment import ClusterName, Deployment
-from deploy.deployment.state import Place
+from deploy.deployment.state import DeploymentFolder, Place
 from deploy.engines.chart import merge, read_values, render_chart, validate
 from deploy.engines.cluster import KINDS, MANAGER, Cluster, Object
 from deploy.engines.rollout import MODELS_NOTE, SERVER, URL_NOTE, Rollout
@@ -142,10 +142,14 @@ class KubernetesEngine:
         validate(objects)
         return objects
 
-    def launch(self, say: Say) -> Rollout:
+    def launch(self, folder: DeploymentFolder, say: Say) -> Rollout:
         """Apply the objects and wait until every pod is ready.
 
-        If a first launch fails, nothing is left. If an upgrade does, the old pods serve on.
+        If a first launch fails or is interrupted, nothing is left. If an upgrade is, the old pods
+        serve on.
+
+        Args:
+            folder: Where this host remembers which cluster runs it.
 
         Raises:
             LaunchError: With what keeps the pods from being ready.
@@ -157,9 +161,11 @@ class KubernetesEngine:
         self._check_namespace(cluster)
         refuse(self._kinds(cluster, objects))
         self._check_foreign(cluster, objects)
-        before = rollout.deployments()
+        before, known = rollout.deployments(), folder.place()
         say(f"{cluster.where}: {cluster.version}; the API server checks {len(objects)} objects")
         self._rehearse(cluster, objects, first=not before)
+        # Whatever ends this command, status and down find what it has made.
+        folder.write_place(cluster.place)
         try:
             for each in objects:
                 cluster.apply(each)
@@ -169,15 +175,22 @@ class KubernetesEngine:
             rollout.prune(objects)
         except BaseException as error:
             if not before:
-                say("removing what was made")
-                rollout.remove(say)
-                raise
-            if isinstance(error, KeyboardInterrupt):
-                error = LaunchError("interrupted: the cluster goes on with the upgrade")
-            if isinstance(error, KitError):
-                raise LaunchError(error.cause, _way_back(before[0], error)) from None
+                self._remove(rollout, error, say)
+                folder.write_place(known)
+            elif isinstance(error, (KitError, KeyboardInterrupt)):
+                raise _unfinished(before[0], error) from None
             raise
         return rollout
+
+    def _remove(self, rollout: Rollout, failure: BaseException, say: Say) -> None:
+        """Remove what a first launch has made that has failed."""
+        say("removing what was made")
+        try:
+            rollout.remove(say)
+        except (KitError, KeyboardInterrupt):
+            why = failure.cause if isinstance(failure, KitError) else "interrupted"
+            cause = f"{why}: what was made is still in {rollout.cluster.where}"
+            raise LaunchError(cause, f"numlkit down --name {rollout.name}") from None
 
     def _check_namespace(self, cluster: Cluster) -> None:
         try:
@@ -335,10 +348,14 @@ def _named_by(objects: list[Object]) -> set[tuple[str, str]]:
     return found
 
 
-def _way_back(before: Object, error: KitError) -> str:
-    """Return that the old pods serve on, and how to go back to what they are."""
+def _unfinished(before: Object, error: KitError | KeyboardInterrupt) -> LaunchError:
+    """Return that an upgrade has not come to its end, while the old pods serve on."""
+    if isinstance(error, KeyboardInterrupt):
+        look = "numlkit status shows how far it is"
+        error = LaunchError("interrupted: the cluster goes on with the upgrade", look)
     image = before["spec"]["template"]["spec"]["containers"][0]["image"]
     also = f"{error.remedy}; " if error.remedy else ""
-    return (
-        f"{also}the old pods serve on, and up with the former settings (--image {image}) goes back"
+    return LaunchError(
+        error.cause,
+        f"{also}the old pods serve on, and up with the former settings (--image {image}) goes back",
     )
