@@ -10,6 +10,7 @@ if __package__ in (None, ""):
 import argparse
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,9 @@ from deploy.host.errors import ClusterError, DeploymentError, NotRunningError
 
 if TYPE_CHECKING:
     from deploy.engines.rollout import PodState, Rollout
+
+
+_POLL_S = 2.0  # how often it is asked whether there are other pods
 
 
 def parser() -> Parser:
@@ -73,30 +77,62 @@ def _of_pods(rollout: Rollout, options: argparse.Namespace, console: Console) ->
     if options.supervisor:
         raise DeploymentError("--supervisor: in a cluster there is none, the kubelet restarts pods")
     rollout.require()
+    if options.follow:
+        return _follow_pods(rollout, options.tail, console)
     pods = rollout.pods()
-    logs: dict[str, list[str]] = {pod.name: [] for pod in pods}
-
-    def show(pod: PodState) -> None:
+    logs: dict[str, list[str]] = {}
+    for pod in pods:
         before = f"{pod.name}: ".encode() if len(pods) > 1 else b""
+        logs[pod.name] = []
         try:
-            for line in rollout.log(pod, tail=options.tail, follow=options.follow):
+            for line in rollout.log(pod, tail=options.tail):
                 logs[pod.name].append(line.decode(errors="replace"))
                 console.log_line(before + line)
         except ClusterError as error:  # has not started yet, or is gone
             console.say(f"pod {pod.name} has no log: {error.cause}")
+    console.answer({"ok": True, "pods": logs})
+    return 0
 
-    # Followed, each takes until its pod ends; a thread that waits keeps nobody from leaving.
-    threads = [threading.Thread(target=show, args=(pod,), daemon=True) for pod in pods]
+
+def _follow_pods(rollout: Rollout, tail: int, console: Console) -> int:
+    """Show what pods say, also those that come later, until there is no deployment any more."""
+    # Of each container, by its pod and how often it was restarted.
+    threads: dict[tuple[str, int], threading.Thread] = {}
+    shown: set[tuple[str, int]] = set()
+    first, fault = True, ""
+
+    def show(pod: PodState, tail: int | None) -> None:
+        with suppress(ClusterError):  # has not started yet, or is gone
+            for line in rollout.log(pod, tail=tail, follow=True):
+                shown.add((pod.name, pod.restarts))
+                console.log_line(f"{pod.name}: ".encode() + line)
+
     try:
-        for thread in threads:
-            thread.start()
-            if not options.follow:
-                thread.join()
-        for thread in threads:
-            thread.join()
+        while True:
+            try:
+                if not rollout.deployments():
+                    break
+                for pod in rollout.pods():
+                    key = (pod.name, pod.restarts)
+                    followed = key in threads and threads[key].is_alive()
+                    if followed or (key in shown and not pod.ready):  # or its container has ended
+                        continue
+                    # Whoever comes later is shown from the first line; where a connection broke,
+                    # what comes from now on.
+                    lines = 0 if key in shown else tail if first else None
+                    threads[key] = threading.Thread(target=show, args=(pod, lines), daemon=True)
+                    threads[key].start()
+                first, fault = False, ""
+            except ClusterError as error:
+                if error.cause != fault:
+                    console.say(f"{error.cause}; trying again")
+                fault = error.cause
+            time.sleep(_POLL_S)
     except KeyboardInterrupt:
         return 0
-    console.answer({"ok": True, "pods": logs})
+    for thread in threads.values():
+        thread.join(_POLL_S)
+    console.say(f"deployment {rollout.name} is gone")
     return 0
 
 

@@ -12,6 +12,7 @@ import hashlib
 import json
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -56,6 +57,7 @@ class Cluster:
         logs: Of containers, by pod and container, "previous" after one that has ended.
         health: What the image's command answers in a pod: status and words.
         gave_up: Whether the controller's deadline is over for a Deployment that is not ready.
+        broken: What every question is answered with instead; None: nothing is wrong.
     """
 
     version: str = "v1.20.2"
@@ -66,6 +68,7 @@ class Cluster:
     logs: dict[tuple[str, str, bool], str] = field(default_factory=dict)
     health: tuple[int, str] = (0, "ok: 3 models give their reference answers")
     gave_up: bool = False
+    broken: str | None = None
     requests: list[str] = field(default_factory=list)
     made: int = 0
 
@@ -138,6 +141,16 @@ class Cluster:
             "conditions": [verdict],
         }
 
+    def restart(self, name: str) -> str:
+        """Replace a Deployment's pods, as ``kubectl rollout restart`` does; return the new one."""
+        path = f"/apis/apps/v1/namespaces/physics/deployments/{name}"
+        deployment = json.loads(json.dumps(self.objects[path]))
+        metadata = deployment["spec"]["template"]["metadata"]
+        metadata["annotations"] = {"restarted": str(self.made)}
+        self.apply(path, deployment)
+        [pod] = self.of_kind("Pod").values()
+        return str(pod["metadata"]["name"])
+
     def delete(self, path: str) -> None:
         gone = self.objects.pop(path)
         if gone["kind"] == "Deployment":
@@ -176,6 +189,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.cluster.requests.append(f"{self.command} {self.path}")
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
             self._refuse(401, "Unauthorized")
+        elif self.cluster.broken is not None:
+            self._refuse(500, self.cluster.broken)
         elif url.path.endswith("/exec"):
             self._execute()
         elif url.path.endswith("/log"):
@@ -233,8 +248,27 @@ class _Handler(BaseHTTPRequestHandler):
         if key not in self.cluster.logs:
             self._refuse(400, f'container "{key[1]}" in pod "{key[0]}" is waiting to start')
             return
-        lines = self.cluster.logs[key].splitlines(keepends=True)[-int(query["tailLines"]) :]
-        self._send(200, "".join(lines).encode(), "text/plain")
+        lines = self.cluster.logs[key].splitlines(keepends=True)
+        if "tailLines" in query:
+            lines = lines[len(lines) - int(query["tailLines"]) :]
+        if query.get("follow", "false").lower() == "true":
+            self._stream("/".join(parts[:-1]), key, "".join(lines))
+        else:
+            self._send(200, "".join(lines).encode(), "text/plain")
+
+    def _stream(self, pod: str, key: tuple[str, str, bool], text: str) -> None:
+        """Send what a log has and gets, until its pod is gone or its container is another."""
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        sent = self.cluster.logs[key]
+        while pod in self.cluster.objects and self.cluster.logs[key].startswith(sent):
+            if text:
+                self.wfile.write(f"{len(text.encode()):x}\r\n{text}\r\n".encode())
+            time.sleep(0.01)
+            text = self.cluster.logs[key][len(sent) :]
+            sent += text
+        self.wfile.write(b"0\r\n\r\n")
 
     def _execute(self) -> None:
         """Answer as exec does: a websocket (RFC 6455), a channel's number before each message."""

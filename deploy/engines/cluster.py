@@ -204,9 +204,15 @@ class Cluster:
         return bool(self.ask("post", path, body=body)["status"]["allowed"])
 
     def log(
-        self, pod: str, container: str, *, tail: int, previous: bool = False, follow: bool = False
+        self,
+        pod: str,
+        container: str,
+        *,
+        tail: int | None,
+        previous: bool = False,
+        follow: bool = False,
     ) -> Iterator[bytes]:
-        """Yield a container's last lines, without their ends; with ``follow`` all that come."""
+        """Yield a container's last lines (None: all), without their ends, and all that come."""
         core = needed("kubernetes.client").CoreV1Api(self.client)
         with _Refusals(self):
             answer = core.read_namespaced_pod_log(

@@ -302,8 +302,8 @@ class Rollout:
                 continue
         return ""
 
-    def log(self, pod: PodState, *, tail: int, follow: bool = False) -> Iterator[bytes]:
-        """Yield the lines of a pod's log."""
+    def log(self, pod: PodState, *, tail: int | None, follow: bool = False) -> Iterator[bytes]:
+        """Yield the last lines of a pod's log; None: all."""
         container = CONTAINERS[pod.component]
         return self.cluster.log(pod.name, container, tail=tail, follow=follow)
 
