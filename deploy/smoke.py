@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploy.artefacts.cosign import verify_image
 from deploy.artefacts.keys import PublicKey, read_public_key
 from deploy.client.endpoint import Endpoint, client_tls
 from deploy.client.service import ExpectedModel, ServiceCheck, check_service
@@ -70,8 +71,8 @@ def parser() -> Parser:
         "--verify",
         type=Path,
         metavar="KEY",
-        help="check also that a deployment of this host runs an image or a .sif that is signed "
-        "with this public key",
+        help="check also that the deployment runs an image or a .sif that is signed with this "
+        "public key",
     )
     add("--timeout", type=as_seconds, default=10.0, help="seconds for one answer (default: 10)")
     add(
@@ -108,10 +109,13 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
     if options.url is not None and options.name is not None:
         raise DeploymentError("--url and --name both say which server: leave one of them out")
     if options.url is not None and options.verify is not None:
-        raise DeploymentError("--verify is for a deployment of this host, and --url names a server")
+        cause = "--verify is for a deployment, whose image is known, and --url names a server"
+        raise DeploymentError(cause, "--name, and --namespace where a cluster runs it")
     rollout = _rollout(options)
     if rollout is not None:
         status = rollout.status()
+        if options.verify is not None:
+            _verify_pods(rollout, read_public_key(options.verify), console)
         if status.url is None:
             return _within_pods(rollout, options, console)
         options.url, names = [status.url], status.models
@@ -151,17 +155,22 @@ def _rollout(options: argparse.Namespace) -> Rollout | None:
         return None
     from deploy.engines.choose import find_rollout  # as below
 
-    found = find_rollout(options.name or DEFAULT_NAME, options.namespace)
-    if found is not None and options.verify is not None:
-        raise DeploymentError("--verify is for a deployment of this host, and a cluster runs this")
-    return found
+    return find_rollout(options.name or DEFAULT_NAME, options.namespace)
+
+
+def _verify_pods(rollout: Rollout, key: PublicKey, console: Console) -> None:
+    """Check that what the pods of a cluster run is signed."""
+    for image in rollout.images():
+        verify_image(image, key)
+        console.say(f"signed with {key.path}: {image}")
 
 
 def _within_pods(rollout: Rollout, options: argparse.Namespace, console: Console) -> int:
     """Have each pod check its own values, where clients reach the service by no known address."""
     if options.watch is not None or options.models is not None:
         cause = f"{rollout.name} has no address in its deployment file, so each pod checks itself"
-        raise DeploymentError(f"{cause}, all models, once", "--url with where clients reach it")
+        remedy = "--url with where clients reach it, or the chart's own: the value watch.enabled"
+        raise DeploymentError(f"{cause}, all models, once", remedy)
     answers = list(rollout.ask_pods())
     problems = [f"pod {pod.name}: {said}" for pod, status, said in answers if status != 0]
     if not answers:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from deploy.artefacts.reference import Reference, parse_reference
 from deploy.deployment.state import Place
 from deploy.engines.cluster import KINDS, MANAGER, Cluster, Object
 from deploy.host.console import Say
@@ -313,6 +314,27 @@ class Rollout:
             if pod.component == SERVER and pod.ready:
                 status, said = self.cluster.execute(pod.name, CONTAINERS[SERVER], HEALTH)
                 yield pod, status, " ".join(said.split())
+
+    def images(self) -> list[Reference]:
+        """Return what the servers that are ready run, by the digests that their nodes pulled.
+
+        Raises:
+            LaunchError: If a node does not say it.
+        """
+        found = {}
+        for pod in self.pods():
+            if pod.component != SERVER or not pod.ready:
+                continue
+            found[pod.image] = parse_reference(pod.image)
+            if not found[pod.image].digest:
+                cause = f"pod {pod.name}: its node does not say which image it has pulled"
+                remedy = "numlkit up with --image HOST/REPOSITORY@sha256:... --verify KEY"
+                raise LaunchError(f"{cause}: {pod.image}", remedy)
+        if not found:
+            raise NotRunningError(
+                f"no pod of {self.name} is ready", f"numlkit status --name {self.name}"
+            )
+        return list(found.values())
 
     def prune(self, kept: Sequence[Object]) -> list[Object]:
         """Delete what the kit made under this name and the deployment no longer asks for."""

@@ -133,7 +133,8 @@ def test_a_taken_port_is_named_before_anything_is_started(kit: Kit) -> None:
     assert answer["error"] == f"ports: http port {port} on 127.0.0.1 is taken by another program"
 
 
-def test_an_interrupted_start_leaves_nothing_behind(kit: Kit) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_start_leaves_nothing_behind(kit: Kit, number: signal.Signals) -> None:
     command = [*kit.start, "--name", "broken-off", "--models", "nugraph3"]
     process = subprocess.Popen(
         command, cwd=CHECKOUT, env=kit.variables, stderr=subprocess.PIPE, text=True
@@ -141,7 +142,7 @@ def test_an_interrupted_start_leaves_nothing_behind(kit: Kit) -> None:
     folder = kit.state / "numlkit/deployments/broken-off"
     until(lambda: (folder / "state.json").exists(), 60, "the start")
     scratch = json.loads((folder / "state.json").read_text())["scratch"]
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     assert process.wait(60) == 130
     assert process.stderr is not None
     assert "interrupted" in process.stderr.read()

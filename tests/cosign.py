@@ -1,0 +1,65 @@
+"""Stands for cosign, for tests of what it is asked: writes that down, and says what a test wants.
+
+What cosign itself makes of it is tested in tests/containers/supply.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+_PROGRAM = """#!{python}
+import json, pathlib, sys
+here = pathlib.Path({folder!r})
+with (here / "asked").open("a") as file:
+    file.write(json.dumps(sys.argv[1:]) + "\\n")
+for word, text in json.loads((here / "refusals").read_text()).items():
+    if word in sys.argv:
+        sys.exit(text)
+for flag, path in zip(sys.argv, sys.argv[2:]):
+    if flag in ("--output-signature", "--bundle") and sys.argv[1] == "sign-blob":
+        pathlib.Path(path).write_text("a signature")
+if sys.argv[1] == "public-key":
+    print(pathlib.Path({folder!r}, "cosign.pub").read_text(), end="")
+"""
+
+
+@dataclass(frozen=True)
+class Cosign:
+    """The stand-in, first on PATH, and a public key."""
+
+    folder: Path
+
+    @classmethod
+    def install(cls, folder: Path, patch: pytest.MonkeyPatch) -> Cosign:
+        folder.mkdir()
+        program = folder / "cosign"
+        program.write_text(_PROGRAM.format(python=sys.executable, folder=str(folder)))
+        program.chmod(0o755)
+        patch.setenv("PATH", str(folder), prepend=":")
+        found = cls(folder)
+        pem = generate_private_key(SECP256R1()).public_key()
+        found.key.write_bytes(pem.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+        found.refuse({})
+        return found
+
+    @property
+    def key(self) -> Path:
+        """A public key as cosign writes it."""
+        return self.folder / "cosign.pub"
+
+    @property
+    def asked(self) -> list[list[str]]:
+        """The words of each call."""
+        file = self.folder / "asked"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def refuse(self, refusals: dict[str, str]) -> None:
+        """Have calls with a word in them fail with a text."""
+        (self.folder / "refusals").write_text(json.dumps(refusals))

@@ -1,0 +1,82 @@
+"""A deployment in a cluster is asked whether it answers rightly, and whose image it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.api_server import Object, container, ready
+from tests.cosign import Cosign
+from tests.unit.deploy.engines.cluster.terminal import DIGEST, IMAGE, Terminal
+
+
+@pytest.fixture
+def cosign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cosign:
+    return Cosign.install(tmp_path / "bin", monkeypatch)
+
+
+def test_the_image_that_the_pods_run_is_verified(terminal: Terminal, cosign: Cosign) -> None:
+    assert terminal.type(f"up --engine kubernetes --image {IMAGE}")[0] == 0
+    code, out, err = terminal.type(f"smoke --verify {cosign.key}")
+    assert (code, "ok: 3 models give their reference answers" in out) == (0, True)
+    assert f"signed with {cosign.key}: {IMAGE}" in err
+    assert [words[0] for words in cosign.asked] == ["verify", *["verify-attestation"] * 2]
+    assert {words[-1] for words in cosign.asked} == {IMAGE}
+
+
+def test_a_tag_counts_as_what_the_nodes_have_pulled(terminal: Terminal, cosign: Cosign) -> None:
+    def pulled(pod: Object) -> Object:
+        status = ready(pod)
+        digest = f"docker-pullable://registry.example.org/lab/numl@{DIGEST}"
+        status["containerStatuses"][0]["imageID"] = digest
+        return status
+
+    terminal.cluster.pod = pulled
+    terminal.type("up --engine kubernetes --image registry.example.org/lab/numl:24.10")
+    assert terminal.type(f"smoke --verify {cosign.key}")[0] == 0
+    assert {words[-1] for words in cosign.asked} == {IMAGE}
+
+
+def test_pods_that_run_what_the_key_has_not_signed_are_refused(
+    terminal: Terminal, cosign: Cosign
+) -> None:
+    terminal.type(f"up --engine kubernetes --image {IMAGE}")
+    cosign.refuse({"verify": "Error: no signatures found"})
+    code, _, err = terminal.type(f"smoke --verify {cosign.key}")
+    assert (code, err.splitlines()[0]) == (1, f"error: {IMAGE} is not signed")
+
+
+def test_a_node_that_does_not_say_the_digest_is_named(terminal: Terminal, cosign: Cosign) -> None:
+    def silent(pod: Object) -> Object:
+        main = pod["spec"]["containers"][0]
+        status = container(main["name"], "numl:24.10", {"running": {}}, imageID=DIGEST)
+        return {**ready(pod), "containerStatuses": [status]}
+
+    terminal.cluster.pod = silent
+    terminal.type("up --engine kubernetes --image registry.example.org/lab/numl:24.10")
+    code, _, err = terminal.type(f"smoke --verify {cosign.key}")
+    cause, remedy = err.splitlines()
+    assert (code, f"its node does not say which image it has pulled: {DIGEST}" in cause) == (
+        *(1, True),
+    )
+    assert "--image HOST/REPOSITORY@sha256:... --verify" in remedy
+    assert cosign.asked == []
+
+
+def test_without_pods_nothing_is_verified(terminal: Terminal, cosign: Cosign) -> None:
+    terminal.type(f"up --engine kubernetes --image {IMAGE}")
+    for path in list(terminal.cluster.of_kind("Pod")):
+        del terminal.cluster.objects[path]
+    code, _, err = terminal.type(f"smoke --verify {cosign.key}")
+    assert (code, err.splitlines()[0]) == (1, "error: no pod of numl is ready")
+
+
+def test_a_watch_needs_an_address_or_the_chart_s_own(terminal: Terminal) -> None:
+    terminal.type("up --engine kubernetes")
+    code, _, err = terminal.type("smoke --watch")
+    cause, remedy = err.splitlines()
+    assert code == 2
+    assert cause.startswith("error: numl has no address in its deployment file")
+    assert "--url" in remedy
+    assert "watch.enabled" in remedy
