@@ -55,6 +55,7 @@ SITES = {
             },
             "networkPolicy": {"bucketPorts": [9000]},
             "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "watch": {"enabled": True},
             "autoscaling": {"kind": "keda"},
         },
     ),

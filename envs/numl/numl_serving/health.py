@@ -15,13 +15,14 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,10 @@ _HEADER_LENGTH = "Inference-Header-Content-Length"
 _STUB = b"/triton_python_backend_stub"
 _TYPES = {"FP32": np.dtype(np.float32), "INT32": np.dtype(np.int32)}
 _TYPE_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+
+
+State: TypeAlias = Literal["right", "wrong", "failing", "unready", "unjudged", "unreachable"]
+"""What a check finds; docs/monitoring.md says what each means."""
 
 
 class UnhealthyError(ServingError):
@@ -98,6 +103,20 @@ class Server:
             connection.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found of a model.
+
+    Attributes:
+        fault: What is wrong, in one line.
+        seconds: How long a right answer took.
+    """
+
+    state: State
+    fault: str | None = None
+    seconds: float | None = None
+
+
 def check_repository(
     server: Server, repository: Path, processes: Path = Path("/proc")
 ) -> tuple[str, ...]:
@@ -117,21 +136,29 @@ def check_repository(
         UnhealthyError: Something is wrong; says what, for every model.
         ModelFilesError: A golden answer cannot be read.
     """
-    models = sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
+    models = models_of(repository)
     if not models:
         raise NoAnswerError(f"{repository} has no models yet")
     server.ask("GET", "/v2/health/live")
-    faults = []
-    for model in models:
-        directory = _served(server, repository / model)
-        fault = _problem(server, directory, processes)
-        if fault is not None and (now := _served(server, repository / model)) != directory:
-            fault = _problem(server, now, processes)  # another version has taken its place
-        if fault is not None:
-            faults.append(f"{model}: {fault}")
+    verdicts = {model: judge(server, repository / model, processes) for model in models}
+    faults = [f"{model}: {verdict.fault}" for model, verdict in verdicts.items() if verdict.fault]
     if faults:
         raise UnhealthyError("; ".join(faults))
     return tuple(models)
+
+
+def models_of(repository: Path) -> list[str]:
+    """Return the models that are in a repository now."""
+    return sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
+
+
+def judge(server: Server, folder: Path, processes: Path = Path("/proc")) -> Verdict:
+    """Check the model in a folder; raises as `check_repository`."""
+    directory = _served(server, folder)
+    verdict = _judge(server, directory, processes)
+    if verdict.fault is not None and (now := _served(server, folder)) != directory:
+        return _judge(server, now, processes)  # another version has taken its place
+    return verdict
 
 
 def infer(
@@ -199,28 +226,35 @@ def _served(server: Server, folder: Path) -> Path:
     return max(versions, key=lambda path: int(path.name), default=folder / "1")
 
 
-def _problem(server: Server, directory: Path, processes: Path) -> str | None:
-    return _fault(server, directory) or _loss(server, directory, processes)
+def _judge(server: Server, directory: Path, processes: Path) -> Verdict:
+    verdict = _answer_of(server, directory)
+    if verdict.fault is None and (loss := _loss(server, directory, processes)) is not None:
+        return Verdict("failing", loss)
+    return verdict
 
 
-def _fault(server: Server, directory: Path) -> str | None:
-    """Return the problem with a model version as one line, or None."""
+def _answer_of(server: Server, directory: Path) -> Verdict:
+    """Ask a model version for its golden answer."""
     model = directory.parent.name
     if server.ask("GET", f"/v2/models/{model}/ready").status != http.client.OK:
         # The list of models, which has the reason, is closed; the server's log has it, too.
-        return "not ready"
+        return Verdict("unready", "not ready")
     if not _is_ours(directory):
-        return None
+        return Verdict("unjudged")
     golden = read_golden(directory / GOLDEN_FILE)
+    begun = time.monotonic()
     try:
         inputs = golden.event.tensors()
         outputs = infer(server, model, directory.name, inputs, golden.outputs)
     except NoAnswerError as error:
         raise NoAnswerError(f"{model}: {error}") from None
     except UnhealthyError as error:
-        return str(error)
+        return Verdict("failing", str(error))
+    seconds = time.monotonic() - begun
     faults = disagreements(golden.outputs, outputs)
-    return f"wrong answer: {'; '.join(faults)}" if faults else None
+    if faults:
+        return Verdict("wrong", f"wrong answer: {'; '.join(faults)}")
+    return Verdict("right", seconds=seconds)
 
 
 def _is_ours(directory: Path) -> bool:
@@ -265,8 +299,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--wait", type=float, default=0, metavar="SECONDS", help="how long to wait for an answer"
     )
+    parser.add_argument(
+        "--watch", type=float, metavar="SECONDS", help="check again and again, until told to end"
+    )
+    parser.add_argument(
+        "--metrics", type=int, metavar="PORT",
+        help="where --watch tells Prometheus what it finds, at the address in NUML_LISTEN",
+    )  # fmt: skip
     parser.add_argument("repository", type=Path, metavar="REPOSITORY")
     options = parser.parse_args(arguments)
+    if (options.watch is None) != (options.metrics is None):
+        parser.error("--watch and --metrics go together")
+    if options.watch is not None:
+        from numl_serving.watch import run  # which needs what is above
+
+        return run(
+            options.host, options.port, options.repository, every=options.watch,
+            listen=os.environ.get("NUML_LISTEN", "127.0.0.1"), metrics_port=options.metrics,
+        )  # fmt: skip
     until = time.monotonic() + options.wait
     while True:
         server = Server(options.host, options.port, deadline=time.monotonic() + ROUND_S)

@@ -1,7 +1,9 @@
-"""The two containers of a pod that serves a bucket: as rendered, before a real S3 with TLS."""
+"""The containers of a pod that serves a bucket: as rendered, before a real S3 with TLS."""
 
 from __future__ import annotations
 
+import re
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,9 @@ def test_the_pod_serves_a_bucket_under_a_private_authority(
     assert bucket.ca is not None
     url = publisher.url.replace(bucket.url, bucket.https)
     given = {"url": url, "pollSeconds": 1, "credentialsSecret": "keys", "caConfigMap": "site"}
-    pod = find(render(Site((), {"models": list(MODELS), "bucket": given})), "Deployment")
-    server, sync = pod["spec"]["template"]["spec"]["containers"]
+    values = {"models": list(MODELS), "bucket": given, "watch": {"enabled": True, "seconds": 1}}
+    pod = find(render(Site((), values)), "Deployment")
+    server, sync, watch = pod["spec"]["template"]["spec"]["containers"]
 
     # What the cluster would mount: the Secret's keys and the ConfigMap's are files.
     (tmp_path / "keys").mkdir()
@@ -40,8 +43,8 @@ def test_the_pod_serves_a_bucket_under_a_private_authority(
     (tmp_path / "models").mkdir()
     (tmp_path / "models").chmod(0o777)
     folders = {"models": "models", "aws": "keys", "ca": "site"}
-    ports, status = free_ports(), free_ports().http
-    # The two share the pod's network, and here the host's: hence other ports.
+    ports, others = free_ports(), free_ports()
+    # They share the pod's network, and here the host's: hence other ports.
     where = {
         "NUML_LISTEN": "127.0.0.1",
         "NUML_HTTP_PORT": str(ports.http),
@@ -52,7 +55,10 @@ def test_the_pod_serves_a_bucket_under_a_private_authority(
     def start(container: dict[str, Any]) -> Any:
         return runner.start(
             image.tag,
-            *(word.replace("8003", str(status)) for word in container["args"]),
+            *(
+                word.replace("8003", str(others.http)).replace("8004", str(others.metrics))
+                for word in container["args"]
+            ),
             environment=where | {each["name"]: each["value"] for each in container["env"]},
             mounts=[
                 Mount(
@@ -69,10 +75,26 @@ def test_the_pod_serves_a_bucket_under_a_private_authority(
             network_mode="host",
         )
 
-    serving, agent = start(server), start(sync)
+    def judged() -> set[tuple[str, str]]:
+        """Return the models and the states that the watch tells."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{others.metrics}/metrics") as answer:
+                text = answer.read().decode()
+        except OSError:
+            return {("", "no watch yet")}
+        rows = re.findall(r'numl_smoke_state{.*model="(.*)",state="(.*)"} 1', text)
+        return {(model, state) for model, state in rows}
+
+    serving, agent, watcher = start(server), start(sync), start(watch)
     ready = server["readinessProbe"]["exec"]["command"]
     until(lambda: "does not listen" not in serving.exec(*ready)[1], START_S, "a server")
     assert serving.exec(*ready) == (1, f"model {MODELS[0]} is not ready\n")
+    until(lambda: judged() == set(), START_S, "a watch without models")
     publisher.publish(1, 1)
     until(lambda: serving.exec(*ready)[0] == 0, START_S, "the models of the bucket")
     assert serving.exec(HEALTH)[0] == 0, serving.logs() + agent.logs()
+    right = {(model, "right") for model in MODELS}
+    until(lambda: judged() == right, START_S, "the watch's verdict")
+    serving.container.kill()
+    until(lambda: {state for _, state in judged()} == {"unreachable"}, START_S, "its end")
+    assert watcher.logs().count(": right\n") == len(MODELS)

@@ -33,6 +33,7 @@ settings.register_profile(
 )
 settings.load_profile("numl_serving")
 
+from played_triton import repository, triton  # noqa: E402, F401  # fixtures
 from triton_models import runtime, start  # noqa: E402, F401  # fixtures
 
 

@@ -1,114 +1,16 @@
 """A server's health, asked of one that is played here: a real one cannot be made to lie."""
 
-import json
 import shutil
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from numl_serving.golden import Golden, write_golden
 from numl_serving.health import Server, UnhealthyError, check_repository, main
-from small_models import NUGRAPH3, random_event, write_model
-
-HITS = 3
-GOLDEN = {
-    "x_semantic_u": np.arange(15, dtype=np.float32).reshape(HITS, 5),
-    "x_filter_u": np.zeros(0, np.float32),
-}
-
-
-@dataclass
-class Triton:
-    """What the played server answers; a test changes it."""
-
-    ready: dict[str, bool] = field(default_factory=lambda: {"nugraph2": True, "nugraph3": True})
-    answer: dict[str, Any] = field(default_factory=lambda: dict(GOLDEN))
-    error: str | None = None
-    silent: int = 0
-    empty: bool = False
-    groups: list[dict[str, Any]] = field(default_factory=lambda: [{"count": 2, "gpus": []}])
-    versions: list[str] = field(default_factory=lambda: ["1"])
-    asked: list[dict[str, Any]] = field(default_factory=list)
-    port: int = 0
-
-    def infer(self, question: dict[str, Any], data: bytes) -> tuple[int, dict[str, str], bytes]:
-        self.asked.append({**question, "data": data})
-        if self.error is not None:
-            return 500, {}, json.dumps({"error": self.error}).encode()
-        wanted = [output["name"] for output in question["outputs"]]
-        parts = {name: b"" if self.empty else self.answer[name].tobytes() for name in wanted}
-        outputs = [
-            {
-                "name": name,
-                "datatype": "FP32",
-                "shape": self.answer[name].shape,
-                "parameters": {"binary_data_size": len(part)},
-            }
-            for name, part in parts.items()
-        ]
-        head = json.dumps({"outputs": outputs}).encode()
-        length = {"Inference-Header-Content-Length": str(len(head))}
-        return 200, length, b"".join([head, *parts.values()])
-
-
-@pytest.fixture
-def triton() -> Iterator[Triton]:
-    played = Triton()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if played.silent:
-                played.silent -= 1
-                self.close_connection = True
-                return
-            if self.path.endswith("/config"):
-                self.reply(200, {}, json.dumps({"instance_group": played.groups}).encode())
-                return
-            if self.path.count("/") == 3 and "/models/" in self.path:
-                self.reply(200, {}, json.dumps({"versions": played.versions}).encode())
-                return
-            model = self.path.split("/")[3] if "/models/" in self.path else None
-            self.reply(200 if model is None or played.ready[model] else 400, {}, b"")
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            length = int(self.headers["Inference-Header-Content-Length"])
-            self.reply(*played.infer(json.loads(body[:length]), body[length:]))
-
-        def reply(self, status: int, headers: dict[str, str], body: bytes) -> None:
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_words: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        played.port = server.server_address[1]
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield played
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    event = random_event(NUGRAPH3.schema, HITS, 0)
-    for model in ("nugraph2", "nugraph3"):
-        version = write_model(tmp_path / model / "1")
-        (tmp_path / model / "config.pbtxt").touch()
-        write_golden(version / "golden.npz", Golden(event, dict(GOLDEN)))
-    return tmp_path
+from played_triton import GOLDEN, HITS, Triton
+from small_models import NUGRAPH3, random_event
 
 
 def ask(triton: Triton, repository: Path, *flags: str) -> int:
