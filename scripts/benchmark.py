@@ -33,13 +33,12 @@ sys.path.insert(0, str(ROOT / "envs" / "numl"))
 
 import argparse
 import json
-import math
 import os
 import random
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 
 import numpy as np
@@ -52,7 +51,7 @@ from deploy.engines.resolved import Resolved
 from deploy.environment.environment import plan_environment
 from deploy.events.files import EventFile
 from deploy.host.cli import INTERRUPTED, assignments, describe_os_error, interrupted
-from deploy.host.command_line import Parser
+from deploy.host.command_line import Parser, as_seconds
 from deploy.host.console import Console, Say
 from deploy.host.cores import usable_cores
 from deploy.host.errors import KitError
@@ -61,6 +60,15 @@ from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.stage import find_model
 from scripts.benchmarks.cells import PROTOCOLS, SERVERS, EventSet, Results
 from scripts.benchmarks.document import Document, document
+from scripts.benchmarks.flags import (
+    FIGURES,
+    as_cores,
+    as_count,
+    as_figure,
+    as_hits,
+    as_names,
+    as_output,
+)
 from scripts.benchmarks.heal import heal_document, heal_table, measure_heals
 from scripts.benchmarks.in_process import InProcess
 from scripts.benchmarks.instances import compare_instances, instances_document, instances_tables
@@ -76,7 +84,6 @@ MODELS = ("nugraph3", "nugraph2")
 LATENCY_HITS = (100, 200, 500, 1300, 2500, 5000)
 LOADED_HITS = (200, 1300)
 CONCURRENCIES = (1, 2, 4, 8)
-FEWEST_HITS = 60  # 20 in each plane, or pynuml drops the event
 SEED = 3
 MEMORY_EVENTS = 60
 SETTLED_EVENTS = 1000
@@ -84,12 +91,10 @@ QUICK = {
     "hits": (200, 300), "loaded_hits": (300,), "events": 2, "concurrency": (1, 4),
     "rounds": 1, "seconds": 0.2, "count": 500,
 }  # fmt: skip
-FIGURES = (".png", ".pdf", ".svg")
 STORED = ROOT / "scripts" / "data" / "speed"
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     flags = Parser(
         prog="python3 scripts/benchmark.py",
         description=__doc__,
@@ -102,7 +107,7 @@ def parser() -> Parser:
     )  # fmt: skip
     flags.add_argument(
         "--models",
-        type=_names,
+        type=as_names,
         metavar="A,B",
         help="models (default: nugraph3,nugraph2; start and heal: all three; instances: nugraph3)",
     )
@@ -111,16 +116,16 @@ def parser() -> Parser:
     )
     flags.add_argument("--norm", action="append", metavar="MODEL=FILE", help="as for up.py")
     flags.add_argument(
-        "--hits", type=_hits, nargs="+", default=LATENCY_HITS, metavar="N",
+        "--hits", type=as_hits, nargs="+", default=LATENCY_HITS, metavar="N",
         help="sizes of simulated events, typical ones, at which latency is measured",
     )  # fmt: skip
     flags.add_argument(
-        "--loaded-hits", type=_hits, nargs="*", default=LOADED_HITS, metavar="N",
+        "--loaded-hits", type=as_hits, nargs="*", default=LOADED_HITS, metavar="N",
         help="those of them at which throughput is measured, too (default: 200 1300)",
     )  # fmt: skip
     flags.add_argument("--file", type=Path, metavar="FILE.h5", help="measure its events, too")
     flags.add_argument(
-        "--events", type=_positive, default=4, metavar="N", help="events of each size (default: 4)"
+        "--events", type=as_count, default=4, metavar="N", help="events of each size (default: 4)"
     )
     flags.add_argument("--seed", type=int, default=SEED, metavar="S", help="of the events")
     flags.add_argument(
@@ -128,22 +133,22 @@ def parser() -> Parser:
         help="how the server is asked; shm: gRPC with tensors in system shared memory",
     )  # fmt: skip
     flags.add_argument(
-        "--concurrency", type=_positive, nargs="+", default=CONCURRENCIES, metavar="N",
+        "--concurrency", type=as_count, nargs="+", default=CONCURRENCIES, metavar="N",
         help="numbers of clients (default: 1 2 4 8)",
     )  # fmt: skip
-    flags.add_argument("--rounds", type=_positive, default=3, metavar="N", help="(default: 3)")
+    flags.add_argument("--rounds", type=as_count, default=3, metavar="N", help="(default: 3)")
     flags.add_argument(
-        "--seconds", type=_seconds, default=0.7, metavar="S", help="of one turn (default: 0.7)"
+        "--seconds", type=as_seconds, default=0.7, metavar="S", help="of one turn (default: 0.7)"
     )
     flags.add_argument(
         "--only", choices=("in-process", "server"), help="measure nothing else, and no reference "
         "through the server",
     )  # fmt: skip
     flags.add_argument(
-        "--cores", type=_cores, metavar="A,B", help="cores to use (default: all this process may)"
+        "--cores", type=as_cores, metavar="A,B", help="cores to use (default: all this process may)"
     )
     flags.add_argument(
-        "--count", type=_positive, default=5000, metavar="N",
+        "--count", type=as_count, default=5000, metavar="N",
         help="of memory: events sent to each model (default: 5000)",
     )  # fmt: skip
     flags.add_argument(
@@ -151,59 +156,12 @@ def parser() -> Parser:
         action="store_true",
         help="small sizes, one round, to see that it works; options given beside it count",
     )
-    flags.add_argument("--json", type=_output, metavar="FILE", help="write all figures here")
+    flags.add_argument("--json", type=as_output, metavar="FILE", help="write all figures here")
     flags.add_argument(
-        "--plot", type=_figure, metavar="FILE",
+        "--plot", type=as_figure, metavar="FILE",
         help=f"draw latency and throughput ({', '.join(FIGURES)})",
     )  # fmt: skip
     return flags
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
-
-
-def _cores(text: str) -> tuple[int, ...]:
-    usable = os.sched_getaffinity(0)
-    given = text.split(",")
-    if not all(each.isdecimal() and int(each) in usable for each in given):
-        some = ",".join(map(str, sorted(usable)))
-        raise argparse.ArgumentTypeError(f"'{text}' is not some of the cores {some}")
-    return tuple(map(int, given))
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not positive")
-    return number
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no time to measure for")
-    return number
-
-
-def _output(text: str) -> Path:
-    path = Path(text)
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{text} cannot be written")
-    return path
-
-
-def _figure(text: str) -> Path:
-    if not text.endswith(FIGURES):
-        raise argparse.ArgumentTypeError(f"{text} does not end with any of {', '.join(FIGURES)}")
-    return _output(text)
-
-
-def _hits(text: str) -> int:
-    number = int(text)
-    if number < FEWEST_HITS:
-        raise argparse.ArgumentTypeError(f"events need {FEWEST_HITS} hits at least, {number} given")
-    return number
 
 
 def event_sets(options: argparse.Namespace, say: Say) -> list[EventSet]:
@@ -318,11 +276,9 @@ def speed(options: argparse.Namespace, console: Console) -> int:
         measure(settings, worker, server, results, say)
         results.machine["load_after"] = os.getloadavg()
     run = document(results)
-    for table in tables(run):
-        _show(console, table)
+    _tell(run, tables(run), options, console)
     for difference in run["differences"]:
         console.line(f"ANSWERS DIFFER: {difference}")
-    _store(run, options.json)
     if options.plot:
         plot(run, options.plot)
     return 1 if run["differences"] else 0
@@ -347,9 +303,7 @@ def memory(options: argparse.Namespace, console: Console) -> int:
         count=options.count,
         hits=(smallest, largest),
     )
-    _show(console, memory_table(run))
-    _store(run, options.json)
-    return 0
+    return _tell(run, [memory_table(run)], options, console)
 
 
 def start(options: argparse.Namespace, console: Console) -> int:
@@ -358,9 +312,7 @@ def start(options: argparse.Namespace, console: Console) -> int:
     LocalEngine(Resolved(deployment)).prepare(say)
     starts = measure_starts(deployment, options.rounds, say)
     run = start_document(starts, len(options.models))
-    _show(console, start_table(run))
-    _store(run, options.json)
-    return 0
+    return _tell(run, [start_table(run)], options, console)
 
 
 def heal(options: argparse.Namespace, console: Console) -> int:
@@ -368,9 +320,7 @@ def heal(options: argparse.Namespace, console: Console) -> int:
     say, deployment = _clock(console), _deployment(options)
     LocalEngine(Resolved(deployment)).prepare(say)
     run = heal_document(measure_heals(deployment, options.rounds, say))
-    _show(console, heal_table(run))
-    _store(run, options.json)
-    return 0
+    return _tell(run, [heal_table(run)], options, console)
 
 
 def instances(options: argparse.Namespace, console: Console) -> int:
@@ -397,10 +347,7 @@ def instances(options: argparse.Namespace, console: Console) -> int:
                 say=say,
             )
     run = instances_document(models, cores)
-    for table in instances_tables(run):
-        _show(console, table)
-    _store(run, options.json)
-    return 0
+    return _tell(run, instances_tables(run), options, console)
 
 
 def readme(options: argparse.Namespace, console: Console) -> int:
@@ -418,20 +365,21 @@ def readme(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _store(run: Document, path: Path | None) -> None:
-    if path is not None:
-        write_atomically(path, json.dumps(run, indent=1) + "\n")
+def _tell(
+    run: Document, shown: Iterable[Table], options: argparse.Namespace, console: Console
+) -> int:
+    for table in shown:
+        console.table(table.title, table.columns, table.rows)
+        for note in table.notes:
+            console.line(f"  {note}")
+    if options.json is not None:
+        write_atomically(options.json, json.dumps(run, indent=1) + "\n")
+    return 0
 
 
 def _network(folder: Path) -> str:
     card = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     return f"{card['network']['kind']} {card['network']['generation']}"
-
-
-def _show(console: Console, table: Table) -> None:
-    console.table(table.title, table.columns, table.rows)
-    for note in table.notes:
-        console.line(f"  {note}")
 
 
 if __name__ == "__main__":

@@ -33,12 +33,13 @@ from deploy.host.cli import describe_os_error
 from deploy.host.command_line import Parser
 from deploy.host.console import Console
 from deploy.host.errors import KitError
+from deploy.host.files import write_atomically
 from scripts.benchmarks.builds import APPTAINER, FLOOR, Results, Routes, Series, measure_builds
+from scripts.benchmarks.flags import as_count, as_output
 from scripts.benchmarks.starts import Start, from_image, from_sif, from_wired, measure_starts
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     parser = Parser(
         prog="python3 scripts/benchmark_build.py",
         description="Measure how long a .sif takes to build, its size, how soon a server is ready.",
@@ -49,7 +50,7 @@ def parser() -> Parser:
         default="numlkit/numl:24.10-serving",
         help="an image of the Docker engine (default: numlkit/numl:24.10-serving)",
     )
-    parser.add_argument("--rounds", type=_rounds, default=3, metavar="N", help="default: 3")
+    parser.add_argument("--rounds", type=as_count, default=3, metavar="N", help="default: 3")
     parser.add_argument(
         "--apptainer-rounds",
         type=int,
@@ -73,15 +74,8 @@ def parser() -> Parser:
         metavar="DIR",
         help="where results are written, and removed afterwards",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything here")
+    parser.add_argument("--json", type=as_output, metavar="FILE", help="write everything here")
     return parser
-
-
-def _rounds(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("at least one round is needed")
-    return number
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,8 +85,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Ended by a signal, it removes what it wrote.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        if options.json is not None:
-            options.json.touch()  # fails now, not after an hour's work
         with tempfile.TemporaryDirectory(prefix="numlkit-benchmark-", dir=options.folder) as name:
             _measure(options, Path(name), console)
     except KitError as error:
@@ -121,7 +113,7 @@ def _measure(options: argparse.Namespace, folder: Path, console: Console) -> Non
     _show(builds, ready, console)
     if options.json is not None:
         text = json.dumps(_document(builds, ready, routes), indent=2)
-        options.json.write_text(text + "\n", encoding="utf-8")
+        write_atomically(options.json, text + "\n")
 
 
 def _show(builds: Results, starts: Results, console: Console) -> None:

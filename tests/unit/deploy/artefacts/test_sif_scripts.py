@@ -68,9 +68,33 @@ def test_wrong_usage_is_one_line(words: list[str]) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+def _benchmark(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    # No engine answers there.
+    environment = {**os.environ, "DOCKER_HOST": "tcp://127.0.0.1:1"}
+    return subprocess.run(
+        [sys.executable, BENCHMARK, *words],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
 def test_the_benchmark_needs_a_round() -> None:
-    done = subprocess.run(
-        [sys.executable, BENCHMARK, "--rounds", "0"], capture_output=True, text=True, check=False
-    )
+    done = _benchmark("--rounds", "0")
     assert done.returncode == 2
-    assert "at least one round" in done.stderr
+    assert "--rounds: '0' is not a number from 1 to" in done.stderr
+
+
+def test_the_benchmark_refuses_a_file_that_it_could_not_write_before_it_measures() -> None:
+    done = _benchmark("--json", "nowhere/run.json")
+    assert done.returncode == 2
+    assert "nowhere/run.json cannot be written" in done.stderr
+
+
+def test_a_benchmark_that_fails_leaves_no_file_and_an_earlier_one_alone(tmp_path: Path) -> None:
+    run, earlier = tmp_path / "run.json", tmp_path / "earlier.json"
+    earlier.write_text("{}\n")
+    for path in (run, earlier):
+        done = _benchmark("--json", path)
+        assert done.returncode == 1
+        assert done.stderr.startswith("error: ")
+    assert not run.exists()
+    assert earlier.read_text() == "{}\n"
