@@ -165,7 +165,6 @@ def parser() -> Parser:
 
 
 def event_sets(options: argparse.Namespace, say: Say) -> list[EventSet]:
-    """Simulate the events, and read those of a file."""
     given = [] if options.file is None else [_given_set(options)]
     sets = []
     for hits in sorted({*options.hits, *options.loaded_hits}):
@@ -235,7 +234,6 @@ def _clock(console: Console) -> Say:
 
 
 def speed(options: argparse.Namespace, console: Console) -> int:
-    """Measure latency and throughput; returns the exit status."""
     cores, say = sorted(os.sched_getaffinity(0)), _clock(console)
     deployment = _deployment(options)
     sets = event_sets(options, say)
@@ -307,7 +305,6 @@ def memory(options: argparse.Namespace, console: Console) -> int:
 
 
 def start(options: argparse.Namespace, console: Console) -> int:
-    """Measure starts phase by phase."""
     say, deployment = _clock(console), _deployment(options)
     LocalEngine(Resolved(deployment)).prepare(say)
     starts = measure_starts(deployment, options.rounds, say)
@@ -316,7 +313,6 @@ def start(options: argparse.Namespace, console: Console) -> int:
 
 
 def heal(options: argparse.Namespace, console: Console) -> int:
-    """Measure how soon dead model processes are replaced."""
     say, deployment = _clock(console), _deployment(options)
     LocalEngine(Resolved(deployment)).prepare(say)
     run = heal_document(measure_heals(deployment, options.rounds, say))

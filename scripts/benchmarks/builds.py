@@ -23,19 +23,13 @@ OURS = "ours"
 
 @dataclass
 class Series:
-    """What was measured for one thing, round by round.
-
-    Attributes:
-        seconds: How long it took.
-        bytes: How large the result is; None if there is none.
-    """
+    """What was measured for one thing, round by round, and how large the result is, if any."""
 
     seconds: list[float] = field(default_factory=list)
     bytes: int | None = None
 
     @property
     def median(self) -> float:
-        """The median of the seconds."""
         return statistics.median(self.seconds)
 
 
@@ -44,14 +38,7 @@ Results = dict[str, Series]
 
 @dataclass(frozen=True)
 class Routes:
-    """The ways that are compared.
-
-    Attributes:
-        client: The engine.
-        image: The image.
-        tools: The programs that make a .sif.
-        folder: Where the results go.
-    """
+    """The ways that are compared; results go to ``folder``."""
 
     client: docker.DockerClient
     image: str
@@ -64,13 +51,11 @@ class Routes:
         return self.folder / "ours.sif"
 
     def ours(self) -> Path:
-        """Build the .sif as the kit does."""
         builder = SifBuilder(self.tools, epoch=0, say=lambda _text: None)
         builder.from_image(self.client, self.image, self.sif)
         return self.sif
 
     def apptainers(self) -> Path:
-        """Build the .sif as Apptainer does by default."""
         out = self.folder / "apptainer.sif"
         command = ["apptainer", "build", "--force", str(out), f"docker-daemon:{self.image}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -79,7 +64,6 @@ class Routes:
         return out
 
     def floor(self) -> Path:
-        """Write what the engine exports to disk."""
         out = self.folder / "export.tar"
         with exported(self.client, self.image) as tar, out.open("wb") as stream:
             for piece in tar:

@@ -27,13 +27,7 @@ gradients on; and the same with an instance per core, one thread each and gradie
 
 @dataclass(frozen=True, slots=True)
 class EventSet:
-    """Events of about one size.
-
-    Attributes:
-        name: As in ``1300 hits``.
-        events: As the tensors of requests.
-        loaded: Whether throughput is measured with them, too, and not latency alone.
-    """
+    """Events of about one size; with ``loaded`` ones throughput is measured, too."""
 
     name: str
     events: Sequence[Tensors]
@@ -55,12 +49,8 @@ class EventSet:
 class Cell:
     """One way to send the events of a set to a server.
 
-    Attributes:
-        model: The model.
-        events: Name of the set.
-        server: What answers.
-        protocol: How it is asked; ``shm`` is gRPC with tensors in system shared memory.
-        concurrency: Clients, each with one request under way at a time.
+    ``concurrency`` clients have one request under way each; ``shm`` is gRPC with tensors in system
+    shared memory.
     """
 
     model: str
@@ -83,13 +73,6 @@ def plan_cells(
     Ours over every protocol; the references over gRPC, or what is given first if that is not
     among the protocols. Concurrency above the lowest for loaded sets only, and of the reference
     at its best only the lowest and the highest, since each of its events costs so much time.
-
-    Args:
-        model: The model.
-        events: The set.
-        protocols: How servers are asked.
-        concurrencies: Numbers of clients.
-        servers: What answers.
     """
     lowest, highest = min(concurrencies), max(concurrencies)
     common: Protocol = "grpc" if "grpc" in protocols else protocols[0]
@@ -108,11 +91,9 @@ STAGES = ("preprocess", "network", "event", "cpu")
 
 @dataclass(slots=True)
 class PathTimes:
-    """Seconds of one path in one process, round by round.
+    """Seconds of one path in one process: ``[rounds, events, 4]``, the last axis as in `STAGES`.
 
-    Attributes:
-        rounds: ``[rounds, events, 4]``, the last axis as in `STAGES`: to the graph, in the network,
-            in all, and processor time in all.
+    To the graph, in the network, in all, and processor time in all.
     """
 
     rounds: Floats
@@ -131,15 +112,11 @@ class PathTimes:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one turn of a cell gave.
+    """What one turn of a cell gave: seconds of each round trip, as the client sees it.
 
-    Attributes:
-        latencies: Seconds of each round trip, as the client sees it.
-        rate: Answers per second while all clients were at work.
-        preprocess: Mean seconds of an event on its way to the graph.
-        network: Mean seconds of an event in the network.
-        queue: Mean seconds of a request in Triton's queue.
-        execute: Mean seconds of a request in Triton's backend, all of the model's time included.
+    ``rate`` has answers per second while all clients were at work. Mean seconds: of an event on its
+    way to the graph and in the network, of a request in Triton's queue and in its backend, all of
+    the model's time included.
     """
 
     latencies: Floats
@@ -155,11 +132,9 @@ class Results:
     """All that a run has measured.
 
     Attributes:
-        machine: What a reader must know of machine and packages.
         models: Architecture and variant by model.
-        sets: Name, mean hits, mean spacepoints and number of events of each set.
+        sets: Mean hits, mean spacepoints and number of events by name.
         in_process: By model, set and path.
-        served: By cell, turn after turn.
         differences: What any answer had against the reference's, one line each.
     """
 

@@ -24,12 +24,8 @@ _RUN = (
 class Child:
     """The process; whoever starts it closes it.
 
-    Args:
-        environment: The environment it runs in.
-        module: Its ``main``, in ``numl_bench``; it begins with a line that says it is ready.
-        arguments: What it is given.
-        scratch: A folder that torch may write to.
-        cores: The cores it is pinned to; None: all.
+    It runs ``main`` of ``module``, which begins with a line that says it is ready. torch may write
+    to ``scratch``.
     """
 
     def __init__(
@@ -67,7 +63,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its number."""
         return self._process.pid
 
     def tell(self, command: dict[str, Any]) -> None:
@@ -80,11 +75,7 @@ class Child:
             pass  # its last words say why
 
     def read(self) -> dict[str, Any]:
-        """Return its next answer.
-
-        Raises:
-            KitError: If it has ended, or says that it cannot go on.
-        """
+        """Return its next answer; KitError if it has ended, or says that it cannot go on."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -100,7 +91,6 @@ class Child:
         return answer
 
     def close(self) -> None:
-        """End it."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._errors):

@@ -52,17 +52,9 @@ def drive(
 ) -> Driven:
     """Let clients send events for so many seconds, longer until each has had two answers.
 
-    Args:
-        connect: Makes a client's connection; called by the client's own thread.
-        model: The model they ask.
-        events: What they send, in turn, each client beginning with another.
-        concurrency: Number of clients.
-        seconds: How long.
-        started: Called when all clients are connected and have had an answer, before any time
-            is taken.
-
-    Raises:
-        KitError: The first error that a client met.
+    Each sends them in turn, beginning with another one, over a connection of its own. ``started``
+    is called when all have had an answer, before any time is taken. The first error of a client is
+    raised.
     """
     spans: list[list[tuple[float, float]]] = [[] for _ in range(concurrency)]
     errors: list[BaseException] = []
@@ -123,11 +115,7 @@ def send_all(
     *,
     clients: int,
 ) -> None:
-    """Send each event once, by several clients that share them.
-
-    Raises:
-        KitError: The first error that a client met.
-    """
+    """Send each event once, by several clients that share them; raise the first one's error."""
     waiting = iter(events)
     turn = threading.Lock()
 
@@ -174,10 +162,6 @@ class SharedMemoryTransport:
 
     The server must let clients register regions. Inputs lie at the start of the region, outputs
     behind them.
-
-    Args:
-        address: ``host:port`` of the server's gRPC.
-        timeout: Seconds a request may take.
     """
 
     def __init__(self, address: str, *, timeout: float) -> None:
@@ -273,20 +257,14 @@ class SharedMemoryTransport:
 
 
 def _elements(shape: Sequence[int], hits: int) -> int:
-    """Return an upper bound for the number of elements of an output."""
+    """Return an upper bound."""
     return int(np.prod([hits if length < 0 else length for length in shape]))
 
 
 def connector(
     protocol: str, addresses: Mapping[str, str], timeout: float
 ) -> Callable[[], Transport]:
-    """Return what makes connections of a protocol.
-
-    Args:
-        protocol: ``http``, ``grpc`` or ``shm``.
-        addresses: ``host:port`` of a server's ``http`` and ``grpc``.
-        timeout: Seconds a request may take.
-    """
+    """Return what makes connections of a protocol, given ``host:port`` for HTTP and gRPC."""
     if protocol == "shm":
         return lambda: SharedMemoryTransport(addresses["grpc"], timeout=timeout)
     endpoint = Endpoint.parse(f"{protocol}://{addresses[protocol]}")

@@ -47,11 +47,7 @@ class Counters:
 
 
 def read_counters(text: str, model: str) -> Counters:
-    """Return a model's counters from the text of a metrics endpoint.
-
-    Raises:
-        ValueError: If it is not the text format of Prometheus.
-    """
+    """Return a model's counters from a metrics endpoint's text; ValueError if it is none."""
     sums = dict.fromkeys(_NAMES.values(), 0.0)
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

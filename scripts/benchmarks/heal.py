@@ -25,11 +25,7 @@ SETTLE_S = 3.0
 
 
 def measure_heals(deployment: Deployment, rounds: int, say: Say) -> list[float]:
-    """Return the seconds from each kill until every instance has been renewed and answers.
-
-    Raises:
-        KitError: If a server does not become ready, or a process is not replaced.
-    """
+    """Return the seconds from each kill until every instance has been renewed and answers."""
     engine, folder = LocalEngine(Resolved(deployment)), DeploymentFolder(deployment.name)
     state = engine.launch(plan=engine.plan(), say=say)
     seconds = []
@@ -73,6 +69,5 @@ def heal_document(seconds: Sequence[float]) -> Document:
 
 
 def heal_table(run: Document) -> Table:
-    """Return the times as a table."""
     row = ("killed to renewed", f"{run['median']:.2f}", f"{run['longest']:.2f}")
     return Table(f"{run['heals']} dead model processes", ("s", "median", "longest"), [row])

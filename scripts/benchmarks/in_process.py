@@ -14,19 +14,10 @@ from scripts.benchmarks.child import Child
 
 
 class InProcess:
-    """The worker; whoever starts it closes it.
+    """The worker, pinned to a core; whoever starts it closes it. Its ``facts`` are torch's.
 
-    Args:
-        environment: The environment it runs in.
-        models: Folders with ``model.json`` and weights, by name.
-        events: File of events, as ``numl_bench`` writes it; torch may make a folder beside it.
-        core: The core it is pinned to.
-
-    Attributes:
-        facts: What it says of torch.
-
-    Raises:
-        KitError: If it does not start.
+    ``models`` are folders with ``model.json`` and weights, ``events`` is a file that ``numl_bench``
+    has written; torch may make a folder beside it.
     """
 
     def __init__(
@@ -53,12 +44,8 @@ class InProcess:
     ) -> tuple[dict[str, Floats], list[str]]:
         """Time every path of a model on a set of events.
 
-        Returns:
-            By path, ``[rounds, events, 4]`` as in `PathTimes`, and what answers had against the
-            reference's, one line each.
-
-        Raises:
-            KitError: If the worker has ended.
+        Returns ``[rounds, events, 4]`` as in `PathTimes` by path, and what answers had against the
+        reference's, one line each.
         """
         self._child.tell({"model": model, "events": events, "seconds": seconds})
         answer = self._child.read()
@@ -66,5 +53,4 @@ class InProcess:
         return times, answer["differences"]
 
     def close(self) -> None:
-        """End the worker."""
         self._child.close()

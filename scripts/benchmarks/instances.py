@@ -20,12 +20,10 @@ from scripts.benchmarks.tables import Table
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What so many instances do in one way.
+    """What so many instances do in one way, round by round.
 
-    Attributes:
-        ready: Seconds until all have answered every event once, round by round.
-        resident: Bytes that all hold together; what processes share is counted once.
-        rates: Events answered in a second, by set of events, round by round.
+    Seconds until all have answered every event once, bytes that all hold together (what processes
+    share is counted once), and events answered in a second, by set of events.
     """
 
     ready: list[float]
@@ -44,20 +42,9 @@ def compare_instances(
     seconds: float,
     say: Say,
 ) -> Mapping[str, Shape]:
-    """Measure both ways, in turn, round by round.
+    """Measure both ways, in turn, round by round, each for so many seconds a set.
 
-    Args:
-        environment: What the instances run in.
-        model: Folder of the model.
-        events: File of events, as ``numl_bench`` writes it.
-        sets: The sets of events in it.
-        instances: How many instances.
-        rounds: How often each has its turn.
-        seconds: How long each answers a set, in a turn.
-        say: Is told what happens.
-
-    Raises:
-        KitError: If an instance fails, or a process ends by itself.
+    ``events`` is a file with the ``sets``, as ``numl_bench`` writes it.
     """
     processes_and_threads = {
         "a process for each": (instances, 1),
@@ -122,7 +109,6 @@ def instances_document(models: Mapping[str, Mapping[str, Shape]], instances: int
 
 
 def instances_tables(run: Document) -> list[Table]:
-    """Return the comparison as a table for each model."""
     return [_table(model, shapes, run["instances"]) for model, shapes in run["models"].items()]
 
 

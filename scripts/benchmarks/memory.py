@@ -24,11 +24,9 @@ class Growth:
     """The memory of one model instance.
 
     Attributes:
-        instance: Model and process.
         events: Events that its model had answered at each look.
         resident: Resident bytes at each look, of libraries that it shares with others, too.
         own: Bytes that it shares with nobody, at the last look.
-        threads: Its threads, at the last look.
     """
 
     instance: str
@@ -45,8 +43,7 @@ class Growth:
     def slope(self, since: int) -> float:
         """Return by how many megabytes a thousand events made it grow, after the first ones.
 
-        Args:
-            since: Events that do not count: in them memory is taken that is then used again.
+        In those, memory is taken that is then used again.
         """
         chosen = [(e, r) for e, r in zip(self.events, self.resident, strict=True) if e >= since]
         if len(chosen) < 2:
@@ -64,17 +61,9 @@ def watch_memory(
     count: int,
     say: Say,
 ) -> list[Growth]:
-    """Send events to a model, and look at its instances' memory now and then.
+    """Send ``count`` events to a model, and look at its instances' memory now and then.
 
-    Args:
-        server: Serves the model.
-        model: The model.
-        events: What is sent, again and again, by as many clients as there are instances.
-        count: How many events are sent.
-        say: Is told what happens.
-
-    Raises:
-        KitError: If an event gets no answer.
+    ``events`` are sent again and again, by as many clients as there are instances.
     """
     stubs = [stub for stub in server.stubs() if stub.model == model]
     processes = [psutil.Process(stub.process.pid) for stub in stubs]
@@ -114,11 +103,8 @@ def memory_document(
 ) -> Document:
     """Return the run as JSON can hold it.
 
-    Args:
-        growths: The instances.
-        settled: Events in which memory is taken that is then used again.
-        count: Events in all.
-        hits: Sizes of the smallest and the largest event.
+    After ``settled`` of ``count`` events, memory that is taken is used again; ``hits`` are the
+    sizes of the smallest and the largest event.
     """
     return {
         "format": 1,
@@ -141,7 +127,6 @@ def memory_document(
 
 
 def memory_table(run: Document) -> Table:
-    """Return the run as a table."""
     columns = (
         "instance", "at the start", f"after {run['settled']}", f"after {run['events']}",
         "of its own", "per 1000 more", "threads",

@@ -35,11 +35,7 @@ def stored_runs(folder: Path) -> dict[str, Document]:
 
 
 def replace_section(page: str, section: str) -> str:
-    """Return a page with another section on speed.
-
-    Raises:
-        KitError: If it has no such section.
-    """
+    """Return a page with another section on speed; KitError if it has none."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -48,11 +44,7 @@ def replace_section(page: str, section: str) -> str:
 
 
 def summary(speed: Document) -> str:
-    """Return the README's section.
-
-    Args:
-        speed: A run of ``benchmark.py``.
-    """
+    """Return the README's section."""
     lines = [
         "The same events, sent to NuGraph's own code and to this kit in the same Triton, on the "
         f"same {len(speed['machine']['used_cores'])} cores.",
@@ -72,15 +64,7 @@ def section(
     heal: Document | None = None,
     build: Document | None = None,
 ) -> str:
-    """Return the section of docs/benchmarks.md.
-
-    Args:
-        speed: A run of ``benchmark.py``.
-        memory: A run of ``benchmark.py memory``.
-        start: A run of ``benchmark.py start``.
-        heal: A run of ``benchmark.py heal``, or None: nothing is said of it.
-        build: A run of ``benchmark_build.py``, or None: nothing is said of it.
-    """
+    """Return the section of docs/benchmarks.md; nothing is said of a run that is None."""
     machine = speed["machine"]
     lines = [
         "## Served",

@@ -30,17 +30,7 @@ from scripts.benchmarks.server import REQUEST_S, BenchmarkServer, served_name
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is measured.
-
-    Attributes:
-        models: The models.
-        sets: The events.
-        protocols: How the server is asked.
-        concurrencies: Numbers of clients.
-        servers: What answers.
-        rounds: Rounds, in each of which everything has one turn.
-        seconds: Length of a turn.
-    """
+    """How much is measured; in each round everything has one turn of so many seconds."""
 
     models: Sequence[str]
     sets: Sequence[EventSet]
@@ -51,7 +41,6 @@ class Settings:
     seconds: float
 
     def cells(self, model: str, events: EventSet) -> list[Cell]:
-        """Return how a set is sent to the server."""
         return plan_cells(
             model,
             events,
@@ -68,18 +57,7 @@ def measure(
     results: Results,
     say: Say,
 ) -> None:
-    """Add everything that is measured to the results, round by round.
-
-    Args:
-        settings: What is measured.
-        worker: Measures in process; None: nothing is.
-        server: Is asked; None: nothing is.
-        results: Gets what is measured, also of rounds before an error.
-        say: Is told what happens.
-
-    Raises:
-        KitError: If worker or server fail.
-    """
+    """Add everything to the results, round by round; without worker or server, not their part."""
     for number in range(settings.rounds):
         for model in settings.models:
             for events in settings.sets:
@@ -131,11 +109,7 @@ def measure_turn(server: BenchmarkServer, cell: Cell, events: EventSet, seconds:
 
 
 def machine_facts(cores: Sequence[int]) -> dict[str, Any]:
-    """Return what a reader must know of the machine.
-
-    Args:
-        cores: The cores that may be used; what runs in one process has the last of them.
-    """
+    """Return what a reader must know of the machine, and of the cores that are used."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),

@@ -39,12 +39,7 @@ REFERENCE_MODEL = ENVIRONMENT_SOURCE / "numl_bench" / "reference_model.py"
 
 @dataclass(frozen=True)
 class BenchmarkServer:
-    """A server that runs.
-
-    Attributes:
-        plan: What was started.
-        seconds_to_ready: From its start until every model had given its golden answer.
-    """
+    """A server that runs; it was ready when every model had given its reference output."""
 
     plan: LaunchPlan
     process: ProcessServer
@@ -57,7 +52,6 @@ class BenchmarkServer:
         return {"http": f"{LISTEN}:{ports.http}", "grpc": f"{LISTEN}:{ports.grpc}"}
 
     def describe(self, model: str) -> ServedModel:
-        """Return a model's description."""
         endpoint = Endpoint.parse(f"grpc://{self.addresses['grpc']}")
         transport = TritonTransport(endpoint, timeout=REQUEST_S)
         try:
@@ -68,9 +62,7 @@ class BenchmarkServer:
     def counters(self, model: str, requests: float = 0) -> Counters:
         """Return what the server has counted of a model, which must be idle.
 
-        Args:
-            model: The model.
-            requests: How many it has been sent since it was loaded, if that is known.
+        ``requests`` is how many it has been sent since it was loaded, if that is known.
         """
         deadline = time.monotonic() + _SETTLE_S
         while True:
@@ -87,16 +79,13 @@ class BenchmarkServer:
             return read_counters(answer.read().decode(), model)
 
     def stubs(self) -> tuple[Stub, ...]:
-        """Return the processes of its model instances."""
         return self.process.living_stubs()
 
     def log(self) -> str:
-        """Return what it has said."""
         return self.process.output()
 
 
 def served_name(model: str, server: Server) -> str:
-    """Return the name under which the benchmark's server has a model."""
     return model if server == "ours" else f"{model}_{server}"
 
 
@@ -104,15 +93,9 @@ def served_name(model: str, server: Server) -> str:
 def benchmark_server(
     deployment: Deployment, servers: Sequence[Server], say: Say
 ) -> Iterator[BenchmarkServer]:
-    """Run a server for the length of the block.
+    """Run a server for the length of the block, given a deployment that is prepared.
 
-    Args:
-        deployment: Which models, with how many instances and threads; prepared.
-        servers: Beside ``ours``, the references to serve, of each model; what they need is made.
-        say: Is told what happens.
-
-    Raises:
-        KitError: If it cannot be made or does not become ready.
+    What the references among ``servers`` need is made.
     """
     engine = LocalEngine(Resolved(deployment))
     folder = DeploymentFolder(deployment.name)
@@ -150,16 +133,7 @@ def benchmark_deployment(
     checkpoints: Mapping[str, Path] | None = None,
     norms: Mapping[str, Path] | None = None,
 ) -> Deployment:
-    """Return a deployment that nobody else has.
-
-    Args:
-        models: The models.
-        checkpoints: Own weights, by model.
-        norms: Feature normalisation, by model.
-
-    Raises:
-        DeploymentError: If these do not fit together.
-    """
+    """Return a deployment that nobody else has."""
     given = {
         "name": f"benchmark-{os.getpid()}",
         "engine": "local",
@@ -182,13 +156,9 @@ def weights_of(deployment: Deployment) -> dict[str, Path]:
 def reference_model(
     model: StagedModel, server: Server, instances: int, environment: Path
 ) -> StagedModel:
-    """Return a model that answers with NuGraph's own code.
+    """Return a model that answers with NuGraph's own code, which ``environment`` has.
 
-    Args:
-        model: Ours, with the weights to use.
-        server: Which reference.
-        instances: Our instances.
-        environment: One that has NuGraph's own code.
+    Its weights are those of ours.
     """
     config = type(model.config)()
     config.CopyFrom(model.config)

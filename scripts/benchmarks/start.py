@@ -18,13 +18,10 @@ from scripts.benchmarks.tables import Table
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start.
+    """Seconds from a launch until every model has given its reference output.
 
-    Attributes:
-        seconds: From the launch until every model had given its golden answer.
-        processor: Seconds of processor time that server and instances took for it: what a busy
-            machine disturbs least.
-        instances: The starts of the model instances.
+    ``processor`` is the time (s) that server and instances took on processors for it, which a busy
+    machine disturbs least.
     """
 
     seconds: float
@@ -33,16 +30,6 @@ class Start:
 
 
 def measure_starts(deployment: Deployment, rounds: int, say: Say) -> list[Start]:
-    """Start a server so many times.
-
-    Args:
-        deployment: Prepared.
-        rounds: How many times.
-        say: Is told what happens.
-
-    Raises:
-        KitError: If a server does not become ready.
-    """
     starts = []
     for _ in range(rounds):
         with benchmark_server(deployment, ("ours",), say) as server:
@@ -62,12 +49,7 @@ def _processor_seconds(server: BenchmarkServer) -> float:
 
 
 def start_document(starts: Sequence[Start], models: int) -> Document:
-    """Return the starts as JSON can hold it: medians of all instances, and the longest (s).
-
-    Args:
-        starts: The starts, all of the same models.
-        models: How many models.
-    """
+    """Return starts of so many models as JSON can hold them: medians of instances, longest (s)."""
     every = [instance for start in starts for instance in start.instances]
     phases = {phase: [instance.phases[phase] for instance in every] for phase in PHASES}
     ready = [max(each.seconds for each in start.instances) for start in starts]
@@ -87,7 +69,6 @@ def start_document(starts: Sequence[Start], models: int) -> Document:
 
 
 def start_table(run: Document) -> Table:
-    """Return the starts as a table."""
     rows = [
         (name, f"{seconds:.2f}", f"{run['longest'][name]:.2f}")
         for name, seconds in run["phases"].items()

@@ -34,7 +34,6 @@ Start = Callable[[Ports, ExitStack], Callable[[], bool]]
 
 
 def from_sif(sif: Path) -> Start:
-    """Return what starts a server from a .sif."""
 
     def start(ports: Ports, stack: ExitStack) -> Callable[[], bool]:
         variables = ",".join(f"{name}={value}" for name, value in _port_variables(ports).items())
@@ -98,7 +97,7 @@ def from_wired(repository: Path) -> Start:
 
 
 def measure_starts(starts: Mapping[str, Start], rounds: int, console: Console) -> Results:
-    """Measure from the start to the golden answers of all models, in turn."""
+    """Measure from the start to the reference outputs of all models, in turn."""
     results: Results = {name: Series() for name in starts}
     for turn in range(rounds):
         for name, start in starts.items():

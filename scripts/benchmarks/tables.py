@@ -11,14 +11,7 @@ from scripts.benchmarks.document import REFERENCES, Document, find
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table.
-
-    Attributes:
-        title: What it is about.
-        columns: Their names.
-        rows: Cells, as many in each row as there are columns.
-        notes: Lines below it.
-    """
+    """A table, and lines below it."""
 
     title: str
     columns: tuple[str, ...]
