@@ -12,16 +12,16 @@ from deploy.host.errors import KitError, RequestError, ServerAwayError
 from deploy.triton.golden import GoldenEvent, difference
 
 
+@dataclass(frozen=True)
 class Probe:
     """Asks one server, over a new connection each time: an idle one would delay its stop.
 
     If another server has taken its port, that one answers: ``identity`` is the name it must give.
     """
 
-    def __init__(self, url: str, *, timeout: float = 10.0, identity: str | None = None) -> None:
-        self._endpoint = Endpoint.parse(url)
-        self._timeout = timeout
-        self._identity = identity
+    url: str
+    timeout: float = 10.0
+    identity: str | None = None
 
     def server_ready(self) -> bool:
         try:
@@ -31,10 +31,10 @@ class Probe:
             return False
 
     def connected(self) -> AbstractContextManager[TritonTransport]:
-        return closing(TritonTransport(self._endpoint, timeout=self._timeout))
+        return closing(TritonTransport(Endpoint.parse(self.url), timeout=self.timeout))
 
     def is_expected(self, transport: TritonTransport) -> bool:
-        return self._identity in (None, transport.server_name())
+        return self.identity in (None, transport.server_name())
 
 
 def ask_golden(transport: TritonTransport, model: str, golden: GoldenEvent) -> str | None:

@@ -81,81 +81,60 @@ def seen_after(
     return ServerSeen(check.ready, now, expires, MappingProxyType(seen))
 
 
+_LABELS = ("server", "model", "state")
+# The labels are so many of these, from the first on.
+_METRICS = {
+    "server_ready": (1, "Whether the server says that it is ready"),
+    "last_check_timestamp_seconds": (1, "Unix time of the last check"),
+    "certificate_expiry_timestamp_seconds": (1, "Unix time at which its certificate expires"),
+    "state": (3, "1 for the state in which the last check found the model, 0 for the others"),
+    "checks": (3, "Checks that found the model in this state"),
+    "latency_seconds": (2, "Time that the last right answer took"),
+    "last_right_timestamp_seconds": (2, "Unix time of the last right answer, 0 if there was none"),
+}
+
+
 def metrics(servers: Mapping[str, ServerSeen]) -> Iterator[Metric]:
     """Render what was seen of each server, by its URL."""
-    server, model = ("server",), ("server", "model")
-    ready = GaugeMetricFamily(
-        "numl_smoke_server_ready", "Whether the server says that it is ready", labels=server
-    )
-    checked = GaugeMetricFamily(
-        "numl_smoke_last_check_timestamp_seconds", "Unix time of the last check", labels=server
-    )
-    expiry = GaugeMetricFamily(
-        "numl_smoke_certificate_expiry_timestamp_seconds",
-        "Unix time at which the server's certificate expires",
-        labels=server,
-    )
-    state = GaugeMetricFamily(
-        "numl_smoke_state",
-        "1 for the state in which the last check found the model, 0 for the others",
-        labels=(*model, "state"),
-    )
-    checks = CounterMetricFamily(
-        "numl_smoke_checks", "Checks that found the model in this state", labels=(*model, "state")
-    )
-    latency = GaugeMetricFamily(
-        "numl_smoke_latency_seconds", "Time that the last right answer took", labels=model
-    )
-    right = GaugeMetricFamily(
-        "numl_smoke_last_right_timestamp_seconds",
-        "Unix time of the last right answer, 0 if there was none",
-        labels=model,
-    )
+    families = {}
+    for name, (count, meaning) in _METRICS.items():
+        kind = CounterMetricFamily if name == "checks" else GaugeMetricFamily
+        families[name] = kind(f"numl_smoke_{name}", meaning, labels=_LABELS[:count])
+
+    def add(name: str, value: float | None, *labels: str) -> None:
+        if value is not None:
+            families[name].add_metric(labels, value)
+
     for url, seen in servers.items():
-        ready.add_metric((url,), seen.ready)
-        checked.add_metric((url,), seen.checked)
-        if seen.expires is not None:
-            expiry.add_metric((url,), seen.expires)
-        for name, each in seen.models.items():
-            for possible in STATES:
-                state.add_metric((url, name, possible), each.state == possible)
-                checks.add_metric((url, name, possible), each.counts.get(possible, 0))
-            right.add_metric((url, name), each.last_right)
-            if each.latency is not None:
-                latency.add_metric((url, name), each.latency)
-    yield from (ready, checked, expiry, state, checks, latency, right)
+        add("server_ready", seen.ready, url)
+        add("last_check_timestamp_seconds", seen.checked, url)
+        add("certificate_expiry_timestamp_seconds", seen.expires, url)
+        for model, each in seen.models.items():
+            for state in STATES:
+                add("state", each.state == state, url, model, state)
+                add("checks", each.counts.get(state, 0), url, model, state)
+            add("latency_seconds", each.latency, url, model)
+            add("last_right_timestamp_seconds", each.last_right, url, model)
+    yield from families.values()
 
 
+@dataclass(eq=False)
 class Watch(Collector):
-    """Checks servers every ``interval`` seconds until it is stopped.
+    """Checks servers every ``interval`` seconds until it is stopped; tells changes of state.
 
-    Each server has a thread of its own, so that one that hangs delays no other.
-
-    Args:
-        expected: Reads what is expected of each model, anew for each check: an upgrade may bring
-            other reference outputs.
-        say: Is told of each change of a model's state.
+    Each server has a thread of its own, so that one that hangs delays no other. What is expected
+    is read anew for each check: an upgrade may bring other reference outputs.
     """
 
-    def __init__(
-        self,
-        endpoints: Sequence[Endpoint],
-        expected: Callable[[], Mapping[str, ExpectedModel]],
-        *,
-        interval: float,
-        timeout: float,
-        repeat: int,
-        say: Say,
-    ) -> None:
-        self._endpoints = endpoints
-        self._expected = expected
-        self._interval = interval
-        self._timeout = timeout
-        self._repeat = repeat
-        self._say = say
-        self._seen: dict[str, ServerSeen] = {}
-        self._stop = threading.Event()
-        self._fault: BaseException | None = None
+    endpoints: Sequence[Endpoint]
+    expected: Callable[[], Mapping[str, ExpectedModel]]
+    interval: float
+    timeout: float
+    repeat: int
+    say: Say
+    _seen: dict[str, ServerSeen] = field(default_factory=dict, init=False)
+    _stop: threading.Event = field(default_factory=threading.Event, init=False)
+    _fault: BaseException | None = field(default=None, init=False)
 
     def collect(self) -> Iterator[Metric]:
         yield from metrics(dict(self._seen))
@@ -167,13 +146,12 @@ class Watch(Collector):
     def run(self, host: str, port: int) -> bool:
         """Watch, and export the metrics at an address, until stopped; ClientError if it is taken.
 
-        Returns whether every check has come to its end: one that hangs is left behind.
-
-        A fault of the watch itself ends it: metrics that nobody renews would be lies.
+        Returns whether every check has come to its end: one that hangs is left behind. A fault of
+        the watch itself ends it: metrics that nobody renews would be lies.
         """
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
-        expected = self._expected()  # what is wrong with it from the beginning ends the watch
+        expected = self.expected()  # what is wrong with it from the beginning ends the watch
         try:
             exporter, _ = start_http_server(port, host, registry)
         except OSError as error:
@@ -181,7 +159,7 @@ class Watch(Collector):
             raise ClientError(cause, "--metrics with another port") from None
         threads = [
             threading.Thread(target=self._follow, args=(endpoint, expected), daemon=True)
-            for endpoint in self._endpoints
+            for endpoint in self.endpoints
         ]
         for thread in threads:
             thread.start()
@@ -198,9 +176,9 @@ class Watch(Collector):
     def _follow(self, endpoint: Endpoint, expected: Mapping[str, ExpectedModel]) -> None:
         try:
             while not self._stop.is_set():
-                due = time.monotonic() + self._interval
+                due = time.monotonic() + self.interval
                 try:
-                    expected = self._expected()
+                    expected = self.expected()
                 except KitError as error:
                     # It may be being replaced; the last one that could be read counts.
                     self._tell(f"{error.cause}; the one read before counts")
@@ -211,8 +189,8 @@ class Watch(Collector):
             self._stop.set()
 
     def _look(self, endpoint: Endpoint, expected: Mapping[str, ExpectedModel]) -> None:
-        check = check_service(endpoint, expected, timeout=self._timeout, repeat=self._repeat)
-        certificate = certificate_of(endpoint, timeout=self._timeout)
+        check = check_service(endpoint, expected, timeout=self.timeout, repeat=self.repeat)
+        certificate = certificate_of(endpoint, timeout=self.timeout)
         expires = None if certificate is None else certificate.not_after.timestamp()
         before = self._seen.get(endpoint.url)
         seen = seen_after(before, check, tuple(expected), now=time.time(), expires=expires)
@@ -226,4 +204,4 @@ class Watch(Collector):
                 )
 
     def _tell(self, text: str) -> None:
-        self._say(f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ} {text}")
+        self.say(f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ} {text}")

@@ -18,14 +18,14 @@ from deploy.host.errors import KitError
 _OPENING_ATTEMPTS = 100
 
 
-def write_atomically(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
+def write_atomically(path: Path, content: str | bytes) -> None:
     """Write ``content`` under a temporary name in the same folder, then rename it to ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content.encode() if isinstance(content, str) else content)
-        Path(temporary).chmod(mode)
+        Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

@@ -114,9 +114,8 @@ def size(count: int) -> str:
     return f"{count / _GB:.1f} GB" if count >= _GB else f"{count / _MB:.0f} MB"
 
 
-def check_memory(wanted: int, available: int | None = None) -> None:
-    if available is None:
-        available = psutil.virtual_memory().available
+def check_memory(wanted: int) -> None:
+    available = psutil.virtual_memory().available
     if wanted > available:
         raise BuildError(
             f"not enough memory: {wanted / _GB:.1f} GB needed, {available / _GB:.1f} GB available",
