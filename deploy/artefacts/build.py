@@ -21,9 +21,9 @@ from deploy.artefacts.ingredients import Ingredients
 from deploy.artefacts.labels import Source, find_source, labels
 from deploy.artefacts.manifest import Artefact, Kind, read_manifest, record
 from deploy.artefacts.request import MEMORY_BYTES, BuildRequest, Route, room_needed
+from deploy.artefacts.sbom import System, system_of_image
 from deploy.artefacts.sif import SifBuilder
 from deploy.artefacts.statements import write_checksums, write_statements
-from deploy.artefacts.system import System, system_of_image
 from deploy.artefacts.tools import SifTools, check_folder, check_reads_tars, find_tools
 from deploy.environment.archive import pack_archive
 from deploy.environment.cache import clear_cache

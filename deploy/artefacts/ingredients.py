@@ -10,10 +10,10 @@ from importlib.metadata import version
 from deploy.artefacts.base_image import BaseImage
 from deploy.artefacts.labels import Source
 from deploy.artefacts.manifest import Kind
-from deploy.artefacts.provenance import Build, resource
 from deploy.artefacts.request import BuildRequest
 from deploy.artefacts.sbom import (
     Component,
+    System,
     of_agent,
     of_base,
     of_environment,
@@ -21,7 +21,7 @@ from deploy.artefacts.sbom import (
     of_triton,
 )
 from deploy.artefacts.sif_file import BLOCK_KIB, LEVELS
-from deploy.artefacts.system import System
+from deploy.artefacts.statements import Build, resource
 from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.environment.agent import agent_digest
 from deploy.environment.environment import Environment

@@ -9,7 +9,6 @@ from pathlib import Path
 from deploy.artefacts.cosign import changed, public_key_of, sign_file, verify_file
 from deploy.artefacts.keys import PublicKey
 from deploy.artefacts.manifest import Artefact, record
-from deploy.artefacts.provenance import subjects, with_subject
 from deploy.artefacts.sif_signature import sign_sif, verify_sif
 from deploy.artefacts.statements import (
     CHECKSUMS,
@@ -17,6 +16,8 @@ from deploy.artefacts.statements import (
     provenance_of,
     read_checksums,
     sbom_of,
+    subjects,
+    with_subject,
     write_checksums,
 )
 from deploy.host.errors import SignatureError

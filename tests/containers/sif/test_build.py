@@ -146,7 +146,7 @@ def test_an_ordinary_user_builds_the_same_bytes_without_docker(
         shutil.copytree(context, readable)
         definition = home / "numl.def"
         shutil.copy(CHECKOUT / "containers" / "numl.def", definition)
-        monkeypatch.setattr("deploy.artefacts.recipe.DEFINITION", definition)
+        monkeypatch.setattr("deploy.artefacts.sif.DEFINITION", definition)
         # mmdebstrap wants subordinate user ids, which not every user has.
         shutil.copytree(cache_folder() / "bases", home / "cache" / "numlkit" / "bases")
         for path in (home, *home.rglob("*")):

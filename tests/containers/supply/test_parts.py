@@ -12,8 +12,8 @@ import docker
 import pytest
 
 from deploy.artefacts.image import BuiltImage
+from deploy.artefacts.sbom import system_of_image, system_of_tree
 from deploy.artefacts.statements import sbom_of
-from deploy.artefacts.system import system_of_image, system_of_tree
 from tests.containers.conftest import Ingredients
 from tests.containers.supply.conftest import Dist
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.artefacts.recipe import (
+from deploy.artefacts.sif import (
     DEFINITION,
     Origin,
     describe,

@@ -12,10 +12,24 @@ import pytest
 from deploy.artefacts.base_image import BaseImage
 from deploy.artefacts.labels import Source
 from deploy.artefacts.manifest import Artefact, record
-from deploy.artefacts.provenance import Build, resource, statement
-from deploy.artefacts.sbom import Component, of_base, of_triton, sbom
-from deploy.artefacts.statements import SIGNATURE, write_checksums, write_statements
-from deploy.artefacts.system import Package, System, installed, system_of_tree
+from deploy.artefacts.sbom import (
+    Component,
+    Package,
+    System,
+    installed,
+    of_base,
+    of_triton,
+    sbom,
+    system_of_tree,
+)
+from deploy.artefacts.statements import (
+    SIGNATURE,
+    Build,
+    resource,
+    statement,
+    write_checksums,
+    write_statements,
+)
 from deploy.host.errors import BuildError
 from deploy.triton.release import find_release
 
