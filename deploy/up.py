@@ -27,7 +27,7 @@ from deploy.host.cli import Parser, make_parser, run
 from deploy.host.command_line import quote
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError, LaunchError
-from deploy.host.failure_rows import PORT_TAKEN
+from deploy.host.failures import PORT_TAKEN
 from deploy.host.finding import Finding
 from deploy.triton.golden import golden_of
 from deploy.triton.start import read_starts, slowest

@@ -12,8 +12,7 @@ from docker.errors import APIError, DockerException
 from requests.exceptions import RequestException
 
 from deploy.host.errors import BuildError
-from deploy.host.failure_rows import NO_CONNECTION
-from deploy.host.failures import diagnose
+from deploy.host.failures import NO_CONNECTION, diagnose
 
 # A build step that writes gigabytes is silent while it does.
 _TIMEOUT_S = 1800

@@ -39,8 +39,7 @@ from deploy.engines.leftovers import FIX, LEFTOVERS
 from deploy.engines.server import Note, Server, await_server, server_below
 from deploy.host.console import Say
 from deploy.host.errors import DeploymentError, KitError, LaunchError, SignatureError
-from deploy.host.failure_rows import INSTALL_TOOLKIT
-from deploy.host.failures import diagnose
+from deploy.host.failures import INSTALL_TOOLKIT, diagnose
 from deploy.host.finding import Finding, Level, ok, wrong
 from deploy.host.room import Room, size
 from deploy.triton.command import EXIT_TIMEOUT_S

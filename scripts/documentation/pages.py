@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
 
-from deploy.host.failure_rows import APPTAINER, DOCKER, GENERAL, TRITON, TRITON_LAST
+from deploy.host.failures import APPTAINER, DOCKER, GENERAL, TRITON, TRITON_LAST
 from deploy.main import COMMANDS
 from scripts.documentation.floors import ROOMS, floors, imports_by_room, picture, sentence
 
