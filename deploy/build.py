@@ -95,9 +95,8 @@ def _request(options: argparse.Namespace) -> BuildRequest:
         raise DeploymentError("--base-digest needs --target image, sif or all")
     for flag, path in (("--wheels", options.wheels), ("--python", options.python)):
         if path is not None and not path.exists():
-            raise DeploymentError(
-                f"{flag} {path}: no such file or folder", f"correct it, or leave out {flag}"
-            )
+            cause = f"{flag} {path}: no such file or folder"
+            raise DeploymentError(cause, f"correct it, or leave out {flag}")
     return BuildRequest(
         targets=targets,
         flavour=options.flavour,

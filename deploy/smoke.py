@@ -201,10 +201,9 @@ def _verify(folder: DeploymentFolder, state: DeploymentState, key: PublicKey) ->
     engine = engine_named(state.engine)(Resolved(plan.deployment))
     engine.verified(key)
     if engine.artefact() != plan.artefact:
-        raise SignatureError(
-            f"deployment {state.name} was started from something that has changed since",
-            f"numlkit down --name {state.name}, then numlkit up --verify {key.path}",
-        )
+        cause = f"deployment {state.name} was started from something that has changed since"
+        remedy = f"numlkit down --name {state.name}, then numlkit up --verify {key.path}"
+        raise SignatureError(cause, remedy)
 
 
 def _read(repository: Path, names: Sequence[str]) -> dict[str, ExpectedModel]:

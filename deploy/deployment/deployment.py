@@ -13,7 +13,6 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ByteSize,
-    ConfigDict,
     Field,
     ValidationError,
     field_validator,
@@ -60,10 +59,8 @@ Port = Annotated[int, _number(1, 65535)]
 Size = Annotated[ByteSize, Field(ge=10**6)]
 
 
-class Ports(BaseModel):
+class Ports(BaseModel, frozen=True, extra="forbid"):
     """The three ports of a Triton server."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     http: Port = 8000
     grpc: Port = 8001
@@ -76,7 +73,7 @@ class Ports(BaseModel):
         return self
 
 
-class Tls(BaseModel):
+class Tls(BaseModel, frozen=True, extra="forbid"):
     """The files with which a server encrypts gRPC; only the server reads their content.
 
     Attributes:
@@ -86,14 +83,12 @@ class Tls(BaseModel):
             may connect.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     cert: Path
     key: Path
     ca: Path | None = None
 
 
-class Batch(BaseModel):
+class Batch(BaseModel, frozen=True, extra="forbid"):
     """How waiting requests are batched into one run of a network; each gets its own answer.
 
     Attributes:
@@ -101,13 +96,11 @@ class Batch(BaseModel):
         wait_ms: The longest that an event waits for others, in milliseconds.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     max_events: Annotated[int, _number(1, 1024)] = 16
     wait_ms: Annotated[float, _number(0, 1000, float)] = 0.0
 
 
-class Kubernetes(BaseModel):
+class Kubernetes(BaseModel, frozen=True, extra="forbid"):
     """Where in which cluster the pods run, and what the chart is told besides.
 
     Attributes:
@@ -118,15 +111,13 @@ class Kubernetes(BaseModel):
             within each pod.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     context: str | None = None
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")] | None = None
     values: tuple[str, ...] = ()
     url: str | None = None
 
 
-class Deployment(BaseModel):
+class Deployment(BaseModel, frozen=True, extra="forbid"):
     """A server to start. Most fields are flags of ``numlkit up``, whose help explains them.
 
     Attributes:
@@ -140,8 +131,6 @@ class Deployment(BaseModel):
             GPUs only.
         kubernetes: For the engine of this name.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)] = DEFAULT_NAME
     engine: Literal["auto", EngineName, ClusterName] = "auto"

@@ -102,10 +102,8 @@ def overrides(options: argparse.Namespace) -> dict[str, Any]:
     if options.ports is not None:
         numbers = options.ports.split(",")
         if len(numbers) != 3:
-            raise DeploymentError(
-                f"--ports: {options.ports!r} is not three numbers",
-                "--ports HTTP,GRPC,METRICS, as in 8000,8001,8002",
-            )
+            cause = f"--ports: {options.ports!r} is not three numbers"
+            raise DeploymentError(cause, "--ports HTTP,GRPC,METRICS, as in 8000,8001,8002")
         ports = dict(zip(Ports.model_fields, map(as_number, numbers), strict=True))
     named = (
         "name", "engine", "image", "env", "listen", "instances", "threads", "cpus", "memory",

@@ -6,15 +6,13 @@ import csv
 import io
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from deploy.deployment.deployment import Deployment, EngineName, Ports
 
 
-class Mount(BaseModel):
+class Mount(BaseModel, frozen=True):
     """A file or folder of the host, seen in the container."""
-
-    model_config = ConfigDict(frozen=True)
 
     source: Path
     target: Path
@@ -36,7 +34,7 @@ def mount_field(mount: Mount, target: str, read_only: str) -> str:
     return text.getvalue()
 
 
-class ContainerPlan(BaseModel):
+class ContainerPlan(BaseModel, frozen=True):
     """The container around a server.
 
     Attributes:
@@ -46,8 +44,6 @@ class ContainerPlan(BaseModel):
         extracted_bytes: What the server extracts to /tmp: packed environments.
         health: The command by which the engine itself looks after it; empty: none.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     image: str
     name: str
@@ -59,7 +55,7 @@ class ContainerPlan(BaseModel):
     health: tuple[str, ...] = ()
 
 
-class LaunchPlan(BaseModel):
+class LaunchPlan(BaseModel, frozen=True):
     """Everything a launch does, rendered; ``--dry-run`` shows it, the supervisor runs it.
 
     Attributes:
@@ -70,8 +66,6 @@ class LaunchPlan(BaseModel):
         identity: What the server calls itself.
         artefact: Digest of execution environment and model files.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     deployment: Deployment
     engine: EngineName

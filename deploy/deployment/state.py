@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 import psutil
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from deploy.deployment.deployment import EngineName, Ports, Tls
 from deploy.deployment.plan import LaunchPlan
@@ -24,15 +24,13 @@ Phase = Literal["starting", "ready", "healing", "degraded", "failed", "stopping"
 _STATE, _STARTED = 0, 19
 
 
-class ProcessId(BaseModel):
+class ProcessId(BaseModel, frozen=True):
     """A process that cannot be mistaken for a later one with the same number.
 
     Attributes:
         started: When it started, in clock ticks since the system's start: unlike a time of
             day it does not move when the clock is set.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     pid: int
     started: int
@@ -66,15 +64,13 @@ class ProcessId(BaseModel):
         return None
 
 
-class Surroundings(BaseModel):
+class Surroundings(BaseModel, frozen=True):
     """What there was when a server was about to be started: none of it is that server's.
 
     Attributes:
         folders: Scratch folders of Python backends.
         processes: Processes that run a Python backend.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     folders: tuple[Path, ...]
     processes: tuple[ProcessId, ...]
@@ -90,7 +86,7 @@ def _status(pid: int) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
-class DeploymentState(BaseModel):
+class DeploymentState(BaseModel, frozen=True):
     """The state file of a deployment.
 
     Attributes:
@@ -106,8 +102,6 @@ class DeploymentState(BaseModel):
         scratch: Folders the server made outside the kit's folders.
         before: While they are not known: what there was before the server was started.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     engine: EngineName
@@ -142,10 +136,8 @@ class DeploymentState(BaseModel):
         return f"grpc{'s' if self.tls else ''}://{endpoint(self.host, self.ports.grpc)}"
 
 
-class Place(BaseModel):
+class Place(BaseModel, frozen=True):
     """Where a cluster runs a deployment, whose state is there; None: as the kubeconfig says."""
-
-    model_config = ConfigDict(frozen=True)
 
     context: str | None = None
     namespace: str | None = None

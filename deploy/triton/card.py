@@ -65,9 +65,8 @@ def read_card(folder: Path) -> Card:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != _FORMAT:
-            raise RepositoryError(
-                f"{path}: its format is {content['format']}, this kit reads {_FORMAT}", AGAIN
-            )
+            cause = f"{path}: its format is {content['format']}, this kit reads {_FORMAT}"
+            raise RepositoryError(cause, AGAIN)
         return Card(
             network=str(content["network"]["kind"]),
             signature=Signature(_tensors(content["inputs"]), _tensors(content["outputs"])),

@@ -64,9 +64,8 @@ def read_config(path: Path) -> ModelConfig:
     try:
         return text_format.Parse(text, model_config_pb2.ModelConfig())
     except text_format.ParseError as error:
-        raise RepositoryError(
-            f"{path}: not a model configuration: {str(error).splitlines()[0]}"
-        ) from None
+        cause = f"{path}: not a model configuration: {str(error).splitlines()[0]}"
+        raise RepositoryError(cause) from None
 
 
 def config_of(folder: Path) -> ModelConfig:

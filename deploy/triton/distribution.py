@@ -119,10 +119,8 @@ def _unpack(wheel: Path, folder: Path, python: str) -> None:
         names = [name for name in archive.namelist() if not name.endswith("/")]
         if not any(name.startswith(stubs) for name in names):
             there = sorted({n.split("/")[3] for n in names if n.startswith(_STUBS)})
-            raise TritonSetupError(
-                f"{wheel.name} has no Python backend stub for Python {python}",
-                f"use an environment with Python {', '.join(there)}",
-            )
+            cause = f"{wheel.name} has no Python backend stub for Python {python}"
+            raise TritonSetupError(cause, f"use an environment with Python {', '.join(there)}")
         for name in names:
             for prefix, place in places.items():
                 if name.startswith(prefix):

@@ -56,10 +56,9 @@ def read_golden(path: Path) -> GoldenEvent:
         raise RepositoryError(f"{path}: {error.strerror or error}") from None
     except (EOFError, ValueError, zipfile.BadZipFile):
         # numpy's words are about pickles, which are never read here.
-        raise RepositoryError(
-            f"{path}: not a reference event",
-            "write it with numpy.savez, as docs/own-models.md shows",
-        ) from None
+        cause = f"{path}: not a reference event"
+        remedy = "write it with numpy.savez, as docs/own-models.md shows"
+        raise RepositoryError(cause, remedy) from None
     inputs = {n.removeprefix("input/"): a for n, a in named.items() if n.startswith("input/")}
     outputs = {n.removeprefix("output/"): a for n, a in named.items() if n.startswith("output/")}
     if not inputs or not outputs:

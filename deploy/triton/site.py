@@ -81,10 +81,8 @@ def _environment(config: ModelConfig, folder: Path) -> Path | None:
             f"an absolute path, or one that begins with {_MODEL_DIRECTORY}/",
         )
     if not path.exists():
-        raise RepositoryError(
-            f"{folder / CONFIG}: {ENVIRONMENT_PARAMETER} {text!r} does not exist ({path})",
-            "correct the path; it is one of this host, not of an image",
-        )
+        cause = f"{folder / CONFIG}: {ENVIRONMENT_PARAMETER} {text!r} does not exist ({path})"
+        raise RepositoryError(cause, "correct the path; it is one of this host, not of an image")
     return path.resolve()
 
 

@@ -48,9 +48,8 @@ def find_model(repository: Path, model: str) -> Path:
         raise RepositoryError(f"model repository {repository}: no such folder")
     if not folder.is_dir():
         there = ", ".join(sorted(p.name for p in repository.iterdir() if p.is_dir()))
-        raise RepositoryError(
-            f"no model {model!r} in {repository}", f"one of: {there or 'none is there'}"
-        )
+        cause = f"no model {model!r} in {repository}"
+        raise RepositoryError(cause, f"one of: {there or 'none is there'}")
     return folder
 
 
@@ -73,9 +72,8 @@ def plan_models(
         if model in own_weights:
             wanted = read_card(folder / VERSION).network
             if card.network != wanted:
-                raise RepositoryError(
-                    f"model {model} serves {wanted}, {files} holds a {card.network}"
-                )
+                cause = f"model {model} serves {wanted}, {files} holds a {card.network}"
+                raise RepositoryError(cause)
         launched = for_launch(config, settings, card)
         copies = {f"{VERSION}/{name}": files / name for name in MODEL_FILES}
         copies[f"{VERSION}/{code.name}"] = code
