@@ -25,9 +25,9 @@ from deploy.engines.health import examine
 from deploy.engines.resolved import Resolved
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.command_line import quote
-from deploy.host.console import Console
+from deploy.host.console import Console, Say
 from deploy.host.errors import DeploymentError, LaunchError
-from deploy.host.failures import PORT_TAKEN
+from deploy.host.failures import LOCK_LOST, PORT_TAKEN
 from deploy.host.finding import Finding
 from deploy.triton.golden import golden_of
 from deploy.triton.start import read_starts, slowest
@@ -35,7 +35,6 @@ from deploy.triton.start import read_starts, slowest
 if TYPE_CHECKING:
     from deploy.engines.kubernetes import KubernetesEngine
 
-_PORT_ATTEMPTS = 3
 _HEALTH_TIMEOUT_S = 10.0
 
 
@@ -124,15 +123,22 @@ def _launch(
         # A supervisor that was killed leaves its server behind, which then serves unwatched.
         engine_named(stale.engine).stop(folder, stale)
     with console.step("start") as say:
-        for _ in range(_PORT_ATTEMPTS):
-            try:
-                return engine.launch(plan=engine.plan(), say=say)
-            except LaunchError as error:
-                # Ports that were found, not asked for, may be lost to another start meanwhile.
-                if engine.deployment.ports is not None or PORT_TAKEN not in error.cause:
-                    raise
-                say("a port was taken meanwhile; trying others")
-        return engine.launch(plan=engine.plan(), say=say)
+        return start(engine, say)
+
+
+def start(engine: Engine, say: Say) -> DeploymentState:
+    """Start a server, again where that may help: with other ports, or after a race in Triton."""
+    # Ports that were found, not asked for, may be lost to another start meanwhile.
+    retries = {PORT_TAKEN: 3 if engine.deployment.ports is None else 0, LOCK_LOST: 1}
+    while True:
+        try:
+            return engine.launch(plan=engine.plan(), say=say)
+        except LaunchError as error:
+            why = next((why for why, left in retries.items() if left and why in error.cause), None)
+            if why is None:
+                raise
+            retries[why] -= 1
+            say(f"{error.cause}; starting again")
 
 
 def _check_same(engine: Engine, folder: DeploymentFolder, state: DeploymentState) -> None:

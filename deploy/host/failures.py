@@ -15,6 +15,8 @@ from deploy.host.errors import LaunchError
 Row = tuple[str, str, str]
 # In the causes that go away when a launch chooses other ports.
 PORT_TAKEN = "was taken by another program while"
+# In the cause of what a second start gets past.
+LOCK_LOST = "crashed on a lock in its shared memory, which happens at random"
 # fmt: off
 _FULL = "df -h lists full file systems; df -i, those that cannot hold more files"
 GENERAL: tuple[Row, ...] = (
@@ -90,6 +92,10 @@ TRITON: tuple[Row, ...] = (
     (r"AttributeError: module '[^']+' has no attribute 'TritonPythonModel'",
      "a model.py defines no class TritonPythonModel",
      "see model_repository/nugraph3/1/model.py for an example"),
+    # Seen with 24.10 when models start on a busy host, in server and stub.
+    (r"boost::interprocess::lock_exception",
+     f"Triton {LOCK_LOST} (triton-inference-server/server issue 8882)",
+     "run the command again"),
     (_MODEL + r"Stub process '[^']+' is not healthy",
      "model {model}: its process died during initialisation (exit, crash or out of memory)",
      "the log's last lines before that message say more; check free memory (free -g)"),

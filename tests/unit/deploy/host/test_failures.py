@@ -81,6 +81,14 @@ TRITON: Words = [
         "a model.py defines no class TritonPythonModel",
     ),
     (
+        "terminate called after throwing an instance of 'boost::interprocess::lock_exception'\n"
+        "  what():  boost::interprocess::lock_exception\n"
+        + LOADING
+        + "Internal: Stub process 'nugraph3_0_0' is not healthy.\"",
+        "Triton crashed on a lock in its shared memory, which happens at random "
+        "(triton-inference-server/server issue 8882)",
+    ),
+    (
         LOADING + "Internal: Stub process 'nugraph3_0_0' is not healthy.\"",
         "model nugraph3: its process died during initialisation (exit, crash or out of memory)",
     ),

@@ -1,0 +1,68 @@
+"""What ``up`` does about a start that fails; the engine is a stand-in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from deploy.deployment.deployment import Deployment, Ports
+from deploy.engines.base import Engine
+from deploy.host.errors import LaunchError
+from deploy.host.failures import diagnose
+from deploy.up import start
+
+RACE = diagnose(
+    "terminate called after throwing an instance of 'boost::interprocess::lock_exception'\n"
+    "  what():  boost::interprocess::lock_exception\nSignal (6) received.\n"
+)
+PORT = diagnose(
+    "E1121 main.cc] failed to start GRPC service: Unavailable - "
+    "Socket '127.0.0.1:8001' already in use "
+)
+OTHER = LaunchError("the server ended")
+
+
+class StandIn:
+    """Starts that end as they are told to."""
+
+    def __init__(self, outcomes: Sequence[LaunchError | None], deployment: Deployment) -> None:
+        self.outcomes, self.deployment, self.starts = list(outcomes), deployment, 0
+
+    def plan(self) -> None:
+        return None
+
+    def launch(self, *, plan: object, say: object) -> str:
+        self.starts += 1
+        outcome = self.outcomes.pop(0)
+        if outcome is not None:
+            raise outcome
+        return "ready"
+
+
+def started(*outcomes: LaunchError | None, **settings: Any) -> tuple[int, list[str]]:
+    """Return how often a server was started, and what was said."""
+    engine, said = StandIn(outcomes, Deployment(**settings)), list[str]()
+    try:
+        assert cast("str", start(cast("Engine", engine), said.append)) == "ready"
+    except LaunchError as error:
+        said.append(f"failed: {error.cause}")
+    return engine.starts, said
+
+
+def test_a_server_that_a_race_in_triton_has_ended_is_started_once_more() -> None:
+    assert RACE is not None
+    assert started(RACE, None) == (2, [f"{RACE.cause}; starting again"])
+    assert started(RACE, RACE, None)[0] == 2
+
+
+def test_ports_that_were_found_are_looked_for_anew_when_they_are_lost() -> None:
+    assert PORT is not None
+    assert started(PORT, PORT, None) == (3, [f"{PORT.cause}; starting again"] * 2)
+    assert started(*[PORT] * 4, None)[0] == 4
+
+
+@pytest.mark.parametrize(("outcome", "settings"), [(OTHER, {}), (PORT, {"ports": Ports()})])
+def test_nothing_else_is_tried_again(outcome: LaunchError, settings: dict[str, Any]) -> None:
+    assert started(outcome, None, **settings) == (1, [f"failed: {outcome.cause}"])
