@@ -16,6 +16,7 @@ from typing import Any
 from deploy.client.diagnosis import why_unreachable
 from deploy.client.endpoint import Endpoint, ProtocolName
 from deploy.client.transport import ServedModel, TritonTransport
+from deploy.deployment.options import add_tls_options, tls_files
 from deploy.deployment.state import DeploymentFolder, default_endpoint
 from deploy.events.grouping import EventId
 from deploy.events.run import Tally, send
@@ -44,10 +45,8 @@ def parser() -> Parser:
     server.add_argument("--url", help=where)
     server.add_argument("--name", help="the deployment to ask, if several are running")
     add("--protocol", choices=("http", "grpc"), help="for a URL without scheme (default: http)")
-    add("--ssl", action="store_true", help="encrypt the connection")
-    add("--ca", type=Path, metavar="FILE", help="PEM file of the authority to trust; implies --ssl")
-    add("--cert", type=Path, metavar="FILE", help="PEM file of your certificate, for mutual TLS")
-    add("--key", type=Path, metavar="FILE", help="PEM file of its private key")
+    add("--ssl", action="store_true", help="encrypt the connection, as do the next three")
+    add_tls_options(flags)
     add("--model", default="nugraph3", help="the model to ask (default: %(default)s)")
     add("--out", type=Path, metavar="results.h5", help="write labels and scores per hit")
     add("--display", type=Path, metavar="DIR", help="write an event display (PNG) per event")
@@ -116,8 +115,7 @@ def _endpoint(options: argparse.Namespace) -> Endpoint:
         url = default_endpoint(protocol)
         if url is None:
             raise NotRunningError("no deployment is running", _NO_SERVER)
-    files = {"ca": options.ca, "cert": options.cert, "key": options.key}
-    return Endpoint.parse(url, protocol=options.protocol, tls=options.ssl, **files)
+    return Endpoint.parse(url, protocol=options.protocol, tls=options.ssl, **tls_files(options))
 
 
 def _describe(connect: Callable[[], TritonTransport], name: str, endpoint: Endpoint) -> ServedModel:

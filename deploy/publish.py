@@ -34,53 +34,29 @@ def parser() -> Parser:
         deployment=False,
     )
     add = flags.add_argument
-    add(
-        "destination",
-        metavar="DEST",
-        help="s3://BUCKET/PREFIX, s3://https://HOST:PORT/BUCKET/PREFIX, "
-        "docker://HOST/REPOSITORY[:TAG], oras://HOST/REPOSITORY[:TAG], or a folder",
+    destination = (
+        "s3://BUCKET/PREFIX, s3://https://HOST:PORT/BUCKET/PREFIX, docker://HOST/REPOSITORY[:TAG], "
+        "oras://HOST/REPOSITORY[:TAG], or a folder"
     )
+    add("destination", metavar="DEST", help=destination)
     add_model_options(flags)
     add("--instances", type=as_number, help="instances of each model in a bucket (default: 2)")
-    add(
-        "--image",
-        type=Path,
-        metavar="FILE.sif",
-        help="the .sif to publish to a folder or oras:// (default: what build.py has made)",
+    sif = "the .sif to publish to a folder or oras:// (default: what build.py has made)"
+    add("--image", type=Path, metavar="FILE.sif", help=sif)
+    built, default = "the folder that numlkit build wrote to (default: dist/)", CHECKOUT / "dist"
+    add("--from", dest="built", type=Path, default=default, metavar="DIR", help=built)
+    sign = (
+        "sign it with cosign's private key, and in a registry attach the list of its parts and its "
+        "provenance; COSIGN_PASSWORD holds the key's password"
     )
-    add(
-        "--from",
-        dest="built",
-        type=Path,
-        default=CHECKOUT / "dist",
-        metavar="DIR",
-        help="the folder that numlkit build wrote to (default: dist/)",
-    )
-    add(
-        "--sign",
-        type=Path,
-        metavar="KEY",
-        help="sign it with cosign's private key, and in a registry attach the list of its parts "
-        "and its provenance; COSIGN_PASSWORD holds the key's password",
-    )
-    add(
-        "--verify",
-        type=Path,
-        metavar="KEY",
-        help="publish only what is signed with this public key, here where it was built",
-    )
+    add("--sign", type=Path, metavar="KEY", help=sign)
+    verify = "publish only what is signed with this public key, here where it was built"
+    add("--verify", type=Path, metavar="KEY", help=verify)
     add("--sandbox", action="store_true", help="unpack the .sif into a folder, as for a CVMFS")
-    add(
-        "--prune",
-        action="store_true",
-        help="remove all releases but the one that serves and the one before it",
-    )
-    add(
-        "--url",
-        action="append",
-        default=[],
-        help="with --prune: a server that must answer with the new versions first; repeatable",
-    )
+    prune = "remove all releases but the one that serves and the one before it"
+    add("--prune", action="store_true", help=prune)
+    url = "with --prune: a server that must answer with the new versions first; repeatable"
+    add("--url", action="append", default=[], help=url)
     add("--dry-run", action="store_true", help="show what would be done, and do nothing")
     return flags
 

@@ -24,7 +24,7 @@ from deploy.client.service import ExpectedModel, ServiceCheck, check_service
 from deploy.client.tls import read_pair
 from deploy.client.watch import Watch
 from deploy.deployment.deployment import DEFAULT_MODELS
-from deploy.deployment.options import add_namespace
+from deploy.deployment.options import add_namespace, add_tls_options, tls_files
 from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.command_line import as_address, as_seconds, count_to
@@ -46,55 +46,33 @@ _METRICS = ("127.0.0.1", 9464)
 
 
 def parser() -> Parser:
-    flags = make_parser(
-        "smoke",
-        "Check readiness, tensors and values of each model, with one event; show how long it took.",
-    )
+    what = "Check readiness, tensors and values of each model with one event, and show the times."
+    flags = make_parser("smoke", what)
     flags.set_defaults(name=None)  # so that one that is given beside --url is seen
     add = flags.add_argument
-    add(
-        "--url",
-        action="append",
-        help="http[s]://host:port or grpc[s]://host:port, again for each further server (default: "
-        "the deployment's, both)",
+    url = (
+        "http[s]://host:port or grpc[s]://host:port; repeat it for further servers (default: the "
+        "deployment's, both)"
     )
-    add("--ca", type=Path, metavar="FILE", help="PEM file of the authority to trust")
-    add("--cert", type=Path, metavar="FILE", help="PEM file of your certificate, for mutual TLS")
-    add("--key", type=Path, metavar="FILE", help="PEM file of its private key")
+    add("--url", action="append", help=url)
+    add_tls_options(flags)
     add("--models", "--model", help="models to ask, comma separated")
-    add(
-        "--repository",
-        type=Path,
-        help="model repository with the reference events (default: the deployment's, or the kit's)",
+    where = "model repository with the reference events (default: the deployment's, or the kit's)"
+    add("--repository", type=Path, help=where)
+    signed = (
+        "check also that the deployment runs an image or a .sif that is signed with this public key"
     )
-    add(
-        "--verify",
-        type=Path,
-        metavar="KEY",
-        help="check also that the deployment runs an image or a .sif that is signed with this "
-        "public key",
-    )
+    add("--verify", type=Path, metavar="KEY", help=signed)
     add("--timeout", type=as_seconds, default=10.0, help="seconds for one answer (default: 10)")
-    add(
-        "--repeat",
-        type=count_to(10_000),
-        help="inferences of each model, for the times (5; 1 with --watch)",
+    repeat = "inferences of each model, for the times (5; 1 with --watch)"
+    add("--repeat", type=count_to(10_000), help=repeat)
+    watch = (
+        f"repeat it every SECONDS ({_WATCH_S:g}) until interrupted, and export the results as "
+        "Prometheus metrics"
     )
-    add(
-        "--watch",
-        type=as_seconds,
-        nargs="?",
-        const=_WATCH_S,
-        metavar="SECONDS",
-        help=f"repeat it every SECONDS ({_WATCH_S:g}) until interrupted, and export what is found "
-        "as Prometheus metrics",
-    )
-    add(
-        "--metrics",
-        type=as_address,
-        metavar="[ADDRESS:]PORT",
-        help=f"where --watch exports them (default: {_METRICS[0]}:{_METRICS[1]})",
-    )
+    add("--watch", type=as_seconds, nargs="?", const=_WATCH_S, metavar="SECONDS", help=watch)
+    exported = f"where --watch exports them (default: {_METRICS[0]}:{_METRICS[1]})"
+    add("--metrics", type=as_address, metavar="[ADDRESS:]PORT", help=exported)
     add_namespace(flags)
     return flags
 
@@ -120,8 +98,7 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
             return _within_pods(rollout, options, console)
         options.url, names = [status.url], status.models
     if options.url is not None:
-        files = {"ca": options.ca, "cert": options.cert, "key": options.key}
-        asked = [Endpoint.parse(url, **files) for url in options.url]
+        asked = [Endpoint.parse(url, **tls_files(options)) for url in options.url]
         endpoints = list({endpoint.url: endpoint for endpoint in asked}.values())
     else:
         folder = DeploymentFolder(options.name or DEFAULT_NAME)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -79,6 +80,18 @@ def add_namespace(flags: Parser) -> None:
     flags.add_argument(
         "--namespace", help="for engine kubernetes: where the pods are (default: the context's)"
     )
+
+
+def add_tls_options(flags: Parser) -> None:
+    """Add the files of a client that encrypts its connection."""
+    add = partial(flags.add_argument, type=Path, metavar="FILE")
+    add("--ca", help="PEM file of the authority to trust")
+    add("--cert", help="PEM file of your certificate, for mutual TLS")
+    add("--key", help="PEM file of its private key")
+
+
+def tls_files(options: argparse.Namespace) -> dict[str, Any]:
+    return {"ca": options.ca, "cert": options.cert, "key": options.key}
 
 
 def as_number(text: str) -> int | float | str:
