@@ -270,6 +270,9 @@ class Server(ABC):
 
     def _fail(self, what: str) -> NoReturn:
         text = self.output()
+        if not text.strip():
+            remedy = "dmesg may tell what ended it: too little memory, or a damaged .sif or disk"
+            raise LaunchError(f"the server {what} without a word", remedy)
         raise diagnose(text) or LaunchError(
             f"the server {what}; its last words: {last_words(text)[:300]}",
             f"read its log: {self._plan.log}",

@@ -33,6 +33,9 @@ _WRONG_PYTHON = "the environment's Python must be the version that the stub is b
 _FREE_SHM = "free space in /dev/shm (numlkit doctor --fix removes what dead servers left)"
 _REMAKE = "rm -r ~/.cache/numlkit/environments, then run the command again"
 TRITON: tuple[Row, ...] = (
+    (r"(?:/[^\s:]+: (?:cannot read file data: )?|\[Errno 5\] )Input/output error(?:: '[^'\n]+')?",
+     "a file cannot be read ({0}): the .sif or the disk is damaged",
+     "compare the .sif's sha256 with dist/manifest.json; dmesg tells of a failing disk"),
     # Triton goes on to say that the socket is in use, which it is not.
     (r"Invalid private key|Invalid cert chain|Handshaker factory creation failed",
      "the server cannot use its certificate and private key for TLS",
@@ -98,7 +101,8 @@ TRITON: tuple[Row, ...] = (
      "run the command again"),
     (_MODEL + r"Stub process '[^']+' is not healthy",
      "model {model}: its process died during initialisation (exit, crash or out of memory)",
-     "the log's last lines before that message say more; check free memory (free -g)"),
+     "the log's last lines before that message say more; check free memory (free -g), and a "
+     ".sif's sha256 against dist/manifest.json"),
     (r"failed to load '(?P<model>[^']+)' version \d+: [^\n]*?"
      r"unable to find backend library for backend '(?P<backend>[^']+)'",
      "model {model} needs backend {backend}, which this Triton does not have",
@@ -235,7 +239,7 @@ APPTAINER: tuple[Row, ...] = (
      "the .sif is for {image} processors; this host's is {host}",
      "build it on such a host: numlkit build --target sif"),
     (r"bad superblock for squashfs image partition|failed to read SIF partition at offset"
-     r"|read (?P<path>/\.singularity\.d/\S+): input/output error",
+     r"|(?:read|fork/exec) /\.singularity\.d/\S+: input/output error",
      "the .sif is damaged or truncated",
      _AGAIN),
     (r"failed to find loop device: (?P<reason>[^\n]+)",

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from deploy.deployment.deployment import Deployment, Ports
+from deploy.deployment.plan import LaunchPlan
 from deploy.engines import server
+from deploy.host.errors import LaunchError
 
 # Stands for a container's first process that does not reap its children.
 NEGLIGENT = """
@@ -44,3 +50,27 @@ def test_a_process_that_ignores_the_request_is_killed(monkeypatch: pytest.Monkey
     assert stubborn.stdout.readline() == "ready\n"
     server.end_process(psutil.Process(stubborn.pid))
     stubborn.communicate(timeout=5)
+
+
+class Ended(server.Server):
+    """A server that is dead before it has said a word, as one whose .sif is damaged may be."""
+
+    def stop(self) -> None:
+        pass
+
+
+def test_a_server_that_ends_without_a_word_is_told_with_what_may_have_ended_it(
+    tmp_path: Path,
+) -> None:
+    plan = LaunchPlan(
+        deployment=Deployment(), engine="apptainer", ports=Ports(), arguments=(), variables={},
+        repository=tmp_path, instances={}, shm_prefix="", identity="", artefact="",
+        log=tmp_path / "server.log",
+    )  # fmt: skip
+    probe: Any = None
+    with pytest.raises(LaunchError) as caught:
+        Ended(plan, lambda **_: None).wait_ready(
+            probe, {"m": None}, deadline=time.monotonic() + 60, stopped=lambda: False
+        )
+    assert caught.value.cause == "the server ended without a word"
+    assert "a damaged .sif" in (caught.value.remedy or "")

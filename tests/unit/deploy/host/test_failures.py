@@ -17,6 +17,23 @@ Words = list[tuple[str, str]]
 
 TRITON: Words = [
     (
+        "/opt/tritonserver/bin/tritonserver: error while loading shared libraries: "
+        "/opt/tritonserver/bin/../lib/libcudart.so: cannot read file data: Input/output error",
+        "a file cannot be read (/opt/tritonserver/bin/../lib/libcudart.so: cannot read file data: "
+        "Input/output error): the .sif or the disk is damaged",
+    ),
+    (
+        "/opt/numl/bin/serve: line 18: /opt/tritonserver/bin/tritonserver: Input/output error\n"
+        "/opt/numl/bin/serve: line 18: /opt/tritonserver/bin/tritonserver: Success\n",
+        "a file cannot be read (/opt/tritonserver/bin/tritonserver: Input/output error): "
+        "the .sif or the disk is damaged",
+    ),
+    (
+        LOADING + "Internal: OSError: [Errno 5] Input/output error: '/opt/numl/env/x.py'\n\nAt:",
+        "a file cannot be read ([Errno 5] Input/output error: '/opt/numl/env/x.py'): "
+        "the .sif or the disk is damaged",
+    ),
+    (
         "E1121 ssl_transport_security.cc] Invalid private key.\n"
         "E1121 main.cc] failed to start GRPC service: Unavailable - "
         "Socket '127.0.0.1:8001' already in use ",
@@ -339,6 +356,11 @@ APPTAINER: Words = [
     ),
     (
         "FATAL:   while reading /.singularity.d/runscript: read /.singularity.d/runscript: "
+        "input/output error",
+        "the .sif is damaged or truncated",
+    ),
+    (
+        "FATAL:   exec /.singularity.d/runscript failed: fork/exec /.singularity.d/runscript: "
         "input/output error",
         "the .sif is damaged or truncated",
     ),
