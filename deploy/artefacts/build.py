@@ -17,13 +17,12 @@ from deploy.artefacts.base_image import BaseImage, ensure_base
 from deploy.artefacts.context import check_target, make_context, wire
 from deploy.artefacts.docker_client import connect, storage_folder
 from deploy.artefacts.image import build_image
-from deploy.artefacts.ingredients import Ingredients
 from deploy.artefacts.labels import Source, find_source, labels
 from deploy.artefacts.manifest import Artefact, Kind, read_manifest, record
 from deploy.artefacts.request import MEMORY_BYTES, BuildRequest, Route, room_needed
 from deploy.artefacts.sbom import System, system_of_image
 from deploy.artefacts.sif import SifBuilder
-from deploy.artefacts.statements import write_checksums, write_statements
+from deploy.artefacts.statements import Ingredients, write_checksums, write_statements
 from deploy.artefacts.tools import SifTools, check_folder, check_reads_tars, find_tools
 from deploy.environment.archive import pack_archive
 from deploy.environment.cache import clear_cache

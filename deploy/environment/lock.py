@@ -19,7 +19,7 @@ from deploy.deployment.gpus import GpuNeeds, cuda_needs
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError
 from deploy.host.files import digest_of
-from deploy.host.pip import run_pip
+from deploy.host.programs import run_pip
 
 Flavour = Literal["serving", "cpu", "gpu"]
 """What an environment is for: serving on CPUs; or NuGraph's whole stack, on CPUs or with CUDA."""

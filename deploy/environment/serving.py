@@ -16,8 +16,7 @@ from deploy.environment.tars import CONTENT_EPOCH
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError
 from deploy.host.files import built_folder, digest_of, locked
-from deploy.host.pip import run_pip
-from deploy.host.programs import run
+from deploy.host.programs import run, run_pip
 
 _SOURCES = {".py", ".typed", ".cpp", ".h", ".map"}
 

@@ -75,7 +75,7 @@ def _blocks(table: Table, rows: int, known: NDArray[np.int64]) -> _Blocks:
     for name in EVENT_ID:
         if name in table.columns and table.columns[name].rows != rows:
             raise EventFileError(
-                f"{table.file}: {table.name}'s event ids ({name}) have "
+                f"{table.where}'s event ids ({name}) have "
                 f"{table.columns[name].rows} rows, its columns {rows}"
             )
     found = _scan(table, rows)
@@ -108,7 +108,7 @@ def _blocks_without_ids(table: Table, rows: int, known: NDArray[np.int64]) -> _B
     if table.sequence is not None:
         if not _covers(table.sequence, rows, len(known)):
             raise EventFileError(
-                f"{table.file}: {table.name}/{SEQUENCE} contradicts the table's {rows} rows "
+                f"{table.where}/{SEQUENCE} contradicts the table's {rows} rows "
                 f"or event_table's {len(known)} events, and {table.name} has no event_id"
             )
         stops = np.cumsum(table.sequence[:, 1])
@@ -116,7 +116,7 @@ def _blocks_without_ids(table: Table, rows: int, known: NDArray[np.int64]) -> _B
         return _Blocks(known[ordinals], stops - table.sequence[:, 1], stops, ordinals)
     if len(known) > 1:
         raise EventFileError(
-            f"{table.file}: {table.name} has no event_id, and event_table lists {len(known)} events"
+            f"{table.where} has no event_id, and event_table lists {len(known)} events"
         )
     only = known if len(known) else np.zeros((1, 3), dtype=np.int64)
     return _Blocks(only, np.zeros(1, dtype=np.int64), np.array([rows]))

@@ -61,12 +61,13 @@ class Column:
 class Table:
     """A table's columns by the file's names; a wide dataset's are named one by one.
 
-    ``sequence`` is pynuml's index: the row in ``event_table`` and the number of rows here of
-    each event, ``[events, 2]``. ``renamed`` has the file's names of columns known by others.
+    ``where`` names file and table. ``sequence`` is pynuml's index: the row in ``event_table`` and
+    the number of rows here of each event, ``[events, 2]``. ``renamed`` has the file's names of
+    columns known by others.
     """
 
     name: str
-    file: str
+    where: str
     columns: Mapping[str, Column]
     sequence: NDArray[np.int64] | None = None
     pandas: bool = False
@@ -79,9 +80,7 @@ class Table:
         name = self.own(name)
         if name not in self.columns:
             present = ", ".join(sorted(self.columns)) or "no column"
-            raise EventFileError(
-                f"{self.file}: {self.name} has no column {name} (it has {present})"
-            )
+            raise EventFileError(f"{self.where} has no column {name} (it has {present})")
         return self.columns[name]
 
     def rows(self, names: tuple[str, ...]) -> int:
@@ -91,7 +90,7 @@ class Table:
             rows = self.column(name).rows
             if rows != first:
                 raise EventFileError(
-                    f"{self.file}: {self.name}/{self.own(name)} has {rows} rows, "
+                    f"{self.where}/{self.own(name)} has {rows} rows, "
                     f"{self.name}/{self.own(names[0])} has {first}"
                 )
         return first
@@ -102,25 +101,23 @@ def open_table(file: h5py.File, name: str, wide: Wide = MappingProxyType({})) ->
 
     ``wide`` names the columns of wide datasets, in addition to those in every file.
     """
-    node = file.get(name)
-    path = str(file.filename)
-    wide = {**_WIDE, **wide}
+    node, where, wide = file.get(name), f"{file.filename}: {name}", {**_WIDE, **wide}
     if node is None:
         return None
     if isinstance(node, h5py.Dataset):
-        return Table(name, path, _fields(node, path, name, wide))
+        return Table(name, where, _fields(node, where, wide))
     written_as = _text(node.attrs.get("pandas_type", ""))
     if written_as == "frame":
-        return Table(name, path, _fixed(node, path, name), pandas=True)
+        return Table(name, where, _fixed(node, where), pandas=True)
     packed = node.get("table")
     if isinstance(packed, h5py.Dataset) and packed.dtype.names:
-        return Table(name, path, _fields(packed, path, name, wide), pandas=True)
+        return Table(name, where, _fields(packed, where, wide), pandas=True)
     if written_as:
-        raise EventFileError(f"{path}: {name} is a pandas {written_as}, not a DataFrame")
-    return Table(name, path, _datasets(node, path, name, wide), _sequence(node, path, name))
+        raise EventFileError(f"{where} is a pandas {written_as}, not a DataFrame")
+    return Table(name, where, _datasets(node, where, wide), _sequence(node, where))
 
 
-def _datasets(group: h5py.Group, path: str, table: str, wide: Wide) -> dict[str, Column]:
+def _datasets(group: h5py.Group, where: str, wide: Wide) -> dict[str, Column]:
     columns: dict[str, Column] = {}
     for name, node in group.items():
         if not isinstance(node, h5py.Dataset) or name.startswith("event_id.seq"):
@@ -135,10 +132,8 @@ def _datasets(group: h5py.Group, path: str, table: str, wide: Wide) -> dict[str,
         elif node.ndim == 2 and node.shape[1] == 1:
             columns[name] = Column(len(node), _rows_of(node, 0))
         elif node.ndim == 2 and parts:
-            raise EventFileError(
-                f"{path}: {table}/{name} has {node.shape[1]} columns, not {len(parts)}: "
-                f"{', '.join(parts)}"
-            )
+            wanted = f"{len(parts)}: {', '.join(parts)}"
+            raise EventFileError(f"{where}/{name} has {node.shape[1]} columns, not {wanted}")
     return columns
 
 
@@ -146,18 +141,18 @@ def _rows_of(dataset: h5py.Dataset, *column: int) -> Callable[[int, int], Array]
     return lambda start, stop: np.asarray(dataset[(slice(start, stop), *column)])
 
 
-def _sequence(group: h5py.Group, path: str, name: str) -> NDArray[np.int64] | None:
+def _sequence(group: h5py.Group, where: str) -> NDArray[np.int64] | None:
     node = group.get(SEQUENCE)
     if node is None:
         return None
     if not isinstance(node, h5py.Dataset) or node.ndim != 2 or node.shape[1] != 2:
-        raise EventFileError(f"{path}: {name}/{SEQUENCE} is not a dataset of shape [events, 2]")
+        raise EventFileError(f"{where}/{SEQUENCE} is not a dataset of shape [events, 2]")
     return np.asarray(node[()], dtype=np.int64)
 
 
-def _fields(dataset: h5py.Dataset, path: str, name: str, wide: Wide) -> dict[str, Column]:
+def _fields(dataset: h5py.Dataset, where: str, wide: Wide) -> dict[str, Column]:
     if not dataset.dtype.names:
-        raise EventFileError(f"{path}: {name} is a plain dataset, not a table of named columns")
+        raise EventFileError(f"{where} is a plain dataset, not a table of named columns")
     columns: dict[str, Column] = {}
     for packed in dataset.dtype.names:
         shape = dataset.dtype[packed].shape
@@ -165,9 +160,9 @@ def _fields(dataset: h5py.Dataset, path: str, name: str, wide: Wide) -> dict[str
             columns[packed] = Column(len(dataset), _field(dataset, packed))
             continue
         kind = dataset.attrs.get(f"{packed}_kind")
-        names = wide.get(packed) if kind is None else pickled_names(kind, f"{path}: {name}")
+        names = wide.get(packed) if kind is None else pickled_names(kind, where)
         if names is None or len(names) != shape[0]:
-            raise EventFileError(f"{path}: {name} does not say which columns {packed} holds")
+            raise EventFileError(f"{where} does not say which columns {packed} holds")
         for i, part in enumerate(names):
             columns[part] = Column(len(dataset), _field(dataset, packed, i))
     return columns
@@ -195,7 +190,7 @@ def pickled_names(pickled: object, where: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _fixed(group: h5py.Group, path: str, name: str) -> dict[str, Column]:
+def _fixed(group: h5py.Group, where: str) -> dict[str, Column]:
     columns: dict[str, Column] = {}
     for i in range(int(group.attrs.get("axis1_nlevels", 0))):
         level, codes = group[f"axis1_level{i}"], group[f"axis1_label{i}"]
@@ -206,7 +201,7 @@ def _fixed(group: h5py.Group, path: str, name: str) -> dict[str, Column]:
     for i in range(int(group.attrs.get("nblocks", 0))):
         items, values = group.get(f"block{i}_items"), group.get(f"block{i}_values")
         if not isinstance(items, h5py.Dataset) or not isinstance(values, h5py.Dataset):
-            raise EventFileError(f"{path}: {name} lacks block{i}, which its header announces")
+            raise EventFileError(f"{where} lacks block{i}, which its header announces")
         if items.dtype.kind != "S" or values.ndim != 2:
             continue  # names that are not strings, or values that pandas pickled (text)
         transposed = bool(values.attrs.get("transposed", False))

@@ -65,16 +65,10 @@ class Console:
     def progress(self, what: str) -> Iterator[Advance]:
         """Show progress, as a bar on a terminal; yield what takes done, total and a remark."""
         if self.mode == "normal" and self._err.is_terminal:
-            from rich.progress import (
-                BarColumn,
-                MofNCompleteColumn,
-                Progress,
-                TextColumn,
-                TimeRemainingColumn,
-            )
+            from rich.progress import MofNCompleteColumn, Progress
 
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-            with Progress(*columns, TimeRemainingColumn(), console=self._err) as bar:
+            columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+            with Progress(*columns, console=self._err) as bar:
                 task = bar.add_task(what, total=None)
                 yield lambda done, total, _remark: bar.update(task, completed=done, total=total)
             return

@@ -18,7 +18,7 @@ from deploy.host.console import Say
 from deploy.host.errors import TritonSetupError
 from deploy.host.files import built_folder, locked, sha256_of
 from deploy.host.paths import cache_folder
-from deploy.host.pip import run_pip
+from deploy.host.programs import run_pip
 from deploy.triton.release import TritonRelease
 
 _SERVER = "pytriton/tritonserver/"

@@ -18,13 +18,13 @@ import pytest
 import requests
 
 from deploy.artefacts.image import BuiltImage
-from deploy.artefacts.ingredients import Ingredients as Made
 from deploy.artefacts.keys import PublicKey, read_public_key
 from deploy.artefacts.labels import Source
 from deploy.artefacts.manifest import Artefact, Kind, record
 from deploy.artefacts.request import BuildRequest
 from deploy.artefacts.sbom import system_of_image
 from deploy.artefacts.sif import SifBuilder
+from deploy.artefacts.statements import Ingredients as Made
 from deploy.artefacts.statements import write_checksums, write_statements
 from deploy.artefacts.tools import find_tools
 from deploy.host.files import sha256_of

@@ -15,7 +15,7 @@ from deploy.environment import environment as module
 from deploy.environment.environment import Environment, plan_environment
 from deploy.environment.interpreter import Interpreter
 from deploy.environment.lock import TORCH_CPU_INDEX, Flavour
-from deploy.host import pip
+from deploy.host import programs
 from deploy.host.errors import EnvironmentSetupError
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -199,7 +199,7 @@ def test_what_a_killed_pip_leaves_goes_with_it(
     """A script stands for a pip that is killed while it downloads."""
     told, script = given.parent / "told", given.parent / "pip"
     script.write_text(f'touch "$TMPDIR/pip-unpack"; echo "$TMPDIR" >{told}; kill -KILL $$\n')
-    monkeypatch.setattr(pip, "PIP", ("sh", str(script)))
+    monkeypatch.setattr(programs, "PIP", ("sh", str(script)))
     planned = plan_environment("cpu", wheels=given)
     with pytest.raises(EnvironmentSetupError, match="pip cannot install torch: exit status -9"):
         planned.make(ignore)
@@ -220,7 +220,7 @@ def test_only_the_cpu_torch_is_looked_for_on_its_own_index(
         raise EnvironmentSetupError(f"{failed}: {len(asked)} other places")
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(pip, "run", fail)
+    monkeypatch.setattr(programs, "run", fail)
     with pytest.raises(EnvironmentSetupError) as caught:
         plan_environment(flavour).make(ignore)
     named = "".join(f" from {index}" for index in indexes)
