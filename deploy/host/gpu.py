@@ -141,7 +141,7 @@ def _unless(nvml: Any, errors: tuple[str, ...], call: Callable[..., Any], *argum
 
 def _gpu(nvml: Any, index: int) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    capability = nvml.nvmlDeviceGetCudaComputeCapability(handle)
     # A GPU, or a driver from before MIG, may not know the mode.
     unknown = ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND")
     mode = _unless(nvml, unknown, nvml.nvmlDeviceGetMigMode, handle)
@@ -152,32 +152,23 @@ def _gpu(nvml: Any, index: int) -> Gpu:
         closed = ("NOT_FOUND", "NO_PERMISSION")
         part = _unless(nvml, closed, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, slot)
         if part is not None:
-            instances.append(
-                MigInstance(
-                    uuid=nvml.nvmlDeviceGetUUID(part),
-                    name=nvml.nvmlDeviceGetName(part),
-                    gpu=index,
-                    gpu_instance=nvml.nvmlDeviceGetGpuInstanceId(part),
-                    compute_capability=(major, minor),
-                    memory=_memory(nvml, part),
-                )
-            )
-    return Gpu(
-        index=index,
-        uuid=nvml.nvmlDeviceGetUUID(handle),
-        name=nvml.nvmlDeviceGetName(handle),
-        compute_capability=(major, minor),
-        memory=_memory(nvml, handle),
-        divided=divided,
-        instances=tuple(instances),
-    )
+            slice_id = nvml.nvmlDeviceGetGpuInstanceId(part)
+            facts = _facts(nvml, part, capability)
+            instances.append(MigInstance(gpu=index, gpu_instance=slice_id, **facts))
+    facts = _facts(nvml, handle, capability)
+    return Gpu(index=index, divided=divided, instances=tuple(instances), **facts)
 
 
-def _memory(nvml: Any, handle: Any) -> Memory | None:
+def _facts(nvml: Any, handle: Any, capability: Any) -> dict[str, Any]:
     # A GPU may share the host's memory; one divided by MIG may tell its own to root only.
     untold = ("NOT_SUPPORTED", "NO_PERMISSION")
     memory = _unless(nvml, untold, nvml.nvmlDeviceGetMemoryInfo, handle)
-    return None if memory is None else Memory(total=int(memory.total), free=int(memory.free))
+    return {
+        "uuid": nvml.nvmlDeviceGetUUID(handle),
+        "name": nvml.nvmlDeviceGetName(handle),
+        "compute_capability": tuple(capability),
+        "memory": memory and Memory(total=int(memory.total), free=int(memory.free)),
+    }
 
 
 def _broken(nvml: Any, error: Any, index: int) -> BrokenGpu:
