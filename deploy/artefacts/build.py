@@ -28,12 +28,11 @@ from deploy.environment.archive import pack_archive
 from deploy.environment.cache import clear_cache
 from deploy.environment.environment import Environment, plan_environment
 from deploy.environment.private_python import fetch_if_reachable
-from deploy.environment.serving import serving_digest
 from deploy.environment.slimming import largest_parts
 from deploy.host.console import Console, Say
 from deploy.host.errors import BuildError, KitError
 from deploy.host.files import locked, sha256_of, work_folder
-from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE, cache_folder
+from deploy.host.paths import CHECKOUT, cache_folder
 from deploy.host.room import (
     Room,
     check_memory,
@@ -129,12 +128,10 @@ def build(request: BuildRequest, workplace: Workplace, console: Console) -> Sequ
     request.out.mkdir(parents=True, exist_ok=True)
     with locked(request.out / ".lock", waiting=wait):
         made = _Build(request, workplace, console).run()
-    removed = clear_cache(cache_folder())
-    if removed.names:
-        console.say(
-            f"removed leftovers of older builds from {cache_folder()}: "
-            f"{removed.bytes / 1e9:.2f} GB ({', '.join(removed.names)})"
-        )
+    names, freed = clear_cache(cache_folder())
+    if names:
+        left = f"leftovers of older builds from {cache_folder()}"
+        console.say(f"removed {left}: {freed / 1e9:.2f} GB ({', '.join(names)})")
     return made
 
 
@@ -217,13 +214,7 @@ class _Build:
         self._record("sif", sif.name, sif.stat().st_size, sha256_of(sif), base, used)
 
     def _labels(self) -> dict[str, str]:
-        return labels(
-            self._workplace.source,
-            flavour=self._request.flavour,
-            triton=self._request.triton.release,
-            environment_digest=self._environment.digest,
-            serving_digest=serving_digest(ENVIRONMENT_SOURCE),
-        )
+        return labels(self._workplace.source, self._environment, self._request.triton.release)
 
     def _record(
         self,

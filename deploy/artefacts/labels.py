@@ -12,7 +12,10 @@ from pathlib import Path
 
 from deploy import __version__
 from deploy.artefacts.base_image import OCI_LABELS
+from deploy.environment.environment import Environment
+from deploy.environment.serving import serving_digest
 from deploy.host.errors import BuildError
+from deploy.host.paths import ENVIRONMENT_SOURCE
 from deploy.host.programs import run
 
 _OWN = "org.numlkit"
@@ -68,9 +71,7 @@ def _git(checkout: Path, *words: str) -> str:
     return ""
 
 
-def labels(
-    source: Source, *, flavour: str, triton: str, environment_digest: str, serving_digest: str
-) -> dict[str, str]:
+def labels(source: Source, environment: Environment, triton: str) -> dict[str, str]:
     """Return the labels, except the base image's; one without a value is left out."""
     created = datetime.fromtimestamp(source.epoch, timezone.utc)
     everything = {
@@ -81,9 +82,9 @@ def labels(
         f"{OCI_LABELS}.revision": source.revision,
         f"{OCI_LABELS}.created": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
         f"{OCI_LABELS}.version": __version__,
-        FLAVOUR_LABEL: flavour,
+        FLAVOUR_LABEL: environment.flavour,
         TRITON_LABEL: triton,
-        ENVIRONMENT_LABEL: environment_digest,
-        SERVING_LABEL: serving_digest,
+        ENVIRONMENT_LABEL: environment.digest,
+        SERVING_LABEL: serving_digest(ENVIRONMENT_SOURCE),
     }
     return {name: value for name, value in everything.items() if value}

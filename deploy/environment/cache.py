@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from deploy.host.files import unless_locked
 
@@ -14,17 +13,11 @@ KEPT = 3
 """How many environments of each kind stay, and how many wheels of ``numl_serving``."""
 
 
-class Removed(NamedTuple):
-    """Paths below the cache folder, and the bytes that their removal has freed."""
-
-    names: tuple[str, ...]
-    bytes: int
-
-
-def clear_cache(cache: Path) -> Removed:
+def clear_cache(cache: Path) -> tuple[list[str], int]:
     """Remove all but the :data:`KEPT` used last of each kind, and what a running build locks.
 
-    Environments that servers run in are not touched.
+    Environments that servers run in are not touched. Returns what was removed, by its path below
+    the cache, and the bytes that this has freed.
     """
     names: list[str] = []
     freed = 0
@@ -41,7 +34,7 @@ def clear_cache(cache: Path) -> Removed:
                     freed += sum(each.st_size for each in facts if each.st_nlink == 1)
                     shutil.rmtree(folder, ignore_errors=True)
                     names.append(folder.relative_to(cache).as_posix())
-    return Removed(tuple(names), freed)
+    return names, freed
 
 
 def _folders(folder: Path) -> Iterator[Path]:

@@ -154,21 +154,19 @@ def _download(url: str, target: Path, package: Pin) -> None:
                 with partial.open("wb") as file:
                     shutil.copyfileobj(answer.raw, file)
     except requests.Timeout:
-        raise no_interpreter(_fits(), f"{CHANNEL} does not answer") from None
+        raise _not_there(f"{CHANNEL} does not answer") from None
     except requests.ConnectionError:
-        raise no_interpreter(_fits(), f"{CHANNEL} cannot be reached") from None
+        raise _not_there(f"{CHANNEL} cannot be reached") from None
     except OSError as error:
-        raise no_interpreter(_fits(), f"{CHANNEL}: {_first_line(error)}") from None
+        raise _not_there(f"{CHANNEL}: {_first_line(error)}") from None
     if sha256_of(partial) != package.sha256:
         partial.unlink()
-        raise no_interpreter(
-            _fits(), f"{CHANNEL}'s {package.file} is not the pinned one: its sha256 differs"
-        )
+        raise _not_there(f"{CHANNEL}'s {package.file} is not the pinned one: its sha256 differs")
     partial.rename(target)
 
 
-def _fits() -> tuple[str, ...]:
-    return locked_pythons(PINS.parent, "serving")
+def _not_there(reason: str) -> EnvironmentSetupError:
+    return no_interpreter(locked_pythons(PINS.parent, "serving"), reason)
 
 
 def _first_line(error: Exception) -> str:

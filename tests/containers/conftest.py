@@ -30,9 +30,8 @@ from deploy.artefacts.labels import Source, labels
 from deploy.client.probe import Probe, SmokeResult, smoke
 from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.environment.environment import Environment, plan_environment
-from deploy.environment.serving import serving_digest
 from deploy.host.console import Say
-from deploy.host.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
+from deploy.host.paths import MODEL_REPOSITORY, cache_folder
 from deploy.triton.distribution import ensure_distribution
 from deploy.triton.golden import read_golden
 from deploy.triton.release import find_release
@@ -72,13 +71,8 @@ class Ingredients:
     @property
     def labels(self) -> dict[str, str]:
         """All but the base's."""
-        return labels(
-            Source("0123456789abcdef", 1_700_000_000, "https://example.org/numlkit"),
-            flavour=self.environment.flavour,
-            triton=RELEASE.release,
-            environment_digest=self.environment.digest,
-            serving_digest=serving_digest(ENVIRONMENT_SOURCE),
-        )
+        source = Source("0123456789abcdef", 1_700_000_000, "https://example.org/numlkit")
+        return labels(source, self.environment, RELEASE.release)
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -7,6 +8,7 @@ from deploy.artefacts.base_image import BaseImage
 from deploy.artefacts.context import closure
 from deploy.artefacts.image import follow, reason
 from deploy.artefacts.labels import Source, labels
+from deploy.environment.environment import Environment
 from deploy.host.errors import BuildError
 
 # As a Docker 20.10 said it.
@@ -66,9 +68,10 @@ def test_an_engine_that_goes_away_has_built_nothing() -> None:
         follow(STEPS, lambda _text: None)
 
 
-def test_all_labels() -> None:
-    facts = {"environment_digest": "e2bc", "serving_digest": "5e41"}
-    assert labels(SOURCE, flavour="cpu", triton="24.10", **facts) | BASE.labels == {
+def test_all_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deploy.artefacts.labels.serving_digest", lambda _source: "5e41")
+    environment = cast(Environment, SimpleNamespace(flavour="cpu", digest="e2bc"))
+    assert labels(SOURCE, environment, "24.10") | BASE.labels == {
         "org.opencontainers.image.title": "numlkit",
         "org.opencontainers.image.description": "NuGraph2 and NuGraph3 served by NVIDIA Triton",
         "org.opencontainers.image.licenses": "Apache-2.0",
