@@ -1,0 +1,188 @@
+"""The agent when its bucket, its disk or itself fails; time, bucket and server are played."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from numl_sync.agent import REPEAT_S
+from played import CONFIG, POLL_S, Stage, expected, files
+
+
+def test_a_bucket_that_is_away_is_said_at_once_and_then_every_minute(serving: Stage) -> None:
+    serving.bucket.away = True
+    serving.run(10 * REPEAT_S)
+    assert serving.said == ["s3://bucket: no connection; release 1 goes on"] * 10
+    assert serving.tree() == expected(1)
+    failures = serving.agent.status.failures["bucket"]
+    assert failures == pytest.approx(10 * REPEAT_S / POLL_S, abs=2)
+    serving.bucket.away = False
+    serving.run(2 * POLL_S)
+    assert serving.said[-1] == "the bucket answers again, after 600 s"
+
+
+def test_without_a_bucket_at_its_start_it_has_what_was_there(serving: Stage) -> None:
+    serving.bucket.away = True
+    serving.start()
+    assert serving.agent.status.in_folder
+    serving.run(10)
+    assert serving.tree() == expected(1)
+    assert serving.agent.status.release == 1
+    assert serving.said == [
+        f"release 1 is in {serving.folder}/repository from before",
+        "s3://bucket: no connection; release 1 goes on",
+    ]
+
+
+def test_without_bucket_and_mirror_it_waits(stage: Stage) -> None:
+    stage.run(2 * REPEAT_S)
+    assert stage.said == ["s3://bucket: no connection; no release yet"] * 2
+    assert not stage.agent.status.in_folder
+    stage.bucket.publish(1, 1)
+    stage.run(2 * POLL_S)
+    assert stage.tree() == expected(1)
+
+
+def test_a_download_that_breaks_off_goes_on_where_it_was(serving: Stage) -> None:
+    serving.bucket.publish(2, 2)
+    serving.bucket.sent, serving.bucket.breaks_after = 0, 300
+    serving.run(10 * POLL_S)
+    assert serving.tree() == expected(1)
+    assert serving.said == [
+        "release 2 is published",
+        "s3://bucket: broken off; release 1 goes on",
+    ]
+    serving.start()
+    serving.bucket.breaks_after = None
+    serving.run(2 * POLL_S)
+    assert serving.tree() == expected(2)
+    # Each of the two models' files once: they are the same.
+    assert serving.bucket.sent == sum(map(len, files(2).values()))
+
+
+@pytest.mark.parametrize("damage", [b"", b"w", b"x" * 1001, b"x" * 5000, b"x" * 900])
+def test_what_lies_in_the_way_of_a_download_is_replaced(serving: Stage, damage: bytes) -> None:
+    said = serving.bucket.publish(2, 2)
+    digest = said["releases"][-1]["models"]["a"]["files"]["weights"]["sha256"]
+    (serving.folder / "incoming" / digest).write_bytes(damage)
+    serving.run(2 * POLL_S)
+    assert serving.tree() == expected(2)
+
+
+def test_a_damaged_mirror_is_mended_at_the_next_start(serving: Stage) -> None:
+    weights = serving.folder / "repository" / "a" / "1" / "weights"
+    weights.write_bytes(b"x" * weights.stat().st_size)
+    serving.start()
+    assert serving.said == [f"{serving.folder}/repository was changed by somebody else"]
+    assert not serving.agent.status.in_folder
+    serving.run(2 * POLL_S)
+    assert serving.tree() == expected(1)
+    assert serving.checked == ["a-1", "b-1", "a-1"]
+
+
+def test_a_folder_that_is_removed_is_made_anew(serving: Stage) -> None:
+    shutil.rmtree(serving.folder)
+    serving.run(2 * POLL_S)
+    assert serving.tree() == expected(1)
+    assert serving.said[0] == f"{serving.folder}/repository was changed by somebody else"
+
+
+def test_a_full_disk_is_said_and_tried_again(
+    serving: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_words: object) -> None:
+        raise OSError(28, "No space left on device", "/mirror/x")
+
+    serving.bucket.publish(2, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr("numl_sync.mirror.shutil.copyfile", full)
+        serving.run(REPEAT_S - 1)
+    assert serving.said[-1] == "/mirror/x: No space left on device; release 1 goes on"
+    assert serving.tree() == expected(1)
+    serving.run(2 * POLL_S)
+    assert serving.tree() == expected(2)
+
+
+class KilledError(BaseException):
+    """The end of the process, at a place that a test chooses."""
+
+
+@contextmanager
+def killed_at(step: int) -> Iterator[list[str]]:
+    """End the agent instead of its change number ``step`` to the disk; yield the changes."""
+    done: list[str] = []
+
+    def counted(name: str, change: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*words: Any, **more: Any) -> Any:
+            if len(done) == step:
+                raise KilledError
+            done.append(name)
+            return change(*words, **more)
+
+        return run
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("rename", "replace", "unlink", "mkdir", "write_text", "touch"):
+            patch.setattr(Path, name, counted(name, getattr(Path, name)))
+        for name in ("copyfile", "rmtree"):
+            patch.setattr(shutil, name, counted(name, getattr(shutil, name)))
+        patch.setattr(os, "utime", counted("utime", os.utime))
+        yield done
+
+
+def test_a_kill_at_any_change_to_the_disk_leaves_what_can_be_served(tmp_path: Path) -> None:
+    step, ended = 0, False
+    while not ended:
+        stage = Stage(tmp_path / str(step))
+        stage.bucket.publish(1, 1)
+        stage.run(10)
+        stage.bucket.publish(2, 2, "b", "c")
+        with killed_at(step):
+            try:
+                stage.run(10)
+                ended = True
+            except KilledError:
+                pass
+        tree = stage.tree()
+        for model in {path.partition("/")[0] for path in tree}:
+            config = tree[f"{model}/config.pbtxt"]
+            version = 1 if config == CONFIG.format(model, 1).encode() else 2
+            assert config == CONFIG.format(model, version).encode()
+            assert expected(version, model).items() <= tree.items(), (step, model)
+        stage.start()
+        stage.run(2 * POLL_S)
+        assert stage.tree() == expected(2, "b", "c"), step
+        assert list((stage.folder / "incoming").iterdir()) == []
+        step += 1
+    assert step > 40
+
+
+@pytest.mark.parametrize("step", [2, 10, 30])
+def test_a_kill_does_not_keep_a_fresh_server_from_an_older_release(stage: Stage, step: int) -> None:
+    for number in (1, 2):
+        stage.bucket.publish(number, number)
+    stage.wrong = {"a-2"}
+    with killed_at(step), suppress(KilledError):
+        stage.run(10)
+    stage.start()
+    stage.run(2 * POLL_S)
+    assert stage.tree() == expected(1)
+    assert (stage.agent.status.release, stage.agent.status.refused) == (1, True)
+
+
+def test_a_damaged_folder_gets_an_older_release_if_the_bucket_is_damaged_too(
+    stage: Stage,
+) -> None:
+    for number in (1, 2):
+        stage.bucket.publish(number, number)
+    stage.run(10)
+    del stage.bucket.objects["a/2/weights"]
+    shutil.rmtree(stage.folder / "repository" / "a")
+    stage.start()
+    stage.run(3 * POLL_S)
+    assert stage.tree() == expected(1)

@@ -1,0 +1,156 @@
+"""Which releases the agent refuses, and what serves instead; time, bucket and server are played."""
+
+from __future__ import annotations
+
+import pytest
+from numl_sync.agent import LOAD_S, RETRY_S
+from played import POLL_S, Stage, expected, files
+
+
+def test_a_wrong_golden_answer_is_refused_before_the_server_sees_a_file(serving: Stage) -> None:
+    serving.wrong = {"b-2"}
+    serving.bucket.publish(2, 2)
+    serving.run(1000)
+    assert serving.tree() == expected(1)
+    assert serving.said[-1] == (
+        "refused: release 2: b-2 does not give its golden answer here: no; release 1 goes on"
+    )
+    assert serving.checked.count("b-2") == 1
+
+
+@pytest.mark.parametrize("content", [b"other", b"w" * 1000 + b"X"])
+def test_another_file_than_published_is_refused(serving: Stage, content: bytes) -> None:
+    serving.bucket.publish(2, 2)
+    serving.bucket.objects["a/2/weights"] = content
+    serving.run(1000)
+    assert serving.tree() == expected(1)
+    assert serving.said[-1].startswith("refused: release 2: a/2/weights ")
+    assert serving.said[-1].endswith("; release 1 goes on")
+    assert len(serving.said) == 2
+    serving.bucket.objects["a/2/weights"] = files(2)["weights"]
+    serving.start()
+    serving.run(2 * POLL_S)
+    assert serving.tree() == expected(2)  # a start of the agent tries once more
+
+
+def test_a_document_that_cannot_be_read_is_refused_once(serving: Stage) -> None:
+    serving.bucket.content = b'{"format": 2}'
+    serving.run(1000)
+    assert serving.said == [
+        "refused: published.json is of format 2, this image reads format 1: use an image of the "
+        "kit that published it; release 1 goes on"
+    ]
+    assert serving.tree() == expected(1)
+    serving.bucket.publish(2, 2)
+    serving.run(2 * POLL_S)
+    assert serving.tree() == expected(2)
+
+
+def test_a_document_that_cannot_be_read_does_not_stop_what_is_on_its_way(serving: Stage) -> None:
+    serving.server.cannot_load = {("a", 2)}
+    serving.bucket.publish(2, 2)
+    serving.run(10)
+    serving.bucket.content = b"{"
+    serving.run(10)
+    serving.server.cannot_load = set()
+    serving.run(10)
+    assert serving.tree() == expected(2)
+
+
+@pytest.mark.parametrize("model", ["a", "b"])
+def test_a_fresh_server_gets_the_newest_older_release_that_is_right(
+    stage: Stage, model: str
+) -> None:
+    for number in (1, 2, 3, 4):
+        stage.bucket.publish(number, number)
+    stage.wrong = {f"{model}-4"}
+    del stage.bucket.objects["a/3/weights"]
+    stage.run(10)
+    assert stage.tree() == expected(2)
+    wrong = f"refused: release 4: {model}-4 does not give its golden answer here: no"
+    assert stage.said == [
+        "release 4 is published",
+        f"{wrong}; release 3 is tried instead",
+        "refused: release 3: a/3/weights is not in the bucket; release 2 is tried instead",
+        f"release 2 is in {stage.folder}/repository",
+        "release 2 serves: a version 2, b version 2",
+    ]
+    status = stage.agent.status
+    assert (status.release, status.published_release, status.refused) == (2, 4, True)
+    stage.bucket.publish(5, 5)
+    stage.run(2 * POLL_S)
+    assert stage.tree() == expected(5)
+    assert not status.refused
+
+
+def test_a_rolled_back_release_is_not_gone_back_to(stage: Stage) -> None:
+    for number in (1, 2, 1):
+        stage.bucket.publish(number, number)
+    stage.wrong = {"a-1"}
+    stage.run(1000)
+    assert stage.tree() == {}
+    assert stage.said[1:] == [
+        "refused: release 1: a-1 does not give its golden answer here: no; no release yet"
+    ]
+
+
+def test_a_fresh_server_that_cannot_load_the_release_gets_an_older_one(stage: Stage) -> None:
+    for number in (1, 2):
+        stage.bucket.publish(number, number)
+    stage.server.cannot_load = {("b", 2)}
+    stage.run(LOAD_S + 10)
+    assert stage.tree() == expected(1)
+    assert stage.said[2:] == [
+        "refused: release 2: b version 2 cannot be loaded: the server's log says why; "
+        "release 1 is tried instead",
+        f"release 1 is in {stage.folder}/repository",
+        "release 1 serves: a version 1, b version 1",
+    ]
+
+
+def test_what_was_refused_is_tried_again_at_the_next_start_and_after_a_while(stage: Stage) -> None:
+    for number in (1, 2):
+        stage.bucket.publish(number, number)
+    stage.wrong = {"a-2"}
+    stage.run(RETRY_S - 1)
+    stage.start()
+    stage.run(RETRY_S - 1)
+    assert stage.checked.count("a-2") == 2
+    assert stage.tree() == expected(1)
+    assert stage.agent.status.refused
+    stage.wrong = set()
+    stage.run(3 * POLL_S)
+    assert stage.tree() == expected(2)
+    assert not stage.agent.status.refused
+
+
+def test_a_refusal_on_a_full_disk_is_no_end(
+    serving: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_words: object, **_more: object) -> None:
+        raise OSError(28, "No space left on device", "/mirror/x")
+
+    serving.wrong = {"a-2"}
+    serving.bucket.publish(2, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr("numl_sync.mirror.Path.write_text", full)
+        serving.run(10)
+        serving.start()
+        serving.run(10)
+    assert "/mirror/x: No space left on device; release 1 goes on" in serving.said
+    assert serving.agent.status.refused
+    assert serving.tree() == expected(1)
+
+
+def test_without_a_server_the_last_good_release_stays_in_the_folder(stage: Stage) -> None:
+    stage.server.runs = False
+    stage.bucket.publish(1, 1)
+    stage.run(10)
+    stage.wrong = {"b-2"}
+    stage.bucket.publish(2, 2)
+    stage.run(10)
+    assert stage.tree() == expected(1)
+    assert stage.said[-1].endswith("; release 1 goes on")
+    stage.bucket.away = True
+    stage.start()
+    assert stage.agent.status.in_folder
