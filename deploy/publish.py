@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from deploy.artefacts.keys import parse_signing_key, read_signer
 from deploy.checks.launch import check_given
 from deploy.deployment.deployment import load_deployment
 from deploy.deployment.options import add_model_options, as_number, model_overrides
@@ -46,11 +47,15 @@ def parser() -> Parser:
     built, default = "the folder that numlkit build wrote to (default: dist/)", CHECKOUT / "dist"
     add("--from", dest="built", type=Path, default=default, metavar="DIR", help=built)
     sign = (
-        "sign it with cosign's private key, and in a registry attach the list of its parts and its "
-        "provenance; COSIGN_PASSWORD holds the key's password"
+        "sign it with cosign's private key, whose password COSIGN_PASSWORD holds, and in a "
+        "registry attach the list of its parts and its provenance; keyless: an image, by whoever "
+        "logs in"
     )
-    add("--sign", type=Path, metavar="KEY", help=sign)
-    verify = "publish only what is signed with this public key, here where it was built"
+    add("--sign", type=parse_signing_key, metavar="KEY", help=sign)
+    verify = (
+        "publish only what is signed, here where it was built, with this public key or by whom "
+        "this file names"
+    )
     add("--verify", type=Path, metavar="KEY", help=verify)
     add("--sandbox", action="store_true", help="unpack the .sif into a folder, as for a CVMFS")
     prune = "remove all releases but the one that serves and the one before it"
@@ -71,7 +76,7 @@ def _publish(options: argparse.Namespace, console: Console) -> int:
         artefact=options.image.absolute() if options.image is not None else None,
         built=options.built.absolute(),
         sign=options.sign,
-        verify=options.verify,
+        verify=read_signer(options.verify) if options.verify is not None else None,
         sandbox=options.sandbox,
         dry_run=options.dry_run,
     )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploy.artefacts.cosign import verify_image
-from deploy.artefacts.keys import PublicKey, read_public_key
+from deploy.artefacts.keys import Signer, read_signer
 from deploy.client.endpoint import Endpoint, client_tls
 from deploy.client.service import ExpectedModel, ServiceCheck, check_service
 from deploy.client.tls import read_pair
@@ -60,7 +60,8 @@ def parser() -> Parser:
     where = "model repository with the reference events (default: the deployment's, or the kit's)"
     add("--repository", type=Path, help=where)
     signed = (
-        "check also that the deployment runs an image or a .sif that is signed with this public key"
+        "check also that the deployment runs an image or a .sif that is signed with this public "
+        "key, or by whom this file names"
     )
     add("--verify", type=Path, metavar="KEY", help=signed)
     add("--timeout", type=as_seconds, default=10.0, help="seconds for one answer (default: 10)")
@@ -93,7 +94,7 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
     if rollout is not None:
         status = rollout.status()
         if options.verify is not None:
-            _verify_pods(rollout, read_public_key(options.verify), console)
+            _verify_pods(rollout, read_signer(options.verify), console)
         if status.url is None:
             return _within_pods(rollout, options, console)
         options.url, names = [status.url], status.models
@@ -104,7 +105,7 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
         folder = DeploymentFolder(options.name or DEFAULT_NAME)
         state = folder.require_state()
         if options.verify is not None:
-            _verify(folder, state, read_public_key(options.verify))
+            _verify(folder, state, read_signer(options.verify))
         names, repository = state.models, folder.repository
         endpoints = [Endpoint.parse(state.url("http")), _own_grpc(state, options)]
     if options.models is not None:
@@ -135,11 +136,11 @@ def _rollout(options: argparse.Namespace) -> Rollout | None:
     return find_rollout(options.name or DEFAULT_NAME, options.namespace)
 
 
-def _verify_pods(rollout: Rollout, key: PublicKey, console: Console) -> None:
+def _verify_pods(rollout: Rollout, signer: Signer, console: Console) -> None:
     """Check that what the pods of a cluster run is signed."""
     for image in rollout.images():
-        verify_image(image, key)
-        console.say(f"signed with {key.path}: {image}")
+        verify_image(image, signer)
+        console.say(f"signed by {signer}: {image}")
 
 
 def _within_pods(rollout: Rollout, options: argparse.Namespace, console: Console) -> int:
@@ -166,7 +167,7 @@ def _within_pods(rollout: Rollout, options: argparse.Namespace, console: Console
     return 1 if problems else 0
 
 
-def _verify(folder: DeploymentFolder, state: DeploymentState, key: PublicKey) -> None:
+def _verify(folder: DeploymentFolder, state: DeploymentState, signer: Signer) -> None:
     """Check that what a deployment was started from is signed, and has not changed since."""
     # All engines take long to import, and nothing else here needs them.
     from deploy.engines.choose import engine_named
@@ -176,10 +177,10 @@ def _verify(folder: DeploymentFolder, state: DeploymentState, key: PublicKey) ->
     if plan is None:
         raise NotRunningError(f"deployment {state.name} has no plan, so what it runs is not known")
     engine = engine_named(state.engine)(Resolved(plan.deployment))
-    engine.verified(key)
+    engine.verified(signer)
     if engine.artefact() != plan.artefact:
         cause = f"deployment {state.name} was started from something that has changed since"
-        remedy = f"numlkit down --name {state.name}, then numlkit up --verify {key.path}"
+        remedy = f"numlkit down --name {state.name}, then numlkit up --verify {signer.path}"
         raise SignatureError(cause, remedy)
 
 

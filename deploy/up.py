@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deploy.artefacts.keys import read_public_key
+from deploy.artefacts.keys import read_signer
 from deploy.checks.launch import check_given, check_launch
 from deploy.deployment.deployment import load_deployment
 from deploy.deployment.options import add_deployment_options, deployment_words, overrides
@@ -41,7 +41,8 @@ _HEALTH_TIMEOUT_S = 10.0
 def parser() -> Parser:
     flags = make_parser("up", __doc__)
     add_deployment_options(flags)
-    signed = "start only an image or a .sif that is signed with this public key"
+    signed = "start only an image or a .sif that is signed with this public key, or by whom this "
+    signed += "file names (docs/supply-chain.md)"
     flags.add_argument("--verify", type=Path, metavar="KEY", help=signed)
     dry = "show what would be done, and do nothing"
     flags.add_argument("--dry-run", action="store_true", help=dry)
@@ -60,9 +61,10 @@ def _up(options: argparse.Namespace, console: Console) -> int:
     engine, reason = choose_engine(resolved)
     if options.verify is not None:
         # What was verified is what starts: by its digest, where it has one.
-        resolved = Resolved(engine.verified(read_public_key(options.verify)))
+        signer = read_signer(options.verify)
+        resolved = Resolved(engine.verified(signer))
         engine = type(engine)(resolved)
-        console.say(f"signed with {options.verify}: {resolved.deployment.image}")
+        console.say(f"signed by {signer}: {resolved.deployment.image}")
     if options.dry_run:
         _show_plan(console, engine, options.words)
         return 0
@@ -87,8 +89,9 @@ def _up(options: argparse.Namespace, console: Console) -> int:
 def _roll_out(engine: KubernetesEngine, options: argparse.Namespace, console: Console) -> int:
     name = engine.deployment.name
     if options.verify is not None:
-        engine.verified(read_public_key(options.verify))
-        console.say(f"signed with {options.verify}: {engine.deployment.image}")
+        signer = read_signer(options.verify)
+        engine.verified(signer)
+        console.say(f"signed by {signer}: {engine.deployment.image}")
     if options.dry_run:
         from deploy.engines.chart import as_yaml  # for this engine only
 

@@ -22,7 +22,7 @@ with (here / "asked").open("a") as file:
 for word, text in json.loads((here / "refusals").read_text()).items():
     if word in sys.argv:
         sys.exit(text)
-for flag, path in zip(sys.argv, sys.argv[2:]):
+for flag, path in zip(sys.argv, sys.argv[1:]):
     if flag in ("--output-signature", "--bundle") and sys.argv[1] == "sign-blob":
         pathlib.Path(path).write_text("a signature")
 if sys.argv[1] == "public-key":

@@ -1,8 +1,9 @@
 """Signatures by cosign: of images in a registry with what is said of them, and of files.
 
-With a key, and without the public transparency log: nothing of a site goes to others, and it works
-where there is no network. The password of a private key comes from ``COSIGN_PASSWORD``, else it is
-asked for; those of registries are where ``docker login`` puts them.
+With a key, without the public transparency log: nothing of a site goes to others, and it works
+where there is no network. Its password comes from ``COSIGN_PASSWORD``, else it is asked for. Or
+keyless, with certificates and a log of Sigstore's. Passwords of registries are where ``docker
+login`` puts them.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from getpass import getpass
 from pathlib import Path
 
-from deploy.artefacts.keys import PublicKey
+from deploy.artefacts.keys import Signer, SigningKey
 from deploy.artefacts.reference import Reference
 from deploy.host.errors import SignatureError
 
@@ -28,6 +30,10 @@ SBOM, PROVENANCE = "cyclonedx", "slsaprovenance1"
 _WHAT = {SBOM: "the list of its parts", PROVENANCE: "its provenance"}
 PASSWORD = "COSIGN_PASSWORD"
 _INSTALL = "sudo scripts/install_container_tools --only cosign (Debian, Ubuntu)"
+_KEYLESS = (
+    "keyless needs a login (SIGSTORE_ID_TOKEN, or in a browser) and the network, Fulcio and Rekor; "
+    "without them --sign cosign.key"
+)
 _UNSIGNED = re.compile(r"no signatures found|no matching attestations: *$|manifest unknown", re.I)
 _AWAY = re.compile(r"dial tcp|no such host|timeout|EOF|UNAUTHORIZED|DENIED|5\d\d ", re.I)
 _PASSWORD = re.compile(r"decrypt|password", re.I)
@@ -45,32 +51,30 @@ def require_cosign() -> str:
     return program
 
 
-def verify_image(reference: Reference, key: PublicKey) -> None:
+def verify_image(reference: Reference, signer: Signer) -> None:
     """Check that an image in a registry, its parts' list and its provenance are signed.
 
     Args:
         reference: By digest.
 
     Raises:
-        SignatureError: If one is not signed, not with this key, or has changed since.
+        SignatureError: If one is not signed, not by this signer, or has changed since.
     """
-    _require_pem(key, "an image")
-    words = ["--key", str(key.path), "--insecure-ignore-tlog=true", *_http(reference)]
-    _verify(["verify", *words, str(reference)], f"{reference}", key)
+    words = [*_whose(signer, "an image"), *_http(reference), str(reference)]
+    _verify(["verify", *words], f"{reference}", signer)
     for kind, what in _WHAT.items():
-        command = ["verify-attestation", "--type", kind, *words, str(reference)]
-        _verify(command, f"{what} at {reference}", key)
+        attestation = ["verify-attestation", "--type", kind, *words]
+        _verify(attestation, f"{what} at {reference}", signer)
 
 
-def sign_image(reference: Reference, key: Path, statements: Mapping[str, Path]) -> None:
+def sign_image(reference: Reference, key: SigningKey, statements: Mapping[str, Path]) -> None:
     """Sign an image in a registry, and put signed statements about it beside it.
 
     Args:
         reference: By digest.
-        key: cosign's private key.
         statements: Files by kind; the provenance as the kit writes it.
     """
-    words = ["--yes", "--tlog-upload=false", "--key", str(key), *_http(reference)]
+    words = [*_with(key), *_http(reference)]
     _sign(["sign", *words, str(reference)], f"sign {reference} with", key)
     with tempfile.TemporaryDirectory() as scratch:
         for kind, file in statements.items():
@@ -84,38 +88,44 @@ def sign_image(reference: Reference, key: Path, statements: Mapping[str, Path]) 
             _sign(attest, f"sign {_WHAT[kind]} at {reference} with", key)
 
 
-def public_key_of(key: Path, folder: Path) -> PublicKey:
-    """Write the public key of cosign's private one into a folder; return it.
+@contextmanager
+def signer_of(key: SigningKey, named: Signer | None) -> Iterator[Signer | None]:
+    """Yield whose signature a key makes; keyless, only a login tells: whoever is named, or None.
 
     Raises:
         SignatureError: If the private key cannot be read, or not with this password.
     """
-    path = folder / "cosign.pub"
-    path.write_text(_sign(["public-key", "--key", str(key)], "read", key), encoding="utf-8")
-    return PublicKey(path, "pem")
+    if not isinstance(key, Path):
+        yield named if named is not None and named.kind == "keyless" else None
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch, "cosign.pub")
+        said = _sign(["public-key", "--key", str(key)], "read the public key of", key)
+        path.write_text(said, encoding="utf-8")
+        yield Signer(path, "pem")
 
 
-def sign_file(file: Path, signature: Path, key: Path) -> None:
-    """Write the signature of a file, as cosign and ``openssl dgst -verify`` (in base64) read it."""
-    words = ["--yes", "--tlog-upload=false", "--key", str(key)]
-    _sign(
-        ["sign-blob", *words, "--output-signature", str(signature), str(file)],
-        f"sign {file} with",
-        key,
-    )
+def sign_file(file: Path, signature: Path, key: SigningKey) -> None:
+    """Write the signature of a file.
+
+    With a key it is what ``openssl dgst -verify`` reads, in base64; keyless, cosign's bundle.
+    """
+    where = "--bundle" if key == "keyless" else "--output-signature"
+    words = [*_with(key), where, str(signature), str(file)]
+    _sign(["sign-blob", *words], f"sign {file} with", key)
 
 
-def verify_file(file: Path, signature: Path, key: PublicKey) -> None:
+def verify_file(file: Path, signature: Path, signer: Signer) -> None:
     """Check the signature of a file.
 
     Raises:
-        SignatureError: If it is not signed, not with this key, or has changed since.
+        SignatureError: If it is not signed, not by this signer, or has changed since.
     """
-    _require_pem(key, "a list of checksums")
+    words = _whose(signer, "a list of checksums")
     if not signature.is_file():
-        raise _unsigned(str(file))
-    words = ["--key", str(key.path), "--insecure-ignore-tlog=true", "--signature", str(signature)]
-    _verify(["verify-blob", *words, str(file)], str(file), key)
+        raise unsigned(str(file))
+    where = "--bundle" if signer.kind == "keyless" else "--signature"
+    _verify(["verify-blob", *words, where, str(signature), str(file)], str(file), signer)
 
 
 def password_of(key: Path) -> str:
@@ -129,33 +139,43 @@ def _asked(key: Path) -> str:
     return getpass(f"password of {key}: ") if sys.stdin.isatty() else ""
 
 
-def changed(what: str, key: PublicKey) -> SignatureError:
+def changed(what: str, signer: Signer) -> SignatureError:
     """Return the error for a signature that does not match."""
     return SignatureError(
-        f"{what} is not what the owner of {key.path} signed: it has changed, or has another "
-        "signature",
-        "do not start it; ask who published it, and check that the key is theirs",
+        f"{what} is not what {signer} signed: it has changed, or has another signature",
+        f"do not start it; ask who published it, and check that {signer.path.name} is theirs",
     )
 
 
-def _unsigned(what: str) -> SignatureError:
-    return SignatureError(
-        f"{what} is not signed", "numlkit publish DEST --sign KEY, by whoever built it"
-    )
+def unsigned(what: str) -> SignatureError:
+    """Return the error for what nobody has signed."""
+    remedy = "numlkit publish DEST --sign KEY, by whoever built it"
+    return SignatureError(f"{what} is not signed", remedy)
 
 
-def _require_pem(key: PublicKey, what: str) -> None:
-    if key.kind != "pem":
-        raise SignatureError(
-            f"{key.path} is a PGP key, and {what} is signed by cosign", "--verify cosign.pub"
-        )
+def _whose(signer: Signer, what: str) -> list[str]:
+    """Return cosign's options for who must have signed."""
+    if signer.kind == "pgp":
+        cause = f"{signer.path} is a PGP key, and {what} is signed by cosign"
+        raise SignatureError(cause, "--verify cosign.pub")
+    if signer.kind == "pem":
+        return ["--key", str(signer.path), "--insecure-ignore-tlog=true"]
+    return [
+        *("--certificate-identity", signer.identity),
+        *("--certificate-oidc-issuer", signer.issuer),
+    ]
+
+
+def _with(key: SigningKey) -> list[str]:
+    """Return cosign's options for what to sign with."""
+    return ["--yes"] if key == "keyless" else ["--yes", "--tlog-upload=false", "--key", str(key)]
 
 
 def _http(reference: Reference) -> list[str]:
     return ["--allow-http-registry"] if reference.loopback else []
 
 
-def _verify(words: list[str], what: str, key: PublicKey) -> None:
+def _verify(words: list[str], what: str, signer: Signer) -> None:
     done = subprocess.run([require_cosign(), *words], capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return
@@ -165,27 +185,36 @@ def _verify(words: list[str], what: str, key: PublicKey) -> None:
             f"cannot check the signature of {what}: {reason}",
             "check the network and docker login, then repeat the command",
         )
-    raise _unsigned(what) if _UNSIGNED.search(reason) else changed(what, key)
+    raise unsigned(what) if _UNSIGNED.search(reason) else changed(what, signer)
 
 
-def _sign(words: list[str], doing: str, key: Path) -> str:
-    if not key.is_file():
-        raise SignatureError(f"private key {key}: no such file", "cosign generate-key-pair")
-    done = subprocess.run(
-        [require_cosign(), *words],
-        env={**os.environ, PASSWORD: password_of(key)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        reason = _reason(done.stderr)
-        remedy = "check network and docker login, and that it is a key of cosign's"
-        if _PASSWORD.search(reason):
-            remedy = f"set {PASSWORD} to its password"
-        raise SignatureError(f"cosign cannot {doing} {key}: {reason}", remedy)
-    return done.stdout
+def _sign(words: list[str], doing: str, key: SigningKey) -> str:
+    variables = dict(os.environ)
+    if isinstance(key, Path):
+        if not key.is_file():
+            raise SignatureError(f"private key {key}: no such file", "cosign generate-key-pair")
+        variables[PASSWORD] = password_of(key)
+    said = ""
+    with subprocess.Popen(
+        [require_cosign(), *words], env=variables, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as cosign:  # fmt: skip
+        assert cosign.stderr is not None
+        assert cosign.stdout is not None
+        for line in cosign.stderr:
+            said += line
+            if key == "keyless" and "https://" in line and not line.lower().startswith("error"):
+                print(line.strip(), file=sys.stderr, flush=True)  # where to log in
+        printed = cosign.stdout.read()
+    if cosign.returncode == 0:
+        return printed
+    reason = _reason(said)
+    remedy = "check network and docker login, and that it is a key of cosign's"
+    if key == "keyless":
+        doing, remedy = doing.removesuffix(" with"), _KEYLESS
+    elif _PASSWORD.search(reason):
+        remedy = f"set {PASSWORD} to its password"
+    raise SignatureError(f"cosign cannot {doing} {key}: {reason}", remedy)
 
 
 def _reason(said: str) -> str:

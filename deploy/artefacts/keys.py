@@ -1,33 +1,58 @@
-"""The keys of signatures: whose public key is in a file."""
+"""Who signs, and who must have signed: keys in files, or whoever logs in without one (keyless)."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from deploy.host.errors import SignatureError
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 _PGP = b"-----BEGIN PGP PUBLIC KEY BLOCK-----"
+
+SigningKey: TypeAlias = Path | Literal["keyless"]
+"""cosign's private key, or a certificate for whoever logs in, made for this one signature."""
+
+
+def parse_signing_key(text: str) -> SigningKey:
+    """Return what ``--sign`` names."""
+    return "keyless" if text == "keyless" else Path(text)
 
 
 @dataclass(frozen=True)
-class PublicKey:
-    """A public key in a file.
+class Signer:
+    """Who must have signed, as a file says.
 
     Attributes:
-        kind: ``pem`` as cosign and OpenSSL write it, or ``pgp``, with which only a .sif is signed.
+        kind: A public key, ``pem`` as cosign and OpenSSL write it or ``pgp``, with which only a
+            .sif is signed; or ``keyless``, with no key at all.
+        identity: Without a key: whom the certificate of the signature names.
+        issuer: Without a key: the URL of who has vouched for that.
     """
 
     path: Path
-    kind: Literal["pem", "pgp"]
+    kind: Literal["pem", "pgp", "keyless"]
+    identity: str = ""
+    issuer: str = ""
+
+    def __str__(self) -> str:
+        """Return it as it is named in a message."""
+        if self.kind == "keyless":
+            return f"{self.identity} ({self.issuer})"
+        return f"the owner of {self.path}"
 
 
-def read_public_key(path: Path) -> PublicKey:
-    """Return the key in a file.
+def read_signer(path: Path) -> Signer:
+    """Return who must have signed, as a file says.
 
     Raises:
-        SignatureError: If there is none.
+        SignatureError: If there is no such file, or it says nobody.
     """
     # They take long, and nothing else of most commands needs them.
     from cryptography.exceptions import UnsupportedAlgorithm
@@ -36,17 +61,30 @@ def read_public_key(path: Path) -> PublicKey:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise SignatureError(
-            f"public key {path}: {error.strerror}", "--verify cosign.pub"
-        ) from None
+        cause = f"public key {path}: {error.strerror}"
+        raise SignatureError(cause, "--verify cosign.pub") from None
+    path = path.absolute()
     if _PGP in content:
-        return PublicKey(path.absolute(), "pgp")
+        return Signer(path, "pgp")
     try:
         load_pem_public_key(content)
     except (ValueError, UnsupportedAlgorithm):
+        return _keyless(path, content)
+    return Signer(path, "pem")
+
+
+def _keyless(path: Path, content: bytes) -> Signer:
+    try:
+        named = tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
         private = b"PRIVATE KEY" in content
         raise SignatureError(
             f"{path} is {'a private key' if private else 'no public key'}",
             "name the public one that belongs to it, such as cosign.pub",
         ) from None
-    return PublicKey(path.absolute(), "pem")
+    if named.keys() != {"identity", "issuer"} or not all(
+        isinstance(value, str) and value for value in named.values()
+    ):
+        example = 'identity = "release@example.org" and issuer = "https://accounts.example.org"'
+        raise SignatureError(f"{path} names no signer", f"two lines: {example}")
+    return Signer(path, "keyless", named["identity"], named["issuer"])

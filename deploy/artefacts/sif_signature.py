@@ -10,32 +10,33 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from deploy.artefacts.cosign import PASSWORD, changed, password_of
-from deploy.artefacts.keys import PublicKey
+from deploy.artefacts.cosign import PASSWORD, changed, password_of, unsigned
+from deploy.artefacts.keys import Signer
 from deploy.artefacts.tools import install_hint
 from deploy.host.errors import SignatureError
 
+WITH_A_KEY = "a .sif carries its signature, which Apptainer makes with a key, never keyless"
 _UNSIGNED = re.compile(r"signature not found")
 
 
-def verify_sif(sif: Path, key: PublicKey) -> None:
-    """Check that all of a .sif is as the key's owner signed it; SignatureError if not."""
+def verify_sif(sif: Path, signer: Signer) -> None:
+    """Check that all of a .sif is as it was signed; SignatureError if not."""
     words = ["verify", "--all"]
-    if key.kind == "pem":
-        said = _apptainer([*words, "--key", str(key.path), str(sif)])
+    if signer.kind == "keyless":
+        raise SignatureError(WITH_A_KEY, "--verify cosign.pub")
+    if signer.kind == "pem":
+        said = _apptainer([*words, "--key", str(signer.path), str(sif)])
     else:
         # In a keyring of its own, so that no other key counts, nor a server of keys.
         with tempfile.TemporaryDirectory() as ring:
             variables = {"APPTAINER_KEYSDIR": ring}
-            said = _apptainer(["key", "import", str(key.path)], variables)
+            said = _apptainer(["key", "import", str(signer.path)], variables)
             said = said or _apptainer([*words, "--local", str(sif)], variables)
     if said is None:
         return
     if _UNSIGNED.search(said):
-        raise SignatureError(
-            f"{sif} is not signed", "numlkit publish DEST --sign KEY, by whoever built it"
-        )
-    raise changed(str(sif), key)
+        raise unsigned(str(sif))
+    raise changed(str(sif), signer)
 
 
 def sign_sif(sif: Path, key: Path) -> None:

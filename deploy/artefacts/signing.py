@@ -6,11 +6,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from deploy.artefacts.cosign import changed, public_key_of, sign_file, verify_file
-from deploy.artefacts.keys import PublicKey
+from deploy.artefacts.cosign import changed, sign_file, signer_of, verify_file
+from deploy.artefacts.keys import Signer, SigningKey
 from deploy.artefacts.manifest import Artefact, record
-from deploy.artefacts.sif_signature import sign_sif, verify_sif
+from deploy.artefacts.sif_signature import WITH_A_KEY, sign_sif, verify_sif
 from deploy.artefacts.statements import (
+    BUNDLE,
     CHECKSUMS,
     SIGNATURE,
     provenance_of,
@@ -24,52 +25,51 @@ from deploy.host.errors import SignatureError
 from deploy.host.files import locked, sha256_of, work_folder, write_atomically
 
 
-def sign_built(folder: Path, artefact: Artefact, key: Path) -> Artefact:
-    """Sign an artefact and all checksums of its folder, unless this key has; return the artefact.
+def sign_built(
+    folder: Path, artefact: Artefact, key: SigningKey, named: Signer | None = None
+) -> Artefact:
+    """Sign an artefact and all checksums of its folder, unless that is done; return the artefact.
 
     A .sif changes by that, and so do its entry in the manifest and its provenance, which names both
     digests. What was signed with another key has to be built again.
 
     Args:
         artefact: As the manifest has it.
-        key: cosign's private key.
+        named: Who signs, keyless; None: there is no telling whether it is done.
 
     Raises:
         SignatureError: If it cannot be signed, or is not what was built.
     """
-    with locked(folder / ".lock"), tempfile.TemporaryDirectory() as scratch:
-        public = public_key_of(key, Path(scratch))
-        if artefact.kind != "image":
-            _require_built(folder, artefact)
-        if artefact.kind == "sif" and artefact.unsigned is None:
+    with locked(folder / ".lock"), signer_of(key, named) as signer:
+        if _changes(folder, artefact, key, signer) and isinstance(key, Path):
             artefact = _sign(folder, artefact, key)
-        elif artefact.kind == "sif":
-            try:
-                verify_sif(folder / artefact.name, public)
-            except SignatureError:
-                raise SignatureError(
-                    f"{folder / artefact.name} is signed already, and not with {key}",
-                    "numlkit build --target sif makes it anew",
-                ) from None
         write_checksums(folder)
-        sums, signature = folder / CHECKSUMS, folder / SIGNATURE
-        try:
-            verify_file(sums, signature, public)
-        except SignatureError:
-            partial = Path(scratch, SIGNATURE)
-            sign_file(sums, partial, key)
-            write_atomically(signature, partial.read_text(encoding="utf-8"))
+        sums, signature = folder / CHECKSUMS, folder / (BUNDLE if key == "keyless" else SIGNATURE)
+        if signer is None or not _is_signed(sums, signature, signer):
+            with tempfile.TemporaryDirectory() as scratch:
+                partial = Path(scratch, signature.name)
+                sign_file(sums, partial, key)
+                write_atomically(signature, partial.read_text(encoding="utf-8"))
     return artefact
 
 
-def verify_built(folder: Path, artefact: Artefact, key: PublicKey) -> None:
+def would_sign(
+    folder: Path, artefact: Artefact, key: SigningKey, named: Signer | None = None
+) -> Artefact:
+    """Return what `sign_built` would, and raise as it does; an empty digest is not known yet."""
+    with signer_of(key, named) as signer:
+        changes = _changes(folder, artefact, key, signer)
+    return artefact.model_copy(update={"sha256": ""}) if changes else artefact
+
+
+def verify_built(folder: Path, artefact: Artefact, signer: Signer) -> None:
     """Check that an artefact, its list of parts and its provenance are as they were signed.
 
     Raises:
-        SignatureError: If one is not signed with this key, or has changed since.
+        SignatureError: If one is not signed by this signer, or has changed since.
     """
-    sums = folder / CHECKSUMS
-    verify_file(sums, folder / SIGNATURE, key)
+    signature = BUNDLE if signer.kind == "keyless" else SIGNATURE
+    verify_file(folder / CHECKSUMS, folder / signature, signer)
     signed = read_checksums(folder)
     names = [sbom_of(artefact), provenance_of(artefact)]
     if artefact.kind != "image":
@@ -77,13 +77,39 @@ def verify_built(folder: Path, artefact: Artefact, key: PublicKey) -> None:
     for name in names:
         path = folder / name
         if not path.is_file() or signed.get(name) != sha256_of(path):
-            raise changed(str(path), key)
+            raise changed(str(path), signer)
     # An image is in no file: its id stands in its provenance.
     statement = folder / provenance_of(artefact)
     if artefact.sha256.removeprefix("sha256:") not in subjects(statement.read_text("utf-8")):
-        raise changed(artefact.name, key)
+        raise changed(artefact.name, signer)
     if artefact.kind == "sif":
-        verify_sif(folder / artefact.name, key)
+        verify_sif(folder / artefact.name, signer)
+
+
+def _changes(folder: Path, artefact: Artefact, key: SigningKey, signer: Signer | None) -> bool:
+    """Return whether signing changes the artefact itself; SignatureError if it cannot be signed."""
+    if artefact.kind == "image":
+        return False
+    if key == "keyless" or signer is None:
+        raise SignatureError(WITH_A_KEY, "--sign cosign.key")
+    _require_built(folder, artefact)
+    if artefact.unsigned is not None:
+        try:
+            verify_sif(folder / artefact.name, signer)
+        except SignatureError:
+            raise SignatureError(
+                f"{folder / artefact.name} is signed already, and not with {key}",
+                "numlkit build --target sif makes it anew",
+            ) from None
+    return artefact.unsigned is None
+
+
+def _is_signed(sums: Path, signature: Path, signer: Signer) -> bool:
+    try:
+        verify_file(sums, signature, signer)
+    except SignatureError:
+        return False
+    return True
 
 
 def _sign(folder: Path, artefact: Artefact, key: Path) -> Artefact:

@@ -113,7 +113,8 @@ def _source(source: Source) -> Resource:
 
 
 CHECKSUMS = "SHA256SUMS"
-SIGNATURE = f"{CHECKSUMS}.sig"
+# Made with a key, and keyless.
+SIGNATURE, BUNDLE = f"{CHECKSUMS}.sig", f"{CHECKSUMS}.bundle"
 
 
 def sbom_of(artefact: Artefact) -> str:
@@ -139,7 +140,7 @@ def write_statements(
 def write_checksums(folder: Path) -> None:
     """Write the sha256 of every artefact and of what lies beside it, as ``sha256sum -c`` reads it.
 
-    A signature of other checksums is removed.
+    Signatures of other checksums are removed.
     """
     sums: dict[str, str] = {}
     for artefact in read_manifest(folder).artefacts:
@@ -151,7 +152,8 @@ def write_checksums(folder: Path) -> None:
     text = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
     path = folder / CHECKSUMS
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        (folder / SIGNATURE).unlink(missing_ok=True)
+        for name in (SIGNATURE, BUNDLE):
+            (folder / name).unlink(missing_ok=True)
         write_atomically(path, text)
 
 

@@ -21,7 +21,7 @@ import psutil
 from spython.main import get_client
 
 from deploy.artefacts.base_image import base_name
-from deploy.artefacts.keys import PublicKey
+from deploy.artefacts.keys import Signer
 from deploy.artefacts.request import sif_name
 from deploy.artefacts.sif_signature import verify_sif
 from deploy.artefacts.tools import APPTAINER_OLDEST, install_hint, version_in
@@ -278,8 +278,8 @@ class ApptainerEngine(ContainerEngine):
         digest = f"{sif} {facts.st_size} {facts.st_mtime_ns}"
         return image_in_use(str(sif), digest, labels_of(sif), self.resolved)
 
-    def verified_image(self, key: PublicKey) -> str:
-        verify_sif(Path(self.image.name), key)
+    def verified_image(self, signer: Signer) -> str:
+        verify_sif(Path(self.image.name), signer)
         return self.image.name
 
     def _place(self) -> tuple[Path, str]:

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import psutil
 
-from deploy.artefacts.keys import PublicKey
+from deploy.artefacts.keys import Signer
 from deploy.deployment.deployment import Deployment, EngineName, Ports
 from deploy.deployment.plan import ContainerPlan, LaunchPlan
 from deploy.deployment.ports import choose_ports
@@ -86,11 +86,11 @@ class Engine(ABC):
             what = "env packed" if deployment.env == "packed" else "an image"
             raise DeploymentError(f"{what} is for the engines docker and apptainer")
 
-    def verified(self, key: PublicKey) -> Deployment:
+    def verified(self, signer: Signer) -> Deployment:
         """Return the deployment with the image in it that was found to be signed.
 
         Raises:
-            SignatureError: If it is not signed with this key, or has changed since.
+            SignatureError: If it is not signed by this signer, or has changed since.
         """
         cause = f"engine {self.name} starts files of this checkout, which nobody signs"
         raise DeploymentError(cause, "--engine docker or apptainer")

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-from deploy.artefacts.keys import PublicKey
+from deploy.artefacts.keys import Signer
 from deploy.artefacts.labels import ENVIRONMENT_LABEL, FLAVOUR_LABEL, SERVING_LABEL, TRITON_LABEL
 from deploy.artefacts.manifest import Kind
 from deploy.artefacts.request import BuildRequest, Route, room_needed
@@ -116,14 +116,14 @@ class ContainerEngine(Engine):
     target: ClassVar[Kind]
     """What ``numlkit build --target`` makes for it."""
 
-    def verified(self, key: PublicKey) -> Deployment:
+    def verified(self, signer: Signer) -> Deployment:
         if self.deployment.env == "packed":
             cause = "a packed environment has no signature in it, and a stock image another one"
             raise DeploymentError(cause, "without --env packed")
-        return self.deployment.model_copy(update={"image": self.verified_image(key)})
+        return self.deployment.model_copy(update={"image": self.verified_image(signer)})
 
     @abstractmethod
-    def verified_image(self, key: PublicKey) -> str:
+    def verified_image(self, signer: Signer) -> str:
         """Return the name of the image that a launch starts, once its signature was checked."""
 
     @property

@@ -22,7 +22,7 @@ from docker.models.containers import Container
 from deploy.artefacts.base_image import base_name
 from deploy.artefacts.cosign import verify_image
 from deploy.artefacts.docker_client import connect, first_line, storage_folder
-from deploy.artefacts.keys import PublicKey
+from deploy.artefacts.keys import Signer
 from deploy.artefacts.reference import parse_reference
 from deploy.artefacts.request import image_name
 from deploy.deployment.plan import LaunchPlan
@@ -225,7 +225,7 @@ class DockerEngine(ContainerEngine):
                     return image_in_use(name, str(image.id), image.labels, self.resolved)
         raise LaunchError(f"the Docker engine has no image {names[0]}", remedy)
 
-    def verified_image(self, key: PublicKey) -> str:
+    def verified_image(self, signer: Signer) -> str:
         """Return the image by its digest in a registry, once its signature there was checked."""
         image = self.image
         with _engine_errors(), closing(connect()) as client:
@@ -235,7 +235,7 @@ class DockerEngine(ContainerEngine):
         # The one that was asked for first; elsewhere the same image may be signed by others.
         for reference in sorted(found, key=lambda one: not image.name.startswith(one.name)):
             try:
-                verify_image(reference, key)
+                verify_image(reference, signer)
             except SignatureError as error:
                 problems.append(error)
             else:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from deploy.artefacts.cosign import verify_image
-from deploy.artefacts.keys import PublicKey
+from deploy.artefacts.keys import Signer
 from deploy.artefacts.reference import parse_reference
 from deploy.deployment.deployment import ClusterName, Deployment
 from deploy.deployment.state import DeploymentFolder, Place
@@ -77,13 +77,13 @@ class KubernetesEngine:
     def _bucket(self) -> str:
         return str(self.values().get("bucket", {}).get("url", ""))
 
-    def verified(self, key: PublicKey) -> None:
-        """Check that the image is signed with this key; it has to be named by its digest."""
+    def verified(self, signer: Signer) -> None:
+        """Check that the image is signed; it has to be named by its digest."""
         reference = parse_reference(self.deployment.image or "")
         if not reference.digest:
             cause = "--verify needs an image by its digest: a tag may be another image by tomorrow"
             raise DeploymentError(cause, f"--image {reference.name}@sha256:...")
-        verify_image(reference, key)
+        verify_image(reference, signer)
 
     def values(self) -> dict[str, Any]:
         """Return what the chart is told: the values files, and over them the deployment."""

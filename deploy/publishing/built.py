@@ -9,10 +9,9 @@ import docker
 from docker.errors import APIError, ContainerError, ImageNotFound
 
 from deploy.artefacts.docker_client import first_line
-from deploy.artefacts.keys import read_public_key
 from deploy.artefacts.manifest import Artefact, Kind, read_manifest
 from deploy.artefacts.request import image_name, sif_name
-from deploy.artefacts.signing import sign_built, verify_built
+from deploy.artefacts.signing import sign_built, verify_built, would_sign
 from deploy.artefacts.statements import CHECKSUMS, provenance_of, read_checksums, sbom_of
 from deploy.host.console import Say
 from deploy.host.errors import DeploymentError, PublishError
@@ -25,6 +24,8 @@ CHECK = "/opt/numl/bin/check"  # runs every model once, and compares
 
 def built_sif(order: Order) -> tuple[Path, Artefact]:
     """Return the ``.sif`` to publish, and its entry in the manifest beside it.
+
+    Of one that a dry run leaves unsigned, the digest is not known yet: it is empty.
 
     Raises:
         PublishError: If it is not there, or is not what ``build`` has made.
@@ -120,8 +121,9 @@ def _signed(folder: Path, made: Artefact, order: Order) -> Artefact:
                 f"{path} is not what was built: {CHECKSUMS} has another digest",
                 f"numlkit build --target {made.kind}",
             )
-    if order.sign is not None and not order.dry_run:
-        made = sign_built(folder, made, order.sign)
-    if order.verify is not None:
-        verify_built(folder, made, read_public_key(order.verify))
+    if order.sign is not None:
+        sign = would_sign if order.dry_run else sign_built
+        made = sign(folder, made, order.sign, order.verify)
+    if order.verify is not None and not (order.sign is not None and order.dry_run):
+        verify_built(folder, made, order.verify)
     return made

@@ -203,7 +203,8 @@ class FolderPlace(Place):
         if before == to.number:
             line = f"release {number} is there already, with the same digest, and serves"
             return Outcome(False, number, (line,), facts)
-        come = f"{brought.name} ({size(to.bytes)}) as " if brought is not None else ""
+        signed = "" if to.sha256 else ", once signed,"
+        come = f"{brought.name} ({size(to.bytes)}){signed} as " if brought is not None else ""
         if dry_run:
             line = f"publish {come}release {number} and switch to it"
             line = f"would {line if come else f'switch to release {number}'}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import docker
@@ -40,8 +40,10 @@ class ImagePlace(RegistryPlace):
 
     def _push(self, client: docker.DockerClient, image: str, tag: str, say: Say) -> None:
         name = self.at.name
+        found = client.images.get(image)
+        own = f"{name}:{tag}" not in found.tags
         try:
-            client.images.get(image).tag(name, tag)
+            found.tag(name, tag)
             for message in client.images.push(name, tag, stream=True, decode=True):
                 if "error" in message:
                     raise APIError(message["error"], explanation=message["error"])
@@ -52,6 +54,10 @@ class ImagePlace(RegistryPlace):
                 f"cannot push {name}:{tag}: {first_line(error)}",
                 f"docker login {self.at.host}, then repeat the command: it goes on",
             ) from None
+        finally:
+            if own:  # the image keeps the name that build gave it
+                with suppress(APIError):
+                    client.images.remove(f"{name}:{tag}", noprune=True)
 
     def _holds(self, manifest: Manifest, artefact: Artefact) -> bool:
         # Newer engines call an image by its manifest's digest, older ones by its configuration's.

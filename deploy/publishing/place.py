@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
+from deploy.artefacts.keys import Signer, SigningKey
 from deploy.engines.resolved import Resolved
 from deploy.host.console import Console
 from deploy.host.paths import CHECKOUT
@@ -24,8 +25,8 @@ class Order:
         artefact: The ``.sif``, for a folder or ``oras://``; None: what ``build`` has made.
         built: The folder that ``build`` wrote to.
         sandbox: Whether it is unpacked into a folder.
-        sign: cosign's private key to sign it with; None: it is published as it is.
-        verify: The public key with which it must be signed; None: any, or none.
+        sign: What to sign it with; None: it is published as it is.
+        verify: Who must have signed it; None: anybody, or nobody.
         dry_run: Whether only to say what would be done.
     """
 
@@ -33,8 +34,8 @@ class Order:
     artefact: Path | None = None
     built: Path = CHECKOUT / "dist"
     sandbox: bool = False
-    sign: Path | None = None
-    verify: Path | None = None
+    sign: SigningKey | None = None
+    verify: Signer | None = None
     dry_run: bool = False
 
 

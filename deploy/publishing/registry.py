@@ -12,16 +12,15 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from deploy.artefacts.base_image import OCI_LABELS
 from deploy.artefacts.cosign import (
     PROVENANCE,
     SBOM,
-    public_key_of,
     require_cosign,
     sign_image,
+    signer_of,
     verify_image,
 )
 from deploy.artefacts.manifest import Artefact
@@ -103,13 +102,19 @@ class RegistryPlace(Place):
             push: Pushes it under a tag.
         """
         tag = self.at.tag or default_tag
+        if not artefact.sha256:
+            line = f"would sign {artefact.name}, and push it to {self.at.name}:{tag}-DIGEST"
+            return Outcome(False, tag, (line,))
         release = f"{tag}-{artefact.sha256.removeprefix('sha256:')[:12]}"
         there = self.registry.manifest(release)
         absent = there is None or not self._holds(there, artefact)
         current = self.registry.manifest(tag)
         if order.dry_run:
             doing = "would push" if absent else "is there already:"
-            return Outcome(False, release, (f"{doing} {self.at.name}:{release}",))
+            lines = [f"{doing} {self.at.name}:{release}"]
+            if order.sign is not None and (there is None or not self._is_signed(there, order)):
+                lines.append("would sign it, its list of parts and its provenance")
+            return Outcome(False, release, tuple(lines))
         if absent:
             push(release)
             there = self.registry.manifest(release)
@@ -118,9 +123,12 @@ class RegistryPlace(Place):
                 f"{self.at.name}:{release} is not what was pushed there",
                 "somebody else may have pushed at the same time; repeat the command",
             )
-        signed_now = order.sign is not None and self._sign(
-            replace(self.at, tag="", digest=there.digest), order.sign, folder, artefact, say
-        )
+        signed_now = order.sign is not None and not self._is_signed(there, order)
+        if order.sign is not None and signed_now:
+            say("signing it, its list of parts and its provenance")
+            parts, provenance = folder / sbom_of(artefact), folder / provenance_of(artefact)
+            statements = {SBOM: parts, PROVENANCE: provenance}
+            sign_image(self._named(there), order.sign, statements)
         switch = current is None or current.digest != there.digest
         if switch:
             if current is not None:
@@ -198,23 +206,19 @@ class RegistryPlace(Place):
             "--prune is for buckets and folders", "set a rule in the registry, which keeps tags"
         )
 
-    def _sign(
-        self, reference: Reference, key: Path, folder: Path, artefact: Artefact, say: Say
-    ) -> bool:
-        """Sign a release and attach its statements, unless this key has; return whether it did."""
-        with TemporaryDirectory() as scratch:
+    def _is_signed(self, manifest: Manifest, order: Order) -> bool:
+        """Return whether whoever is to sign has done so, the statements about it as well."""
+        assert order.sign is not None
+        with signer_of(order.sign, order.verify) as signer:
             try:
-                verify_image(reference, public_key_of(key, Path(scratch)))
+                if signer is not None:
+                    verify_image(self._named(manifest), signer)
             except SignatureError:
-                say("signing it, its list of parts and its provenance")
-            else:
                 return False
-        statements = {
-            SBOM: folder / sbom_of(artefact),
-            PROVENANCE: folder / provenance_of(artefact),
-        }
-        sign_image(reference, key, statements)
-        return True
+            return signer is not None
+
+    def _named(self, manifest: Manifest) -> Reference:
+        return replace(self.at, tag="", digest=manifest.digest)
 
     def _current(self) -> dict[str, str]:
         """Return the tags that serve, and the digests that they name."""

@@ -18,7 +18,7 @@ import pytest
 import requests
 
 from deploy.artefacts.image import BuiltImage
-from deploy.artefacts.keys import PublicKey, read_public_key
+from deploy.artefacts.keys import Signer, read_signer
 from deploy.artefacts.labels import Source
 from deploy.artefacts.manifest import Artefact, Kind, record
 from deploy.artefacts.request import BuildRequest
@@ -40,7 +40,7 @@ class Pair:
     """A key pair of cosign's."""
 
     private: Path
-    public: PublicKey
+    public: Signer
 
 
 def pair(folder: Path) -> Pair:
@@ -56,7 +56,7 @@ def pair(folder: Path) -> Pair:
         )
     except FileNotFoundError:
         lacking("no cosign to test with: sudo scripts/install_container_tools --only cosign")
-    return Pair(folder / "cosign.key", read_public_key(folder / "cosign.pub"))
+    return Pair(folder / "cosign.key", read_signer(folder / "cosign.pub"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -121,6 +121,8 @@ def test_an_image_is_published_by_digest_signed_once_and_accepted_by_its_key_onl
     again = image_publisher("--sign", keys.private)
     assert received() - before < MB
     assert (again["changed"], again["reference"]) == (False, first["reference"])
+    repository = parse_reference(first["reference"]).name
+    assert engine.images.list(name=repository) == []  # no name of it is left here
     assert engine.images.pull(first["reference"]).id == image.id
     reference = parse_reference(first["reference"])
     # What is started is what was verified, by its digest.
@@ -156,6 +158,7 @@ def test_a_changed_signature_a_changed_list_of_parts_and_a_changed_layer_are_ref
     tamperer = Tamperer(f"http://{registry}/v2/{reference.repository}")
     tag = f"{reference.digest.replace(':', '-')}"
     attached = tamperer.manifest(f"{tag}.att")
+    engine.images.pull(str(reference))
     tamperer.change_statement(reference.digest, b"1.26.4", b"1.26.5")
     with pytest.raises(SignatureError, match=r"^the list of its parts at .* signed: it has"):
         launch(reference).verified(keys.public)
@@ -321,6 +324,33 @@ def test_a_signed_sif_in_a_folder_has_its_parts_and_its_provenance_beside_it(
     assert sha256_of(place / "current" / "numl.sif") in subjects(statement)
     assert (place / "current" / sbom_of(copy.sif)).is_file()
     assert not publisher("--sign", keys.private, "--verify", keys.public.path)["changed"]
+
+
+def test_a_dry_run_that_is_to_sign_checks_the_key_and_changes_nothing(
+    sif_publisher: Publisher, keys: Pair, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    copy, place = sif_publisher.dist, sif_publisher.place
+    before = {path: path.read_bytes() for path in copy.folder.iterdir()}
+
+    def said(*words: str | Path, place: str = place) -> str:
+        flags = ["--from", copy.folder, "--dry-run", "--sign", *words]
+        publish.main([place, *map(str, flags)])
+        return "".join(capsys.readouterr())
+
+    tag = copy.sif.name.removeprefix("numl-").removesuffix(".sif")
+    name = place.removeprefix("oras://")
+    line = f"would sign {copy.sif.name}, and push it to {name}:{tag}-DIGEST\n"
+    assert line in said(keys.private)
+    folder = tmp_path / "cvmfs"
+    folder.mkdir()
+    assert ", once signed, as release 1" in said(keys.private, place=str(folder))
+    assert "error: private key missing: no such file" in said("missing")
+    assert "which Apptainer makes with a key, never keyless" in said("keyless")
+    assert {path: path.read_bytes() for path in copy.folder.iterdir()} == before
+    release = sif_publisher("--sign", keys.private)["release"]
+    again = said(keys.private)
+    assert again.startswith(f"is there already: {name}:{release}\n")
+    assert "would sign" not in again
 
 
 def test_what_was_not_built_is_not_published(sif_publisher: Publisher) -> None:

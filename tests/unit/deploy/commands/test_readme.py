@@ -97,6 +97,9 @@ PROVED_ELSEWHERE = {
             "cosign verify-blob --key cosign.pub --insecure-ignore-tlog=true "
             "--signature SHA256SUMS.sig SHA256SUMS",
             "apptainer verify --all --key cosign.pub numl-24.10-serving.sif",
+            "numlkit publish docker://registry.example.org/lab/numl --sign keyless",
+            "numlkit up --engine docker --image registry.example.org/lab/numl:24.10-serving "
+            "--verify signer.toml",
         ),
         "tests/containers/supply/test_signatures.py",
     ),

@@ -20,7 +20,7 @@ def test_the_image_that_the_pods_run_is_verified(terminal: Terminal, cosign: Cos
     assert terminal.type(f"up --engine kubernetes --image {IMAGE}")[0] == 0
     code, out, err = terminal.type(f"smoke --verify {cosign.key}")
     assert (code, "ok: 3 models give their reference answers" in out) == (0, True)
-    assert f"signed with {cosign.key}: {IMAGE}" in err
+    assert f"signed by the owner of {cosign.key}: {IMAGE}" in err
     assert [words[0] for words in cosign.asked] == ["verify", *["verify-attestation"] * 2]
     assert {words[-1] for words in cosign.asked} == {IMAGE}
 
