@@ -14,12 +14,11 @@ from deploy.checks.launch import check_given, check_room
 from deploy.deployment.deployment import load_deployment
 from deploy.deployment.options import add_deployment_options, overrides
 from deploy.deployment.state import DeploymentFolder
-from deploy.engines.base import Engine
 from deploy.engines.choose import engine_to_prepare
 from deploy.engines.resolved import Resolved
 from deploy.environment.environment import plan_environment
 from deploy.host.cli import Parser, make_parser, run
-from deploy.host.console import Console, Say
+from deploy.host.console import Console
 
 
 def parser() -> Parser:
@@ -44,7 +43,11 @@ def _prepare(options: argparse.Namespace, console: Console) -> int:
     folder = DeploymentFolder(deployment.name)
     with console.step("prepare") as say:
         engine.prepare(say)
-        _lay_out(engine, folder, say)
+        with folder.taking_turns():
+            if folder.state() is None:
+                engine.lay_out(folder)
+            else:
+                say(f"deployment {folder.name} exists: its model repository is left alone")
         environment = None if engine.contained else engine.environment_here
         if options.full:
             environment = plan_environment("cpu").make(say)
@@ -53,15 +56,6 @@ def _prepare(options: argparse.Namespace, console: Console) -> int:
     console.line(next(iter(answer.values())))
     console.answer({"ok": True, **answer})
     return 0
-
-
-def _lay_out(engine: Engine, folder: DeploymentFolder, say: Say) -> None:
-    """Put into the deployment's folder what a server that is started by hand finds there."""
-    with folder.taking_turns():
-        if folder.state() is not None:
-            say(f"deployment {folder.name} exists: its model repository is left alone")
-            return
-        engine.lay_out(folder)
 
 
 main = partial(run, _prepare, parser)

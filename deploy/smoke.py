@@ -128,7 +128,6 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
 
 
 def _rollout(options: argparse.Namespace) -> Rollout | None:
-    """Return what a cluster runs under the name, if it does."""
     if options.url is not None:
         return None
     from deploy.engines.choose import find_rollout  # as below

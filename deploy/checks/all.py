@@ -132,12 +132,11 @@ def _rooms(engine: Engine) -> Iterator[Finding]:
     if all(room.folder != cache.folder for room in rooms):
         yield from writable_findings([cache], "warning")
     yield from temporary_findings()
-    container, build = engine.image_rooms()
     better = [
         cache,
         Room(Path(tempfile.gettempdir()), 100 * _MB, "temporary files", "set TMPDIR"),
         Room(CHECKOUT / "dist", 500 * _MB, "what a build makes", "name another --out"),
-        *build,
+        *engine.build_rooms(),
     ]
-    yield from room_findings([*rooms, *container], better)
+    yield from room_findings(rooms, better)
     yield from engine.launch_findings()

@@ -40,7 +40,6 @@ def clear_deployment(name: str) -> str:
 
 
 def deployment_findings() -> Iterator[Finding]:
-    """Return a finding for each deployment that has a state file."""
     names = known_deployments()
     if not names:
         yield ok("deployments", "none of this user")

@@ -85,7 +85,6 @@ def writable_findings(rooms: Sequence[Room], level: Level = "problem") -> Iterat
 
 
 def temporary_findings() -> Iterator[Finding]:
-    """Return a problem for each variable that names no usable folder for temporary files."""
     for variable in ("TMPDIR", "APPTAINER_TMPDIR"):
         try:
             check_temporary_folder(variable)
@@ -101,7 +100,6 @@ def check_ports(deployment: Deployment) -> None:
 
 
 def port_findings(deployment: Deployment) -> Iterator[Finding]:
-    """Return whether a server can listen there, and at which ports."""
     state = _own_server(deployment)
     if state is not None:
         there = state.ports.model_dump().values()

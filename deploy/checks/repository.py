@@ -59,7 +59,6 @@ def repository_findings(
 
 
 def site_findings(resolved: Resolved) -> Iterator[Finding]:
-    """Return whether a site's own models can be read; nothing if a deployment has none."""
     names = ", ".join(model.name for model in resolved.site)
     if names:
         yield ok(SUBJECT, f"{names} in {resolved.deployment.models_dir}")

@@ -86,7 +86,6 @@ class DevicePlan:
 
     @property
     def uuids(self) -> tuple[str, ...]:
-        """The devices' UUIDs, as a container engine wants them."""
         return tuple(device.uuid for device in self.devices)
 
     @property

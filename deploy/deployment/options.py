@@ -118,6 +118,8 @@ def overrides(options: argparse.Namespace) -> dict[str, Any]:
             cause = f"--ports: {options.ports!r} is not three numbers"
             raise DeploymentError(cause, "--ports HTTP,GRPC,METRICS, as in 8000,8001,8002")
         ports = dict(zip(Ports.model_fields, map(as_number, numbers), strict=True))
+    tls = {"cert": options.tls_cert, "key": options.tls_key, "ca": options.tls_ca}
+    tls = {use: path.absolute() for use, path in tls.items() if path is not None}
     named = (
         "name", "engine", "image", "env", "listen", "instances", "threads", "cpus", "memory",
         "shm_size", "shared_memory", "heal", "timeout",
@@ -132,7 +134,7 @@ def overrides(options: argparse.Namespace) -> dict[str, Any]:
         },
         "ports": ports,
         "kubernetes": {"namespace": options.namespace} if options.namespace is not None else None,
-        "tls": _tls_files(options),
+        "tls": tls or None,
     }
 
 
@@ -152,8 +154,3 @@ def _device(options: argparse.Namespace) -> dict[str, Any]:
         return {}
     names = options.gpu.split(",") if options.gpu else ()
     return {"flavour": "gpu", "devices": tuple(name.strip() for name in names)}
-
-
-def _tls_files(options: argparse.Namespace) -> dict[str, Path] | None:
-    given = {"cert": options.tls_cert, "key": options.tls_key, "ca": options.tls_ca}
-    return {use: path.absolute() for use, path in given.items() if path is not None} or None

@@ -130,7 +130,6 @@ class DeploymentState(BaseModel, frozen=True):
         return self.host if self.tls is None else "127.0.0.1"
 
     def url(self, protocol: Literal["http", "grpc"]) -> str:
-        """Return where clients on this host reach it."""
         if protocol == "http":
             return f"http://{endpoint(self.http_host, self.ports.http)}"
         return f"grpc{'s' if self.tls else ''}://{endpoint(self.host, self.ports.grpc)}"

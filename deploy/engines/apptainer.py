@@ -134,7 +134,6 @@ def instance_command(plan: LaunchPlan) -> tuple[str, ...]:
 
 
 def instance_files(folder: Path) -> tuple[Path, ...]:
-    """Return the files in which Apptainer keeps what it knows of a deployment's instances."""
     return tuple(sorted(config_folder(folder).glob("instances/app/*/*/*/*.json")))
 
 
@@ -317,9 +316,6 @@ class ApptainerEngine(ContainerEngine):
             end_process(server)
         if state.container is not None:
             stop_instance(state.container, folder.path)
-
-    def image_rooms(self) -> tuple[list[Room], list[Room]]:
-        return [], self.build_rooms(None)
 
     def launch_findings(
         self, look: Callable[[Path], FileSystem] = file_system_of

@@ -33,6 +33,7 @@ from deploy.host.failures import last_words
 from deploy.host.finding import Finding, Level
 from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY, cache_folder
 from deploy.host.room import Room
+from deploy.triton.config import LaunchSettings
 from deploy.triton.stage import StagedModel, plan_models, stage
 
 ROOM = "room"  # the subject of findings about disks and memory
@@ -168,7 +169,13 @@ class Engine(ABC):
 
     def models(self) -> tuple[StagedModel, ...]:
         resolved, runtime = self.resolved, self.runtime
-        settings = resolved.settings(runtime.environment, runtime.digest)
+        settings = LaunchSettings(
+            environment=runtime.environment,
+            parameters={"environment_digest": runtime.digest},
+            instances=self.deployment.instance_count(),
+            gpu_instances=resolved.gpu_instances,
+            batch=self.deployment.batch,
+        )
         kit = plan_models(MODEL_REPOSITORY, resolved.kit, settings, resolved.own_weights)
         return (
             *(replace(model, stub=runtime.stub) for model in kit),
@@ -281,16 +288,12 @@ class Engine(ABC):
                 rooms.append(Room(cache_folder(), needed, what, "set XDG_CACHE_HOME"))
         return rooms
 
-    def image_rooms(self) -> tuple[list[Room], list[Room]]:
-        """Return what its containers write, and what a build writes of an image that is not here.
-
-        Each on the disks of this host, whoever writes there.
-        """
-        return [], []
+    def build_rooms(self) -> list[Room]:
+        """Return what a build writes of an image that is not here."""
+        return []
 
     @property
     def shared_bytes(self) -> int:
-        """The shared memory that the model instances take."""
         try:
             count = sum(self.resolved.instances.values())
         except GpuError:  # for the check of the GPUs to say

@@ -40,7 +40,6 @@ from deploy.triton.stub import stub_of_wheel
 
 # Where the kit's image has its environment and its models; a launch mounts its own over them.
 IMAGE_ENVIRONMENT = Path("/opt/numl/env")
-IMAGE_PYTHON = IMAGE_ENVIRONMENT / "bin" / "python"
 IMAGE_MODELS = Path("/opt/numl/models/cpu")
 IMAGE_HEALTH = ("/opt/numl/bin/health",)
 # Where a container sees the packed environment, and the files for TLS.
@@ -249,12 +248,12 @@ class ContainerEngine(Engine):
         environment = image.environment_digest and f", environment {image.environment_digest[:12]}"
         yield ok(self.subject, f"serves {image.name}{environment}")
 
-    def build_rooms(self, engine_folder: Path | None) -> list[Room]:
-        """Return what a build of the image writes; nothing if it is here.
+    @property
+    def images(self) -> Path | None:
+        """Where on this host the Docker engine keeps its images, if it builds them."""
+        return None
 
-        Args:
-            engine_folder: Where the Docker engine keeps its images; None: it does not build it.
-        """
+    def build_rooms(self) -> list[Room]:
         with suppress(KitError):
             self.artefact()
             return []
@@ -264,9 +263,10 @@ class ContainerEngine(Engine):
             triton=self.resolved.release,
             out=CHECKOUT / "dist",
         )
-        route: Route = "apptainer" if engine_folder is None else "docker"
-        there = room_needed(request, route=route, engine_folder=engine_folder, packages_there=False)
-        return list(there)
+        route: Route = "apptainer" if self.images is None else "docker"
+        return list(
+            room_needed(request, route=route, engine_folder=self.images, packages_there=False)
+        )
 
 
 def has_state(folder: Path) -> bool:

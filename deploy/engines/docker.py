@@ -135,7 +135,6 @@ def remove_container(name: str) -> None:
 
 @contextmanager
 def _engine_errors() -> Iterator[None]:
-    """Turn what the engine refuses into cause and remedy."""
     try:
         yield
     except (DockerException, requests.RequestException) as error:
@@ -304,15 +303,18 @@ class DockerEngine(ContainerEngine):
             return True
         return state.container is not None and container_runs(state.container)
 
-    def image_rooms(self) -> tuple[list[Room], list[Room]]:
-        images = None
+    @cached_property
+    def images(self) -> Path | None:
         with suppress(KitError), closing(connect()) as client:
-            images = storage_folder(client)
-        if images is None:
-            return [], self.build_rooms(None)
+            return storage_folder(client)
+        return None
+
+    def rooms(self) -> list[Room]:
+        if self.images is None:
+            return super().rooms()
         data_root = "set data-root in /etc/docker/daemon.json"
-        container = Room(images, 100 * 10**6, "the container", data_root, ours=False)
-        return [container], self.build_rooms(images)
+        container = Room(self.images, 100 * 10**6, "the container", data_root, ours=False)
+        return [*super().rooms(), container]
 
     def launch_findings(self) -> Iterator[Finding]:
         given = self.deployment.container_shm_bytes

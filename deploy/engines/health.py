@@ -30,7 +30,6 @@ class ModelHealth:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong with it."""
         return self.alive >= self.wanted and self.smoke.ok
 
 

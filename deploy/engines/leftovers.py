@@ -62,7 +62,6 @@ def shared_memory_regions(prefix: str, folder: Path = SHARED_MEMORY) -> tuple[Pa
 
 
 def _own_regions(prefix: str, folder: Path) -> dict[Path, os.stat_result]:
-    """Return this user's regions whose names are what matches ``prefix``, and a UUID."""
     found, names = {}, re.compile(prefix + _UUID.pattern)
     for path in folder.glob("*"):
         with suppress(FileNotFoundError):
@@ -128,7 +127,6 @@ def taking_turns() -> AbstractContextManager[None]:
 
 
 def look_around() -> Surroundings:
-    """Return the scratch folders and backends that exist now."""
     # In this order: a backend makes its folder as soon as it is loaded.
     processes = backend_processes()
     return Surroundings(folders=tuple(scratch_folders()), processes=tuple(processes))
@@ -167,7 +165,6 @@ def sweep(*, prefix: str, scratch: Iterable[Path]) -> None:
 
 
 def end_stubs(stubs: tuple[ProcessId, ...]) -> str:
-    """End those of ``stubs`` whose server is still dead: nobody can reach them any more."""
     orphans = set(orphaned_stubs()) & set(stubs)
     processes = [found for stub in orphans if (found := stub.process()) is not None]
     for process in processes:
@@ -180,7 +177,6 @@ def end_stubs(stubs: tuple[ProcessId, ...]) -> str:
 
 
 def remove_regions(regions: tuple[Path, ...]) -> str:
-    """Remove those of ``regions`` that still no process uses."""
     for region in set(unused_regions()) & set(regions):
         region.unlink(missing_ok=True)
     left = [region for region in regions if region.exists()]

@@ -198,7 +198,6 @@ class LocalEngine(Engine):
             check_room([Room(SCRATCH, extracted, "packed environments, extracted", setting)])
 
     def make(self, say: Say) -> None:
-        """Make also the environment in which the models run."""
         if self.resolved.uses_kits:
             self.environment_here.make(say)
             check_stub_fits(self.environment_here, self.distribution)

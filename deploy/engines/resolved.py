@@ -20,7 +20,6 @@ from deploy.host.files import digest_of
 from deploy.host.gpu import GpuStack, NoGpus, find_gpus
 from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
 from deploy.triton.config import (
-    LaunchSettings,
     ModelConfig,
     config_of,
     is_complete,
@@ -82,7 +81,6 @@ class Resolved:
         }
 
     def weights(self, model: str) -> Path:
-        """Return the folder with the weights and the card of one of the kit's models."""
         return self.own_weights.get(model, MODEL_REPOSITORY / model / VERSION)
 
     def import_checkpoints(self, say: Say) -> None:
@@ -132,7 +130,7 @@ class Resolved:
     @cached_property
     def packed(self) -> GivenEnvironment:
         archive = self.archive.resolve()
-        given = look_into(archive, cache_folder(), _silent)
+        given = look_into(archive, cache_folder())
         check_usable(given, numpy_below=self.release.numpy_below, in_container=True)
         if given.digest is None or given.python is None:
             remedy = "--archive with one that numlkit build --target env has made"
@@ -141,7 +139,7 @@ class Resolved:
 
     @cached_property
     def environments(self) -> Mapping[Path, GivenEnvironment]:
-        return {path: look_into(path, cache_folder(), _silent) for path in self.named_environments}
+        return {path: look_into(path, cache_folder()) for path in self.named_environments}
 
     def environment_of(self, model: SiteModel) -> GivenEnvironment | None:
         return self.environments[model.environment] if model.environment is not None else None
@@ -212,16 +210,6 @@ class Resolved:
                 counts[name] = on_gpu * gpus
         return {model: counts[model] for model in self.deployment.models}
 
-    def settings(self, environment: Path, digest: str) -> LaunchSettings:
-        """Return what a launch sets in the configurations of the kit's models."""
-        return LaunchSettings(
-            environment=environment,
-            parameters={"environment_digest": digest},
-            instances=self.deployment.instance_count(),
-            gpu_instances=self.gpu_instances,
-            batch=self.deployment.batch,
-        )
-
     def digest(self, runtime: str) -> str:
         """Return a digest of all that a launch serves now, and of what its models run in."""
         total = hashlib.sha256(runtime.encode())
@@ -249,7 +237,3 @@ def _digest_site(models: tuple[SiteModel, ...]) -> str:
                 text = f"{model.name}\0{name}\0{file}\0{facts.st_size}\0{facts.st_mtime_ns}\0"
                 total.update(os.fsencode(text))
     return total.hexdigest()
-
-
-def _silent(_text: str) -> None:
-    pass

@@ -181,7 +181,6 @@ class Server(ABC):
         return self._plan.log.stat().st_size if self._plan.log.exists() else 0
 
     def output(self) -> str:
-        """Return what it has logged since its start."""
         return self._logged(self._offset).decode(errors="replace")
 
     def lines_since(self, position: int) -> tuple[str, int]:

@@ -14,7 +14,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -157,7 +157,6 @@ class Supervisor:
                 self._stop.wait(FIRST_PAUSE_S)
 
     def _replace(self) -> None:
-        """Start a new server in the old one's place, again and again if need be."""
         if not self._plan.deployment.heal:
             cause = "the server died or outgrew its memory limit, and healing is off"
             raise LaunchError(cause, f"read its log: {self._plan.log}")
@@ -206,7 +205,7 @@ class Supervisor:
             self._retired |= dict.fromkeys(retired, time.monotonic() + RETIRE_S)
             if not loading and self._missing(server):
                 return  # one of the new ones has died: the next look heals it
-            if not loading and self._answer(missing):
+            if not loading and all(smoke(self._probe, m, self._golden[m]).ok for m in missing):
                 self._note("ready", heals=self._state.heals + 1, cause=None, remedy=None)
                 log.info("healed %s", ", ".join(missing))
                 return
@@ -250,9 +249,6 @@ class Supervisor:
 
     def _serves(self, stub: Stub) -> bool:
         return stub.process not in self._retired and stub.process.is_running()
-
-    def _answer(self, models: Iterable[str]) -> bool:
-        return all(smoke(self._probe, model, self._golden[model]).ok for model in models)
 
     def _note(self, phase: Phase, **changes: object) -> None:
         self._state = self._state.model_copy(update={"phase": phase, **changes})

@@ -60,7 +60,7 @@ class GivenEnvironment(BaseModel):
     digest: str | None = None
 
 
-def look_into(path: Path, cache: Path, say: Say) -> GivenEnvironment:
+def look_into(path: Path, cache: Path, say: Say = lambda _: None) -> GivenEnvironment:
     """Inspect an environment; an archive to its end, which shows if it is complete, and once."""
     try:
         if path.is_dir():

@@ -125,7 +125,6 @@ def server_environment(
 
 
 def thread_settings(threads: int) -> dict[str, str]:
-    """Return the environment variables that keep numerical libraries to ``threads`` threads."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return dict.fromkeys(names, str(threads))
 

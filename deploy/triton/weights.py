@@ -20,7 +20,6 @@ _REMEDY = "copy both files again, or import the checkpoint again (scripts/import
 
 
 def check_digest(weights: Path, sha256: str) -> None:
-    """Check that ``weights`` is the file that its ``model.json`` names."""
     try:
         found = sha256_of(weights)
     except OSError as error:
