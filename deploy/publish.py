@@ -47,7 +47,7 @@ def parser() -> Parser:
     built, default = "the folder that numlkit build wrote to (default: dist/)", CHECKOUT / "dist"
     add("--from", dest="built", type=Path, default=default, metavar="DIR", help=built)
     sign = (
-        "sign it with cosign's private key, whose password COSIGN_PASSWORD holds, and in a "
+        "sign it with a cosign private key, whose password COSIGN_PASSWORD holds, and in a "
         "registry attach the list of its parts and its provenance; keyless: an image, by whoever "
         "logs in"
     )
@@ -57,7 +57,7 @@ def parser() -> Parser:
         "this file names"
     )
     add("--verify", type=Path, metavar="KEY", help=verify)
-    add("--sandbox", action="store_true", help="unpack the .sif into a folder, as for a CVMFS")
+    add("--sandbox", action="store_true", help="unpack the .sif into a folder, as for CVMFS")
     prune = "remove all releases but the one that serves and the one before it"
     add("--prune", action="store_true", help=prune)
     url = "with --prune: a server that must answer with the new versions first; repeatable"

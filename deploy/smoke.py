@@ -84,7 +84,7 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
     if options.metrics is not None and options.watch is None:
         raise DeploymentError("--metrics is for --watch: give both or none")
     if options.watch is not None and options.json:
-        raise DeploymentError("--watch has no end, and so no document for --json: leave one out")
+        raise DeploymentError("--watch does not end, and --json is one document: leave one out")
     if options.url is not None and options.name is not None:
         raise DeploymentError("--url and --name both say which server: leave one of them out")
     if options.url is not None and options.verify is not None:

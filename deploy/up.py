@@ -197,8 +197,8 @@ def _show(console: Console, folder: DeploymentFolder, state: DeploymentState) ->
         console.line(f"ready in {state.seconds_to_ready:.1f} s{phases}")
     plan = folder.plan()
     if plan is not None and plan.container is not None and plan.container.extracted_bytes:
-        extracted = f"{plan.container.extracted_bytes / 1e6:.0f} MB are extracted at every start"
-        console.line(f"{extracted}; in the kit's image (without --env packed) they lie unpacked")
+        extracted = f"{plan.container.extracted_bytes / 1e6:.0f} MB is extracted at every start"
+        console.line(f"{extracted}; the kit's image (no --env packed) has it unpacked")
     console.answer({"ok": True, **state.model_dump(mode="json")})
 
 

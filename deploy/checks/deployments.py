@@ -36,7 +36,7 @@ def clear_deployment(name: str) -> str:
         if state.supervisor.process() is not None or engine.serves(folder, state):
             raise KitError(f"deployment {name} is alive again")
         engine.stop(folder, state)
-    return f"cleared deployment {name}, of which nothing was alive; its logs stay"
+    return f"cleared deployment {name}, of which nothing was alive; its logs are kept"
 
 
 def deployment_findings() -> Iterator[Finding]:
@@ -77,10 +77,10 @@ def _unwatched(subject: str, folder: DeploymentFolder, state: DeploymentState) -
     up, down = f"numlkit up --name {state.name}", f"numlkit down --name {state.name}"
     if alive:
         detail = "its supervisor is dead; its server still runs, but nothing that fails is healed"
-        return Finding("problem", subject, detail, f"{up} starts it anew, {down} ends it")
+        return Finding("problem", subject, detail, f"{up} starts it again, {down} stops it")
     death = why_dead(state)
     detail = f"its supervisor and its server are dead{f': {death.cause}' if death else ''}"
-    remedy = f"{down} clears it away, as does {FIX}"
+    remedy = f"{down} or {FIX} clears it away"
     return Finding("problem", subject, detail, remedy, partial(clear_deployment, state.name))
 
 

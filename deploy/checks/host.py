@@ -51,7 +51,7 @@ def stack_findings(found: GpuStack | NoGpus, *, wanted: bool) -> Iterator[Findin
     """Return what there is; why a deployment that wants GPUs cannot use them is told elsewhere."""
     if isinstance(found, NoGpus):
         if not wanted:
-            yield ok(_GPU, f"{found.cause}; none is asked for")
+            yield ok(_GPU, f"{found.cause}; no GPU is requested")
         return
     names = ", ".join(gpu.label for gpu in found.gpus) or "no usable GPU"
     yield ok(_GPU, f"NVIDIA driver {found.driver}: {names}")

@@ -210,7 +210,7 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
     @model_validator(mode="after")
     def _what_is_given_has_a_use(self) -> Deployment:
         if self.shared_memory and (self.env == "packed" or self.image):
-            raise ValueError("shared_memory is for engine local: a container has its own /dev/shm")
+            raise ValueError("shared_memory needs engine local: a container has its own /dev/shm")
         if self.devices and self.flavour == "cpu":
             raise ValueError("devices name GPUs, but flavour is cpu")
         if self.archive is not None and self.env != "packed":
@@ -227,7 +227,7 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
             checkpoint = self.checkpoints.get(model)
             if checkpoint is None or checkpoint.is_dir():
                 # Weights that are imported already have their normalisation in model.json.
-                raise ValueError(f"norm given for {model} without a checkpoint file it belongs to")
+                raise ValueError(f"norm given for {model}, which has no checkpoint file")
         return self
 
     @property
@@ -341,7 +341,7 @@ def _in_words(error: ErrorDetails) -> str:
     if kind == "literal_error":
         return f"{error['input']!r} is not {error['ctx']['expected']}"
     if kind == "extra_forbidden":
-        return f"no such key (there are: {', '.join([*keys, last])})"
+        return f"no such key (valid keys: {', '.join([*keys, last])})"
     if kind == "missing":
         return "is missing: TLS needs a certificate and its private key"
     if kind in ("model_type", "dataclass_type"):
@@ -359,7 +359,7 @@ def _add_site_models(values: dict[str, Any]) -> None:
         for model in values.get(option, ()):
             if model in there:
                 cause = f"{option} names {model}, which {values['models_dir']} has"
-                raise DeploymentError(f"{cause}: own weights are for the kit's models")
+                raise DeploymentError(f"{cause}: own weights are only for the kit's models")
     # All that are there now: one that is added later is not served by a deployment that runs.
     values.setdefault("models", (*DEFAULT_MODELS, *(m for m in there if m not in DEFAULT_MODELS)))
 

@@ -178,8 +178,8 @@ def _named(name: str, found: GpuStack) -> Device:
         raise GpuError(f"{name} matches {len(matches)} UUIDs", f"write more of it: {uuids}")
     _refuse_broken(name, found)
     what = f"GPU {name}" if name.isdecimal() else name
-    there = ", ".join(device.label for device in _all(found.gpus)) or "none that can be used"
-    raise GpuError(f"{what} is not there", f"there are: {there}")
+    there = ", ".join(device.label for device in _all(found.gpus)) or "no usable GPU"
+    raise GpuError(f"there is no {what} here", f"available: {there}")
 
 
 def _refuse_broken(name: str, found: GpuStack) -> None:

@@ -85,7 +85,7 @@ class InstanceServer(Server):
             raise known
         if done.returncode != 0:
             why = apptainer_complaint(done.stderr)[:300]
-            cause = f"apptainer does not start the instance: {why}"
+            cause = f"apptainer cannot start the instance: {why}"
             raise known or LaunchError(cause, f"read its log: {plan.log}")
         self.identity = await_server(lambda: process_with_identity(plan.identity), self._runs)
         self._note(server=self.identity)
@@ -334,8 +334,8 @@ class ApptainerEngine(ContainerEngine):
         free = look(SHARED_MEMORY).free
         if free < self.shared_bytes:
             detail = (
-                f"{SHARED_MEMORY} of this host has {size(free)} free, the model instances need "
-                f"{size(self.shared_bytes)}: up gives them their own, apptainer run without "
+                f"{SHARED_MEMORY} of this host has {size(free)} free; the model instances need "
+                f"{size(self.shared_bytes)}. up gives them their own, but apptainer run without "
                 "--containall does not"
             )
             yield Finding("warning", ROOM, detail, MORE_SHARED_MEMORY)

@@ -81,11 +81,11 @@ class Engine(ABC):
         if self.contained:
             if deployment.shared_memory:
                 why = "a container has its own /dev/shm"
-                raise DeploymentError(f"shared_memory is for engine local: {why}")
+                raise DeploymentError(f"shared_memory needs engine local: {why}")
             return
         if deployment.env == "packed" or deployment.image is not None:
             what = "env packed" if deployment.env == "packed" else "an image"
-            raise DeploymentError(f"{what} is for the engines docker and apptainer")
+            raise DeploymentError(f"{what} needs engine docker or apptainer")
 
     def verified(self, signer: Signer) -> Deployment:
         """Return the deployment with the image in it that was found to be signed.
@@ -93,7 +93,7 @@ class Engine(ABC):
         Raises:
             SignatureError: If it is not signed by this signer, or has changed since.
         """
-        cause = f"engine {self.name} starts files of this checkout, which nobody signs"
+        cause = f"engine {self.name} runs files of this checkout, which are not signed"
         raise DeploymentError(cause, "--engine docker or apptainer")
 
     @abstractmethod

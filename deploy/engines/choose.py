@@ -63,7 +63,7 @@ def engine_to_prepare(resolved: Resolved) -> Engine:
     """Return the engine that is asked for, or the one that needs most to be made."""
     asked = resolved.deployment.engine
     if asked not in ("auto", *ENGINES):
-        cause = f"engine {asked} needs nothing made on this host"
+        cause = f"engine {asked} needs no preparation on this host"
         raise DeploymentError(cause, f"numlkit up --engine {asked}")
     name = cast("EngineName", "local" if asked == "auto" else asked)
     engine = engine_named(name)(resolved)

@@ -85,7 +85,7 @@ def image_in_use(
         return ImageInUse(name, digest, labels)
     if not labels.get(ENVIRONMENT_LABEL):
         cause = f"{name} was not built by this kit: it has no label {ENVIRONMENT_LABEL}"
-        raise LaunchError(cause, "--image with one that numlkit build has made, or --env packed")
+        raise LaunchError(cause, "--image with one that numlkit build made, or --env packed")
     flavours = resolved.fitting_flavours
     for what, label, wanted in (
         ("flavour", FLAVOUR_LABEL, flavours),
@@ -117,8 +117,8 @@ class ContainerEngine(Engine):
 
     def verified(self, signer: Signer) -> Deployment:
         if self.deployment.env == "packed":
-            cause = "a packed environment has no signature in it, and a stock image another one"
-            raise DeploymentError(cause, "without --env packed")
+            cause = "a packed environment is not signed, and a stock image is signed by others"
+            raise DeploymentError(cause, "leave out --env packed")
         return self.deployment.model_copy(update={"image": self.verified_image(signer)})
 
     @abstractmethod

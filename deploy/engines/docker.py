@@ -157,7 +157,7 @@ def remove_ended(name: str, identity: str, folder: Path) -> str:
         except NotFound:
             pass
         except (APIError, requests.RequestException) as error:
-            raise KitError(f"container {name} is not removed: {first_line(error)}") from None
+            raise KitError(f"container {name} cannot be removed: {first_line(error)}") from None
     return f"removed container {name}"
 
 
@@ -264,7 +264,7 @@ class DockerEngine(ContainerEngine):
             for file in self._shown():
                 if not readable_in_image(file):
                     user, path = "the server's user in the container", shlex.quote(str(file))
-                    cause = f"{file}: {user} (1000, group 0) may not read it"
+                    cause = f"{file} cannot be read by {user} (1000, group 0)"
                     raise DeploymentError(cause, f"chgrp 0 {path}; chmod g+r {path}")
 
     def _shown(self) -> list[Path]:
@@ -278,14 +278,14 @@ class DockerEngine(ContainerEngine):
 
     def require_room(self, extracted: int) -> None:
         """Check the memory: a container's /tmp is in it."""
-        what = f"packed environments take {extracted / 1e6:.0f} MB of memory when extracted; "
-        remedy = "the kit's image, where the environment lies unpacked (without --env packed)"
+        what = f"the packed environments, extracted, take {extracted / 1e6:.0f} MB of memory; "
+        remedy = "use the kit's image, in which the environment is unpacked (no --env packed)"
         free, limit = psutil.virtual_memory().available, self.deployment.memory
         if extracted > free:
-            raise LaunchError(f"{what}{free / 1e6:.0f} MB are free", remedy)
+            raise LaunchError(f"{what}{free / 1e6:.0f} MB is free", remedy)
         if limit is not None and extracted > limit:
             cause = f"{what}the container's limit is {limit / 1e6:.0f} MB"
-            raise LaunchError(cause, f"a higher --memory, or {remedy}")
+            raise LaunchError(cause, f"raise --memory, or {remedy}")
 
     @classmethod
     def clear(cls, folder: DeploymentFolder, state: DeploymentState) -> None:
@@ -377,7 +377,7 @@ class DockerEngine(ContainerEngine):
             folder = Path(container["Labels"].get(STATE_LABEL, "/"))
             if not own.fullmatch(name) or has_state(folder):
                 continue
-            detail = f"container {name} belongs to no deployment and is {container['State']}"
+            detail = f"container {name} belongs to no deployment ({container['State']})"
             if container["State"] in _ENDED:
                 fix = partial(remove_ended, name, container["Id"], folder)
                 yield Finding("problem", LEFTOVERS, detail, FIX, fix)

@@ -28,7 +28,7 @@ def check_stub_fits(environment: Environment, distribution: TritonDistribution) 
     if found is None:
         problem = problem or "has a bin/python that does not start"
     elif not found.startswith(f"{wanted}."):
-        problem = f"has Python {found}, the stub is built for {wanted}"
+        problem = f"has Python {found}; the stub is built for {wanted}"
     if problem is not None:
         remedy = f"rm -r {folder}, and repeat the command"
         raise EnvironmentSetupError(f"execution environment {folder} {problem}", remedy)

@@ -209,7 +209,7 @@ class Server(ABC):
         used = memory_in_use(process)
         if used <= limit:
             return None
-        return f"uses {used / 1e6:.0f} MB, its memory limit (--memory) is {limit / 1e6:.0f} MB"
+        return f"uses {used / 1e6:.0f} MB; its memory limit (--memory) is {limit / 1e6:.0f} MB"
 
     @abstractmethod
     def stop(self) -> None:
@@ -246,7 +246,7 @@ class Server(ABC):
                 self._fail("did not become ready")
             excess = self.outgrown()
             if excess is not None:
-                remedy = "a higher --memory, or fewer --instances or --models"
+                remedy = "raise --memory, or serve fewer --instances or --models"
                 raise LaunchError(f"the server {excess}", remedy)
             if waiting and time.monotonic() > deadline:
                 cause = f"not ready in time (waited for {', '.join(waiting)})"

@@ -57,9 +57,9 @@ def check_site(resolved: Resolved, runtime: Runtime, say: Say) -> None:
     for model in resolved.site:
         backend = model.config.backend or model.config.platform
         if runtime.backends is not None and backend not in {*runtime.backends, ENSEMBLE, ""}:
-            has = f"this Triton has: {', '.join(sorted(runtime.backends))}"
+            has = f"this Triton has {', '.join(sorted(runtime.backends))}"
             remedy = "--env packed --image with NVIDIA's image, which has it"
-            raise RepositoryError(f"model {model.name} needs backend {backend}, {has}", remedy)
+            raise RepositoryError(f"model {model.name} needs backend {backend}; {has}", remedy)
         for step in model.config.ensemble_scheduling.step:
             if step.model_name not in served:
                 part, more = step.model_name, ",".join((*served, step.model_name))

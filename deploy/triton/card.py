@@ -65,7 +65,7 @@ def read_card(folder: Path) -> Card:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != _FORMAT:
-            cause = f"{path}: its format is {content['format']}, this kit reads {_FORMAT}"
+            cause = f"{path}: its format is {content['format']}; this kit reads {_FORMAT}"
             raise RepositoryError(cause, AGAIN)
         return Card(
             network=str(content["network"]["kind"]),

@@ -72,7 +72,7 @@ def plan_models(
         if model in own_weights:
             wanted = read_card(folder / VERSION).network
             if card.network != wanted:
-                cause = f"model {model} serves {wanted}, {files} holds a {card.network}"
+                cause = f"model {model} serves {wanted}; {files} holds a {card.network}"
                 raise RepositoryError(cause)
         launched = for_launch(config, settings, card)
         copies = {f"{VERSION}/{name}": files / name for name in MODEL_FILES}

@@ -96,6 +96,6 @@ def test_a_key_that_the_container_s_user_may_not_read_is_refused(kit: Kit, site:
     answer = kit.json("up", "--name", "unreadable", *flags(pair, site))
     assert (answer["status"], answer["error"], answer["remedy"]) == (
         2,
-        f"{pair.key}: the server's user in the container (1000, group 0) may not read it",
+        f"{pair.key} cannot be read by the server's user in the container (1000, group 0)",
         f"chgrp 0 {pair.key}; chmod g+r {pair.key}",
     )

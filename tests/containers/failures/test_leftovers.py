@@ -81,7 +81,7 @@ def test_a_container_that_runs_is_named_and_left_alone(container: Container) -> 
     (found,) = _about(container.name, DockerEngine.leftovers())
     assert (found.level, found.fix) == ("problem", None)
     assert found.remedy == f"docker rm --force {container.name}, if nobody uses it"
-    with pytest.raises(KitError, match="is not removed: You cannot remove a running container"):
+    with pytest.raises(KitError, match="cannot be removed: You cannot remove a running container"):
         remove_ended(container.name, container.id, _folder().path)
     container.reload()
     assert container.status == "running"

@@ -78,7 +78,7 @@ def test_a_dead_deployment_is_named_with_why_it_died_and_can_be_cleared_away() -
         "while the server started (GRPC)"
     )
     assert clear_deployment("a") == (
-        "cleared deployment a, of which nothing was alive; its logs stay"
+        "cleared deployment a, of which nothing was alive; its logs are kept"
     )
     assert not folder.state_file.exists()
     assert folder.log.exists()

@@ -163,8 +163,8 @@ def test_a_host_with_too_little_shared_memory_is_warned_of_before_an_instance() 
         Finding(
             "warning",
             "room",
-            "/dev/shm of this host has 0 MB free, the model instances need 12 MB: up gives them "
-            "their own, apptainer run without --containall does not",
+            "/dev/shm of this host has 0 MB free; the model instances need 12 MB. up gives them "
+            "their own, but apptainer run without --containall does not",
             "fewer --instances, or numlkit doctor --fix if dead servers fill it",
         )
     ]

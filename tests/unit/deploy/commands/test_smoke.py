@@ -120,7 +120,7 @@ def test_the_json_answer_names_the_first_fault_and_holds_everything(
         (["--url", "grpcs://h", "--ca", "/none.pem"], "authority /none.pem: no such file"),
         (["--url", "grpcs://h", "--cert", "/none.pem"], "a client certificate and its private"),
         (["--metrics", "9464"], "--metrics is for --watch"),
-        (["--watch", "--json"], "--watch has no end, and so no document for --json"),
+        (["--watch", "--json"], "--watch does not end, and --json is one document"),
     ],
 )
 def test_wrong_usage_ends_with_status_2(

@@ -83,7 +83,8 @@ def test_own_weights_for_a_sites_model_are_refused(tmp_path: Path) -> None:
             None, {"models_dir": tmp_path, "checkpoints": {"nugraph3": Path("own.ckpt")}}
         )
     assert caught.value.cause == (
-        f"checkpoints names nugraph3, which {tmp_path} has: own weights are for the kit's models"
+        f"checkpoints names nugraph3, which {tmp_path} has: "
+        "own weights are only for the kit's models"
     )
 
 
@@ -97,7 +98,7 @@ def test_own_weights_for_a_sites_model_are_refused(tmp_path: Path) -> None:
         ('devices = ["0"]', "devices name GPUs, but flavour is cpu"),
         ('archive = "env.tar.gz"', "archive given without env packed"),
         ("instances = 0", "instances: 0 is not a whole number from 1 to 256"),
-        ('colour = "red"', "colour: no such key (there are: name, engine"),
+        ('colour = "red"', "colour: no such key (valid keys: name, engine"),
         ("models = []", "models: name at least one model"),
         ('memory = "4x"', "memory: '4x' is not a size like 512m or 4g"),
         ('image = "-v"', "image: '-v' is neither an image's name nor a path"),
@@ -137,15 +138,15 @@ def test_own_weights_for_a_sites_model_are_refused(tmp_path: Path) -> None:
         ("ports = [1, 2, 3]", "ports: expected a table with http, grpc and metrics"),
         ("[ports]\nhttp = 8001", "ports: the three ports must differ"),
         ('listen = "node.example"', "listen: 'node.example' is not an IP address"),
-        ('[norms]\nnugraph3 = "n.json"', "norm given for nugraph3 without a checkpoint file"),
+        ('[norms]\nnugraph3 = "n.json"', "norm given for nugraph3, which has no checkpoint file"),
         ("instances = ", "not TOML"),
         ('[tls]\ncert = "x"', "tls.key: is missing: TLS needs a certificate and its private key"),
         ('[tls]\ncerts = "x"', "tls.cert: is missing"),
         (
             '[tls]\ncert = "x"\nkey = "y"\nroot = "z"',
-            "tls.root: no such key (there are: cert, key, ca)",
+            "tls.root: no such key (valid keys: cert, key, ca)",
         ),
-        ("[batch]\nevents = 4", "batch.events: no such key (there are: max_events, wait_ms)"),
+        ("[batch]\nevents = 4", "batch.events: no such key (valid keys: max_events, wait_ms)"),
         ("[batch]\nmax_events = 0", "batch.max_events: 0 is not a whole number from 1 to 1024"),
         ('tls = "x"', "tls: expected a table with cert, key and ca"),
     ],

@@ -172,12 +172,12 @@ def test_the_remedy_names_no_gpu_that_the_shell_has_not_been_given() -> None:
 
 @pytest.mark.parametrize(
     ("names", "cause"),
-    [("7", "GPU 7 is not there"), ("0,MIG-9", "MIG-9 is not there")],
+    [("7", "there is no GPU 7 here"), ("0,MIG-9", "there is no MIG-9 here")],
 )
 def test_a_device_that_is_not_there_is_answered_with_those_that_are(names: str, cause: str) -> None:
     assert _refusal(names, _stack(A, ONE_PART)) == (
         cause,
-        "there are: GPU 0 (NVIDIA A100-SXM4-40GB), GPU 4 (NVIDIA A100-SXM4-40GB), "
+        "available: GPU 0 (NVIDIA A100-SXM4-40GB), GPU 4 (NVIDIA A100-SXM4-40GB), "
         "MIG-56d4f1ef-42e4 (NVIDIA A100-SXM4-40GB MIG 1g.5gb)",
     )
 

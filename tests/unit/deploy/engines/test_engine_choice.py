@@ -107,8 +107,8 @@ def test_what_is_asked_for_is_taken_without_a_word(name: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "cause"),
     [
-        ({"env": "packed"}, "env packed is for the engines docker and apptainer"),
-        ({"image": "x"}, "an image is for the engines docker and apptainer"),
+        ({"env": "packed"}, "env packed needs engine docker or apptainer"),
+        ({"image": "x"}, "an image needs engine docker or apptainer"),
     ],
 )
 def test_what_only_a_container_has_is_refused_without_one(
@@ -127,7 +127,7 @@ def test_shared_memory_of_the_host_is_refused_in_a_container(engine: str) -> Non
     with pytest.raises(DeploymentError) as caught:
         choose_engine(resolved)
     assert caught.value.cause == (
-        "shared_memory is for engine local: a container has its own /dev/shm"
+        "shared_memory needs engine local: a container has its own /dev/shm"
     )
 
 

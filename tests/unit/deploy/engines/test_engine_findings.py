@@ -169,7 +169,7 @@ def test_no_gpu_is_a_problem_only_for_a_deployment_that_wants_one(
     none = NoGpus("no NVIDIA driver here", "install it")
     monkeypatch.setattr("deploy.engines.resolved.find_gpus", lambda: none)
     assert list(gpu_findings(Resolved(Deployment()))) == [
-        Finding("ok", "GPU", "no NVIDIA driver here; none is asked for")
+        Finding("ok", "GPU", "no NVIDIA driver here; no GPU is requested")
     ]
     assert list(gpu_findings(Resolved(Deployment(flavour="gpu")))) == [
         Finding("problem", "GPU", "no NVIDIA driver here", "install it")

@@ -274,7 +274,7 @@ def test_what_is_extracted_must_fit_into_memory_with_docker(
     with pytest.raises(LaunchError) as caught:
         Docker(wanted()).require_room(900_000_000)
     assert caught.value.cause == (
-        "packed environments take 900 MB of memory when extracted; 500 MB are free"
+        "the packed environments, extracted, take 900 MB of memory; 500 MB is free"
     )
     Docker(wanted()).require_room(0)
 
@@ -297,7 +297,7 @@ def test_root_is_told_of_files_that_the_server_may_not_read(
     with pytest.raises(DeploymentError) as caught:
         engine.prepare(lambda _text: None)
     assert caught.value.cause == (
-        f"{secret}: the server's user in the container (1000, group 0) may not read it"
+        f"{secret} cannot be read by the server's user in the container (1000, group 0)"
     )
 
 

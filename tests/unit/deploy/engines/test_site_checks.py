@@ -54,7 +54,7 @@ def test_a_backend_that_is_not_there_is_named(tmp_path: Path) -> None:
     write_model(tmp_path, "m", config=CONFIG.replace("python", "onnxruntime"))
     assert check(tmp_path) == [], "what a container has is not known"
     assert failed(tmp_path, replace(IN_CONTAINER, backends=frozenset({"python"}))).cause == (
-        "model m needs backend onnxruntime, this Triton has: python"
+        "model m needs backend onnxruntime; this Triton has python"
     )
 
 

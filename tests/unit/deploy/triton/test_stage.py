@@ -279,7 +279,7 @@ def test_own_weights_of_another_architecture_are_refused(tmp_path: Path) -> None
     own = _model(tmp_path / "own")
     card = (own / "model.json").read_text()
     (own / "model.json").write_text(card.replace("nugraph3", "nugraph2"))
-    with pytest.raises(RepositoryError, match=r"serves nugraph3, .*holds a nugraph2"):
+    with pytest.raises(RepositoryError, match=r"serves nugraph3; .*holds a nugraph2"):
         plan_models(tmp_path / "tracked", ["nugraph3"], SETTINGS, {"nugraph3": own})
 
 
