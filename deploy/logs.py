@@ -23,7 +23,8 @@ from deploy.host.console import Console
 from deploy.host.errors import ClusterError, DeploymentError, NotRunningError
 
 if TYPE_CHECKING:
-    from deploy.engines.rollout import PodState, Rollout
+    from deploy.engines.pods import PodState
+    from deploy.engines.rollout import Rollout
 
 
 _POLL_S = 2.0  # how often it is asked whether there are other pods

@@ -19,7 +19,6 @@ _CHARTS_OWN = ("cpu", "gpu", "okd")
 
 
 def read_values(name: str) -> Mapping[str, Any]:
-    """Return what a values file says."""
     yaml = needed("yaml")
     if not Path(name).suffix and name not in _CHARTS_OWN:
         own = ", ".join(_CHARTS_OWN)
@@ -57,7 +56,7 @@ def render_chart(
     Raises:
         DeploymentError: If the chart refuses the values.
     """
-    helm, yaml = needed("helm_python"), needed("yaml")
+    helm, native, yaml = (needed(m) for m in ("helm_python", "helm_python._native", "yaml"))
     options = {"name": name, "namespace": namespace}
     if version is not None:
         options["kube_version"] = version
@@ -67,21 +66,15 @@ def render_chart(
         archive.add(CHART, CHART.name)
     try:
         with helm.Chart.load_archive(packed.getvalue()) as chart:
-            texts = _rendered(chart, values, options)
+            # Chart.render() passes no version on, which the library below it does take (0.2.2).
+            asked = (json.dumps(values), json.dumps(options))
+            texts = json.loads(native.call_string("helm_render", chart._raw(), *asked))
             models = chart.merge_values(values)["models"]
     except helm.HelmError as error:
         said = str(error).strip().splitlines()[-1].strip(" -")
         raise DeploymentError(f"the chart refuses its values: {said}") from None
     manifests = [text for file, text in texts.items() if file.endswith(".yaml")]
     return [each for text in manifests for each in yaml.safe_load_all(text) if each], models
-
-
-def _rendered(chart: Any, values: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, str]:
-    """Return the chart's texts by file."""
-    # Chart.render() passes no version on, which the library below it does take (0.2.2).
-    native = needed("helm_python._native")
-    made = native.call_string("helm_render", chart._raw(), json.dumps(values), json.dumps(options))
-    return dict(json.loads(made))
 
 
 def validate(objects: list[Object], version: str | None = None) -> None:
@@ -102,11 +95,10 @@ def validate(objects: list[Object], version: str | None = None) -> None:
 
 
 def as_yaml(objects: list[Object]) -> str:
-    """Return objects as kubectl reads them."""
+    """Return a file for kubectl."""
     text: str = needed("yaml").safe_dump_all(objects, sort_keys=False, explicit_start=True)
     return text.rstrip()
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Return major and minor of a version."""
     return tuple(int("".join(filter(str.isdecimal, part))) for part in version.split(".")[:2])

@@ -54,9 +54,10 @@ def find_rollout(name: str, namespace: str | None) -> Rollout | None:
         place = Place(namespace=namespace)
     if place is None:
         return None
+    from deploy.engines.cluster import Cluster
     from deploy.engines.rollout import Rollout
 
-    return Rollout.at(place, name)
+    return Rollout(Cluster.connect(place), name)
 
 
 def engine_to_prepare(resolved: Resolved) -> Engine:

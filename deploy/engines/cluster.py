@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -16,6 +17,8 @@ from deploy.host.errors import ClusterError, EnvironmentSetupError
 
 Object = dict[str, Any]
 
+_TIMEOUT_S = 8.0
+_EXEC_S = 120.0
 MANAGER = "numlkit"
 # API group and plural of what the chart renders, in the order in which it is applied.
 KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -35,8 +38,11 @@ KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "ScaledObject": ("keda.sh", "scaledobjects"),
     }
 )
-_TIMEOUT_S = 8.0
-_EXEC_S = 120.0
+
+
+def rank(each: Object) -> int:
+    """Return an object's place in that order."""
+    return list(KINDS).index(each["kind"])
 
 
 def needed(module: str) -> Any:
@@ -93,13 +99,24 @@ class Cluster:
 
     @property
     def place(self) -> Place:
-        """What finds it again."""
         return Place(context=self.context or None, namespace=self.namespace)
 
     @property
     def where(self) -> str:
-        """The namespace and the cluster, in words."""
         return f"namespace {self.namespace} of {self.context or 'this cluster'}"
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """Turn the client's errors into the kit's, in a line."""
+        refused = needed("kubernetes.client.exceptions").ApiException
+        try:
+            yield
+        except refused as error:
+            raise _refusal(error) from None
+        except needed("urllib3.exceptions").HTTPError as error:
+            host, why = self.client.configuration.host, getattr(error, "reason", None) or error
+            remedy = "check the network and the context, with kubectl cluster-info"
+            raise ClusterError(f"{host} does not answer: {_last_part(why)}", remedy) from None
 
     def ask(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
         """Return the API server's answer.
@@ -110,7 +127,7 @@ class Cluster:
         dynamic = needed("kubernetes.dynamic")
         # Its discovery would ask for all kinds there are, and keep them in a file in /tmp.
         asking = dynamic.DynamicClient(self.client, discoverer=lambda *_: None)
-        with _Refusals(self):
+        with self._refusals():
             answer = asking.request(
                 method, path, body=body, serialize=False, _request_timeout=_TIMEOUT_S, **options
             )
@@ -133,11 +150,9 @@ class Cluster:
         return f"{base}/namespaces/{self.namespace}/{KINDS[kind][1]}" + f"/{name}" * bool(name)
 
     def path_of(self, each: Object) -> str:
-        """Return where an object is."""
         return self.path(each["kind"], each["apiVersion"], each["metadata"]["name"])
 
     def find(self, path: str) -> Object | None:
-        """Return what is there, or None."""
         try:
             found: Object = self.ask("get", path)
         except ClusterError as error:
@@ -187,7 +202,6 @@ class Cluster:
                 raise
 
     def listed(self, what: str, **options: str) -> list[Object]:
-        """Return pods or events."""
         path = f"/api/v1/namespaces/{self.namespace}/{what}"
         found: list[Object] = self.ask("get", path, **options)["items"]
         return found
@@ -214,7 +228,7 @@ class Cluster:
     ) -> Iterator[bytes]:
         """Yield a container's last lines (None: all), without their ends, and all that come."""
         core = needed("kubernetes.client").CoreV1Api(self.client)
-        with _Refusals(self):
+        with self._refusals():
             answer = core.read_namespaced_pod_log(
                 pod,
                 self.namespace,
@@ -235,7 +249,7 @@ class Cluster:
     def execute(self, pod: str, container: str, command: Sequence[str]) -> tuple[int, str]:
         """Run a command in a container; return its exit status and all that it said."""
         core = needed("kubernetes.client").CoreV1Api(self.client)
-        with _Refusals(self):
+        with self._refusals():
             process = needed("kubernetes.stream").stream(
                 core.connect_get_namespaced_pod_exec,
                 pod,
@@ -255,34 +269,16 @@ class Cluster:
             return int(process.returncode), str(process.read_all())
 
 
-class _Refusals:
-    """Turns the client's errors into the kit's, in a line."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, needed("kubernetes.client.exceptions").ApiException):
-            raise self._refusal(error) from None
-        if isinstance(error, needed("urllib3.exceptions").HTTPError):
-            host = self.cluster.client.configuration.host
-            why = getattr(error, "reason", None) or error
-            remedy = "check the network and the context, with kubectl cluster-info"
-            raise ClusterError(f"{host} does not answer: {_last_part(why)}", remedy) from None
-
-    def _refusal(self, error: Any) -> ClusterError:
-        # In a refused websocket's reason the document stands after the headers.
-        found = re.search(r'"message": ?("(?:[^"\\]|\\.)*")', error.body or str(error.reason))
-        said = json.loads(found[1]) if found is not None else error.reason or f"{error.status}"
-        remedy = None
-        if error.status == 401:
-            said, remedy = "the cluster does not know this user", "log in to the cluster again"
-        elif error.status == 403 and "cannot" in said:
-            remedy = "numlkit doctor, with the deployment file, lists the rights that are missing"
-        return ClusterError(" ".join(str(said).split()), remedy, status=error.status or 0)
+def _refusal(error: Any) -> ClusterError:
+    # In a refused websocket's reason the document stands after the headers.
+    found = re.search(r'"message": ?("(?:[^"\\]|\\.)*")', error.body or str(error.reason))
+    said = json.loads(found[1]) if found is not None else error.reason or f"{error.status}"
+    remedy = None
+    if error.status == 401:
+        said, remedy = "the cluster does not know this user", "log in to the cluster again"
+    elif error.status == 403 and "cannot" in said:
+        remedy = "numlkit doctor, with the deployment file, lists the rights that are missing"
+    return ClusterError(" ".join(str(said).split()), remedy, status=error.status or 0)
 
 
 def _last_part(error: object) -> str:

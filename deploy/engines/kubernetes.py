@@ -11,8 +11,9 @@ from deploy.artefacts.reference import parse_reference
 from deploy.deployment.deployment import ClusterName, Deployment
 from deploy.deployment.state import DeploymentFolder, Place
 from deploy.engines.chart import merge, read_values, render_chart, validate
-from deploy.engines.cluster import KINDS, MANAGER, Cluster, Object
-from deploy.engines.rollout import MODELS_NOTE, SERVER, URL_NOTE, Rollout
+from deploy.engines.cluster import KINDS, MANAGER, Cluster, Object, rank
+from deploy.engines.pods import SERVER, component_of
+from deploy.engines.rollout import MODELS_NOTE, URL_NOTE, Rollout
 from deploy.host.console import Say
 from deploy.host.errors import ClusterError, DeploymentError, KitError, LaunchError
 from deploy.host.finding import Finding, ok, refuse, wrong
@@ -52,13 +53,8 @@ class KubernetesEngine:
     subject = "engine kubernetes"
 
     def __init__(self, deployment: Deployment) -> None:
-        self.deployment = deployment
-
-    @property
-    def place(self) -> Place:
-        """Where it is asked to run."""
-        asked = self.deployment.kubernetes
-        return Place(context=asked.context, namespace=asked.namespace)
+        self.deployment, asked = deployment, deployment.kubernetes
+        self._place = Place(context=asked.context, namespace=asked.namespace)
 
     def check_able(self) -> None:
         """Refuse a deployment that asks for what a cluster does not have."""
@@ -128,13 +124,12 @@ class KubernetesEngine:
         for each in objects:
             # By these two labels it is found again, and told from a release of Helm's.
             each["metadata"]["labels"]["app.kubernetes.io/managed-by"] = MANAGER
-            if each["kind"] == "Deployment" and _is_server(each):
+            if _is_servers(each):
                 notes = {MODELS_NOTE: ",".join(models)}
                 if self.deployment.kubernetes.url is not None:
                     notes[URL_NOTE] = self.deployment.kubernetes.url
                 each["metadata"]["annotations"] = notes
-        kinds = list(KINDS)
-        return sorted(objects, key=lambda each: kinds.index(each["kind"]))
+        return sorted(objects, key=rank)
 
     def dry_run(self) -> list[Object]:
         """Return what a launch would apply, without a cluster: namespaces as the file says."""
@@ -154,7 +149,7 @@ class KubernetesEngine:
         Raises:
             LaunchError: With what keeps the pods from being ready.
         """
-        cluster = Cluster.connect(self.place)
+        cluster = Cluster.connect(self._place)
         rollout = Rollout(cluster, self.deployment.name)
         objects = self.render(cluster.namespace, cluster.version)
         validate(objects, cluster.version)
@@ -234,7 +229,7 @@ class KubernetesEngine:
         """Return whether the cluster can run the deployment, and what is missing there."""
         self.check_able()
         objects = self.render(self.deployment.kubernetes.namespace or "default")
-        cluster = Cluster.connect(self.place)
+        cluster = Cluster.connect(self._place)
         yield ok(self.subject, f"{cluster.where} answers: Kubernetes {cluster.version}")
         objects = self.render(cluster.namespace, cluster.version)
         try:
@@ -288,7 +283,7 @@ class KubernetesEngine:
 
     def _nodes(self, cluster: Cluster, objects: list[Object]) -> Iterator[Finding]:
         """Return whether a node has the GPUs that a pod asks for."""
-        [server] = [each for each in objects if each["kind"] == "Deployment" and _is_server(each)]
+        [server] = filter(_is_servers, objects)
         container = server["spec"]["template"]["spec"]["containers"][0]
         wanted = int(container["resources"]["limits"].get(GPU, 0))
         if not wanted:
@@ -316,8 +311,9 @@ def _given(deployment: Deployment) -> set[str]:
     }
 
 
-def _is_server(each: Object) -> bool:
-    return bool(each["metadata"]["labels"]["app.kubernetes.io/component"] == SERVER)
+def _is_servers(each: Object) -> bool:
+    """Return whether it is the Deployment of the servers."""
+    return bool(each["kind"] == "Deployment") and component_of(each) == SERVER
 
 
 def _pod_of(each: Object) -> Object:

@@ -8,52 +8,25 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from deploy.artefacts.reference import Reference, parse_reference
-from deploy.deployment.state import Place
-from deploy.engines.cluster import KINDS, MANAGER, Cluster, Object
+from deploy.engines.cluster import KINDS, MANAGER, Cluster, Object, rank
+from deploy.engines.pods import (
+    CONTAINERS,
+    IMAGE_REASONS,
+    SERVER,
+    PodState,
+    component_of,
+    read_pod,
+)
 from deploy.host.console import Say
 from deploy.host.errors import ClusterError, LaunchError, NotRunningError
 from deploy.host.failures import diagnose, last_words
 
-SERVER = "server"
-CONTAINERS: Mapping[str, str] = {SERVER: "triton", "front": "envoy"}
 MODELS_NOTE, URL_NOTE = "numlkit/models", "numlkit/url"
 HEALTH = ("/opt/numl/bin/health",)
 _POLL_S = 1.0
 # A registry may stumble, and an image may be started once too early.
 PATIENCE_S = 30.0
 _SLACK_S = 30.0
-_RESTARTS = 3
-_IMAGE_REASONS = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
-_LASTING = (
-    *_IMAGE_REASONS,
-    "CrashLoopBackOff",
-    "CreateContainerConfigError",
-    "CreateContainerError",
-)
-
-
-@dataclass(frozen=True)
-class PodState:
-    """One pod.
-
-    Attributes:
-        component: ``server`` or ``front``.
-        state: In words: ready, or what it does or waits for.
-        image: The digest that its node pulled, or the name where that is not known.
-        problem: Why it is not ready, in a line; None: it is.
-        lasting: Whether waiting would not mend that.
-        revision: Names the template that it was made from.
-    """
-
-    name: str
-    component: str
-    state: str
-    ready: bool
-    restarts: int
-    image: str
-    problem: str | None
-    lasting: bool
-    revision: str
 
 
 @dataclass(frozen=True)
@@ -82,56 +55,6 @@ class Status:
         return short + [f"pod {pod.name}: {pod.problem}" for pod in self.pods if pod.problem]
 
 
-def read_pod(pod: Object) -> PodState:
-    """Return what the API server says of a pod, in words."""
-    labels, status = pod["metadata"]["labels"], pod.get("status", {})
-    component = labels["app.kubernetes.io/component"]
-    containers = status.get("containerStatuses", ())
-    main: Object = next((c for c in containers if c["name"] == CONTAINERS.get(component)), {})
-    image = main.get("imageID") or main.get("image") or pod["spec"]["containers"][0]["image"]
-    conditions = {c["type"]: c for c in status.get("conditions", ())}
-    ready = conditions.get("Ready", {}).get("status") == "True"
-    state, problem, lasting = _waits_for(pod, conditions, containers)
-    leaving = "deletionTimestamp" in pod["metadata"]
-    return PodState(
-        name=pod["metadata"]["name"],
-        component=component,
-        state="stopping" if leaving else "ready" if ready else state,
-        ready=ready and not leaving,
-        restarts=sum(each.get("restartCount", 0) for each in containers),
-        image=image.removeprefix("docker-pullable://"),
-        problem=None if ready or leaving else problem,
-        lasting=lasting,
-        revision=labels.get("pod-template-hash", ""),
-    )
-
-
-def _waits_for(
-    pod: Object, conditions: Mapping[str, Any], containers: Sequence[Any]
-) -> tuple[str, str, bool]:
-    """Return what keeps a pod from being ready, in a word and in a line, and whether it lasts."""
-    scheduled = conditions.get("PodScheduled", {})
-    if scheduled.get("status") == "False":
-        return "unschedulable", f"no node takes it: {scheduled.get('message', '')}", False
-    for container in containers:
-        name, waiting = container["name"], container["state"].get("waiting", {})
-        reason, ended = waiting.get("reason", ""), container.get("lastState", {}).get("terminated")
-        if reason in _IMAGE_REASONS:
-            what = f"the image {container['image']} cannot be pulled: {waiting.get('message', '')}"
-            return reason, what.rstrip(": "), True
-        if reason in _LASTING and ended is None:
-            return reason, f"container {name}: {waiting.get('message', reason)}", True
-        if ended is not None:
-            killed = " (OOMKilled)" if ended.get("reason") == "OOMKilled" else ""
-            what = f"container {name} ended with status {ended['exitCode']}{killed}"
-            often = container["restartCount"] >= _RESTARTS
-            return reason or "restarted", what, often or reason in _LASTING
-    if not containers:
-        return "Pending", "no node has taken it yet", False
-    waiting_for = [c["state"]["waiting"]["reason"] for c in containers if "waiting" in c["state"]]
-    return (*waiting_for, "starting")[0], "is not ready yet", False
-
-
 class Rollout:
     """All that the kit has made in a cluster under one name."""
 
@@ -140,17 +63,12 @@ class Rollout:
         self.labels = f"app.kubernetes.io/managed-by={MANAGER},app.kubernetes.io/instance={name}"
         self._pod_labels = f"app.kubernetes.io/name=numl,app.kubernetes.io/instance={name}"
 
-    @classmethod
-    def at(cls, place: Place, name: str) -> Rollout:
-        """Return that of a place."""
-        return cls(Cluster.connect(place), name)
-
     def deployments(self) -> list[Object]:
         """Return the Deployments, the server's first."""
         path = self.cluster.path("Deployment", "apps/v1")
         items = self.cluster.ask("get", path, label_selector=self.labels)["items"]
         found = [each for each in items if "deletionTimestamp" not in each["metadata"]]
-        return sorted(found, key=lambda each: _component(each) != SERVER)
+        return sorted(found, key=lambda each: component_of(each) != SERVER)
 
     def require(self) -> list[Object]:
         """Return the Deployments; NotRunningError if there are none."""
@@ -180,11 +98,10 @@ class Rollout:
         return replace(pod, problem=f"{pod.problem}: {said}")
 
     def status(self) -> Status:
-        """Return the state of everything."""
         found = self.require()
         notes = found[0]["metadata"].get("annotations", {})
         counts = {
-            _component(each): (
+            component_of(each): (
                 each.get("status", {}).get("readyReplicas", 0),
                 each["spec"].get("replicas", 1),
             )
@@ -194,7 +111,7 @@ class Rollout:
         return Status(counts, tuple(self.pods()), models, notes.get(URL_NOTE))
 
     def document(self, status: Status) -> dict[str, Any]:
-        """Return the state for programs."""
+        """Return a status for programs."""
         counts = {what: {"ready": n, "wanted": of} for what, (n, of) in status.ready.items()}
         return {
             "name": self.name,
@@ -251,11 +168,11 @@ class Rollout:
             return []
         path = f"/apis/apps/v1/namespaces/{self.cluster.namespace}/replicasets"
         sets = self.cluster.ask("get", path, label_selector=self._pod_labels)["items"]
-        newest = {_component(each): _revision(each) for each in sorted(sets, key=_revision)}
+        newest = {component_of(each): _revision(each) for each in sorted(sets, key=_revision)}
         hashes = {
             each["metadata"]["labels"].get("pod-template-hash")
             for each in sets
-            if _revision(each) == newest[_component(each)]
+            if _revision(each) == newest[component_of(each)]
         }
         return [pod for pod in self.pods() if pod.revision in hashes]
 
@@ -279,7 +196,7 @@ class Rollout:
     def _failure(self, pod: PodState) -> LaunchError:
         """Return why a pod fails; of one that crashes, with what its log says."""
         cause, remedy = f"pod {pod.name}: {pod.problem}", "numlkit doctor, with the deployment file"
-        if pod.state in _IMAGE_REASONS:
+        if pod.state in IMAGE_REASONS:
             remedy = "check --image; a registry with a password needs image.pullSecrets"
         elif pod.state == "unschedulable":
             remedy = "smaller --memory and --cpus, or nodes with room (kubectl describe nodes)"
@@ -336,23 +253,22 @@ class Rollout:
             )
         return list(found.values())
 
-    def prune(self, kept: Sequence[Object]) -> list[Object]:
+    def prune(self, kept: Sequence[Object]) -> None:
         """Delete what the kit made under this name and the deployment no longer asks for."""
         names = {(each["kind"], each["metadata"]["name"]) for each in kept}
         owned = self.cluster.owned(self.labels)
         gone = [each for each in owned if (each["kind"], each["metadata"]["name"]) not in names]
-        for each in _last_first(gone):
+        for each in sorted(gone, key=rank, reverse=True):
             self.cluster.delete(each)
-        return gone
 
     def remove(self, say: Say) -> bool:
         """Delete everything; return whether there was anything.
 
         The pods go first, and the rest once they have drained: until then clients find them.
         """
-        owned = _last_first(self.cluster.owned(self.labels))
-        workloads = [each for each in owned if _is_late(each)]
-        for each in workloads:
+        owned = sorted(self.cluster.owned(self.labels), key=rank, reverse=True)
+        pods_first = [each for each in owned if rank(each) >= list(KINDS).index("Deployment")]
+        for each in pods_first:
             self.cluster.delete(each)
         said = ""
         while left := self.cluster.listed("pods", label_selector=self._pod_labels):
@@ -362,24 +278,9 @@ class Rollout:
                 said = words
             time.sleep(_POLL_S)
         for each in owned:
-            if each not in workloads:
+            if each not in pods_first:
                 self.cluster.delete(each)
         return bool(owned)
-
-
-def _component(each: Object) -> str:
-    return str(each["metadata"]["labels"]["app.kubernetes.io/component"])
-
-
-def _last_first(objects: Sequence[Object]) -> list[Object]:
-    kinds = list(KINDS)
-    return sorted(objects, key=lambda each: -kinds.index(each["kind"]))
-
-
-def _is_late(each: Object) -> bool:
-    """Return whether it makes pods."""
-    kinds = list(KINDS)
-    return kinds.index(each["kind"]) >= kinds.index("Deployment")
 
 
 def _is_seen(each: Object) -> bool:
@@ -407,5 +308,5 @@ def _is_done(each: Object) -> bool:
 
 def _progress(each: Object, pods: Sequence[PodState]) -> str:
     """Return how many new pods of a Deployment are ready."""
-    new = sum(pod.ready and pod.component == _component(each) for pod in pods)
+    new = sum(pod.ready and pod.component == component_of(each) for pod in pods)
     return f"{each['metadata']['name']}: {new} of {each['spec'].get('replicas', 1)} new pods ready"

@@ -29,7 +29,7 @@ def python(code: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "module", ["triton", "check", "runtime", "health", "importer", "checkpoint", "native"]
+    "module", ["triton", "check", "runtime", "health", "watch", "importer", "checkpoint", "native"]
 )
 def test_neither_torch_nor_what_reads_data_sets_is_imported(module: str) -> None:
     python(f"import numl_serving.{module}")

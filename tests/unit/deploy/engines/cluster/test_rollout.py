@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.deployment.state import DeploymentFolder
-from deploy.engines import rollout
+from deploy.engines.pods import read_pod
 from deploy.host.paths import CHECKOUT
 from tests.api_server import Cluster, Object, container
 from tests.unit.deploy.engines.cluster.terminal import IMAGE, Terminal, waiting
@@ -125,7 +125,7 @@ def test_a_server_between_two_crashes_is_not_taken_for_one_that_starts(
         "metadata": {"name": "numl-0", "labels": labels},
         "status": {"containerStatuses": [status]},
     }
-    found = rollout.read_pod(pod)
+    found = read_pod(pod)
     assert found.problem == "container triton ended with status 137 (OOMKilled)"
     assert found.lasting is lasting
 
@@ -166,24 +166,6 @@ def test_an_upgrade_that_fails_leaves_the_old_pods_and_says_how_to_go_back(
     terminal.cluster.pod = Cluster().pod
     assert terminal.type(f"up --engine kubernetes --image {IMAGE}")[0] == 0
     assert [pod["image"] for pod in terminal.json("status")["pods"]] == [IMAGE]
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_an_interrupted_first_launch_leaves_nothing_and_an_upgrade_is_said_to_go_on(
-    first: bool, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    if not first:
-        assert terminal.type("up --engine kubernetes")[0] == 0
-    monkeypatch.setattr(rollout.Rollout, "wait", interrupt)
-    code, _, err = terminal.type("up --engine kubernetes")
-    if first:
-        assert (code, terminal.cluster.names()) == (130, set())
-    else:
-        assert (code, "interrupted: the cluster goes on with the upgrade" in err) == (1, True)
-        assert terminal.cluster.names() != set()
 
 
 def test_admission_is_asked_before_anything_is_made_of_pods_too(terminal: Terminal) -> None:
