@@ -18,10 +18,18 @@ from deploy.host.console import Console
 from deploy.host.errors import DeploymentError, PublishError
 from deploy.host.paths import CHECKOUT
 from deploy.host.room import size
-from deploy.publishing.contents import Contents, entry_of, keys_of
+from deploy.publishing.contents import Contents, keys_of
 from deploy.publishing.destination import Bucket
 from deploy.publishing.models import LocalModel, verified_models
-from deploy.publishing.place import Listing, Order, Outcome, Place
+from deploy.publishing.place import (
+    Entry,
+    Listing,
+    Order,
+    Outcome,
+    Place,
+    as_time,
+    nothing_published,
+)
 from deploy.publishing.pointer import (
     POINTER,
     Published,
@@ -79,13 +87,25 @@ class BucketPlace(Place):
         if server is not None and not problems:
             goldens = read_goldens(self._store, published.current)
             problems += differences(server, published.current, goldens)
-        entries = (entry_of(release, published.serving) for release in published.releases)
+        entries = (
+            Entry(
+                release=str(release.number),
+                created=as_time(release.created),
+                revision=release.revision,
+                what=release.summary,
+                bytes=sum(model.bytes for model in release.models.values()),
+                serving=release.number == published.serving,
+            )
+            for release in published.releases
+        )
         return Listing(tuple(entries), tuple(dict.fromkeys(problems)))
 
     def rollback(self, to: str | None, *, dry_run: bool) -> Outcome:
         """Have the configurations and the pointer name an older release."""
         state = self._look()
-        published = self._require(state)
+        published = state.published
+        if published is None:
+            raise nothing_published(self._place)
         target = published.target(to)
         for name, model in target.models.items():
             for key in state.lacks(name, model):
@@ -140,13 +160,6 @@ class BucketPlace(Place):
             self._replace_pointer(state, kept)
         self._store.remove(old)
         return Outcome(True, number, (f"removed {what}",), {**facts, "removed": len(old)})
-
-    def _require(self, state: Contents) -> Published:
-        if state.published is None:
-            raise PublishError(
-                f"nothing is published in {self._place}", f"numlkit publish {self._place}"
-            )
-        return state.published
 
     def _look(self) -> Contents:
         objects = self._store.objects()

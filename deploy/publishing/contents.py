@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from deploy.deployment.deployment import CONFIG
-from deploy.publishing.place import Entry
-from deploy.publishing.pointer import Published, PublishedFile, PublishedModel, Release, versions
+from deploy.publishing.pointer import Published, PublishedFile, PublishedModel, versions
 from deploy.publishing.s3 import Listed, Stored
 
 
@@ -28,7 +27,6 @@ class Contents:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """The bytes of every object, by key."""
         return {key: listed.bytes for key, listed in self.objects.items()}
 
     def lacks(self, name: str, model: PublishedModel) -> list[str]:
@@ -69,15 +67,3 @@ class Contents:
 def keys_of(name: str, model: PublishedModel) -> dict[str, PublishedFile]:
     """Return a version's files by their keys."""
     return {f"{name}/{model.version}/{path}": file for path, file in model.files.items()}
-
-
-def entry_of(release: Release, serving: int) -> Entry:
-    """Return a release as it is listed."""
-    return Entry(
-        release=str(release.number),
-        created=release.created.strftime("%Y-%m-%d %H:%M UTC"),
-        revision=release.revision,
-        what=release.summary,
-        bytes=sum(model.bytes for model in release.models.values()),
-        serving=release.number == serving,
-    )

@@ -47,7 +47,6 @@ class Folder:
     path: Path
 
     def __str__(self) -> str:
-        """Return its path."""
         return str(self.path)
 
 
@@ -58,7 +57,6 @@ class Image:
     reference: Reference
 
     def __str__(self) -> str:
-        """Return it as it is typed."""
         return f"docker://{self.reference}"
 
 
@@ -69,7 +67,6 @@ class Sif:
     reference: Reference
 
     def __str__(self) -> str:
-        """Return it as it is typed."""
         return f"oras://{self.reference}"
 
 

@@ -29,7 +29,15 @@ from deploy.host.programs import run
 from deploy.host.room import size
 from deploy.publishing.built import built_sif, check_sif
 from deploy.publishing.destination import Folder
-from deploy.publishing.place import Entry, Listing, Order, Outcome, Place
+from deploy.publishing.place import (
+    Entry,
+    Listing,
+    Order,
+    Outcome,
+    Place,
+    as_time,
+    nothing_published,
+)
 
 RECORD = "release.json"
 CURRENT = "current"
@@ -65,7 +73,6 @@ class Record(BaseModel):
 
     @property
     def name(self) -> str:
-        """Return the name of the file, or of the sandbox, in the release's folder."""
         return _NAMES[self.form]
 
 
@@ -111,7 +118,7 @@ class FolderPlace(Place):
         entries = (
             Entry(
                 release=str(each.number),
-                created=each.created.strftime("%Y-%m-%d %H:%M UTC"),
+                created=as_time(each.created),
                 revision=each.revision,
                 what=f"{each.form} of {each.source}",
                 bytes=each.bytes,
@@ -131,9 +138,7 @@ class FolderPlace(Place):
             else:
                 found = [each for each in releases if str(each.number) == to]
             if not releases:
-                raise PublishError(
-                    f"nothing is published in {self._root}", f"numlkit publish {self._root}"
-                )
+                raise nothing_published(self._root)
             if not found:
                 none = f"release {serving} serves, and none before it is there"
                 there = ", ".join(str(each.number) for each in releases)

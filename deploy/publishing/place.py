@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +13,7 @@ from typing import Any, cast
 from deploy.artefacts.keys import Signer, SigningKey
 from deploy.engines.resolved import Resolved
 from deploy.host.console import Console
+from deploy.host.errors import PublishError
 from deploy.host.paths import CHECKOUT
 from deploy.publishing.destination import Bucket, Destination, Folder, Image, Sif
 
@@ -76,6 +78,16 @@ class Listing:
 
     entries: tuple[Entry, ...]
     problems: tuple[str, ...] = ()
+
+
+def as_time(created: datetime) -> str:
+    """Return when a release came, as it is listed."""
+    return created.strftime("%Y-%m-%d %H:%M UTC")
+
+
+def nothing_published(where: object) -> PublishError:
+    """Return the error for a destination without a release to go back to."""
+    return PublishError(f"nothing is published in {where}", f"numlkit publish {where}")
 
 
 class Place(ABC):

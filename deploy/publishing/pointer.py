@@ -54,7 +54,6 @@ class PublishedModel(_Frozen):
 
     @property
     def bytes(self) -> int:
-        """The bytes of all files."""
         return sum(file.bytes for file in self.files.values())
 
 
@@ -81,7 +80,6 @@ class Release(_Frozen):
 
     @property
     def versions(self) -> dict[str, int]:
-        """The version of each model."""
         return {name: model.version for name, model in self.models.items()}
 
     @property
@@ -146,7 +144,6 @@ class Published(_Frozen):
         return self.previous
 
     def text(self) -> str:
-        """Return the file's content."""
         return self.model_dump_json(indent=1) + "\n"
 
 

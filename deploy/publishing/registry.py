@@ -30,7 +30,7 @@ from deploy.artefacts.statements import provenance_of, sbom_of
 from deploy.host.console import Console, Say
 from deploy.host.errors import DeploymentError, PublishError, SignatureError
 from deploy.publishing.destination import Image, Sif
-from deploy.publishing.place import Entry, Listing, Order, Outcome, Place
+from deploy.publishing.place import Entry, Listing, Order, Outcome, Place, nothing_published
 
 _RELEASE = re.compile(r"(?P<tag>.+)-[0-9a-f]{12}")
 _BEFORE = "-before"
@@ -174,8 +174,7 @@ class RegistryPlace(Place):
         """Have the tag name an older release."""
         current, releases = self._current(), self._releases()
         if not releases:
-            place = self._destination
-            raise PublishError(f"nothing is published in {place}", f"numlkit publish {place}")
+            raise nothing_published(self._destination)
         tag = self.at.tag or (next(iter(current)) if len(current) == 1 else "")
         if not tag:
             raise PublishError(

@@ -92,7 +92,6 @@ class Store:
 
     @cached_property
     def client(self) -> Any:
-        """boto3's client."""
         import boto3
         from botocore.config import Config
 
@@ -116,7 +115,6 @@ class Store:
             )
 
     def read(self, key: str) -> Stored | None:
-        """Return an object; None if there is none."""
         from botocore.exceptions import ClientError
 
         with self._errors("read", key):
@@ -129,7 +127,6 @@ class Store:
             return Stored(answer["Body"].read(), answer.get("ETag"))
 
     def write(self, key: str, content: bytes) -> None:
-        """Write a small object."""
         with self._errors("write", key):
             self.client.put_object(**self._named(key), Body=content)
 
@@ -182,7 +179,6 @@ class Store:
             self.client.put_object(**named)
 
     def sha256(self, key: str) -> str | None:
-        """Return an object's digest; None if it is not there."""
         metadata = self._head(key)
         if metadata is None:
             return None
@@ -211,7 +207,6 @@ class Store:
             return dict(answer.get("Metadata", {}))
 
     def objects(self) -> dict[str, Listed]:
-        """Return all objects below the prefix, by key."""
         found: dict[str, Listed] = {}
         prefix = f"{self._place.prefix}/" if self._place.prefix else ""
         with self._errors("list"):
@@ -297,23 +292,18 @@ class _Counted(io.RawIOBase):
         self._stream, self._advance = stream, advance
 
     def read(self, size: int = -1) -> bytes:
-        """Read on."""
         block = self._stream.read(size)
         self._advance(self._stream.tell())
         return block
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a place."""
         return self._stream.seek(offset, whence)
 
     def tell(self) -> int:
-        """Return the place."""
         return self._stream.tell()
 
     def readable(self) -> bool:
-        """Return that it can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Return that it has places to go to."""
         return True
