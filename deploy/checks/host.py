@@ -14,7 +14,7 @@ from deploy.engines.choose import engine_named
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import BuildError, KitError
 from deploy.host.finding import Finding, Level, ok, wrong
-from deploy.host.gpu import GpuStack, NoGpus
+from deploy.host.gpu import GpuStack
 from deploy.host.room import (
     Demand,
     FileSystem,
@@ -33,8 +33,14 @@ _SOON = timedelta(days=30)
 
 
 def gpu_findings(resolved: Resolved) -> Iterator[Finding]:
-    wanted = resolved.deployment.flavour == "gpu"
-    yield from stack_findings(resolved.gpus, wanted=wanted)
+    found, wanted = resolved.gpus, resolved.deployment.flavour == "gpu"
+    if isinstance(found, GpuStack):
+        names = ", ".join(gpu.label for gpu in found.gpus) or "no usable GPU"
+        yield ok(_GPU, f"NVIDIA driver {found.driver}: {names}")
+        for broken in found.broken:
+            yield Finding("warning", _GPU, broken.cause, broken.remedy)
+    elif not wanted:
+        yield ok(_GPU, f"{found.cause}; no GPU is requested")
     if not wanted:
         return
     try:
@@ -45,18 +51,6 @@ def gpu_findings(resolved: Resolved) -> Iterator[Finding]:
     for warning in plan.warnings:
         yield Finding("warning", _GPU, warning)
     yield ok(_GPU, f"up uses {', '.join(device.label for device in plan.devices)}")
-
-
-def stack_findings(found: GpuStack | NoGpus, *, wanted: bool) -> Iterator[Finding]:
-    """Return what there is; why a deployment that wants GPUs cannot use them is told elsewhere."""
-    if isinstance(found, NoGpus):
-        if not wanted:
-            yield ok(_GPU, f"{found.cause}; no GPU is requested")
-        return
-    names = ", ".join(gpu.label for gpu in found.gpus) or "no usable GPU"
-    yield ok(_GPU, f"NVIDIA driver {found.driver}: {names}")
-    for broken in found.broken:
-        yield Finding("warning", _GPU, broken.cause, broken.remedy)
 
 
 def room_findings(

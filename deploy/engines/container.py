@@ -199,7 +199,7 @@ class ContainerEngine(Engine):
         listen, http_listen, own_ports = deployment.listen, deployment.http_listen, ports
         if self.own_address:
             listen = http_listen = CONTAINER_LISTEN
-            own_ports = Ports(**CONTAINER_PORTS)
+            own_ports = CONTAINER_PORTS
         tls, tls_mounts = tls_in_container(deployment.tls)
         mounts = [Mount(source=folder.repository, target=IMAGE_MODELS), *tls_mounts]
         if resolved.uses_archive:

@@ -65,10 +65,10 @@ def _options(plan: LaunchPlan) -> Iterator[tuple[list[str], dict[str, Any]]]:
         yield words, {"mem_limit": most, "memswap_limit": most}
     restart = "unless-stopped" if deployment.heal else "no"
     yield [f"--restart={restart}"], {"restart_policy": {"Name": restart}}
-    published = []
-    for use, port in plan.ports.model_dump().items():
-        address = deployment.listen if use == "grpc" else deployment.http_listen
-        published.append((CONTAINER_PORTS[use], address, port))
+    published = [
+        (within, deployment.listen if use == "grpc" else deployment.http_listen, port)
+        for (use, port), (_, within) in zip(plan.ports, CONTAINER_PORTS, strict=True)
+    ]
     yield (
         [f"--publish={endpoint(address, port)}:{within}" for within, address, port in published],
         {"ports": {f"{within}/tcp": (address, port) for within, address, port in published}},

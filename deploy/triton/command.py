@@ -32,7 +32,7 @@ _CLOSED_APIS = ("model-repository", "trace", "logging")
 _NOBODYS_HEADER = "nobody:sends=this"
 # Where a server listens in a container with a network of its own.
 CONTAINER_LISTEN = "0.0.0.0"
-CONTAINER_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
+CONTAINER_PORTS = Ports()
 # Where NVIDIA's image, and the kit's, have Triton.
 TRITON_ROOT = Path("/opt/tritonserver")
 _PLAIN = re.compile(r"[\w./+@%:,=~-]+", re.ASCII)

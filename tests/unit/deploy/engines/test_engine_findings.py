@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 from docker.errors import ImageNotFound
 
-from deploy.checks.host import gpu_findings, stack_findings
+from deploy.checks.host import gpu_findings
 from deploy.deployment.deployment import Deployment
 from deploy.engines import apptainer
 from deploy.engines.apptainer import ApptainerEngine, labels_of, obstacles
@@ -154,10 +154,11 @@ GPU = Gpu(0, "GPU-1", "NVIDIA A100", (8, 0), None)
 BROKEN = BrokenGpu(1, "GPU 1 cannot be used", "restart the host")
 
 
-def test_gpus_are_named_and_broken_ones_are_warnings() -> None:
+def test_gpus_are_named_and_broken_ones_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     """GPUs as NVIDIA's driver would tell of them; there are none here."""
     stack = GpuStack("580.65.06", (GPU,), (BROKEN,))
-    assert list(stack_findings(stack, wanted=False)) == [
+    monkeypatch.setattr("deploy.engines.resolved.find_gpus", lambda: stack)
+    assert list(gpu_findings(Resolved(Deployment()))) == [
         Finding("ok", "GPU", "NVIDIA driver 580.65.06: GPU 0 (NVIDIA A100)"),
         Finding("warning", "GPU", "GPU 1 cannot be used", "restart the host"),
     ]
