@@ -10,12 +10,11 @@ from deploy.deployment.deployment import CONFIG
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import RepositoryError
 from deploy.host.finding import Finding, ok
-from deploy.triton.card import AGAIN, read_card
+from deploy.triton.card import AGAIN, check_digest, check_heads, read_card
 from deploy.triton.config import config_of, misfits
 from deploy.triton.golden import read_golden
 from deploy.triton.stage import MODEL_FILES, VERSION, find_model
 from deploy.triton.stub import STUB
-from deploy.triton.weights import check_digest, check_heads
 
 SUBJECT = "model repository"
 _WEIGHTS = "weights.safetensors"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from types import MappingProxyType
 from typing import TYPE_CHECKING, cast, get_args
 
 from deploy.deployment.deployment import ClusterName, Deployment, EngineName
@@ -18,13 +17,11 @@ if TYPE_CHECKING:
     from deploy.engines.rollout import Rollout
 
 # In the order in which ``auto`` tries them. Imported when used: the docker SDK takes 0.25 s.
-ENGINES: Mapping[EngineName, tuple[str, str]] = MappingProxyType(
-    {
-        "docker": ("deploy.engines.docker", "DockerEngine"),
-        "apptainer": ("deploy.engines.apptainer", "ApptainerEngine"),
-        "local": ("deploy.engines.local", "LocalEngine"),
-    }
-)
+ENGINES: Mapping[EngineName, tuple[str, str]] = {
+    "docker": ("deploy.engines.docker", "DockerEngine"),
+    "apptainer": ("deploy.engines.apptainer", "ApptainerEngine"),
+    "local": ("deploy.engines.local", "LocalEngine"),
+}
 
 
 def engine_named(name: EngineName) -> type[Engine]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from deploy.triton.command import require_plain
 from deploy.triton.config import ENSEMBLE, ModelConfig, skipped_warmups, uses_stubs
 from deploy.triton.distribution import TritonDistribution, ensure_distribution
 from deploy.triton.golden import read_golden
-from deploy.triton.model_config import model_config_pb2
 from deploy.triton.site import ENVIRONMENT_PARAMETER, SiteModel
 from deploy.triton.stage import StagedModel
 from deploy.triton.stub import StubFiles, python_of_stub, stub_of_wheel
@@ -105,8 +105,7 @@ def stage_site_model(resolved: Resolved, model: SiteModel, runtime: Runtime) -> 
 
 def _config(model: SiteModel, runtime: Runtime) -> ModelConfig:
     """Return the configuration as it stands there, with the environment's place for the server."""
-    config = model_config_pb2.ModelConfig()
-    config.CopyFrom(model.config)
+    config = deepcopy(model.config)
     if uses_stubs(config):
         place = runtime.environment
         if model.environment is not None:

@@ -1,24 +1,29 @@
-"""The kit's view of a model card (``model.json``): what launch, checks and smoke need of it.
+"""The kit's view of a model card (``model.json``), and of the weights beside it.
 
-The card lies beside the weights and describes them. ``numl_serving.modelcard`` writes it; the kit
-does not import that: they meet in the file.
+``numl_serving.modelcard`` writes the card; the kit does not import that: they meet in the file.
+The weights' format is safetensors: eight bytes give the length of a JSON header, which gives each
+tensor's shape and the place of its bytes behind the header.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deploy.host.errors import RepositoryError
+from deploy.host.files import sha256_of
 from deploy.triton.contract import Signature, Tensor
 
 CARD_FILE = "model.json"
 AGAIN = "git checkout it, or import the checkpoint again (scripts/import_checkpoint.py)"
+_COPY = "copy both files again, or import the checkpoint again (scripts/import_checkpoint.py)"
 _FORMAT = 2
 _TYPES = ("INT32", "FP32")
+_HEAD = re.compile(r"heads\.(.+)\.bias")
 
 
 @dataclass(frozen=True)
@@ -99,3 +104,50 @@ def _tensors(listed: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         optional = bool(entry.get("optional", False))
         tensors[str(entry["name"])] = Tensor(entry["data_type"], dims, optional)
     return tensors
+
+
+def check_digest(weights: Path, sha256: str) -> None:
+    try:
+        found = sha256_of(weights)
+    except OSError as error:
+        raise RepositoryError(f"{weights}: {error.strerror}") from None
+    if found != sha256:
+        raise RepositoryError(
+            f"{weights} is not the file that model.json belongs to: its sha256 is {found[:16]}..., "
+            f"expected {sha256[:16]}...",
+            _COPY,
+        )
+
+
+def check_heads(weights: Path, heads: Sequence[Head]) -> None:
+    """Check that a weights file has exactly the heads of its ``model.json``, each as wide."""
+    there = {
+        found[1]: shape[-1]
+        for name, shape in read_shapes(weights).items()
+        if (found := _HEAD.fullmatch(name)) is not None
+    }
+    named = {head.name: head.width for head in heads}
+    for name in sorted(there.keys() | named.keys()):
+        if there.get(name) != named.get(name):
+            raise RepositoryError(
+                f"{weights}: head {name} has width {there.get(name, 0)}; "
+                f"model.json says {named.get(name, 0)}",
+                _COPY,
+            )
+
+
+def read_shapes(weights: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors in a weights file, by name; their bytes are not read."""
+    try:
+        with weights.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            header = json.loads(stream.read(length))
+        return {
+            name: tuple(map(int, entry["shape"]))
+            for name, entry in header.items()
+            if name != "__metadata__"
+        }
+    except OSError as error:
+        raise RepositoryError(f"{weights}: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError, OverflowError, MemoryError, AttributeError):
+        raise RepositoryError(f"{weights}: not a safetensors file", _COPY) from None

@@ -6,8 +6,12 @@ Source of the format: Triton's ``model_config.proto``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from runpy import run_path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 from google.protobuf import text_format
@@ -16,8 +20,22 @@ from deploy.deployment.deployment import CONFIG, Batch
 from deploy.host.errors import RepositoryError
 from deploy.host.files import write_atomically
 from deploy.triton.card import Card
-from deploy.triton.model_config import model_config_pb2
 
+
+def _load() -> Any:
+    """Return tritonclient's generated module of the message.
+
+    Importing ``tritonclient.grpc`` takes longer than all the rest of a command: it brings gRPC and
+    numpy, of which this module needs neither.
+    """
+    package = find_spec("tritonclient")  # found, not imported
+    assert package is not None
+    folders = package.submodule_search_locations
+    assert folders is not None
+    return SimpleNamespace(**run_path(f"{folders[0]}/grpc/model_config_pb2.py"))
+
+
+model_config_pb2 = _load()
 ModelConfig: TypeAlias = Any  # protobuf's class; tritonclient ships no types
 
 PYTHON_BACKEND = "python"
@@ -84,8 +102,7 @@ def write_config(config: ModelConfig, path: Path) -> None:
 
 def for_launch(config: ModelConfig, settings: LaunchSettings, card: Card) -> ModelConfig:
     """Return a copy of a tracked configuration with a launch's settings and the card's tensors."""
-    launched = model_config_pb2.ModelConfig()
-    launched.CopyFrom(config)
+    launched = deepcopy(config)
     launched.parameters["EXECUTION_ENV_PATH"].string_value = str(settings.environment)
     for name, value in sorted(settings.parameters.items()):
         launched.parameters[name].string_value = value
@@ -164,8 +181,7 @@ def misfits(config: ModelConfig, card: Card) -> tuple[str, ...]:
 
     A launch sets them right; a server that is given the configuration as it is does not.
     """
-    fitting = model_config_pb2.ModelConfig()
-    fitting.CopyFrom(config)
+    fitting = deepcopy(config)
     _fit(fitting, card)
     found = []
     for there, right in ((config.output, fitting.output), (config.input, fitting.input)):

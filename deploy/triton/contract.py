@@ -9,26 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 Dims = tuple[int, ...]
 
 # What existing clients send.
-INPUTS: Mapping[str, str] = MappingProxyType(
-    {
-        "hit_table_hit_id": "INT32",
-        "hit_table_local_plane": "INT32",
-        "hit_table_local_time": "FP32",
-        "hit_table_local_wire": "INT32",
-        "hit_table_integral": "FP32",
-        "hit_table_rms": "FP32",
-        "spacepoint_table_spacepoint_id": "INT32",
-        "spacepoint_table_hit_id_u": "INT32",
-        "spacepoint_table_hit_id_v": "INT32",
-        "spacepoint_table_hit_id_y": "INT32",
-    }
-)
+INPUTS: Mapping[str, str] = {
+    "hit_table_hit_id": "INT32",
+    "hit_table_local_plane": "INT32",
+    "hit_table_local_time": "FP32",
+    "hit_table_local_wire": "INT32",
+    "hit_table_integral": "FP32",
+    "hit_table_rms": "FP32",
+    "spacepoint_table_spacepoint_id": "INT32",
+    "spacepoint_table_hit_id_u": "INT32",
+    "spacepoint_table_hit_id_v": "INT32",
+    "spacepoint_table_hit_id_y": "INT32",
+}
 HITS, SPACEPOINTS = "hit_table", "spacepoint_table"
 # What every event needs, to put its answer back on its hits and to draw them.
 HIT_ID, PLANE = f"{HITS}_hit_id", f"{HITS}_local_plane"

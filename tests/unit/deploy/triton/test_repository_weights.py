@@ -6,8 +6,7 @@ import pytest
 
 from deploy.host.errors import RepositoryError
 from deploy.host.paths import MODEL_REPOSITORY
-from deploy.triton.card import Head, read_card
-from deploy.triton.weights import check_digest, check_heads, read_shapes
+from deploy.triton.card import Head, check_digest, check_heads, read_card, read_shapes
 
 HEADS = (Head("semantic", "x_semantic", 2, ("track", "shower")), Head("vertex", "v", 3))
 
