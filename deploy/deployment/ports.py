@@ -45,10 +45,9 @@ def choose_ports(deployment: Deployment) -> Ports:
         for use, port in wanted.model_dump().items():
             if not is_free(addresses[use], port):
                 cause = f"ports: {use} port {port} on {addresses[use]} is taken by another program"
-                remedy = (
-                    "other ports (--ports HTTP,GRPC,METRICS), or none: free ones are then found"
+                raise DeploymentError(
+                    cause, "--ports with others, or none: free ones are then found"
                 )
-                raise DeploymentError(cause, remedy)
         return wanted
     others = range(_FIRST + _STEP, _LAST, _STEP)
     for first in (_FIRST, *random.sample(others, len(others))):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -11,13 +10,13 @@ from pathlib import Path
 from deploy.host.console import Say
 from deploy.host.errors import DeploymentError, RepositoryError
 from deploy.host.files import locked
-from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY
-from deploy.host.programs import without_python_variables
+from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY, cache_folder
+from deploy.host.programs import run, without_python_variables
 from deploy.triton.card import read_card
 from deploy.triton.stage import MODEL_FILES, VERSION
 
 
-def imported_folder(cache: Path, checkpoint: Path, norm: Path | None) -> Path:
+def imported_folder(checkpoint: Path, norm: Path | None) -> Path:
     """Return the folder that holds, or will hold, the weights of ``checkpoint``.
 
     A folder given as checkpoint is one already.
@@ -33,7 +32,7 @@ def imported_folder(cache: Path, checkpoint: Path, norm: Path | None) -> Path:
             total.update(hashlib.sha256(path.read_bytes()).digest())
         except OSError as error:
             raise RepositoryError(f"{path}: {error.strerror}") from None
-    return cache / "checkpoints" / total.hexdigest()[:16]
+    return cache_folder() / "checkpoints" / total.hexdigest()[:16]
 
 
 def check_own_weights(model: str, checkpoint: Path, norm: Path | None) -> None:
@@ -74,8 +73,8 @@ def _why_not_read(path: Path) -> str | None:
         return None if stream.read(1) else "it is empty"
 
 
-def ensure_imported(cache: Path, model: str, checkpoint: Path, norm: Path | None, say: Say) -> None:
-    folder = imported_folder(cache, checkpoint, norm)
+def ensure_imported(model: str, checkpoint: Path, norm: Path | None, say: Say) -> None:
+    folder = imported_folder(checkpoint, norm)
     if checkpoint.is_dir() or (folder / "golden.npz").exists():
         return
     tracked = MODEL_REPOSITORY / model / VERSION
@@ -86,9 +85,10 @@ def ensure_imported(cache: Path, model: str, checkpoint: Path, norm: Path | None
         command += ["--out", str(folder), "--json"]
         if norm is not None:
             command += ["--norm", str(norm.resolve())]
-        variables = without_python_variables()
-        done = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
-        if done.returncode != 0:
-            said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-            reason = said[-1].removeprefix("error: ") if said else "the importer failed"
-            raise RepositoryError(f"checkpoint for {model}: {reason}")
+        run(
+            command,
+            failed=f"checkpoint for {model}",
+            environment=without_python_variables(),
+            explain=lambda said: said.strip().rpartition("\n")[2].removeprefix("error: "),
+            error=RepositoryError,
+        )

@@ -76,7 +76,7 @@ class Resolved:
     def own_weights(self) -> Mapping[str, Path]:
         """Where the weights that replace the tracked ones lie, or will lie once imported."""
         return {
-            model: imported_folder(cache_folder(), checkpoint, self.deployment.norms.get(model))
+            model: imported_folder(checkpoint, self.deployment.norms.get(model))
             for model, checkpoint in self.deployment.checkpoints.items()
         }
 
@@ -86,7 +86,7 @@ class Resolved:
     def import_checkpoints(self, say: Say) -> None:
         for model, checkpoint in self.deployment.checkpoints.items():
             norm = self.deployment.norms.get(model)
-            ensure_imported(cache_folder(), model, checkpoint, norm, say)
+            ensure_imported(model, checkpoint, norm, say)
 
     @property
     def flavour(self) -> Flavour:
