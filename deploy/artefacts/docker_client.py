@@ -28,10 +28,8 @@ def connect() -> docker.DockerClient:
     except (DockerException, RequestException) as error:
         host = os.environ.get("DOCKER_HOST")
         if host:
-            raise BuildError(
-                f"no Docker engine answers at {host}, which DOCKER_HOST names",
-                "point DOCKER_HOST at one that does, or unset it",
-            ) from None
+            cause = f"no Docker engine answers at {host}, which DOCKER_HOST names"
+            raise BuildError(cause, "point DOCKER_HOST at one that does, or unset it") from None
         known = diagnose(f"{NO_CONNECTION}: {error}")
         assert known is not None
         raise BuildError(known.cause, known.remedy) from None

@@ -66,10 +66,8 @@ def build_image(
         client.api.tag(built, repository, name, force=True)
         image = client.images.get(tag)
     except (APIError, ConnectionBrokenError) as error:
-        raise BuildError(
-            f"the Docker engine cannot build the image: {first_line(error)}",
-            "its log may say more: journalctl -u docker",
-        ) from None
+        cause = f"the Docker engine cannot build the image: {first_line(error)}"
+        raise BuildError(cause, "its log may say more: journalctl -u docker") from None
     return BuiltImage(tag=tag, id=str(image.id), size=int(image.attrs["Size"]))
 
 
@@ -82,10 +80,8 @@ def follow(messages: Iterable[Mapping[str, Any]], say: Say) -> str:
             # The server says in its log only why a model is not ready.
             known = diagnose("\n".join(output)) if words.endswith("not ready") else None
             words += f": {known.cause}" if known is not None else ""
-            raise BuildError(
-                f"the image cannot be built: {words} ({step})",
-                "fix that and repeat the command; finished layers are kept",
-            )
+            cause = f"the image cannot be built: {words} ({step})"
+            raise BuildError(cause, "fix that and repeat the command; finished layers are kept")
         for line in str(message.get("stream", "")).splitlines():
             if found := _STEP.match(line):
                 step, output = found[3].strip(), []

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from deploy.host.errors import BuildError
 from deploy.host.files import write_atomically
@@ -20,15 +20,13 @@ Kind = Literal["env", "image", "sif"]
 MANIFEST = "manifest.json"
 
 
-class Artefact(BaseModel):
+class Artefact(BaseModel, frozen=True, extra="forbid"):
     """A file in the output folder, or an image: name is then its tag, sha256 its id.
 
     ``unsigned`` is the digest of the file before it was signed, if it was. ``created`` is the
     source's time (Unix, s), ``largest`` has the bytes of the largest parts of its environment,
     ``steps`` the seconds of each step of the build.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Kind
     name: str
@@ -41,10 +39,8 @@ class Artefact(BaseModel):
     steps: Mapping[str, float]
 
 
-class Manifest(BaseModel):
+class Manifest(BaseModel, frozen=True, extra="forbid"):
     """The content of the file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = 1
     artefacts: tuple[Artefact, ...] = ()

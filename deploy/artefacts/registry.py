@@ -96,17 +96,13 @@ class Registry:
                 self._log_in(answer.headers.get("WWW-Authenticate", ""))
                 answer = ask()
         except requests.RequestException as error:
-            raise PublishError(
-                f"registry {host} does not answer as one: {type(error).__name__}",
-                "check its name, the network and its certificate",
-            ) from None
+            cause = f"registry {host} does not answer as one: {type(error).__name__}"
+            raise PublishError(cause, "check its name, the network and its certificate") from None
         if answer.status_code == 404 and method == "GET":
             return None
         if answer.status_code in (401, 403):
-            raise PublishError(
-                f"registry {host} does not let you {_DOES[method]} {self._at.repository}",
-                f"docker login {host}",
-            )
+            cause = f"registry {host} does not let you {_DOES[method]} {self._at.repository}"
+            raise PublishError(cause, f"docker login {host}")
         if not answer.ok:
             raise PublishError(f"registry {host} answers {answer.status_code} to {method} {path}")
         return answer

@@ -101,10 +101,8 @@ def _read_system(read: Callable[[str], str]) -> System:
 
 
 def _without(path: str) -> BuildError:
-    return BuildError(
-        f"the base image has no /{path}: what is installed in it cannot be listed",
-        "a base made of Debian or Ubuntu packages",
-    )
+    cause = f"the base image has no /{path}: what is installed in it cannot be listed"
+    return BuildError(cause, "a base made of Debian or Ubuntu packages")
 
 
 _QHULL = "cmeel-qhull"  # its library lies in numl_serving's wheel

@@ -178,9 +178,8 @@ class SifBuilder:
         try:
             attributes = client.images.get(image).attrs
         except ImageNotFound:
-            raise BuildError(
-                f"the Docker engine has no image {image}", "numlkit build --target image"
-            ) from None
+            cause = f"the Docker engine has no image {image}"
+            raise BuildError(cause, "numlkit build --target image") from None
         config = attributes["Config"]
         with work_folder(out.absolute()) as scratch:
             sandbox = scratch / "sandbox"

@@ -44,10 +44,8 @@ def sign_sif(sif: Path, key: Path) -> None:
     # Apptainer reads the password from its standard input, to the end.
     said = _apptainer(["sign", "--key", str(key), str(sif)], given=password_of(key))
     if said is not None:
-        raise SignatureError(
-            f"Apptainer cannot sign {sif} with {key}: {said}",
-            f"a private key in PEM, and {PASSWORD} with its password",
-        )
+        cause = f"Apptainer cannot sign {sif} with {key}: {said}"
+        raise SignatureError(cause, f"a private key in PEM, and {PASSWORD} with its password")
 
 
 def _apptainer(

@@ -63,20 +63,16 @@ def find_tools(compressor: Compressor) -> SifTools:
 def check_reads_tars(mksquashfs: Tool) -> None:
     if mksquashfs.version < _MKSQUASHFS_READS_TARS:
         oldest = _dotted(_MKSQUASHFS_READS_TARS)
-        raise BuildError(
-            f"{mksquashfs} cannot read an image from Docker, which takes {oldest} or newer",
-            "install a newer squashfs-tools, or build each --target by itself",
-        )
+        cause = f"{mksquashfs} cannot read an image from Docker, which takes {oldest} or newer"
+        raise BuildError(cause, "install a newer squashfs-tools, or build each --target by itself")
 
 
 def check_folder(folder: Path) -> None:
     """Check that ``folder`` has no characters that Apptainer's inspection passes to a shell."""
     found = _TAKEN_BY_A_SHELL.search(str(folder))
     if found is not None:
-        raise BuildError(
-            f"Apptainer cannot build in {str(folder)!r}: its name contains {found[0]!r}",
-            "choose another --out",
-        )
+        cause = f"Apptainer cannot build in {str(folder)!r}: its name contains {found[0]!r}"
+        raise BuildError(cause, "choose another --out")
 
 
 def version_in(text: str) -> Version:
@@ -131,7 +127,5 @@ def _try_compressor(mksquashfs: Tool, compressor: Compressor) -> None:
             [mksquashfs.path, *words], capture_output=True, check=False, env=variables()
         )
     if done.returncode != 0:
-        raise BuildError(
-            f"{mksquashfs} cannot compress with {compressor}",
-            "use --compressor gzip" if compressor != "gzip" else install_hint(),
-        )
+        cause = f"{mksquashfs} cannot compress with {compressor}"
+        raise BuildError(cause, "use --compressor gzip" if compressor != "gzip" else install_hint())

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from deploy.environment.environment import MARKER
 from deploy.host.console import Say
@@ -35,7 +35,7 @@ _REPACK = "pack it with conda-pack: conda-pack --name ENVIRONMENT --output envir
 _BLOCK = 4096
 
 
-class GivenEnvironment(BaseModel):
+class GivenEnvironment(BaseModel, frozen=True):
     """What is known of an environment; what is not found in it is None.
 
     Attributes:
@@ -46,8 +46,6 @@ class GivenEnvironment(BaseModel):
         unpacked_bytes: What an archive takes when unpacked; 0 for a folder.
         digest: Identifies its contents, if the kit has made it.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     path: Path
     packed: bool
@@ -90,10 +88,8 @@ def check_usable(given: GivenEnvironment, *, numpy_below: int, in_container: boo
         root = " at its root" if given.packed else ""
         raise EnvironmentSetupError(f"{name} has no bin/activate{root}", _REPACK)
     if given.virtual and in_container:
-        raise EnvironmentSetupError(
-            f"{name} is a virtual environment; a container cannot see the Python outside it",
-            _REPACK,
-        )
+        cause = f"{name} is a virtual environment; a container cannot see the Python outside it"
+        raise EnvironmentSetupError(cause, _REPACK)
     install = f"install numpy < {numpy_below} in it"
     if given.python is not None and not given.virtual:
         if given.libpython is None:
@@ -150,10 +146,8 @@ def _look_into_archive(path: Path, folder: Path, kept: Path) -> GivenEnvironment
                 elif name == MARKER:
                     digest = _digest(content.read())
     except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise EnvironmentSetupError(
-            f"execution environment {path} is cut off or damaged: {error}",
-            "copy or pack it again and compare its sha256",
-        ) from None
+        cause = f"execution environment {path} is cut off or damaged: {error}"
+        raise EnvironmentSetupError(cause, "copy or pack it again and compare its sha256") from None
     return _facts(path, names, packed=True, libpython=libpython, digest=digest, unpacked_bytes=size)
 
 

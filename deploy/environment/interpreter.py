@@ -96,10 +96,8 @@ def no_interpreter(pythons: Sequence[str], reason: str | None = None) -> Environ
     cause = f"no Python {_either(pythons)} with its shared library on this host"
     install = _installation(pythons)
     container = "install Apptainer and use --engine apptainer"
-    return EnvironmentSetupError(
-        f"{cause}, and {reason}" if reason else cause,
-        f"{install}; or {container}" if install else container,
-    )
+    cause = f"{cause}, and {reason}" if reason else cause
+    return EnvironmentSetupError(cause, f"{install}; or {container}" if install else container)
 
 
 def _either(pythons: Sequence[str]) -> str:

@@ -97,10 +97,8 @@ def read_pins(path: Path) -> dict[str, tuple[str, str]]:
         elif line.strip() and not line.startswith(("#", _HASH)):
             match = _PIN.match(line)
             if match is None:
-                raise EnvironmentSetupError(
-                    f"lock file {path}, line {number}: not an exact version: {line.strip()!r}",
-                    _REMEDY,
-                )
+                cause = f"lock file {path}, line {number}: not an exact version: {line.strip()!r}"
+                raise EnvironmentSetupError(cause, _REMEDY)
             name = match[1].lower()
             pins[name] = (match[2], "")
     return pins

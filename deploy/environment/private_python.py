@@ -131,10 +131,8 @@ def _install(partial: Path, folder: Path) -> None:
         rattler.exceptions.LinkError,
         rattler.exceptions.TransactionError,
     ) as error:
-        raise EnvironmentSetupError(
-            f"py-rattler cannot install Python: {_first_line(error)}",
-            f"rm -r {packages} and repeat the command",
-        ) from None
+        cause = f"py-rattler cannot install Python: {_first_line(error)}"
+        raise EnvironmentSetupError(cause, f"rm -r {packages} and repeat the command") from None
     shutil.rmtree(packages)
 
 

@@ -99,10 +99,8 @@ def infer(
             except KitError as error:
                 given_up = given_up + 1 if isinstance(error, ServerAwayError) else 0
                 if given_up > 1:
-                    raise ServerLostError(
-                        f"the server was unreachable for {patience:g} s: {error.cause}",
-                        "numlkit status",
-                    ) from error
+                    cause = f"the server was unreachable for {patience:g} s: {error.cause}"
+                    raise ServerLostError(cause, "numlkit status") from error
                 yield Failure(event.event_id, event.source, error.cause)
             else:
                 given_up = 0

@@ -67,9 +67,8 @@ def describe_os_error(error: OSError) -> KitError:
     where = f"{error.filename}: " if error.filename else ""
     cause = f"{where}{error.strerror or error}"
     if error.errno == errno.ENOSPC:
-        return KitError(
-            f"disk full: {cause}", "free space there (df -h), then run the command again"
-        )
+        cause = f"disk full: {cause}"
+        return KitError(cause, "free space there (df -h), then run the command again")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return KitError(
             cause, "set XDG_CACHE_HOME and XDG_STATE_HOME to folders that you can write to"
