@@ -17,6 +17,7 @@ from deploy.environment.tars import CONTENT_EPOCH
 from deploy.host.console import Say
 from deploy.host.errors import BuildError
 from deploy.host.files import locked, sha256_of, work_folder
+from deploy.host.paths import cache_folder
 from deploy.host.programs import run
 
 Base = Literal["slim", "ngc"]
@@ -61,7 +62,7 @@ def base_name(base: Base, release: str) -> str:
 
 
 def ensure_base(
-    client: docker.DockerClient, *, name: str, digest: str | None, cache: Path, say: Say
+    client: docker.DockerClient, *, name: str, digest: str | None, say: Say
 ) -> BaseImage:
     """Return the base: pulled, else the one in the engine, else (Debian) made here.
 
@@ -75,7 +76,7 @@ def ensure_base(
         return _describe(client, pinned, name)
     except ImageNotFound:
         if digest is None and name == base_name("slim", ""):
-            tar = debian_tar(cache, say)
+            tar = debian_tar(say)
             base = imported_base(tar)
             try:
                 client.images.get(base.reference)
@@ -134,10 +135,10 @@ def bootstrap_command(out: str = "-") -> tuple[str, ...]:
     )
 
 
-def debian_tar(cache: Path, say: Say) -> Path:
+def debian_tar(say: Say) -> Path:
     """Return a minimal Debian as a tar, made by mmdebstrap if it is not in the cache."""
     recipe = hashlib.sha256("\0".join(bootstrap_command()).encode()).hexdigest()[:12]
-    target = cache / "bases" / f"{SUITE}-{recipe}.tar"
+    target = cache_folder() / "bases" / f"{SUITE}-{recipe}.tar"
     with locked(target.with_suffix(".lock")):
         if target.exists():
             return target

@@ -184,10 +184,8 @@ class _Build:
     def _image(self, client: docker.DockerClient, context: Path) -> tuple[BaseImage, System]:
         request = self._request
         with self._steps.step("base image", cache_folder()) as say:
-            image = ensure_base(
-                client, name=request.base_name, digest=request.base_digest, cache=cache_folder(),
-                say=say,
-            )  # fmt: skip
+            name, digest = request.base_name, request.base_digest
+            image = ensure_base(client, name=name, digest=digest, say=say)
             base = image, system_of_image(client, image.reference)
         with self._steps.step("image", context) as say:
             built = build_image(

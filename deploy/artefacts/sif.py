@@ -32,7 +32,7 @@ from deploy.environment.tars import tar_chunks
 from deploy.host.console import Say
 from deploy.host.errors import BuildError
 from deploy.host.files import work_folder
-from deploy.host.paths import CHECKOUT, cache_folder
+from deploy.host.paths import CHECKOUT
 from deploy.host.programs import run
 
 DEFINITION = CHECKOUT / "containers" / "numl.def"
@@ -236,7 +236,7 @@ class SifBuilder:
         else:
             return BaseImage(reference=pinned, name=base, digest=digest or ""), "docker"
         self.say(f"no registry offers {base}; using a minimal Debian made here")
-        tar, folder = debian_tar(cache_folder(), self.say), sandbox.with_name("base")
+        tar, folder = debian_tar(self.say), sandbox.with_name("base")
         folder.mkdir()
         # Only root could make devices, and there are none in a .sif.
         words = ("--preserve-permissions", "--no-same-owner", "--exclude=./dev/*")

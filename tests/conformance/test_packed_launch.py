@@ -25,7 +25,6 @@ from deploy.engines.apptainer import scratch_folder
 from deploy.engines.container import STOCK_LABEL
 from deploy.engines.resolved import Resolved
 from deploy.engines.server import living_stubs
-from deploy.host.paths import cache_folder
 from deploy.triton.distribution import ensure_distribution
 from deploy.triton.release import find_release
 from tests.kit import SOON_S, Kit, until
@@ -56,7 +55,7 @@ def stock_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The stand-in, in the Docker engine."""
     client, tag = connect(), f"numlkit-test/stock:{secrets.token_hex(4)}"
     name = base_name("slim", RELEASE.release)
-    base = ensure_base(client, name=name, digest=None, cache=cache_folder(), say=quiet)
+    base = ensure_base(client, name=name, digest=None, say=quiet)
     distribution = ensure_distribution(RELEASE, RELEASE.image_python, quiet)
     folder = tmp_path_factory.mktemp("stock")
     triton_layer(distribution, folder / "triton.tar", base="slim", say=quiet)

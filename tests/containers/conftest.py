@@ -31,7 +31,7 @@ from deploy.client.probe import Probe, SmokeResult, smoke
 from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.environment.environment import Environment, plan_environment
 from deploy.host.console import Say
-from deploy.host.paths import MODEL_REPOSITORY, cache_folder
+from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.distribution import ensure_distribution
 from deploy.triton.golden import read_golden
 from deploy.triton.release import find_release
@@ -79,7 +79,7 @@ class Ingredients:
 def ingredients(engine: docker.DockerClient) -> Ingredients:
     environment = plan_environment("serving", relocatable=True).make(say)
     name = base_name("slim", RELEASE.release)
-    base = ensure_base(engine, name=name, digest=None, cache=cache_folder(), say=say)
+    base = ensure_base(engine, name=name, digest=None, say=say)
     return Ingredients(environment, base)
 
 

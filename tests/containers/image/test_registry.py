@@ -8,7 +8,6 @@ import pytest
 from deploy.artefacts.base_image import BaseImage, ensure_base
 from deploy.artefacts.image import BuiltImage
 from deploy.host.errors import BuildError
-from deploy.host.paths import cache_folder
 from tests.containers.conftest import Ingredients, Runner, say
 
 
@@ -51,4 +50,4 @@ def test_a_base_is_given_by_name_and_by_digest(
 
 
 def _base(engine: docker.DockerClient, name: str, digest: str | None) -> BaseImage:
-    return ensure_base(engine, name=name, digest=digest, cache=cache_folder(), say=say)
+    return ensure_base(engine, name=name, digest=digest, say=say)

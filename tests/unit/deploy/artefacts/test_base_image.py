@@ -15,6 +15,7 @@ from docker.errors import APIError, ImageNotFound
 
 from deploy.artefacts.base_image import base_name, bootstrap_command, debian_tar, ensure_base
 from deploy.host.errors import BuildError
+from deploy.host.paths import cache_folder
 
 DEBIAN = base_name("slim", "24.10")
 NVIDIA = base_name("ngc", "24.10")
@@ -90,73 +91,77 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
 def test_the_names_of_the_bases() -> None:
     assert DEBIAN == "docker.io/library/debian:bookworm-slim"
     assert NVIDIA == "nvcr.io/nvidia/tritonserver:24.10-py3"
 
 
-def test_the_registry_s_newest_is_taken(tmp_path: Path) -> None:
+def test_the_registry_s_newest_is_taken() -> None:
     engine = Engine(DEBIAN, registry=(DEBIAN,))
-    base = ensure_base(engine.client, name=DEBIAN, digest=None, cache=tmp_path, say=say)
+    base = ensure_base(engine.client, name=DEBIAN, digest=None, say=say)
     assert engine.pulled == [DEBIAN]
     assert (base.reference, base.name, base.digest) == (DEBIAN, DEBIAN, DIGEST)
 
 
-def test_a_pull_tells_of_its_progress(tmp_path: Path) -> None:
+def test_a_pull_tells_of_its_progress() -> None:
     told: list[str] = []
     engine = Engine(registry=(NVIDIA,))
-    ensure_base(engine.client, name=NVIDIA, digest=None, cache=tmp_path, say=told.append)
+    ensure_base(engine.client, name=NVIDIA, digest=None, say=told.append)
     assert told[-1] == "pulling nvcr.io/nvidia/tritonserver: 5a37 pull complete"
 
 
-def test_a_pull_that_is_cut_off_is_no_pull(tmp_path: Path) -> None:
+def test_a_pull_that_is_cut_off_is_no_pull() -> None:
     engine = Engine(registry=(NVIDIA,))
     engine.cut_off = True
     with pytest.raises(BuildError, match=r"cannot pull .*: unexpected EOF"):
-        ensure_base(engine.client, name=NVIDIA, digest=None, cache=tmp_path, say=say)
+        ensure_base(engine.client, name=NVIDIA, digest=None, say=say)
 
 
-def test_a_digest_names_the_base(tmp_path: Path) -> None:
+def test_a_digest_names_the_base() -> None:
     pinned = f"nvcr.io/nvidia/tritonserver@{DIGEST}"
     engine = Engine(registry=(pinned,))
-    base = ensure_base(engine.client, name=NVIDIA, digest=DIGEST, cache=tmp_path, say=say)
+    base = ensure_base(engine.client, name=NVIDIA, digest=DIGEST, say=say)
     assert (base.reference, base.name, base.digest) == (pinned, NVIDIA, DIGEST)
 
 
-def test_without_a_registry_the_one_in_the_engine_serves(tmp_path: Path) -> None:
-    base = ensure_base(Engine(NVIDIA).client, name=NVIDIA, digest=None, cache=tmp_path, say=say)
+def test_without_a_registry_the_one_in_the_engine_serves() -> None:
+    base = ensure_base(Engine(NVIDIA).client, name=NVIDIA, digest=None, say=say)
     assert (base.reference, base.digest) == (NVIDIA, "sha256:image")
 
 
 @pytest.mark.parametrize(("name", "digest"), [(NVIDIA, None), (NVIDIA, DIGEST), (DEBIAN, DIGEST)])
-def test_what_cannot_be_made_here_is_refused_in_a_line(
-    tmp_path: Path, name: str, digest: str | None
-) -> None:
+def test_what_cannot_be_made_here_is_refused_in_a_line(name: str, digest: str | None) -> None:
     with pytest.raises(BuildError, match=r"cannot pull .*no such host$") as caught:
-        ensure_base(Engine().client, name=name, digest=digest, cache=tmp_path, say=say)
+        ensure_base(Engine().client, name=name, digest=digest, say=say)
     assert caught.value.remedy is not None
     assert "docker load" in caught.value.remedy
 
 
-def test_a_debian_made_earlier_is_taken_again(tmp_path: Path, program: Path) -> None:
+def test_a_debian_made_earlier_is_taken_again(program: Path) -> None:
     program.write_text('#!/bin/sh\nfor last; do :; done\necho >>"$last"\n')
-    tar = debian_tar(tmp_path, say)
+    tar = debian_tar(say)
     program.write_text("#!/bin/sh\nexit 1\n")
-    assert debian_tar(tmp_path, say) == tar
+    assert debian_tar(say) == tar
 
 
 def test_a_debian_made_here_is_called_by_its_content_on_every_machine(
-    tmp_path: Path, program: Path
+    tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program.write_text('#!/bin/sh\nfor last; do :; done\nprintf abc >"$last"\n')
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     name = f"numlkit/debian:bookworm-{digest[:12]}"
     for cache in ("one", "other"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
         engine = Engine()
-        base = ensure_base(engine.client, name=DEBIAN, digest=None, cache=tmp_path / cache, say=say)
+        base = ensure_base(engine.client, name=DEBIAN, digest=None, say=say)
         assert (base.reference, base.name, base.digest) == (name, name, f"sha256:{digest}")
         assert engine.there == {name}
-    again = ensure_base(engine.client, name=DEBIAN, digest=None, cache=tmp_path / cache, say=say)
+    again = ensure_base(engine.client, name=DEBIAN, digest=None, say=say)
     assert (again, engine.imported) == (base, [name])
 
 
@@ -165,17 +170,15 @@ def test_a_missing_mmdebstrap_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(
         BuildError, match="mmdebstrap, which would make one, is not installed"
     ) as caught:
-        debian_tar(tmp_path, say)
+        debian_tar(say)
     assert caught.value.remedy == "sudo apt-get install mmdebstrap (Debian, Ubuntu)"
 
 
-def test_a_failed_mmdebstrap_gives_its_reason_and_leaves_nothing(
-    tmp_path: Path, program: Path
-) -> None:
+def test_a_failed_mmdebstrap_gives_its_reason_and_leaves_nothing(program: Path) -> None:
     program.write_text('#!/bin/sh\necho "I: begins" >&2; echo "E: no mirror" >&2; exit 25\n')
     with pytest.raises(BuildError, match="cannot make a minimal Debian: no mirror"):
-        debian_tar(tmp_path, say)
-    assert [path.suffix for path in (tmp_path / "bases").iterdir()] == [".lock"]
+        debian_tar(say)
+    assert [path.suffix for path in (cache_folder() / "bases").iterdir()] == [".lock"]
 
 
 @pytest.mark.parametrize(
@@ -185,12 +188,10 @@ def test_a_failed_mmdebstrap_gives_its_reason_and_leaves_nothing(
         "W: /etc/subuid is empty\nE: failed to parse /etc/subuid and /etc/subgid",
     ],
 )
-def test_a_user_without_subordinate_ids_is_told_how_to_get_them(
-    tmp_path: Path, program: Path, said: str
-) -> None:
+def test_a_user_without_subordinate_ids_is_told_how_to_get_them(program: Path, said: str) -> None:
     program.write_text(f"#!/bin/sh\necho '{said}' >&2; exit 1\n")
     with pytest.raises(BuildError, match=r"no subordinate user ids$") as caught:
-        debian_tar(tmp_path, say)
+        debian_tar(say)
     assert caught.value.remedy is not None
     assert caught.value.remedy.startswith("sudo usermod --add-subuids ")
 
