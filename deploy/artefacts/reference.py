@@ -49,6 +49,8 @@ def parse_reference(text: str) -> Reference:
     # Docker shortens the names of its own registry.
     found = _REFERENCE.fullmatch(text) or _REFERENCE.fullmatch(f"docker.io/{text}")
     if found is None:
-        raise DeploymentError(f"{text!r} names nothing in a registry", "HOST/REPOSITORY:TAG")
+        raise DeploymentError(
+            f"{text!r} is no reference to an image in a registry", "HOST/REPOSITORY:TAG"
+        )
     host = found["host"] + (found["port"] or "")
     return Reference(host, found["repository"], found["tag"] or "", found["digest"] or "")

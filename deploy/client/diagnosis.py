@@ -130,7 +130,7 @@ def _untrusted(
         names = seen.names if seen else ()
         asked, held = tls.server_name or endpoint.host, ", ".join(names) or "no host at all"
         cause = f"is not for {asked}, but for {held}"
-        remedy = "use a name that the certificate holds"
+        remedy = "use a name that the certificate covers"
         host = next((_bracketed(name) for name in names if "*" not in name), None)
         if host is not None:
             remedy = f"--url {endpoint.protocol}s://{host}:{endpoint.port}"
@@ -163,7 +163,7 @@ def _wants_certificate(endpoint: Endpoint, tls: ClientTls) -> ClientError:
     if tls.cert is None:
         return ClientError(
             f"{endpoint.url} closes the connection after the TLS handshake: "
-            "it wants a client certificate",
+            "it requires a client certificate",
             "--cert FILE --key FILE",
         )
     return ClientError(

@@ -94,13 +94,13 @@ def read_pair(cert: Path, key: Path, *, role: Role) -> Certificate:
         if b"PRIVATE KEY-----" in secret:
             held = "a damaged private key, or one of an unknown kind,"
         elif b"BEGIN CERTIFICATE" in secret:
-            held = "a certificate, no private key"
-        raise DeploymentError(f"private key {key}: holds {held} in PEM form") from None
+            held = "a certificate but no private key"
+        raise DeploymentError(f"private key {key}: contains {held} in PEM form") from None
     if private.public_key() != found.public_key():
-        raise DeploymentError(f"certificate {cert}: does not belong to the private key {key}")
+        raise DeploymentError(f"certificate {cert}: does not match the private key {key}")
     usage = _extension(found, x509.ExtendedKeyUsage)
     if usage and not {_PURPOSE[role], ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE} & set(usage):
-        raise DeploymentError(f"certificate {cert}: is not made for a {role}")
+        raise DeploymentError(f"certificate {cert}: was not issued for a {role}")
     try:
         # OpenSSL has demands of its own, on the length of a key for example.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
@@ -160,7 +160,7 @@ def _certificates(path: Path, what: str, option: str) -> list[x509.Certificate]:
         return x509.load_pem_x509_certificates(text)
     except ValueError:
         held = "a damaged certificate" if b"BEGIN CERTIFICATE" in text else "no certificate"
-        raise DeploymentError(f"{what} {path}: holds {held} in PEM form") from None
+        raise DeploymentError(f"{what} {path}: contains {held} in PEM form") from None
 
 
 def _read(path: Path, what: str, option: str) -> bytes:

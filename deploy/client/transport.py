@@ -248,7 +248,7 @@ def _proxy_in_the_way(url: str, status: str) -> KitError:
     if status in ("502", "503", "504"):
         return ServerAwayError(cause, "check the server behind the proxy")
     if status == "400":
-        return ClientError(cause, "if it wants a client certificate: --cert FILE --key FILE")
+        return ClientError(cause, "if it requires a client certificate: --cert FILE --key FILE")
     return ClientError(cause, "ask its administrator where, and for whom, it forwards gRPC")
 
 

@@ -181,7 +181,7 @@ class Watch(Collector):
                     expected = self.expected()
                 except KitError as error:
                     # It may be being replaced; the last one that could be read counts.
-                    self._tell(f"{error.cause}; the one read before counts")
+                    self._tell(f"{error.cause}; using the one read before")
                 self._look(endpoint, expected)
                 self._stop.wait(max(0.0, due - time.monotonic()))
         except BaseException as error:

@@ -203,8 +203,8 @@ def _why_no_answer(nvml: Any, error: Any, root: Path) -> NoGpus:
             remedy = "sudo modprobe nvidia (dmesg says why it fails)"
         case nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
             cause = (
-                f"NVIDIA's kernel driver{f' is {loaded}, ' if loaded else ' and '}its libraries "
-                "are of another version: they were updated, and the driver was not reloaded"
+                f"NVIDIA's kernel driver{f' ({loaded})' if loaded else ''} and its libraries have "
+                "different versions: they were updated, and the driver was not reloaded"
             )
             remedy = "restart the host, or unload and load its nvidia modules"
         case nvml.NVML_ERROR_NO_PERMISSION:

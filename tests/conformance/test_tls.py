@@ -74,7 +74,7 @@ def test_a_client_without_a_certificate_is_not_let_in(kit: Kit, mutual: dict[str
     assert [server["ok"] for server in answer["servers"]] == [True, False]
     assert answer["error"] == (
         f"grpcs://{OUTSIDE}:{mutual['ports']['grpc']} closes the connection after the TLS "
-        "handshake: it wants a client certificate"
+        "handshake: it requires a client certificate"
     )
     assert kit.json("status", "--name", "mutual")["ok"]
 

@@ -224,12 +224,12 @@ def test_without_a_client_certificate_mutual_tls_is_told(
 ) -> None:
     asked = url(mutual, "localhost")
     assert told(smoke(kit, asked, "--ca", site.file)) == (
-        f"{asked} closes the connection after the TLS handshake: it wants a client certificate",
+        f"{asked} closes the connection after the TLS handshake: it requires a client certificate",
         "--cert FILE --key FILE",
     )
     own = kit.json("smoke", "--name", "mutual")
     assert [server["ok"] for server in own["servers"]] == [True, False]
-    assert "it wants a client certificate" in told(own)[0]
+    assert "it requires a client certificate" in told(own)[0]
 
 
 def test_a_client_certificate_of_a_stranger_is_told(
@@ -276,7 +276,7 @@ def test_files_that_cannot_be_used_are_refused_before_anything_is_started(
     old, other = site.issue("localhost", valid=LONG_AGO), site.issue("other").key
     for key, cert, said in (
         (old.key, old.cert, f"certificate {old.cert}: expired on 2021-01-01 00:00 UTC"),
-        (other, pair.cert, f"certificate {pair.cert}: does not belong to the private key {other}"),
+        (other, pair.cert, f"certificate {pair.cert}: does not match the private key {other}"),
     ):
         answer = kit.json("up", "--name", "none", "--tls-cert", str(cert), "--tls-key", str(key))
         assert (answer["status"], answer["error"]) == (2, said)
@@ -501,7 +501,7 @@ def test_a_service_behind_a_proxy_is_proved(kit: Kit, proxy: Proxy, site: Author
         (
             "mutual",
             "{url}: a proxy answers with HTTP status 400 and does not forward gRPC",
-            "if it wants a client certificate: --cert FILE --key FILE",
+            "if it requires a client certificate: --cert FILE --key FILE",
         ),
         (
             "dead",

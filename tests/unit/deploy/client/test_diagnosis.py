@@ -236,7 +236,7 @@ def test_a_name_that_is_not_in_the_certificate_is_told_with_those_that_are(
     ("names", "remedy"),
     [
         (["*.example.org", "::1"], "--url grpcs://[::1]:{}"),
-        (["*.example.org"], "use a name that the certificate holds"),
+        (["*.example.org"], "use a name that the certificate covers"),
     ],
 )
 def test_the_name_to_ask_by_is_one_that_can_be_asked(
@@ -302,7 +302,7 @@ def test_the_port_of_the_other_protocol_is_told() -> None:
 
 def test_mutual_tls_without_a_client_certificate_is_told(site: Authority) -> None:
     wanted = (
-        "{} closes the connection after the TLS handshake: it wants a client certificate",
+        "{} closes the connection after the TLS handshake: it requires a client certificate",
         "--cert FILE --key FILE",
     )
     with grpc_server(site.issue("localhost"), site) as port:

@@ -75,17 +75,17 @@ def test_a_certificate_is_for_now(authority: Authority, valid: tuple, said: str)
 def test_a_key_belongs_to_its_certificate(authority: Authority) -> None:
     cert, key = authority.issue("a").cert, authority.issue("b").key
     assert refusal(Pair(cert, key)).cause == (
-        f"certificate {cert}: does not belong to the private key {key}"
+        f"certificate {cert}: does not match the private key {key}"
     )
 
 
 def test_files_that_are_swapped_are_told_apart(authority: Authority) -> None:
     pair = authority.issue("a")
     assert refusal(Pair(pair.key, pair.cert)).cause == (
-        f"certificate {pair.key}: holds no certificate in PEM form"
+        f"certificate {pair.key}: contains no certificate in PEM form"
     )
     assert refusal(Pair(pair.cert, pair.cert)).cause == (
-        f"private key {pair.cert}: holds a certificate, no private key in PEM form"
+        f"private key {pair.cert}: contains a certificate but no private key in PEM form"
     )
 
 
@@ -198,7 +198,7 @@ def self_signed(folder: Path, key: Any, *extensions: x509.ExtensionType) -> Pair
 def test_a_certificate_for_clients_is_none_for_a_server(tmp_path: Path) -> None:
     for_clients = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
     pair = self_signed(tmp_path, ec.generate_private_key(ec.SECP256R1()), for_clients)
-    assert refusal(pair).cause == f"certificate {pair.cert}: is not made for a server"
+    assert refusal(pair).cause == f"certificate {pair.cert}: was not issued for a server"
     assert check_pair(pair.cert, pair.key, role="client").subject == "me"
 
 
@@ -247,7 +247,7 @@ def test_authorities_are_certificates(authority: Authority, tmp_path: Path) -> N
     empty.touch()
     with pytest.raises(DeploymentError) as caught:
         check_authorities(empty, "--ca")
-    assert caught.value.cause == f"authority {empty}: holds no certificate in PEM form"
+    assert caught.value.cause == f"authority {empty}: contains no certificate in PEM form"
 
 
 def test_all_files_of_a_server_are_checked(authority: Authority, tmp_path: Path) -> None:

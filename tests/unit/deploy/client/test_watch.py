@@ -173,4 +173,4 @@ def test_a_server_that_hangs_delays_no_other_and_a_file_that_is_gone_keeps_what_
         hang.set()
         both.stop()
         thread.join()
-    assert any("golden.npz: no such file; the one read before counts" in text for text in said)
+    assert any("golden.npz: no such file; using the one read before" in text for text in said)

@@ -243,7 +243,7 @@ def test_a_gpu_that_fails_is_told_beside_those_that_work(
         ),
         (
             pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
-            "NVIDIA's kernel driver and its libraries are of another version: they were updated, "
+            "NVIDIA's kernel driver and its libraries have different versions: they were updated, "
             "and the driver was not reloaded",
             "restart the host, or unload and load its nvidia modules, or start with --cpu",
         ),
@@ -304,7 +304,7 @@ def test_a_version_that_does_not_match_is_named(host: Path) -> None:
     found = find_gpus(nvml, root=host)
     assert isinstance(found, NoGpus)
     assert found.cause == (
-        "NVIDIA's kernel driver is 535.129.03, its libraries are of another version: they were "
+        "NVIDIA's kernel driver (535.129.03) and its libraries have different versions: they were "
         "updated, and the driver was not reloaded"
     )
 
