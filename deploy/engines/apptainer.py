@@ -35,8 +35,7 @@ from deploy.engines.server import (
     Server,
     await_server,
     end_process,
-    is_starting,
-    process_with_identity,
+    servers,
 )
 from deploy.host.errors import BuildError, KitError, LaunchError
 from deploy.host.failures import apptainer_complaint, diagnose, last_words
@@ -87,12 +86,13 @@ class InstanceServer(Server):
             why = apptainer_complaint(done.stderr)[:300]
             cause = f"apptainer cannot start the instance: {why}"
             raise known or LaunchError(cause, f"read its log: {plan.log}")
-        self.identity = await_server(lambda: process_with_identity(plan.identity), self._runs)
+        self.identity = await_server(lambda: next(servers(plan.identity), None), self._runs)
         self._note(server=self.identity)
 
     def _runs(self) -> bool:
         # The instance runs on without a server; one that has ended has said why.
-        return not self.output().strip() or is_starting(self._plan.identity)
+        starting = servers(self._plan.identity, starting=True)
+        return not self.output().strip() or next(starting, None) is not None
 
     def stop(self) -> None:
         process = self.identity.process() if self.identity is not None else None

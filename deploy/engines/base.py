@@ -23,7 +23,7 @@ from deploy.deployment.ports import choose_ports
 from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.engines.leftovers import shm_prefix
 from deploy.engines.resolved import Resolved
-from deploy.engines.server import STOP_TIMEOUT_S, Server, end_process, process_with_identity
+from deploy.engines.server import STOP_TIMEOUT_S, Server, end_process, servers
 from deploy.engines.site import Runtime, check_site, stage_site_model
 from deploy.environment.environment import Environment, plan_environment
 from deploy.environment.lock import Flavour
@@ -241,7 +241,7 @@ class Engine(ABC):
         process = state.server.process() if state.server is not None else None
         plan = folder.plan()
         if process is None and plan is not None:
-            process = process_with_identity(plan.identity, cls.server_owners())
+            process = next(servers(plan.identity, owners=cls.server_owners()), None)
         return process
 
     @classmethod

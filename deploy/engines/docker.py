@@ -36,7 +36,7 @@ from deploy.engines.docker_container import (
     run_command,
 )
 from deploy.engines.leftovers import FIX, LEFTOVERS
-from deploy.engines.server import Note, Server, await_server, server_below
+from deploy.engines.server import Note, Server, await_server, servers
 from deploy.host.console import Say
 from deploy.host.errors import DeploymentError, KitError, LaunchError, SignatureError
 from deploy.host.failures import INSTALL_TOOLKIT, diagnose
@@ -88,9 +88,9 @@ class ContainerServer(Server):
     def _server(self) -> psutil.Process | None:
         try:
             first = psutil.Process(self._container.attrs["State"]["Pid"] or -1)
-        except (psutil.NoSuchProcess, ValueError):
+            return next(servers(self._plan.identity, among=(first, *first.children())), None)
+        except (psutil.Error, ValueError):
             return None
-        return server_below(first, self._plan.identity)
 
     def _runs(self) -> bool:
         self._container.reload()

@@ -93,26 +93,32 @@ def end_process(process: psutil.Process) -> None:
     raise LaunchError(cause, "it waits for a disk or a device; try again once that answers")
 
 
-def process_with_identity(
-    identity: str, owners: Collection[int] | None = None
-) -> psutil.Process | None:
-    """Return the server that was told to call itself ``identity``, or None.
+def servers(
+    identity: str,
+    *,
+    owners: Collection[int] | None = None,
+    among: Iterable[psutil.Process] | None = None,
+    starting: bool = False,
+) -> Iterator[psutil.Process]:
+    """Yield the servers that were told to call themselves ``identity``.
 
-    Others can read that, and call a process of theirs so: ``owners`` are the numbers of the users
-    whose process it may be; None: the calling user's.
+    Args:
+        owners: The numbers of the users whose process it may be, since others can read the
+            identity and call a process of theirs so; None: the calling user's.
+        among: The processes of a container, whose user may have any number; None: all processes.
+        starting: Also yield what is to become such a server.
     """
-    everyone = psutil.process_iter()
-    return next(_mentioning(identity, everyone, owners or (os.getuid(),)), None)
-
-
-def server_below(first: psutil.Process, identity: str) -> psutil.Process | None:
-    """Return the server of this identity among a container's first process and its children.
-
-    Its user may have any number on the host.
-    """
-    with suppress(psutil.Error):
-        return next(_mentioning(identity, (first, *first.children()), None), None)
-    return None
+    owners = owners or (os.getuid(),)
+    for process in psutil.process_iter() if among is None else among:
+        with suppress(psutil.Error, ProcessLookupError):
+            command = process.cmdline()
+            if f"--id={identity}" not in command:
+                continue
+            # Whoever starts a server has its whole command line, too.
+            if not starting and not command[0].endswith("/tritonserver"):
+                continue
+            if among is not None or process.uids().real in owners:
+                yield process
 
 
 def await_server(
@@ -130,32 +136,6 @@ def await_server(
             break
         time.sleep(0.05)
     return None
-
-
-def is_starting(identity: str) -> bool:
-    """Return whether a process of this user is to become the server of this identity."""
-    everyone = psutil.process_iter()
-    return any(True for _ in _mentioning(identity, everyone, (os.getuid(),), becomes=True))
-
-
-def _mentioning(
-    identity: str,
-    processes: Iterable[psutil.Process],
-    owners: Collection[int] | None,
-    *,
-    becomes: bool = False,
-) -> Iterator[psutil.Process]:
-    """Yield the servers of this identity; with ``becomes`` what is to start one, too."""
-    for process in processes:
-        with suppress(psutil.Error, ProcessLookupError):
-            command = process.cmdline()
-            if f"--id={identity}" not in command:
-                continue
-            if owners is not None and process.uids().real not in owners:
-                continue
-            # Whoever starts a server has its whole command line, too.
-            if becomes or command[0].endswith("/tritonserver"):
-                yield process
 
 
 # Writes fields of DeploymentState, as soon as they are known.
