@@ -90,7 +90,11 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
     if options.url is not None and options.verify is not None:
         cause = "--verify is for a deployment, whose image is known, and --url names a server"
         raise DeploymentError(cause, "--name, and --namespace where a cluster runs it")
-    rollout = _rollout(options)
+    rollout = None
+    if options.url is None:
+        from deploy.engines.choose import find_rollout  # as below
+
+        rollout = find_rollout(options.name or DEFAULT_NAME, options.namespace)
     if rollout is not None:
         status = rollout.status()
         if options.verify is not None:
@@ -125,14 +129,6 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
     _show(checks, console)
     console.answer(_document(checks))
     return 0 if all(check.ok for check in checks) else 1
-
-
-def _rollout(options: argparse.Namespace) -> Rollout | None:
-    if options.url is not None:
-        return None
-    from deploy.engines.choose import find_rollout  # as below
-
-    return find_rollout(options.name or DEFAULT_NAME, options.namespace)
 
 
 def _verify_pods(rollout: Rollout, signer: Signer, console: Console) -> None:
