@@ -27,12 +27,15 @@ ANSWER_S = 10.0
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen of a model: its state now, and how often each was found."""
+    """What was seen of a model: its state now, and how often each was found.
+
+    Its last right answer is not longer ago than its first check, when it may just be loading.
+    """
 
     state: State = "unreachable"
     counts: dict[State, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
     latency: float | None = None
-    last_right: float = 0.0
+    last_right: float = field(default_factory=time.time)
 
 
 class Watch:
@@ -49,7 +52,19 @@ class Watch:
         self._models: Mapping[str, Seen] = {}
 
     def look(self) -> None:
-        """Check every model once, and print what has changed."""
+        """Check every model once, and print what has changed.
+
+        A fault of its own leaves no verdict behind, and does not end it: of a pod whose containers
+        end, no request would be answered.
+        """
+        try:
+            self._look()
+        except Exception as error:
+            self._models = {}
+            sys.stdout.write(f"watch: {type(error).__name__}: {error}\n")
+            sys.stdout.flush()
+
+    def _look(self) -> None:
         try:
             ready = self._server().ask("GET", "/v2/health/ready").status == 200
             away = None
@@ -134,7 +149,7 @@ def run(
     threading.Thread(target=exporter.serve_forever, daemon=True).start()
     while True:
         due = time.monotonic() + every
-        watch.look()  # a fault of its own ends it: metrics that nobody renews would be lies
+        watch.look()
         time.sleep(max(0.0, due - time.monotonic()))
 
 

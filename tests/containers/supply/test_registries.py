@@ -139,6 +139,11 @@ def test_an_image_that_is_not_signed_is_refused(
     reference = first["reference"]
     assert not first["signed"]
     assert "not signed" in image_publisher.releases[0]["what"]
+    words = ["--from", str(image_publisher.dist.folder), "--dry-run", "--sign", str(keys.private)]
+    assert publish.main([image_publisher.place, *words]) == 0
+    said = image_publisher.capsys.readouterr().out.splitlines()
+    assert said[0].startswith("is there already: ")
+    assert said[1:] == ["would sign it, its list of parts and its provenance"]
     engine.images.pull(reference)
     with pytest.raises(SignatureError, match=r"is not signed$"):
         launch(parse_reference(reference)).verified(keys.public)

@@ -109,6 +109,32 @@ def test_a_server_that_starts_and_models_that_are_yet_to_come_raise_no_alert(
     assert found(watch) == {"nugraph2": "right"}
 
 
+def test_a_model_that_is_being_loaded_has_not_been_without_a_right_answer_for_long(
+    triton: Triton, watch: Watch
+) -> None:
+    begun = time.time()
+    triton.ready["nugraph3"] = False
+    assert found(watch)["nugraph3"] == "unready"
+    assert value(watch, "last_right_timestamp_seconds", 'model="nugraph3"') >= begun
+
+
+def test_a_fault_of_its_own_is_said_and_ends_neither_watch_nor_pod(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found(watch)
+    checked = value(watch, "last_check_timestamp_seconds")
+
+    def broken(*_words: object) -> None:
+        raise RuntimeError("out of ideas")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("numl_serving.watch.judge", broken)
+        assert found(watch) == {}
+    assert value(watch, "last_check_timestamp_seconds") == checked
+    assert capsys.readouterr().out.endswith("watch: RuntimeError: out of ideas\n")
+    assert set(found(watch).values()) == {"right"}
+
+
 def test_the_command_exports_until_it_is_told_to_end(
     triton: Triton,
     repository: Path,

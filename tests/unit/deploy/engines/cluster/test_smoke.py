@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
 
+from deploy.host.paths import CHECKOUT
 from tests.api_server import Object, container, ready
 from tests.cosign import Cosign
+from tests.kit import free_ports, until
 from tests.unit.deploy.engines.cluster.terminal import DIGEST, IMAGE, Terminal
 
 
@@ -80,3 +86,31 @@ def test_a_watch_needs_an_address_or_the_chart_s_own(terminal: Terminal) -> None
     assert cause.startswith("error: numl has no address in its deployment file")
     assert "--url" in remedy
     assert "watch.enabled" in remedy
+
+
+@pytest.mark.slow
+def test_a_watch_asks_at_the_address_in_the_deployment_file(terminal: Terminal) -> None:
+    file = terminal.site('models = ["nugraph3"]\n[kubernetes]\nurl = "http://127.0.0.1:1"\n')
+    assert terminal.type(f"up {file}")[0] == 0
+    port = free_ports().metrics
+    watch = subprocess.Popen(
+        [sys.executable, "deploy/smoke.py", "--watch", "1", "--metrics", str(port)],
+        cwd=CHECKOUT,
+        env={**os.environ, "KUBECONFIG": str(terminal.folder / "kubeconfig")},
+    )
+
+    def told() -> str:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                return str(answer.read().decode())
+        except OSError:
+            return ""
+
+    labels = 'model="nugraph3",server="http://127.0.0.1:1",state="unreachable"'
+    try:
+        until(lambda: f"numl_smoke_state{{{labels}}} 1.0" in told(), 120, "the watch")
+        watch.terminate()
+        assert watch.wait(60) == 0
+    finally:
+        watch.kill()
+        watch.wait()
