@@ -45,7 +45,7 @@ def test_a_stub_for_another_python_is_refused(tmp_path: Path) -> None:
     triton = TritonDistribution(root=tmp_path, stub_python="3.12")
     answer = json.dumps([[3, 11, 7], "python", "/usr", "/no", None, None])
     with pytest.raises(
-        EnvironmentSetupError, match=r"has Python 3\.11\.7, the stub is built for 3\.12"
+        EnvironmentSetupError, match=r"has Python 3\.11\.7; the stub is built for 3\.12"
     ):
         check_stub_fits(_environment(tmp_path / "e", answer), triton)
 

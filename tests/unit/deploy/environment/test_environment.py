@@ -15,10 +15,12 @@ from deploy.environment import environment as module
 from deploy.environment.environment import Environment, plan_environment
 from deploy.environment.interpreter import Interpreter
 from deploy.environment.lock import TORCH_CPU_INDEX, Flavour
+from deploy.environment.private_python import ensure_private_python
 from deploy.host import programs
 from deploy.host.errors import EnvironmentSetupError
 
-HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+HOST = plan_environment("serving").interpreter  # what models run in here, which may be fetched
+HERE = HOST.short_version
 FOUND = Interpreter(Path(sys.executable), f"{HERE}.99", Path(sys.executable))
 SITE = f"lib/python{HERE}/site-packages"
 FULL = ("torch-2.13.0+cpu-py3-none-any.whl", "typing_extensions-4.16.0-py3-none-any.whl")
@@ -49,6 +51,8 @@ def make_wheel(folder: Path, file: str, more: Mapping[str, str] | None = None) -
 @pytest.fixture
 def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of wheels; the locks of a source tree with these; an empty cache."""
+    ensure_private_python(HOST, ignore)
+    monkeypatch.setattr(module, "find_interpreter", lambda _pythons: HOST)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     given, source = tmp_path / "given", tmp_path / "numl"
     data = "typing_extensions-4.16.0.data"
@@ -248,10 +252,10 @@ def script(folder: Path, text: str) -> Path:
 
 
 def test_a_python_that_is_given_is_taken(given: Path) -> None:
-    planned = plan_environment("serving", python=Path(sys.executable))
-    assert planned.interpreter.version == ".".join(map(str, sys.version_info[:3]))
+    planned = plan_environment("serving", python=HOST.executable)
+    assert planned.interpreter.version == HOST.version
     assert planned.interpreter.libpython.name == f"libpython{HERE}.so.1.0"
-    assert planned.interpreter.executable.resolve() == Path(sys.executable).resolve()
+    assert planned.interpreter.executable.resolve() == HOST.executable.resolve()
 
 
 @pytest.mark.parametrize(
@@ -264,7 +268,7 @@ def test_a_python_that_is_given_is_taken(given: Path) -> None:
             rf"is Python 3\.9\.1; .* for {HERE}",
         ),
         (
-            f"""echo '[[3, {sys.version_info.minor}, 1], "/p", "/n", "/n", "", "n"]'""",
+            f"""echo '[[{HERE.replace(".", ", ")}, 1], "/p", "/n", "/n", "", "n"]'""",
             r"has no shared libpython,",
         ),
     ],
