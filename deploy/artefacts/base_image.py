@@ -1,7 +1,5 @@
 """The image's base: a small Debian, or NVIDIA's own Triton image."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Run a build: the environment, then its artefacts, each in the manifest once it is finished."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

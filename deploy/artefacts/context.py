@@ -4,8 +4,6 @@
 layers that begin at the root of the file system, and copies ``models/`` and ``bin/``.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The Docker engine, reached through its SDK."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Build the image: send the context to the Docker engine, follow its messages, tag the result."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping

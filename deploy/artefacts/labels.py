@@ -1,7 +1,5 @@
 """The labels of an image or a .sif, and the source that it is built from."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

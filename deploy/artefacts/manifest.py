@@ -3,8 +3,6 @@
 A build replaces the entries of what it rebuilt and keeps the others while their files exist.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Names of what is in a registry of images."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from ipaddress import ip_address

@@ -3,8 +3,6 @@
 Credentials are those of ``docker login``, read by Docker's SDK; nothing is written.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

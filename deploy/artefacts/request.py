@@ -1,7 +1,5 @@
 """What to build, under which names, and the disk space that it takes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 What is installed in a base image, its dpkg knows.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -6,8 +6,6 @@ image and the layers that the Docker image would have. What it was built from, t
 image's environment are then written into its ``/.singularity.d``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

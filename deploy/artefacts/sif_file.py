@@ -9,8 +9,6 @@ ids, and without the line that makes it a program; no option changes that (1.4.5
 are set afterwards. Their offsets are those of https://github.com/apptainer/sif, package ``sif``.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import struct

@@ -5,8 +5,6 @@ Provenance is an in-toto statement (https://in-toto.io/Statement/v1) with SLSA's
 same inputs give the same text.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform

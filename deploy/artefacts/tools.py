@@ -1,7 +1,5 @@
 """The programs that make a .sif, and how to install those that are missing."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ gRPC reports a missing client certificate like a port that speaks something else
 closed``), and names neither dates nor names of a certificate.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -4,8 +4,6 @@ Names: Triton's user guide, "Metrics". The quantiles are Triton's summaries, whi
 minute and are off unless a flag turns them on.
 """
 
-from __future__ import annotations
-
 import math
 import urllib.request
 from collections import defaultdict

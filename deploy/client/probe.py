@@ -1,7 +1,5 @@
 """Ask a server for readiness and for one inference with known values."""
 
-from __future__ import annotations
-
 import time
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ What was found is frozen data, each server's replaced as a whole after each of i
 metrics are rendered from it when they are asked for.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Apart from the models' packages, and run by their interpreter: ``python -IB FOLDER``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from fnmatch import fnmatch

@@ -1,7 +1,5 @@
 """The environment in tar archives: one for a stock Triton, tried out; two as layers of an image."""
 
-from __future__ import annotations
-
 import tarfile
 import zlib
 from collections.abc import Callable

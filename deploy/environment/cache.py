@@ -1,7 +1,5 @@
 """Remove from the cache what older builds left: environments and wheels of ``numl_serving``."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Have an environment's Python check the models, before a server or a user is given it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 Everything it needs except glibc is in the prefix too, found relative to each file.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ The format: System V ABI, chapters 4 and 5. Not by binutils, which a host need n
 strip breaks libraries that auditwheel has changed.
 """
 
-from __future__ import annotations
-
 import mmap
 import re
 import struct

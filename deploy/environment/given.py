@@ -4,8 +4,6 @@ Triton looks at it only when it loads a model, says little or nothing of what is
 one archive that it cannot unpack fails for all others too.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

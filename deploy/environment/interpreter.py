@@ -1,7 +1,5 @@
 """Find a Python for the execution environment, with the libpython its stub needs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -6,8 +6,6 @@ A lock is a pip requirement file with hashes: ``<flavour>.txt`` for Python 3.11,
 version keeps pip from the several GB of the CUDA build. ``scripts/refreeze`` renews them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

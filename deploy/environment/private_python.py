@@ -3,8 +3,6 @@
 Its packages are pinned by digest, so what it is made of is known before it is fetched.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shutil

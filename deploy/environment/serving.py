@@ -4,8 +4,6 @@ Its native library is a shared object that any Python loads, so no environment n
 build tools. The compiler is the host's, else the one that ``scripts/kit-environment`` installs.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import sys

@@ -5,8 +5,6 @@ are the folders of the standard library and of the packages). :data:`KEPT` takes
 NuGraph's own stack stays importable: a test imports all of it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Tar archives whose bytes depend on the names, modes and contents of their files alone."""
 
-from __future__ import annotations
-
 import os
 import tarfile
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A model's answer for one event, put back on the event's hits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

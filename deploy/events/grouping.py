@@ -5,8 +5,6 @@ Rows with the same run, subrun and event are one event, adjacent or not. pynuml'
 agrees with ``event_id`` and covers every table.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 

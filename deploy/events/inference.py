@@ -1,7 +1,5 @@
 """Many events through one server: bounded concurrency, retries, answers in order."""
 
-from __future__ import annotations
-
 import itertools
 import queue
 import threading

@@ -1,7 +1,5 @@
 """One run: the events of files through a server, into results, displays and a tally."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

@@ -13,8 +13,6 @@ Four layouts are read with h5py alone, without unpickling anything:
 What pandas writes is in its ``pandas.io.pytables`` (2.3 and 3.0 were tried).
 """
 
-from __future__ import annotations
-
 import pickletools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What all commands share: flags, output modes, exit statuses."""
 
-from __future__ import annotations
-
 import argparse
 import errno
 import os

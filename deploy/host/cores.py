@@ -5,8 +5,6 @@ time. Source of the quota's files: the kernel's ``admin-guide/cgroup-v2`` (``cpu
 ``scheduler/sched-bwc`` (``cpu.cfs_quota_us``).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath

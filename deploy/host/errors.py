@@ -1,7 +1,5 @@
 """The kit's exceptions: a cause in one line, a remedy in the next."""
 
-from __future__ import annotations
-
 
 class KitError(Exception):
     """Something the person at the keyboard can fix."""

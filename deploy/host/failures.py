@@ -4,8 +4,6 @@ The patterns were seen with Triton 24.10, Docker 20.10 and Apptainer 1.4.5, or a
 sources named beside them.
 """
 
-from __future__ import annotations
-
 import re
 
 from deploy.host.errors import LaunchError

@@ -1,7 +1,5 @@
 """Files and folders that are seen whole or not at all, and locks."""
 
-from __future__ import annotations
-
 import fcntl
 import glob
 import hashlib

@@ -1,7 +1,5 @@
 """What a check found: an item of doctor's list."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args

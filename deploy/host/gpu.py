@@ -6,8 +6,6 @@ decides what a launch does with them.
 Source of the calls and their errors: NVML API reference, "Device Queries" and "Initialization".
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The folders the kit writes to, after the XDG base directory specification."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Run other programs to their end, which comes no later than ours; patchelf and pip are two."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

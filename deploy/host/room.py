@@ -1,7 +1,5 @@
 """Room on this host's disks and in its memory, checked before anything is written."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
