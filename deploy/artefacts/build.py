@@ -11,10 +11,9 @@ from typing import TypeVar
 
 import docker
 
-from deploy.artefacts.base_image import BaseImage, ensure_base
 from deploy.artefacts.context import check_target, make_context, wire
 from deploy.artefacts.docker_client import connect, storage_folder
-from deploy.artefacts.image import build_image
+from deploy.artefacts.image import BaseImage, build_image, ensure_base
 from deploy.artefacts.labels import Source, find_source, labels
 from deploy.artefacts.manifest import Artefact, Kind, read_manifest, record
 from deploy.artefacts.request import MEMORY_BYTES, BuildRequest, Route, room_needed

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from deploy.artefacts.base_image import Base
+from deploy.artefacts.image import Base
 from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.environment.agent import agent_folder
 from deploy.environment.archive import pack_layers

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from deploy import __version__
-from deploy.artefacts.base_image import OCI_LABELS
+from deploy.artefacts.image import OCI_LABELS
 from deploy.environment.environment import Environment
 from deploy.environment.serving import serving_digest
 from deploy.host.errors import BuildError

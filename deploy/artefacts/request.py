@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from deploy.artefacts.base_image import Base, base_name
+from deploy.artefacts.image import Base, base_name
 from deploy.artefacts.manifest import Kind
 from deploy.artefacts.sif_file import Compressor
 from deploy.environment.lock import Flavour

@@ -20,8 +20,8 @@ import docker
 from docker.errors import NotFound
 
 from deploy import __version__
-from deploy.artefacts.base_image import BaseImage
 from deploy.artefacts.docker_client import unstarted
+from deploy.artefacts.image import BaseImage
 from deploy.environment.agent import SYNC_LOCK, agent_digest
 from deploy.environment.environment import Environment
 from deploy.environment.lock import read_pins

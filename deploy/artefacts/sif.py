@@ -20,9 +20,8 @@ from typing import Any
 import docker
 from docker.errors import ImageNotFound
 
-from deploy.artefacts.base_image import BaseImage, base_name, debian_tar, imported_base
 from deploy.artefacts.docker_client import exported
-from deploy.artefacts.image import reason
+from deploy.artefacts.image import BaseImage, base_name, debian_tar, imported_base, reason
 from deploy.artefacts.sbom import System, system_of_tree
 from deploy.artefacts.sif_file import FULL_DISK, Records, fit, squash, write_sif
 from deploy.artefacts.tools import SifTools

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy import __version__
-from deploy.artefacts.base_image import BaseImage
+from deploy.artefacts.image import BaseImage
 from deploy.artefacts.labels import DIRTY, UNKNOWN, Source
 from deploy.artefacts.manifest import Artefact, Kind, read_manifest
 from deploy.artefacts.request import BuildRequest

@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 from spython.main import get_client
 
-from deploy.artefacts.base_image import base_name
+from deploy.artefacts.image import base_name
 from deploy.artefacts.keys import Signer
 from deploy.artefacts.request import sif_name
 from deploy.artefacts.sif_signature import verify_sif

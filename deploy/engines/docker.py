@@ -19,9 +19,9 @@ import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
 
-from deploy.artefacts.base_image import base_name
 from deploy.artefacts.cosign import verify_image
 from deploy.artefacts.docker_client import connect, first_line, storage_folder
+from deploy.artefacts.image import base_name
 from deploy.artefacts.keys import Signer
 from deploy.artefacts.reference import parse_reference
 from deploy.artefacts.request import image_name

@@ -15,7 +15,7 @@ from deploy.host.console import Say
 from deploy.host.errors import BuildError, EnvironmentSetupError, KitError
 
 _PIPE = 1 << 20
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _COMPLAINT = re.compile(r"(FATAL|ERROR|error|cannot|failed)\b")
 _PREFIX = re.compile(r"^(FATAL ERROR|FATAL|ERROR)\s*:\s*|^While performing build:\s*")
 
@@ -93,7 +93,7 @@ def without_python_variables() -> dict[str, str]:
 
 def complaint(said: str) -> str:
     """Return the line of a program's output that says why it failed; empty if there is none."""
-    lines = [_COLOURS.sub("", line).strip() for line in said.splitlines()]
+    lines = [COLOURS.sub("", line).strip() for line in said.splitlines()]
     lines = [line for line in lines if line]
     if any("No space left on device" in line for line in lines):
         return "no space left on device"

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from deploy.artefacts.base_image import OCI_LABELS
 from deploy.artefacts.cosign import (
     PROVENANCE,
     SBOM,
@@ -23,6 +22,7 @@ from deploy.artefacts.cosign import (
     signer_of,
     verify_image,
 )
+from deploy.artefacts.image import OCI_LABELS
 from deploy.artefacts.manifest import Artefact
 from deploy.artefacts.reference import Reference
 from deploy.artefacts.registry import Manifest, Registry

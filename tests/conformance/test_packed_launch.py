@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 import pytest
 
-from deploy.artefacts.base_image import base_name, ensure_base
 from deploy.artefacts.context import triton_layer
 from deploy.artefacts.docker_client import connect
+from deploy.artefacts.image import base_name, ensure_base
 from deploy.deployment.deployment import Deployment
 from deploy.engines.apptainer import scratch_folder
 from deploy.engines.container import STOCK_LABEL

@@ -22,10 +22,9 @@ import pytest
 from docker.errors import NotFound
 from docker.models.containers import Container
 
-from deploy.artefacts.base_image import BaseImage, base_name, ensure_base
 from deploy.artefacts.context import make_context
 from deploy.artefacts.docker_client import connect
-from deploy.artefacts.image import BuiltImage, build_image
+from deploy.artefacts.image import BaseImage, BuiltImage, base_name, build_image, ensure_base
 from deploy.artefacts.labels import Source, labels
 from deploy.client.probe import Probe, SmokeResult, smoke
 from deploy.deployment.deployment import DEFAULT_MODELS

@@ -13,9 +13,8 @@ import docker
 import pytest
 from docker.errors import ImageNotFound
 
-from deploy.artefacts.base_image import BaseImage
 from deploy.artefacts.context import triton_layer
-from deploy.artefacts.image import BuiltImage
+from deploy.artefacts.image import BaseImage, BuiltImage
 from deploy.host.errors import BuildError
 from deploy.triton.distribution import ensure_distribution
 from tests.containers.conftest import RELEASE, ImageBuilder, say

@@ -5,8 +5,7 @@ from __future__ import annotations
 import docker
 import pytest
 
-from deploy.artefacts.base_image import BaseImage, ensure_base
-from deploy.artefacts.image import BuiltImage
+from deploy.artefacts.image import BaseImage, BuiltImage, ensure_base
 from deploy.host.errors import BuildError
 from tests.containers.conftest import Ingredients, Runner, say
 

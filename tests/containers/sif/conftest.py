@@ -18,8 +18,7 @@ from pathlib import Path
 import docker
 import pytest
 
-from deploy.artefacts.base_image import base_name
-from deploy.artefacts.image import BuiltImage
+from deploy.artefacts.image import BuiltImage, base_name
 from deploy.artefacts.sif import SifBuilder
 from deploy.artefacts.sif_file import Compressor
 from deploy.artefacts.tools import SifTools, find_tools

@@ -13,7 +13,7 @@ import docker
 import pytest
 from docker.errors import APIError, ImageNotFound
 
-from deploy.artefacts.base_image import base_name, bootstrap_command, debian_tar, ensure_base
+from deploy.artefacts.image import base_name, bootstrap_command, debian_tar, ensure_base
 from deploy.host.errors import BuildError
 from deploy.host.paths import cache_folder
 

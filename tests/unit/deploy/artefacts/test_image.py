@@ -4,9 +4,8 @@ from typing import Any, cast
 
 import pytest
 
-from deploy.artefacts.base_image import BaseImage
 from deploy.artefacts.context import closure
-from deploy.artefacts.image import follow, reason
+from deploy.artefacts.image import BaseImage, follow, reason
 from deploy.artefacts.labels import Source, labels
 from deploy.environment.environment import Environment
 from deploy.host.errors import BuildError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deploy.artefacts.base_image import BaseImage
+from deploy.artefacts.image import BaseImage
 from deploy.artefacts.labels import Source
 from deploy.artefacts.manifest import Artefact, record
 from deploy.artefacts.sbom import (
