@@ -10,6 +10,7 @@ if __package__ in (None, ""):
 import argparse
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -74,54 +75,62 @@ def _logs(options: argparse.Namespace, console: Console) -> int:
 
 
 def _of_pods(rollout: Rollout, options: argparse.Namespace, console: Console) -> int:
-    """Show the logs of all pods, each line after its pod's name if there are several."""
+    """Show the logs of all containers, each line after the name of its own if there are several."""
     if options.supervisor:
         raise DeploymentError("--supervisor: in a cluster there is none, the kubelet restarts pods")
     rollout.require()
     if options.follow:
         return _follow_pods(rollout, options.tail, console)
-    pods = rollout.pods()
+    streams = list(_streams(rollout))
     logs: dict[str, list[str]] = {}
-    for pod in pods:
-        before = f"{pod.name}: ".encode() if len(pods) > 1 else b""
-        logs[pod.name] = []
+    for name, pod, container in streams:
+        before = f"{name}: ".encode() if len(streams) > 1 else b""
+        logs[name] = []
         try:
-            for line in rollout.log(pod, tail=options.tail):
-                logs[pod.name].append(line.decode(errors="replace"))
+            for line in rollout.cluster.log(pod.name, container, tail=options.tail):
+                logs[name].append(line.decode(errors="replace"))
                 console.log_line(before + line)
         except ClusterError as error:  # has not started yet, or is gone
-            console.say(f"pod {pod.name} has no log: {error.cause}")
+            console.say(f"pod {name} has no log: {error.cause}")
     console.answer({"ok": True, "pods": logs})
     return 0
 
 
+def _streams(rollout: Rollout) -> Iterator[tuple[str, PodState, str]]:
+    """Yield each container of each pod, with the name before its lines."""
+    for pod in rollout.pods():
+        for number, container in enumerate(pod.containers):
+            yield f"{pod.name}/{container}" if number else pod.name, pod, container
+
+
 def _follow_pods(rollout: Rollout, tail: int, console: Console) -> int:
     """Show what pods say, also those that come later, until there is no deployment any more."""
-    # Of each container, by its pod and how often it was restarted.
+    # Of each container, by its name and how often it was restarted.
     threads: dict[tuple[str, int], threading.Thread] = {}
     shown: set[tuple[str, int]] = set()
     first, fault = True, ""
 
-    def show(pod: PodState, tail: int | None) -> None:
+    def show(key: tuple[str, int], pod: str, container: str, tail: int | None) -> None:
         with suppress(ClusterError):  # has not started yet, or is gone
-            for line in rollout.log(pod, tail=tail, follow=True):
-                shown.add((pod.name, pod.restarts))
-                console.log_line(f"{pod.name}: ".encode() + line)
+            for line in rollout.cluster.log(pod, container, tail=tail, follow=True):
+                shown.add(key)
+                console.log_line(f"{key[0]}: ".encode() + line)
 
     try:
         while True:
             try:
                 if not rollout.deployments():
                     break
-                for pod in rollout.pods():
-                    key = (pod.name, pod.restarts)
+                for name, pod, container in _streams(rollout):
+                    key = (name, pod.containers[container])
                     followed = key in threads and threads[key].is_alive()
                     if followed or (key in shown and not pod.ready):  # or its container has ended
                         continue
                     # Whoever comes later is shown from the first line; where a connection broke,
                     # what comes from now on.
                     lines = 0 if key in shown else tail if first else None
-                    threads[key] = threading.Thread(target=show, args=(pod, lines), daemon=True)
+                    words = (key, pod.name, container, lines)
+                    threads[key] = threading.Thread(target=show, args=words, daemon=True)
                     threads[key].start()
                 first, fault = False, ""
             except ClusterError as error:

@@ -31,6 +31,7 @@ class PodState:
         problem: Why it is not ready, in a line; None: it is.
         lasting: Whether waiting would not mend that.
         revision: Names the template that it was made from.
+        containers: How often each was restarted; the first is the server, or the front door.
     """
 
     name: str
@@ -42,6 +43,7 @@ class PodState:
     problem: str | None
     lasting: bool
     revision: str
+    containers: Mapping[str, int]
 
 
 def component_of(each: Object) -> str:
@@ -57,17 +59,20 @@ def read_pod(pod: Object) -> PodState:
     conditions = {c["type"]: c for c in status.get("conditions", ())}
     ready = conditions.get("Ready", {}).get("status") == "True"
     state, problem, lasting = _waits_for(pod, conditions, containers)
+    names = [each["name"] for each in pod["spec"]["containers"]]
+    restarts = {each["name"]: each.get("restartCount", 0) for each in containers}
     leaving = "deletionTimestamp" in pod["metadata"]
     return PodState(
         name=pod["metadata"]["name"],
         component=component,
         state="stopping" if leaving else "ready" if ready else state,
         ready=ready and not leaving,
-        restarts=sum(each.get("restartCount", 0) for each in containers),
+        restarts=sum(restarts.values()),
         image=image.removeprefix("docker-pullable://"),
         problem=None if ready or leaving else problem,
         lasting=lasting,
         revision=pod["metadata"]["labels"].get("pod-template-hash", ""),
+        containers={name: restarts.get(name, 0) for name in names},
     )
 
 

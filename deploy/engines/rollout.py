@@ -210,20 +210,14 @@ class Rollout:
 
     def _last_log(self, pod: PodState) -> str:
         """Return the end of what the container that crashed last has said."""
+        crashed = max(pod.containers, key=lambda name: pod.containers[name])
         for previous in (True, False):
             try:
-                lines = self.cluster.log(
-                    pod.name, CONTAINERS[pod.component], tail=200, previous=previous
-                )
+                lines = self.cluster.log(pod.name, crashed, tail=200, previous=previous)
                 return b"\n".join(lines).decode(errors="replace")
             except ClusterError:
                 continue
         return ""
-
-    def log(self, pod: PodState, *, tail: int | None, follow: bool = False) -> Iterator[bytes]:
-        """Yield the last lines of a pod's log; None: all."""
-        container = CONTAINERS[pod.component]
-        return self.cluster.log(pod.name, container, tail=tail, follow=follow)
 
     def ask_pods(self) -> Iterator[tuple[PodState, int, str]]:
         """Have each server that is ready give its reference answers; yield status and words."""

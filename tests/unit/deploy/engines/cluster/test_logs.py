@@ -124,3 +124,23 @@ def test_without_follow_it_ends(terminal: Terminal, pod: str) -> None:
     terminal.cluster.logs[pod, "triton", False] = "one\ntwo\nthree\n"
     assert terminal.type("logs --tail 2") == (0, "two\nthree\n", "")
     assert terminal.json("logs")["pods"] == {pod: ["one", "two", "three"]}
+
+
+def test_what_runs_beside_a_server_is_shown_too(terminal: Terminal) -> None:
+    (terminal.folder / "more.yaml").write_text("watch: {enabled: true}\n")
+    file = terminal.site('[kubernetes]\nvalues = ["more.yaml"]\n')
+    assert terminal.type(f"up {file}")[0] == 0
+    [made] = terminal.cluster.of_kind("Pod").values()
+    pod = str(made["metadata"]["name"])
+    terminal.cluster.logs[pod, "triton", False] = "one\n"
+    terminal.cluster.logs[pod, "watch", False] = "watch: nugraph3: wrong\n"
+    out = terminal.type("logs")[1]
+    assert out.splitlines() == [f"{pod}: one", f"{pod}/watch: watch: nugraph3: wrong"]
+    said = {pod: ["one"], f"{pod}/watch": ["watch: nugraph3: wrong"]}
+    assert terminal.json("logs")["pods"] == said
+
+    def nothing(following: Following) -> None:
+        following.await_follower(pod, 6)
+
+    lines = Following(terminal, nothing).out.splitlines()
+    assert sorted(lines) == sorted(out.splitlines())

@@ -113,6 +113,26 @@ def test_a_server_that_crashes_is_told_by_its_last_words(terminal: Terminal) -> 
     assert "pynuml" in err
 
 
+def test_the_words_are_those_of_the_container_that_crashes(terminal: Terminal) -> None:
+    def crashed(pod: Object) -> Object:
+        server, beside = pod["spec"]["containers"]
+        name = pod["metadata"]["name"]
+        terminal.cluster.logs[name, "triton", False] = "all is well here\n"
+        terminal.cluster.logs[name, beside["name"], True] = "watch: cannot listen on port 8004\n"
+        state = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
+        last = {"terminated": {"exitCode": 2, "reason": "Error"}}
+        counted = {"restartCount": 2, "lastState": last}
+        good = container(server["name"], server["image"], {"running": {}}, restartCount=0)
+        return {"containerStatuses": [good, container("watch", beside["image"], state, **counted)]}
+
+    (terminal.folder / "more.yaml").write_text("watch: {enabled: true}\n")
+    terminal.cluster.pod = crashed
+    file = terminal.site('[kubernetes]\nvalues = ["more.yaml"]\n')
+    code, _, err = terminal.type(f"up {file}")
+    said = "container watch ended with status 2: watch: cannot listen on port 8004"
+    assert (code, said in err) == (1, True)
+
+
 @pytest.mark.parametrize(("restarts", "lasting"), [(1, False), (3, True)])
 def test_a_server_between_two_crashes_is_not_taken_for_one_that_starts(
     restarts: int, lasting: bool
@@ -123,6 +143,7 @@ def test_a_server_between_two_crashes_is_not_taken_for_one_that_starts(
     labels = {"app.kubernetes.io/component": "server"}
     pod = {
         "metadata": {"name": "numl-0", "labels": labels},
+        "spec": {"containers": [{"name": "triton", "image": IMAGE}]},
         "status": {"containerStatuses": [status]},
     }
     found = read_pod(pod)
