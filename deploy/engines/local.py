@@ -13,7 +13,6 @@ from deploy.deployment.deployment import Ports
 from deploy.deployment.plan import LaunchPlan
 from deploy.deployment.state import DeploymentFolder, DeploymentState, ProcessId
 from deploy.engines.base import MORE_SHARED_MEMORY, Engine
-from deploy.engines.environment_check import check_models_answer, check_stub_fits
 from deploy.engines.leftovers import (
     SCRATCH,
     SHARED_MEMORY,
@@ -27,7 +26,9 @@ from deploy.engines.leftovers import (
 )
 from deploy.engines.server import Note, Server, end_process
 from deploy.engines.site import Runtime
+from deploy.environment.check import check_models_answer
 from deploy.environment.environment import Environment, plan_environment
+from deploy.environment.interpreter import version_of
 from deploy.environment.private_python import ensure_private_python
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError, KitError, TritonSetupError
@@ -179,7 +180,6 @@ class LocalEngine(Engine):
             check_models_answer(
                 self.environment_here,
                 [resolved.weights(model) for model in resolved.kit],
-                stamps=cache_folder() / "checked",
                 threads=self.deployment.threads,
             )
 
@@ -245,6 +245,22 @@ class LocalEngine(Engine):
         made = f"Python {environment.interpreter.version}, which the stub is built for"
         what = made if environment.is_made else "made at the first start"
         yield ok(self.subject, f"execution environment: {what}")
+
+
+def check_stub_fits(environment: Environment, distribution: TritonDistribution) -> None:
+    """Check the environment's interpreter and libpython against the stub."""
+    folder, wanted = environment.folder, distribution.stub_python
+    found, problem = version_of(environment.python), None
+    for path in (folder / "bin" / "activate", environment.libpython):
+        if not path.exists():
+            problem = f"has no {path.name}"
+    if found is None:
+        problem = problem or "has a bin/python that does not start"
+    elif not found.startswith(f"{wanted}."):
+        problem = f"has Python {found}; the stub is built for {wanted}"
+    if problem is not None:
+        remedy = f"rm -r {folder}, and repeat the command"
+        raise EnvironmentSetupError(f"execution environment {folder} {problem}", remedy)
 
 
 def _check_whole(triton: TritonDistribution) -> None:

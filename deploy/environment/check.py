@@ -1,5 +1,10 @@
-"""Have an environment's Python check the models, before a server or a user is given it."""
+"""Have an environment's Python check the models, before a server or a user is given it.
 
+Triton itself does not: with a wrong interpreter or a missing library it hangs, or is ready and
+answers nothing.
+"""
+
+import hashlib
 import json
 import os
 import re
@@ -7,7 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from deploy.environment.environment import Environment
 from deploy.host.errors import EnvironmentSetupError, RepositoryError
+from deploy.host.files import digest_of, write_atomically
+from deploy.host.paths import cache_folder
 from deploy.host.programs import complaint, run
 
 _EXCEPTION = re.compile(r"[\w.]+(Error|Exception)\b")
@@ -38,6 +46,30 @@ def check_answers(
     prefixes = [report["prefix"] for report in _reports(answer) if "prefix" in report]
     if folder.resolve() not in [Path(prefix).resolve() for prefix in prefixes]:
         raise EnvironmentSetupError(f"{failed}: its bin/activate leads to another Python", remedy)
+
+
+def check_models_answer(environment: Environment, models: Sequence[Path], *, threads: int) -> None:
+    """Check that every model imports, loads and gives its reference output.
+
+    Since that takes seconds, a check that passed is remembered by the digest of environment and
+    model files.
+    """
+    total = hashlib.sha256(environment.digest.encode())
+    for folder in models:
+        files = (folder / "model.json", folder / "weights.safetensors", folder / "golden.npz")
+        total.update(digest_of(files, base=folder).encode())
+    stamp = cache_folder() / "checked" / total.hexdigest()
+    if stamp.exists():
+        return
+    folder = environment.folder
+    check_answers(
+        folder,
+        models,
+        threads=threads,
+        failed=f"execution environment {folder} does not work",
+        remedy=f"rm -r {folder.parent} and repeat the command",
+    )
+    write_atomically(stamp, "")
 
 
 def _reason(said: str) -> str:

@@ -12,15 +12,15 @@ from google.protobuf import text_format
 
 from deploy.artefacts.context import launch_settings
 from deploy.deployment.deployment import Deployment
-from deploy.engines.environment_check import check_models_answer
 from deploy.engines.resolved import Resolved
+from deploy.environment.check import check_models_answer
 from deploy.environment.cpython import IMAGE_PREFIX
 from deploy.environment.environment import plan_environment
 from deploy.environment.private_python import ensure_private_python
 from deploy.host.console import Say
 from deploy.host.errors import DeploymentError
 from deploy.host.files import sha256_of
-from deploy.host.paths import MODEL_REPOSITORY, cache_folder
+from deploy.host.paths import MODEL_REPOSITORY
 from deploy.publishing.pointer import PublishedFile, PublishedModel
 from deploy.triton.config import LaunchSettings, ModelConfig
 from deploy.triton.stage import VERSION, StagedModel, plan_models, stage
@@ -77,7 +77,6 @@ def verified_models(resolved: Resolved, say: Say) -> Iterator[Mapping[str, Local
         check_models_answer(
             made,
             [target / model.name / VERSION for model in staged],
-            stamps=cache_folder() / "checked",
             threads=1,
         )
         yield {model.name: _local(model, target / model.name / VERSION) for model in staged}

@@ -21,8 +21,7 @@ import pytest
 from deploy.client.probe import Probe
 from deploy.deployment.deployment import Deployment
 from deploy.deployment.state import LaunchPlan
-from deploy.engines.environment_check import check_stub_fits
-from deploy.engines.local import LocalEngine, ProcessServer
+from deploy.engines.local import LocalEngine, ProcessServer, check_stub_fits
 from deploy.engines.resolved import Resolved
 from deploy.environment.environment import MARKER, Environment, plan_environment
 from deploy.environment.interpreter import Interpreter, find_interpreter

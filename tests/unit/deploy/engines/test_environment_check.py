@@ -6,13 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from deploy.engines.environment_check import check_models_answer, check_stub_fits
+from deploy.engines.local import check_stub_fits
+from deploy.environment.check import check_models_answer
 from deploy.environment.environment import Environment
 from deploy.environment.interpreter import Interpreter
 from deploy.environment.lock import Lock
 from deploy.host.errors import EnvironmentSetupError, RepositoryError
 from deploy.triton.distribution import TritonDistribution
 from deploy.triton.stage import MODEL_FILES
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 def _environment(folder: Path, answer: str = "", status: int = 0) -> Environment:
@@ -65,10 +71,10 @@ def test_a_check_that_passed_is_not_repeated_until_something_changes(tmp_path: P
     environment = _environment(tmp_path / "e", json.dumps({"prefix": str(tmp_path / "e")}))
     model = _model(tmp_path / "m")
     for _ in range(2):
-        check_models_answer(environment, [model], stamps=tmp_path / "stamps", threads=1)
+        check_models_answer(environment, [model], threads=1)
     assert (environment.folder / "runs").read_text() == "run\n"
     (model / "model.json").write_text("{}")
-    check_models_answer(environment, [model], stamps=tmp_path / "stamps", threads=1)
+    check_models_answer(environment, [model], threads=1)
     assert (environment.folder / "runs").read_text() == "run\nrun\n"
 
 
@@ -76,15 +82,11 @@ def test_a_model_that_answers_wrongly_is_named(tmp_path: Path) -> None:
     answer = json.dumps({"model": "m", "ok": False, "error": "wrong answer: x_filter_u"})
     environment = _environment(tmp_path / "e", answer, status=1)
     with pytest.raises(RepositoryError, match="model m: wrong answer: x_filter_u"):
-        check_models_answer(
-            environment, [_model(tmp_path / "m")], stamps=tmp_path / "stamps", threads=1
-        )
-    assert not (tmp_path / "stamps").exists(), "a check that failed is not remembered"
+        check_models_answer(environment, [_model(tmp_path / "m")], threads=1)
+    assert not (tmp_path / "numlkit" / "checked").exists(), "a check that failed is not remembered"
 
 
 def test_an_environment_that_does_not_run_is_named(tmp_path: Path) -> None:
     environment = _environment(tmp_path / "e", status=3)
     with pytest.raises(EnvironmentSetupError, match="does not work"):
-        check_models_answer(
-            environment, [_model(tmp_path / "m")], stamps=tmp_path / "stamps", threads=1
-        )
+        check_models_answer(environment, [_model(tmp_path / "m")], threads=1)
