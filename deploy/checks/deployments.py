@@ -14,9 +14,9 @@ from pathlib import Path
 from deploy.deployment.state import DeploymentFolder, DeploymentState, known_deployments
 from deploy.engines.choose import engine_named
 from deploy.engines.health import why_dead
-from deploy.engines.leftovers import FIX, LEFTOVERS
+from deploy.engines.leftovers import FIX, LEFTOVERS, remove_leftovers
 from deploy.host.errors import DeploymentError, KitError
-from deploy.host.files import nobody_at_work, remove_folder
+from deploy.host.files import nobody_at_work
 from deploy.host.finding import Finding, ok, wrong
 from deploy.host.paths import CHECKOUT, cache_folder, deployments_folder
 
@@ -85,17 +85,8 @@ def _unwatched(subject: str, folder: DeploymentFolder, state: DeploymentState) -
 
 
 def remove_half_built(root: Path, paths: tuple[Path, ...]) -> str:
-    """Remove those of ``paths`` in ``root`` that nobody is making any more."""
     with nobody_at_work(_locks(root)):
-        for path in set(half_built(root)) & set(paths):
-            if path.is_dir() and not path.is_symlink():
-                remove_folder(path)
-            else:
-                path.unlink(missing_ok=True)
-    left = [path for path in paths if path.exists()]
-    if left:
-        raise KitError(f"{left[0]} is no longer half-built, or cannot be removed")
-    return f"removed {', '.join(map(str, paths))}"
+        return remove_leftovers(paths, lambda: half_built(root))
 
 
 def half_built_findings() -> Iterator[Finding]:

@@ -26,7 +26,7 @@ import psutil
 
 from deploy.deployment.state import DeploymentFolder, ProcessId, Surroundings, known_deployments
 from deploy.host.errors import DeploymentError, KitError
-from deploy.host.files import locked
+from deploy.host.files import locked, remove_folder
 from deploy.host.finding import Finding
 from deploy.host.paths import state_folder
 from deploy.triton.stub import STUB
@@ -177,23 +177,32 @@ def end_stubs(stubs: tuple[ProcessId, ...]) -> str:
 
 
 def remove_regions(regions: tuple[Path, ...]) -> str:
-    for region in set(unused_regions()) & set(regions):
-        region.unlink(missing_ok=True)
-    left = [region for region in regions if region.exists()]
-    if left:
-        raise KitError(f"{len(left)} shared memory regions are in use again: {left[0]}")
-    return f"removed {len(regions)} shared memory regions from {SHARED_MEMORY}"
+    done = f"removed {len(regions)} shared memory regions from {SHARED_MEMORY}"
+    return remove_leftovers(regions, unused_regions, done)
 
 
 def remove_scratch(folders: tuple[Path, ...]) -> str:
-    """Remove those of ``folders`` that still are nobody's, while nothing is being started."""
-    with taking_turns():
-        for folder in scratch_since(_NOTHING_BEFORE, None) & set(folders):
-            shutil.rmtree(folder, ignore_errors=True)
-    left = [folder for folder in folders if folder.exists()]
+    with taking_turns():  # nothing is being started
+        return remove_leftovers(folders, lambda: scratch_since(_NOTHING_BEFORE, None))
+
+
+def remove_leftovers(
+    found: tuple[Path, ...], look: Callable[[], Iterable[Path]], done: str | None = None
+) -> str:
+    """Remove those of what was found that are still found; say so, or in the words of ``done``.
+
+    Raises:
+        KitError: Naming one that was not removed.
+    """
+    for path in set(look()) & set(found):
+        if path.is_dir() and not path.is_symlink():
+            remove_folder(path)
+        else:
+            path.unlink(missing_ok=True)
+    left = [path for path in found if path.exists()]
     if left:
-        raise KitError(f"{left[0]} may be in use again, or cannot be removed")
-    return f"removed {', '.join(map(str, folders))}"
+        raise KitError(f"{left[0]} is no longer a leftover, or cannot be removed")
+    return done or f"removed {', '.join(map(str, found))}"
 
 
 def leftover_findings() -> Iterator[Finding]:

@@ -215,9 +215,7 @@ class LocalEngine(Engine):
                 scratch = scratch_since(state.before, state.server)
         sweep(prefix=shm_prefix(folder.path), scratch=scratch)
 
-    @classmethod
-    def leftovers(cls) -> Iterator[Finding]:
-        return leftover_findings()
+    leftovers = staticmethod(leftover_findings)
 
     def rooms(self) -> list[Room]:
         """Return what a launch writes on this host: shared memory is the host's, too."""
