@@ -1,7 +1,5 @@
 """Build what a server on another machine needs: packed environment, image, .sif."""
 
-from __future__ import annotations
-
 if __package__ in (None, ""):
     from host.bootstrap import ensure_kit
 

@@ -1,7 +1,5 @@
 """Say what is wrong with this host, the kit or a deployment, and what to do about it."""
 
-from __future__ import annotations
-
 if __package__ in (None, ""):
     from host.bootstrap import ensure_kit
 

@@ -1,7 +1,5 @@
 """Stop a deployment and remove what it leaves behind."""
 
-from __future__ import annotations
-
 if __package__ in (None, ""):
     from host.bootstrap import ensure_kit
 

@@ -1,7 +1,5 @@
 """Send the events of HDF5 files to a server; write labels per hit, and event displays."""
 
-from __future__ import annotations
-
 if __package__ in (None, ""):
     from host.bootstrap import ensure_kit
 

@@ -1,7 +1,5 @@
 """The ``numlkit`` command: the files in ``deploy/`` under one name."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import difflib

@@ -1,7 +1,5 @@
 """Make what a launch needs, without starting anything: Triton, environment, checks."""
 
-from __future__ import annotations
-
 if __package__ in (None, ""):
     from host.bootstrap import ensure_kit
 

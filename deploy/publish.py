@@ -1,7 +1,5 @@
 """Bring what was built and verified to where servers take it from."""
 
-from __future__ import annotations
-
 if __package__ in (None, ""):
     from host.bootstrap import ensure_kit
 

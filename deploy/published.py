@@ -1,7 +1,5 @@
 """List the releases at a destination, and say which one serves."""
 
-from __future__ import annotations
-
 if __package__ in (None, ""):
     from host.bootstrap import ensure_kit
 

@@ -1,7 +1,5 @@
 """Have an older release at a destination serve again."""
 
-from __future__ import annotations
-
 if __package__ in (None, ""):
     from host.bootstrap import ensure_kit
 

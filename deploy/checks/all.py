@@ -1,7 +1,5 @@
 """All checks, in the order in which doctor shows them: none stops or delays another."""
 
-from __future__ import annotations
-
 import tempfile
 import threading
 import time

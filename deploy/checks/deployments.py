@@ -4,8 +4,6 @@ Whoever makes something holds a lock beside it. If all locks of a folder can be 
 anything in it, on no host that shares it.
 """
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterator
 from functools import partial

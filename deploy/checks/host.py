@@ -1,7 +1,5 @@
 """What doctor looks at on this host: GPUs, room, ports, certificates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a launch is refused for before anything is made: what doctor would say, too."""
 
-from __future__ import annotations
-
 from deploy.checks.host import check_ports, room_findings, tls_findings, writable_findings
 from deploy.checks.repository import launch_findings
 from deploy.engines.base import Engine

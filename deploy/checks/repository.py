@@ -1,7 +1,5 @@
 """A model repository: is every model in it complete, valid, and of one piece?"""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

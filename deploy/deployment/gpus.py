@@ -9,8 +9,6 @@ Source: CUDA Programming Guide, "CUDA Environment Variables"; MIG User Guide, "C
 Enumeration".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

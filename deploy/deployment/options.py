@@ -1,7 +1,5 @@
 """The flags that describe a deployment, for each command that makes or starts one."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from contextlib import suppress

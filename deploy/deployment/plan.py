@@ -1,7 +1,5 @@
 """What a launch does, rendered before it is done: pure data."""
 
-from __future__ import annotations
-
 import csv
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ports for a server: checked if given, found if not."""
 
-from __future__ import annotations
-
 import errno
 import random
 import socket

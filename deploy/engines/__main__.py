@@ -1,7 +1,5 @@
 """The supervisor's process: ``python -m deploy.engines FOLDER``."""
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os

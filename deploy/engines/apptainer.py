@@ -4,8 +4,6 @@ An instance outlives the server in it. Its log files lie in Apptainer's folder, 
 the home folder: here that is the deployment's own, and they are other names of the server's log.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """What an engine is, and the part of a launch that is the same for all."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

@@ -1,7 +1,5 @@
 """A user's own weights for a launch: imported once."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 import zipfile

@@ -1,7 +1,5 @@
 """What the engines with a container have in common: the image, and what it is given."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The Docker engine, or another one that answers on its socket as podman does."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The container of a planned server: each option once, in both of Docker's spellings."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The health of a deployment, as seen from outside right now."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ have made it is alive. So a folder may stay behind, but a living server's is nev
 region of shared memory is nobody's if no process has mapped it, whoever its server was.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

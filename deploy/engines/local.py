@@ -1,7 +1,5 @@
 """The engine without a container: Triton from a wheel, started on the host itself."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """A deployment, resolved: what it comes to on this host, each thing looked up once."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A tritonserver and its stubs: watched until it answers correctly, stopped, swept up after."""
 
-from __future__ import annotations
-
 import os
 import time
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """A site's own models in a launch: checked, and staged with what each of them runs in."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ serve until the new ones are ready. A server that died is restarted, with growin
 one that does not get a model loaded.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import platform

@@ -5,8 +5,6 @@ The weights' format is safetensors: eight bytes give the length of a JSON header
 tensor's shape and the place of its bytes behind the header.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The tritonserver command line: pure rendering of a plan."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

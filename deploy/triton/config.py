@@ -3,8 +3,6 @@
 Source of the format: Triton's ``model_config.proto``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Triton releases the kit knows, and where their files come from."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """A site's own model repository: as Triton reads it, and as a server sees it; never changed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

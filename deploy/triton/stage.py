@@ -1,7 +1,5 @@
 """Stage a copy of the model repository for one launch."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

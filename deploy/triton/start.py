@@ -3,8 +3,6 @@
 ``numl_serving.startup`` writes these lines.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

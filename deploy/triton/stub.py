@@ -6,8 +6,6 @@ that fails assumes that it is not executable. Changing its mode then fails on a 
 system, and with it the model.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import dataclass
