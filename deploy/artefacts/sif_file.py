@@ -30,6 +30,7 @@ LEVELS: dict[Compressor, int] = {"zstd": 2, "gzip": 6}
 BLOCK_KIB = 256
 
 _CHUNK = 1 << 20
+_FAILED = "Apptainer cannot write the .sif"
 FULL_DISK = "check the free space of the output's disk, then repeat the command"
 
 _LAUNCH_LINE = b"#!/usr/bin/env run-singularity\n"
@@ -126,7 +127,7 @@ class Records(NamedTuple):
 
 def write_sif(apptainer: Path, squashfs: Path, records: Records, out: Path, *, epoch: int) -> None:
     """Write ``out``, whose bytes depend on the squashfs, the records and ``epoch`` alone."""
-    _apptainer_sif(apptainer, "new", str(out))
+    run([apptainer, "sif", "new", out], failed=_FAILED, remedy=FULL_DISK)
     texts = [(_DEFINITION, "", records.definition)]
     texts += [(_JSON, name, text) for name, text in records.documents.items()]
     for datatype, name, text in texts:
@@ -161,8 +162,4 @@ def fix(header: bytearray, *, epoch: int) -> None:
 
 def _add(apptainer: Path, sif: Path, part: Path, datatype: str, *words: str) -> None:
     arguments = ("--datatype", datatype, "--groupid", "1", *words)
-    _apptainer_sif(apptainer, "add", *arguments, str(sif), str(part))
-
-
-def _apptainer_sif(apptainer: Path, *words: str) -> None:
-    run([apptainer, "sif", *words], failed="Apptainer cannot write the .sif", remedy=FULL_DISK)
+    run([apptainer, "sif", "add", *arguments, sif, part], failed=_FAILED, remedy=FULL_DISK)

@@ -90,7 +90,7 @@ def _install(partial: Path, folder: Path) -> None:
     import asyncio  # most hosts never need these
 
     import rattler
-    import rattler.exceptions
+    from rattler.exceptions import InstallerError, IoError, LinkError, TransactionError
 
     packages = cache_folder() / "conda"
     packages.mkdir(parents=True, exist_ok=True)
@@ -123,12 +123,7 @@ def _install(partial: Path, folder: Path) -> None:
     )
     try:
         asyncio.run(installed)
-    except (
-        rattler.exceptions.InstallerError,
-        rattler.exceptions.IoError,
-        rattler.exceptions.LinkError,
-        rattler.exceptions.TransactionError,
-    ) as error:
+    except (InstallerError, IoError, LinkError, TransactionError) as error:
         cause = f"py-rattler cannot install Python: {_first_line(error)}"
         raise EnvironmentSetupError(cause, f"rm -r {packages} and repeat the command") from None
     shutil.rmtree(packages)

@@ -131,11 +131,9 @@ def send(
         except ServerLostError as error:
             tally.ended = error
         if tally.interrupted or tally.ended is not None:
-            cause = "interrupted" if tally.ended is None else tally.ended.cause
-            tally.ended = KitError(
-                f"{cause}; at least {tally.seen - tally.done} events were not answered",
-                None if tally.ended is None else tally.ended.remedy,
-            )
+            why = tally.ended or KitError("interrupted")
+            missed = f"at least {tally.seen - tally.done} events were not answered"
+            tally.ended = KitError(f"{why.cause}; {missed}", why.remedy)
         unread = sum(failure.event_id is None for failure in tally.failures)
         if writer is not None:
             writer.complete = tally.ended is None and not unread

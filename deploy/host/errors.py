@@ -39,11 +39,7 @@ class NotRunningError(KitError):
 
 
 class ClusterError(KitError):
-    """A cluster cannot be reached, or refuses something.
-
-    Attributes:
-        status: HTTP's, of a refusal; else 0.
-    """
+    """A cluster cannot be reached, or refuses something: with HTTP's status, else 0."""
 
     def __init__(self, cause: str, remedy: str | None = None, *, status: int = 0) -> None:
         super().__init__(cause, remedy)

@@ -19,9 +19,7 @@ _MB = 1e6
 class Room:
     """Disk space that will be used, in a folder that need not exist yet.
 
-    Attributes:
-        setting: How to choose another folder, as in ``set TMPDIR``.
-        ours: Whether this process writes there; else the Docker engine does.
+    ``setting`` is how to choose another one. If it is not ``ours``, the Docker engine writes there.
     """
 
     folder: Path
