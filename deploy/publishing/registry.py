@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -228,10 +228,7 @@ class RegistryPlace(Place):
         return {tag: manifest.digest for tag, manifest in found.items() if manifest is not None}
 
     def _releases(self) -> list[_Found]:
-        return sorted(self._look(), key=lambda found: (found.created, found.tag))
-
-    def _look(self) -> Iterator[_Found]:
-        tags = self.registry.tags()
+        found, tags = [], self.registry.tags()
         for tag in tags:
             if not _RELEASE.fullmatch(tag) or self.at.tag not in ("", _plain(tag)):
                 continue
@@ -239,9 +236,10 @@ class RegistryPlace(Place):
             if manifest is None or "layers" not in manifest.content:
                 continue
             facts = self._facts(manifest)
+            created, revision = str(facts.get(CREATED, "")), str(facts.get(REVISION, ""))
             signed = _signature(manifest.digest) in tags
-            created, revision = facts.get(CREATED, ""), facts.get(REVISION, "")
-            yield _Found(tag, manifest, str(created), str(revision), signed)
+            found.append(_Found(tag, manifest, created, revision, signed))
+        return sorted(found, key=lambda one: (one.created, one.tag))
 
 
 def _signature(digest: str) -> str:

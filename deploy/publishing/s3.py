@@ -243,7 +243,9 @@ class Store:
         except exceptions.ClientError as error:
             if _code(error) in _TAKEN:
                 raise TakenError(f"{what}: somebody else has written it") from None
-            cause, remedy = _refusal(_code(error))
+            code = _code(error)
+            unknown = f"the service answers {code or 'an error'}", "look into the service's log"
+            cause, remedy = _REFUSALS.get(code, unknown)
             raise PublishError(f"{what}: {cause}", remedy) from None
         except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError):
             raise PublishError(f"{what}: no credentials", _SETTINGS) from None
@@ -277,11 +279,6 @@ class Store:
 def _code(error: Any) -> str:
     code = str(error.response.get("Error", {}).get("Code", ""))
     return code if re.fullmatch(r"\w{1,80}", code) else ""
-
-
-def _refusal(code: str) -> tuple[str, str | None]:
-    unknown = (f"the service answers {code or 'an error'}", "look into the service's log")
-    return _REFUSALS.get(code, unknown)
 
 
 class _Counted(io.RawIOBase):
