@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -81,13 +82,10 @@ class Registry:
     def _ask(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, data: bytes = b""
     ) -> requests.Response | None:
-        def ask() -> requests.Response:
-            url = f"{self._url}{path}"
-            return self._session.request(
-                method, url, headers=headers, data=data, timeout=_TIMEOUT_S
-            )
-
-        host = self._at.host
+        host, url = self._at.host, f"{self._url}{path}"
+        ask = partial(
+            self._session.request, method, url, headers=headers, data=data, timeout=_TIMEOUT_S
+        )
         try:
             answer = ask()
             if answer.status_code == 401:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import time
 from collections.abc import Mapping
@@ -69,11 +70,7 @@ class TritonTransport:
     def __init__(self, endpoint: Endpoint, *, timeout: float) -> None:
         self._endpoint = endpoint
         self._timeout = timeout
-        if endpoint.protocol == "http":
-            import tritonclient.http as library
-        else:
-            import tritonclient.grpc as library
-        self._library: Any = library
+        self._library: Any = importlib.import_module(f"tritonclient.{endpoint.protocol}")
         self._client: Any = None
 
     def describe(self, model: str) -> ServedModel:

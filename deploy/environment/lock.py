@@ -87,9 +87,14 @@ def read_lock(folder: Path, flavour: Flavour, python: str = PYTHON) -> Lock:
 
 def read_pins(path: Path) -> dict[str, tuple[str, str]]:
     """Return version and sha256 of each package in one file, by name; the latter may be empty."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise EnvironmentSetupError(f"lock file {path}: {reason}", _REMEDY) from None
     pins: dict[str, tuple[str, str]] = {}
     name = ""
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(lines, start=1):
         if line.startswith(_HASH) and name:
             pins[name] = (pins[name][0], line.removeprefix(_HASH).rstrip(" \\"))
         elif line.strip() and not line.startswith(("#", _HASH)):
@@ -143,11 +148,3 @@ def _installer(
         command += ["--isolated", "--no-index", "--find-links", str(wheels.resolve())]
         run = partial(run, remedy=f"put the locked wheels into {wheels}")
     return lambda words, failed: run([*command, *words], failed)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text file"
-        raise EnvironmentSetupError(f"lock file {path}: {reason}", _REMEDY) from None
