@@ -1,7 +1,5 @@
 """A deployment: a frozen, typed description, from a TOML file and flags."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Mapping
@@ -67,7 +65,7 @@ class Ports(BaseModel, frozen=True, extra="forbid"):
     metrics: Port = 8002
 
     @model_validator(mode="after")
-    def _different(self) -> Ports:
+    def _different(self) -> "Ports":
         if len({self.http, self.grpc, self.metrics}) != 3:
             raise ValueError("the three ports must differ")
         return self
@@ -208,7 +206,7 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
         return address
 
     @model_validator(mode="after")
-    def _what_is_given_has_a_use(self) -> Deployment:
+    def _what_is_given_has_a_use(self) -> "Deployment":
         if self.shared_memory and (self.env == "packed" or self.image):
             raise ValueError("shared_memory needs engine local: a container has its own /dev/shm")
         if self.devices and self.flavour == "cpu":
@@ -218,7 +216,7 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
         return self
 
     @model_validator(mode="after")
-    def _own_weights_are_served(self) -> Deployment:
+    def _own_weights_are_served(self) -> "Deployment":
         for option, given in (("checkpoint", self.checkpoints), ("norm", self.norms)):
             for model in given:
                 if model not in self.models:

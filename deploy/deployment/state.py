@@ -1,7 +1,5 @@
 """What is known of a running deployment: JSON files that other programs may read."""
 
-from __future__ import annotations
-
 import platform
 import shlex
 from collections.abc import Iterator
@@ -36,7 +34,7 @@ class ProcessId(BaseModel, frozen=True):
     started: int
 
     @classmethod
-    def of(cls, pid: int) -> ProcessId:
+    def of(cls, pid: int) -> "ProcessId":
         """Return the identity of the process with the number ``pid``.
 
         Raises:

@@ -5,8 +5,6 @@ kit's models; the number of classes depends on the weights; outputs and optional
 added.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -65,7 +63,7 @@ class Signature:
     outputs: Mapping[str, Tensor]
 
     @classmethod
-    def read(cls, metadata: Mapping[str, Any], config: Mapping[str, Any]) -> Signature:
+    def read(cls, metadata: Mapping[str, Any], config: Mapping[str, Any]) -> "Signature":
         """Read what a server answers about a model.
 
         Args:

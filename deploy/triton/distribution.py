@@ -4,8 +4,6 @@ The layout is that of NVIDIA's image (``bin``, ``lib``, ``backends``). The wheel
 unpacked, not installed: its own requirements would change the environment it lands in.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil
@@ -39,7 +37,7 @@ class TritonDistribution:
     stub_python: str
 
     @classmethod
-    def in_cache(cls, release: TritonRelease, python: str) -> TritonDistribution:
+    def in_cache(cls, release: TritonRelease, python: str) -> "TritonDistribution":
         """Return the one with stubs for ``python``, unpacked or not yet."""
         name = f"{release.server}-py{python}-{release.wheel_sha256[:12]}"
         return cls(root=cache_folder() / "triton" / name, stub_python=python)
