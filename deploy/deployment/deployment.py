@@ -252,17 +252,13 @@ _OPTIONS = {
     "kubernetes": "--namespace",
 }
 _TABLES: Mapping[str, type[BaseModel]] = {
-    "ports": Ports,
-    "tls": Tls,
-    "batch": Batch,
-    "kubernetes": Kubernetes,
+    table.__name__.lower(): table for table in (Ports, Tls, Batch, Kubernetes)
 }
+_A_SIZE = "a size like 512m or 4g (1m is the least)"
 # What is wanted instead, by pydantic's name for the error.
 _WANTED = {
     "string_pattern_mismatch": "at most 40 lower-case letters, digits, dots and dashes",
-    "byte_size": "a size like 512m or 4g (1m is the least)",
-    "byte_size_unit": "a size like 512m or 4g (1m is the least)",
-    "greater_than_equal": "a size like 512m or 4g (1m is the least)",
+    **dict.fromkeys(("byte_size", "byte_size_unit", "greater_than_equal"), _A_SIZE),
     "string_type": "text in quotes",
     "bool_type": "true or false",
     "bool_parsing": "true or false",

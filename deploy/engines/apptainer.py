@@ -11,7 +11,7 @@ import pwd
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -41,7 +41,6 @@ from deploy.host.files import nobody_at_work
 from deploy.host.finding import Finding, Level, ok, wrong
 from deploy.host.paths import CHECKOUT, deployments_folder
 from deploy.host.room import (
-    FileSystem,
     Room,
     check_room,
     check_temporary_folder,
@@ -196,33 +195,23 @@ def is_setuid(program: Path) -> bool:
     return any(path.stat().st_mode & 0o4000 for path in starters)
 
 
-def obstacles(settings: Path = _PROC_SYS, fuse: Path = _FUSE) -> Iterator[tuple[str, str]]:
-    """Yield what keeps an ordinary user from running a .sif without a setuid starter, and the cure.
-
-    Args:
-        settings: Where the kernel shows its settings.
-        fuse: The device by which such a user mounts a .sif.
-    """
+def obstacles() -> Iterator[tuple[str, str]]:
+    """Yield what keeps an ordinary user from running a .sif without a setuid starter; the cure."""
     for name, opening in _NAMESPACE_LIMITS:
-        path = settings / name
+        path = _PROC_SYS / name
         if path.exists() and path.read_text().strip() == "0":
             cause = f"ordinary users cannot create namespaces: {name.replace('/', '.')} is 0"
             yield cause, f"{opening}, or install apptainer-suid"
-    if not fuse.exists():
+    if not _FUSE.exists():
         cause = "there is no /dev/fuse: ordinary users cannot mount a .sif"
         yield cause, "sudo modprobe fuse, or install apptainer-suid"
-    elif not os.access(fuse, os.R_OK | os.W_OK):
+    elif not os.access(_FUSE, os.R_OK | os.W_OK):
         cause = "this user may not open /dev/fuse, and so cannot mount a .sif"
         yield cause, "sudo chmod 666 /dev/fuse (its usual mode)"
 
 
 def stop_unused(file: Path, folder: Path) -> str:
-    """Stop an instance without a server in it that belongs to no deployment.
-
-    Args:
-        file: Where Apptainer keeps what it knows of it.
-        folder: The folder of the deployment it was made for.
-    """
+    """Stop an instance without a server in it, whose deployment, once in ``folder``, is gone."""
     with nobody_at_work([folder / "launch.lock"]):
         if has_state(folder) or _serves(file):
             raise KitError(f"instance {file.stem} is in use again")
@@ -315,9 +304,7 @@ class ApptainerEngine(ContainerEngine):
         if state.container is not None:
             stop_instance(state.container, folder.path)
 
-    def launch_findings(
-        self, look: Callable[[Path], FileSystem] = file_system_of
-    ) -> Iterator[Finding]:
+    def launch_findings(self) -> Iterator[Finding]:
         """Return warnings of too little shared memory, and of a bad temporary folder.
 
         ``up`` contains an instance, and Apptainer then gives it shared memory of its own. The
@@ -329,7 +316,7 @@ class ApptainerEngine(ContainerEngine):
             check_temporary_folder(_TMPDIR if os.environ.get(_TMPDIR) else "TMPDIR")
         except BuildError as error:
             yield wrong(ROOM, error, "warning")
-        free = look(SHARED_MEMORY).free
+        free = file_system_of(SHARED_MEMORY).free
         if free < self.shared_bytes:
             detail = (
                 f"{SHARED_MEMORY} of this host has {size(free)} free; the model instances need "

@@ -54,14 +54,14 @@ def shm_prefix(folder: Path) -> str:
     return f"numlkit-{os.getuid()}-{where}-{folder.name}-"
 
 
-def shared_memory_regions(prefix: str, folder: Path = SHARED_MEMORY) -> tuple[Path, ...]:
+def shared_memory_regions(prefix: str) -> tuple[Path, ...]:
     """Return this user's regions whose names are exactly ``prefix`` and a UUID."""
-    return tuple(_own_regions(re.escape(prefix), folder))
+    return tuple(_own_regions(re.escape(prefix)))
 
 
-def _own_regions(prefix: str, folder: Path) -> dict[Path, os.stat_result]:
+def _own_regions(prefix: str) -> dict[Path, os.stat_result]:
     found, names = {}, re.compile(prefix + _UUID.pattern)
-    for path in folder.glob("*"):
+    for path in SHARED_MEMORY.glob("*"):
         with suppress(FileNotFoundError):
             facts = path.lstat()
             own = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.getuid()
@@ -93,9 +93,9 @@ def stubs_at(prefix: str) -> list[psutil.Process]:
     ]
 
 
-def scratch_folders(folder: Path = SCRATCH) -> frozenset[Path]:
+def scratch_folders() -> frozenset[Path]:
     found = set()
-    for path in folder.glob("python_env_*"):
+    for path in SCRATCH.glob("python_env_*"):
         with suppress(FileNotFoundError):
             facts = path.lstat()
             if stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid():
@@ -240,13 +240,13 @@ def orphaned_stubs() -> tuple[ProcessId, ...]:
     return tuple(found)
 
 
-def unused_regions(folder: Path = SHARED_MEMORY) -> tuple[Path, ...]:
+def unused_regions() -> tuple[Path, ...]:
     """Return this user's regions of the kit's servers that no process uses that has a server.
 
     None if a Triton of this user does not tell what it has in its memory.
     """
     old = time.time() - _OLD_ENOUGH_S
-    regions = _own_regions(f"numlkit-{os.getuid()}-.+-", folder).items()
+    regions = _own_regions(f"numlkit-{os.getuid()}-.+-").items()
     # By their names, which are unique: a container may see the folder elsewhere.
     names = {path.name.encode(): path for path, facts in regions if facts.st_mtime < old}
     orphans = {stub.pid for stub in orphaned_stubs()}

@@ -4,6 +4,7 @@ import pytest
 
 from deploy.checks.host import room_findings, temporary_findings, writable_findings
 from deploy.deployment.deployment import Deployment
+from deploy.engines import apptainer
 from deploy.engines.apptainer import ApptainerEngine
 from deploy.engines.docker import DockerEngine
 from deploy.engines.leftovers import SHARED_MEMORY
@@ -156,10 +157,14 @@ def test_a_container_with_less_shared_memory_than_its_models_need_is_a_problem()
     assert not list(DockerEngine(Resolved(Deployment(instances=2))).launch_findings())
 
 
-def test_a_host_with_too_little_shared_memory_is_warned_of_before_an_instance() -> None:
-    engine = ApptainerEngine(Resolved(Deployment(instances=2)))
-    assert not list(engine.launch_findings(lambda _: FileSystem(1, 12 * MB)))
-    assert list(engine.launch_findings(lambda _: FileSystem(1, 4000))) == [
+def test_a_host_with_too_little_shared_memory_is_warned_of_before_an_instance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, look = ApptainerEngine(Resolved(Deployment(instances=2))), "file_system_of"
+    monkeypatch.setattr(apptainer, look, lambda _: FileSystem(1, 12 * MB))
+    assert not list(engine.launch_findings())
+    monkeypatch.setattr(apptainer, look, lambda _: FileSystem(1, 4000))
+    assert list(engine.launch_findings()) == [
         Finding(
             "warning",
             "room",

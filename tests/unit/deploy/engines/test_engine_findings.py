@@ -73,14 +73,17 @@ def test_what_keeps_an_ordinary_user_from_a_sif_is_named(
                                                             "1")):  # fmt: skip
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(f"{value}\n")
-    assert [cause for cause, _ in obstacles(tmp_path, fuse)] == [
+    monkeypatch.setattr(apptainer, "_PROC_SYS", tmp_path)
+    monkeypatch.setattr(apptainer, "_FUSE", fuse)
+    assert [cause for cause, _ in obstacles()] == [
         "ordinary users cannot create namespaces: user.max_user_namespaces is 0",
         "there is no /dev/fuse: ordinary users cannot mount a .sif",
     ]
     fuse.touch()
-    assert not list(obstacles(tmp_path / "none", fuse))
+    monkeypatch.setattr(apptainer, "_PROC_SYS", tmp_path / "none")
+    assert not list(obstacles())
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    ((cause, _),) = obstacles(tmp_path / "none", fuse)
+    ((cause, _),) = obstacles()
     assert cause == "this user may not open /dev/fuse, and so cannot mount a .sif"
 
 

@@ -77,16 +77,16 @@ def test_regions_that_no_process_has_in_its_memory_are_nobody_s(shared: Path) ->
     ):
         make_region(shared, name, age)
     with mapped(alive):
-        assert set(unused_regions(shared)) == {of_an_image, dead}
-    assert set(unused_regions(shared)) == {of_an_image, dead, alive}
+        assert set(unused_regions()) == {of_an_image, dead}
+    assert set(unused_regions()) == {of_an_image, dead, alive}
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 def test_a_region_of_another_user_is_never_taken_for_one_s_own(shared: Path) -> None:
     region = make_region(shared, f"numlkit-{os.getuid()}-0a1b2c3d-numl-{UUID}")
-    assert unused_regions(shared) == (region,)
+    assert unused_regions() == (region,)
     os.chown(region, 12345, -1)
-    assert unused_regions(shared) == ()
+    assert unused_regions() == ()
 
 
 def test_if_one_process_does_not_tell_what_it_uses_no_region_is_nobody_s(
@@ -94,11 +94,10 @@ def test_if_one_process_does_not_tell_what_it_uses_no_region_is_nobody_s(
 ) -> None:
     make_region(shared, f"numlkit-{os.getuid()}-0a1b2c3d-numl-{UUID}")
     monkeypatch.setattr(leftovers, "_maps_of_this_user", lambda without: iter([b"", None]))
-    assert unused_regions(shared) == ()
+    assert unused_regions() == ()
 
 
-def test_removing_regions_looks_again(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "unused_regions", lambda: unused_regions(shared))
+def test_removing_regions_looks_again(shared: Path) -> None:
     dead, revived = (
         make_region(shared, f"numlkit-{os.getuid()}-0a1b2c3d-numl-{uuid}") for uuid in (UUID, OTHER)
     )
@@ -151,9 +150,9 @@ def test_what_only_an_orphaned_stub_uses_is_nobody_s(
 ) -> None:
     region = make_region(shared, f"numlkit-{os.getuid()}-0a1b2c3d-numl-{UUID}")
     with mapped(region) as process:
-        assert unused_regions(shared) == ()
+        assert unused_regions() == ()
         monkeypatch.setattr(leftovers, "orphaned_stubs", lambda: (process,))
-        assert unused_regions(shared) == (region,)
+        assert unused_regions() == (region,)
 
 
 def test_what_is_found_can_be_fixed_only_where_all_processes_are_seen(

@@ -35,7 +35,10 @@ def there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, set[obje
     return found
 
 
-def test_only_regions_of_this_very_deployment_are_found(tmp_path: Path) -> None:
+def test_only_regions_of_this_very_deployment_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path)
     own = tmp_path / f"numlkit-0-a-{UUID}"
     for path in (
         own,
@@ -45,15 +48,18 @@ def test_only_regions_of_this_very_deployment_are_found(tmp_path: Path) -> None:
         tmp_path / f"triton_python_backend_shm_region_{UUID}",
     ):
         path.touch()
-    assert shared_memory_regions("numlkit-0-a-", tmp_path) == (own,)
+    assert shared_memory_regions("numlkit-0-a-") == (own,)
 
 
-def test_scratch_folders_are_folders_not_links(tmp_path: Path) -> None:
+def test_scratch_folders_are_folders_not_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "SCRATCH", tmp_path)
     folder = tmp_path / "python_env_abc"
     folder.mkdir()
     (tmp_path / "python_env_link").symlink_to(folder)
     (tmp_path / "python_env_file").touch()
-    assert scratch_folders(tmp_path) == {folder}
+    assert scratch_folders() == {folder}
 
 
 def test_regions_are_named_after_the_state_folder_too(tmp_path: Path) -> None:
@@ -148,7 +154,8 @@ def test_a_stub_that_waits_for_a_server_that_is_gone_is_ended_and_another_s_is_n
 def test_another_user_s_regions_and_stubs_are_not_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path)
     (tmp_path / f"numlkit-0-a-{UUID}").touch()
-    assert shared_memory_regions("numlkit-0-a-", tmp_path)
+    assert shared_memory_regions("numlkit-0-a-")
     monkeypatch.setattr(os, "getuid", lambda: 65534)
-    assert not shared_memory_regions("numlkit-0-a-", tmp_path)
+    assert not shared_memory_regions("numlkit-0-a-")
