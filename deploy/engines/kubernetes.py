@@ -178,7 +178,7 @@ class KubernetesEngine:
         return rollout
 
     def _remove(self, rollout: Rollout, failure: BaseException, say: Say) -> None:
-        """Remove what a first launch has made that has failed."""
+        """Remove what a first launch that has failed or was interrupted has made."""
         say("removing what was made")
         try:
             rollout.remove(say)
