@@ -37,7 +37,7 @@ from deploy.engines.server import (
 )
 from deploy.host.errors import BuildError, KitError, LaunchError
 from deploy.host.failures import apptainer_complaint, diagnose, last_words
-from deploy.host.files import nobody_at_work
+from deploy.host.files import marks_of, nobody_at_work
 from deploy.host.finding import Finding, Level, ok, wrong
 from deploy.host.paths import CHECKOUT, deployments_folder
 from deploy.host.room import (
@@ -260,9 +260,8 @@ class ApptainerEngine(ContainerEngine):
         sif, remedy = self._place()
         if not sif.is_file():
             raise LaunchError(f"{sif}: no such file", remedy)
-        facts = sif.stat()  # reading half a gigabyte every time would cost more than it tells
-        digest = f"{sif} {facts.st_size} {facts.st_mtime_ns}"
-        return image_in_use(str(sif), digest, labels_of(sif), self.resolved)
+        # Reading half a gigabyte every time would cost more than it tells.
+        return image_in_use(str(sif), marks_of(sif), labels_of(sif), self.resolved)
 
     def verified_image(self, signer: Signer) -> str:
         verify_sif(Path(self.image.name), signer)

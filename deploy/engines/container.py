@@ -22,6 +22,7 @@ from deploy.environment.lock import read_lock
 from deploy.environment.serving import serving_digest
 from deploy.host.console import Say
 from deploy.host.errors import DeploymentError, KitError, LaunchError
+from deploy.host.files import marks_of
 from deploy.host.finding import Finding, Level, ok, wrong
 from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE
 from deploy.host.room import Room
@@ -145,9 +146,7 @@ class ContainerEngine(Engine):
     def artefact(self) -> str:
         runtime = self.image.digest
         if self.resolved.uses_archive:
-            # Without reading it.
-            facts = self.resolved.archive.stat()
-            runtime += f" {self.resolved.archive} {facts.st_size} {facts.st_mtime_ns}"
+            runtime += f" {marks_of(self.resolved.archive)}"
         return self.resolved.digest(runtime)
 
     def fetch(self, say: Say) -> None:

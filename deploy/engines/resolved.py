@@ -14,7 +14,7 @@ from deploy.environment.given import GivenEnvironment, check_usable, look_into
 from deploy.environment.lock import Flavour, read_lock
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError, GpuError, RepositoryError
-from deploy.host.files import digest_of
+from deploy.host.files import digest_of, marks_of
 from deploy.host.gpu import GpuStack, NoGpus, find_gpus
 from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
 from deploy.triton.config import (
@@ -211,7 +211,13 @@ class Resolved:
     def digest(self, runtime: str) -> str:
         """Return a digest of all that a launch serves now, and of what its models run in."""
         total = hashlib.sha256(runtime.encode())
-        total.update(_digest_site(self.site).encode())
+        for site in self.site:
+            total.update(site.config.SerializeToString(deterministic=True))
+            # Their weights may be large, and are none of the kit's: they are not read.
+            more = (("stub", site.stub), ("environment", site.environment))
+            for name, file in (*site.files.items(), *more):
+                if file is not None:
+                    total.update(os.fsencode(f"{site.name}\0{name}\0{marks_of(file)}\0"))
         for model in self.kit:
             folder, weights = MODEL_REPOSITORY / model, self.weights(model)
             total.update(weights.name.encode())
@@ -220,18 +226,3 @@ class Resolved:
                 if path.is_file():
                     total.update(digest_of([path], base=path.parent).encode())
         return total.hexdigest()
-
-
-def _digest_site(models: tuple[SiteModel, ...]) -> str:
-    """Return a digest of what a site's models are called, how large and how old they are."""
-    # Their weights may be large, and are none of the kit's.
-    total = hashlib.sha256()
-    for model in models:
-        total.update(model.config.SerializeToString(deterministic=True))
-        files = [*model.files.items(), ("stub", model.stub), ("environment", model.environment)]
-        for name, file in files:
-            if file is not None:
-                facts = file.stat()
-                text = f"{model.name}\0{name}\0{file}\0{facts.st_size}\0{facts.st_mtime_ns}\0"
-                total.update(os.fsencode(text))
-    return total.hexdigest()

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from deploy.environment.environment import MARKER
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError
-from deploy.host.files import built_folder, locked
+from deploy.host.files import built_folder, locked, marks_of
 
 _FACTS = "facts.json"
 _GZIP, _USTAR, _USTAR_AT = b"\x1f\x8b", b"ustar", 257
@@ -62,10 +62,9 @@ def look_into(path: Path, cache: Path, say: Say = lambda _: None) -> GivenEnviro
         if path.is_dir():
             return _look_into_folder(path)
         _check_kind(path)
-        status = path.stat()
+        seen = marks_of(path)
     except OSError as error:
         raise EnvironmentSetupError(f"execution environment {path}: {error.strerror}") from None
-    seen = f"{path}\0{status.st_size}\0{status.st_mtime_ns}"
     kept = cache / "packed" / hashlib.sha256(seen.encode()).hexdigest()[:16]
     with locked(kept.with_suffix(".lock")):
         try:
