@@ -246,7 +246,7 @@ class ContainerEngine(Engine):
         yield ok(self.subject, f"serves {image.name}{environment}")
 
     @property
-    def images(self) -> Path | None:
+    def image_folder(self) -> Path | None:
         """Where on this host the Docker engine keeps its images, if it builds them."""
         return None
 
@@ -260,9 +260,9 @@ class ContainerEngine(Engine):
             triton=self.resolved.release,
             out=CHECKOUT / "dist",
         )
-        route: Route = "apptainer" if self.images is None else "docker"
+        route: Route = "apptainer" if self.image_folder is None else "docker"
         return list(
-            room_needed(request, route=route, engine_folder=self.images, packages_there=False)
+            room_needed(request, route=route, engine_folder=self.image_folder, packages_there=False)
         )
 
 

@@ -302,16 +302,16 @@ class DockerEngine(ContainerEngine):
         return state.container is not None and container_runs(state.container)
 
     @cached_property
-    def images(self) -> Path | None:
+    def image_folder(self) -> Path | None:
         with suppress(KitError), closing(connect()) as client:
             return storage_folder(client)
         return None
 
     def rooms(self) -> list[Room]:
-        if self.images is None:
+        if self.image_folder is None:
             return super().rooms()
         data_root = "set data-root in /etc/docker/daemon.json"
-        container = Room(self.images, 100 * 10**6, "the container", data_root, ours=False)
+        container = Room(self.image_folder, 100 * 10**6, "the container", data_root, ours=False)
         return [*super().rooms(), container]
 
     def launch_findings(self) -> Iterator[Finding]:
