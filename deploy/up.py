@@ -186,8 +186,8 @@ def _show(console: Console, folder: DeploymentFolder, state: DeploymentState) ->
     console.table(title, ("model", "state", "smoke inference"), rows)
     console.line(f"{state.url('http')}  {state.url('grpc')}")
     if state.tls is not None:
-        own = engine_named(state.engine).own_address
-        also = " and on the container's own address" if own else ""
+        isolated = engine_named(state.engine).isolated
+        also = " and on the container's own address" if isolated else ""
         plain = f"HTTP and metrics: they listen on 127.0.0.1{also} only"
         console.line(f"gRPC is encrypted. Triton cannot encrypt {plain}")
     console.line(f"log: {state.log}")

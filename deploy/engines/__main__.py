@@ -32,7 +32,7 @@ def main(argument: str) -> int:
             logging.error("no plan in %s", path)
             return 1
         engine = engine_named(plan.engine)
-        if plan.deployment.cpus is not None and not engine.own_cores:
+        if plan.deployment.cpus is not None and not engine.isolated:
             # Inherited by all that this process starts. Chosen at random, so that several
             # deployments do not share the first cores.
             usable = sorted(os.sched_getaffinity(0))

@@ -54,8 +54,7 @@ class Engine(ABC):
         name: As in ``--engine NAME``.
         reason: Why ``auto`` takes it, where it can start.
         contained: Whether it starts images.
-        own_cores: Whether it limits the cores itself (``--cpus``).
-        own_address: Whether its containers have network addresses of their own.
+        isolated: Whether its containers have a network address, and a limit of cores, of their own.
         start: Starts a planned server, as the supervisor does.
     """
 
@@ -63,8 +62,7 @@ class Engine(ABC):
     reason: ClassVar[str]
     start: ClassVar[type[Server]]
     contained: ClassVar[bool] = False
-    own_cores: ClassVar[bool] = False
-    own_address: ClassVar[bool] = False
+    isolated: ClassVar[bool] = False
 
     def __init__(self, resolved: Resolved) -> None:
         self.resolved = resolved

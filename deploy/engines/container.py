@@ -194,7 +194,7 @@ class ContainerEngine(Engine):
     ) -> tuple[tuple[str, ...], dict[str, str], ContainerPlan]:
         resolved, deployment = self.resolved, self.deployment
         listen, http_listen, own_ports = deployment.listen, deployment.http_listen, ports
-        if self.own_address:
+        if self.isolated:
             listen = http_listen = CONTAINER_LISTEN
             own_ports = CONTAINER_PORTS
         tls, tls_mounts = tls_in_container(deployment.tls)

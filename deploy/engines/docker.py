@@ -202,8 +202,7 @@ class DockerEngine(ContainerEngine):
     target = "image"
     start = ContainerServer
     command = staticmethod(run_command)
-    own_cores = True
-    own_address = True
+    isolated = True
 
     @cached_property
     def image(self) -> ImageInUse:
@@ -228,17 +227,16 @@ class DockerEngine(ContainerEngine):
         with _engine_errors(), closing(connect()) as client:
             attributes = client.images.get(image.digest).attrs
         found = [parse_reference(text) for text in attributes.get("RepoDigests") or ()]
-        problems: list[SignatureError] = []
+        problem = None
         # The one that was asked for first; elsewhere the same image may be signed by others.
         for reference in sorted(found, key=lambda one: not image.name.startswith(one.name)):
             try:
                 verify_image(reference, signer)
-            except SignatureError as error:
-                problems.append(error)
-            else:
                 return str(reference)
-        if problems:
-            raise problems[0]
+            except SignatureError as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
         publish = "numlkit publish docker://HOST/REPOSITORY --sign KEY"
         cause = f"{image.name} comes from no registry, where images have their signatures"
         raise SignatureError(cause, f"{publish}, then --image HOST/REPOSITORY:TAG")
