@@ -219,7 +219,7 @@ def test_an_environment_of_another_python_is_named_before_a_launch(
     ill = site(XDG_CACHE_HOME=str(tmp_path))
     cause, remedy = ill.problem("the stub is built for")
     assert cause == (
-        f"execution environment {environment.folder} has Python 3.13.1, "
+        f"execution environment {environment.folder} has Python 3.13.1; "
         f"the stub is built for {environment.lock.python}"
     )
     assert remedy == f"rm -r {environment.folder}, and repeat the command"
