@@ -3,17 +3,14 @@
 
     python3 scripts/train_demo.py --out dist/demo
 
-Takes about seven minutes of one CPU core for nugraph3 (nugraph2 has not been timed). The same
-packages on the same kind of processor give the same weights again; another one rounds otherwise.
+Takes five to nine minutes of one CPU core for each model. The same packages on the same kind of
+processor give the same weights again; another one rounds otherwise.
 Runs in the full execution environment, which has torch and pytorch_lightning, with nugraph and
 pynuml 25.4.0 laid beside it (envs/nugraph25.txt), and makes both if need be.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)
 
-from deploy.host.bootstrap import KIT_PYTHON, ensure_kit
+from deploy.host.bootstrap import ensure_kit
 
 # Of the Pythons that have torch, only that of the full environment has all the rest.
 if not Path(sys.prefix, "numlkit-environment.json").exists() or find_spec("torch") is None:
@@ -38,31 +35,10 @@ sys.path.append(str(ROOT / "envs" / "numl"))
 from numl_serving.errors import ServingError
 
 from deploy.host.command_line import Parser
+from scripts.nugraph25 import nugraph25
 
 MODELS = ("nugraph2", "nugraph3")
 TRAINING_SEED, UNSEEN_SEED = 1, 2
-LOCK = ROOT / "envs" / "nugraph25.txt"
-
-
-def nugraph25() -> Path:
-    """Return the folder with nugraph 25.4.0: NUGRAPH25, else that of ``scripts/test``.
-
-    Raises:
-        OSError: It cannot be made.
-    """
-    if given := os.environ.get("NUGRAPH25"):
-        return Path(given)
-    folder = ROOT / ".venv" / "nugraph25"
-    complete = folder / ".complete"
-    if complete.exists() and complete.read_bytes() == LOCK.read_bytes():
-        return folder
-    shutil.rmtree(folder, ignore_errors=True)
-    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"]
-    options += ["--only-binary", ":all:", "--target", str(folder), "-r", str(LOCK)]
-    if subprocess.run([KIT_PYTHON, "-m", "pip", "install", *options], check=False).returncode:
-        raise OSError(f"pip cannot install {LOCK.name} into {folder}: what it said is above")
-    shutil.copyfile(LOCK, complete)
-    return folder
 
 
 def main() -> int:

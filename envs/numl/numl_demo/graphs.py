@@ -53,7 +53,7 @@ NUGRAPH3_LABELS: Final = Labels(StandardLabels, event=True)
 
 
 class Columns(dict[str, Any]):
-    """The parts of pynuml's event and file that its producer uses."""
+    """What pynuml's producer uses of a file (add_group) and of an event (tables, name, id)."""
 
     event_id = (1, 1, 1)
     name = "event"
@@ -80,6 +80,14 @@ def _frame(name: str, table: Table) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
+def scale_positions(event: Columns, scale: tuple[float, float]) -> None:
+    """Scale wire and time in an event's tables; a factor of 1 changes nothing."""
+    hits = event["hit_table"]
+    for column, factor in zip(("local_wire", "local_time"), scale, strict=True):
+        if factor != 1:
+            hits[column] = hits[column].astype(np.float32) * np.float32(factor)
+
+
 def make_graphs(events: Iterable[SimulatedEvent], labels: Labels) -> list[HeteroData]:
     """Return pynuml 25.4.0's graphs of the events, without those it drops.
 
@@ -96,9 +104,7 @@ def make_graphs(events: Iterable[SimulatedEvent], labels: Labels) -> list[Hetero
     graphs = []
     for event in events:
         tables = pynuml_event(event)
-        hits = tables["hit_table"]
-        for column, factor in zip(("local_wire", "local_time"), POSITION_SCALE, strict=True):
-            hits[column] = hits[column].astype(np.float32) * np.float32(factor)
+        scale_positions(tables, POSITION_SCALE)
         _, data = producer(tables)
         if data is not None:
             graphs.append(data)

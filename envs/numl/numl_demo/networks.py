@@ -1,11 +1,10 @@
-"""NuGraph's own models, of nugraph 25.4.0, built for training on the demo and as its oracle.
+"""NuGraph's own models, of nugraph 25.4.0, built for training on the demo.
 
 Before this module is imported, `nugraph25.lay_beside` says where they are.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -13,25 +12,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.nn.utils.parametrize import (
+    is_parametrized,
+    register_parametrization,
+    remove_parametrizations,
+)
 from torch_geometric.data import Batch, HeteroData
-from torch_geometric.utils import subgraph
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # nugraph's imports warn of their own old age
-    import nugraph.models.nugraph2.transform as nugraph2_transform
-    import nugraph.models.nugraph3.transform as nugraph3_transform
-    from nugraph.models import NuGraph2, NuGraph3
 
 from .geometry import PLANES
 from .graphs import COLUMNS, NUGRAPH2_LABELS, NUGRAPH3_LABELS, Labels
+from .oracle import Network, NuGraph2, NuGraph3, transformed
 
 MODELS: Final[dict[str, Labels]] = {"nugraph2": NUGRAPH2_LABELS, "nugraph3": NUGRAPH3_LABELS}
 # the position, the columns and, where all planes share their weights, the plane
 _FEATURES: Final = {"nugraph2": 2 + len(COLUMNS), "nugraph3": 2 + len(COLUMNS) + 1}
 # for tanh the usual 5/3; for mish, found by trial: 1.2 fades, 1.4 explodes
 _GAIN: Final = {"nugraph2": 5 / 3, "nugraph3": 1.32}
-_EVENT_TEMPERATURE: Final = 3.0  # a loss counts 2 exp(-temperature) at the start; usual: 0
-Arrays = dict[str, NDArray[np.float32]]
+_EVENT_TEMPERATURE: Final = 2.0  # a loss counts 2 exp(-temperature) at the start; usual: 0
 
 
 def build(name: str, learning_rate: float) -> Any:
@@ -59,8 +56,7 @@ def build(name: str, learning_rate: float) -> Any:
 
 def prepare(name: str, graphs: Iterable[HeteroData]) -> list[HeteroData]:
     """Return the graphs as nugraph's data module feeds them to a model; modifies them."""
-    transforms = nugraph2_transform if name == "nugraph2" else nugraph3_transform
-    transform = concrete(transforms.Transform)(PLANES)
+    kind = NuGraph2 if name == "nugraph2" else NuGraph3
     prepared = []
     for data in graphs:
         # The features of the first generation: pynuml 25.4 adds plane, wire and time.
@@ -69,27 +65,11 @@ def prepare(name: str, graphs: Iterable[HeteroData]) -> list[HeteroData]:
         for store in data.node_stores:
             if "x" not in store:
                 store.x = torch.empty(store.num_nodes, 0)
-        if "y" not in data["evt"]:
-            data["evt"].y = torch.zeros(1, dtype=torch.long)
-        prepared.append(transform(data))
+        prepared.append(transformed(kind, data, PLANES))
     return prepared
 
 
-def concrete(transform: Any) -> Any:
-    """Give nugraph's transform the `forward` that PyG has required since 2.4."""
-    return type(transform.__name__, (transform,), {"forward": transform.__call__})
-
-
-def _subgraph(hits: torch.Tensor, edges: torch.Tensor, *, relabel_nodes: bool) -> Any:
-    """Work like PyTorch Geometric's, but also if isolated hits are not the last ones."""
-    nodes = max([0, *(hits + 1).tolist(), *(edges + 1).flatten().tolist()])
-    return subgraph(hits, edges, relabel_nodes=relabel_nodes, num_nodes=nodes)
-
-
-nugraph2_transform.subgraph = _subgraph
-
-
-def _keep_variance(model: NuGraph2 | NuGraph3, gain: float) -> None:
+def _keep_variance(model: Network, gain: float) -> None:
     """Draw start weights that keep the size of the signal through all iterations.
 
     PyTorch's usual start shrinks it by about three per layer: behind NuGraph3's five iterations
@@ -101,73 +81,95 @@ def _keep_variance(model: NuGraph2 | NuGraph3, gain: float) -> None:
             nn.init.zeros_(layer.bias)
 
 
-def learn_quickly(model: NuGraph2 | NuGraph3) -> None:
-    """Change two of nugraph's choices that want hours of training, not minutes.
+def learn_quickly(model: Network, graphs: Sequence[HeteroData]) -> None:
+    """Change what of nugraph's wants hours of training, not minutes.
 
-    Its RecallLoss weighs a class by the share of its hits that the batch at hand got wrong.
-    Plain cross entropy has, after a minute, about a tenth more of all hits right, and pays for
-    it with the rare classes, which it hardly names. Of the events' classes a batch has just two
-    examples; without them the hits learn faster. So that loss starts with a small weight,
-    through the temperature by which nugraph weighs its losses.
+    - Its RecallLoss weighs a class by the share of its hits that the batch at hand got wrong, which
+      of two events is mostly chance. Plain cross entropy learns faster; the rarer a class, the more
+      it counts.
+    - Of the events' classes a batch has just two examples. So that loss starts with a small weight,
+      through the temperature by which nugraph weighs its losses.
+    - A step changes all weights by about as much. Where inputs are hundreds (NuGraph2 gives every
+      iteration the features as they are), or outputs are metres (the vertex), the weights that are
+      learned are those of inputs and outputs of order one; `finish` makes them nugraph's.
+
+    Args:
+        model: A new model; changed in place.
+        graphs: The prepared training graphs.
     """
-    cross_entropy = nn.CrossEntropyLoss(ignore_index=-1)
+    true = torch.cat([graph["hit"].y_semantic for graph in graphs])
+    by_class = _CrossEntropy(true[true >= 0], len(model.semantic_classes))
     if isinstance(model, NuGraph2):
-        model.semantic_decoder.loss_func = cross_entropy
+        model.semantic_decoder.loss_func = by_class
+        for plane, net in model.plane_net.net.items():
+            size = torch.cat([graph[plane].x for graph in graphs]).square().mean(dim=0).sqrt()
+            learned = torch.ones(model.hparams.planar_features)
+            scale = torch.cat((learned, 1 / size)).repeat(2)  # of a hit, and of its neighbours
+            for layer in (*net.edge_net[0].net, *net.node_net[0].net):
+                register_parametrization(layer, "weight", _Scaled(scale))
         return
-    model.semantic_decoder.loss = cross_entropy
+    model.semantic_decoder.loss = by_class
+    flavours = torch.cat([graph["evt"].y for graph in graphs])
+    model.event_decoder.loss = _CrossEntropy(flavours, len(model.event_classes))
+    vertices = torch.cat([graph["evt"].y_vtx for graph in graphs])
     with torch.no_grad():
         model.event_decoder.temp.fill_(_EVENT_TEMPERATURE)
+        model.vertex_decoder.net.bias.zero_()
+    spread, mean = vertices.std(dim=0), vertices.mean(dim=0)
+    register_parametrization(model.vertex_decoder.net, "weight", _Scaled(spread[:, None]))
+    register_parametrization(model.vertex_decoder.net, "bias", _Scaled(spread, mean))
 
 
-def start_from_events(model: NuGraph2 | NuGraph3, graphs: Sequence[HeteroData]) -> None:
-    """Initialise input normalisation and vertex head from the training events.
+def finish(model: Network) -> None:
+    """Give a model nugraph's own weights instead of those that `learn_quickly` had it learn."""
+    for layer in model.modules():
+        if is_parametrized(layer):
+            for name in list(layer.parametrizations):
+                remove_parametrizations(layer, name)
+
+
+class _CrossEntropy(nn.Module):
+    """Cross entropy in which a class counts by one over the root of its share of the truth."""
+
+    def __init__(self, truth: torch.Tensor, classes: int) -> None:
+        super().__init__()
+        count = torch.bincount(truth, minlength=classes).clamp(min=1).float()
+        self.weights = (count.mean() / count).sqrt()  # not a buffer: nugraph's has none to save
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(x, y, self.weights, ignore_index=-1)
+
+
+class _Scaled(nn.Module):
+    """What a layer uses, of what is learned: so many times as much, and an offset."""
+
+    def __init__(self, scale: torch.Tensor, offset: torch.Tensor | None = None) -> None:
+        super().__init__()
+        self.scale, self.offset = scale, torch.zeros(()) if offset is None else offset
+
+    def forward(self, learned: torch.Tensor) -> torch.Tensor:
+        return learned * self.scale + self.offset
+
+
+def normalise_by_events(model: Network, graphs: Sequence[HeteroData]) -> None:
+    """Take the normalisation of the features from the training events.
 
     nugraph accumulates the mean and variance of the features during the first epoch, so that the
-    input of the network drifts while it learns; in a training of minutes that matters. And the
-    vertex head is one linear layer with inputs of order one and targets that span metres: starting
-    at the mean vertex instead of the detector's corner saves it most of the way.
+    input of the network drifts while it learns; in a training of minutes that matters.
 
     Args:
         model: a new model; changed in place.
         graphs: the prepared training graphs.
     """
     model.train()
+    if isinstance(model, NuGraph2):
+        norms = {plane: net[0] for plane, net in model.encoder.net.items()}
+    else:
+        norms = {"hit": model.encoder.input_norm}
     with torch.no_grad():
-        if isinstance(model, NuGraph2):
-            norms = {plane: net[0] for plane, net in model.encoder.net.items()}
-        else:
-            norms = {"hit": model.encoder.input_norm}
         for store, norm in norms.items():
             norm(torch.cat([graph[store].x for graph in graphs]))
             norm.update = False
-        if isinstance(model, NuGraph3):
-            vertices = torch.cat([graph["evt"].y_vtx for graph in graphs])
-            model.vertex_decoder.net.bias.copy_(vertices.mean(dim=0))
-
-
-@torch.inference_mode()
-def answer(model: NuGraph2 | NuGraph3, graph: HeteroData) -> Arrays:
-    """Return nugraph's own answer for one prepared graph, by the names of the server's outputs.
-
-    Args:
-        model: a model as `build` makes it, in evaluation mode.
-        graph: one graph as `prepare` makes it; it is not changed.
-    """
-    data = collate([graph])
-    out: dict[str, torch.Tensor] = {}
-    if isinstance(model, NuGraph2):
-        model.step(data)
-        for plane in PLANES:
-            out[f"x_semantic_{plane}"] = data[plane].x_semantic
-            out[f"x_filter_{plane}"] = data[plane].x_filter
-    else:
-        model(data)
-        hits = data["hit"]
-        for number, plane in enumerate(PLANES):
-            out[f"x_semantic_{plane}"] = hits.x_semantic[hits.plane == number]
-            out[f"x_filter_{plane}"] = hits.x_filter[hits.plane == number]
-        out["e_evt"], out["v_evt"] = data["evt"].e, data["evt"].v
-    return {name: value.numpy().astype(np.float32) for name, value in out.items()}
 
 
 def truth(graph: HeteroData) -> dict[str, NDArray[np.int64]]:

@@ -14,8 +14,9 @@ from numl_serving.importer import Request, import_checkpoint
 from numl_serving.modelcard import CARD_FILE, GOLDEN_FILE, WEIGHTS_FILE
 from numl_serving.runtime import Runtime
 
-from . import networks
+from . import networks, oracle
 from .events import packaged_events
+from .geometry import PLANES
 from .graphs import make_graphs
 from .train import Trained
 
@@ -45,7 +46,7 @@ def publish(trained: Trained, checkpoint: Path, accuracy: Mapping[str, Any], out
     labels = networks.MODELS[trained.name]
     graph = networks.prepare(trained.name, make_graphs([event], labels))[0]
     golden = Golden(
-        Event.from_tensors(event.request()), dict(networks.answer(trained.model, graph))
+        Event.from_tensors(event.request()), oracle.answer(trained.model, graph, PLANES)
     )
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".demo.", dir=out) as name:

@@ -18,7 +18,7 @@ from pytorch_lightning.loggers.logger import DummyLogger
 from torch.utils.data import DataLoader
 from torch_geometric.data import HeteroData
 
-from . import networks
+from . import networks, oracle
 from .geometry import PLANES
 from .graphs import make_graphs
 from .simulate import SimulatedEvent
@@ -37,8 +37,8 @@ class Settings:
 
 
 SETTINGS: Final = {
-    "nugraph2": Settings(epochs=3, learning_rate=1.5e-3),
-    "nugraph3": Settings(epochs=4, learning_rate=2e-3),
+    "nugraph2": Settings(epochs=6, learning_rate=1.5e-3),
+    "nugraph3": Settings(epochs=6, learning_rate=2e-3),
 }
 
 
@@ -88,8 +88,8 @@ def train(
     graphs = networks.prepare(name, make_graphs(events, networks.MODELS[name]))
     report(f"{name}: {len(graphs)} training graphs made in {time.process_time() - started:.0f} s")
     model = networks.build(name, settings.learning_rate)
-    networks.learn_quickly(model)
-    networks.start_from_events(model, graphs)
+    networks.learn_quickly(model, graphs)
+    networks.normalise_by_events(model, graphs)
     loader: DataLoader[HeteroData] = DataLoader(
         graphs,  # type: ignore[arg-type]  # a list is a dataset to torch
         batch_size=settings.batch_size,
@@ -113,6 +113,7 @@ def train(
         gradient_clip_val=2.0,
     )
     trainer.fit(model, loader)
+    networks.finish(model)
     trainer.save_checkpoint(checkpoint, weights_only=True)
     return Trained(name, model.eval(), time.process_time() - started)
 
@@ -126,7 +127,7 @@ def evaluate(trained: Trained, events: Sequence[SimulatedEvent]) -> dict[str, An
     """
     labels = networks.MODELS[trained.name]
     graphs = networks.prepare(trained.name, make_graphs(events, labels))
-    answers = [networks.answer(trained.model, graph) for graph in graphs]
+    answers = [oracle.answer(trained.model, graph.clone(), PLANES) for graph in graphs]
     pairs = [(networks.truth(graph), out, plane)
              for graph, out in zip(graphs, answers, strict=True) for plane in PLANES]  # fmt: skip
     truth = np.concatenate([true[p] for true, _, p in pairs])
@@ -152,7 +153,7 @@ def evaluate(trained: Trained, events: Sequence[SimulatedEvent]) -> dict[str, An
 
 
 def _event_accuracy(
-    graphs: Sequence[HeteroData], answers: Sequence[networks.Arrays], classes: Sequence[str]
+    graphs: Sequence[HeteroData], answers: Sequence[oracle.Arrays], classes: Sequence[str]
 ) -> dict[str, Any]:
     truth = np.array([int(graph["evt"].y) for graph in graphs])
     guess = np.array([int(out["e_evt"].argmax()) for out in answers])
