@@ -10,7 +10,8 @@
     python3 scripts/benchmark.py instances             # in processes of their own, or in threads
     python3 scripts/benchmark.py readme                # README and docs, from stored runs
 
-The reference is pynuml's and PyTorch Geometric's preprocessing with nugraph 24.7.1's own models.
+The reference is nugraph's and pynuml's own code, of the generation that a model is of: 25.4.0 for
+those of the repository. Preprocessing is pynuml's, the network nugraph's, by PyTorch Geometric.
 In one process, on one core, it is measured with gradients on, as it is mostly served, and off;
 and through the same Triton that serves ours, as it is served today (one instance, torch's own
 number of threads) and at its best (an instance per core with one thread, gradients off).
@@ -79,6 +80,7 @@ from scripts.benchmarks.run import Settings, machine_facts, measure
 from scripts.benchmarks.server import benchmark_deployment, benchmark_server, weights_of
 from scripts.benchmarks.start import measure_starts, start_document, start_table
 from scripts.benchmarks.tables import Table, tables
+from scripts.nugraph25 import nugraph25
 
 MODELS = ("nugraph3", "nugraph2")
 LATENCY_HITS = (100, 200, 500, 1300, 2500, 5000)
@@ -263,6 +265,7 @@ def speed(options: argparse.Namespace, console: Console) -> int:
                 closing(
                     InProcess(
                         plan_environment("cpu").make(say),
+                        nugraph25(),
                         folders,
                         folder / "events.npz",
                         core=cores[-1],

@@ -1,8 +1,9 @@
-"""Measure in a process of its own, pinned to one core, in the execution environment."""
+"""Measure in processes of their own, pinned to one core, in the execution environment."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +15,37 @@ from scripts.benchmarks.child import Child
 
 
 class InProcess:
-    """The worker, pinned to a core; whoever starts it closes it. Its ``facts`` are torch's.
+    """A worker for each model, pinned to a core; whoever starts them closes them.
 
+    A process has one nugraph: 25.4.0, from the folder ``nugraph25``, or the environment's.
     ``models`` are folders with ``model.json`` and weights, ``events`` is a file that ``numl_bench``
-    has written; torch may make a folder beside it.
+    has written; torch may make a folder beside it. Their ``facts`` are torch's.
     """
 
     def __init__(
         self,
         environment: Environment,
+        nugraph25: Path,
         models: Mapping[str, Path],
         events: Path,
         *,
         core: int,
     ) -> None:
-        arguments = [str(events), *(f"{name}={folder}" for name, folder in models.items())]
-        self._child = Child(
-            environment, "numl_bench.worker", arguments, scratch=events.parent, cores={core}
-        )
-        try:
-            started = self._child.read()
-        except BaseException:
-            self.close()
-            raise
-        self.facts: dict[str, Any] = started["facts"]
+        self.facts: dict[str, Any] = {}
+        self._children: dict[str, Child] = {}
+        with ExitStack() as unless_all_start:
+            unless_all_start.callback(self.close)
+            for name, folder in models.items():
+                self._children[name] = Child(
+                    environment,
+                    "numl_bench.worker",
+                    [str(events), str(folder), str(nugraph25)],
+                    scratch=events.parent,
+                    cores={core},
+                )
+            for child in self._children.values():
+                self.facts |= child.read()["facts"]
+            unless_all_start.pop_all()
 
     def measure(
         self, model: str, events: str, seconds: float
@@ -47,10 +55,12 @@ class InProcess:
         Returns ``[rounds, events, 4]`` as in `PathTimes` by path, and what answers had against the
         reference's, one line each.
         """
-        self._child.tell({"model": model, "events": events, "seconds": seconds})
-        answer = self._child.read()
+        child = self._children[model]
+        child.tell({"events": events, "seconds": seconds})
+        answer = child.read()
         times = {name: np.array(rounds) for name, rounds in answer["times"].items()}
         return times, answer["differences"]
 
     def close(self) -> None:
-        self._child.close()
+        for child in self._children.values():
+            child.close()

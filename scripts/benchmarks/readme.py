@@ -46,11 +46,12 @@ def replace_section(page: str, section: str) -> str:
 def summary(speed: Document) -> str:
     """Return the README's section."""
     lines = [
-        "The same events, sent to NuGraph's own code and to this kit in the same Triton, on the "
-        f"same {len(speed['machine']['used_cores'])} cores.",
-        "Medians by gRPC. The last column compares with NuGraph as it is served today; in "
-        "brackets, the middle",
-        "80% of rounds. [All figures](docs/benchmarks.md), and how to measure on your machine.",
+        f"The same events, sent to NuGraph's own code ({_nugraph(speed)}) and to this kit in the "
+        "same Triton,",
+        f"on the same {len(speed['machine']['used_cores'])} cores. Medians by gRPC. The last "
+        "column compares with NuGraph as it is served today;",
+        "in brackets, the middle 80% of rounds. [All figures](docs/benchmarks.md), and how to "
+        "measure on your machine.",
         "",
         *_served_table(speed),
     ]
@@ -70,7 +71,7 @@ def section(
         "## Served",
         "",
         "The same events go to this kit and to NuGraph's own code (pynuml, PyTorch Geometric, "
-        "nugraph 24.7.1), in turn,",
+        f"{_nugraph(speed)}), in turn,",
         f"in the same Triton, with the clients on the same {len(machine['used_cores'])} cores "
         f"({machine['processor']}, torch {machine['torch']}; load",
         f"average {machine['load_before'][0]:.1f} before the run). Values are medians by gRPC. "
@@ -104,6 +105,11 @@ def section(
         *([] if build is None else _build(build)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _nugraph(run: Document) -> str:
+    """Return which nugraph the models are of, and were compared with."""
+    return "nugraph " + " and ".join(sorted({name.split()[1] for name in run["models"].values()}))
 
 
 def _served_table(run: Document) -> list[str]:

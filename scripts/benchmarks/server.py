@@ -29,6 +29,7 @@ from deploy.triton.site import ENVIRONMENT_PARAMETER
 from deploy.triton.stage import VERSION, StagedModel, stage
 from scripts.benchmarks.cells import Server
 from scripts.benchmarks.counters import Counters, read_counters
+from scripts.nugraph25 import nugraph25
 
 LISTEN = "127.0.0.1"
 START_S = 300.0
@@ -107,8 +108,9 @@ def benchmark_server(
     references = [server for server in servers if server != "ours"]
     if references:
         full = plan_environment("cpu").make(say)  # NuGraph's own code needs torch
+        beside = nugraph25()
         staged += [
-            reference_model(model, server, deployment.instance_count(), full.folder)
+            reference_model(model, server, deployment.instance_count(), full.folder, beside)
             for model in staged
             for server in references
         ]
@@ -154,11 +156,11 @@ def weights_of(deployment: Deployment) -> dict[str, Path]:
 
 
 def reference_model(
-    model: StagedModel, server: Server, instances: int, environment: Path
+    model: StagedModel, server: Server, instances: int, environment: Path, beside: Path
 ) -> StagedModel:
     """Return a model that answers with NuGraph's own code, which ``environment`` has.
 
-    Its weights are those of ours.
+    Its weights are those of ours. ``beside`` is where nugraph 25.4.0 is unpacked.
     """
     config = type(model.config)()
     config.CopyFrom(model.config)
@@ -167,6 +169,7 @@ def reference_model(
     parameters = {
         ENVIRONMENT_PARAMETER: str(environment),
         "numl_bench": str(ENVIRONMENT_SOURCE),
+        "nugraph25": str(beside),
         "threads": "0" if today else "1",
         "gradients": "on" if today else "off",
     }

@@ -14,6 +14,9 @@ from numl_serving.recognition import is_served, modern_name, recognise
 from numpy.typing import NDArray
 from torch import Tensor
 
+_NORM_EPSILON = 1e-5
+"""What nugraph 25.4.0's ``InputNorm`` adds to a variance."""
+
 
 def nugraph_state(
     card: ModelCard, weights: Mapping[str, NDArray[Any]], like: Mapping[str, Tensor]
@@ -42,6 +45,12 @@ def nugraph_state(
                     values = _of_set(array, number, len(row), head=layer.startswith("heads."))
                 key = f"{own}.{part}"
                 state[names[key]] = torch.tensor(values).reshape(shapes[key])
+    # The importer has folded what normalises the features into the encoder: here it does nothing.
+    for name, shape in found.expected().items():
+        if name.endswith(".norm.mean"):
+            state[names[name]] = torch.zeros(shape)
+        elif name.endswith(".norm.var"):
+            state[names[name]] = torch.full(shape, 1 - _NORM_EPSILON)
     return state
 
 

@@ -10,16 +10,16 @@ from numl_serving.event import Event
 from numl_serving.runtime import Runtime
 
 from .measure import Path, Tensors, Timed
-from .reference import Reference
+from .reference import load
 
 GRADIENTS_ON = "reference, gradients on"
 GRADIENTS_OFF = "reference, gradients off"
 SERVING = "numl_serving"
 
 
-def reference_paths(directory: Folder) -> list[Path]:
+def reference_paths(directory: Folder, nugraph25: Folder) -> list[Path]:
     """Return the reference as usually served, and its best case, with gradients off."""
-    reference = Reference.load(directory)
+    reference = load(directory, nugraph25)
 
     def path(name: str, gradients: bool) -> Path:
         def answer(tensors: Tensors) -> Timed:

@@ -6,6 +6,7 @@ The benchmark stages this file as ``model.py`` beside the weights of a model. It
 Parameters of config.pbtxt:
 
 - ``numl_bench``: the folder that holds the package `numl_bench`.
+- ``nugraph25``: the folder in which nugraph 25.4.0 is unpacked.
 - ``threads``: intra-op threads of torch; 0: as many as torch takes by itself.
 - ``gradients``: ``on``, as where nobody has told torch otherwise, or ``off``.
 """
@@ -38,12 +39,12 @@ class TritonPythonModel:
         from numl_serving.golden import read_event
         from numl_serving.metrics import Metrics
 
-        from numl_bench.reference import Reference
+        from numl_bench.reference import load
 
         torch.set_num_threads(int(given["threads"]) or len(os.sched_getaffinity(0)))
         directory = Path(args["model_repository"]) / args["model_version"]
         self._gradients = given["gradients"] == "on"
-        self._reference = Reference.load(directory)
+        self._reference = load(directory, Path(given["nugraph25"]))
         labels = {"model": args["model_name"], "version": args["model_version"]}
         self._metrics = Metrics(self._pb, labels, self._log)
         event = read_event(directory / "golden.npz")

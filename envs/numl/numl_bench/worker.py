@@ -1,9 +1,9 @@
 """The process in which the benchmark measures without a server: one core, one thread.
 
-``python -m numl_bench.worker EVENTS.npz MODEL=DIR ...`` loads the models by NuGraph's own code and
-by ours, says so in a line of JSON, and then answers each line
-``{"model": ..., "events": ..., "seconds": ...}`` with a line of what it measured, until its input
-ends. What it runs on is set from outside: affinity, and ``OMP_NUM_THREADS``.
+``python -m numl_bench.worker EVENTS.npz DIR NUGRAPH25`` loads a model by NuGraph's own code and by
+ours, says so in a line of JSON, and then answers each line ``{"events": ..., "seconds": ...}`` with
+a line of what it measured, until its input ends. NUGRAPH25 is where nugraph 25.4.0 is unpacked.
+What it runs on is set from outside: affinity, and ``OMP_NUM_THREADS``.
 """
 
 from __future__ import annotations
@@ -23,40 +23,38 @@ from numl_serving.golden import disagreements
 from .events import Tensors, read_sets
 from .measure import Path, measure, warm
 from .paths import GRADIENTS_OFF, reference_paths, serving_path
-from .reference import describe
 
 
 class Worker:
-    """The models and events of a benchmark.
+    """A model, and the events of a benchmark.
 
     Args:
         sets: Events by the name of their set.
+        directory: The model folder.
+        nugraph25: Where nugraph 25.4.0 is unpacked.
+
+    Raises:
+        ServingError: The model cannot be loaded.
+        ImportError: Its reference cannot.
     """
 
-    def __init__(self, sets: dict[str, list[Tensors]]) -> None:
+    def __init__(
+        self, sets: dict[str, list[Tensors]], directory: Folder, nugraph25: Folder
+    ) -> None:
         self._sets = sets
-        self._paths: dict[str, list[Path]] = {}
-        self._rounds: dict[tuple[str, str], int] = {}
+        self._paths = [*reference_paths(directory, nugraph25), serving_path(directory)]
+        self._rounds: dict[str, int] = {}
 
-    def load(self, model: str, directory: Folder) -> dict[str, Any]:
-        """Load a model; returns what it is.
-
-        Raises:
-            ServingError: It cannot be loaded.
-        """
-        self._paths[model] = [*reference_paths(directory), serving_path(directory)]
-        return {"network": describe(directory)}
-
-    def measure(self, model: str, events: str, seconds: float) -> dict[str, Any]:
-        """Time all paths of a model on a set of events; the first call also compares answers."""
-        paths, requests = self._paths[model], self._sets[events]
+    def measure(self, events: str, seconds: float) -> dict[str, Any]:
+        """Time all paths on a set of events; the first call also compares answers."""
+        requests = self._sets[events]
         differences: list[str] = []
-        if (model, events) not in self._rounds:
-            warm(paths, requests)
-            differences = _differences(paths, requests)
-        before = self._rounds.get((model, events), 0)
-        times = measure(paths, requests, seconds=seconds, first=before)
-        self._rounds[model, events] = before + len(next(iter(times.values())))
+        if events not in self._rounds:
+            warm(self._paths, requests)
+            differences = _differences(self._paths, requests)
+        before = self._rounds.get(events, 0)
+        times = measure(self._paths, requests, seconds=seconds, first=before)
+        self._rounds[events] = before + len(next(iter(times.values())))
         return {"times": times, "differences": differences}
 
 
@@ -83,7 +81,7 @@ def serve(worker: Worker, commands: TextIO, answers: TextIO) -> None:
     """Answer commands, one per line, until the input ends."""
     for line in commands:
         command = json.loads(line)
-        answer = worker.measure(command["model"], command["events"], command["seconds"])
+        answer = worker.measure(command["events"], command["seconds"])
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
@@ -92,22 +90,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the process; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m numl_bench.worker", description=__doc__)
     parser.add_argument("events", type=Folder, metavar="EVENTS.npz")
-    parser.add_argument("models", nargs="+", metavar="MODEL=DIR")
+    parser.add_argument("model", type=Folder, metavar="DIR")
+    parser.add_argument("nugraph25", type=Folder, metavar="NUGRAPH25")
     options = parser.parse_args(arguments)
     # Whatever libraries print goes to standard error: standard output is for answers alone.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    worker = Worker(read_sets(options.events))
-    models = {}
     try:
-        for assignment in options.models:
-            name, _, directory = assignment.partition("=")
-            models[name] = worker.load(name, Folder(directory))
-    except (ServingError, OSError) as error:
+        worker = Worker(read_sets(options.events), options.model, options.nugraph25)
+    except (ServingError, OSError, ImportError) as error:
         answers.write(json.dumps({"error": str(error)}) + "\n")
         answers.flush()
         return 1
-    answers.write(json.dumps({"models": models, "facts": _facts()}) + "\n")
+    answers.write(json.dumps({"facts": _facts()}) + "\n")
     answers.flush()
     serve(worker, sys.stdin, answers)
     return 0

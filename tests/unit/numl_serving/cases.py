@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from checkpoint_files import model24, recognised, served
 from hypothesis import strategies as st
 from networks_under_test import Network
-from numl_bench.reference import Reference
+from numl_bench.reference24 import Reference24
+from numl_bench.reference24 import answer as nugraph24
 from numl_demo.simulate import simulate_event
 from numl_serving.event import Event, Schema
 from numl_serving.modelcard import ModelCard
@@ -20,6 +23,7 @@ from numpy.typing import NDArray
 from oracle import KINDS, UVY, answer, card_of, random_event, random_weights
 from oracle25 import Layout, Model25, Server
 
+MODELS = Path(__file__).resolve().parents[3] / "model_repository"
 COMMON = ("integral", "rms")
 FIRST_SECOND = ("first", "second")
 WUVY = ("u", "v", "w", "y")
@@ -100,9 +104,9 @@ CASES24 = [
 
 
 @cache
-def reference(case: Case, seed: int, dtype: torch.dtype) -> Reference:
+def reference(case: Case, seed: int, dtype: torch.dtype) -> Reference24:
     """Return nugraph's own model with random weights."""
-    return Reference(case.card, random_weights(case.card, seed), dtype)
+    return Reference24(case.card, random_weights(case.card, seed), dtype)
 
 
 @cache
@@ -115,6 +119,32 @@ def network(case: Case, seed: int, dtype: torch.dtype) -> Network:
 def native(case: Case, seed: int) -> NativeModel:
     """Return the native library's network with the same weights."""
     return NativeModel(case.card, random_weights(case.card, seed))
+
+
+@cache
+def trained24(kind: str) -> Mapping[str, NDArray[np.float32]]:
+    """Return the weights of a model of 24.7.1 or before after 20 steps of training."""
+    card = card_of(kind)
+    reference = Reference24(card, random_weights(card, 0))
+    model = reference.model
+    model.load_state_dict(model24(kind).state_dict(), strict=False)  # what a training starts from
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for number in range(1, 21):
+        event = simulate_event(5, number, (100, 200)).request()
+        answered = nugraph24(model, reference.preprocess(event), card.planes)
+        # Any truth will do that a hit's features say something of.
+        loss = torch.zeros(())
+        for index, plane in enumerate(card.planes):
+            hits = torch.tensor(event["hit_table_rms"][event["hit_table_local_plane"] == index])
+            loss = loss + torch.nn.functional.cross_entropy(
+                answered[f"x_semantic_{plane}"], hits.long().clamp(0, 4)
+            )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    state = served(model.state_dict())
+    architecture = "nugraph2" if kind == "nugraph2" else "nugraph3"
+    return recognised(state, architecture).weights(state)
 
 
 def exact_and_single(case: Case, seed: int, event: Event) -> tuple[Answer, Answer]:
@@ -162,6 +192,13 @@ class Models25:
             events = [simulate_event(5, number, (100, 200)) for number in range(1, 10)]
             self.made[kind] = self.server.train(Layout(kind), events, steps=20, seed=1)
         return self.made[kind]
+
+    def packaged(self, kind: str) -> Model25:
+        """Return the model of the repository."""
+        key = ("packaged", kind)
+        if key not in self.made:
+            self.made[key] = self.server.load(MODELS / kind / "1")
+        return self.made[key]
 
 
 def without_clusters(answer: Answer) -> dict[str, NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""Models and events to compare with nugraph 24.7.1's own code, which is `numl_bench.reference`."""
+"""Models and events to compare with nugraph 24.7.1's own code: `numl_bench.reference24`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numl_bench.reference import Reference
+from numl_bench.reference24 import Reference24
 from numl_serving.event import UVY as EXISTING_CLIENTS
 from numl_serving.event import Event, Schema
 from numl_serving.modelcard import (
@@ -113,7 +113,7 @@ def random_weights(card: ModelCard, seed: int) -> dict[str, NDArray[np.float32]]
     return weights
 
 
-def answer(reference: Reference, event: Event) -> dict[str, NDArray[Any]]:
+def answer(reference: Reference24, event: Event) -> dict[str, NDArray[Any]]:
     """Run a reference on one event; returns arrays by output name."""
     return reference.network(reference.preprocess(event.tensors()), gradients=False)
 

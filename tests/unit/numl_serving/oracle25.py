@@ -17,7 +17,9 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+from numl_demo.graphs import COLUMNS
 from numl_demo.simulate import SimulatedEvent
+from numl_serving.cardfile import read_card
 from numl_serving.event import Event, Schema
 from numl_serving.modelcard import ModelCard, Source, WeightsFile
 from numl_serving.native import NativeModel
@@ -200,6 +202,13 @@ class Server:
         """Train a model by Lightning on simulated events, for three planes."""
         tables = [_simulated_tables(event) for event in events]
         return self._new("train", layout, tables, steps=steps, seed=seed)
+
+    def load(self, folder: Path) -> Model25:
+        """Load the weights of a model folder that `scripts/train_demo.py` wrote."""
+        layout = Layout(
+            read_card(folder / "model.json").network.kind, columns=COLUMNS, generation=1
+        )
+        return Model25(self, self.ask("load", folder=str(folder)), layout)
 
     def _new(self, command: str, layout: Layout, events: list[Tables], **more: Any) -> Model25:
         arguments = {"kind": layout.kind, "events": events, "graph": layout.graph()}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import os
+import subprocess
 import sys
 from collections import Counter
 from functools import cache
@@ -13,6 +15,7 @@ from pathlib import Path
 import fake_triton
 import numpy as np
 import pytest
+from checkpoint_files import CHECKOUT
 from fake_triton import Request
 from numl_bench import reference_model
 from numl_bench.events import (
@@ -30,6 +33,14 @@ from numl_serving.runtime import Runtime
 from oracle import KINDS, card_of, random_weights
 from small_models import write_model
 
+MODELS = CHECKOUT / "model_repository"
+NUGRAPH25 = Path(os.environ["NUGRAPH25"])
+ENVIRONMENT = Path(reference_model.__file__).parents[1]
+WORKER = (
+    "import sys; sys.path.append(sys.argv.pop(1)); "
+    "from numl_bench.worker import main; raise SystemExit(main())"
+)
+
 
 def model_directory(kind: str, folder: Path) -> Path:
     """Write a model of nugraph's default widths with random weights."""
@@ -37,14 +48,9 @@ def model_directory(kind: str, folder: Path) -> Path:
     return write_model(folder, card, random_weights(card, 0))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_worker_finds_equal_answers_and_times_every_path(kind: str, tmp_path: Path) -> None:
-    worker = Worker({"120 hits": events_of_size(120, 2, seed=1)})
-    worker.load("m", model_directory(kind, tmp_path / "m"))
-    command = json.dumps({"model": "m", "events": "120 hits", "seconds": 0})
-    answers = io.StringIO()
-    serve(worker, io.StringIO(f"{command}\n{command}\n"), answers)
-    for line in answers.getvalue().splitlines():
+def assert_measured(answers: str) -> None:
+    """Check what a worker says it has measured."""
+    for line in answers.splitlines():
         answer = json.loads(line)
         assert answer["differences"] == []
         assert {GRADIENTS_ON, GRADIENTS_OFF, SERVING} == set(answer["times"])
@@ -52,6 +58,50 @@ def test_the_worker_finds_equal_answers_and_times_every_path(kind: str, tmp_path
             preprocess, network, event, cpu = np.array(rounds)[0].T
             assert (preprocess + network <= event).all()
             assert (cpu > 0).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_worker_finds_equal_answers_and_times_every_path(kind: str, tmp_path: Path) -> None:
+    sets = {"120 hits": events_of_size(120, 2, seed=1)}
+    worker = Worker(sets, model_directory(kind, tmp_path / "m"), NUGRAPH25)
+    command = json.dumps({"events": "120 hits", "seconds": 0})
+    answers = io.StringIO()
+    serve(worker, io.StringIO(f"{command}\n{command}\n"), answers)
+    assert_measured(answers.getvalue())
+
+
+def ended(done: subprocess.CompletedProcess[str]) -> str:
+    """Return what a process has written, which has ended well."""
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("model", ["nugraph3", "nugraph2"])
+def test_the_models_of_the_repository_are_measured_beside_nugraph_25(
+    model: str, tmp_path: Path
+) -> None:
+    """In a process of its own, since this one has nugraph 24.7.1."""
+    write_sets(tmp_path / "events.npz", {"120 hits": events_of_size(120, 2, seed=1)})
+    done = subprocess.run(
+        [
+            sys.executable, "-c", WORKER, str(ENVIRONMENT),
+            str(tmp_path / "events.npz"), str(MODELS / model / "1"), str(NUGRAPH25),
+        ],
+        input=json.dumps({"events": "120 hits", "seconds": 0}) + "\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    started, measured = ended(done).splitlines()
+    assert json.loads(started)["facts"]["threads"] == 1
+    assert_measured(measured)
+
+
+def test_a_model_of_25_4_is_not_measured_beside_another_nugraph(tmp_path: Path) -> None:
+    import nugraph  # noqa: F401
+
+    with pytest.raises(ImportError, match="nugraph has been imported before"):
+        Worker({}, MODELS / "nugraph3" / "1", NUGRAPH25)
 
 
 def test_events_are_of_the_size_that_was_asked_for() -> None:
@@ -106,7 +156,8 @@ def test_the_reference_served_by_triton_answers_as_ours_does(
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     parameters = {
-        "numl_bench": str(Path(reference_model.__file__).parents[1]),
+        "numl_bench": str(ENVIRONMENT),
+        "nugraph25": str(NUGRAPH25),
         "threads": "1",
         "gradients": gradients,
     }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from cases import (
     CASES24,
     KINDS25,
     LAYOUTS,
+    MODELS,
     SCATTERED,
     Answer,
     Case,
@@ -26,17 +26,17 @@ from cases import (
     Scattered,
     exact_and_single,
     native,
+    trained24,
     without_clusters,
 )
 from comparing import differences, largest_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numl_bench.reference import Reference
+from numl_bench.reference24 import Reference24
 from numl_demo.simulate import simulate_event
 from numl_serving.cardfile import read_card
 from numl_serving.errors import EventError
 from numl_serving.event import Event
-from numl_serving.modelcard import ModelCard
 from numl_serving.native import NativeModel, cluster
 from numl_serving.weights import read_weights
 from numpy.typing import NDArray
@@ -45,7 +45,6 @@ from oracle25 import Layout, Model25, simulated
 from sklearn.cluster import DBSCAN
 
 EVENTS = settings(max_examples=8, deadline=None)
-MODELS = Path(__file__).resolve().parents[3] / "model_repository"
 
 RANDOM = 20
 """How many times nugraph's own error is allowed with random weights; 9.4 were seen."""
@@ -89,19 +88,13 @@ def test_answers_to_a_large_event_equal_those_of_nugraph_24_7(kind: str, hits: i
     assert_as_near_as_nugraph(exact, single, native(case, 0).infer(event), RANDOM)
 
 
-def trained24(name: str) -> tuple[ModelCard, dict[str, NDArray[np.float32]]]:
-    folder = MODELS / name / "1"
-    card = read_card(folder / "model.json")
-    return card, read_weights(folder, card)
-
-
-@pytest.mark.parametrize("name", ["nugraph3", "nugraph2"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("hits", [(100, 200), (900, 1300), (3000, 6000)])
-def test_trained_weights_of_24_7_give_nugraph_s_answers(name: str, hits: tuple[int, int]) -> None:
-    card, weights = trained24(name)
+def test_trained_weights_of_24_7_give_nugraph_s_answers(kind: str, hits: tuple[int, int]) -> None:
+    card, weights = card_of(kind), trained24(kind)
     event = simulated(simulate_event(8, 1, hits), card.schema)
     exact, single = (
-        answer(Reference(card, weights, dtype), event) for dtype in (torch.float64, torch.float32)
+        answer(Reference24(card, weights, dtype), event) for dtype in (torch.float64, torch.float32)
     )
     assert_as_near_as_nugraph(exact, single, NativeModel(card, weights).infer(event))
 
@@ -129,6 +122,19 @@ def test_trained_weights_of_25_4_give_nugraph_s_answers(
 ) -> None:
     model = models25.trained(kind)
     assert_equal_to_25(model, simulated(simulate_event(8, 1, hits), model.layout.schema))
+
+
+@pytest.mark.parametrize("kind", KINDS25)
+@pytest.mark.parametrize("hits", [(100, 200), (900, 1300), (3000, 6000)])
+def test_the_weights_of_the_repository_give_nugraph_s_answers(
+    kind: str, models25: Models25, hits: tuple[int, int]
+) -> None:
+    folder = MODELS / kind / "1"
+    card = read_card(folder / "model.json")
+    event = simulated(simulate_event(8, 1, hits), card.schema)
+    exact, single = (models25.packaged(kind).answer(event, double=d) for d in (True, False))
+    served = NativeModel(card, read_weights(folder, card)).infer(event)
+    assert_as_near_as_nugraph(exact, single, served)
 
 
 def in_the_order_of_the_request(answered: Answer, event: Event, output: str) -> NDArray[Any]:

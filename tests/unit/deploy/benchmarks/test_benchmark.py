@@ -202,12 +202,13 @@ def test_a_reference_is_served_with_our_weights_by_nugraphs_own_code(
 ) -> None:
     settings = LaunchSettings(environment=Path("/env"), parameters={}, instances=2)
     (ours,) = plan_models(MODEL_REPOSITORY, ["nugraph3"], settings, {})
-    reference = reference_model(ours, server, 2, Path("/full"))
+    reference = reference_model(ours, server, 2, Path("/full"), Path("/beside"))
     assert reference.name == reference.config.name == f"nugraph3_{server}"
     assert reference.copies == {**ours.copies, "1/model.py": REFERENCE_MODEL}
     assert [group.count for group in reference.config.instance_group] == [instances]
     given = {name: value.string_value for name, value in reference.config.parameters.items()}
     assert given["EXECUTION_ENV_PATH"] == "/full"
+    assert given["nugraph25"] == "/beside"
     assert (given["threads"], given["gradients"]) == (threads, gradients)
     assert reference.config.output == ours.config.output
     assert [group.count for group in ours.config.instance_group] == [2]
