@@ -3,7 +3,7 @@
 
     python3 scripts/train_demo.py --out dist/demo
 
-Takes five to nine minutes of one CPU core for each model. The same packages on the same kind of
+Takes about ten minutes of one CPU core for each model. The same packages on the same kind of
 processor give the same weights again; another one rounds otherwise.
 Runs in the full execution environment, which has torch and pytorch_lightning, with nugraph and
 pynuml 25.4.0 laid beside it (envs/nugraph25.txt), and makes both if need be.
@@ -63,7 +63,10 @@ def main() -> int:
         "--events", type=int, default=500, metavar="N", help="training events (default %(default)s)"
     )
     parser.add_argument(
-        "--epochs", type=int, metavar="N", help="passes over them (default: nugraph3 4, nugraph2 3)"
+        "--epochs",
+        type=int,
+        metavar="N",
+        help="passes over them (default: nugraph3 12, nugraph2 6)",
     )
     parser.add_argument(
         "--unseen",

@@ -38,7 +38,7 @@ class Settings:
 
 SETTINGS: Final = {
     "nugraph2": Settings(epochs=6, learning_rate=1.5e-3),
-    "nugraph3": Settings(epochs=6, learning_rate=2e-3),
+    "nugraph3": Settings(epochs=12, learning_rate=2e-3),
 }
 
 
