@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+RANDOM = 20
+"""How many times nugraph's own error is allowed with random weights; 9.4 were seen."""
+
 
 def differences(
     expected: Mapping[str, NDArray[Any]],
@@ -51,6 +54,29 @@ def differences(
 def largest_error(wanted: NDArray[Any], given: NDArray[Any]) -> float:
     """Return the largest difference of an output, in units of the entries' scales."""
     return float(_errors(wanted, given).max(initial=0.0))
+
+
+def assert_as_near_as_nugraph(
+    exact: Mapping[str, NDArray[Any]],
+    single: Mapping[str, NDArray[Any]],
+    actual: Mapping[str, NDArray[Any]],
+    factor: float = 2,
+) -> None:
+    """Check an answer against nugraph's in float64, with an allowance for float32.
+
+    It is 1e-5 of each entry's scale, or so many times what nugraph in float32 is off in the output.
+    Random weights make much of a rounding, now of one's, now of the other's: they need a factor
+    of 20, and 5 for the outputs' median.
+    """
+    assert exact.keys() <= actual.keys()
+    for name, wanted in exact.items():
+        tolerance = max(1e-5, factor * largest_error(wanted, single[name]))
+        assert differences({name: wanted}, {name: actual[name]}, tolerance) == []
+    theirs, ours = (
+        np.median([largest_error(wanted, each[name]) for name, wanted in exact.items()])
+        for each in (single, actual)
+    )
+    assert ours < max(1e-5, 5 * theirs)
 
 
 def _errors(wanted: NDArray[Any], given: NDArray[Any]) -> NDArray[np.float64]:

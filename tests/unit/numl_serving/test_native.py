@@ -1,8 +1,4 @@
-"""The native library gives the answers of nugraph's own models in float64.
-
-Its arithmetic is float32, so the yardstick is nugraph's own: with the weights of a training every
-entry is within 1e-5 of its scale, or as near as nugraph in float32 comes.
-"""
+"""The native library: clusters, levels of instructions, threads, and requests it refuses."""
 
 from __future__ import annotations
 
@@ -13,128 +9,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from cases import (
-    CASES24,
-    KINDS25,
     LAYOUTS,
-    MODELS,
-    SCATTERED,
     Answer,
     Case,
     Models25,
-    Scattered,
     exact_and_single,
-    native,
-    trained24,
-    without_clusters,
 )
-from comparing import differences, largest_error
-from hypothesis import given, settings
+from comparing import RANDOM, assert_as_near_as_nugraph
+from hypothesis import given
 from hypothesis import strategies as st
-from numl_bench.reference24 import Reference24
-from numl_demo.simulate import simulate_event
-from numl_serving.cardfile import read_card
 from numl_serving.errors import EventError
 from numl_serving.event import Event
 from numl_serving.native import NativeModel, cluster
-from numl_serving.weights import read_weights
 from numpy.typing import NDArray
-from oracle import KINDS, answer, card_of, random_event, random_weights
-from oracle25 import Layout, Model25, simulated
+from oracle import KINDS, card_of, random_event, random_weights
 from sklearn.cluster import DBSCAN
-
-EVENTS = settings(max_examples=8, deadline=None)
-
-RANDOM = 20
-"""How many times nugraph's own error is allowed with random weights; 9.4 were seen."""
-
-
-def assert_as_near_as_nugraph(
-    exact: Answer, single: Answer, actual: Answer, factor: float = 2
-) -> None:
-    """Check an answer against nugraph's in float64, with an allowance for float32.
-
-    It is 1e-5 of each entry's scale, or so many times what nugraph in float32 is off in the output.
-    Random weights make much of a rounding, now of one's, now of the other's: they need a factor
-    of 20, and 5 for the outputs' median.
-    """
-    assert exact.keys() <= actual.keys()
-    for name, wanted in exact.items():
-        tolerance = max(1e-5, factor * largest_error(wanted, single[name]))
-        assert differences({name: wanted}, {name: actual[name]}, tolerance) == []
-    theirs, ours = (
-        np.median([largest_error(wanted, each[name]) for name, wanted in exact.items()])
-        for each in (single, actual)
-    )
-    assert ours < max(1e-5, 5 * theirs)
-
-
-@pytest.mark.parametrize("case", CASES24, ids=str)
-@EVENTS
-@given(scattered=SCATTERED)
-def test_answers_equal_those_of_nugraph_24_7(case: Case, scattered: Scattered) -> None:
-    seed, event = scattered.seed % 2, scattered.event(case.card.schema)
-    exact, single = exact_and_single(case, seed, event)
-    assert_as_near_as_nugraph(exact, single, native(case, seed).infer(event), RANDOM)
-
-
-@pytest.mark.parametrize("hits", [1300, 5000])
-@pytest.mark.parametrize("kind", KINDS)
-def test_answers_to_a_large_event_equal_those_of_nugraph_24_7(kind: str, hits: int) -> None:
-    case = Case(kind)
-    event = case.event(hits, hits)
-    exact, single = exact_and_single(case, 0, event)
-    assert_as_near_as_nugraph(exact, single, native(case, 0).infer(event), RANDOM)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("hits", [(100, 200), (900, 1300), (3000, 6000)])
-def test_trained_weights_of_24_7_give_nugraph_s_answers(kind: str, hits: tuple[int, int]) -> None:
-    card, weights = card_of(kind), trained24(kind)
-    event = simulated(simulate_event(8, 1, hits), card.schema)
-    exact, single = (
-        answer(Reference24(card, weights, dtype), event) for dtype in (torch.float64, torch.float32)
-    )
-    assert_as_near_as_nugraph(exact, single, NativeModel(card, weights).infer(event))
-
-
-def assert_equal_to_25(model: Model25, event: Event, factor: float = 2) -> None:
-    exact, single = (without_clusters(model.answer(event, double=d)) for d in (True, False))
-    actual = model.native.infer(event)
-    assert without_clusters(actual).keys() == exact.keys()
-    assert_as_near_as_nugraph(exact, single, actual, factor)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@EVENTS
-@given(scattered=SCATTERED)
-def test_answers_equal_those_of_nugraph_25_4(
-    layout: Layout, models25: Models25, scattered: Scattered
-) -> None:
-    assert_equal_to_25(models25.random(layout), scattered.event(layout.schema), RANDOM)
-
-
-@pytest.mark.parametrize("kind", KINDS25)
-@pytest.mark.parametrize("hits", [(100, 200), (900, 1300), (3000, 6000)])
-def test_trained_weights_of_25_4_give_nugraph_s_answers(
-    kind: str, models25: Models25, hits: tuple[int, int]
-) -> None:
-    model = models25.trained(kind)
-    assert_equal_to_25(model, simulated(simulate_event(8, 1, hits), model.layout.schema))
-
-
-@pytest.mark.parametrize("kind", KINDS25)
-@pytest.mark.parametrize("hits", [(100, 200), (900, 1300), (3000, 6000)])
-def test_the_weights_of_the_repository_give_nugraph_s_answers(
-    kind: str, models25: Models25, hits: tuple[int, int]
-) -> None:
-    folder = MODELS / kind / "1"
-    card = read_card(folder / "model.json")
-    event = simulated(simulate_event(8, 1, hits), card.schema)
-    exact, single = (models25.packaged(kind).answer(event, double=d) for d in (True, False))
-    served = NativeModel(card, read_weights(folder, card)).infer(event)
-    assert_as_near_as_nugraph(exact, single, served)
 
 
 def in_the_order_of_the_request(answered: Answer, event: Event, output: str) -> NDArray[Any]:

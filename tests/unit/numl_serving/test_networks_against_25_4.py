@@ -8,22 +8,31 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cases import KINDS25, LAYOUTS, SCATTERED, Models25, Scattered, without_clusters
-from comparing import differences
+from cases import KINDS25, LAYOUTS, MODELS, SCATTERED, Models25, Scattered, without_clusters
+from comparing import RANDOM, assert_as_near_as_nugraph, differences
 from hypothesis import given, settings
 from networks_under_test import Network
 from numl_demo.simulate import simulate_event
+from numl_serving.cardfile import read_card
 from numl_serving.event import Event
+from numl_serving.native import NativeModel
+from numl_serving.weights import read_weights
 from oracle import random_event
 from oracle25 import Layout, Model25, simulated
 
 EVENTS = settings(max_examples=10, deadline=None)
 
 
-def assert_equal_answers(model: Model25, event: Event, **more: bool) -> None:
+def assert_equal_answers(model: Model25, event: Event, factor: float, **more: bool) -> None:
+    """Check PyTorch in float64, and the native library by nugraph's own error in float32."""
+    exact, single = (
+        without_clusters(model.answer(event, double=double, **more)) for double in (True, False)
+    )
     network = Network(model.card, model.exact, torch.float64)
-    expected = without_clusters(model.answer(event, **more))
-    assert differences(expected, network.answer([event]), 1e-9) == []
+    assert differences(exact, network.answer([event]), 1e-9) == []
+    actual = without_clusters(model.native.infer(event))
+    assert actual.keys() == exact.keys()
+    assert_as_near_as_nugraph(exact, single, actual, factor)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -32,30 +41,36 @@ def assert_equal_answers(model: Model25, event: Event, **more: bool) -> None:
 def test_answers_equal_those_of_nugraph(
     layout: Layout, models25: Models25, scattered: Scattered
 ) -> None:
-    assert_equal_answers(models25.random(layout), scattered.event(layout.schema))
+    assert_equal_answers(models25.random(layout), scattered.event(layout.schema), RANDOM)
 
 
 @pytest.mark.parametrize("kind", KINDS25)
-@pytest.mark.parametrize("hits", [(100, 200), (900, 1100)])
+@pytest.mark.parametrize("hits", [(100, 200), (900, 1300), (3000, 6000)])
 def test_answers_of_trained_weights_equal_those_of_nugraph(
     kind: str, models25: Models25, hits: tuple[int, int]
 ) -> None:
     model = models25.trained(kind)
-    assert_equal_answers(model, simulated(simulate_event(8, 1, hits), model.layout.schema))
+    event = simulated(simulate_event(8, 1, hits), model.layout.schema)
+    assert_equal_answers(model, event, factor=2)
 
 
 @pytest.mark.parametrize("kind", KINDS25)
-def test_answers_to_a_large_event_equal_those_of_nugraph(kind: str, models25: Models25) -> None:
-    model = models25.trained(kind)
-    assert_equal_answers(
-        model, random_event(np.random.default_rng(5), 5000, schema=model.layout.schema)
-    )
+@pytest.mark.parametrize("hits", [(100, 200), (900, 1300), (3000, 6000)])
+def test_the_weights_of_the_repository_give_nugraph_s_answers(
+    kind: str, models25: Models25, hits: tuple[int, int]
+) -> None:
+    folder = MODELS / kind / "1"
+    card = read_card(folder / "model.json")
+    event = simulated(simulate_event(8, 1, hits), card.schema)
+    exact, single = (models25.packaged(kind).answer(event, double=d) for d in (True, False))
+    served = NativeModel(card, read_weights(folder, card)).infer(event)
+    assert_as_near_as_nugraph(exact, single, served)
 
 
 def test_both_names_of_plane_wire_and_time_are_the_same_to_pynuml(models25: Models25) -> None:
     model = models25.random(LAYOUTS[0])
     event = random_event(np.random.default_rng(5), 50, schema=model.layout.schema)
-    assert_equal_answers(model, event, old_names=False)
+    assert_equal_answers(model, event, RANDOM, old_names=False)
 
 
 @pytest.mark.parametrize("kind", KINDS25)
