@@ -11,7 +11,6 @@ import argparse
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 
 _POLL_S = 2.0  # how often it is asked whether there are other pods
+_NOT_STARTED = 400  # what the API server answers of such a container
 
 
 def parser() -> Parser:
@@ -107,14 +107,22 @@ def _follow_pods(rollout: Rollout, tail: int, console: Console) -> int:
     """Show what pods say, also those that come later, until there is no deployment any more."""
     # Of each container, by its name and how often it was restarted.
     threads: dict[tuple[str, int], threading.Thread] = {}
+    tails: dict[tuple[str, int], int | None] = {}  # how many of the lines it has; None: all
     shown: set[tuple[str, int]] = set()
+    silent: set[tuple[str, str]] = set()  # which has no log, and why
     first, fault = True, ""
 
     def show(key: tuple[str, int], pod: str, container: str, tail: int | None) -> None:
-        with suppress(ClusterError):  # has not started yet, or is gone
+        try:
             for line in rollout.cluster.log(pod, container, tail=tail, follow=True):
                 shown.add(key)
                 console.log_line(f"{key[0]}: ".encode() + line)
+        except ClusterError as error:  # as without --follow, or the connection is broken
+            if error.status == _NOT_STARTED:
+                tails[key] = None
+            if (key[0], error.cause) not in silent and (error.status or key not in shown):
+                console.say(f"pod {key[0]} has no log: {error.cause}")
+            silent.add((key[0], error.cause))
 
     try:
         while True:
@@ -128,7 +136,8 @@ def _follow_pods(rollout: Rollout, tail: int, console: Console) -> int:
                         continue
                     # Whoever comes later is shown from the first line; where a connection broke,
                     # what comes from now on.
-                    lines = 0 if key in shown else tail if first else None
+                    before = tails.setdefault(key, tail if first else None)
+                    lines = 0 if key in shown else before
                     words = (key, pod.name, container, lines)
                     threads[key] = threading.Thread(target=show, args=words, daemon=True)
                     threads[key].start()

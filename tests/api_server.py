@@ -41,8 +41,10 @@ def container(name: str, image: str, state: Object, **more: Any) -> Object:
 
 def ready(pod: Object) -> Object:
     """Return the status of a pod that serves."""
-    main = pod["spec"]["containers"][0]
-    statuses = [container(main["name"], main["image"], {"running": {}}, restartCount=0)]
+    statuses = [
+        container(each["name"], each["image"], {"running": {}}, restartCount=0)
+        for each in pod["spec"]["containers"]
+    ]
     return {**READY, "containerStatuses": statuses}
 
 
@@ -245,6 +247,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _log(self, parts: list[str], query: dict[str, str]) -> None:
         key = (parts[6], query["container"], query.get("previous", "false").lower() == "true")
+        if ("get", "pods/log") in self.cluster.denied:
+            self._refuse(403, f'pods "{key[0]}" is forbidden: User "u" cannot get "pods/log"')
+            return
         if key not in self.cluster.logs:
             self._refuse(400, f'container "{key[1]}" in pod "{key[0]}" is waiting to start')
             return

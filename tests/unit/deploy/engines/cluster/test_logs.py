@@ -17,12 +17,14 @@ PATH = "/apis/apps/v1/namespaces/physics/deployments/numl"
 class Following:
     """``numlkit logs --follow`` while a test does something to the pods; it ends with them."""
 
-    def __init__(self, terminal: Terminal, happens: Callable[[Following], None]) -> None:
+    def __init__(
+        self, terminal: Terminal, happens: Callable[[Following], None], words: str = ""
+    ) -> None:
         self.terminal, self.cluster = terminal, terminal.cluster
         self.failure: BaseException | None = None
         other = threading.Thread(target=self._play, args=(happens,))
         other.start()
-        self.code, self.out, self.err = terminal.type("logs --follow")
+        self.code, self.out, self.err = terminal.type(f"logs --follow {words}")
         other.join()
         if self.failure is not None:
             raise self.failure
@@ -101,6 +103,45 @@ def test_a_connection_that_breaks_loses_the_follower_no_pod(terminal: Terminal, 
         time.sleep(0.2)
 
     assert Following(terminal, break_off).out.splitlines() == [f"{pod}: before", f"{pod}: after"]
+
+
+def test_a_connection_that_breaks_before_the_first_line_brings_no_old_ones(
+    terminal: Terminal, pod: str
+) -> None:
+    terminal.cluster.logs[pod, "triton", False] = "before\n"
+
+    def break_off(following: Following) -> None:
+        following.await_follower(pod)
+        terminal.cluster.logs[pod, "triton", False] = "BEFORE\n"
+        following.await_follower(pod, 2)
+        terminal.cluster.logs[pod, "triton", False] += "after\n"
+        time.sleep(0.2)
+
+    assert Following(terminal, break_off, "--tail 0").out.splitlines() == [f"{pod}: after"]
+
+
+def test_a_container_that_starts_later_is_followed_from_its_first_line(
+    terminal: Terminal, pod: str
+) -> None:
+    def start(following: Following) -> None:
+        following.await_follower(pod)
+        terminal.cluster.logs[pod, "triton", False] = "one\ntwo\n"
+        following.await_follower(pod, sum("/log" in each for each in terminal.cluster.requests) + 1)
+
+    following = Following(terminal, start, "--tail 1")
+    assert following.out.splitlines() == [f"{pod}: one", f"{pod}: two"]
+    assert following.err.count(f"pod {pod} has no log: container") == 1
+
+
+def test_who_may_not_read_logs_is_told_so_once(terminal: Terminal, pod: str) -> None:
+    terminal.cluster.denied = {("get", "pods/log")}
+
+    def nothing(following: Following) -> None:
+        following.await_follower(pod, 3)
+
+    following = Following(terminal, nothing)
+    said = f'pod {pod} has no log: pods "{pod}" is forbidden: User "u" cannot get "pods/log"'
+    assert following.err.splitlines() == [said, "deployment numl is gone"]
 
 
 def test_an_api_server_that_stumbles_is_said_and_asked_again(terminal: Terminal, pod: str) -> None:
