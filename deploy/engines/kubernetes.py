@@ -75,10 +75,12 @@ class KubernetesEngine:
 
     def verified(self, signer: Signer) -> None:
         """Check that the image is signed; it has to be named by its digest."""
-        reference = parse_reference(self.deployment.image or "")
-        if not reference.digest:
+        image = self.deployment.image
+        reference = parse_reference(image) if image is not None else None
+        if reference is None or not reference.digest:
+            name = reference.name if reference is not None else "HOST/REPOSITORY"
             cause = "--verify needs an image by its digest: a tag may be another image by tomorrow"
-            raise DeploymentError(cause, f"--image {reference.name}@sha256:...")
+            raise DeploymentError(cause, f"--image {name}@sha256:...")
         verify_image(reference, signer)
 
     def values(self) -> dict[str, Any]:

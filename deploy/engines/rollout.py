@@ -12,6 +12,7 @@ from deploy.engines.cluster import KINDS, MANAGER, Cluster, Object, rank
 from deploy.engines.pods import (
     CONTAINERS,
     IMAGE_REASONS,
+    KIT_CONTAINERS,
     SERVER,
     PodState,
     component_of,
@@ -200,20 +201,19 @@ class Rollout:
             remedy = "check --image; a registry with a password needs image.pullSecrets"
         elif pod.state == "unschedulable":
             remedy = "smaller --memory and --cpus, or nodes with room (kubectl describe nodes)"
-        elif pod.restarts:
+        elif pod.failing is not None and pod.containers[pod.failing]:
             remedy = f"numlkit logs --name {self.name}"
-            log = self._last_log(pod)
+            log = self._last_log(pod.name, pod.failing)
             known = diagnose(log)
             cause += f": {known.cause if known is not None else last_words(log)}"
             remedy = known.remedy or remedy if known is not None else remedy
         return LaunchError(cause, remedy)
 
-    def _last_log(self, pod: PodState) -> str:
-        """Return the end of what the container that crashed last has said."""
-        crashed = max(pod.containers, key=lambda name: pod.containers[name])
+    def _last_log(self, pod: str, container: str) -> str:
+        """Return the end of what a container that has crashed has said."""
         for previous in (True, False):
             try:
-                lines = self.cluster.log(pod.name, crashed, tail=200, previous=previous)
+                lines = self.cluster.log(pod, container, tail=200, previous=previous)
                 return b"\n".join(lines).decode(errors="replace")
             except ClusterError:
                 continue
@@ -236,11 +236,12 @@ class Rollout:
         for pod in self.pods():
             if pod.component != SERVER or not pod.ready:
                 continue
-            found[pod.image] = parse_reference(pod.image)
-            if not found[pod.image].digest:
-                cause = f"pod {pod.name}: its node does not say which image it has pulled"
-                remedy = "numlkit up with --image HOST/REPOSITORY@sha256:... --verify KEY"
-                raise LaunchError(f"{cause}: {pod.image}", remedy)
+            for image in (pod.images[name] for name in KIT_CONTAINERS if name in pod.images):
+                if "@sha256:" not in image:
+                    cause = f"pod {pod.name}: its node does not say which image it has pulled"
+                    remedy = "numlkit up with --image HOST/REPOSITORY@sha256:... --verify KEY"
+                    raise LaunchError(f"{cause}: {image}", remedy)
+                found[image] = parse_reference(image)
         if not found:
             raise NotRunningError(
                 f"no pod of {self.name} is ready", f"numlkit status --name {self.name}"

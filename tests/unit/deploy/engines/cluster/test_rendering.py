@@ -9,6 +9,7 @@ from deploy.deployment.deployment import Deployment
 from deploy.engines.chart import validate
 from deploy.engines.cluster import KINDS
 from deploy.engines.kubernetes import KubernetesEngine
+from deploy.engines.pods import KIT_CONTAINERS, SERVER, component_of
 from deploy.host.paths import CHECKOUT
 from tests.chart import SITES, render
 from tests.unit.deploy.engines.cluster.terminal import IMAGE, Terminal
@@ -69,6 +70,16 @@ def test_an_older_cluster_gets_its_older_kinds() -> None:
 
 def test_every_kind_that_the_chart_renders_is_known() -> None:
     assert {each["kind"] for site in SITES.values() for each in render(site)} == set(KINDS)
+
+
+def test_every_container_of_a_server_is_known_as_one_of_the_kit_s() -> None:
+    [server] = [
+        each["spec"]["template"]["spec"]
+        for each in render(SITES["everything"])
+        if each["kind"] == "Deployment" and component_of(each) == SERVER
+    ]
+    assert tuple(each["name"] for each in server["containers"]) == KIT_CONTAINERS
+    assert len({each["image"] for each in server["containers"]}) == 1
 
 
 @pytest.mark.parametrize(

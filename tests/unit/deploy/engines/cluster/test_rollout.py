@@ -133,6 +133,28 @@ def test_the_words_are_those_of_the_container_that_crashes(terminal: Terminal) -
     assert (code, said in err) == (1, True)
 
 
+def test_the_words_are_not_those_of_another_that_was_restarted_more_often(
+    terminal: Terminal,
+) -> None:
+    def crashed(pod: Object) -> Object:
+        server, beside = pod["spec"]["containers"]
+        name = pod["metadata"]["name"]
+        terminal.cluster.logs[name, "triton", True] = "cannot listen on port 8000\n"
+        terminal.cluster.logs[name, "watch", True] = "watch: ended long ago\n"
+        last = {"lastState": {"terminated": {"exitCode": 1, "reason": "Error"}}}
+        state = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
+        looping = container("triton", server["image"], state, restartCount=3, **last)
+        runs = container("watch", beside["image"], {"running": {}}, restartCount=5, **last)
+        return {"containerStatuses": [looping, runs]}
+
+    (terminal.folder / "more.yaml").write_text("watch: {enabled: true}\n")
+    terminal.cluster.pod = crashed
+    file = terminal.site('[kubernetes]\nvalues = ["more.yaml"]\n')
+    code, _, err = terminal.type(f"up {file}")
+    said = "container triton ended with status 1: cannot listen on port 8000"
+    assert (code, said in err) == (1, True)
+
+
 @pytest.mark.parametrize(("restarts", "lasting"), [(1, False), (3, True)])
 def test_a_server_between_two_crashes_is_not_taken_for_one_that_starts(
     restarts: int, lasting: bool
