@@ -49,7 +49,7 @@ def parser() -> Parser:
         "registry attach the list of its parts and its provenance; keyless: an image, by whoever "
         "logs in"
     )
-    add("--sign", type=parse_signing_key, metavar="KEY", help=sign)
+    add("--sign", metavar="KEY", help=sign)
     verify = (
         "publish only what is signed, here where it was built, with this public key or by whom "
         "this file names"
@@ -73,7 +73,7 @@ def _publish(options: argparse.Namespace, console: Console) -> int:
         resolved=Resolved(load_deployment(options.file, given)),
         artefact=options.image.absolute() if options.image is not None else None,
         built=options.built.absolute(),
-        sign=options.sign,
+        sign=parse_signing_key(options.sign, console.prompt) if options.sign is not None else None,
         verify=read_signer(options.verify) if options.verify is not None else None,
         sandbox=options.sandbox,
         dry_run=options.dry_run,

@@ -21,7 +21,7 @@ from functools import cache
 from getpass import getpass
 from pathlib import Path
 
-from deploy.artefacts.keys import Signer, SigningKey
+from deploy.artefacts.keys import Keyless, Signer, SigningKey
 from deploy.artefacts.reference import Reference
 from deploy.host.errors import SignatureError
 
@@ -36,6 +36,8 @@ _KEYLESS = (
 )
 _UNSIGNED = re.compile(r"no signatures found|no matching attestations: *$|manifest unknown", re.I)
 _AWAY = re.compile(r"dial tcp|no such host|timeout|EOF|UNAUTHORIZED|DENIED|5\d\d ", re.I)
+# What it prints of a login, on its standard output: the address with the code, and for how long.
+_LOGIN = re.compile(r"(Enter the verification code|Code will be valid) ")
 _PASSWORD = re.compile(r"decrypt|password", re.I)
 
 
@@ -110,7 +112,7 @@ def sign_file(file: Path, signature: Path, key: SigningKey) -> None:
 
     With a key it is what ``openssl dgst -verify`` reads, in base64; keyless, cosign's bundle.
     """
-    where = "--bundle" if key == "keyless" else "--output-signature"
+    where = "--bundle" if isinstance(key, Keyless) else "--output-signature"
     words = [*_with(key), where, str(signature), str(file)]
     _sign(["sign-blob", *words], f"sign {file} with", key)
 
@@ -168,7 +170,9 @@ def _whose(signer: Signer, what: str) -> list[str]:
 
 def _with(key: SigningKey) -> list[str]:
     """Return cosign's options for what to sign with."""
-    return ["--yes"] if key == "keyless" else ["--yes", "--tlog-upload=false", "--key", str(key)]
+    if isinstance(key, Keyless):
+        return ["--yes"]
+    return ["--yes", "--tlog-upload=false", "--key", str(key)]
 
 
 def _http(reference: Reference) -> list[str]:
@@ -189,32 +193,40 @@ def _verify(words: list[str], what: str, signer: Signer) -> None:
 
 
 def _sign(words: list[str], doing: str, key: SigningKey) -> str:
-    variables = dict(os.environ)
-    if isinstance(key, Path):
-        if not key.is_file():
-            raise SignatureError(f"private key {key}: no such file", "cosign generate-key-pair")
-        variables[PASSWORD] = password_of(key)
-    said = ""
-    with subprocess.Popen(
-        [require_cosign(), *words], env=variables, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as cosign:  # fmt: skip
-        assert cosign.stderr is not None
-        assert cosign.stdout is not None
-        for line in cosign.stderr:
-            said += line
-            if key == "keyless" and "https://" in line and not line.lower().startswith("error"):
-                print(line.strip(), file=sys.stderr, flush=True)  # where to log in
-        printed = cosign.stdout.read()
-    if cosign.returncode == 0:
-        return printed
-    reason = _reason(said)
+    done = _logged_in(words, key) if isinstance(key, Keyless) else _with_password(words, key)
+    if done.returncode == 0:
+        return done.stdout
+    reason = _reason(done.stderr)
     remedy = "check network and docker login, and that it is a key of cosign's"
-    if key == "keyless":
+    if isinstance(key, Keyless):
         doing, remedy = doing.removesuffix(" with"), _KEYLESS
     elif _PASSWORD.search(reason):
         remedy = f"set {PASSWORD} to its password"
     raise SignatureError(f"cosign cannot {doing} {key}: {reason}", remedy)
+
+
+def _with_password(words: list[str], key: Path) -> subprocess.CompletedProcess[str]:
+    if not key.is_file():
+        raise SignatureError(f"private key {key}: no such file", "cosign generate-key-pair")
+    return subprocess.run(
+        [require_cosign(), *words], env={**os.environ, PASSWORD: password_of(key)},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def _logged_in(words: list[str], key: Keyless) -> subprocess.CompletedProcess[str]:
+    """Run cosign; show where to log in as soon as it says so, since it waits for that."""
+    said = ""
+    with subprocess.Popen(
+        [require_cosign(), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    ) as cosign:  # fmt: skip
+        assert cosign.stdout is not None
+        for line in cosign.stdout:
+            said += line
+            if _LOGIN.match(line):
+                key.show(line.strip())
+    return subprocess.CompletedProcess(words, cosign.returncode, stdout="", stderr=said)
 
 
 def _reason(said: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from deploy.host.console import Say
 from deploy.host.errors import SignatureError
 
 if sys.version_info >= (3, 11):
@@ -16,13 +17,29 @@ else:
 
 _PGP = b"-----BEGIN PGP PUBLIC KEY BLOCK-----"
 
-SigningKey: TypeAlias = Path | Literal["keyless"]
-"""cosign's private key, or a certificate for whoever logs in, made for this one signature."""
+
+@dataclass(frozen=True)
+class Keyless:
+    """A certificate for whoever logs in, made for one signature.
+
+    Attributes:
+        show: Shows a line that says where to log in.
+    """
+
+    show: Say
+
+    def __str__(self) -> str:
+        """Return it as it is typed."""
+        return "keyless"
 
 
-def parse_signing_key(text: str) -> SigningKey:
-    """Return what ``--sign`` names."""
-    return "keyless" if text == "keyless" else Path(text)
+SigningKey: TypeAlias = Path | Keyless
+"""cosign's private key, or none."""
+
+
+def parse_signing_key(text: str, show: Say) -> SigningKey:
+    """Return what ``--sign`` names; ``show`` shows where to log in."""
+    return Keyless(show) if text == "keyless" else Path(text)
 
 
 @dataclass(frozen=True)

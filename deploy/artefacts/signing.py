@@ -44,7 +44,10 @@ def sign_built(
         if _changes(folder, artefact, key, signer) and isinstance(key, Path):
             artefact = _sign(folder, artefact, key)
         write_checksums(folder)
-        sums, signature = folder / CHECKSUMS, folder / (BUNDLE if key == "keyless" else SIGNATURE)
+        sums, signature = (
+            folder / CHECKSUMS,
+            folder / (SIGNATURE if isinstance(key, Path) else BUNDLE),
+        )
         if signer is None or not _is_signed(sums, signature, signer):
             with tempfile.TemporaryDirectory() as scratch:
                 partial = Path(scratch, signature.name)
@@ -90,7 +93,7 @@ def _changes(folder: Path, artefact: Artefact, key: SigningKey, signer: Signer |
     """Return whether signing changes the artefact itself; SignatureError if it cannot be signed."""
     if artefact.kind == "image":
         return False
-    if key == "keyless" or signer is None:
+    if not isinstance(key, Path) or signer is None:
         raise SignatureError(WITH_A_KEY, "--sign cosign.key")
     _require_built(folder, artefact)
     if artefact.unsigned is not None:

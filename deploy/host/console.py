@@ -44,6 +44,10 @@ class Console:
         if self.mode == "normal":
             self._err.print(as_typed(text))
 
+    def prompt(self, text: str) -> None:
+        """Print, in every mode, what somebody has to do now: the command waits for it."""
+        _write(sys.stderr, as_typed(text))
+
     @contextmanager
     def step(self, title: str) -> Iterator[Say]:
         """Show that a step runs and, at its end, how long it took; yield a way to add details."""
