@@ -199,7 +199,7 @@ def remove_leftovers(
             path.unlink(missing_ok=True)
     left = [path for path in found if path.exists()]
     if left:
-        raise KitError(f"{left[0]} is no longer a leftover, or cannot be removed")
+        raise KitError(f"{left[0]} is in use again, was finished meanwhile, or cannot be removed")
     return done or f"removed {', '.join(map(str, found))}"
 
 

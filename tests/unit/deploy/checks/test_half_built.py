@@ -56,7 +56,7 @@ def test_what_somebody_is_building_is_no_finding_and_is_not_removed(cache: Path)
 
 def test_what_has_been_finished_meanwhile_is_not_removed(cache: Path) -> None:
     (environment,) = _make(cache, "environments/serving-0123456789abcdef")
-    with pytest.raises(KitError, match="is no longer a leftover"):
+    with pytest.raises(KitError, match="was finished meanwhile"):
         remove_half_built(cache, (environment,))
     assert (environment / "lib" / "file").exists()
 

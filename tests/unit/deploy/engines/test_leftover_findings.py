@@ -101,7 +101,7 @@ def test_removing_regions_looks_again(shared: Path) -> None:
     dead, revived = (
         make_region(shared, f"numlkit-{os.getuid()}-0a1b2c3d-numl-{uuid}") for uuid in (UUID, OTHER)
     )
-    with mapped(revived), pytest.raises(KitError, match=f"{revived} is no longer a leftover"):
+    with mapped(revived), pytest.raises(KitError, match=f"{revived} is in use again"):
         remove_regions((dead, revived))
     assert not dead.exists()
     assert revived.exists()
@@ -176,7 +176,7 @@ def test_removing_scratch_folders_looks_again(
     for folder in (dead, revived):
         (folder / "0").mkdir(parents=True)
     monkeypatch.setattr(leftovers, "scratch_since", lambda before, server: {dead})
-    with pytest.raises(KitError, match=f"{revived} is no longer a leftover"):
+    with pytest.raises(KitError, match=f"{revived} is in use again"):
         remove_scratch((dead, revived))
     assert not dead.exists()
     assert revived.exists()
