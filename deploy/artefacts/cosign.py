@@ -21,7 +21,7 @@ from functools import cache
 from getpass import getpass
 from pathlib import Path
 
-from deploy.artefacts.keys import Keyless, Signer, SigningKey
+from deploy.artefacts.keys import Keyless, Signer, SigningKey, same_key
 from deploy.artefacts.reference import Reference
 from deploy.host.errors import SignatureError
 
@@ -35,7 +35,12 @@ _KEYLESS = (
     "without them --sign cosign.key"
 )
 _UNSIGNED = re.compile(r"no signatures found|no matching attestations: *$|manifest unknown", re.I)
-_AWAY = re.compile(r"dial tcp|no such host|timeout|EOF|UNAUTHORIZED|DENIED|5\d\d ", re.I)
+_AWAY = re.compile(
+    r"dial tcp|no such host|\b(timeout|EOF|UNAUTHORIZED|DENIED)\b"
+    r"|\b5\d\d (Internal|Bad|Service|Gateway)",
+    re.I,
+)
+_OTHERS = "got subjects"  # then come names that others have chosen
 # What it prints of a login, on its standard output: the address with the code, and for how long.
 _LOGIN = re.compile(r"(Enter the verification code|Code will be valid) ")
 _PASSWORD = re.compile(r"decrypt|password", re.I)
@@ -95,16 +100,34 @@ def signer_of(key: SigningKey, named: Signer | None) -> Iterator[Signer | None]:
     """Yield whose signature a key makes; keyless, only a login tells: whoever is named, or None.
 
     Raises:
-        SignatureError: If the private key cannot be read, or not with this password.
+        SignatureError: If whoever is named cannot have made it; if the private key cannot be read,
+            or not with this password.
     """
-    if not isinstance(key, Path):
-        yield named if named is not None and named.kind == "keyless" else None
+    if named is not None:
+        _require_kind(key, named)
+    if isinstance(key, Keyless):
+        yield named
         return
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "cosign.pub")
         said = _sign(["public-key", "--key", str(key)], "read the public key of", key)
         path.write_text(said, encoding="utf-8")
-        yield Signer(path, "pem")
+        signer = Signer(path, "pem")
+        if named is not None and not same_key(named, signer):
+            cause = f"{named.path} is not the public key of {key}"
+            raise SignatureError(cause, "--verify with the one that belongs to it")
+        yield signer
+
+
+def _require_kind(key: SigningKey, named: Signer) -> None:
+    if isinstance(key, Keyless):
+        if named.kind != "keyless":
+            cause = f"{named.path} is a key, and keyless signs without"
+            raise SignatureError(cause, "--verify signer.toml, which names who logs in")
+    elif named.kind != "pem":
+        what = "is a PGP key, and" if named.kind == "pgp" else "names who logs in, and"
+        cause = f"{named.path} {what} {key} is a key of cosign's"
+        raise SignatureError(cause, "--verify cosign.pub, which belongs to it")
 
 
 def sign_file(file: Path, signature: Path, key: SigningKey) -> None:
@@ -184,7 +207,7 @@ def _verify(words: list[str], what: str, signer: Signer) -> None:
     if done.returncode == 0:
         return
     reason = _reason(done.stderr)
-    if _AWAY.search(reason):
+    if _AWAY.search(reason.partition(_OTHERS)[0]):
         raise SignatureError(
             f"cannot check the signature of {what}: {reason}",
             "check the network and docker login, then repeat the command",

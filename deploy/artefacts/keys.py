@@ -15,6 +15,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+_TWO_LINES = 'identity = "release@example.org" and issuer = "https://accounts.example.org"'
 _PGP = b"-----BEGIN PGP PUBLIC KEY BLOCK-----"
 
 
@@ -90,18 +91,27 @@ def read_signer(path: Path) -> Signer:
     return Signer(path, "pem")
 
 
+def same_key(one: Signer, other: Signer) -> bool:
+    """Return whether two PEM files hold one public key, however it is written."""
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    first, second = (load_pem_public_key(each.path.read_bytes()) for each in (one, other))
+    return first == second
+
+
 def _keyless(path: Path, content: bytes) -> Signer:
     try:
         named = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):
-        private = b"PRIVATE KEY" in content
+        if b"PRIVATE KEY" in content:
+            remedy = "name the public one that belongs to it, such as cosign.pub"
+            raise SignatureError(f"{path} is a private key", remedy) from None
         raise SignatureError(
-            f"{path} is {'a private key' if private else 'no public key'}",
-            "name the public one that belongs to it, such as cosign.pub",
+            f"{path} is no public key and names no signer",
+            f"a public key such as cosign.pub, or two lines: {_TWO_LINES}",
         ) from None
     if named.keys() != {"identity", "issuer"} or not all(
-        isinstance(value, str) and value for value in named.values()
+        isinstance(value, str) and value.strip() for value in named.values()
     ):
-        example = 'identity = "release@example.org" and issuer = "https://accounts.example.org"'
-        raise SignatureError(f"{path} names no signer", f"two lines: {example}")
+        raise SignatureError(f"{path} names no signer", f"two lines: {_TWO_LINES}")
     return Signer(path, "keyless", named["identity"], named["issuer"])

@@ -332,7 +332,11 @@ def test_a_signed_sif_in_a_folder_has_its_parts_and_its_provenance_beside_it(
 
 
 def test_a_dry_run_that_is_to_sign_checks_the_key_and_changes_nothing(
-    sif_publisher: Publisher, keys: Pair, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    sif_publisher: Publisher,
+    keys: Pair,
+    others: Pair,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     copy, place = sif_publisher.dist, sif_publisher.place
     before = {path: path.read_bytes() for path in copy.folder.iterdir()}
@@ -350,6 +354,8 @@ def test_a_dry_run_that_is_to_sign_checks_the_key_and_changes_nothing(
     folder.mkdir()
     assert ", once signed, as release 1" in said(keys.private, place=str(folder))
     assert "error: private key missing: no such file" in said("missing")
+    mismatch = said(keys.private, "--verify", others.public.path)
+    assert f"cosign.pub is not the public key of {keys.private}\n" in mismatch
     assert "which Apptainer makes with a key, never keyless" in said("keyless")
     assert {path: path.read_bytes() for path in copy.folder.iterdir()} == before
     release = sif_publisher("--sign", keys.private)["release"]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from deploy.artefacts.cosign import sign_image, verify_image
-from deploy.artefacts.keys import read_signer
+from deploy.artefacts.keys import Keyless, read_signer
 from deploy.artefacts.manifest import read_manifest
 from deploy.artefacts.reference import parse_reference
 from deploy.artefacts.sif_signature import sign_sif, verify_sif
-from deploy.artefacts.signing import sign_built, verify_built
+from deploy.artefacts.signing import sign_built, verify_built, would_sign
 from deploy.artefacts.statements import BUNDLE, CHECKSUMS, SIGNATURE, provenance_of, sbom_of
 from deploy.host.errors import SignatureError
 from tests.containers.failures.tiny import make_sif
@@ -107,6 +108,18 @@ def test_another_key_does_not_sign_over_the_first(copy: Dist, keys: Pair, others
         sign_built(copy.folder, signed, others.private)
 
 
+@pytest.mark.parametrize("sign", [sign_built, would_sign])
+def test_with_a_public_key_of_another_nothing_is_signed(
+    copy: Dist, keys: Pair, others: Pair, sign: Callable[..., object]
+) -> None:
+    before = {path: path.read_bytes() for path in copy.folder.iterdir()}
+    for artefact in (copy.sif, copy.image):
+        with pytest.raises(SignatureError, match="is not the public key of"):
+            sign(copy.folder, artefact, keys.private, others.public)
+    assert {path: path.read_bytes() for path in copy.folder.iterdir() if path in before} == before
+    assert not (copy.folder / SIGNATURE).exists()
+
+
 @pytest.mark.parametrize("what", ["parts", "provenance", "checksums", "signature", "image"])
 def test_whatever_is_changed_in_a_signed_folder_is_refused(
     copy: Dist, keys: Pair, what: str
@@ -156,13 +169,13 @@ def test_keyless_words_are_cosign_s_own_and_end_at_the_network_in_a_line(
     monkeypatch.delenv("SIGSTORE_ID_TOKEN", raising=False)
     file = tmp_path / "signer.toml"
     file.write_text('identity = "a@example.org"\nissuer = "https://accounts.example.org"\n')
-    signer = read_signer(file)
+    signer, keyless = read_signer(file), Keyless(lambda _line: None)
     reference = parse_reference(f"127.0.0.1:1/lab/numl@sha256:{'ab' * 32}")
     with pytest.raises(SignatureError, match=r"^cosign cannot sign .* keyless: .*Fulcio") as caught:
-        sign_built(copy.folder, copy.image, "keyless")
+        sign_built(copy.folder, copy.image, keyless)
     assert "SIGSTORE_ID_TOKEN" in str(caught.value.remedy)
     with pytest.raises(SignatureError, match=r"^cosign cannot sign .* keyless: .*Fulcio"):
-        sign_image(reference, "keyless", {})
+        sign_image(reference, keyless, {})
     with pytest.raises(SignatureError, match=r"^cannot check the signature of .*: .*TUF"):
         verify_image(reference, signer)
     (copy.folder / BUNDLE).write_text("{}")
@@ -171,4 +184,4 @@ def test_keyless_words_are_cosign_s_own_and_end_at_the_network_in_a_line(
     with pytest.raises(SignatureError, match=r"never keyless$"):
         verify_sif(small, signer)
     with pytest.raises(SignatureError, match=r"never keyless$"):
-        sign_built(copy.folder, copy.sif, "keyless")
+        sign_built(copy.folder, copy.sif, keyless)

@@ -185,8 +185,8 @@ def test_a_signer_who_cannot_have_signed_is_refused_before_anything_is_signed(
     for key, named, cause, remedy in (
         (SILENT, read_signer(cosign.key), "is a key, and keyless signs without", "signer.toml"),
         (SILENT, read_signer(pgp), "is a key, and keyless signs without", "signer.toml"),
-        (private, signer, "names who logs in, and .*cosign.key is a key", "cosign.pub"),
-        (private, read_signer(pgp), "is a PGP key, and .*cosign.key is cosign's", "cosign.pub"),
+        (private, signer, "names who logs in, and .*cosign.key is a key of", "cosign.pub"),
+        (private, read_signer(pgp), "is a PGP key, and .*cosign.key is a key of", "cosign.pub"),
         (private, another, "is not the public key of .*cosign.key$", "belongs to it"),
     ):
         with pytest.raises(SignatureError, match=cause) as caught, signer_of(key, named):
