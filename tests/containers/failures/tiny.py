@@ -81,7 +81,9 @@ def make_sif(path: Path, *, partarch: int = 2, runs: str | None = WAIT) -> Path:
     """
     box = path.with_suffix(".box")
     with tarfile.open(fileobj=io.BytesIO(image_tar())) as tar:
-        tar.extractall(box, filter="fully_trusted")
+        # Debian 12's own Python knows no filters.
+        tar.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)
+        tar.extractall(box)
     if runs is not None:
         if runs not in (WAIT, SERVER):
             shutil.copy(box / WAIT[1:], box / runs[1:])
