@@ -136,7 +136,7 @@ def of_environment(environment: Environment) -> Iterator[Component]:
             purl = f"{_purl('conda', pin.name, pin.version)}?{which}"
             yield Component("library", pin.name, pin.version, purl, pin.sha256)
     else:
-        name, facts = "cpython", (("identity", interpreter.identity),)
+        name, facts = "python", (("identity", interpreter.identity),)
         purl = _purl("generic", name, interpreter.version)
         yield Component("application", name, interpreter.version, purl, facts=facts)
         # Its libraries are the host's, of whatever package.
