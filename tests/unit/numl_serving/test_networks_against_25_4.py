@@ -55,6 +55,14 @@ def test_answers_of_trained_weights_equal_those_of_nugraph(
 
 
 @pytest.mark.parametrize("kind", KINDS25)
+def test_answers_to_a_large_event_equal_those_of_nugraph(kind: str, models25: Models25) -> None:
+    model = models25.trained(kind)
+    event = random_event(np.random.default_rng(5), 5000, schema=model.layout.schema)
+    ours = Network(model.card, model.exact, torch.float64).answer([event])
+    assert differences(without_clusters(model.answer(event)), ours, 1e-9) == []
+
+
+@pytest.mark.parametrize("kind", KINDS25)
 @pytest.mark.parametrize("hits", [(100, 200), (900, 1300), (3000, 6000)])
 def test_the_weights_of_the_repository_give_nugraph_s_answers(
     kind: str, models25: Models25, hits: tuple[int, int]
