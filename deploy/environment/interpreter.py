@@ -27,13 +27,18 @@ print(json.dumps([list(sys.version_info[:3]), executable, sys.base_prefix, *vari
 class Interpreter:
     """A Python interpreter (``X.Y.Z``) whose shared library a stub can load.
 
-    The kit's own, a private one, is fetched when first needed.
+    The kit's own, a private one, is fetched when first needed: it ``stands_for`` those of the host
+    (``X.Y``) that would do.
     """
 
     executable: Path
     version: str
     libpython: Path
-    private: bool = False
+    stands_for: tuple[str, ...] = ()
+
+    @property
+    def private(self) -> bool:
+        return bool(self.stands_for)
 
     @property
     def short_version(self) -> str:
@@ -92,10 +97,12 @@ def version_of(executable: Path) -> str | None:
 def no_interpreter(pythons: Sequence[str], reason: str | None = None) -> EnvironmentSetupError:
     """Return what to install, as an error; ``reason``: why the kit's own cannot be fetched."""
     cause = f"no Python {_either(pythons)} with its shared library on this host"
-    install = _installation(pythons)
-    container = "install Apptainer and use --engine apptainer"
     cause = f"{cause}, and {reason}" if reason else cause
-    return EnvironmentSetupError(cause, f"{install}; or {container}" if install else container)
+    install = (
+        _installation(pythons) or f"put python{pythons[0]}, built with --enable-shared, on PATH"
+    )
+    remedy = f"{install}; or install Apptainer and serve with --engine apptainer"
+    return EnvironmentSetupError(cause, remedy)
 
 
 def _either(pythons: Sequence[str]) -> str:

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from deploy.environment.interpreter import Interpreter, no_interpreter
-from deploy.environment.lock import locked_pythons
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError
 from deploy.host.files import built_folder, locked, sha256_of
@@ -51,19 +50,17 @@ def private_python(pythons: tuple[str, ...]) -> Interpreter | None:
         executable=folder / "bin" / f"python{short}",
         version=version,
         libpython=folder / "lib" / f"libpython{short}.so.1.0",
-        private=True,
+        stands_for=pythons,
     )
 
 
 def ensure_private_python(interpreter: Interpreter, say: Say) -> None:
-    folder = interpreter.executable.parents[1]
-    if not interpreter.private or folder.exists():
-        return
-    with locked(folder.with_suffix(".lock")):
-        if not folder.exists():
-            say(f"fetching Python {interpreter.version} from {CHANNEL}")
-            with built_folder(folder) as partial:
-                _install(partial, folder)
+    """Fetch it if it is the kit's own; if it cannot be had, say what to install instead."""
+    if interpreter.private:
+        try:
+            _fetch(interpreter, say)
+        except _UnavailableError as error:
+            raise no_interpreter(interpreter.stands_for, str(error)) from None
 
 
 def fetch_if_reachable(say: Say) -> None:
@@ -71,9 +68,9 @@ def fetch_if_reachable(say: Say) -> None:
     interpreter = private_python(("3.11",))
     if interpreter is not None:
         try:
-            ensure_private_python(interpreter, say)
-        except EnvironmentSetupError as error:
-            say(f"{error.cause.rpartition('and ')[2]}: using this host's Python")
+            _fetch(interpreter, say)
+        except _UnavailableError as error:
+            say(f"{error}: using this host's Python")
 
 
 def pins() -> list[Pin]:
@@ -84,6 +81,21 @@ def pins() -> list[Pin]:
         raise EnvironmentSetupError(f"{PINS}: {error.strerror}", "git checkout the file") from None
     matches = [_PIN.fullmatch(line) for line in lines if line and not line.startswith("#")]
     return [Pin(**match.groupdict()) for match in matches if match is not None]
+
+
+class _UnavailableError(Exception):
+    """Why there is no Python to be had from the channel."""
+
+
+def _fetch(interpreter: Interpreter, say: Say) -> None:
+    folder = interpreter.executable.parents[1]
+    if folder.exists():
+        return
+    with locked(folder.with_suffix(".lock")):
+        if not folder.exists():
+            say(f"fetching Python {interpreter.version} from {CHANNEL}")
+            with built_folder(folder) as partial:
+                _install(partial, folder)
 
 
 def _install(partial: Path, folder: Path) -> None:
@@ -145,19 +157,17 @@ def _download(url: str, target: Path, package: Pin) -> None:
                 with partial.open("wb") as file:
                     shutil.copyfileobj(answer.raw, file)
     except requests.Timeout:
-        raise _not_there(f"{CHANNEL} does not answer") from None
+        raise _UnavailableError(f"{CHANNEL} does not answer") from None
     except requests.ConnectionError:
-        raise _not_there(f"{CHANNEL} cannot be reached") from None
+        raise _UnavailableError(f"{CHANNEL} cannot be reached") from None
     except OSError as error:
-        raise _not_there(f"{CHANNEL}: {_first_line(error)}") from None
+        raise _UnavailableError(f"{CHANNEL}: {_first_line(error)}") from None
     if sha256_of(partial) != package.sha256:
         partial.unlink()
-        raise _not_there(f"{CHANNEL}'s {package.file} is not the pinned one: its sha256 differs")
+        raise _UnavailableError(
+            f"{CHANNEL}'s {package.file} is not the pinned one: its sha256 differs"
+        )
     partial.rename(target)
-
-
-def _not_there(reason: str) -> EnvironmentSetupError:
-    return no_interpreter(locked_pythons(PINS.parent, "serving"), reason)
 
 
 def _first_line(error: Exception) -> str:

@@ -16,7 +16,6 @@ from deploy.engines.resolved import Resolved
 from deploy.environment.check import check_models_answer
 from deploy.environment.cpython import IMAGE_PREFIX
 from deploy.environment.environment import plan_environment
-from deploy.environment.private_python import ensure_private_python
 from deploy.host.console import Say
 from deploy.host.errors import DeploymentError
 from deploy.host.files import sha256_of
@@ -63,10 +62,7 @@ def verified_models(resolved: Resolved, say: Say) -> Iterator[Mapping[str, Local
         )
     resolved.import_checkpoints(say)
     # Weights for a GPU give the same answer without one: nobody needs torch to publish them.
-    environment = plan_environment("serving")
-    if not environment.is_made:
-        ensure_private_python(environment.interpreter, say)
-    made = environment.make(say)
+    made = plan_environment("serving").make(say)
     with TemporaryDirectory(prefix="numlkit-publish-") as scratch:
         staged = plan_models(
             MODEL_REPOSITORY, resolved.kit, _settings(deployment), resolved.own_weights

@@ -103,7 +103,9 @@ def test_a_package_that_is_not_the_pinned_one_is_refused(channel: Path, spoil: s
         (channel / "linux-64" / "some-library-1.0-h1.tar.bz2").unlink()
     found = private_python(("3.11",))
     assert found is not None
-    with pytest.raises(EnvironmentSetupError, match=r"no Python .* on this host, and") as error:
+    with pytest.raises(
+        EnvironmentSetupError, match=r"no Python 3\.11 with .* on this host, and"
+    ) as error:
         ensure_private_python(found, ignore)
     assert "\n" not in error.value.cause
     assert not found.executable.exists()
@@ -140,7 +142,7 @@ def test_every_pin_of_the_kit_names_a_package_of_the_channel() -> None:
         ),
         ({"dnf"}, ["rhel", "fedora"], "dnf install python3.11; or install Apptainer"),
         ({"zypper"}, ["opensuse", "suse"], "zypper install python311; or install Apptainer"),
-        ({"pacman"}, ["arch"], "install Apptainer and use --engine apptainer"),
+        ({"pacman"}, ["arch"], "put python3.11, built with --enable-shared, on PATH; or install"),
     ],
 )
 def test_the_remedy_is_one_of_this_distribution(
