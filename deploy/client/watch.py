@@ -1,20 +1,20 @@
-"""Repeats the smoke inference and exports what it finds as Prometheus metrics.
-
-What was found is frozen data, each server's replaced as a whole after each of its checks; the
-metrics are rendered from it when they are asked for.
-"""
+"""Repeats the smoke inference and exports what it finds as Prometheus metrics."""
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from types import MappingProxyType
+from functools import partial
 from typing import get_args
 
-from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    disable_created_metrics,
+    start_http_server,
+)
 
 from deploy.client.diagnosis import certificate_of
 from deploy.client.endpoint import Endpoint
@@ -23,102 +23,67 @@ from deploy.host.console import Say
 from deploy.host.errors import ClientError, KitError
 
 STATES: tuple[State, ...] = get_args(State)
-# At the end, a check that is under way may come to its own end for so long.
+# When the watch ends, a check that is running gets this long to finish.
 _END_S = 2.0
+_NAMESPACE = "numl_smoke"
+
+# Another series for each counter would say only when the watch began.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-@dataclass(frozen=True)
-class ModelSeen:
-    """What was seen of a model: its state now, and how often each state was found.
+class Metrics:
+    """What was seen of servers, by their URLs, and of their models; nothing that is not known."""
 
-    ``latency`` (seconds) is that of the last right answer, ``last_right`` its Unix time; 0: none
-    since the watch began.
-    """
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        gauge = partial(Gauge, namespace=_NAMESPACE, registry=self.registry)
+        counter = partial(Counter, namespace=_NAMESPACE, registry=self.registry)
+        of_server, of_model = ("server",), ("server", "model")
+        of_state = ("server", "model", "state")
+        self._ready = gauge("server_ready", "Whether the server says that it is ready", of_server)
+        checked, expiry = "last_check_timestamp_seconds", "certificate_expiry_timestamp_seconds"
+        self._checked = gauge(checked, "Unix time of the last check", of_server)
+        self._expiry = gauge(expiry, "Unix time at which its certificate expires", of_server)
+        state = "1 for the state in which the last check found the model, 0 for the others"
+        self._state = gauge("state", state, of_state)
+        self._checks = counter("checks", "Checks that found the model in this state", of_state)
+        self._latency = gauge("latency_seconds", "Time that the last right answer took", of_model)
+        right = "Unix time of the last right answer, 0 if there was none"
+        self._last_right = gauge("last_right_timestamp_seconds", right, of_model)
 
-    state: State
-    counts: Mapping[State, int] = field(default_factory=dict)
-    latency: float | None = None
-    last_right: float = 0.0
+    def record(
+        self, check: ServiceCheck, models: Sequence[str], *, now: float, expires: float | None
+    ) -> dict[str, State]:
+        """Record a check, made at the Unix time ``now``; return the state of each model.
 
-
-@dataclass(frozen=True)
-class ServerSeen:
-    """What was seen of a server; times are Unix times in seconds.
-
-    ``ready`` is what the server says of itself, ``expires`` when its certificate does: None
-    without TLS, or if the server cannot be reached.
-    """
-
-    ready: bool
-    checked: float
-    expires: float | None = None
-    models: Mapping[str, ModelSeen] = field(default_factory=dict)
-
-
-def seen_after(
-    before: ServerSeen | None,
-    check: ServiceCheck,
-    models: Sequence[str],
-    *,
-    now: float,
-    expires: float | None,
-) -> ServerSeen:
-    """Return what is seen of a server after a check; a check without models reached none."""
-    found = {model.model: model for model in check.models}
-    known = {} if before is None else before.models
-    seen = {}
-    for name in models:
-        state: State = found[name].state if name in found else "unreachable"
-        old = known.get(name, ModelSeen(state))
-        counts = {each: old.counts.get(each, 0) + (each == state) for each in STATES}
-        new = replace(old, state=state, counts=MappingProxyType(counts))
-        latency = found[name].latency if name in found else None
-        if latency is not None:
-            new = replace(new, latency=latency.median_s, last_right=now)
-        seen[name] = new
-    return ServerSeen(check.ready, now, expires, MappingProxyType(seen))
-
-
-_LABELS = ("server", "model", "state")
-# The labels are so many of these, from the first on.
-_METRICS = {
-    "server_ready": (1, "Whether the server says that it is ready"),
-    "last_check_timestamp_seconds": (1, "Unix time of the last check"),
-    "certificate_expiry_timestamp_seconds": (1, "Unix time at which its certificate expires"),
-    "state": (3, "1 for the state in which the last check found the model, 0 for the others"),
-    "checks": (3, "Checks that found the model in this state"),
-    "latency_seconds": (2, "Time that the last right answer took"),
-    "last_right_timestamp_seconds": (2, "Unix time of the last right answer, 0 if there was none"),
-}
-
-
-def metrics(servers: Mapping[str, ServerSeen]) -> Iterator[Metric]:
-    """Render what was seen of each server, by its URL."""
-    families = {}
-    for name, (count, meaning) in _METRICS.items():
-        kind = CounterMetricFamily if name == "checks" else GaugeMetricFamily
-        families[name] = kind(f"numl_smoke_{name}", meaning, labels=_LABELS[:count])
-
-    def add(name: str, value: float | None, *labels: str) -> None:
-        if value is not None:
-            families[name].add_metric(labels, value)
-
-    for url, seen in servers.items():
-        add("server_ready", seen.ready, url)
-        add("last_check_timestamp_seconds", seen.checked, url)
-        add("certificate_expiry_timestamp_seconds", seen.expires, url)
-        for model, each in seen.models.items():
-            for state in STATES:
-                add("state", each.state == state, url, model, state)
-                add("checks", each.counts.get(state, 0), url, model, state)
-            add("latency_seconds", each.latency, url, model)
-            add("last_right_timestamp_seconds", each.last_right, url, model)
-    yield from families.values()
+        Args:
+            expires: Unix time at which the server's certificate expires; None: without TLS, or if
+                the server cannot be reached.
+        """
+        self._ready.labels(check.url).set(check.ready)
+        self._checked.labels(check.url).set(now)
+        if expires is None:
+            self._expiry.remove(check.url)
+        else:
+            self._expiry.labels(check.url).set(expires)
+        found = {model.model: model for model in check.models}
+        states: dict[str, State] = {}
+        for name in models:
+            states[name] = found[name].state if name in found else "unreachable"
+            for each in STATES:
+                self._state.labels(check.url, name, each).set(each == states[name])
+                self._checks.labels(check.url, name, each).inc(each == states[name])
+            last_right = self._last_right.labels(check.url, name)  # exported as 0 until set
+            latency = found[name].latency if name in found else None
+            if latency is not None:
+                self._latency.labels(check.url, name).set(latency.median_s)
+                last_right.set(now)
+        return states
 
 
 @dataclass(eq=False)
-class Watch(Collector):
-    """Checks servers every ``interval`` seconds until it is stopped; tells changes of state.
+class Watch:
+    """Checks servers every ``interval`` seconds until stopped; reports changes of state.
 
     Each server has a thread of its own, so that one that hangs delays no other. What is expected
     is read anew for each check: an upgrade may bring other reference outputs.
@@ -130,12 +95,10 @@ class Watch(Collector):
     timeout: float
     repeat: int
     say: Say
-    _seen: dict[str, ServerSeen] = field(default_factory=dict, init=False)
+    metrics: Metrics = field(default_factory=Metrics, init=False)
+    _states: dict[str, dict[str, State]] = field(default_factory=dict, init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _fault: BaseException | None = field(default=None, init=False)
-
-    def collect(self) -> Iterator[Metric]:
-        yield from metrics(dict(self._seen))
 
     def stop(self) -> None:
         """Have :meth:`run` return within moments; may be called by a signal's handler."""
@@ -147,11 +110,9 @@ class Watch(Collector):
         Returns whether every check has come to its end: one that hangs is left behind. A fault of
         the watch itself ends it: metrics that nobody renews would be lies.
         """
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(self)
         expected = self.expected()  # what is wrong with it from the beginning ends the watch
         try:
-            exporter, _ = start_http_server(port, host, registry)
+            exporter, _ = start_http_server(port, host, self.metrics.registry)
         except OSError as error:
             cause = f"metrics cannot be exported at {host}:{port}: {error.strerror or error}"
             raise ClientError(cause, "--metrics with another port") from None
@@ -190,16 +151,13 @@ class Watch(Collector):
         check = check_service(endpoint, expected, timeout=self.timeout, repeat=self.repeat)
         certificate = certificate_of(endpoint, timeout=self.timeout)
         expires = None if certificate is None else certificate.not_after.timestamp()
-        before = self._seen.get(endpoint.url)
-        seen = seen_after(before, check, tuple(expected), now=time.time(), expires=expires)
-        self._seen[endpoint.url] = seen
+        states = self.metrics.record(check, tuple(expected), now=time.time(), expires=expires)
+        before, self._states[endpoint.url] = self._states.get(endpoint.url, {}), states
         why = {model.model: model.error for model in check.models}
-        for name, model in seen.models.items():
-            if before is None or before.models[name].state != model.state:
+        for name, state in states.items():
+            if before.get(name) != state:
                 reason = why.get(name) or check.error
-                self._tell(
-                    f"{endpoint.url} {name}: {model.state}{f' ({reason})' if reason else ''}"
-                )
+                self._tell(f"{endpoint.url} {name}: {state}{f' ({reason})' if reason else ''}")
 
     def _tell(self, text: str) -> None:
         self.say(f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ} {text}")

@@ -7,12 +7,12 @@ import threading
 from dataclasses import replace
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 
 from deploy.client import watch
 from deploy.client.endpoint import Endpoint
 from deploy.client.service import ExpectedModel, Latency, ModelCheck, ServiceCheck
-from deploy.client.watch import ServerSeen, Watch, seen_after
+from deploy.client.watch import Metrics, Watch
 from deploy.host.errors import ClientError, RepositoryError
 from tests.kit import free_ports, until
 
@@ -20,20 +20,15 @@ URL = "grpcs://triton.example.org:443"
 RIGHT = ModelCheck("m", ready=True, latency=Latency(1, 0.25, 0.25))
 WRONG = ModelCheck("m", ready=True, error="model m answers wrongly: output x is empty", wrong=True)
 CHECK = ServiceCheck(URL, ready=True, models=(RIGHT,))
+LABELS = f'model="m",server="{URL}"'
 
 
-def see(before: ServerSeen | None, check: ServiceCheck, now: float = 100.0) -> ServerSeen:
-    return seen_after(before, check, ["m"], now=now, expires=5e9)
-
-
-def exported(seen: ServerSeen) -> list[str]:
-    class Shown:
-        def collect(self) -> object:
-            return watch.metrics({URL: seen})
-
-    registry = CollectorRegistry()
-    registry.register(Shown())  # type: ignore[arg-type]
-    text = generate_latest(registry).decode()
+def exported(*checks: ServiceCheck) -> list[str]:
+    """Return what is exported after checks a minute apart, the last one at 160 s."""
+    metrics = Metrics()
+    for number, check in enumerate(checks, start=1 - len(checks)):
+        metrics.record(check, ["m"], now=160.0 + 60 * number, expires=5e9)
+    text = generate_latest(metrics.registry).decode()
     return [line for line in text.splitlines() if not line.startswith("#")]
 
 
@@ -49,51 +44,60 @@ def exported(seen: ServerSeen) -> list[str]:
 )
 def test_a_model_is_in_one_state(model: ModelCheck, state: str) -> None:
     assert model.state == state
-    assert see(None, replace(CHECK, models=(model,))).models["m"].state == state
+    lines = exported(replace(CHECK, models=(model,)))
+    found = [
+        line for line in lines if line.startswith("numl_smoke_state") and line.endswith(" 1.0")
+    ]
+    assert found == [f'numl_smoke_state{{{LABELS},state="{state}"}} 1.0']
 
 
 def test_a_server_that_cannot_be_asked_has_unreachable_models() -> None:
-    seen = see(None, ServiceCheck(URL, error="connection refused"))
-    assert seen.models["m"].state == "unreachable"
-    assert not seen.ready
+    lines = exported(ServiceCheck(URL, error="connection refused"))
+    assert f'numl_smoke_state{{{LABELS},state="unreachable"}} 1.0' in lines
+    assert f'numl_smoke_server_ready{{server="{URL}"}} 0.0' in lines
 
 
 def test_everything_is_exported() -> None:
-    labels = f'model="m",server="{URL}"'
-    assert exported(see(see(None, CHECK), CHECK, now=160.0)) == [
+    assert exported(CHECK, CHECK) == [
         f'numl_smoke_server_ready{{server="{URL}"}} 1.0',
         f'numl_smoke_last_check_timestamp_seconds{{server="{URL}"}} 160.0',
         f'numl_smoke_certificate_expiry_timestamp_seconds{{server="{URL}"}} 5e+09',
-        f'numl_smoke_state{{{labels},state="right"}} 1.0',
-        f'numl_smoke_state{{{labels},state="wrong"}} 0.0',
-        f'numl_smoke_state{{{labels},state="failing"}} 0.0',
-        f'numl_smoke_state{{{labels},state="unready"}} 0.0',
-        f'numl_smoke_state{{{labels},state="unjudged"}} 0.0',
-        f'numl_smoke_state{{{labels},state="unreachable"}} 0.0',
-        f'numl_smoke_checks_total{{{labels},state="right"}} 2.0',
-        f'numl_smoke_checks_total{{{labels},state="wrong"}} 0.0',
-        f'numl_smoke_checks_total{{{labels},state="failing"}} 0.0',
-        f'numl_smoke_checks_total{{{labels},state="unready"}} 0.0',
-        f'numl_smoke_checks_total{{{labels},state="unjudged"}} 0.0',
-        f'numl_smoke_checks_total{{{labels},state="unreachable"}} 0.0',
-        f"numl_smoke_latency_seconds{{{labels}}} 0.25",
-        f"numl_smoke_last_right_timestamp_seconds{{{labels}}} 160.0",
+        f'numl_smoke_state{{{LABELS},state="right"}} 1.0',
+        f'numl_smoke_state{{{LABELS},state="wrong"}} 0.0',
+        f'numl_smoke_state{{{LABELS},state="failing"}} 0.0',
+        f'numl_smoke_state{{{LABELS},state="unready"}} 0.0',
+        f'numl_smoke_state{{{LABELS},state="unjudged"}} 0.0',
+        f'numl_smoke_state{{{LABELS},state="unreachable"}} 0.0',
+        f'numl_smoke_checks_total{{{LABELS},state="right"}} 2.0',
+        f'numl_smoke_checks_total{{{LABELS},state="wrong"}} 0.0',
+        f'numl_smoke_checks_total{{{LABELS},state="failing"}} 0.0',
+        f'numl_smoke_checks_total{{{LABELS},state="unready"}} 0.0',
+        f'numl_smoke_checks_total{{{LABELS},state="unjudged"}} 0.0',
+        f'numl_smoke_checks_total{{{LABELS},state="unreachable"}} 0.0',
+        f"numl_smoke_latency_seconds{{{LABELS}}} 0.25",
+        f"numl_smoke_last_right_timestamp_seconds{{{LABELS}}} 160.0",
     ]
 
 
 def test_a_wrong_answer_of_a_ready_server_is_wrong_and_leaves_the_last_right_one() -> None:
-    seen = see(see(None, CHECK), replace(CHECK, models=(WRONG,)), now=160.0)
-    assert (seen.ready, seen.models["m"].state, seen.models["m"].last_right) == (True, "wrong", 100)
-    lines = exported(seen)
-    labels = f'model="m",server="{URL}"'
-    assert f'numl_smoke_state{{{labels},state="wrong"}} 1.0' in lines
-    assert f'numl_smoke_state{{{labels},state="right"}} 0.0' in lines
+    lines = exported(CHECK, replace(CHECK, models=(WRONG,)))
+    assert f'numl_smoke_server_ready{{server="{URL}"}} 1.0' in lines
+    assert f'numl_smoke_state{{{LABELS},state="wrong"}} 1.0' in lines
+    assert f'numl_smoke_state{{{LABELS},state="right"}} 0.0' in lines
+    assert f"numl_smoke_last_right_timestamp_seconds{{{LABELS}}} 100.0" in lines
 
 
 def test_where_there_never_was_a_right_answer_there_is_no_latency() -> None:
-    lines = exported(see(None, replace(CHECK, models=(WRONG,))))
+    lines = exported(replace(CHECK, models=(WRONG,)))
     assert not any(line.startswith("numl_smoke_latency_seconds") for line in lines)
     assert any("last_right" in line and line.endswith(" 0.0") for line in lines)
+
+
+def test_the_certificate_of_a_server_that_is_gone_is_not_exported() -> None:
+    metrics = Metrics()
+    metrics.record(CHECK, ["m"], now=1.0, expires=5e9)
+    metrics.record(ServiceCheck(URL, error="connection refused"), ["m"], now=2.0, expires=None)
+    assert "certificate_expiry_timestamp_seconds{" not in generate_latest(metrics.registry).decode()
 
 
 def watching(expected: object) -> Watch:
@@ -167,7 +171,9 @@ def test_a_server_that_hangs_delays_no_other_and_a_file_that_is_gone_keeps_what_
     thread.start()
     try:
         until(lambda: len(reads) > 5, 60, "checks of the one that answers")
-        samples = [sample for metric in both.collect() for sample in metric.samples]
+        samples = [
+            sample for metric in both.metrics.registry.collect() for sample in metric.samples
+        ]
         assert {sample.labels["server"] for sample in samples} == {urls[1]}
     finally:
         hang.set()

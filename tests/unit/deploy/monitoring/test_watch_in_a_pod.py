@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from deploy.client.watch import STATES, metrics
+from deploy.client.watch import STATES, Metrics
 from deploy.host.paths import CHECKOUT
 
 
@@ -19,7 +19,7 @@ def test_both_have_the_same_names_and_states_but_for_the_certificate(
     monkeypatch.setattr(sys, "path", [str(CHECKOUT / "envs" / "numl"), *sys.path])
     from numl_serving import watch
 
-    ours = {family.name: family.type for family in metrics({})}
+    ours = {family.name: family.type for family in Metrics().registry.collect()}
     seen = watch.Watch("pod", "127.0.0.1", 1, tmp_path)
     monkeypatch.setattr(seen, "_checked", 1.0)
     seen._models = {"nugraph3": watch.Seen("right")}
