@@ -8,7 +8,7 @@ from deploy.deployment.deployment import CONFIG
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import RepositoryError
 from deploy.host.finding import Finding, ok
-from deploy.triton.card import AGAIN, check_digest, check_heads, read_card
+from deploy.triton.card import AGAIN, check_digest, read_card
 from deploy.triton.config import config_of, misfits
 from deploy.triton.golden import read_golden
 from deploy.triton.stage import MODEL_FILES, VERSION, find_model
@@ -83,7 +83,6 @@ def _check_files(folder: Path, files: Path) -> None:
             raise RepositoryError(f"{files / name}: no such file", AGAIN)
     card = read_card(files)
     check_digest(files / _WEIGHTS, card.sha256)
-    check_heads(files / _WEIGHTS, card.heads)
     golden = read_golden(files / "golden.npz")
     asked = {name for name, tensor in card.signature.inputs.items() if not tensor.optional}
     if missing := ", ".join(sorted(asked - golden.inputs.keys())):

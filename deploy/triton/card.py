@@ -1,12 +1,9 @@
 """The kit's view of a model card (``model.json``), and of the weights beside it.
 
 ``numl_serving.modelcard`` writes the card; the kit does not import that: they meet in the file.
-The weights' format is safetensors: eight bytes give the length of a JSON header, which gives each
-tensor's shape and the place of its bytes behind the header.
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +18,6 @@ AGAIN = "git checkout it, or import the checkpoint again (scripts/import_checkpo
 _COPY = "copy both files again, or import the checkpoint again (scripts/import_checkpoint.py)"
 _FORMAT = 2
 _TYPES = ("INT32", "FP32")
-_HEAD = re.compile(r"heads\.(.+)\.bias")
 
 
 @dataclass(frozen=True)
@@ -31,13 +27,11 @@ class Head:
     Attributes:
         name: ``semantic``, ``filter``, ``event``, ...
         output: Its tensors' name, without ``_`` and the plane or ``evt``.
-        width: Numbers for each hit, or for the event.
         classes: The classes' names; empty if it is not a classifier.
     """
 
     name: str
     output: str
-    width: int
     classes: tuple[str, ...] = ()
 
 
@@ -77,7 +71,6 @@ def read_card(folder: Path) -> Card:
                 Head(
                     name=str(head["name"]),
                     output=str(head["output"]),
-                    width=int(head["width"]),
                     classes=tuple(head["classes"] or ()),
                 )
                 for head in content["heads"]
@@ -115,37 +108,3 @@ def check_digest(weights: Path, sha256: str) -> None:
             f"expected {sha256[:16]}...",
             _COPY,
         )
-
-
-def check_heads(weights: Path, heads: Sequence[Head]) -> None:
-    """Check that a weights file has exactly the heads of its ``model.json``, each as wide."""
-    there = {
-        found[1]: shape[-1]
-        for name, shape in read_shapes(weights).items()
-        if (found := _HEAD.fullmatch(name)) is not None
-    }
-    named = {head.name: head.width for head in heads}
-    for name in sorted(there.keys() | named.keys()):
-        if there.get(name) != named.get(name):
-            raise RepositoryError(
-                f"{weights}: head {name} has width {there.get(name, 0)}; "
-                f"model.json says {named.get(name, 0)}",
-                _COPY,
-            )
-
-
-def read_shapes(weights: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors in a weights file, by name; their bytes are not read."""
-    try:
-        with weights.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            header = json.loads(stream.read(length))
-        return {
-            name: tuple(map(int, entry["shape"]))
-            for name, entry in header.items()
-            if name != "__metadata__"
-        }
-    except OSError as error:
-        raise RepositoryError(f"{weights}: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError, OverflowError, MemoryError, AttributeError):
-        raise RepositoryError(f"{weights}: not a safetensors file", _COPY) from None

@@ -1,4 +1,3 @@
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -33,14 +32,6 @@ def _flip_a_byte(repository: Path) -> None:
     path.write_bytes(content)
 
 
-def _drop_classes(repository: Path) -> None:
-    path = repository / "nugraph3" / CARD
-    card = json.loads(path.read_text())
-    (semantic,) = (head for head in card["heads"] if head["name"] == "semantic")
-    semantic |= {"width": 3, "classes": semantic["classes"][:3]}
-    path.write_text(json.dumps(card))
-
-
 def _broken_link(repository: Path) -> None:
     (repository / WEIGHTS).unlink()
     (repository / WEIGHTS).symlink_to("gone")
@@ -66,7 +57,6 @@ Break = Callable[[Path], object]
         (lambda r: (r / "nugraph3/1/golden.npz").write_bytes(b"PK"), "not a reference event"),
         (_broken_link, "weights.safetensors: no such file"),
         (_flip_a_byte, "weights.safetensors is not the file that model.json belongs to"),
-        (_drop_classes, "head semantic has width 7; model.json says 3"),
         (lambda r: (r / "nugraph3" / CARD).write_text("{}"), "model.json: has no"),
         (lambda r: _edit(r / "nugraph3" / CARD, "hit_table_rms", "hit_table_width"),
          "golden.npz: its event has no hit_table_width"),

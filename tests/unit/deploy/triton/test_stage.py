@@ -40,8 +40,8 @@ CARD = Card(
         },
     ),
     heads=(
-        Head("event", "e", 3, ("cc", "nc", "other")),
-        Head("semantic", "x_semantic", 2, ("track", "shower")),
+        Head("event", "e", ("cc", "nc", "other")),
+        Head("semantic", "x_semantic", ("track", "shower")),
     ),
     sha256="0" * 64,
 )
