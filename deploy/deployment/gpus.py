@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from deploy.deployment.deployment import DEVICE_PATTERN
 from deploy.host.errors import GpuError
-from deploy.host.gpu import Device, Gpu, GpuStack, MigInstance, NoGpus
+from deploy.host.gpu import Device, Gpu, GpuStack, MigInstance
 
 # Expected of a model's process, not measured: its CUDA context takes about half of it.
 PROCESS_BYTES = 1 << 30
@@ -97,7 +97,7 @@ ON_CPU = DevicePlan()
 
 def plan_gpus(
     names: Sequence[str],
-    found: GpuStack | NoGpus,
+    found: GpuStack | GpuError,
     *,
     needs: Sequence[GpuNeeds],
     processes: int,
@@ -112,9 +112,9 @@ def plan_gpus(
         visible: The caller's CUDA_VISIBLE_DEVICES, by which a batch system says which devices
             a job has been given, or None if it is not set.
     """
-    if isinstance(found, NoGpus):
-        raise GpuError(found.cause, found.remedy)
-    warnings = _check_driver(found.driver, found.driver_release, needs)
+    if isinstance(found, GpuError):
+        raise found
+    warnings = _check_driver(found, needs)
     given = _all(found.gpus) if visible is None else _given(found, visible)
     if names or visible is not None:
         devices = [_named(name, found) for name in names] if names else given
@@ -132,8 +132,9 @@ def plan_gpus(
     return DevicePlan(tuple(devices), tuple(warnings))
 
 
-def _check_driver(driver: str, release: int, needs: Sequence[GpuNeeds]) -> list[str]:
+def _check_driver(found: GpuStack, needs: Sequence[GpuNeeds]) -> list[str]:
     """Return warnings; raise if the driver is too old for any of ``needs``."""
+    driver, release = found.driver, found.driver_release
     unmet = [need for need in needs if release < need.oldest_driver]
     if unmet:
         most = max(unmet, key=lambda need: need.wanted_driver)

@@ -15,7 +15,7 @@ from deploy.environment.lock import Flavour, read_lock
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError, GpuError, RepositoryError
 from deploy.host.files import digest_of, marks_of
-from deploy.host.gpu import GpuStack, NoGpus, find_gpus
+from deploy.host.gpu import GpuStack, find_gpus
 from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
 from deploy.triton.config import (
     ModelConfig,
@@ -163,7 +163,7 @@ class Resolved:
         return sum(one.unpacked_bytes for one in given.values())
 
     @cached_property
-    def gpus(self) -> GpuStack | NoGpus:
+    def gpus(self) -> GpuStack | GpuError:
         """The GPUs of this host; only a launch that is asked to use some looks for them."""
         return find_gpus()
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from deploy.host.errors import GpuError
+
 _ROOT = Path("/")
 _OR_CPU = "or start with --cpu"
 
@@ -91,15 +93,7 @@ class GpuStack:
         return int(self.driver.partition(".")[0])
 
 
-@dataclass(frozen=True)
-class NoGpus:
-    """Why there is no GPU to choose, and what to do."""
-
-    cause: str
-    remedy: str
-
-
-def find_gpus(nvml: Any = None, *, root: Path = _ROOT) -> GpuStack | NoGpus:
+def find_gpus(nvml: Any = None, *, root: Path = _ROOT) -> GpuStack | GpuError:
     """Ask the driver for its GPUs; ``dev`` and ``proc`` in ``root`` say why it does not answer."""
     if nvml is None:
         nvml = importlib.import_module("pynvml")  # 25 ms that only launches on GPUs pay
@@ -120,7 +114,7 @@ def find_gpus(nvml: Any = None, *, root: Path = _ROOT) -> GpuStack | NoGpus:
     finally:
         nvml.nvmlShutdown()
     if not gpus and not broken:
-        return NoGpus(
+        return GpuError(
             f"NVIDIA driver {driver} is loaded, but finds no GPU",
             f"lspci -nn | grep -i nvidia shows whether the host has one, {_OR_CPU}",
         )
@@ -183,7 +177,7 @@ def _broken(nvml: Any, error: Any, index: int) -> BrokenGpu:
     )
 
 
-def _why_no_answer(nvml: Any, error: Any, root: Path) -> NoGpus:
+def _why_no_answer(nvml: Any, error: Any, root: Path) -> GpuError:
     loaded = _loaded_version(root)
     cause, remedy = f"NVIDIA's driver does not answer: {error}", "nvidia-smi and dmesg may say more"
     match error.value:
@@ -210,7 +204,7 @@ def _why_no_answer(nvml: Any, error: Any, root: Path) -> NoGpus:
         case nvml.NVML_ERROR_UNKNOWN:
             cause = "NVIDIA's driver does not answer: Unknown Error"
             remedy = "restart a container that has lost its devices; else see dmesg"
-    return NoGpus(cause, f"{remedy}, {_OR_CPU}")
+    return GpuError(cause, f"{remedy}, {_OR_CPU}")
 
 
 def _closed_device(root: Path) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from deploy.deployment.options import add_model_options, model_overrides
 from deploy.environment.lock import read_lock
 from deploy.host.command_line import Parser
 from deploy.host.errors import DeploymentError, GpuError
-from deploy.host.gpu import BrokenGpu, Gpu, GpuStack, Memory, MigInstance, NoGpus
+from deploy.host.gpu import BrokenGpu, Gpu, GpuStack, Memory, MigInstance
 from deploy.host.paths import ENVIRONMENT_SOURCE
 from deploy.triton.release import gpu_needs
 
@@ -53,7 +53,7 @@ ONE_PART = _gpu(4, divided=True, instances=(_part(5, gpu=4),))
 
 def _plan(
     names: str,
-    found: GpuStack | NoGpus,
+    found: GpuStack | GpuError,
     *,
     visible: str | None = None,
     needs: Sequence[GpuNeeds] = NEEDS,
@@ -63,7 +63,7 @@ def _plan(
     return plan_gpus(given, found, needs=needs, processes=processes, visible=visible)
 
 
-def _refusal(names: str, found: GpuStack | NoGpus, **more: object) -> tuple[str, str | None]:
+def _refusal(names: str, found: GpuStack | GpuError, **more: object) -> tuple[str, str | None]:
     with pytest.raises(GpuError) as caught:
         _plan(names, found, **more)  # type: ignore[arg-type]
     return caught.value.cause, caught.value.remedy
@@ -105,7 +105,7 @@ def test_a_server_on_cpus_sees_no_gpu() -> None:
 
 
 def test_without_a_driver_the_reason_is_passed_on() -> None:
-    assert _refusal("", NoGpus("no driver", "get one")) == ("no driver", "get one")
+    assert _refusal("", GpuError("no driver", "get one")) == ("no driver", "get one")
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from deploy.engines.apptainer import ApptainerEngine, labels_of, obstacles
 from deploy.engines.base import Engine
 from deploy.engines.docker import DockerEngine, docker_in_words
 from deploy.engines.resolved import Resolved
-from deploy.host.errors import LaunchError
+from deploy.host.errors import GpuError, LaunchError
 from deploy.host.finding import Finding
-from deploy.host.gpu import BrokenGpu, Gpu, GpuStack, NoGpus
+from deploy.host.gpu import BrokenGpu, Gpu, GpuStack
 
 VERSION = {"Version": "20.10.24", "ApiVersion": "1.41", "Components": [{"Name": "Engine"}]}
 INFO = {"Driver": "overlay2", "DockerRootDir": "/var/lib/docker", "CgroupVersion": "2"}
@@ -170,7 +170,7 @@ def test_gpus_are_named_and_broken_ones_are_warnings(monkeypatch: pytest.MonkeyP
 def test_no_gpu_is_a_problem_only_for_a_deployment_that_wants_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    none = NoGpus("no NVIDIA driver here", "install it")
+    none = GpuError("no NVIDIA driver here", "install it")
     monkeypatch.setattr("deploy.engines.resolved.find_gpus", lambda: none)
     assert list(gpu_findings(Resolved(Deployment()))) == [
         Finding("ok", "GPU", "no NVIDIA driver here; no GPU is requested")

@@ -19,7 +19,7 @@ from deploy.engines.docker import readable_in_image
 from deploy.engines.docker_container import create_options, run_command
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import GpuError, LaunchError
-from deploy.host.gpu import Gpu, GpuStack, Memory, NoGpus
+from deploy.host.gpu import Gpu, GpuStack, Memory
 
 LABELS = {
     "org.numlkit.environment.digest": "abc",
@@ -284,7 +284,7 @@ def test_models_are_spread_over_gpus_and_those_made_for_a_cpu_stay_there(
 
 def test_the_driver_is_asked_once_for_a_whole_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    none = NoGpus("no NVIDIA driver here", "install it")
+    none = GpuError("no NVIDIA driver here", "install it")
     monkeypatch.setattr("deploy.engines.resolved.find_gpus", lambda: asked.append(1) or none)
     resolved = Resolved(Deployment(flavour="gpu"))
     for _ in range(3):

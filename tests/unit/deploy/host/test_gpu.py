@@ -18,7 +18,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from deploy.host.gpu import BrokenGpu, Gpu, GpuStack, Memory, MigInstance, NoGpus, find_gpus
+from deploy.host.errors import GpuError
+from deploy.host.gpu import BrokenGpu, Gpu, GpuStack, Memory, MigInstance, find_gpus
 
 GIB = 1 << 30
 SLICE = "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f"
@@ -104,6 +105,12 @@ def _answer(given: Any) -> Any:
     if isinstance(given, int) and given != 0:
         raise pynvml.NVMLError(given)
     return given
+
+
+def refusal(nvml: FakeNvml, root: Path = Path("/")) -> tuple[str, str | None]:
+    found = find_gpus(nvml, root=root)
+    assert isinstance(found, GpuError)
+    return found.cause, found.remedy
 
 
 def test_the_fake_is_called_as_the_real_module_is() -> None:
@@ -268,20 +275,20 @@ def test_a_driver_that_does_not_answer_is_told_with_its_reason(
     tmp_path: Path, error: int, cause: str, remedy: str
 ) -> None:
     nvml = FakeNvml(init=error)
-    assert find_gpus(nvml, root=tmp_path) == NoGpus(cause, remedy)
+    assert refusal(nvml, tmp_path) == (cause, remedy)
     assert nvml.users == 0
 
 
 def test_a_driver_that_stops_answering_is_left_again(tmp_path: Path) -> None:
     nvml = FakeNvml(Card(), driver=pynvml.NVML_ERROR_UNKNOWN)
     found = find_gpus(nvml, root=tmp_path)
-    assert isinstance(found, NoGpus)
+    assert isinstance(found, GpuError)
     assert found.cause == "NVIDIA's driver does not answer: Unknown Error"
     assert nvml.users == 0
 
 
 def test_a_driver_without_a_gpu_is_told() -> None:
-    assert find_gpus(FakeNvml(driver="550.54.15")) == NoGpus(
+    assert refusal(FakeNvml(driver="550.54.15")) == (
         "NVIDIA driver 550.54.15 is loaded, but finds no GPU",
         "lspci -nn | grep -i nvidia shows whether the host has one, or start with --cpu",
     )
@@ -302,7 +309,7 @@ def host(tmp_path: Path) -> Path:
 def test_a_version_that_does_not_match_is_named(host: Path) -> None:
     nvml = FakeNvml(init=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
     found = find_gpus(nvml, root=host)
-    assert isinstance(found, NoGpus)
+    assert isinstance(found, GpuError)
     assert found.cause == (
         "NVIDIA's kernel driver (535.129.03) and its libraries have different versions: they were "
         "updated, and the driver was not reloaded"
@@ -311,7 +318,7 @@ def test_a_version_that_does_not_match_is_named(host: Path) -> None:
 
 def test_a_loaded_driver_without_its_device_file_is_told(host: Path) -> None:
     nvml = FakeNvml(init=pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-    assert find_gpus(nvml, root=host) == NoGpus(
+    assert refusal(nvml, host) == (
         "NVIDIA's kernel driver 535.129.03 is loaded, but there is no /dev/nvidiactl",
         "sudo nvidia-modprobe -u -c 0; in a container: give it the GPUs "
         "(docker run --gpus all, apptainer run --nv), or start with --cpu",
@@ -338,8 +345,9 @@ def test_a_device_file_that_may_not_be_opened_is_named_with_the_way_in(
     # Tests may run as root, who may open everything.
     monkeypatch.setattr(os, "access", lambda path, mode: path.name != "nvidiactl")
     nvml = FakeNvml(init=pynvml.NVML_ERROR_NO_PERMISSION)
-    assert find_gpus(nvml, root=host) == NoGpus(
-        f"no permission to use /dev/nvidiactl (group {group}, mode {mode:04o})", remedy
+    assert refusal(nvml, host) == (
+        f"no permission to use /dev/nvidiactl (group {group}, mode {mode:04o})",
+        remedy,
     )
 
 
@@ -348,7 +356,7 @@ def test_a_host_without_a_driver_is_told_by_the_real_module() -> None:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
         found = find_gpus()
-        assert isinstance(found, NoGpus)
+        assert isinstance(found, GpuError)
         assert found.cause == (
             "no NVIDIA driver here: its library libnvidia-ml.so.1 cannot be loaded"
         )
