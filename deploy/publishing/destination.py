@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from deploy.artefacts.reference import Reference, parse_reference
@@ -41,36 +41,18 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class Folder:
-    """A folder that other hosts see too: a shared disk, or the staging area of a CVMFS."""
+class InRegistry:
+    """A repository in a registry: of images (``docker``) or .sif files (``oras``)."""
 
-    path: Path
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-
-@dataclass(frozen=True)
-class Image:
-    """A repository of images in a registry; without a tag, the image's own."""
-
+    scheme: Literal["docker", "oras"]
     reference: Reference
 
     def __str__(self) -> str:
-        return f"docker://{self.reference}"
+        return f"{self.scheme}://{self.reference}"
 
 
-@dataclass(frozen=True)
-class Sif:
-    """A repository of .sif files in a registry; without a tag, the file's name."""
-
-    reference: Reference
-
-    def __str__(self) -> str:
-        return f"oras://{self.reference}"
-
-
-Destination: TypeAlias = Bucket | Folder | Image | Sif
+Destination: TypeAlias = Bucket | InRegistry | Path
+"""A path is a folder that other hosts see too: a shared disk, or the staging area of a CVMFS."""
 
 
 def parse_destination(text: str) -> Destination:
@@ -81,9 +63,10 @@ def parse_destination(text: str) -> Destination:
     """
     if text.startswith("s3://"):
         return _bucket(text)
-    for kind, start in ((Image, "docker://"), (Sif, "oras://")):
-        if text.startswith(start):
-            name = text.removeprefix(start)
+    schemes: tuple[Literal["docker", "oras"], ...] = ("docker", "oras")
+    for registry in schemes:
+        if text.startswith(f"{registry}://"):
+            name = text.removeprefix(f"{registry}://")
             if "@" in name.partition("/")[0]:
                 # Not shown: it would end in a log.
                 raise DeploymentError(
@@ -92,13 +75,13 @@ def parse_destination(text: str) -> Destination:
             reference = parse_reference(name)
             if reference.digest:
                 raise DeploymentError(f"{text}: a digest is the registry's to give", "name a tag")
-            return kind(reference)
+            return InRegistry(registry, reference)
     scheme = _SCHEME.match(text)
     if scheme is not None:
         raise DeploymentError(f"{text}: cannot publish to {scheme[1]}:", f"one of: {_FORMS}")
     if not text or not text.isprintable():
         raise DeploymentError(f"{text!r} is no destination", f"one of: {_FORMS}")
-    return Folder(Path(text).absolute())
+    return Path(text).absolute()
 
 
 def _bucket(text: str) -> Bucket:

@@ -28,7 +28,6 @@ from deploy.host.paths import CHECKOUT
 from deploy.host.programs import run
 from deploy.host.room import size
 from deploy.publishing.built import built_sif, check_sif
-from deploy.publishing.destination import Folder
 from deploy.publishing.place import (
     Entry,
     Listing,
@@ -79,8 +78,8 @@ class Record(BaseModel):
 class FolderPlace(Place):
     """Images in a folder."""
 
-    def __init__(self, destination: Folder) -> None:
-        self._root = destination.path
+    def __init__(self, root: Path) -> None:
+        self._root = root
 
     def publish(self, order: Order, console: Console) -> Outcome:
         """Bring a verified ``.sif`` there, run its own check from there, and switch to it."""

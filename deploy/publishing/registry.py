@@ -29,7 +29,7 @@ from deploy.artefacts.registry import Manifest, Registry
 from deploy.artefacts.statements import provenance_of, sbom_of
 from deploy.host.console import Console, Say
 from deploy.host.errors import DeploymentError, PublishError, SignatureError
-from deploy.publishing.destination import Image, Sif
+from deploy.publishing.destination import InRegistry
 from deploy.publishing.place import Entry, Listing, Order, Outcome, Place, nothing_published
 
 _RELEASE = re.compile(r"(?P<tag>.+)-[0-9a-f]{12}")
@@ -58,7 +58,7 @@ class RegistryPlace(Place):
 
     what: str
 
-    def __init__(self, destination: Image | Sif) -> None:
+    def __init__(self, destination: InRegistry) -> None:
         self.at = destination.reference
         self._destination = destination
         self.registry = Registry(self.at)

@@ -6,7 +6,7 @@ import pytest
 
 from deploy.artefacts.reference import Reference, parse_reference
 from deploy.host.errors import DeploymentError
-from deploy.publishing.destination import Image, Sif, parse_destination
+from deploy.publishing.destination import InRegistry, parse_destination
 
 DIGEST = "sha256:" + "a" * 64
 
@@ -54,9 +54,9 @@ def test_only_a_registry_of_this_host_may_do_without_tls(host: str, here: bool) 
 
 def test_registries_are_destinations() -> None:
     image, sif = Reference("h.example.org", "numl"), Reference("h.example.org", "numl", "prod")
-    assert parse_destination("docker://h.example.org/numl") == Image(image)
-    assert parse_destination("oras://h.example.org/numl:prod") == Sif(sif)
-    assert str(Sif(sif)) == "oras://h.example.org/numl:prod"
+    assert parse_destination("docker://h.example.org/numl") == InRegistry("docker", image)
+    assert parse_destination("oras://h.example.org/numl:prod") == InRegistry("oras", sif)
+    assert str(InRegistry("oras", sif)) == "oras://h.example.org/numl:prod"
     with pytest.raises(DeploymentError, match="a digest is the registry's to give"):
         parse_destination(f"docker://h.example.org/numl@{DIGEST}")
     with pytest.raises(DeploymentError, match="has a user or password in it") as caught:

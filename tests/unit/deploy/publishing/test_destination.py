@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deploy.host.errors import DeploymentError
-from deploy.publishing.destination import Bucket, Folder, parse_destination
+from deploy.publishing.destination import Bucket, parse_destination
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_bucket_is_spelled_as_for_triton(text: str, bucket: Bucket) -> None:
 @pytest.mark.parametrize("text", ["/cvmfs/site.org/numl", "models", "./a b", "../x"])
 def test_what_has_no_scheme_is_a_folder(text: str) -> None:
     found = parse_destination(text)
-    assert found == Folder(Path(text).absolute())
+    assert found == Path(text).absolute()
     assert parse_destination(str(found)) == found
 
 

@@ -22,7 +22,6 @@ from deploy.engines.resolved import Resolved
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError, PublishError
 from deploy.host.files import sha256_of
-from deploy.publishing.destination import Folder
 from deploy.publishing.folder import FolderPlace
 from deploy.publishing.place import Order, Outcome
 
@@ -46,7 +45,7 @@ def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ou
         )
         record(sif.parent, made)
         order = Order(Resolved(Deployment()), artefact=sif, **more)
-        return FolderPlace(Folder(root)).publish(order, Console("quiet"))
+        return FolderPlace(root).publish(order, Console("quiet"))
 
     return run
 
@@ -56,7 +55,7 @@ def served(root: Path) -> str:
 
 
 def listed(root: Path) -> dict[str, bool]:
-    listing = FolderPlace(Folder(root)).listing(None)
+    listing = FolderPlace(root).listing(None)
     assert listing.problems == ()
     return {entry.release: entry.serving for entry in listing.entries}
 
@@ -112,7 +111,7 @@ def test_going_back_moves_one_link_and_pruning_keeps_numbers(
     root.mkdir()
     for content in ("a", "b", "c"):
         publish(root, content)
-    place = FolderPlace(Folder(root))
+    place = FolderPlace(root)
     assert place.rollback(None, dry_run=True).changed is False
     assert served(root) == "c"
     assert place.rollback(None, dry_run=False).facts["serving"] == 2
@@ -132,7 +131,7 @@ def test_going_back_moves_one_link_and_pruning_keeps_numbers(
 
 def test_there_is_nothing_to_go_back_to_where_nothing_is_published(tmp_path: Path) -> None:
     with pytest.raises(PublishError, match=f"nothing is published in {tmp_path}") as raised:
-        FolderPlace(Folder(tmp_path)).rollback(None, dry_run=False)
+        FolderPlace(tmp_path).rollback(None, dry_run=False)
     assert raised.value.remedy == f"numlkit publish {tmp_path}"
 
 
@@ -187,7 +186,7 @@ def test_two_at_once_are_refused_and_the_folder_holds_no_lock_file(
 ) -> None:
     root = tmp_path / "place"
     root.mkdir()
-    with FolderPlace(Folder(root))._alone(), pytest.raises(PublishError, match="is at work in"):
+    with FolderPlace(root)._alone(), pytest.raises(PublishError, match="is at work in"):
         publish(root, "a")
     assert not any(root.iterdir())
 
@@ -210,12 +209,12 @@ def test_what_was_not_built_here_is_refused(
     change(sif)
     order = Order(Resolved(Deployment()), artefact=sif)
     with pytest.raises(PublishError, match=cause) as raised:
-        FolderPlace(Folder(root)).publish(order, Console("quiet"))
+        FolderPlace(root).publish(order, Console("quiet"))
     assert raised.value.remedy is not None
 
 
 def test_a_folder_that_is_not_there_and_a_server_are_refused(tmp_path: Path) -> None:
-    place = FolderPlace(Folder(tmp_path / "none"))
+    place = FolderPlace(tmp_path / "none")
     for ask in (lambda: place.listing(None), lambda: place.rollback(None, dry_run=False)):
         with pytest.raises(PublishError, match="none: no such folder") as caught:
             ask()
