@@ -29,7 +29,7 @@ from deploy.environment.environment import Environment, plan_environment
 from deploy.environment.interpreter import version_of
 from deploy.environment.private_python import ensure_private_python
 from deploy.host.console import Say
-from deploy.host.errors import EnvironmentSetupError, KitError, TritonSetupError
+from deploy.host.errors import EnvironmentSetupError, KitError
 from deploy.host.finding import Finding, Level, ok, wrong
 from deploy.host.paths import cache_folder
 from deploy.host.room import Room, check_room
@@ -263,7 +263,7 @@ def _check_whole(triton: TritonDistribution) -> None:
     for path in (triton.executable, triton.stub):
         if not os.access(path, os.X_OK):
             remedy = f"rm -r {triton.root}, and numlkit prepare unpacks it again"
-            raise TritonSetupError(f"{path} is missing or not executable", remedy)
+            raise EnvironmentSetupError(f"{path} is missing or not executable", remedy)
 
 
 def _check_executable(cache: Path) -> None:

@@ -8,15 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.events.files import EventTensors
-from deploy.host.errors import KitError
+from deploy.host.errors import RequestError
 from deploy.triton.contract import EVENT_CLASS, FILTER, OF_THE_EVENT, PLANE, SEMANTIC
 
 FILTER_THRESHOLD = 0.5
 _DIMENSIONS = {SEMANTIC: (2,), FILTER: (1,)}
-
-
-class AnswerError(KitError):
-    """A server's answer does not fit the event that was sent."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +92,7 @@ def assemble(
         if name.endswith(f"_{plane}")
     )
     if not names:
-        raise AnswerError("the server returned nothing for the event's hits")
+        raise RequestError("the server returned nothing for the event's hits")
     hits = {name: _of_hits(event, outputs, name, planes) for name in names}
     whole = {
         name: _finite(name, values).reshape(-1)
@@ -115,25 +111,25 @@ def _of_hits(
     for index, plane in enumerate(planes):
         output = f"{name}_{plane}"
         if output not in outputs:
-            raise AnswerError(f"the server returned no {output}")
+            raise RequestError(f"the server returned no {output}")
         values = _finite(output, outputs[output])
         rows = plane_of_hit == index
         hits = int(rows.sum())
         if values.ndim not in _DIMENSIONS.get(name, (1, 2)) or len(values) != hits:
-            raise AnswerError(
+            raise RequestError(
                 f"the server returned {output} with shape {list(values.shape)} for {hits} hits"
             )
         if whole is None:
             whole = np.zeros((event.hits, *values.shape[1:]), dtype=values.dtype)
         if values.shape[1:] != whole.shape[1:]:
-            raise AnswerError(
+            raise RequestError(
                 f"the server returned {name} with {_width(values)} columns for plane {plane}, "
                 f"{_width(whole)} for plane {planes[0]}"
             )
         whole[rows] = values
     assert whole is not None
     if _width(whole) == 0:
-        raise AnswerError(f"the server returned {name} without columns")
+        raise RequestError(f"the server returned {name} without columns")
     return whole
 
 
@@ -146,5 +142,5 @@ def _finite(name: str, values: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(values, dtype=np.int32)
     checked = np.asarray(values, dtype=np.float32)
     if not np.isfinite(checked).all():
-        raise AnswerError(f"the server returned NaN or infinity in {name}")
+        raise RequestError(f"the server returned NaN or infinity in {name}")
     return checked

@@ -19,11 +19,7 @@ class RepositoryError(KitError):
 
 
 class EnvironmentSetupError(KitError):
-    """The execution environment cannot be made or does not pass its checks."""
-
-
-class TritonSetupError(KitError):
-    """No usable Triton could be found or unpacked."""
+    """Triton or the execution environment cannot be set up, or does not pass its checks."""
 
 
 class GpuError(KitError):

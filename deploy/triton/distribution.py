@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.host.console import Say
-from deploy.host.errors import TritonSetupError
+from deploy.host.errors import EnvironmentSetupError
 from deploy.host.files import built_folder, locked, sha256_of
 from deploy.host.paths import cache_folder
 from deploy.host.programs import run_pip
@@ -79,7 +79,7 @@ def check_libc(release: TritonRelease) -> None:
     libc = platform.libc_ver()[1]
     wanted = release.wheel_libc
     if libc and tuple(int(part) for part in libc.split(".")[:2]) < wanted:
-        raise TritonSetupError(
+        raise EnvironmentSetupError(
             f"Triton {release.release} without a container needs glibc "
             f"{wanted[0]}.{wanted[1]}; this system has {libc}",
             "use a newer system (Debian 12, Ubuntu 22.04, EL 10), or a container engine",
@@ -92,11 +92,11 @@ def _download(release: TritonRelease, folder: Path, say: Say) -> Path:
     command = ["download", "--no-deps", "--quiet", "--only-binary=:all:", "--dest", str(folder)]
     command.append(release.wheel)
     failed = f"cannot download {release.wheel}"
-    run_pip(command, failed, scratch=folder, error=TritonSetupError)
+    run_pip(command, failed, scratch=folder)
     [wheel] = folder.glob("*.whl")
     digest = sha256_of(wheel)
     if digest != release.wheel_sha256:
-        raise TritonSetupError(
+        raise EnvironmentSetupError(
             f"{wheel.name} has sha256 {digest[:16]}..., expected "
             f"{release.wheel_sha256[:16]}...: not the published file",
             "check the package index that pip uses (pip config list)",
@@ -118,7 +118,7 @@ def _unpack(wheel: Path, folder: Path, python: str) -> None:
         if not any(name.startswith(stubs) for name in names):
             there = sorted({n.split("/")[3] for n in names if n.startswith(_STUBS)})
             cause = f"{wheel.name} has no Python backend stub for Python {python}"
-            raise TritonSetupError(cause, f"use an environment with Python {', '.join(there)}")
+            raise EnvironmentSetupError(cause, f"use an environment with Python {', '.join(there)}")
         for name in names:
             for prefix, place in places.items():
                 if name.startswith(prefix):

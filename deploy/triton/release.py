@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from deploy.deployment.gpus import GpuNeeds
-from deploy.host.errors import TritonSetupError
+from deploy.host.errors import EnvironmentSetupError
 
 _T = TypeVar("_T")
 
@@ -76,5 +76,5 @@ def gpu_needs(release: str) -> GpuNeeds:
 def _known(release: str, known: Mapping[str, _T]) -> _T:
     if release not in known:
         remedy = f"one of: {', '.join(sorted(known))}"
-        raise TritonSetupError(f"the kit does not know Triton {release}", remedy)
+        raise EnvironmentSetupError(f"the kit does not know Triton {release}", remedy)
     return known[release]

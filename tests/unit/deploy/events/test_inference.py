@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from deploy.client.transport import ServedModel
-from deploy.events.answers import AnswerError, assemble, probabilities
+from deploy.events.answers import assemble, probabilities
 from deploy.events.files import EventTensors
 from deploy.events.inference import Answer, Failure, ServerLostError, infer
 from deploy.host.errors import RequestError, ServerAwayError
@@ -264,7 +264,7 @@ def test_any_output_of_any_planes_goes_back_to_the_hits() -> None:
 
 
 def test_an_answer_about_other_things_is_an_error() -> None:
-    with pytest.raises(AnswerError, match="nothing for the event's hits"):
+    with pytest.raises(RequestError, match="nothing for the event's hits"):
         assemble(make_event(0), {"scores": np.zeros((6, 2))}, UVY)
 
 
@@ -284,7 +284,7 @@ def test_an_answer_that_does_not_fit_is_an_error(
     event = make_event(0)
     outputs = outputs_for(event.tensors)
     spoil(outputs)
-    with pytest.raises(AnswerError, match=says):
+    with pytest.raises(RequestError, match=says):
         assemble(event, outputs, UVY)
 
 
