@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from deploy.artefacts.labels import find_source
 from deploy.artefacts.manifest import Artefact
@@ -51,15 +51,13 @@ _REMEDIES = {
 }
 
 
-class Record(BaseModel):
+class Record(BaseModel, frozen=True, extra="forbid"):
     """What a release is: the content of its ``release.json``.
 
     Attributes:
         sha256: Digest of the ``.sif``, also where it was unpacked.
         bytes: Size of the ``.sif``.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = 1
     number: Annotated[int, Field(ge=1)]

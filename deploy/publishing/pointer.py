@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AwareDatetime, BaseModel, Field, ValidationError, model_validator
 
 from deploy.deployment.deployment import MODEL_PATTERN
 from deploy.host.errors import PublishError
@@ -21,18 +21,14 @@ POINTER = "published.json"
 Number = Annotated[int, Field(ge=1)]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class PublishedFile(_Frozen):
+class PublishedFile(BaseModel, frozen=True, extra="forbid"):
     """What a file holds."""
 
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     bytes: Annotated[int, Field(ge=0)]
 
 
-class PublishedModel(_Frozen):
+class PublishedModel(BaseModel, frozen=True, extra="forbid"):
     """One model of a release.
 
     Attributes:
@@ -57,7 +53,7 @@ class PublishedModel(_Frozen):
         return sum(file.bytes for file in self.files.values())
 
 
-class Release(_Frozen):
+class Release(BaseModel, frozen=True, extra="forbid"):
     """What serves together.
 
     Attributes:
@@ -88,7 +84,7 @@ class Release(_Frozen):
         return ", ".join(f"{name} {version}" for name, version in self.versions.items())
 
 
-class Published(_Frozen):
+class Published(BaseModel, frozen=True, extra="forbid"):
     """The content of the file.
 
     Attributes:
