@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from deploy.artefacts.image import Base, base_name
 from deploy.artefacts.manifest import Kind
 from deploy.artefacts.sif_file import Compressor
-from deploy.environment.lock import Flavour
+from deploy.environment.lock import SIZES, Flavour
 from deploy.host.paths import cache_folder
 from deploy.host.room import Room
 from deploy.triton.release import TritonRelease
@@ -19,19 +19,6 @@ TARGETS: tuple[Kind, ...] = ("env", "image", "sif")
 _GB = 10**9
 
 
-class Sizes(NamedTuple):
-    """Bytes, rounded up from what was measured: of downloads, the environment, its archive."""
-
-    wheels: int
-    environment: int
-    packed: int
-
-
-SIZES: dict[Flavour, Sizes] = {
-    "serving": Sizes(wheels=_GB // 20, environment=_GB // 5, packed=_GB // 20),
-    "cpu": Sizes(wheels=_GB // 2, environment=_GB, packed=_GB * 4 // 10),
-    "gpu": Sizes(wheels=3 * _GB, environment=9 * _GB // 2, packed=3 * _GB),
-}
 BASE_BYTES: dict[Base, int] = {"slim": _GB * 3 // 10, "ngc": 16 * _GB}
 MEMORY_BYTES = 2 * _GB
 
@@ -91,8 +78,8 @@ def room_needed(
     """
     sizes, base = SIZES[request.flavour], BASE_BYTES[request.base]
     out, content = "choose another --out", sizes.environment + base
-    # pip keeps the wheels, and unpacks more than stays; the rest is hard links.
-    cache = 0 if packages_there else 2 * sizes.wheels + 2 * sizes.environment
+    # With the packages there, the rest is hard links.
+    cache = 0 if packages_there else sizes.making
     needs = [Room(cache_folder(), cache, "the environment", "set XDG_CACHE_HOME")]
     if "env" in request.targets:
         needs.append(Room(request.out, sizes.packed, "the packed environment", out))

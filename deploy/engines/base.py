@@ -24,7 +24,7 @@ from deploy.engines.resolved import Resolved
 from deploy.engines.server import STOP_TIMEOUT_S, Server, end_process, servers
 from deploy.engines.site import Runtime, check_site, stage_site_model
 from deploy.environment.environment import Environment, plan_environment
-from deploy.environment.lock import Flavour
+from deploy.environment.lock import SIZES
 from deploy.host.console import Say
 from deploy.host.errors import DeploymentError, EnvironmentSetupError, GpuError, LaunchError
 from deploy.host.failures import last_words
@@ -38,13 +38,6 @@ ROOM = "room"  # the subject of findings about disks and memory
 MORE_SHARED_MEMORY = "fewer --instances, or numlkit doctor --fix if dead servers fill it"
 _LAUNCH_BYTES = 100 * 10**6
 _SHM_BYTES_PER_INSTANCE = 2 * 10**6
-# The environment takes 0.1 GB (1.3 with NuGraph's own packages, 5.6 for GPUs), and pip as much
-# again while it unpacks; Triton 0.2.
-_ENVIRONMENT_BYTES: dict[Flavour, int] = {
-    "serving": 500 * 10**6,
-    "cpu": 3_000 * 10**6,
-    "gpu": 12_000 * 10**6,
-}
 
 
 class Engine(ABC):
@@ -280,7 +273,7 @@ class Engine(ABC):
         with suppress(EnvironmentSetupError):  # for the check of the environment to say
             environment = self.environment_here
             if environment is not None and not environment.packages.exists():
-                needed, what = _ENVIRONMENT_BYTES[environment.flavour], "the execution environment"
+                needed, what = SIZES[environment.flavour].making, "the execution environment"
                 rooms.append(Room(cache_folder(), needed, what, "set XDG_CACHE_HOME"))
         return rooms
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from deploy.deployment.gpus import GpuNeeds, cuda_needs
 from deploy.host.console import Say
@@ -25,9 +25,30 @@ PYTHON = "3.11"
 """What all flavours are locked for, and images have."""
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
+_GB = 10**9
 _REMEDY = "git checkout the file, or renew the lock with scripts/refreeze"
 _HASH = "    --hash=sha256:"
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9.+!_-]+)\s*(\\)?$")
+
+
+class Sizes(NamedTuple):
+    """Bytes, rounded up from what was measured: of downloads, the environment, its archive."""
+
+    wheels: int
+    environment: int
+    packed: int
+
+    @property
+    def making(self) -> int:
+        """What making the environment takes: pip keeps wheels, and unpacks more than it keeps."""
+        return 2 * (self.wheels + self.environment)
+
+
+SIZES: dict[Flavour, Sizes] = {
+    "serving": Sizes(wheels=_GB // 20, environment=_GB // 5, packed=_GB // 20),
+    "cpu": Sizes(wheels=_GB // 2, environment=_GB, packed=_GB * 4 // 10),
+    "gpu": Sizes(wheels=3 * _GB, environment=9 * _GB // 2, packed=3 * _GB),
+}
 
 
 @dataclass(frozen=True)
