@@ -17,6 +17,7 @@ from cryptography import x509
 
 from deploy.client.endpoint import ClientTls, Endpoint, ProtocolName, trusted_file
 from deploy.client.tls import Certificate, day
+from deploy.deployment.state import host_port
 from deploy.host.errors import ClientError
 
 # What a client says first: RFC 9113, section 3.4, with an empty SETTINGS frame.
@@ -129,9 +130,9 @@ def _untrusted(
         asked, held = tls.server_name or endpoint.host, ", ".join(names) or "no host at all"
         cause = f"is not for {asked}, but for {held}"
         remedy = "use a name that the certificate covers"
-        host = next((_bracketed(name) for name in names if "*" not in name), None)
+        host = next((name for name in names if "*" not in name), None)
         if host is not None:
-            remedy = f"--url {endpoint.protocol}s://{host}:{endpoint.port}"
+            remedy = f"--url {endpoint.protocol}s://{host_port(host, endpoint.port)}"
     elif error.verify_code in _UNTRUSTED:
         trusted = f"in {tls.ca}" if tls.ca is not None else "that this host trusts"
         signer = f" (its issuer: {seen.issuer})" if seen else ""
@@ -180,7 +181,7 @@ def _no_http2(endpoint: Endpoint) -> ClientError:
 def _opening(endpoint: Endpoint, protocol: ProtocolName) -> bytes:
     if protocol == "grpc":
         return _HTTP2_PREFACE
-    host = _bracketed(endpoint.host)
+    host = host_port(endpoint.host, endpoint.port)
     return f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
 
 
@@ -249,7 +250,3 @@ def _encrypted(
 
 def _connected(endpoint: Endpoint, timeout: float) -> socket.socket:
     return socket.create_connection((endpoint.host, endpoint.port), timeout)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

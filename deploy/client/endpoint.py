@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from deploy.deployment.state import host_port
 from deploy.host.errors import DeploymentError
 
 ProtocolName = Literal["http", "grpc"]
@@ -88,8 +89,7 @@ class Endpoint:
             raise DeploymentError(f"--url {url}: not an address", "write it as host:port")
         if parts.path.strip("/") and named == "grpc":
             raise DeploymentError(f"--url {url}: a gRPC address has no path")
-        bracketed = f"[{host}]" if ":" in host else host
-        address = f"{bracketed}:{port or _PORTS[named, encrypted]}{parts.path.rstrip('/')}"
+        address = host_port(host, port or _PORTS[named, encrypted]) + parts.path.rstrip("/")
         return cls(named, address, client_tls(ca, cert, key) if encrypted else None)
 
 

@@ -129,8 +129,8 @@ class DeploymentState(BaseModel, frozen=True):
 
     def url(self, protocol: Literal["http", "grpc"]) -> str:
         if protocol == "http":
-            return f"http://{endpoint(self.http_host, self.ports.http)}"
-        return f"grpc{'s' if self.tls else ''}://{endpoint(self.host, self.ports.grpc)}"
+            return f"http://{host_port(self.http_host, self.ports.http)}"
+        return f"grpc{'s' if self.tls else ''}://{host_port(self.host, self.ports.grpc)}"
 
 
 class Place(BaseModel, frozen=True):
@@ -264,6 +264,6 @@ def reachable_host(listen: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen, listen)
 
 
-def endpoint(host: str, port: int) -> str:
+def host_port(host: str, port: int) -> str:
     """Return ``host:port``, with the brackets that an IPv6 address needs."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from deploy.client.probe import Probe
-from deploy.deployment.state import DeploymentFolder, endpoint, reachable_host
+from deploy.deployment.state import DeploymentFolder, host_port, reachable_host
 from deploy.engines.choose import engine_named
 from deploy.engines.supervise import Supervisor
 from deploy.triton.golden import golden_of
@@ -39,7 +39,7 @@ def main(argument: str) -> int:
             chosen = random.sample(usable, min(plan.deployment.cpus, len(usable)))
             os.sched_setaffinity(0, chosen)
         golden = {model: golden_of(plan.repository / model) for model in plan.deployment.models}
-        address = endpoint(reachable_host(plan.deployment.http_listen), plan.ports.http)
+        address = host_port(reachable_host(plan.deployment.http_listen), plan.ports.http)
         probe = Probe(f"http://{address}", identity=plan.identity)
         supervisor = Supervisor(folder, plan, engine.start, probe, golden)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

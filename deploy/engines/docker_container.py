@@ -7,7 +7,7 @@ from typing import Any
 from docker.types import DeviceRequest, Healthcheck, Mount, Ulimit
 
 from deploy.deployment.plan import LaunchPlan, mount_field
-from deploy.deployment.state import endpoint
+from deploy.deployment.state import host_port
 from deploy.triton.command import CONTAINER_PORTS
 
 # The deployment's name, and its folder.
@@ -68,7 +68,7 @@ def _options(plan: LaunchPlan) -> Iterator[tuple[list[str], dict[str, Any]]]:
         for (use, port), (_, within) in zip(plan.ports, CONTAINER_PORTS, strict=True)
     ]
     yield (
-        [f"--publish={endpoint(address, port)}:{within}" for within, address, port in published],
+        [f"--publish={host_port(address, port)}:{within}" for within, address, port in published],
         {"ports": {f"{within}/tcp": (address, port) for within, address, port in published}},
     )
     mounts = [

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from deploy.client.metrics import ModelCounts, fetch_counts
 from deploy.client.probe import Probe, SmokeResult, smoke
-from deploy.deployment.state import DeploymentFolder, DeploymentState, endpoint
+from deploy.deployment.state import DeploymentFolder, DeploymentState, host_port
 from deploy.engines.server import living_stubs, missing_stubs
 from deploy.host.errors import LaunchError, RepositoryError
 from deploy.host.failures import diagnose
@@ -66,7 +66,7 @@ def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float)
     counts = Counter(stub.model for stub in stubs)
     counted: dict[str, ModelCounts] = {}
     try:
-        counted = fetch_counts(endpoint(state.http_host, state.ports.metrics), timeout=timeout)
+        counted = fetch_counts(host_port(state.http_host, state.ports.metrics), timeout=timeout)
     except LaunchError as error:
         if server is not None:
             problems.append(error.cause)

@@ -16,7 +16,7 @@ from deploy.deployment.state import (
     DeploymentState,
     ProcessId,
     default_endpoint,
-    endpoint,
+    host_port,
 )
 from deploy.host.errors import DeploymentError, NotRunningError
 
@@ -157,4 +157,4 @@ def test_with_tls_grpc_and_http_have_addresses_of_their_own() -> None:
 def test_addresses_are_those_that_clients_on_this_host_can_use() -> None:
     assert state.reachable_host("0.0.0.0") == "127.0.0.1"
     assert state.reachable_host("10.0.0.1") == "10.0.0.1"
-    assert endpoint(state.reachable_host("::"), 8000) == "[::1]:8000"
+    assert host_port(state.reachable_host("::"), 8000) == "[::1]:8000"
