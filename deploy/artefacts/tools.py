@@ -15,7 +15,7 @@ from deploy.host.programs import distribution
 Version = tuple[int, ...]
 
 # 1.2 is the first whose definition files take arguments.
-APPTAINER_OLDEST = (1, 2)
+_APPTAINER_OLDEST = (1, 2)
 # 4.4 is the first that sets the times of all files.
 _MKSQUASHFS_OLDEST = (4, 4)
 _MKSQUASHFS_READS_TARS = (4, 5)
@@ -47,7 +47,7 @@ class SifTools:
 
 
 def find_tools(compressor: Compressor) -> SifTools:
-    apptainer = _find("apptainer", "--version", APPTAINER_OLDEST)
+    apptainer = find_apptainer()
     mksquashfs = _find("mksquashfs", "-version", _MKSQUASHFS_OLDEST)
     if _MKSQUASHFS_BROKEN[0] <= mksquashfs.version < _MKSQUASHFS_BROKEN[1]:
         raise BuildError(
@@ -56,6 +56,10 @@ def find_tools(compressor: Compressor) -> SifTools:
         )
     _try_compressor(mksquashfs, compressor)
     return SifTools(apptainer, mksquashfs, compressor)
+
+
+def find_apptainer() -> Tool:
+    return _find("apptainer", "--version", _APPTAINER_OLDEST)
 
 
 def check_reads_tars(mksquashfs: Tool) -> None:

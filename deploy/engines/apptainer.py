@@ -22,7 +22,7 @@ from deploy.artefacts.image import base_name
 from deploy.artefacts.keys import Signer
 from deploy.artefacts.request import sif_name
 from deploy.artefacts.sif_signature import verify_sif
-from deploy.artefacts.tools import APPTAINER_OLDEST, install_hint, version_in
+from deploy.artefacts.tools import find_apptainer, install_hint
 from deploy.deployment.plan import LaunchPlan, Mount, mount_field
 from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.engines.base import MORE_SHARED_MEMORY, ROOM
@@ -325,19 +325,16 @@ class ApptainerEngine(ContainerEngine):
             yield Finding("warning", ROOM, detail, MORE_SHARED_MEMORY)
 
     def findings(self, level: Level) -> Iterator[Finding]:
-        program = shutil.which("apptainer")
-        if program is None:
+        if shutil.which("apptainer") is None:
             yield self.absent(level, install_hint())
             return
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
-        version = version_in(done.stdout)
-        if version < APPTAINER_OLDEST:
-            oldest = ".".join(map(str, APPTAINER_OLDEST))
-            detail = f"{done.stdout.strip() or program} is too old: {oldest} or later is needed"
-            yield Finding(level, self.subject, detail, install_hint())
+        try:
+            program = find_apptainer()
+        except BuildError as error:
+            yield wrong(self.subject, error, level)
             return
-        setuid = is_setuid(Path(program))
-        yield ok(self.subject, f"{done.stdout.strip()}{', setuid' if setuid else ''}")
+        setuid = is_setuid(program.path)
+        yield ok(self.subject, f"{program}{', setuid' if setuid else ''}")
         if os.geteuid() != 0 and not setuid:
             for detail, remedy in obstacles():
                 yield Finding(level, self.subject, detail, remedy)
