@@ -128,7 +128,7 @@ def _describe(connect: Callable[[], TritonTransport], name: str, endpoint: Endpo
 
 
 def _show(report: dict[str, Any], tally: Tally, console: Console) -> None:
-    """Print counts, speed, files and failed events; only failures where nothing was answered."""
+    """Print counts, speed, files and failed events; only failures if nothing was answered."""
     if not report["events"] and tally.failures:
         if console.mode != "json":  # there the answer names them
             for line in _failed(tally):

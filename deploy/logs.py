@@ -1,4 +1,4 @@
-"""Show a deployment's logs, of a stopped one too."""
+"""Show a deployment's logs, even after it has stopped."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _logs(options: argparse.Namespace, console: Console) -> int:
 
 
 def _of_pods(rollout: Rollout, options: argparse.Namespace, console: Console) -> int:
-    """Show the logs of all containers, each line after the name of its own if there are several."""
+    """Show the logs of all containers, each line with its container if there are several."""
     if options.supervisor:
         raise DeploymentError("--supervisor: in a cluster there is none, the kubelet restarts pods")
     rollout.require()
@@ -97,14 +97,14 @@ def _of_pods(rollout: Rollout, options: argparse.Namespace, console: Console) ->
 
 
 def _streams(rollout: Rollout) -> Iterator[tuple[str, PodState, str]]:
-    """Yield each container of each pod, with the name before its lines."""
+    """Yield each container of each pod, with the prefix of its lines."""
     for pod in rollout.pods():
         for number, container in enumerate(pod.containers):
             yield f"{pod.name}/{container}" if number else pod.name, pod, container
 
 
 def _follow_pods(rollout: Rollout, tail: int, console: Console) -> int:
-    """Show what pods say, also those that come later, until there is no deployment any more."""
+    """Show what pods say, including later ones, until the deployment is gone."""
     # Of each container, by its name and how often it was restarted.
     threads: dict[tuple[str, int], threading.Thread] = {}
     tails: dict[tuple[str, int], int | None] = {}  # how many of the lines it has; None: all

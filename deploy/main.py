@@ -55,7 +55,7 @@ def _help() -> str:
 
 
 def _summary(command: str) -> str:
-    """Return what a command is for: its file's first line, read without importing it."""
+    """Return a command's summary: the first line of its docstring, read without importing it."""
     source = Path(__file__).with_name(f"{command}.py").read_text(encoding="utf-8")
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
@@ -75,7 +75,7 @@ def _completion(words: list[str]) -> int:
 
 
 def _complete() -> None:
-    """Answer the shell that asks how the line goes on, and exit."""
+    """Answer a shell's request for completions, and exit."""
     import argcomplete
 
     parser = argparse.ArgumentParser(prog="numlkit")

@@ -1,4 +1,4 @@
-"""Check a server, here or elsewhere: readiness, tensors and the values it answers."""
+"""Check a server, here or elsewhere: readiness, tensors and the values of its answers."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _within_pods(rollout: Rollout, options: argparse.Namespace, console: Console
 
 
 def _verify(folder: DeploymentFolder, state: DeploymentState, signer: Signer) -> None:
-    """Check that what a deployment was started from is signed, and has not changed since."""
+    """Check that what a deployment was started from is signed and has not changed since."""
     # All engines take long to import, and nothing else here needs them.
     from deploy.engines.choose import engine_named
     from deploy.engines.resolved import Resolved
@@ -189,7 +189,7 @@ def _watch(
     options: argparse.Namespace,
     console: Console,
 ) -> int:
-    """Repeat the check until interrupted or told to end; both are a good end."""
+    """Repeat the check until interrupted or terminated; both end it with success."""
     watch = Watch(
         endpoints,
         expected,
@@ -210,10 +210,10 @@ def _watch(
 
 
 def _own_grpc(state: DeploymentState, options: argparse.Namespace) -> Endpoint:
-    """Return where a deployment of this host speaks gRPC.
+    """Return the gRPC endpoint of a deployment on this host.
 
-    Its own certificate is what is trusted, under a name that it holds: which authority a
-    site's clients trust, and by which name they ask, is not known here.
+    Its own certificate is trusted, under a name that it covers: which authority a site's clients
+    trust, and which name they use, is not known here.
     """
     endpoint = Endpoint.parse(state.url("grpc"))
     if state.tls is None:

@@ -130,7 +130,7 @@ def _launch(
 
 
 def start(engine: Engine, say: Say) -> DeploymentState:
-    """Start a server, again where that may help: with other ports, or after a race in Triton."""
+    """Start a server; retry where that may help: with other ports, or after a race in Triton."""
     # Ports that were found, not asked for, may be lost to another start meanwhile.
     retries = {PORT_TAKEN: 3 if engine.deployment.ports is None else 0, LOCK_LOST: 1}
     while True:

@@ -1,4 +1,4 @@
-"""Run a build: the environment, then its artefacts, each in the manifest once it is finished."""
+"""Run a build: the environment, then its artefacts, each recorded in the manifest as it is done."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,10 +46,10 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True)
 class Workplace:
-    """What a build finds on this host before it makes anything; None where it needs no such thing.
+    """What a build finds on this host before it starts; None for what it does not need.
 
-    ``without_docker`` says why Apptainer builds the .sif alone; ``problems``, why the build would
-    fail, and then anything may be None.
+    ``without_docker`` says why Apptainer builds the .sif by itself; ``problems`` are why the build
+    would fail, in which case anything may be None.
     """
 
     environment: Environment | None
@@ -112,9 +112,9 @@ def survey(request: BuildRequest) -> Workplace:
 
 
 def build(request: BuildRequest, workplace: Workplace, console: Console) -> Sequence[Artefact]:
-    """Build what was asked for; return it as it is in the manifest.
+    """Build what was asked for; return the manifest's entries.
 
-    What was finished before an error stays.
+    What was finished before an error is kept.
     """
     if workplace.problems:
         raise workplace.problems[0]

@@ -86,7 +86,7 @@ def stage_models(folder: Path, environment_digest: str, flavour: Flavour) -> Non
 
 
 def launch_settings(place: Path, *, environment_digest: str, gpu: bool) -> LaunchSettings:
-    """Return what is set in every model's configuration; they run on all visible GPUs or on none.
+    """Return the settings of every model's configuration; all run on every visible GPU, or on none.
 
     The server finds the environment at ``place``.
     """
@@ -136,7 +136,7 @@ def triton_layer(distribution: TritonDistribution, out: Path, *, base: Base, say
 
 
 def closure(binaries: Iterable[Path], available: dict[str, Path]) -> set[str]:
-    """Return which of the ``available`` libraries (by name) the binaries need, directly or not."""
+    """Return which ``available`` libraries (by name) the binaries need, directly or indirectly."""
     found: set[str] = set()
     waiting = list(binaries)
     while waiting:

@@ -59,7 +59,7 @@ def require_cosign() -> str:
 
 
 def verify_image(reference: Reference, signer: Signer) -> None:
-    """Check that an image in a registry, its parts' list and its provenance are signed.
+    """Check that an image in a registry, its bill of materials and its provenance are signed.
 
     Args:
         reference: By digest.
@@ -75,7 +75,7 @@ def verify_image(reference: Reference, signer: Signer) -> None:
 
 
 def sign_image(reference: Reference, key: SigningKey, statements: Mapping[str, Path]) -> None:
-    """Sign an image in a registry, and put signed statements about it beside it.
+    """Sign an image in a registry, and attach signed statements about it.
 
     Args:
         reference: By digest.
@@ -97,7 +97,7 @@ def sign_image(reference: Reference, key: SigningKey, statements: Mapping[str, P
 
 @contextmanager
 def signer_of(key: SigningKey, named: Signer | None) -> Iterator[Signer | None]:
-    """Yield whose signature a key makes; keyless, only a login tells: whoever is named, or None.
+    """Yield the signer that a key stands for; keyless, that is whoever is named, or None: unknown.
 
     Raises:
         SignatureError: If whoever is named cannot have made it; if the private key cannot be read,
@@ -154,7 +154,7 @@ def verify_file(file: Path, signature: Path, signer: Signer) -> None:
 
 
 def password_of(key: Path) -> str:
-    """Return the password of a private key; empty if nobody is there to be asked."""
+    """Return the password of a private key; empty if there is no terminal to ask at."""
     given = os.environ.get(PASSWORD)
     return given if given is not None else _asked(key)
 
@@ -173,13 +173,13 @@ def changed(what: str, signer: Signer) -> SignatureError:
 
 
 def unsigned(what: str) -> SignatureError:
-    """Return the error for what nobody has signed."""
+    """Return the error for something that is not signed."""
     remedy = "numlkit publish DEST --sign KEY, by whoever built it"
     return SignatureError(f"{what} is not signed", remedy)
 
 
 def _whose(signer: Signer, what: str) -> list[str]:
-    """Return cosign's options for who must have signed."""
+    """Return cosign's options for the expected signer."""
     if signer.kind == "pgp":
         cause = f"{signer.path} is a PGP key, and {what} is signed by cosign"
         raise SignatureError(cause, "--verify cosign.pub")
@@ -238,7 +238,7 @@ def _with_password(words: list[str], key: Path) -> subprocess.CompletedProcess[s
 
 
 def _logged_in(words: list[str], key: Keyless) -> subprocess.CompletedProcess[str]:
-    """Run cosign; show where to log in as soon as it says so, since it waits for that."""
+    """Run cosign; show where to log in as soon as it says so: it waits for the login."""
     said = ""
     with subprocess.Popen(
         [require_cosign(), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

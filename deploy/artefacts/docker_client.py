@@ -49,7 +49,7 @@ def storage_folder(client: docker.DockerClient) -> Path | None:
 
 @contextmanager
 def unstarted(client: docker.DockerClient, image: str) -> Iterator[str]:
-    """Yield the id of a container that is never started: an image's files can be read from it."""
+    """Yield the id of a container that is never started, to read an image's files from."""
     try:
         container = str(client.api.create_container(image, command=["-"])["Id"])
         try:

@@ -69,7 +69,7 @@ def base_name(base: Base, release: str) -> str:
 def ensure_base(
     client: docker.DockerClient, *, name: str, digest: str | None, say: Say
 ) -> BaseImage:
-    """Return the base: pulled, else the one in the engine, else (Debian) made here.
+    """Return the base: pulled, else the engine's local copy, else (Debian) bootstrapped here.
 
     With a ``digest`` (``sha256:...``), it must have that one.
     """
@@ -186,7 +186,7 @@ def _why_not_made(said: str) -> str:
 
 
 def imported_base(tar: Path) -> BaseImage:
-    """Return the base that :func:`debian_tar` made, named by its content on every machine."""
+    """Return the base that :func:`debian_tar` made; its name is derived from its content."""
     digest = sha256_of(tar)
     name = f"numlkit/debian:{SUITE}-{digest[:12]}"
     return BaseImage(reference=name, name=name, digest=f"sha256:{digest}")

@@ -30,7 +30,7 @@ class Keyless:
     show: Say
 
     def __str__(self) -> str:
-        """Return it as it is typed."""
+        """Return it as typed on the command line."""
         return "keyless"
 
 
@@ -60,17 +60,17 @@ class Signer:
     issuer: str = ""
 
     def __str__(self) -> str:
-        """Return it as it is named in a message."""
+        """Return it as messages name it."""
         if self.kind == "keyless":
             return f"{self.identity} ({self.issuer})"
         return f"the owner of {self.path}"
 
 
 def read_signer(path: Path) -> Signer:
-    """Return who must have signed, as a file says.
+    """Read the expected signer from a file.
 
     Raises:
-        SignatureError: If there is no such file, or it says nobody.
+        SignatureError: If there is no such file, or it names no signer.
     """
     # They take long, and nothing else of most commands needs them.
     from cryptography.exceptions import UnsupportedAlgorithm
@@ -92,7 +92,7 @@ def read_signer(path: Path) -> Signer:
 
 
 def same_key(one: Signer, other: Signer) -> bool:
-    """Return whether two PEM files hold one public key, however it is written."""
+    """Return whether two PEM files hold the same public key, whatever their encoding."""
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     first, second = (load_pem_public_key(each.path.read_bytes()) for each in (one, other))

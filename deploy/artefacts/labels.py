@@ -70,7 +70,7 @@ def _git(checkout: Path, *words: str) -> str:
 
 
 def labels(source: Source, environment: Environment, triton: str) -> dict[str, str]:
-    """Return the labels, except the base image's; one without a value is left out."""
+    """Return the labels, except the base image's; those without a value are left out."""
     created = datetime.fromtimestamp(source.epoch, timezone.utc)
     everything = {
         f"{OCI_LABELS}.title": "numlkit",

@@ -29,7 +29,7 @@ class Reference:
 
     @property
     def loopback(self) -> bool:
-        """Whether the registry is on this host: then it may do without TLS."""
+        """Whether the registry is on this host, where TLS is optional."""
         name = self.host.partition(":")[0]
         try:
             return name == "localhost" or ip_address(name).is_loopback
@@ -37,7 +37,7 @@ class Reference:
             return False
 
     def __str__(self) -> str:
-        """Return it as Docker writes it; the digest counts more than the tag."""
+        """Return it as Docker writes it; the digest takes precedence over the tag."""
         if self.digest:
             return f"{self.name}@{self.digest}"
         return f"{self.name}:{self.tag}" if self.tag else self.name

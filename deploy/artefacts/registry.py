@@ -61,13 +61,13 @@ class Registry:
         return dict(answer.json()) if answer is not None else {}
 
     def put(self, content: Mapping[str, Any], tag: str) -> str:
-        """Have a tag name a manifest, whose parts are there; return the manifest's digest."""
+        """Push a manifest, whose blobs are already there, under a tag; return its digest."""
         text = json.dumps(content, indent=3).encode()
         self._write(tag, str(content["mediaType"]), text)
         return f"sha256:{hashlib.sha256(text).hexdigest()}"
 
     def tag(self, name: str, tag: str) -> None:
-        """Have a tag name what another tag or a digest names, byte for byte."""
+        """Point a tag at what another tag or a digest names, byte for byte."""
         answer = self._read(name)
         if answer is None:
             raise PublishError(f"{self._at.name} has no {name}")
@@ -104,7 +104,7 @@ class Registry:
         return answer
 
     def _log_in(self, challenge: str) -> None:
-        """Do as a registry asks, with the credentials that ``docker login`` stored, if any."""
+        """Answer a registry's challenge with the credentials of ``docker login``, if any."""
         stored = docker.auth.load_config().resolve_authconfig(self._at.host) or {}
         user = stored.get("username") or stored.get("Username")
         word = stored.get("password") or stored.get("Password")

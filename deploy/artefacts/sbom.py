@@ -200,7 +200,7 @@ def _purl(kind: str, name: str, number: str) -> str:
 
 
 def sbom(kind: str, name: str, parts: Iterable[Component], *, epoch: int) -> str:
-    """Return the document for an artefact of a CycloneDX ``kind``; the same parts, the same text.
+    """Return the document for an artefact of a CycloneDX ``kind``; same parts, same text.
 
     ``epoch`` is its time (Unix, s).
     """

@@ -98,7 +98,7 @@ def describe(
     epoch: int,
     image: Mapping[str, Any] | None = None,
 ) -> Records:
-    """Write what it is built from into a tree; return the same as a .sif has it outside the tree.
+    """Record in a tree what it is built from; return the same records for the .sif's own header.
 
     The labels are added to Apptainer's own; ``epoch`` is the time of the build (Unix, s), ``image``
     the configuration of the image that it is built from, if any.

@@ -53,7 +53,7 @@ def options(compressor: Compressor, *, epoch: int) -> list[str]:
 
 
 def variables() -> dict[str, str]:
-    """Return the environment of ``mksquashfs``, which refuses to be told the time twice."""
+    """Return the environment of ``mksquashfs``, which refuses two sources of the time."""
     return {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
 
 
@@ -80,7 +80,7 @@ def squash(
 
 
 def fit(exported: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the tar that Docker exports, without its end, as ``mksquashfs`` understands it.
+    """Yield the tar that Docker exports, without its end blocks, as ``mksquashfs`` understands it.
 
     Long names are written in GNU's way: of absolute links in pax headers mksquashfs drops the
     leading slash (seen in 4.5.1). Devices and ``/.dockerenv``, Docker's mark, are left out.
@@ -148,7 +148,7 @@ def write_sif(apptainer: Path, squashfs: Path, records: Records, out: Path, *, e
 
 
 def fix(header: bytearray, *, epoch: int) -> None:
-    """Set what Apptainer leaves to chance or leaves out, in a file's bytes up to its descriptors.
+    """Set what Apptainer randomises or omits, in a file's bytes up to its descriptors.
 
     ``epoch`` is its time (Unix, s).
     """

@@ -20,7 +20,7 @@ _UNSIGNED = re.compile(r"signature not found")
 
 
 def verify_sif(sif: Path, signer: Signer) -> None:
-    """Check that all of a .sif is as it was signed; SignatureError if not."""
+    """Check the signature over everything in a .sif; SignatureError if it does not hold."""
     words = ["verify", "--all"]
     if signer.kind == "keyless":
         raise SignatureError(WITH_A_KEY, "--verify cosign.pub")
@@ -51,7 +51,7 @@ def sign_sif(sif: Path, key: Path) -> None:
 def _apptainer(
     words: list[str], variables: Mapping[str, str] | None = None, given: str = ""
 ) -> str | None:
-    """Run Apptainer; return why it failed in a line, or None if it did not."""
+    """Run Apptainer; return in one line why it failed, or None if it did not."""
     program = shutil.which("apptainer")
     if program is None:
         raise SignatureError("apptainer is not installed", install_hint())

@@ -28,7 +28,7 @@ from deploy.host.files import locked, sha256_of, work_folder, write_atomically
 def sign_built(
     folder: Path, artefact: Artefact, key: SigningKey, named: Signer | None = None
 ) -> Artefact:
-    """Sign an artefact and all checksums of its folder, unless that is done; return the artefact.
+    """Sign an artefact and its folder's checksums unless they are signed; return the artefact.
 
     A .sif changes by that, and so do its entry in the manifest and its provenance, which names both
     digests. What was signed with another key has to be built again.
@@ -59,7 +59,7 @@ def sign_built(
 def would_sign(
     folder: Path, artefact: Artefact, key: SigningKey, named: Signer | None = None
 ) -> Artefact:
-    """Return what `sign_built` would, and raise as it does; an empty digest is not known yet."""
+    """Return what `sign_built` would, and raise as it would; an unknown digest is empty."""
     with signer_of(key, named) as signer:
         changes = _changes(folder, artefact, key, signer)
     return artefact.model_copy(update={"sha256": ""}) if changes else artefact

@@ -58,7 +58,7 @@ class Build:
 
 
 def resource(name: str, sha256: str, uri: str = "") -> Resource:
-    """Return a file or package as in-toto describes it; what is not known of it is empty."""
+    """Return a file or package as in-toto describes it; unknown fields are left out."""
     digest = {"sha256": sha256.removeprefix("sha256:")} if sha256 else {}
     found = {"uri": uri, "name": name, "digest": digest}
     return {key: value for key, value in found.items() if value}
@@ -89,14 +89,14 @@ def statement(build: Build, *, subject: Resource, sbom: Resource) -> str:
 
 
 def with_subject(text: str, name: str, sha256: str) -> str:
-    """Return a statement that is also about another form of its artefact: signed, say."""
+    """Add another form of a statement's artefact, such as the signed one, to its subjects."""
     document = json.loads(text)
     document["subject"].append(resource(name, sha256))
     return json.dumps(document, indent=2) + "\n"
 
 
 def subjects(text: str) -> set[str]:
-    """Return the sha256 of everything that a statement is about."""
+    """Return the sha256 of each subject of a statement."""
     return {str(subject["digest"]["sha256"]) for subject in json.loads(text)["subject"]}
 
 
@@ -126,7 +126,7 @@ def provenance_of(artefact: Artefact) -> str:
 def write_statements(
     folder: Path, artefact: Artefact, parts: Iterable[Component], build: Build
 ) -> None:
-    """Write the list of an artefact's parts, and its provenance, which names the list's digest."""
+    """Write an artefact's bill of materials, and its provenance, which has the bill's digest."""
     kind = "file" if artefact.kind == "env" else "container"
     text = sbom(kind, artefact.name, parts, epoch=artefact.created)
     write_atomically(folder / sbom_of(artefact), text)
@@ -136,9 +136,9 @@ def write_statements(
 
 
 def write_checksums(folder: Path) -> None:
-    """Write the sha256 of every artefact and of what lies beside it, as ``sha256sum -c`` reads it.
+    """Write the sha256 of every artefact and its statements, as ``sha256sum -c`` reads them.
 
-    Signatures of other checksums are removed.
+    Signatures of earlier checksums are removed.
     """
     sums: dict[str, str] = {}
     for artefact in read_manifest(folder).artefacts:
@@ -156,7 +156,7 @@ def write_checksums(folder: Path) -> None:
 
 
 def read_checksums(folder: Path) -> dict[str, str]:
-    """Return the checksums of a folder by file name; none if nothing has written them."""
+    """Return the checksums of a folder by file name; empty if there are none."""
     try:
         lines = (folder / CHECKSUMS).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -165,7 +165,7 @@ def read_checksums(folder: Path) -> dict[str, str]:
 
 
 def _stem(artefact: Artefact) -> str:
-    """Return the first part of the names: the file's, or the image's tag with its kind."""
+    """Return the stem of the statements' names: the file's name, or the image's tag and kind."""
     if artefact.kind != "image":
         return artefact.name
     return f"{artefact.name.rpartition('/')[2].replace(':', '-')}.image"
@@ -220,7 +220,7 @@ class Ingredients:
             yield from of_base(*self.base)
 
     def build(self) -> Build:
-        """Return what its provenance says, but for the artefact itself."""
+        """Return what its provenance says, except about the artefact itself."""
         request, environment = self.request, self.environment
         inputs = [
             resource("lock", environment.lock.digest),

@@ -1,1 +1,1 @@
-"""What doctor looks at; changes something only in its fixes."""
+"""What doctor checks; only its fixes change anything."""

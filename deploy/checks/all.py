@@ -1,4 +1,4 @@
-"""All checks, in the order in which doctor shows them: none stops or delays another."""
+"""All checks, in the order doctor shows them: none can stop or delay another."""
 
 import tempfile
 import threading
@@ -43,7 +43,7 @@ Check = tuple[str, Callable[[], Iterable[Finding]]]
 
 
 def examine(checks: Sequence[Check], deadline: float = DEADLINE_S) -> list[Finding]:
-    """Return what the checks find, in their order; each is given up at the deadline (s)."""
+    """Run the checks in parallel; return their findings in order. ``deadline`` is in seconds."""
     answers: list[list[Finding] | None] = [None] * len(checks)
 
     def look(number: int) -> None:
@@ -82,7 +82,7 @@ def _findings(subject: str, run: Callable[[], Iterable[Finding]]) -> list[Findin
 
 
 def examine_everything(deployment: Deployment) -> list[Finding]:
-    """Return what is right and wrong with this host, for a deployment and in general."""
+    """Return all findings about this host, for a deployment and in general."""
     on_cluster = cluster_engine(deployment)
     if on_cluster is not None:
         return examine([(on_cluster.subject, on_cluster.findings)])

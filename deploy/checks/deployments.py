@@ -24,7 +24,7 @@ _PARTIAL = (".*.partial", "*/.*.partial", "tmp????????", "*/tmp????????")
 
 
 def clear_deployment(name: str) -> str:
-    """Do what ``down`` does for a deployment of which nothing is alive."""
+    """Do what ``down`` does, for a deployment whose processes are all dead."""
     folder = DeploymentFolder(name)
     with nobody_at_work([folder.launch_lock]):
         state = folder.state_here()
@@ -88,7 +88,7 @@ def remove_half_built(root: Path, paths: tuple[Path, ...]) -> str:
 
 
 def half_built_findings() -> Iterator[Finding]:
-    """Return what is half-built and made by nobody at this moment."""
+    """Return half-built files that no running command is working on."""
     for root in (cache_folder(), CHECKOUT / "dist", *sorted(deployments_folder().glob("*"))):
         if not (paths := half_built(root)):
             continue

@@ -56,7 +56,7 @@ def room_findings(
     more: Sequence[Room] = (),
     look: Callable[[Path], FileSystem] = file_system_of,
 ) -> Iterator[Finding]:
-    """Return a finding per file system: a problem without ``rooms``, a warning without ``more``."""
+    """Return a finding per file system: a problem if ``rooms`` do not fit, else a warning."""
     for demand in by_file_system([*rooms, *more], look):
         needed = Demand(tuple(room for room in demand.rooms if room in rooms), demand.free)
         if needed.bytes > demand.free:
@@ -85,7 +85,7 @@ def temporary_findings() -> Iterator[Finding]:
 
 
 def check_ports(deployment: Deployment) -> None:
-    """Check that the ports are free, or the deployment's own server's."""
+    """Check that the ports are free, or in use by the deployment's own server."""
     # A server without a supervisor is stopped before another is started in its place.
     if _own_server(deployment) is None:
         choose_ports(deployment)
@@ -110,7 +110,7 @@ def _own_server(deployment: Deployment) -> DeploymentState | None:
 
 
 def tls_findings(deployment: Deployment) -> Iterator[Finding]:
-    """Return whether a deployment's certificate and key can be used; nothing if it has none."""
+    """Return findings about a deployment's certificate and key; none without TLS."""
     if deployment.tls is None:
         return
     from deploy.client.tls import check_server_files, day  # takes long, and few need it

@@ -1,4 +1,4 @@
-"""What a launch is refused for before anything is made: what doctor would say, too."""
+"""What makes a launch fail before anything is made; doctor reports the same."""
 
 from deploy.checks.host import check_ports, room_findings, tls_findings, writable_findings
 from deploy.checks.repository import launch_findings
@@ -12,7 +12,7 @@ from deploy.triton.stage import find_model
 
 
 def check_given(resolved: Resolved) -> list[Finding]:
-    """Refuse what is named and cannot be served by any engine; return what to warn of."""
+    """Refuse settings that no engine could serve; return warnings."""
     _check_shown_folders()
     deployment = resolved.deployment
     _ = resolved.site
@@ -26,7 +26,7 @@ def check_given(resolved: Resolved) -> list[Finding]:
 
 
 def check_launch(engine: Engine) -> list[Finding]:
-    """Refuse a launch that could not end well; return what to warn of."""
+    """Refuse a launch that is bound to fail; return warnings."""
     resolved = engine.resolved
     _ = resolved.devices
     refuse(launch_findings(MODEL_REPOSITORY, resolved.kit, resolved.own_weights))
@@ -43,7 +43,7 @@ def check_room(engine: Engine) -> None:
 
 
 def _check_shown_folders() -> None:
-    """Refuse folders whose names a message or a command could not show as they are."""
+    """Refuse folders whose names cannot be printed in a message or a command."""
     for variable, path in (("XDG_CACHE_HOME", cache_folder()), ("XDG_STATE_HOME", state_folder())):
         if not str(path).isprintable():
             cause = f"{variable}: {str(path)!r} has characters that cannot be shown"

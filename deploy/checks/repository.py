@@ -43,7 +43,7 @@ def launch_findings(
 def repository_findings(
     repository: Path, models: Sequence[str], weights: Mapping[str, Path]
 ) -> Iterator[Finding]:
-    """Return all that is wrong with a repository, and what is odd in it."""
+    """Return everything that is wrong with a repository, and what does not belong in it."""
     found = list(launch_findings(repository, models, weights))
     if not found:
         for model in models:
@@ -90,7 +90,7 @@ def _check_files(folder: Path, files: Path) -> None:
 
 
 def _misfit_findings(folder: Path) -> Iterator[Finding]:
-    """Return what a launch sets right, and a server that is given the folder does not."""
+    """Return what a launch would correct but a server pointed at the folder would not."""
     names = misfits(config_of(folder), read_card(folder / VERSION))
     if names:
         detail = f"{folder / CONFIG}: its {', '.join(names)} are not those of the weights"

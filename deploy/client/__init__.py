@@ -1,1 +1,1 @@
-"""Asks a server and never starts one: transport, readiness, TLS, reference outputs."""
+"""Talks to a server, never starts one: transport, readiness, TLS, reference outputs."""

@@ -34,7 +34,7 @@ _EXPIRED, _EARLY, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 62, 64
 
 
 def why_unreachable(endpoint: Endpoint, *, timeout: float) -> ClientError | None:
-    """Return why no connection can be made, or None if one can; ``timeout`` (s) is per attempt."""
+    """Return why no connection can be made, or None if it can; ``timeout`` (s) is per attempt."""
     no_server = f"no server answers at {endpoint.url}"
     try:
         if endpoint.tls is not None:
@@ -56,7 +56,7 @@ def why_unreachable(endpoint: Endpoint, *, timeout: float) -> ClientError | None
 
 
 def _detour(endpoint: Endpoint) -> ClientError | None:
-    """Return whether gRPC goes through a proxy of this host, as an error."""
+    """Return an error if gRPC goes through a proxy set on this host."""
     used = next((name for name in _PROXY_VARIABLES if os.environ.get(name)), None)
     if endpoint.protocol != "grpc" or used is None or proxy_bypass(endpoint.host):
         return None
@@ -142,7 +142,7 @@ def _untrusted(
 
 
 def _no_handshake(endpoint: Endpoint, tls: ClientTls, words: str, timeout: float) -> ClientError:
-    """Return why a handshake failed, if not for the server's certificate."""
+    """Return why a handshake failed for a reason other than the server's certificate."""
     if "no application protocol" in words:
         return _no_http2(endpoint)
     speaks = _language(_plain_answer(endpoint, endpoint.protocol, timeout))
@@ -214,7 +214,7 @@ def _speaks_tls(endpoint: Endpoint, timeout: float) -> bool:
 
 
 def certificate_of(endpoint: Endpoint, *, timeout: float) -> Certificate | None:
-    """Return what the server's certificate says, trusted or not; None if it shows none."""
+    """Return the server's certificate, trusted or not; None if it presents none."""
     tls, context = endpoint.tls, _unjudging()
     if tls is None:
         return None

@@ -1,4 +1,4 @@
-"""A server's address, the files for its TLS, and how a gRPC connection to it is made."""
+"""A server's address, its TLS files, and how to open a gRPC connection to it."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ClientTl
 
 
 def trusted_file(endpoint: Endpoint) -> str | None:
-    """Return the file of the authorities to trust: the host's, not gRPC's own; None: built in."""
+    """Return the CA bundle to trust: the host's, not gRPC's; None: the library's own."""
     if endpoint.tls is not None and endpoint.tls.ca is not None:
         return str(endpoint.tls.ca)
     own = os.environ.get("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")
@@ -138,7 +138,7 @@ def credentials(endpoint: Endpoint) -> Any:
 
 
 def grpc_health(endpoint: Endpoint, *, timeout: float) -> str | None:
-    """Return a server's answer to gRPC's standard health check in words, like ``not serving``.
+    """Return a server's answer to gRPC's standard health check, such as ``not serving``.
 
     None without an answer, as behind a proxy that forwards Triton's own calls only.
     """

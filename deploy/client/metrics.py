@@ -31,7 +31,7 @@ class ModelCounts:
 
 
 def read_counts(text: str) -> dict[str, ModelCounts]:
-    """Return the counts by model from a metrics endpoint's text; ValueError if it is none."""
+    """Parse a metrics endpoint's text into counts by model; ValueError if it is malformed."""
     from prometheus_client.parser import text_string_to_metric_families
 
     totals: dict[tuple[str, str], float] = defaultdict(float)
@@ -60,7 +60,7 @@ def read_counts(text: str) -> dict[str, ModelCounts]:
 
 
 def fetch_counts(endpoint: str, *, timeout: float) -> dict[str, ModelCounts]:
-    """Return a server's counts by model; LaunchError if ``endpoint`` (``host:port``) gives none."""
+    """Return a server's counts by model; LaunchError if ``endpoint`` (``host:port``) fails."""
     url = f"http://{endpoint}/metrics"
     try:
         # A proxy for the outside world does not know this server.

@@ -12,9 +12,9 @@ from deploy.triton.golden import GoldenEvent, difference
 
 @dataclass(frozen=True)
 class Probe:
-    """Asks one server, over a new connection each time: an idle one would delay its stop.
+    """Probes one server, over a new connection each time: an idle one would delay its shutdown.
 
-    If another server has taken its port, that one answers: ``identity`` is the name it must give.
+    Another server may have taken its port: ``identity`` is the name it must answer with.
     """
 
     url: str
@@ -69,7 +69,7 @@ class SmokeResult:
 
 
 def smoke(probe: Probe, model: str, golden: GoldenEvent | None) -> SmokeResult:
-    """Ask a model for its reference output; only whether it is ready if it has none."""
+    """Compare a model's answer with its reference output; without one, only check readiness."""
     ready, error, seconds = False, None, None
     try:
         with probe.connected() as transport:

@@ -1,7 +1,7 @@
-"""Whether a service does what its clients rely on, seen from outside through one port.
+"""Whether a service does what its clients rely on, as seen from outside through one port.
 
-Over gRPC only gRPC is asked: an endpoint that speaks nothing but gRPC over TLS may answer 200 to
-any HTTP path.
+A gRPC endpoint is checked by gRPC alone: one that speaks only gRPC over TLS may answer 200 to any
+HTTP path.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ExpectedModel:
 
 @dataclass(frozen=True)
 class Latency:
-    """How many seconds a model took, as a client with an open connection sees it."""
+    """The time in seconds that a model took, as seen by a client with an open connection."""
 
     requests: int
     median_s: float
@@ -107,7 +107,7 @@ class ServiceCheck:
 def check_service(
     endpoint: Endpoint, models: Mapping[str, ExpectedModel], *, timeout: float, repeat: int
 ) -> ServiceCheck:
-    """Check all that a service's clients rely on, with ``repeat`` inferences of each model."""
+    """Check everything that clients rely on, with ``repeat`` inferences of each model."""
     transport = TritonTransport(endpoint, timeout=timeout)
     try:
         ready = transport.server_ready()

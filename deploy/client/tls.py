@@ -1,4 +1,4 @@
-"""TLS files: what a certificate says, and whether the files can be used, before they are needed."""
+"""TLS files: what a certificate says, and whether server and clients will accept the files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Certificate:
 
     @property
     def host(self) -> str:
-        """A host name that it is for, whether or not there is such a host."""
+        """A host name that it covers, whether or not such a host exists."""
         # Without alternative names, gRPC compares the subject's.
         return self.names[0].replace("*", "any", 1) if self.names else self.subject
 
@@ -67,7 +67,7 @@ def day(time: datetime) -> str:
 
 
 def check_pair(cert: Path, key: Path, *, role: Role) -> Certificate:
-    """Check that a certificate and its private key can be used now; return what it says."""
+    """Check that a certificate and its private key are usable now; return the certificate."""
     certificate = read_pair(cert, key, role=role)
     now, end, begin = datetime.now(timezone.utc), certificate.not_after, certificate.not_before
     if end < now:
@@ -79,7 +79,7 @@ def check_pair(cert: Path, key: Path, *, role: Role) -> Certificate:
 
 
 def read_pair(cert: Path, key: Path, *, role: Role) -> Certificate:
-    """Check a certificate and its private key, but for the dates; return what it says."""
+    """Check a certificate and its private key, except the dates; return the certificate."""
     cert_option, key_option = _OPTIONS[role]
     found = _certificates(cert, "certificate", cert_option)[0]
     secret = _read(key, "private key", key_option)
@@ -127,9 +127,9 @@ def check_authorities(path: Path, option: str) -> None:
 
 
 def _why_grpc_refuses(tls: Tls, host: str) -> str | None:
-    """Return why a gRPC client breaks off with a gRPC server that has these files, or None.
+    """Return why a gRPC client would reject a gRPC server with these files, or None.
 
-    gRPC's TLS library accepts less than others: no Python client ever reaches an Ed25519 key.
+    gRPC's TLS library accepts less than others: no Python client can use an Ed25519 key.
     """
     import grpc
 

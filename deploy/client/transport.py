@@ -1,4 +1,4 @@
-"""One connection to a Triton server, by HTTP or gRPC, with its errors sorted by cause."""
+"""One connection to a Triton server, over HTTP or gRPC, with errors classified by cause."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ServedModel:
 
     @property
     def title(self) -> str:
-        """The name, and what the parameter ``weights`` says of the weights."""
+        """The name, with the parameter ``weights`` if there is one."""
         weights = self.parameters.get("weights", "")
         return f"{self.name} ({weights})" if weights else self.name
 
@@ -96,7 +96,7 @@ class TritonTransport:
         return self._ask("get_model_metadata", model)
 
     def configuration(self, model: str) -> Any:
-        """Return the model's configuration as JSON; empty where the server does not show it."""
+        """Return the model's configuration as JSON; empty if the server does not expose it."""
         try:
             answer = self._ask("get_model_config", model)
         except (RequestError, ClientError):
@@ -104,7 +104,7 @@ class TritonTransport:
         return answer.get("config", answer) if isinstance(answer, dict) else answer
 
     def index(self) -> dict[str, tuple[str, str]] | None:
-        """Return state (``READY``, ...) and reason of each model; None where the list is closed."""
+        """Return state (``READY``, ...) and reason of each model; None if the index is closed."""
         try:
             answer = self._ask("get_model_repository_index")
         except (RequestError, ClientError):
@@ -178,7 +178,7 @@ class TritonTransport:
         return context
 
     def _ask(self, method: str, *arguments: Any) -> Any:
-        """Return an answer as JSON, which is all that HTTP has."""
+        """Return an answer as JSON, the only form that HTTP has."""
         options = {"as_json": True} if self._endpoint.protocol == "grpc" else {}
         return self._call(method, *arguments, **options)
 
@@ -259,7 +259,7 @@ def no_triton(endpoint: Endpoint) -> NoTritonError:
 
 
 def triton_reason(message: str) -> str:
-    """Return a Triton error in one line, without wrapping and traceback."""
+    """Return a Triton error in one line, without its wrapping and traceback."""
     text = message.split("\n\nAt:")[0]
     text = re.sub(r"^.*Failed to process the request\(s\) for model '?[^,]*, message: ", "", text)
     return re.sub(r"^(EventError|TritonModelException): ", "", _line(text))

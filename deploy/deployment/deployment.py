@@ -269,7 +269,7 @@ _WANTED = {
 
 
 def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployment:
-    """Read a deployment file and lay flags over it.
+    """Read a deployment file and apply flags over it.
 
     Args:
         file: A TOML file whose keys are :class:`Deployment`'s fields, or None. Paths
@@ -318,7 +318,7 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
 
 
 def _find_values_files(values: dict[str, Any], folder: Path) -> None:
-    """Make the paths of the chart's values files absolute; those that it brings have none."""
+    """Make the paths of values files absolute; the chart's own are names, not paths."""
     table = values.get("kubernetes")
     if isinstance(table, dict) and isinstance(table.get("values"), list):
         files = [str(each) for each in table["values"]]

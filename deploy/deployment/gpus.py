@@ -60,7 +60,7 @@ class GpuNeeds:
 
     @property
     def oldest_driver(self) -> int:
-        """The driver release below which it cannot run: that of its CUDA family."""
+        """The oldest driver release that it runs on at all: that of its CUDA family."""
         return CUDA_FAMILIES[int(self.cuda.partition(".")[0])].driver
 
     @property
@@ -70,7 +70,7 @@ class GpuNeeds:
 
 
 def cuda_needs(software: str, cuda: str) -> GpuNeeds:
-    """Return the needs of software whose maker names nothing but its CUDA; KeyError: unknown."""
+    """Return the needs of software known only by its CUDA version; KeyError if that is unknown."""
     family = CUDA_FAMILIES[int(cuda.partition(".")[0])]
     return GpuNeeds(software, cuda, family.driver, family.compute_capability)
 
@@ -88,7 +88,7 @@ class DevicePlan:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What the server's environment must hold: it sees these devices and no others."""
+        """The environment variables by which the server sees these devices and no others."""
         return {"CUDA_VISIBLE_DEVICES": ",".join(self.uuids)}
 
 
@@ -103,7 +103,7 @@ def plan_gpus(
     processes: int,
     visible: str | None,
 ) -> DevicePlan:
-    """Choose the devices of a launch that was asked to use GPUs.
+    """Choose the devices of a launch that is to use GPUs.
 
     Args:
         names: Numbers and UUIDs of the devices asked for; none: those that CUDA_VISIBLE_DEVICES
@@ -194,7 +194,7 @@ def _matches(name: str, found: GpuStack) -> list[Device]:
 
 
 def _all(devices: Sequence[Device]) -> list[Device]:
-    """Return devices with the MIG instances that they are divided into."""
+    """Return devices together with their MIG instances."""
     found: list[Device] = []
     for device in devices:
         found += [device, *(device.instances if isinstance(device, Gpu) else ())]
@@ -202,7 +202,7 @@ def _all(devices: Sequence[Device]) -> list[Device]:
 
 
 def _any(found: GpuStack, needs: Sequence[GpuNeeds]) -> tuple[list[Device], list[str]]:
-    """Return every whole GPU that fits, else the only MIG instance; and what is left out, why."""
+    """Return every whole GPU that fits, else the only MIG instance; and why others are left out."""
     devices: list[Device] = []
     faults: list[GpuError] = []
     for gpu in found.gpus:

@@ -29,7 +29,7 @@ def add_model_options(flags: Parser) -> None:
 
 
 def add_deployment_options(flags: Parser) -> None:
-    """Add the deployment file and the flags that are laid over it to a parser with ``--name``."""
+    """Add the deployment file and the flags that override it to a parser with ``--name``."""
     flags.set_defaults(name=None)  # so that the file's name counts where none is given
     add_model_options(flags)
     add = flags.add_argument
@@ -93,7 +93,7 @@ def tls_files(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def as_number(text: str) -> int | float | str:
-    """Return ``text`` as a number if it is one; else as it is, for the deployment to refuse."""
+    """Return ``text`` as a number if it is one; else unchanged, for the deployment to refuse."""
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)

@@ -1,4 +1,4 @@
-"""What is known of a running deployment: JSON files that other programs may read."""
+"""What is known about a running deployment: JSON files that other programs may read."""
 
 import platform
 import shlex
@@ -23,7 +23,7 @@ _STATE, _STARTED = 0, 19
 
 
 class ProcessId(BaseModel, frozen=True):
-    """A process that cannot be mistaken for a later one with the same number.
+    """A process that cannot be confused with a later one with the same number.
 
     Attributes:
         started: When it started, in clock ticks since the system's start: unlike a time of
@@ -157,7 +157,7 @@ class DeploymentFolder:
 
     @contextmanager
     def taking_turns(self) -> Iterator[None]:
-        """Let nobody else start the deployment; leave no folder if nothing was made in it."""
+        """Keep others from starting the deployment; remove the folder if it is left empty."""
         with locked(self.launch_lock):
             try:
                 yield
@@ -260,7 +260,7 @@ def default_endpoint(protocol: Literal["http", "grpc"]) -> str | None:
 
 
 def reachable_host(listen: str) -> str:
-    """Return the address at which clients on this host reach a server that listens there."""
+    """Return the address at which clients on this host reach a server listening on ``listen``."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen, listen)
 
 

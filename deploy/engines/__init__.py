@@ -1,1 +1,1 @@
-"""The only code that starts or stops a server, and the supervisor beside it."""
+"""The only code that starts or stops servers, and the supervisor beside each."""

@@ -1,7 +1,7 @@
 """Apptainer: an instance of the kit's .sif, of the calling user, on the host's network.
 
-An instance outlives the server in it. Its log files lie in Apptainer's folder, by default below
-the home folder: here that is the deployment's own, and they are other names of the server's log.
+An instance outlives the server in it. Apptainer writes its log files below the home folder by
+default; here that folder is the deployment's own, and the files are hard links to the server's log.
 """
 
 import json
@@ -99,12 +99,12 @@ class InstanceServer(Server):
 
 
 def config_folder(folder: Path) -> Path:
-    """Return the folder in which Apptainer keeps what it knows of a deployment's instance."""
+    """Return the folder in which Apptainer keeps its records of a deployment's instance."""
     return folder / "apptainer"
 
 
 def scratch_folder(folder: Path) -> Path:
-    """Return the instance's /tmp; Apptainer's own is in memory, too small to extract to."""
+    """Return the instance's /tmp; Apptainer's default is in memory, too small to extract to."""
     return folder / "scratch"
 
 
@@ -135,7 +135,7 @@ def instance_files(folder: Path) -> tuple[Path, ...]:
 
 
 def stop_instance(name: str, folder: Path) -> None:
-    """Stop the instance ``name`` and remove its /tmp; one that is not there is no mistake."""
+    """Stop the instance ``name``, if there is one, and remove its /tmp."""
     done = _apptainer(("apptainer", "instance", "stop", "--force", name), folder)
     if done.returncode != 0 and "no instance found" not in done.stderr:
         raise LaunchError(
@@ -159,7 +159,7 @@ def _apptainer(command: tuple[str, ...], folder: Path) -> subprocess.CompletedPr
 
 
 def _join_logs(log: Path, name: str) -> None:
-    """Give the server's log the names under which Apptainer writes what an instance says."""
+    """Hard-link the server's log to where Apptainer writes an instance's output."""
     user = pwd.getpwuid(os.getuid()).pw_name
     folder = config_folder(log.parent) / "instances" / "logs" / platform.node() / user
     folder.mkdir(parents=True, exist_ok=True)
@@ -196,7 +196,7 @@ def is_setuid(program: Path) -> bool:
 
 
 def obstacles() -> Iterator[tuple[str, str]]:
-    """Yield what keeps an ordinary user from running a .sif without a setuid starter; the cure."""
+    """Yield what keeps an ordinary user from running a .sif without a setuid starter, and a fix."""
     for name, opening in _NAMESPACE_LIMITS:
         path = _PROC_SYS / name
         if path.exists() and path.read_text().strip() == "0":
@@ -221,9 +221,9 @@ def stop_unused(file: Path, folder: Path) -> str:
 
 
 def _init(file: Path) -> psutil.Process | None:
-    """Return an instance's first process, by which it lives; None if that is dead.
+    """Return an instance's first process, on which its life depends; None if it is dead.
 
-    Its number may be another program's since: Apptainer would stop that.
+    Its pid may have been reused by another program, which Apptainer would then stop.
     """
     try:
         process = psutil.Process(int(json.loads(file.read_bytes())["pid"]))

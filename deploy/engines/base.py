@@ -1,4 +1,4 @@
-"""What an engine is, and the part of a launch that is the same for all."""
+"""What an engine is, and the part of a launch that all engines share."""
 
 import os
 import secrets
@@ -41,7 +41,7 @@ _SHM_BYTES_PER_INSTANCE = 2 * 10**6
 
 
 class Engine(ABC):
-    """One way to run a server: an object launches one deployment, the class stops any of its own.
+    """One way to run a server: an instance launches one deployment, the class can stop any.
 
     Attributes:
         name: As in ``--engine NAME``.
@@ -65,7 +65,7 @@ class Engine(ABC):
         return self.resolved.deployment
 
     def check_able(self) -> None:
-        """Refuse a deployment that asks for what this engine does not have."""
+        """Refuse a deployment that needs something this engine does not have."""
         deployment = self.deployment
         if self.contained:
             if deployment.shared_memory:
@@ -87,16 +87,16 @@ class Engine(ABC):
 
     @abstractmethod
     def artefact(self) -> str:
-        """Return a digest of all that a launch would run and serve now."""
+        """Return a digest of everything that a launch would run and serve now."""
 
     def plan(self) -> LaunchPlan:
-        """Return what a launch would do. Nothing is made or changed."""
+        """Return what a launch would do, without making or changing anything."""
         ports = choose_ports(self.deployment)
         identity = f"numlkit-{self.deployment.name}-{secrets.token_hex(4)}"
         return self.render(ports=ports, identity=identity, artefact=self.artefact())
 
     def render(self, *, ports: Ports, identity: str, artefact: str) -> LaunchPlan:
-        """Return the plan with what differs from launch to launch filled in: nothing is asked."""
+        """Return the plan, given what differs from launch to launch; nothing is looked up."""
         deployment, resolved = self.deployment, self.resolved
         folder = DeploymentFolder(deployment.name)
         prefix = shm_prefix(folder.path)
@@ -125,7 +125,7 @@ class Engine(ABC):
     @staticmethod
     @abstractmethod
     def command(plan: LaunchPlan) -> Sequence[str]:
-        """Return the words of a command that starts the planned server by hand."""
+        """Return the command, as words, that starts the planned server by hand."""
 
     @property
     @abstractmethod
@@ -152,7 +152,7 @@ class Engine(ABC):
         """Check that there is room for the bytes that the server extracts to its /tmp."""
 
     def make(self, say: Say) -> None:
-        """Make what a launch needs on this host beside the server."""
+        """Make what a launch needs on this host besides the server."""
         # Not in a container: the server there never unpickles anything.
         self.resolved.import_checkpoints(say)
 
@@ -172,7 +172,7 @@ class Engine(ABC):
         )
 
     def lay_out(self, folder: DeploymentFolder) -> None:
-        """Put into a deployment's folder what a server that is started by hand finds there."""
+        """Put into a deployment's folder what a server started by hand expects there."""
         stage(self.models(), folder.repository)
 
     def launch(self, *, plan: LaunchPlan, say: Say) -> DeploymentState:
@@ -211,7 +211,7 @@ class Engine(ABC):
 
     @classmethod
     def stop(cls, folder: DeploymentFolder, state: DeploymentState) -> None:
-        """Let the supervisor stop the server; do its work if it is gone."""
+        """Have the supervisor stop the server; do it here if the supervisor is gone."""
         supervisor = state.supervisor.process()
         if supervisor is not None:
             end_process(supervisor)
@@ -226,7 +226,7 @@ class Engine(ABC):
 
     @classmethod
     def server(cls, folder: DeploymentFolder, state: DeploymentState) -> psutil.Process | None:
-        """Return a deployment's server if it is alive on this host, whoever started it again."""
+        """Return a deployment's server if it is alive on this host, whoever restarted it."""
         process = state.server.process() if state.server is not None else None
         plan = folder.plan()
         if process is None and plan is not None:
@@ -235,12 +235,12 @@ class Engine(ABC):
 
     @classmethod
     def server_owners(cls) -> Collection[int]:
-        """Return the numbers of the users that may own the servers of this user's deployments."""
+        """Return the uids that may own the servers of this user's deployments."""
         return (os.getuid(),)
 
     @classmethod
     def serves(cls, folder: DeploymentFolder, state: DeploymentState) -> bool:
-        """Return whether a deployment's server is alive, on whichever host."""
+        """Return whether a deployment's server is alive, on any host."""
         return cls.server(folder, state) is not None
 
     # What doctor asks, and a launch before it begins.
@@ -256,11 +256,11 @@ class Engine(ABC):
     @classmethod
     @abstractmethod
     def leftovers(cls) -> Iterator[Finding]:
-        """Return what belongs to deployments of this user that are gone."""
+        """Return what is left of this user's deployments that are gone."""
 
     @property
     def environment_here(self) -> Environment | None:
-        """The environment that a launch needs on this host, made or not yet made."""
+        """The environment that a launch needs on this host, whether made yet or not."""
         # That of models in a container is in there; this one imports checkpoints.
         return plan_environment("serving") if self.deployment.checkpoints else None
 
@@ -278,7 +278,7 @@ class Engine(ABC):
         return rooms
 
     def build_rooms(self) -> list[Room]:
-        """Return what a build writes of an image that is not here."""
+        """Return what building the image would write, if it is not here."""
         return []
 
     @property
@@ -290,7 +290,7 @@ class Engine(ABC):
         return count * _SHM_BYTES_PER_INSTANCE
 
     def launch_findings(self) -> Iterator[Finding]:
-        """Return what is wrong with the memory and the temporary folder that a launch gets."""
+        """Return what is wrong with a launch's shared memory and temporary folder."""
         if self.deployment.shm_size is not None:
             why = "only a Docker container has shared memory of a chosen size"
             detail = f"shm_size has no effect with engine {self.name}: {why}"
@@ -298,7 +298,7 @@ class Engine(ABC):
 
 
 def describe_instances(plan: LaunchPlan) -> str:
-    """Return which models are served by how many processes, as in ``2 x nugraph2``."""
+    """Return how many processes serve each model, as in ``2 x nugraph2``."""
     return ", ".join(f"{count} x {model}" for model, count in plan.instances.items())
 
 

@@ -1,4 +1,4 @@
-"""A user's own weights for a launch: imported once."""
+"""A user's own weights for a launch, imported once."""
 
 import hashlib
 import sys
@@ -34,7 +34,7 @@ def imported_folder(checkpoint: Path, norm: Path | None) -> Path:
 
 
 def check_own_weights(model: str, checkpoint: Path, norm: Path | None) -> None:
-    """Check a user's own weights as far as that needs no execution environment."""
+    """Check a user's own weights as far as possible without an execution environment."""
     remedy = (
         "PATH with a Lightning checkpoint (.ckpt), or with a folder that "
         "scripts/import_checkpoint.py has made"
@@ -53,7 +53,7 @@ def check_own_weights(model: str, checkpoint: Path, norm: Path | None) -> None:
 
 
 def _why_no_weights(path: Path) -> str | None:
-    """Return why neither a checkpoint nor a folder made from one is at ``path``, or None."""
+    """Return why ``path`` is neither a checkpoint nor a folder made from one, or None."""
     if path.is_dir():
         lacking = [name for name in MODEL_FILES if not (path / name).is_file()]
         return f"the folder has no {lacking[0]}" if lacking else None

@@ -1,4 +1,4 @@
-"""Which engine starts a deployment. The only list of the engines is here."""
+"""Which engine starts a deployment. Engines are listed here and nowhere else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def engine_named(name: EngineName) -> type[Engine]:
 
 
 def cluster_engine(deployment: Deployment) -> KubernetesEngine | None:
-    """Return the engine of a deployment that a cluster runs; None: this host does."""
+    """Return the engine of a deployment that a cluster is to run; None if this host is."""
     if deployment.engine not in get_args(ClusterName):
         return None
     from deploy.engines.kubernetes import KubernetesEngine
@@ -41,10 +41,10 @@ def cluster_engine(deployment: Deployment) -> KubernetesEngine | None:
 
 
 def find_rollout(name: str, namespace: str | None) -> Rollout | None:
-    """Return what a cluster runs under a name; None: it is one of this host.
+    """Return what a cluster runs under a name; None if the deployment is this host's.
 
     Args:
-        namespace: Where it is, whoever started it; None: where this host has started it, if so.
+        namespace: Where it runs, whoever started it; None: where this host started it, if it did.
     """
     place = DeploymentFolder(name).place()
     if namespace is not None and (place is None or place.namespace != namespace):
@@ -58,7 +58,7 @@ def find_rollout(name: str, namespace: str | None) -> Rollout | None:
 
 
 def engine_to_prepare(resolved: Resolved) -> Engine:
-    """Return the engine that is asked for, or the one that needs most to be made."""
+    """Return the engine that was asked for, or else ``local``, which needs the most made."""
     asked = resolved.deployment.engine
     if asked not in ("auto", *ENGINES):
         cause = f"engine {asked} needs no preparation on this host"
@@ -70,12 +70,12 @@ def engine_to_prepare(resolved: Resolved) -> Engine:
 
 
 def choose_engine(resolved: Resolved) -> tuple[Engine, str | None]:
-    """Return the engine that was asked for, or, for ``auto``, the first that can start, and why.
+    """Return the engine that was asked for or, for ``auto``, the first that can start; and why.
 
-    At once: one whose image is not built is passed over, since a build takes minutes.
+    An engine whose image is not built is passed over, since a build takes minutes.
 
     Raises:
-        KitError: If none can; where all have the same cause, with that.
+        KitError: If none can start; with their common cause, if they have one.
     """
     if resolved.deployment.engine != "auto":
         return engine_to_prepare(resolved), None

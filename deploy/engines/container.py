@@ -1,4 +1,4 @@
-"""What the engines with a container have in common: the image, and what it is given."""
+"""What the container engines have in common: the image, and what it is given."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
@@ -58,12 +58,12 @@ class ImageInUse:
 
     @property
     def environment_digest(self) -> str:
-        """Names the execution environment in it; empty if it is none of the kit's images."""
+        """Digest of the execution environment in it; empty if the kit did not build the image."""
         return self.labels.get(ENVIRONMENT_LABEL, "")
 
     @property
     def is_of_another_checkout(self) -> bool:
-        """Whether it is known to serve with other code than this checkout's."""
+        """Whether it is known to serve with different code from this checkout's."""
         served = self.labels.get(SERVING_LABEL)
         return served is not None and served != serving_digest(ENVIRONMENT_SOURCE)
 
@@ -98,7 +98,7 @@ def image_in_use(
 
 
 def tls_in_container(tls: Tls | None) -> tuple[Tls | None, tuple[Mount, ...]]:
-    """Return where a container sees the files for TLS, and the mounts that put them there."""
+    """Return the TLS files as the container sees them, and the mounts that put them there."""
     if tls is None:
         return None, ()
     files = tls.model_dump(exclude_none=True)
@@ -122,7 +122,7 @@ class ContainerEngine(Engine):
 
     @abstractmethod
     def verified_image(self, signer: Signer) -> str:
-        """Return the name of the image that a launch starts, once its signature was checked."""
+        """Check the signature of the image that a launch starts; return the image's name."""
 
     @property
     def user(self) -> str | None:
@@ -131,7 +131,7 @@ class ContainerEngine(Engine):
 
     @property
     def limits(self) -> tuple[tuple[str, int], ...]:
-        """A container's limits of resources that are not the host's usual ones."""
+        """A container's resource limits (ulimit) that differ from the engine's defaults."""
         return ()
 
     @property
@@ -228,7 +228,7 @@ class ContainerEngine(Engine):
         return arguments, variables, container
 
     def absent(self, level: Level, remedy: str) -> Finding:
-        """Return that it is not installed, which is no fault where another serves."""
+        """Return that it is not installed: a problem only if the deployment needs it."""
         if level == "problem":
             return Finding("problem", self.subject, "not installed", remedy)
         return ok(self.subject, "not installed")
@@ -267,7 +267,7 @@ class ContainerEngine(Engine):
 
 
 def has_state(folder: Path) -> bool:
-    """Return whether a deployment's folder says that there is one; a broken file does, too."""
+    """Return whether a deployment's folder has a state file, if only a broken one."""
     try:
         return DeploymentFolder(folder.name, folder.parent).state() is not None
     except KitError:

@@ -76,7 +76,7 @@ class ContainerServer(Server):
         return super().output()
 
     def outgrown(self) -> str | None:
-        """Return None: the engine keeps the container to its limit."""
+        """Return None: the engine enforces the container's limit."""
         return None
 
     def stop(self) -> None:
@@ -123,7 +123,7 @@ def container_runs(name: str) -> bool:
 
 
 def remove_container(name: str) -> None:
-    """Stop and remove the container ``name``; one that is not there is no mistake."""
+    """Stop and remove the container ``name``, if there is one."""
     with _engine_errors(), suppress(NotFound), closing(connect()) as client:
         container = client.containers.get(name)
         # Told first, so that the engine does not start it again.
@@ -160,7 +160,7 @@ def remove_ended(name: str, identity: str, folder: Path) -> str:
 
 
 def docker_in_words(version: dict[str, Any], info: dict[str, Any]) -> str:
-    """Return what an engine says of itself in answer to ``/version`` and ``/info``."""
+    """Return one line about an engine, from its answers to ``/version`` and ``/info``."""
     names = [component["Name"] for component in version.get("Components", [])]
     name = "podman" if "Podman Engine" in names else "Docker"
     options = info.get("SecurityOptions") or []
@@ -183,9 +183,9 @@ def readable_in_image(file: Path) -> bool:
 
 
 def may_raise_limits() -> bool:
-    """Return whether the engine can lift a container's limit of locked memory.
+    """Return whether the engine can lift a container's limit on locked memory.
 
-    One that itself runs without CAP_SYS_RESOURCE, as in a container, refuses it.
+    One that runs without CAP_SYS_RESOURCE itself, as in a container, cannot.
     """
     with suppress(OSError):
         for line in Path("/proc/1/status").read_text(encoding="ascii").splitlines():
@@ -222,7 +222,7 @@ class DockerEngine(ContainerEngine):
         raise LaunchError(f"the Docker engine has no image {names[0]}", remedy)
 
     def verified_image(self, signer: Signer) -> str:
-        """Return the image by its digest in a registry, once its signature there was checked."""
+        """Check the image's signature in its registry; return the image by its digest there."""
         image = self.image
         with _engine_errors(), closing(connect()) as client:
             attributes = client.images.get(image.digest).attrs
@@ -254,7 +254,7 @@ class DockerEngine(ContainerEngine):
         return (("memlock", -1), *limits) if may_raise_limits() else limits
 
     def prepare(self, say: Say) -> None:
-        """Check also that the server in the container may read what it needs."""
+        """Also check that the server in the container can read what it needs."""
         super().prepare(say)
         if os.getuid() == 0:
             for file in self._shown():
@@ -294,7 +294,7 @@ class DockerEngine(ContainerEngine):
 
     @classmethod
     def serves(cls, folder: DeploymentFolder, state: DeploymentState) -> bool:
-        """Return whether the server is alive, or its container, where that is on another host."""
+        """Return whether the server is alive, or its container, which may be on another host."""
         if super().serves(folder, state):
             return True
         return state.container is not None and container_runs(state.container)
@@ -335,7 +335,7 @@ class DockerEngine(ContainerEngine):
         yield from self.image_findings(level)
 
     def limit_findings(self, info: dict[str, Any], level: Level) -> Iterator[Finding]:
-        """Return the limits that are asked for and that the engine would silently not keep."""
+        """Return the requested limits that the engine would silently ignore."""
         for flag, asked, able in (
             ("--memory", self.deployment.memory, info.get("MemoryLimit", True)),
             ("--cpus", self.deployment.cpus, info.get("CpuCfsQuota", True)),
@@ -346,9 +346,9 @@ class DockerEngine(ContainerEngine):
                 yield Finding(level, self.subject, detail, f"leave out {flag}; {rootless}")
 
     def runtime_findings(self, info: dict[str, Any]) -> Iterator[Finding]:
-        """Return a warning if the engine does not seem able to pass on GPUs that are wanted.
+        """Warn if the engine does not seem able to pass requested GPUs to containers.
 
-        It may be, all the same: one that finds NVIDIA's hook on its path needs no runtime.
+        It may be able to anyway: one that finds NVIDIA's hook on its path needs no runtime.
         """
         able = "nvidia" in (info.get("Runtimes") or {}) or info.get("DiscoveredDevices")
         if self.deployment.flavour == "gpu" and not able:
@@ -357,9 +357,9 @@ class DockerEngine(ContainerEngine):
 
     @classmethod
     def leftovers(cls) -> Iterator[Finding]:
-        """Return this user's containers of deployments that have no state.
+        """Return this user's containers whose deployment has no state.
 
-        Nothing where no Docker engine answers: that is for `findings` to say.
+        None if no Docker engine answers: `findings` reports that.
         """
         try:
             with closing(connect()) as client:

@@ -1,4 +1,4 @@
-"""The container of a planned server: each option once, in both of Docker's spellings."""
+"""The container of a planned server: each option once, for both the command and the SDK."""
 
 import shlex
 from collections.abc import Iterator

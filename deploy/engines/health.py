@@ -1,4 +1,4 @@
-"""The health of a deployment, as seen from outside right now."""
+"""The health of a deployment right now, as seen from outside."""
 
 import os
 from collections import Counter
@@ -41,9 +41,9 @@ class Health:
 
 
 def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float) -> Health:
-    """Check processes, stubs and answers of a deployment; each answer may take ``timeout`` seconds.
+    """Check processes, stubs and answers of a deployment; ``timeout`` (s) is per answer.
 
-    The server's own word is not enough: it says that it is ready when a stub has died.
+    The server's own word is not enough: it claims to be ready when a stub has died.
     """
     problems, remedy = [], state.remedy
     if state.supervisor.process() is None:
@@ -86,7 +86,7 @@ def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float)
 
 
 def why_dead(state: DeploymentState) -> LaunchError | None:
-    """Return why a deployment's server is dead, if its state or its log tells."""
+    """Return why a deployment's server is dead, if its state or its log says."""
     if state.cause is not None:
         return LaunchError(state.cause, state.remedy or f"read its log: {state.log}")
     try:

@@ -1,12 +1,12 @@
-"""What a Triton leaves behind when it is killed, and how it is told from another's.
+"""What a Triton leaves behind when it is killed, and how to tell whose it is.
 
 Seen with Triton 24.10: ``/dev/shm/<prefix><uuid>`` for each stub, a folder
 ``/tmp/python_env_XXXXXX`` for each server, and stubs that outlive it for a while.
 
-A scratch folder does not tell whose it is. It is taken for a server's if it was made after
-that server's start, is not known to be another deployment's, and no other process that might
-have made it is alive. So a folder may stay behind, but a living server's is never removed. A
-region of shared memory is nobody's if no process has mapped it, whoever its server was.
+A scratch folder does not say whose it is. It is taken to be a server's if it was made after that
+server started, is not known to be another deployment's, and no other process that might have made
+it is alive. So a folder may be left behind, but a live server's is never removed. A region of
+shared memory is unused if no process has it mapped, whichever server made it.
 """
 
 import hashlib
@@ -71,7 +71,7 @@ def _own_regions(prefix: str) -> dict[Path, os.stat_result]:
 
 
 def _stubs() -> Iterator[tuple[psutil.Process, str]]:
-    """Yield this user's living stubs, each with the name of its shared memory region."""
+    """Yield this user's live stubs, each with the name of its shared memory region."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             # STUB .../MODEL/VERSION/model.py REGION ...
@@ -82,9 +82,9 @@ def _stubs() -> Iterator[tuple[psutil.Process, str]]:
 
 
 def stubs_at(prefix: str) -> list[psutil.Process]:
-    """Return this user's living stubs whose regions have ``prefix``.
+    """Return this user's live stubs whose regions have ``prefix``.
 
-    A stub that was starting when its server was killed waits for it for ever.
+    A stub that was starting when its server was killed waits for it forever.
     """
     return [
         process
@@ -150,7 +150,7 @@ def scratch_since(before: Surroundings, server: ProcessId | None) -> frozenset[P
 
 
 def sweep(*, prefix: str, scratch: Iterable[Path]) -> None:
-    """Remove what a server that is gone has left: stubs, shared memory, scratch folders."""
+    """Remove what a dead server left behind: stubs, shared memory, scratch folders."""
     alive = stubs_at(prefix)
     for process in alive:
         with suppress(psutil.NoSuchProcess):
@@ -187,7 +187,7 @@ def remove_scratch(folders: tuple[Path, ...]) -> str:
 def remove_leftovers(
     found: tuple[Path, ...], look: Callable[[], Iterable[Path]], done: str | None = None
 ) -> str:
-    """Remove those of what was found that are still found; say so, or in the words of ``done``.
+    """Remove what was found and is still found now; return what was done (``done`` if given).
 
     Raises:
         KitError: Naming one that was not removed.
@@ -224,12 +224,12 @@ def _left_behind(detail: str, fix: Callable[[], str]) -> Finding:
 
 
 def sees_all_processes() -> bool:
-    """Return whether no process of this host is hidden from this one, as from a container."""
+    """Return whether all processes of the host are visible, as they are not in a container."""
     return str(Path("/proc/self/ns/pid").readlink()) == f"pid:[{_FIRST_PID_NAMESPACE}]"
 
 
 def orphaned_stubs() -> tuple[ProcessId, ...]:
-    """Return this user's stubs of the kit's servers whose server is dead."""
+    """Return this user's stubs of kit servers that are dead."""
     found = []
     for process, region in _stubs():
         with suppress(psutil.Error):
@@ -241,9 +241,9 @@ def orphaned_stubs() -> tuple[ProcessId, ...]:
 
 
 def unused_regions() -> tuple[Path, ...]:
-    """Return this user's regions of the kit's servers that no process uses that has a server.
+    """Return this user's regions of kit servers that no server or live stub has mapped.
 
-    None if a Triton of this user does not tell what it has in its memory.
+    Empty if the memory map of one of this user's Tritons cannot be read.
     """
     old = time.time() - _OLD_ENOUGH_S
     regions = _own_regions(f"numlkit-{os.getuid()}-.+-").items()
@@ -259,9 +259,9 @@ def unused_regions() -> tuple[Path, ...]:
 
 
 def _maps_of_this_user(without: Set[int]) -> Iterator[bytes | None]:
-    """Yield what each process has in its memory; None for a Triton's that does not tell.
+    """Yield each process's memory map; None for a Triton whose map cannot be read.
 
-    The regions of a Python backend are in the memory of its server and its stubs only.
+    Only a server and its stubs map the regions of a Python backend.
     """
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -51,7 +51,7 @@ _SCRATCH_WAIT_S = 5.0
 class ProcessServer(Server):
     """A server without a container: a child process of the supervisor.
 
-    Its ``scratch`` folders are none if they cannot be told from another server's.
+    ``scratch`` is empty if its folders cannot be told from another server's.
     """
 
     def __init__(self, plan: LaunchPlan, note: Note) -> None:
@@ -170,7 +170,7 @@ class LocalEngine(Engine):
         return ("env", "-i", *variables, *plan.arguments)
 
     def prepare(self, say: Say) -> None:
-        """Check also that every model of the kit gives its reference output."""
+        """Also check that every model of the kit gives its reference output."""
         super().prepare(say)
         resolved = self.resolved
         if resolved.kit:
@@ -182,7 +182,7 @@ class LocalEngine(Engine):
             )
 
     def fetch(self, say: Say) -> None:
-        """Unpack Triton if it is not there; fetch the interpreter if it is the kit's own."""
+        """Unpack Triton, and fetch the kit's own interpreter if that is the one used."""
         self.check_folders()
         environment, resolved = self.environment_here, self.resolved
         if resolved.uses_kits and not environment.is_made:
@@ -216,7 +216,7 @@ class LocalEngine(Engine):
     leftovers = staticmethod(leftover_findings)
 
     def rooms(self) -> list[Room]:
-        """Return what a launch writes on this host: shared memory is the host's, too."""
+        """Return what a launch writes on this host, including the host's own shared memory."""
         taken = self.shared_bytes
         shared = Room(SHARED_MEMORY, taken, "the model instances", MORE_SHARED_MEMORY)
         return [*super().rooms(), shared]

@@ -1,4 +1,4 @@
-"""A deployment, resolved: what it comes to on this host, each thing looked up once."""
+"""A deployment resolved on this host, each thing looked up once."""
 
 import hashlib
 import os
@@ -31,10 +31,10 @@ from deploy.triton.stage import MODEL_FILES, VERSION, find_model
 
 @dataclass(frozen=True)
 class Resolved:
-    """A deployment and what it comes to on this host.
+    """A deployment, and what it resolves to on this host.
 
-    Every attribute is looked up when it is first asked for, and only then: all that plan, prepare
-    and check one launch read the same, and doctor can tell of the models where a GPU is missing.
+    Every attribute is looked up when it is first read, and only then: planning, preparing and
+    checking a launch see the same values, and doctor can report on models where a GPU is missing.
     Reading an attribute raises a `KitError` if what it stands for is not usable.
     """
 
@@ -63,7 +63,7 @@ class Resolved:
 
     @property
     def complete(self) -> bool:
-        """Whether the models' configurations say all that a server needs to know."""
+        """Whether the models' configurations leave nothing for the server to complete."""
         return all(is_complete(model.config) for model in self.site)
 
     @cached_property
@@ -98,7 +98,7 @@ class Resolved:
 
     @property
     def fitting_flavours(self) -> tuple[Flavour, ...]:
-        """The flavours of images that have what the models need, the smallest first."""
+        """The image flavours that have what the models need, smallest first."""
         return ("serving", "cpu") if self.flavour == "serving" else (self.flavour,)
 
     @property
@@ -112,7 +112,7 @@ class Resolved:
 
     @cached_property
     def archive(self) -> Path:
-        """The packed environment: the one that is named, else the newest that was built."""
+        """The packed environment: the one named, else the newest one built."""
         named = self.deployment.archive
         if named is not None:
             if not named.is_file():
@@ -148,14 +148,14 @@ class Resolved:
         return list(dict.fromkeys(named))
 
     def look_into_archives(self, say: Say) -> None:
-        """Read the packed environments that were not read before: large ones take a while."""
+        """Inspect the packed environments not inspected before, which can take a while."""
         kits = [self.archive.resolve()] if self.uses_archive else []
         for path in (*self.named_environments, *kits):
             look_into(path, cache_folder(), say)
 
     @property
     def extracted_bytes(self) -> int:
-        """What the packed environments take when the server extracts them."""
+        """The space that the packed environments take once the server has extracted them."""
         # Models that name the same archive share what is extracted of it.
         given = dict(self.environments)
         if self.uses_archive:
@@ -164,7 +164,7 @@ class Resolved:
 
     @cached_property
     def gpus(self) -> GpuStack | GpuError:
-        """The GPUs of this host; only a launch that is asked to use some looks for them."""
+        """The GPUs of this host; looked for only if GPUs are asked for."""
         return find_gpus()
 
     @cached_property
@@ -209,7 +209,7 @@ class Resolved:
         return {model: counts[model] for model in self.deployment.models}
 
     def digest(self, runtime: str) -> str:
-        """Return a digest of all that a launch serves now, and of what its models run in."""
+        """Return a digest of everything a launch would serve now, and of what its models run in."""
         total = hashlib.sha256(runtime.encode())
         for site in self.site:
             total.update(site.config.SerializeToString(deterministic=True))

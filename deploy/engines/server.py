@@ -1,4 +1,4 @@
-"""A tritonserver and its stubs: watched until it answers correctly, stopped, swept up after."""
+"""A tritonserver and its stubs: watched until it answers correctly, stopped, cleaned up after."""
 
 import os
 import time
@@ -34,10 +34,10 @@ class Stub:
 
 
 def living_stubs(server: psutil.Process, *, stopped: bool = False) -> tuple[Stub, ...]:
-    """Return the stubs of a server that are alive.
+    """Return the live stubs of a server.
 
     Args:
-        stopped: Include those that a signal has stopped: they are alive but do not answer.
+        stopped: Include those stopped by a signal: they are alive but do not answer.
     """
     stubs, children = [], list[psutil.Process]()
     with suppress(psutil.NoSuchProcess):
@@ -68,7 +68,7 @@ def memory_in_use(server: psutil.Process) -> int:
 
 
 def end_process(process: psutil.Process) -> None:
-    """Ask a process to end and wait for it; kill it if it does not.
+    """Terminate a process and wait for it; kill it if it does not end.
 
     Raises:
         LaunchError: If it is another user's, or does not end.
@@ -98,13 +98,13 @@ def servers(
     among: Iterable[psutil.Process] | None = None,
     starting: bool = False,
 ) -> Iterator[psutil.Process]:
-    """Yield the servers that were told to call themselves ``identity``.
+    """Yield the servers that were started with ``--id=identity``.
 
     Args:
-        owners: The numbers of the users whose process it may be, since others can read the
-            identity and call a process of theirs so; None: the calling user's.
-        among: The processes of a container, whose user may have any number; None: all processes.
-        starting: Also yield what is to become such a server.
+        owners: The uids that may own it, since other users can read the identity and give it to
+            a process of their own; None: the calling user's.
+        among: The processes of a container, which may have any uid; None: all processes.
+        starting: Also yield a process that is about to become such a server.
     """
     owners = owners or (os.getuid(),)
     for process in psutil.process_iter() if among is None else among:
@@ -122,7 +122,7 @@ def servers(
 def await_server(
     find: Callable[[], psutil.Process | None], may_come: Callable[[], bool]
 ) -> ProcessId | None:
-    """Return a server's process as soon as it is there, or None if it does not come."""
+    """Wait for a server's process; return it, or None if it does not appear."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     while time.monotonic() < deadline:
         going_on = may_come()
@@ -162,7 +162,7 @@ class Server(ABC):
         return self._logged(self._offset).decode(errors="replace")
 
     def lines_since(self, position: int) -> tuple[str, int]:
-        """Return the whole lines from a byte of its log on, and the position after them."""
+        """Return the complete log lines from a byte position on, and the position after them."""
         position = min(position, self.log_size())  # it may have been truncated
         said = self._logged(position)
         whole = said[: said.rfind(b"\n") + 1]
@@ -180,7 +180,7 @@ class Server(ABC):
         return living_stubs(process, stopped=stopped) if process is not None else ()
 
     def outgrown(self) -> str | None:
-        """Return in words that it and its stubs exceed the memory limit; None if they do not."""
+        """Return in words by how much it and its stubs exceed the memory limit, or None."""
         limit, process = self._plan.deployment.memory, self._process()
         if limit is None or process is None:
             return None
@@ -201,7 +201,7 @@ class Server(ABC):
         deadline: float,
         stopped: Callable[[], bool],
     ) -> None:
-        """Wait until every model gives its reference output; one without an event need only answer.
+        """Wait until every model gives its reference output; one that has none need only be ready.
 
         The deadline is on the monotonic clock; ``stopped`` says whether to give up waiting.
 

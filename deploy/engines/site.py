@@ -1,4 +1,4 @@
-"""A site's own models in a launch: checked, and staged with what each of them runs in."""
+"""A site's own models in a launch: checked, then staged with what each of them runs in."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -22,7 +22,7 @@ GOLDEN = "golden.npz"
 
 @dataclass(frozen=True)
 class Runtime:
-    """What a server brings for models that name no environment of their own.
+    """What a server provides for models that name no environment of their own.
 
     Attributes:
         environment: The kit's environment, as the server sees it.
@@ -46,7 +46,7 @@ class Runtime:
 
 
 def check_site(resolved: Resolved, runtime: Runtime, say: Say) -> None:
-    """Check a site's models before anything is started; fetch the stubs that they lack.
+    """Check a site's models before anything is started; fetch the stubs they need.
 
     Raises:
         KitError: Naming the first model that would not be served correctly, and why.
@@ -102,7 +102,7 @@ def stage_site_model(resolved: Resolved, model: SiteModel, runtime: Runtime) -> 
 
 
 def _config(model: SiteModel, runtime: Runtime) -> ModelConfig:
-    """Return the configuration as it stands there, with the environment's place for the server."""
+    """Return the site's configuration, with the environment's path as the server sees it."""
     config = deepcopy(model.config)
     if uses_stubs(config):
         place = runtime.environment

@@ -1,10 +1,10 @@
 """The life of a deployment: start, watch, heal, stop.
 
-Triton 24.10 does not replace a stub that died: it keeps saying that it is ready, and every request
-to that instance fails. The supervisor notices within a fraction of a second and touches the
-model's staged files; Triton, which polls them, loads the model anew, while the stubs that live
-serve until the new ones are ready. A server that died is restarted, with growing pauses, and so is
-one that does not get a model loaded.
+Triton 24.10 does not replace a stub that died: it keeps reporting ready, and every request to that
+instance fails. The supervisor notices within a fraction of a second and touches the model's staged
+files; Triton, which polls them, reloads the model, and the surviving stubs serve until the new ones
+are ready. A server that died is restarted, after growing pauses, and so is one that cannot get a
+model loaded.
 """
 
 import logging
@@ -103,7 +103,7 @@ class Supervisor:
         return 0
 
     def _start(self, phase: Phase) -> None:
-        """Start a server and wait until it is ready; the state names it as early as can be."""
+        """Start a server and wait until it is ready; the state names it as soon as possible."""
         note = partial(self._note, phase)
         size = self._plan.log.stat().st_size if self._plan.log.exists() else 0
         note(server=None, log_start=size)
@@ -176,7 +176,7 @@ class Supervisor:
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def _heal(self, server: Server) -> None:
-        """Have models with dead stubs loaded anew; restart a server that does not load them."""
+        """Have models with dead stubs reloaded; restart a server that fails to reload them."""
         missing = self._missing(server)
         if not missing or not server.alive():
             return
@@ -225,8 +225,8 @@ class Supervisor:
     def _end_retired(self) -> None:
         """End stubs that have been replaced.
 
-        Triton 24.10 does so itself, unless the stub that died was at work: it takes that request
-        to be under way for ever, and the model's other old stubs stay.
+        Triton 24.10 does so itself, unless the stub died while handling a request: it then waits
+        for that request forever, and the model's other old stubs stay.
         """
         for stub, until in list(self._retired.items()):
             process = stub.process()

@@ -1,4 +1,4 @@
-"""The only code that makes a Python: locks, interpreters, prefixes, packed archives.
+"""The only code that makes a Python environment: locks, interpreters, prefixes, archives.
 
-What cannot be made is an ``EnvironmentSetupError`` that says why in one line.
+What cannot be made raises an ``EnvironmentSetupError`` that says why in one line.
 """

@@ -34,7 +34,7 @@ def agent_digest() -> str:
 
 
 def agent_folder(environment: Environment, say: Say) -> Path:
-    """Return the folder, made if need be, for the interpreter of an environment that is made."""
+    """Return the folder, made if necessary, for the interpreter of an existing environment."""
     python = environment.interpreter
     whole = f"{agent_digest()}{python.identity}"
     folder = cache_folder() / "sync" / hashlib.sha256(whole.encode()).hexdigest()[:16]

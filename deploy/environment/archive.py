@@ -1,4 +1,4 @@
-"""The environment in tar archives: one for a stock Triton, tried out; two as layers of an image."""
+"""The environment in tar archives: one, tested, for a stock Triton; two as layers of an image."""
 
 import tarfile
 import zlib
@@ -50,7 +50,7 @@ def pack_archive(environment: Environment, out: Path, say: Say, epoch: int) -> P
 
 
 def pack_layers(environment: Environment, folder: Path, say: Say) -> None:
-    """Write an environment as two layers of an image, at the place where it lies there.
+    """Write an environment as two layers of an image, at its path in the image.
 
     ``packages.tar`` holds the interpreter and the locked packages. ``serving.tar`` holds
     ``numl_serving`` and what names the environment: all that a change in our Python changes.
@@ -67,7 +67,7 @@ def pack_layers(environment: Environment, folder: Path, say: Say) -> None:
 
 
 def try_out(archive: Path, folder: Path) -> None:
-    """Unpack an archive into ``folder`` and let every tracked model answer its reference event."""
+    """Unpack an archive into ``folder`` and have every tracked model answer its reference event."""
     try:
         with tarfile.open(archive) as tar:
             # Python 3.11.2, Debian 12's own, has no argument for it.

@@ -1,4 +1,4 @@
-"""Remove from the cache what older builds left: environments and wheels of ``numl_serving``."""
+"""Remove old builds from the cache: environments and wheels of ``numl_serving``."""
 
 import shutil
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ KEPT = 3
 
 
 def clear_cache(cache: Path) -> tuple[list[str], int]:
-    """Remove all but the :data:`KEPT` used last of each kind, and what a running build locks.
+    """Remove all but the :data:`KEPT` last used of each kind; skip what a running build has locked.
 
-    Environments that servers run in are not touched. Returns what was removed, by its path below
-    the cache, and the bytes that this has freed.
+    Environments that servers run in are not touched. Returns the paths removed, relative to the
+    cache, and the bytes freed.
     """
     names: list[str] = []
     freed = 0

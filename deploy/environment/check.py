@@ -1,6 +1,6 @@
-"""Have an environment's Python check the models, before a server or a user is given it.
+"""Have an environment's Python check the models before a server or a user gets it.
 
-Triton itself does not: with a wrong interpreter or a missing library it hangs, or is ready and
+Triton itself does not: with a wrong interpreter or a missing library it hangs, or reports ready and
 answers nothing.
 """
 
@@ -26,8 +26,8 @@ def check_answers(
 ) -> None:
     """Check that models give their reference outputs in an environment as Triton starts it.
 
-    That is: activated, from where it lies. A wrong answer is a RepositoryError; any other failure
-    an EnvironmentSetupError, with ``failed`` before the reason.
+    That is: activated, in place. A wrong answer is a RepositoryError; any other failure is an
+    EnvironmentSetupError, with ``failed`` before the reason.
     """
     # From another folder: the working directory must not hide a package of the environment.
     script = 'source "$0/bin/activate" && cd / && exec python -m numl_serving.check "$@"'

@@ -1,4 +1,4 @@
-"""A CPython of this host, copied into a prefix that can be moved.
+"""A CPython of this host, copied into a relocatable prefix.
 
 Everything it needs except glibc is in the prefix too, found relative to each file.
 """

@@ -1,7 +1,7 @@
-"""Cut the symbols off ELF files, and read which glibc they need.
+"""Strip symbols from ELF files, and read which glibc they need.
 
-The format: System V ABI, chapters 4 and 5. Not by binutils, which a host need not have, and whose
-strip breaks libraries that auditwheel has changed.
+The format: System V ABI, chapters 4 and 5. Not by binutils, which a host may lack, and whose strip
+breaks libraries that auditwheel has changed.
 """
 
 import mmap
@@ -28,10 +28,10 @@ def is_elf(path: Path) -> bool:
 
 
 def drop_symbols(path: Path) -> int:
-    """Cut the symbol table and debugging information off an ELF file; return the bytes saved.
+    """Strip the symbol table and debugging information from an ELF file; return the bytes saved.
 
     Does what ``strip --strip-unneeded`` does if they lie behind everything that is loaded, as a
-    linker leaves them. A file that was rearranged later stays as it is.
+    linker leaves them. A file that was rearranged later is left unchanged.
     """
     with path.open("r+b") as stream:
         try:
@@ -52,7 +52,7 @@ def drop_symbols(path: Path) -> int:
 
 
 def _without_symbols(data: mmap.mmap) -> tuple[bytes, int, bytes]:
-    """Return the header, where what is loaded ends, and what follows: names and section headers.
+    """Return the new header, the end of what is loaded, and what follows: names, section headers.
 
     By these, tools still find the sections that are loaded.
     """
@@ -82,7 +82,7 @@ def _without_symbols(data: mmap.mmap) -> tuple[bytes, int, bytes]:
 
 
 def glibc_needed(paths: Iterable[Path]) -> Version:
-    """Return the newest glibc whose symbols the ELF files among ``paths`` ask for."""
+    """Return the newest glibc whose symbols the ELF files among ``paths`` require."""
     newest = (0, 0)
     for path in paths:
         if path.is_file() and not path.is_symlink() and is_elf(path):

@@ -83,12 +83,12 @@ if _folder not in sys.path:
 
 @dataclass(frozen=True)
 class Environment:
-    """An execution environment on this host, made or not.
+    """An execution environment on this host, whether made yet or not.
 
-    One that is ``relocatable`` carries its interpreter and can be moved. ``packages`` is the same
-    as ``folder`` without ``numl_serving``, so that a change there does not reinstall everything
-    else; the two share their files by hard links. ``wheels`` is the only folder that pip may take
-    wheels from; None: it asks its index.
+    A ``relocatable`` one carries its interpreter and can be moved. ``packages`` is the same as
+    ``folder`` without ``numl_serving``, so that a change there does not reinstall everything else;
+    the two share their files by hard links. ``wheels`` is the only folder that pip may take wheels
+    from; None: it uses its index.
     """
 
     flavour: Flavour
@@ -118,7 +118,7 @@ class Environment:
 
     @property
     def glibc(self) -> tuple[int, int]:
-        """The oldest glibc that it runs on, found by reading all its libraries."""
+        """The oldest glibc that it runs on, read from all its libraries."""
         return glibc_needed(_files(self.folder))
 
     def make(self, say: Say) -> Environment:
@@ -158,10 +158,10 @@ def plan_environment(
     python: Path | None = None,
     wheels: Path | None = None,
 ) -> Environment:
-    """Decide what an environment is made of; nothing is made or downloaded.
+    """Decide what an environment is made of, without making or downloading anything.
 
-    Without ``python``, the interpreter is the first on this host that fits, else the kit's private
-    one. A relocatable environment prefers the private one, which runs on older systems.
+    Without ``python``, the interpreter is the first suitable one on this host, else the kit's
+    private one. A relocatable environment prefers the private one, which runs on older systems.
     """
     if wheels is not None and not wheels.is_dir():
         raise EnvironmentSetupError(f"{wheels}: no such folder", "name a folder with wheels")

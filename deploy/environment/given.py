@@ -1,6 +1,6 @@
 """A user's own execution environment, packed or a folder: inspected, never started.
 
-Triton looks at it only when it loads a model, says little or nothing of what is wrong, and after
+Triton looks at it only when it loads a model, says little or nothing about what is wrong, and after
 one archive that it cannot unpack fails for all others too.
 """
 
@@ -34,7 +34,7 @@ _BLOCK = 4096
 
 
 class GivenEnvironment(BaseModel, frozen=True):
-    """What is known of an environment; what is not found in it is None.
+    """What is known about an environment; None for what it does not contain.
 
     Attributes:
         activates: Whether it has the script that Triton sources before it starts a stub.
@@ -57,7 +57,7 @@ class GivenEnvironment(BaseModel, frozen=True):
 
 
 def look_into(path: Path, cache: Path, say: Say = lambda _: None) -> GivenEnvironment:
-    """Inspect an environment; an archive to its end, which shows if it is complete, and once."""
+    """Inspect an environment; an archive is read once, to its end, to see that it is complete."""
     try:
         if path.is_dir():
             return _look_into_folder(path)
@@ -79,7 +79,7 @@ def look_into(path: Path, cache: Path, say: Say = lambda _: None) -> GivenEnviro
 
 
 def check_usable(given: GivenEnvironment, *, numpy_below: int, in_container: bool) -> None:
-    """Check what every model needs, given the first numpy that the server's stubs cannot use."""
+    """Check what every model needs; ``numpy_below`` is the first numpy that stubs cannot use."""
     name = f"execution environment {given.path}"
     if not given.activates:
         root = " at its root" if given.packed else ""
@@ -149,7 +149,7 @@ def _look_into_archive(path: Path, folder: Path, kept: Path) -> GivenEnvironment
 
 
 def _facts(path: Path, names: Iterable[str], **others: Any) -> GivenEnvironment:
-    """Return what the names of the files say, and ``others``."""
+    """Return what the file names reveal, and ``others``."""
     found = set(names)
     python = next((m[1] for name in found if (m := _STDLIB.fullmatch(name))), None)
     numpy = next((m[1] for name in found if (m := _NUMPY.fullmatch(name))), None)

@@ -1,4 +1,4 @@
-"""Find a Python for the execution environment, with the libpython its stub needs."""
+"""Find a Python for the execution environment, with the libpython that its stub needs."""
 
 import hashlib
 import json
@@ -46,7 +46,7 @@ class Interpreter:
 
     @property
     def identity(self) -> str:
-        """Distinguishes this build from others of its version."""
+        """Distinguishes this build from others of the same version."""
         if self.private:  # pinned, and not necessarily there yet
             return str(self.executable.parents[1].name)
         total = hashlib.sha256(self.version.encode())
@@ -56,7 +56,7 @@ class Interpreter:
 
 
 def find_interpreter(pythons: Sequence[str]) -> Interpreter | None:
-    """Return the first Python of this host with one of these versions (``X.Y``), or None.
+    """Return the first Python on this host with one of these versions (``X.Y``), or None.
 
     Tried for each: the Python that runs the kit, ``pythonX.Y`` on PATH, the system's, pyenv's.
     """
@@ -95,7 +95,7 @@ def version_of(executable: Path) -> str | None:
 
 
 def no_interpreter(pythons: Sequence[str], reason: str | None = None) -> EnvironmentSetupError:
-    """Return what to install, as an error; ``reason``: why the kit's own cannot be fetched."""
+    """Return an error that says what to install; ``reason``: why there is no private one."""
     cause = f"no Python {_either(pythons)} with its shared library on this host"
     cause = f"{cause}, and {reason}" if reason else cause
     install = (
@@ -145,7 +145,7 @@ def _probe(executable: Path) -> Interpreter | str | None:
 
 
 def _installation(pythons: Sequence[str]) -> str | None:
-    """Return how this user installs the best of ``pythons``; None if the distribution has none."""
+    """Return the command that installs the best of ``pythons``; None if no package is known."""
     release = distribution()
     like = [release.get("ID", ""), *release.get("ID_LIKE", "").split()]
     commands = []

@@ -67,7 +67,7 @@ class Lock:
     hashes: Mapping[str, str] = field(default_factory=dict)
 
     def gpu_needs(self) -> GpuNeeds:
-        """Return what the locked torch asks of driver and GPUs."""
+        """Return what the locked torch requires of driver and GPUs."""
         software = f"torch {self.versions.get('torch')}"
         # Up to CUDA 12 the package's name ends in -cu12.
         runtimes = [v for n, v in self.versions.items() if n.startswith("nvidia-cuda-runtime")]
@@ -107,7 +107,7 @@ def read_lock(folder: Path, flavour: Flavour, python: str = PYTHON) -> Lock:
 
 
 def read_pins(path: Path) -> dict[str, tuple[str, str]]:
-    """Return version and sha256 of each package in one file, by name; the latter may be empty."""
+    """Return version and sha256 (maybe empty) of each package in one file, by name."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -159,7 +159,7 @@ def install_beside(folder: Path, lock: Path, *, python: str, say: Say, wheels: P
 def _installer(
     scratch: Path, say: Say, wheels: Path | None, *general: str
 ) -> Callable[[Sequence[str], str], None]:
-    """Return what runs ``pip install`` with more words; the second argument says what failed."""
+    """Return a function that runs ``pip install`` with more arguments, and says what failed."""
     # What is imported is compiled then, which is a small part.
     command = [*general, "install", "--no-deps", "--no-compile", "--only-binary=:all:"]
     command.append("--progress-bar=off")

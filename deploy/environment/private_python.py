@@ -1,6 +1,6 @@
-"""A Python of the kit's own, for hosts that have none that fits: conda-forge's, by py-rattler.
+"""The kit's own Python, for hosts without a suitable one: conda-forge's, by py-rattler.
 
-Its packages are pinned by digest, so what it is made of is known before it is fetched.
+Its packages are pinned by digest, so its content is known before it is fetched.
 """
 
 import hashlib
@@ -64,7 +64,7 @@ def ensure_private_python(interpreter: Interpreter, say: Say) -> None:
 
 
 def fetch_if_reachable(say: Say) -> None:
-    """Fetch the kit's own Python, which runs on older systems than most hosts', if possible."""
+    """Fetch the kit's own Python if possible: it runs on older systems than most hosts' do."""
     interpreter = private_python(("3.11",))
     if interpreter is not None:
         try:
@@ -74,7 +74,7 @@ def fetch_if_reachable(say: Say) -> None:
 
 
 def pins() -> list[Pin]:
-    """Return the packages that the kit's own Python is made of."""
+    """Return the packages that make up the kit's own Python."""
     try:
         lines = PINS.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -142,7 +142,7 @@ def _install(partial: Path, folder: Path) -> None:
 
 
 def _download(url: str, target: Path, package: Pin) -> None:
-    """Download a package, checked against its pin; py-rattler does not check a local file's."""
+    """Download a package and check it against its pin: py-rattler does not check local files."""
     import requests  # takes long, and few hosts need it
 
     if target.exists() and sha256_of(target) == package.sha256:

@@ -20,7 +20,7 @@ _SOURCES = {".py", ".typed", ".cpp", ".h", ".map"}
 
 
 def serving_digest(source: Path) -> str:
-    """Return the digest of what the wheel is made from, given its source (``envs/numl``)."""
+    """Return the digest of the wheel's sources, given their folder (``envs/numl``)."""
     files = [source / "pyproject.toml", source / "setup.py"]
     for folder in ("numl_serving", "native"):
         files += [path for path in (source / folder).rglob("*") if path.suffix in _SOURCES]

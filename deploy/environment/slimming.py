@@ -135,9 +135,9 @@ def is_compiled(path: str) -> bool:
 def compile_modules(prefix: Path, files: Iterable[Path], python: Path) -> None:
     """Compile the modules among ``files``, which are in ``prefix``, for an interpreter's version.
 
-    It is read-only where it is used: every start would compile them again. The compiled files are
-    of the unchecked kind (PEP 552): valid whatever the modification times, and the same in every
-    build, if the files come in the same order.
+    The prefix is read-only where it is used, so every start would compile them again. The compiled
+    files are unchecked hash-based ones (PEP 552): valid whatever the modification times, and the
+    same in every build, if the files come in the same order.
     """
     modules = [(str(p), p.relative_to(prefix).as_posix()) for p in files if p.suffix == ".py"]
 

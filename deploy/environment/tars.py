@@ -1,4 +1,4 @@
-"""Tar archives whose bytes depend on the names, modes and contents of their files alone."""
+"""Tar archives whose bytes depend only on the names, modes and contents of their files."""
 
 import os
 import tarfile

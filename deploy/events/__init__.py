@@ -1,1 +1,1 @@
-"""From files of events to tensors, to labels, to files of results. Knows no engine."""
+"""From event files to tensors, to labels, to results files. Knows nothing of engines."""

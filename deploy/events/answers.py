@@ -1,4 +1,4 @@
-"""A model's answer for one event, put back on the event's hits."""
+"""A model's answer for one event, mapped back to the event's hits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,7 +52,7 @@ class Labels:
 
     @property
     def noise(self) -> NDArray[np.bool_]:
-        """Which hits the filter calls noise, bool ``[hits]``; none without a filter."""
+        """Which hits the filter labels as noise, bool ``[hits]``; none without a filter."""
         if FILTER not in self.hits:
             return np.zeros(self.event.hits, dtype=np.bool_)
         return np.asarray(self.hits[FILTER] < FILTER_THRESHOLD)
@@ -80,7 +80,7 @@ def probabilities(scores: NDArray[np.float32]) -> NDArray[np.float32]:
 def assemble(
     event: EventTensors, outputs: Mapping[str, NDArray[Any]], planes: Sequence[str]
 ) -> Labels:
-    """Put a model's outputs back on the event's hits.
+    """Map a model's outputs back to the event's hits.
 
     A plane's hits have outputs that end in its name (``x_semantic_u``: ``[hits in plane,
     classes]``), the event has those that end in ``evt`` (``e_evt``: ``[1, event classes]``).
@@ -105,7 +105,7 @@ def assemble(
 def _of_hits(
     event: EventTensors, outputs: Mapping[str, NDArray[Any]], name: str, planes: Sequence[str]
 ) -> NDArray[Any]:
-    """Return an output of all planes, one row per hit in the event's order."""
+    """Return an output for all planes, one row per hit in the event's order."""
     plane_of_hit = event.tensors[PLANE]
     whole: NDArray[Any] | None = None
     for index, plane in enumerate(planes):

@@ -48,7 +48,7 @@ _LEFT, _RIGHT = 0.84, 0.2  # margins, in inches as the width
 
 
 def colours(classes: Sequence[str]) -> tuple[str, ...]:
-    """Return one colour per class name, all different up to seven classes."""
+    """Return one colour per class name, all distinct for up to seven classes."""
     chosen: list[str | None] = []
     for name in classes:
         own = _COLOURS.get(name.lower())
@@ -103,7 +103,7 @@ def draw(labels: Labels, model: ServedModel) -> Figure:
 
 
 def marker_size(hits: int) -> float:
-    """Return a marker's area in points squared, so that dots touch and do not smear."""
+    """Return a marker's area in points squared: dots touch, but do not blur together."""
     return float(np.clip(14000.0 / max(hits, 1), 4.0, 26.0))
 
 
@@ -150,7 +150,7 @@ def _draw_plane(axes: Axes, labels: Labels, plane: int, title: str, palette: Seq
 
 
 def _limits(values: NDArray[np.generic], *, least: float) -> tuple[float, float]:
-    """Return axis limits around ``values``, at least ``least`` apart or so."""
+    """Return axis limits around ``values``, roughly ``least`` apart or more."""
     low, high = float(np.min(values)), float(np.max(values))
     span = max(high - low, least)
     middle = (low + high) / 2

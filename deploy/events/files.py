@@ -97,7 +97,7 @@ class EventFile:
         self._segments: dict[str, Segments] = dict(zip(grouped, segments, strict=True))
 
     def _wanted(self, name: str, table: Table | None) -> dict[str, type[np.generic]]:
-        """Return the types of a table's columns that the model reads."""
+        """Return the dtypes of those columns of a table that the model reads."""
         columns: dict[str, type[np.generic]] = {}
         for tensor, datatype in self._inputs.items():
             column = tensor.removeprefix(f"{name}_")

@@ -48,9 +48,9 @@ class _Blocks:
 def group(
     tables: list[tuple[Table, int]], event_table: Table | None
 ) -> tuple[tuple[EventId, ...], list[Segments]]:
-    """Return the events' ids, as ``event_table`` and then their first rows order them, and rows.
+    """Return the events' ids, in the order of ``event_table`` and then of their first rows.
 
-    The rows of each event are returned for each table.
+    Also returns, for each table, the rows of each event.
     """
     known: NDArray[np.int64] = np.empty((0, 3), dtype=np.int64)
     if event_table is not None and "event" in event_table.columns:

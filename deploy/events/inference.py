@@ -1,4 +1,4 @@
-"""Many events through one server: bounded concurrency, retries, answers in order."""
+"""Many events through one server: bounded concurrency, retries, ordered answers."""
 
 import itertools
 import queue
@@ -40,7 +40,7 @@ class Answer:
 
 
 class ServerLostError(KitError):
-    """The server stayed away for longer than the retry policy waits."""
+    """The server was unreachable for longer than the retry policy waits."""
 
 
 Work = tuple[EventTensors, "Future[Answer]"]
@@ -140,7 +140,7 @@ def _ask(
     patience: float,
     stop: threading.Event,
 ) -> Answer:
-    """Send one event until there is an answer or the patience is spent."""
+    """Send one event until it is answered or ``patience`` (s) runs out."""
     give_up: float | None = None
     pause = patience / 240
     for retries in itertools.count():

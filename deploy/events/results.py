@@ -87,7 +87,7 @@ class ResultsWriter:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def add(self, answer: Answer) -> None:
-        """Append an answered event; KitError if the disk is full, or its class count differs."""
+        """Append an answered event; KitError if the disk is full, or the class count changes."""
         labels = answer.labels
         tensors = labels.event.tensors
         hits = {"hit_id": tensors[HIT_ID], "local_plane": tensors[PLANE]}
@@ -114,7 +114,7 @@ class ResultsWriter:
         self._append("failed_table", failure.event_id or (-1, -1, -1), 1, columns)
 
     def discard(self) -> None:
-        """Leave no file when the block ends, and an earlier one alone."""
+        """Leave no file when the block ends; an earlier one is kept."""
         self._discarded = True
 
     def _source(self, name: str) -> NDArray[np.int32]:
@@ -147,7 +147,7 @@ class ResultsWriter:
             self._indices.setdefault(table, []).append((self._events, rows))
 
     def _reserve(self, upcoming: int) -> None:
-        """Claim disk space for the next rows: HDF5 itself crashes on a full disk."""
+        """Reserve disk space for the next rows: HDF5 crashes on a full disk."""
         needed = self._file.id.get_filesize() + 2 * upcoming + _MARGIN_BYTES
         if needed <= self._reserved:
             return

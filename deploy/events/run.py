@@ -185,7 +185,7 @@ def _draw(labels: Labels, folder: Path, model: ServedModel, tally: Tally) -> Non
 
 @contextmanager
 def _interruptible(tally: Tally) -> Iterator[threading.Event]:
-    """Yield an event that the first interrupt sets; the second one ends the process at once."""
+    """Yield an event that the first interrupt sets; a second one ends the process at once."""
     stop = threading.Event()
 
     def handle(number: int, _frame: object) -> None:

@@ -1,4 +1,4 @@
-"""Tables of an HDF5 file as named columns, whatever wrote them.
+"""Tables of an HDF5 file as named columns, whichever program wrote them.
 
 Four layouts are read with h5py alone, without unpickling anything:
 
@@ -171,7 +171,7 @@ def _field(dataset: h5py.Dataset, name: str, *part: int) -> Callable[[int, int],
 
 
 def pickled_names(pickled: object, where: str) -> tuple[str, ...]:
-    """Return the strings of a pickled list of strings (of pandas), without unpickling it."""
+    """Return the strings of a list that pandas pickled, without unpickling it."""
     raw = pickled if isinstance(pickled, bytes) else np.asarray(pickled).tobytes()
     names: list[str] = []
     try:

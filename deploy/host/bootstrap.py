@@ -32,9 +32,9 @@ def _missing() -> "str | None":
 def ensure_kit() -> None:
     """Continue in a Python that has the kit's dependencies, or say how to get one.
 
-    The checkout replaces the command's own folder, which has led here, on Python's path, so that
-    nothing in that folder hides a library. If a dependency is missing, the same command is run in
-    the environment that ``scripts/kit-environment`` makes, if there is one.
+    On Python's path, the checkout replaces the command's own folder, so that nothing in that folder
+    hides a library. If a dependency is missing, the same command is run in the environment that
+    ``scripts/kit-environment`` makes, if it exists.
     """
     sys.path[0] = ROOT
     # Until the command itself handles an interrupt, it ends the process without a word.

@@ -31,7 +31,7 @@ def make_parser(command: str, description: str, *, deployment: bool = True) -> P
 
 
 def run(command: Command, parser: Callable[[], Parser], argv: Sequence[str] | None = None) -> int:
-    """Run ``command``; return 0, 1 for an error, 2 for wrong usage, 130 after an interrupt."""
+    """Run ``command``; return 0, 1 for an error, 2 for incorrect usage, 130 after an interrupt."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     options = parser().parse_args(argv)
     options.words = sys.argv[1:] if argv is None else argv

@@ -25,7 +25,7 @@ _COMMAND = re.compile(r"(?<![\w./-])numlkit ([a-z]+)\b")
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that complains in one line and says where to find help."""
+    """An argument parser that reports an error in one line and says where to find help."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
         self.exit(2, f"error: {message}\n  try: {self.prog} --help\n")
@@ -42,7 +42,7 @@ def as_seconds(text: str) -> float:
 
 
 def as_address(text: str) -> tuple[str, int]:
-    """Return ``[ADDRESS:]PORT`` as IP address, by default loopback, and port, for argparse."""
+    """Parse ``[ADDRESS:]PORT`` into IP address (default: loopback) and port, for argparse."""
     address, _, port = text.rpartition(":")
     try:
         host = str(ip_address(address.strip("[]") or "127.0.0.1"))
@@ -64,7 +64,7 @@ def count_to(most: int) -> Callable[[str], int]:
 
 
 def as_typed(text: str) -> str:
-    """Return ``text`` with ``numlkit COMMAND`` as this process was started, ready to be pasted."""
+    """Return ``text`` with ``numlkit COMMAND`` spelled as this process was started, for pasting."""
     program = Path(sys.argv[0])
     if program.name == "numlkit":
         found = shutil.which("numlkit")
@@ -86,7 +86,7 @@ def _nearby(path: Path) -> str:
 
 
 def quote(word: str) -> str:
-    """Return ``word`` quoted on one line: for any shell; with ``$'...'`` if it is not printable."""
+    """Return ``word`` quoted for any shell, on one line; as ``$'...'`` if it is not printable."""
     if word.isprintable():
         return shlex.quote(word)
     return f"$'{''.join(map(_escaped, word))}'"

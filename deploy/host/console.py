@@ -45,12 +45,12 @@ class Console:
             self._err.print(as_typed(text))
 
     def prompt(self, text: str) -> None:
-        """Print, in every mode, what somebody has to do now: the command waits for it."""
+        """Print, in every mode, what the user has to do now: the command waits for it."""
         _write(sys.stderr, as_typed(text))
 
     @contextmanager
     def step(self, title: str) -> Iterator[Say]:
-        """Show that a step runs and, at its end, how long it took; yield a way to add details."""
+        """Show that a step runs and, at its end, how long it took; yield a way to show details."""
         started = time.monotonic()
         if self.mode != "normal":
             yield lambda _detail: None
@@ -67,7 +67,7 @@ class Console:
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Advance]:
-        """Show progress, as a bar on a terminal; yield what takes done, total and a remark."""
+        """Show progress, as a bar on a terminal; yield a function of done, total and a remark."""
         if self.mode == "normal" and self._err.is_terminal:
             from rich.progress import MofNCompleteColumn, Progress
 
@@ -107,12 +107,12 @@ class Console:
             self.line("  " + "  ".join(cells).rstrip())
 
     def line(self, text: str) -> None:
-        """Print a line of the result, unless in JSON mode; a terminal is shown controls escaped."""
+        """Print a line of the result, unless in JSON mode; on a terminal, controls are escaped."""
         if self.mode != "json":
             _write(sys.stdout, as_typed(text))
 
     def log_line(self, line: bytes) -> None:
-        """Print a line of a log, given without its end, like :meth:`line` but byte for byte."""
+        """Print a log line, given without its newline, like :meth:`line` but byte for byte."""
         if self.mode == "json":
             return
         if sys.stdout.isatty():
@@ -146,7 +146,7 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 def _harmless(text: str) -> str:
-    """Return ``text`` with all that would control a terminal, but tabs, escaped as in Python."""
+    """Return ``text`` with everything that would control a terminal, except tabs, escaped."""
     return "".join(
         character.encode("unicode_escape").decode()
         if character != "\t" and unicodedata.category(character) in _STEERING

@@ -1,7 +1,7 @@
-"""How many cores this process may use, by its affinity and its control groups' quota.
+"""How many cores this process may use, by CPU affinity and cgroup quota.
 
-A batch system or container engine limits a job either to certain cores or to a quota of processor
-time. Source of the quota's files: the kernel's ``admin-guide/cgroup-v2`` (``cpu.max``) and
+A batch system or container engine limits a job either to certain cores or to a quota of CPU time.
+Source of the quota's files: the kernel's ``admin-guide/cgroup-v2`` (``cpu.max``) and
 ``scheduler/sched-bwc`` (``cpu.cfs_quota_us``).
 """
 
@@ -15,7 +15,7 @@ _PROCESS = Path("/proc/self")
 def usable_cores(process: Path = _PROCESS) -> int:
     """Return how many cores this process may keep busy, at least 1.
 
-    A quota is rounded: half a core more is worth another instance, less is not.
+    A quota is rounded: half a core is worth another instance, less is not.
     """
     named = len(os.sched_getaffinity(0))
     quota = cpu_quota(process)
@@ -23,13 +23,13 @@ def usable_cores(process: Path = _PROCESS) -> int:
 
 
 def cpu_quota(process: Path = _PROCESS) -> float | None:
-    """Return the control groups' quota in cores, or None; the lowest counts, for they nest."""
+    """Return the cgroup quota in cores, or None; groups nest, so the lowest one counts."""
     limits = [limit for group in _groups(process) if (limit := _limit(group)) is not None]
     return min(limits, default=None)
 
 
 def _groups(process: Path) -> Iterator[Path]:
-    """Yield the folders of the process's groups with a CPU controller, and of those above."""
+    """Yield the folders of the process's cgroups with a CPU controller, and of their ancestors."""
     try:
         memberships = (process / "cgroup").read_text().splitlines()
         mounts = (process / "mountinfo").read_text().splitlines()

@@ -2,7 +2,7 @@
 
 
 class KitError(Exception):
-    """Something the person at the keyboard can fix."""
+    """Something that the user can fix."""
 
     def __init__(self, cause: str, remedy: str | None = None) -> None:
         super().__init__(cause)
@@ -11,7 +11,7 @@ class KitError(Exception):
 
 
 class DeploymentError(KitError):
-    """A deployment file, a flag or a name is not usable."""
+    """A deployment file, a flag or a name is invalid."""
 
 
 class RepositoryError(KitError):
@@ -35,7 +35,7 @@ class NotRunningError(KitError):
 
 
 class ClusterError(KitError):
-    """A cluster cannot be reached, or refuses something: with HTTP's status, else 0."""
+    """A cluster cannot be reached, or refuses something; ``status`` is HTTP's, or 0."""
 
     def __init__(self, cause: str, remedy: str | None = None, *, status: int = 0) -> None:
         super().__init__(cause, remedy)
@@ -55,11 +55,11 @@ class SignatureError(KitError):
 
 
 class ClientError(KitError):
-    """A server cannot be asked: it does not answer, lacks the model, or is not Triton."""
+    """A server cannot be used: it does not answer, lacks the model, or is not Triton."""
 
 
 class NoTritonError(ClientError):
-    """Something answers that is not Triton: there is nothing more to ask."""
+    """Something other than Triton answers."""
 
 
 class RequestError(KitError):
@@ -67,4 +67,4 @@ class RequestError(KitError):
 
 
 class ServerAwayError(KitError):
-    """The connection is lost, or the model is not served now: worth another try."""
+    """The connection is lost, or the model is not being served: worth another try."""

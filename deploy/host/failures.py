@@ -303,7 +303,7 @@ def diagnose(text: str) -> LaunchError | None:
 
 
 def is_hopeless(text: str) -> bool:
-    """Return whether a server's output says that waiting for it is pointless."""
+    """Return whether a server's output shows that it is pointless to wait for it."""
     return any(words in text for words in _HOPELESS)
 
 
@@ -313,7 +313,7 @@ def last_words(text: str) -> str:
 
 
 def apptainer_complaint(said: str) -> str:
-    """Return what Apptainer says went wrong; its last line only says that something did."""
+    """Return what Apptainer says went wrong: not its last line, which says only that it failed."""
     found = _COMPLAINT.search(said)
     lines = [line for line in said.splitlines() if line.strip()]
     return found["reason"] if found is not None else lines[-1] if lines else "it says nothing"

@@ -1,4 +1,4 @@
-"""Files and folders that are seen whole or not at all, and locks."""
+"""Files and folders that appear complete or not at all, and locks."""
 
 import fcntl
 import glob
@@ -34,7 +34,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 def work_folder(target: Path) -> Iterator[Path]:
     """Yield a new folder beside ``target`` to work in; it is removed at the end.
 
-    So is first what interrupted builds of ``target``, on which callers hold a lock, left.
+    What interrupted builds of ``target`` left is removed first: callers hold a lock on it.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     for stale in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):
@@ -58,7 +58,7 @@ def built_folder(target: Path) -> Iterator[Path]:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove ``folder`` with all that this user may remove."""
+    """Remove everything in ``folder`` that this user can remove, and the folder."""
     shutil.rmtree(folder, ignore_errors=True)
     if not folder.exists():
         return
@@ -73,9 +73,9 @@ def remove_folder(folder: Path) -> None:
 
 @contextmanager
 def locked(path: Path, *, waiting: Callable[[], None] | None = None) -> Iterator[None]:
-    """Lock ``path`` exclusively during the block, and touch it; ``waiting`` is called if we wait.
+    """Lock ``path`` exclusively for the block, and touch it; ``waiting`` is called if we must wait.
 
-    The holder may remove the file: those who wait then lock a new one in turn.
+    The holder may remove the file: waiters then lock a new one.
     """
     while True:
         with _open_lock(path) as stream:
@@ -91,7 +91,7 @@ def locked(path: Path, *, waiting: Callable[[], None] | None = None) -> Iterator
 
 @contextmanager
 def unless_locked(path: Path) -> Iterator[bool]:
-    """Lock like :func:`locked` unless somebody else does; yield whether it is locked by us."""
+    """Lock like :func:`locked`, without waiting; yield whether we hold the lock."""
     while True:
         with _open_lock(path) as stream:
             held = _lock_at_once(stream)
@@ -102,7 +102,7 @@ def unless_locked(path: Path) -> Iterator[bool]:
 
 @contextmanager
 def nobody_at_work(locks: Iterable[Path]) -> Iterator[None]:
-    """Hold all ``locks`` for the length of the block, without waiting for whoever holds one."""
+    """Hold all ``locks`` for the block; KitError, without waiting, if one is held already."""
     with ExitStack() as stack:
         for lock in locks:
             if not stack.enter_context(unless_locked(lock)):
@@ -145,7 +145,7 @@ def digest_of(paths: Iterable[Path], *, base: Path) -> str:
 
 
 def marks_of(path: Path) -> str:
-    """Return what tells without reading it that a file is another: path, size, time of change."""
+    """Return path, size and modification time, which tell whether a file has changed."""
     facts = path.stat()
     return f"{path} {facts.st_size} {facts.st_mtime_ns}"
 

@@ -1,4 +1,4 @@
-"""What a check found: an item of doctor's list."""
+"""What a check found: an item of doctor's report."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ _LEVELS: tuple[Level, ...] = get_args(Level)
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: with a warning, things work; with a problem they do not.
+    """The result of one check: despite a warning, things work; with a problem, they do not.
 
-    Its ``fix`` checks again, removes what certainly belongs to no live process, and says in a line
-    what was done; KitError if it cannot be.
+    ``fix`` checks again, removes what certainly belongs to no live process, and says in one line
+    what it did; KitError if it cannot.
     """
 
     level: Level
@@ -34,7 +34,7 @@ def wrong(subject: str, error: KitError, level: Level = "problem") -> Finding:
 
 
 def distinct(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings, each cause once: at its worst level, where it came up first."""
+    """Return the findings, each cause once: at its worst level, in its first position."""
     kept: dict[object, Finding] = {}
     for number, finding in enumerate(findings):
         # Each fix is needed.

@@ -29,9 +29,9 @@ class Memory:
 
 @dataclass(frozen=True)
 class MigInstance:
-    """A MIG compute instance, which CUDA takes for a device: one of each GPU instance.
+    """A MIG compute instance, which CUDA treats as a device: one of each GPU instance.
 
-    Named like ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``; memory is None if the driver does not tell.
+    Named like ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``; memory is None if the driver does not say.
     """
 
     uuid: str
@@ -50,8 +50,8 @@ class MigInstance:
 class Gpu:
     """A GPU, numbered in the order of the PCI bus, as ``nvidia-smi`` shows it.
 
-    ``divided``: MIG mode is on, and only the instances, of which this user sees these, can be
-    used. Memory is None if the driver does not tell.
+    ``divided``: MIG mode is on, and only instances can be used; ``instances`` are those that this
+    user can see. Memory is None if the driver does not say.
     """
 
     index: int
@@ -72,7 +72,7 @@ Device: TypeAlias = Gpu | MigInstance
 
 @dataclass(frozen=True)
 class BrokenGpu:
-    """A GPU that the driver lists and that cannot be used: why, and what to do."""
+    """A GPU that the driver lists but that cannot be used: why, and what to do."""
 
     index: int
     cause: str
@@ -89,12 +89,12 @@ class GpuStack:
 
     @property
     def driver_release(self) -> int:
-        """The driver's release, which requirements name: 580 of ``580.65.06``."""
+        """The driver's release, as requirements name it: 580 for ``580.65.06``."""
         return int(self.driver.partition(".")[0])
 
 
 def find_gpus(nvml: Any = None, *, root: Path = _ROOT) -> GpuStack | GpuError:
-    """Ask the driver for its GPUs; ``dev`` and ``proc`` in ``root`` say why it does not answer."""
+    """Ask the driver for its GPUs; ``dev`` and ``proc`` in ``root`` tell why it does not answer."""
     if nvml is None:
         nvml = importlib.import_module("pynvml")  # 25 ms that only launches on GPUs pay
     try:
@@ -122,7 +122,7 @@ def find_gpus(nvml: Any = None, *, root: Path = _ROOT) -> GpuStack | GpuError:
 
 
 def _unless(nvml: Any, errors: tuple[str, ...], call: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what ``call`` answers, or None if it fails in one of these ways."""
+    """Return the result of ``call``, or None if it fails with one of these errors."""
     try:
         return call(*arguments)
     except nvml.NVMLError as error:

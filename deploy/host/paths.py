@@ -18,7 +18,7 @@ def _base(variable: str, fallback: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder for what can be made again."""
+    """Return the folder for everything that can be recreated."""
     return _base("XDG_CACHE_HOME", ".cache") / "numlkit"
 
 

@@ -1,4 +1,4 @@
-"""Run other programs to their end, which comes no later than ours; patchelf and pip are two."""
+"""Run other programs, patchelf and pip among them; none outlives this process."""
 
 import os
 import platform
@@ -38,8 +38,8 @@ def run(
 
     Args:
         failed: What its failure means, like ``cannot write the file system``.
-        explain: Finds the reason in all that it wrote; None: :func:`complaint`, in its errors.
-        line: Called with each line of standard output as it comes; then nothing is returned.
+        explain: Finds the reason in everything it wrote; None: :func:`complaint`, in stderr.
+        line: Called with each line of standard output as it comes; nothing is returned then.
     """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
@@ -79,7 +79,7 @@ def run(
 
 
 def distribution() -> Mapping[str, str]:
-    """Return ``/etc/os-release``; nothing if there is none."""
+    """Return ``/etc/os-release``; empty if there is none."""
     try:
         return platform.freedesktop_os_release()
     except OSError:
@@ -87,7 +87,7 @@ def distribution() -> Mapping[str, str]:
 
 
 def without_python_variables() -> dict[str, str]:
-    """Return this process's environment without ``PYTHON*``, for a Python that is another."""
+    """Return this process's environment without ``PYTHON*``, for another Python."""
     return {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
 
 
@@ -125,7 +125,7 @@ def search_path(path: Path) -> str:
 
 
 def set_search_path(path: Path, search: str) -> None:
-    """Have an ELF file look in the folders of ``search``, before those of LD_LIBRARY_PATH."""
+    """Have an ELF file search the folders in ``search``, before those in LD_LIBRARY_PATH."""
     # RPATH, not RUNPATH: it comes before LD_LIBRARY_PATH, which may hold another's libraries.
     _patchelf("--force-rpath", "--set-rpath", search, str(path))
 
@@ -152,8 +152,8 @@ def run_pip(
 ) -> None:
     """Run pip with the words ``command``; raise ``error``, with ``failed`` and why, if it fails.
 
-    ``say`` shows what it downloads. Interrupted, it leaves files in ``scratch``, a folder that will
-    be removed. ``variables`` are added to this process's environment.
+    ``say`` shows what it downloads. If interrupted, it leaves files in ``scratch``, a folder that
+    the caller removes. ``variables`` are added to this process's environment.
     """
 
     def tell(line: str) -> None:

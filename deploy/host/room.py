@@ -1,4 +1,4 @@
-"""Room on this host's disks and in its memory, checked before anything is written."""
+"""Free space on this host's disks and in its memory, checked before anything is written."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ _MB = 1e6
 class Room:
     """Disk space that will be used, in a folder that need not exist yet.
 
-    ``setting`` is how to choose another one. If it is not ``ours``, the Docker engine writes there.
+    ``setting`` says how to choose another one. If not ``ours``, the Docker engine writes there.
     """
 
     folder: Path
@@ -31,7 +31,7 @@ class Room:
 
 @dataclass(frozen=True)
 class FileSystem:
-    """A file system, and the bytes that an ordinary user may still write."""
+    """A file system, and the bytes free for an ordinary user."""
 
     device: int
     free: int
@@ -48,7 +48,7 @@ def _existing(folder: Path) -> Path:
 
 
 def check_temporary_folder(variable: str = "TMPDIR") -> Path:
-    """Return the folder for temporary files; BuildError if the one named by a variable is bad."""
+    """Return the folder for temporary files; BuildError if the one in ``variable`` is unusable."""
     named = os.environ.get(variable)
     if not named:
         return Path(tempfile.gettempdir())
@@ -100,7 +100,7 @@ def by_file_system(
 
 
 def check_room(needs: Sequence[Room], look: Callable[[Path], FileSystem] = file_system_of) -> None:
-    """Check that every file system has room for all that will be written to it."""
+    """Check that every file system has room for everything that will be written to it."""
     for demand in by_file_system(needs, look):
         if demand.bytes > demand.free:
             raise demand.error()

@@ -1,1 +1,1 @@
-"""What was built and verified, brought to where servers of other hosts take it from."""
+"""Publishes what was built and verified to where servers on other hosts get it from."""

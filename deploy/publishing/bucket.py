@@ -1,7 +1,7 @@
 """A bucket of models, from which a Triton or the kit's sync agent takes them.
 
-The order of the writes is what keeps a half publication from being seen: a version's files, then
-the configurations that name it, then ``published.json``. docs/publishing.md has the layout.
+The order of writes keeps a partial publication from being seen: first a version's files, then the
+configurations that name it, then ``published.json``. docs/publishing.md has the layout.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class BucketPlace(Place):
         self._place = destination
 
     def publish(self, order: Order, console: Console) -> Outcome:
-        """Verify the models, upload what is not there yet, and have them serve."""
+        """Verify the models, upload what is missing, and have them serve."""
         if order.artefact is not None or order.sandbox:
             raise DeploymentError("--image and --sandbox are for a folder: a bucket takes models")
         if order.sign is not None or order.verify is not None:
@@ -70,7 +70,7 @@ class BucketPlace(Place):
             return self._bring(local, state, order, console)
 
     def listing(self, server: str | None) -> Listing:
-        """Return the releases; what is incomplete, or served otherwise, is a problem."""
+        """Return the releases; anything incomplete, or served differently, is a problem."""
         state = self._look()
         if state.published is None:
             return Listing(())
@@ -101,7 +101,7 @@ class BucketPlace(Place):
         return Listing(tuple(entries), tuple(dict.fromkeys(problems)))
 
     def rollback(self, to: str | None, *, dry_run: bool) -> Outcome:
-        """Have the configurations and the pointer name an older release."""
+        """Point the configurations and ``published.json`` at an older release."""
         state = self._look()
         published = state.published
         if published is None:
@@ -132,7 +132,7 @@ class BucketPlace(Place):
         return Outcome(True, number, tuple(lines), facts)
 
     def prune(self, servers: tuple[str, ...], console: Console, *, dry_run: bool) -> Outcome:
-        """Remove versions that neither the serving release nor the one before it has."""
+        """Remove versions used by neither the serving release nor the one before it."""
         state = self._look()
         published = state.published
         if published is None:
@@ -209,7 +209,7 @@ class BucketPlace(Place):
         """Return the pointer once ``local`` is published.
 
         Models that are not published now stay as they are. A version that is there with the same
-        files is used again.
+        files is reused.
         """
         before = state.published
         first = before.last + 1 if before is not None else 1
@@ -240,7 +240,7 @@ class BucketPlace(Place):
         )
 
     def _there(self, name: str, model: LocalModel, state: Contents) -> int | None:
-        """Return the version that has a model's files; None: none, or somebody has changed it."""
+        """Return the version that has a model's files; None if none has, or it was changed."""
         version = state.same_version(name, model.files)
         for path, file in model.files.items() if version is not None else ():
             key = f"{name}/{version}/{path}"
@@ -252,7 +252,7 @@ class BucketPlace(Place):
         return version
 
     def _is_ours(self, name: str, number: int, model: LocalModel, state: Contents) -> bool:
-        """Return whether all that is in a version's folder is what would be uploaded to it."""
+        """Return whether a version's folder holds nothing but what would be uploaded to it."""
         folder = f"{name}/{number}/"
         for key in (key for key in state.sizes if key.startswith(folder)):
             file = model.files.get(key.removeprefix(folder))
@@ -288,7 +288,7 @@ class BucketPlace(Place):
         return found
 
     def _switch(self, state: Contents, new: Published, stale: Sequence[str]) -> None:
-        """Have a release serve whose files are there; ``stale``: configurations that are not."""
+        """Have a release serve whose files are there; ``stale``: configurations to rewrite."""
         now = self._store.read(POINTER)
         if (now.content if now else None) != (state.stored.content if state.stored else None):
             raise PublishError(f"{self._place}: {_BUSY}", _AGAIN)

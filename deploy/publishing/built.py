@@ -1,4 +1,4 @@
-"""The artefact to publish: what ``build`` has made, signed if that is asked for."""
+"""The artefact to publish: what ``build`` made, signed if requested."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHECK = "/opt/numl/bin/check"  # runs every model once, and compares
 def built_sif(order: Order) -> tuple[Path, Artefact]:
     """Return the ``.sif`` to publish, and its entry in the manifest beside it.
 
-    Of one that a dry run leaves unsigned, the digest is not known yet: it is empty.
+    If a dry run leaves it unsigned, its digest is not known yet, and empty.
 
     Raises:
         PublishError: If it is not there, or is not what ``build`` has made.

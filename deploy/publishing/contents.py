@@ -30,12 +30,12 @@ class Contents:
         return {key: listed.bytes for key, listed in self.objects.items()}
 
     def lacks(self, name: str, model: PublishedModel) -> list[str]:
-        """Return the keys of a version's files that are not there, or not as long as they were."""
+        """Return the keys of a version's files that are missing, or differ in length."""
         keys = keys_of(name, model)
         return [key for key, file in keys.items() if self.sizes.get(key) != file.bytes]
 
     def same_version(self, name: str, files: Mapping[str, PublishedFile]) -> int | None:
-        """Return the newest version that is there whole with these files; None: there is none."""
+        """Return the newest complete version with these files, or None."""
         for release in reversed(self.published.releases if self.published is not None else ()):
             there = release.models.get(name)
             if there is not None and there.files == files and not self.lacks(name, there):
@@ -43,7 +43,7 @@ class Contents:
         return None
 
     def outdated(self, kept: Published) -> list[str]:
-        """Return the keys of versions that ``kept`` does not name, but for one being uploaded.
+        """Return the keys of versions that ``kept`` does not name, except one being uploaded.
 
         Configurations come before the versions that they name.
         """

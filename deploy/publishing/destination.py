@@ -1,4 +1,4 @@
-"""Where something is published: what a person types, as typed data."""
+"""Where something is published: a destination as typed, parsed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Bucket:
     prefix: str
 
     def __str__(self) -> str:
-        """Return it as Triton's ``--model-repository`` takes it."""
+        """Return it as Triton's ``--model-repository`` spells it."""
         parts = (self.endpoint, self.bucket, self.prefix)
         return "s3://" + "/".join(part for part in parts if part)
 
@@ -56,10 +56,10 @@ Destination: TypeAlias = Bucket | InRegistry | Path
 
 
 def parse_destination(text: str) -> Destination:
-    """Return what ``text`` names.
+    """Parse a destination.
 
     Raises:
-        DeploymentError: If it is none of the forms, or has a password in it.
+        DeploymentError: If it has none of the known forms, or has a password in it.
     """
     if text.startswith("s3://"):
         return _bucket(text)

@@ -1,7 +1,7 @@
 """A folder that other hosts see: one folder for each release, and a link to the one that serves.
 
 ``DEST/3/numl.sif`` (or ``DEST/3/numl``, a sandbox), ``DEST/3/release.json``, ``DEST/current -> 3``.
-A release comes by one rename and is never changed; the link is replaced by another.
+A release appears by one rename and is never changed; the link is replaced atomically.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class FolderPlace(Place):
         self._root = root
 
     def publish(self, order: Order, console: Console) -> Outcome:
-        """Bring a verified ``.sif`` there, run its own check from there, and switch to it."""
+        """Copy a verified ``.sif`` there, run its own check from there, and switch to it."""
         sif, artefact = built_sif(order)
         digest = artefact.sha256
         form: Literal["sif", "sandbox"] = "sandbox" if order.sandbox else "sif"
@@ -106,7 +106,7 @@ class FolderPlace(Place):
             return self._switch(new, dry_run=order.dry_run, brought=sif)
 
     def listing(self, server: str | None) -> Listing:
-        """Return the releases; a link that leads nowhere is a problem."""
+        """Return the releases; a dangling link is a problem."""
         _refuse_servers((server,) if server is not None else ())
         serving, releases = self._serving(), self._releases()
         problems = []
@@ -198,7 +198,7 @@ class FolderPlace(Place):
             (folder / RECORD).chmod(0o644)
 
     def _switch(self, to: Record, *, dry_run: bool, brought: Path | None) -> Outcome:
-        """Have the link lead to a release."""
+        """Point the link at a release."""
         before, number = self._serving(), str(to.number)
         facts = {"before": before, "serving": to.number, "sha256": to.sha256}
         facts["path"] = str(self._root / CURRENT / to.name)
@@ -219,7 +219,7 @@ class FolderPlace(Place):
         return Outcome(True, number, (*lines, f"start it: apptainer run {facts['path']}"), facts)
 
     def _releases(self) -> list[Record]:
-        """Return the releases whose files are there, the oldest first."""
+        """Return the releases whose files are there, oldest first."""
         found = []
         for number in self._numbers():
             path = self._root / str(number) / RECORD
@@ -255,7 +255,7 @@ class FolderPlace(Place):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold a lock on the folder, which leaves no file in it."""
+        """Lock the folder itself, so that no lock file is left in it."""
         try:
             opened = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:

@@ -39,7 +39,7 @@ class LocalModel:
     files: Mapping[str, PublishedFile]
 
     def as_version(self, number: int) -> PublishedModel:
-        """Return it as it is published under a number: a server loads that version only."""
+        """Return it as published under a version number, the only version that a server loads."""
         config = type(self.config)()
         config.CopyFrom(self.config)
         config.version_policy.specific.versions[:] = [number]
@@ -49,7 +49,7 @@ class LocalModel:
 
 @contextmanager
 def verified_models(resolved: Resolved, say: Say) -> Iterator[Mapping[str, LocalModel]]:
-    """Yield the models of a deployment, by name; their files are copies that nobody edits.
+    """Yield the models of a deployment, by name; their files are private copies.
 
     Raises:
         KitError: If one cannot be served, or does not give its reference output from these files.
@@ -79,9 +79,9 @@ def verified_models(resolved: Resolved, say: Say) -> Iterator[Mapping[str, Local
 
 
 def _settings(deployment: Deployment) -> LaunchSettings:
-    """Return what configurations in images have, but for the environment's digest.
+    """Return the settings of the models in an image, without the environment's digest.
 
-    A bucket outlives an image: models that name its environment would not load in the next one.
+    A bucket outlives an image: models that named its environment would not load in the next one.
     """
     settings = launch_settings(
         Path(IMAGE_PREFIX), environment_digest="", gpu=deployment.flavour == "gpu"

@@ -80,12 +80,12 @@ class Listing:
 
 
 def as_time(created: datetime) -> str:
-    """Return when a release came, as it is listed."""
+    """Return a release's time as listed."""
     return created.strftime("%Y-%m-%d %H:%M UTC")
 
 
 def nothing_published(where: object) -> PublishError:
-    """Return the error for a destination without a release to go back to."""
+    """Return the error for a destination with nothing to roll back to."""
     return PublishError(f"nothing is published in {where}", f"numlkit publish {where}")
 
 
@@ -94,11 +94,11 @@ class Place(ABC):
 
     @abstractmethod
     def publish(self, order: Order, console: Console) -> Outcome:
-        """Verify what is ordered, bring it there, and have it serve."""
+        """Verify what was ordered, publish it, and have it serve."""
 
     @abstractmethod
     def listing(self, server: str | None) -> Listing:
-        """Return what is there, what serves, and whether the server at a URL serves it too."""
+        """Return what is there, what serves, and whether the server at a URL agrees."""
 
     @abstractmethod
     def rollback(self, to: str | None, *, dry_run: bool) -> Outcome:

@@ -1,7 +1,7 @@
 """``published.json``: the releases that a bucket holds, and which of them serves.
 
-It is the last thing that a publication writes. Who reads only this file and the files that it
-names never sees a part of a release.
+A publication writes it last. A reader of only this file and the files that it names never sees a
+partial release.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Published(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def previous(self) -> Release | None:
-        """The release before the one that serves: where a rollback leads."""
+        """The release before the one that serves: the target of a rollback."""
         older = [release for release in self.releases if release.number < self.serving]
         return older[-1] if older else None
 
@@ -129,7 +129,7 @@ class Published(BaseModel, frozen=True, extra="forbid"):
         raise PublishError("there is no such release", f"one of: {there}")
 
     def target(self, to: str | None) -> Release:
-        """Return the release that a rollback leads to; None: the one before."""
+        """Return the target of a rollback; ``to`` None: the release before."""
         if to is not None:
             return self.release(int(to) if to.isdecimal() else 0)
         if self.previous is None:
@@ -144,12 +144,12 @@ class Published(BaseModel, frozen=True, extra="forbid"):
 
 
 def is_key(path: str) -> bool:
-    """Return whether Triton reads a file at ``path`` from a bucket."""
+    """Return whether Triton can read a file at ``path`` from a bucket."""
     return KEY.fullmatch(path) is not None and not {".", ".."} & set(path.split("/"))
 
 
 def read_pointer(content: bytes, where: str) -> Published:
-    """Return what a ``published.json`` says; PublishError, which names ``where``, if it is none."""
+    """Parse a ``published.json``; PublishError, which names ``where``, if it is not one."""
     try:
         return Published.model_validate_json(content)
     except ValidationError as error:
@@ -172,25 +172,25 @@ def with_release(
     revision: str,
     models: Mapping[str, PublishedModel],
 ) -> Published:
-    """Return the pointer in which a new release serves."""
+    """Return the pointer with a new release, which serves."""
     new = Release(number=number, created=created, revision=revision, models=models)
     before = published.releases if published is not None else ()
     return Published(serving=number, last=number, releases=(*before, new))
 
 
 def serving(published: Published, number: int) -> Published:
-    """Return the pointer in which a release that is there serves."""
+    """Return the pointer with an existing release as the one that serves."""
     return published.model_copy(update={"serving": published.release(number).number})
 
 
 def pruned(published: Published) -> Published:
-    """Return the pointer with the release that serves and the one before it only."""
+    """Return the pointer with only the release that serves and the one before it."""
     kept = [release for release in (published.previous, published.current) if release is not None]
     return published.model_copy(update={"releases": tuple(kept)})
 
 
 def versions(published: Published) -> dict[str, set[int]]:
-    """Return the versions of each model that a release names."""
+    """Return the versions of each model that any release names."""
     found: dict[str, set[int]] = {}
     for release in published.releases:
         for name, version in release.versions.items():

@@ -1,8 +1,8 @@
 """A registry: images for Docker and Kubernetes, .sif files for Apptainer (``oras://``).
 
-A release has a tag of its own, with the first digits of its digest: under that it is pushed,
-checked and signed. What serves has the tag that was asked for; one write has it name another. What
-served before it has that tag with ``-before``.
+A release has a tag of its own, with the first digits of its digest, under which it is pushed,
+checked and signed. The tag that was asked for names what serves; one write switches it. What served
+before has that tag with ``-before``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RegistryPlace(Place):
         self.registry = Registry(self.at)
 
     def publish(self, order: Order, console: Console) -> Outcome:
-        """Push what was built, sign it there, and have the tag name it."""
+        """Push what was built, sign it there, and point the tag at it."""
         if order.sandbox:
             raise DeploymentError("--sandbox is for a folder: a registry takes whole files")
         if order.sign is not None:
@@ -74,7 +74,7 @@ class RegistryPlace(Place):
 
     @abstractmethod
     def _publish(self, order: Order, say: Say) -> Outcome:
-        """Verify what is ordered, then :meth:`bring` it."""
+        """Verify what was ordered, then :meth:`bring` it."""
 
     @abstractmethod
     def _holds(self, manifest: Manifest, artefact: Artefact) -> bool:
@@ -82,7 +82,7 @@ class RegistryPlace(Place):
 
     @abstractmethod
     def _facts(self, manifest: Manifest) -> dict[str, Any]:
-        """Return the labels of what a manifest is of."""
+        """Return the labels of a manifest's image or file."""
 
     def bring(
         self,
@@ -98,7 +98,7 @@ class RegistryPlace(Place):
 
         Args:
             folder: Where its statements are.
-            default_tag: What serves has this one, unless the destination names another.
+            default_tag: The tag that serves, unless the destination names another.
             push: Pushes it under a tag.
         """
         tag = self.at.tag or default_tag
@@ -144,7 +144,7 @@ class RegistryPlace(Place):
         return Outcome(absent or signed_now or switch, release, tuple(lines), facts)
 
     def listing(self, server: str | None) -> Listing:
-        """Return the releases; what serves is what the tag without digits names."""
+        """Return the releases; the tag without a digest names what serves."""
         if server is not None:
             raise DeploymentError(
                 "--url: a server does not say which image it was started from", "leave it out"
@@ -171,7 +171,7 @@ class RegistryPlace(Place):
         return Listing(tuple(entries), tuple(problems))
 
     def rollback(self, to: str | None, *, dry_run: bool) -> Outcome:
-        """Have the tag name an older release."""
+        """Point the tag at an older release."""
         current, releases = self._current(), self._releases()
         if not releases:
             raise nothing_published(self._destination)
@@ -200,13 +200,13 @@ class RegistryPlace(Place):
         return Outcome(not dry_run, release, (f"{self.at.name}:{tag} {doing} {release}",))
 
     def prune(self, servers: tuple[str, ...], console: Console, *, dry_run: bool) -> Outcome:
-        """Refuse: what a registry removes, and when, is its own to say."""
+        """Refuse: retention is up to the registry."""
         raise DeploymentError(
             "--prune is for buckets and folders", "set a rule in the registry, which keeps tags"
         )
 
     def _is_signed(self, manifest: Manifest, order: Order) -> bool:
-        """Return whether whoever is to sign has done so, the statements about it as well."""
+        """Return whether the expected signer has signed it and the statements about it."""
         assert order.sign is not None
         with signer_of(order.sign, order.verify) as signer:
             try:
@@ -243,11 +243,11 @@ class RegistryPlace(Place):
 
 
 def _signature(digest: str) -> str:
-    """Return the tag that cosign gives the signature of what has a digest."""
+    """Return cosign's tag for the signature of a digest."""
     return f"{digest.replace(':', '-')}.sig"
 
 
 def _plain(tag: str) -> str:
-    """Return the tag that serves, given a release's."""
+    """Return the serving tag of a release's tag."""
     found = _RELEASE.fullmatch(tag)
     return found["tag"] if found is not None else tag

@@ -131,7 +131,7 @@ class Store:
             self.client.put_object(**self._named(key), Body=content)
 
     def replace(self, key: str, content: bytes, before: Stored | None) -> None:
-        """Write a small object if it is still as it was; None: if there is none.
+        """Write a small object if it is still ``before``; None: if it does not exist.
 
         Raises:
             TakenError: If it is not.
@@ -168,7 +168,7 @@ class Store:
             )
 
     def _put(self, condition: Mapping[str, str], **named: Any) -> None:
-        """Write an object on a condition, which older services do not know."""
+        """Write an object conditionally; older services do not support conditions."""
         from botocore.exceptions import ClientError
 
         try:
@@ -186,7 +186,7 @@ class Store:
         return metadata.get(_SHA256) or self.content_sha256(key)
 
     def content_sha256(self, key: str) -> str:
-        """Return the digest of what an object holds, whatever was said with its upload."""
+        """Return the digest of an object's content, whatever its metadata says."""
         total = hashlib.sha256()
         with self._errors("read", key):
             for block in self.client.get_object(**self._named(key))["Body"].iter_chunks(_BLOCK):
@@ -194,7 +194,7 @@ class Store:
         return total.hexdigest()
 
     def _head(self, key: str) -> Mapping[str, str] | None:
-        """Return what was said with an object's upload; None if it is not there."""
+        """Return an object's metadata; None if it does not exist."""
         from botocore.exceptions import ClientError
 
         with self._errors("read", key):
@@ -218,7 +218,7 @@ class Store:
         return found
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove objects, one after the other: not every service takes boto3's list of many."""
+        """Remove objects one by one: not every service supports batch deletion."""
         for key in keys:
             with self._errors("remove", key):
                 self.client.delete_object(**self._named(key))
@@ -233,7 +233,7 @@ class Store:
 
     @contextmanager
     def _errors(self, doing: str, key: str | None = None) -> Iterator[None]:
-        """Say what boto3's exceptions mean; its own words may be long, and name keys."""
+        """Translate boto3's exceptions, whose messages may be long, and contain keys."""
         from boto3.exceptions import Boto3Error
         from botocore import exceptions
 
@@ -282,7 +282,7 @@ def _code(error: Any) -> str:
 
 
 class _Counted(io.RawIOBase):
-    """A file that tells how far it was read; a second reading, as after a retry, starts anew."""
+    """A file that reports how far it was read; a retry starts over."""
 
     def __init__(self, stream: IO[bytes], advance: Callable[[int], None]) -> None:
         super().__init__()

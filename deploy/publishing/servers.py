@@ -37,7 +37,7 @@ def read_goldens(store: Store, release: Release) -> dict[str, GoldenEvent]:
 def differences(
     server: str, release: Release, goldens: Mapping[str, GoldenEvent]
 ) -> tuple[str, ...]:
-    """Return, model by model, how what a server answers is not what a release has."""
+    """Return, model by model, how a server's answers differ from a release."""
     found = []
     with Probe(server, timeout=_SECONDS).connected() as transport:
         for name, model in release.models.items():
@@ -58,7 +58,7 @@ def differences(
 def await_release(
     server: str, release: Release, goldens: Mapping[str, GoldenEvent], say: Say
 ) -> None:
-    """Wait until a server answers with a release; PublishError if it does not within minutes."""
+    """Wait until a server serves a release; PublishError if it does not within minutes."""
     deadline = time.monotonic() + _PATIENCE_S
     before: tuple[str, ...] = ()
     while found := differences(server, release, goldens):

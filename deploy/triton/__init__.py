@@ -1,1 +1,1 @@
-"""What Triton reads: repositories, configurations, commands, releases. Starts no process."""
+"""What Triton reads: repositories, configurations, commands, releases. Starts no processes."""

@@ -52,7 +52,7 @@ class Card:
 
     @property
     def coordinates(self) -> frozenset[str]:
-        """The outputs of heads that are not classifiers: their largest number has no meaning."""
+        """The outputs of heads that are not classifiers, whose argmax has no meaning."""
         outputs = {head.output for head in self.heads if not head.classes}
         return frozenset(n for n in self.signature.outputs if n.rpartition("_")[0] in outputs)
 

@@ -81,12 +81,12 @@ def server_arguments(
 
 
 def image_flags() -> tuple[str, ...]:
-    """Return the flags that are the same for every server from an image's own entry point."""
+    """Return the flags of every server started by an image's own entry point."""
     return (*_COMPLETE, *COMMON_FLAGS, *closed_endpoints())
 
 
 def closed_endpoints(*, shared_memory: bool = False) -> tuple[str, str]:
-    """Return the flags that close the admin endpoints, or all but shared memory's, to everybody."""
+    """Return the flags that close the admin endpoints; those of shared memory are optional."""
     apis = ",".join((*_CLOSED_APIS, *(() if shared_memory else ("shared-memory",))))
     return (
         f"--http-restricted-api={apis}:{_NOBODYS_HEADER}",
@@ -112,8 +112,8 @@ def server_environment(
 ) -> dict[str, str]:
     """Return the environment variables of a container-free server.
 
-    Only what a server needs is passed on: what a user has set for other programs is not
-    to change what the stubs run. The server itself adds the execution environment's
+    Only what a server needs is passed on: what a user has set for other programs must not
+    change what the stubs run. The server itself adds the execution environment's
     ``lib``, with libpython, to the library path of its stubs.
     """
     kept = ("PATH", "HOME", "LANG", "LC_ALL", "TZ")
@@ -128,7 +128,7 @@ def thread_settings(threads: int) -> dict[str, str]:
 
 
 def require_plain(path: Path, remedy: str) -> None:
-    """Refuse what Triton's Python backend would break at: it puts paths into a shell command."""
+    """Refuse a path that would break Triton's Python backend: it goes into a shell command."""
     if not _PLAIN.fullmatch(str(path)):
         raise DeploymentError(
             f"{path}: Triton's Python backend cannot use a path with spaces or special characters",

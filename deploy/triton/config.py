@@ -121,7 +121,7 @@ def for_launch(config: ModelConfig, settings: LaunchSettings, card: Card) -> Mod
 
 
 def made_for_cpu(config: ModelConfig) -> bool:
-    """Return whether a tracked configuration keeps its model on CPUs, whatever a launch has."""
+    """Return whether a tracked configuration keeps its model on CPUs, even in a GPU launch."""
     return any(group.kind == _KIND.KIND_CPU for group in config.instance_group)
 
 
@@ -130,7 +130,7 @@ def uses_stubs(config: ModelConfig) -> bool:
 
 
 def served_versions(config: ModelConfig, names: Iterable[str]) -> tuple[int, ...]:
-    """Return the versions that are served, the oldest first, given the names of the folders.
+    """Return the versions that are served, oldest first, given the names of the folders.
 
     A name that is not a number, or starts with a zero, is not a version.
     """
@@ -144,7 +144,7 @@ def served_versions(config: ModelConfig, names: Iterable[str]) -> tuple[int, ...
 
 
 def stub_count(config: ModelConfig, *, versions: int, gpus: int) -> int:
-    """Return how many processes of the Python backend the model has when all is well."""
+    """Return how many processes of the Python backend a healthy model has."""
     if not uses_stubs(config):
         return 0
     groups = config.instance_group or (_KIND(),)
@@ -152,7 +152,7 @@ def stub_count(config: ModelConfig, *, versions: int, gpus: int) -> int:
 
 
 def is_complete(config: ModelConfig) -> bool:
-    """Return whether a configuration leaves nothing for the server to find out.
+    """Return whether a configuration leaves nothing for the server to complete.
 
     Triton asks the backend for what is missing, and starts every Python model twice to do so.
     """
@@ -175,9 +175,9 @@ def _instances(group: ModelConfig, gpus: int) -> int:
 
 
 def misfits(config: ModelConfig, card: Card) -> tuple[str, ...]:
-    """Return the outputs and inputs of ``config`` that are not those of ``card``, by name.
+    """Return the names of outputs and inputs of ``config`` that differ from those of ``card``.
 
-    A launch sets them right; a server that is given the configuration as it is does not.
+    A launch corrects them; a server that is given the configuration as it is does not.
     """
     fitting = deepcopy(config)
     _fit(fitting, card)

@@ -91,7 +91,7 @@ class Signature:
 
 
 def breach(found: Signature, card: Signature) -> str | None:
-    """Return in one line how what a server declares breaks a model's card; None if it does not."""
+    """Return in one line how a server's declaration breaks a model's card, or None."""
     faults = []
     for kind, declared, wanted in (
         ("input", found.inputs, card.inputs),
@@ -119,7 +119,7 @@ def _faults(kind: str, name: str, wanted: Tensor, found: Tensor | None) -> list[
 
 
 def _fits(found: Dims, wanted: Dims) -> bool:
-    """Return whether dimensions agree, apart from the number of classes."""
+    """Return whether dimensions agree, whatever the number of classes."""
     if found == wanted:
         return True
     if len(wanted) == 1 and wanted != (-1,):

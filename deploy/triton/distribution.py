@@ -1,4 +1,4 @@
-"""A Triton without a container: unpacked from a wheel into the cache, laid out as NVIDIA does.
+"""A Triton without a container: unpacked from a wheel into the cache, in NVIDIA's layout.
 
 The layout is that of NVIDIA's image (``bin``, ``lib``, ``backends``). The wheel is
 unpacked, not installed: its own requirements would change the environment it lands in.
@@ -38,7 +38,7 @@ class TritonDistribution:
 
     @classmethod
     def in_cache(cls, release: TritonRelease, python: str) -> "TritonDistribution":
-        """Return the one with stubs for ``python``, unpacked or not yet."""
+        """Return the one with stubs for ``python``, whether unpacked yet or not."""
         name = f"{release.server}-py{python}-{release.wheel_sha256[:12]}"
         return cls(root=cache_folder() / "triton" / name, stub_python=python)
 
@@ -75,7 +75,7 @@ def ensure_distribution(release: TritonRelease, python: str, say: Say) -> Triton
 
 
 def check_libc(release: TritonRelease) -> None:
-    """Check that the wheel's tritonserver starts on this system."""
+    """Check that this system's glibc can run the wheel's tritonserver."""
     libc = platform.libc_ver()[1]
     wanted = release.wheel_libc
     if libc and tuple(int(part) for part in libc.split(".")[:2]) < wanted:

@@ -86,7 +86,7 @@ def golden_of(folder: Path) -> GoldenEvent | None:
 
 
 def difference(golden: GoldenEvent, answer: Mapping[str, Array]) -> str | None:
-    """Return what is wrong with ``answer``, in one line, or None if nothing is."""
+    """Return in one line what is wrong with ``answer``, or None."""
     import numpy as np
 
     for name, want in golden.outputs.items():
@@ -119,5 +119,5 @@ def difference(golden: GoldenEvent, answer: Mapping[str, Array]) -> str | None:
 
 
 def _comparable(array: Array) -> Array:
-    """Return an array that can be compared: Triton's strings are objects, a file's are not."""
+    """Return a comparable array: Triton's strings are objects, a file's are not."""
     return array.astype("S") if array.dtype.kind in "OSU" else array

@@ -1,4 +1,4 @@
-"""A site's own model repository: as Triton reads it, and as a server sees it; never changed."""
+"""A site's own model repository, as Triton reads it and as a server sees it; never modified."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -87,7 +87,7 @@ def _environment(config: ModelConfig, folder: Path) -> Path | None:
 def _served_files(
     folder: Path, versions: tuple[int, ...], environment: Path | None
 ) -> dict[str, Path]:
-    """Return what is served of a folder, beside configuration, environment and stub, by path."""
+    """Return a folder's served files, except configuration, environment and stub, by path."""
     served = {CONFIG: False, STUB: False} | {str(version): True for version in versions}
     found: dict[str, Path] = {}
 

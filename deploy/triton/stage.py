@@ -1,4 +1,4 @@
-"""Stage a copy of the model repository for one launch."""
+"""Stage a copy of the model repository for a launch."""
 
 import os
 import shutil
@@ -80,7 +80,7 @@ def plan_models(
 
 
 def stage(models: Sequence[StagedModel], target: Path) -> None:
-    """Write the staged repository to ``target``, whole or not at all."""
+    """Write the staged repository to ``target``, completely or not at all."""
     with built_folder(target) as folder:
         write_models(models, folder)
 

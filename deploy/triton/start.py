@@ -25,7 +25,7 @@ class InstanceStart:
 
 
 def slowest(starts: Sequence[InstanceStart]) -> str:
-    """Return, in one line, how long the instance took that was ready last, phase by phase."""
+    """Return in one line how long the last instance to get ready took, phase by phase."""
     last = max(starts, key=lambda start: start.seconds)
     told = ", ".join(f"{name} {seconds:.2f}" for name, seconds in last.phases.items())
     return f"of these, {last.instance} took {last.seconds:.2f} s: {told}"

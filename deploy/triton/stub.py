@@ -1,9 +1,9 @@
 """A stub next to a model's configuration replaces the server's own.
 
-A server's own stub is built for one Python. One for another Python lies in the model's folder,
-with the libraries that it is linked to: the server first starts it without the environment, and if
-that fails assumes that it is not executable. Changing its mode then fails on a read-only file
-system, and with it the model.
+A server's own stub is built for one Python. A stub for another lies in the model's folder, with the
+libraries that it is linked to: the server first starts it without the environment, and if that
+fails assumes that it is not executable. On a read-only file system changing its mode then fails,
+and so does the model.
 """
 
 import re
@@ -28,7 +28,7 @@ class StubFiles:
 
 
 def stub_of_wheel(distribution: TritonDistribution, libpython: Path | None) -> StubFiles:
-    """Return the stub from the wheel of a Triton; with no libpython where the system has it."""
+    """Return the stub of a Triton wheel; ``libpython`` None: the system has it."""
     runtime = next(distribution.libraries.glob("libcudart-*"))
     libraries = (runtime,) if libpython is None else (runtime, libpython)
     return StubFiles(distribution.backends / "python" / STUB, libraries)
