@@ -7,7 +7,6 @@
     python3 scripts/benchmark.py memory                # 5,000 events, and what instances hold
     python3 scripts/benchmark.py start                 # where the time of a start goes
     python3 scripts/benchmark.py heal                  # how soon a dead model process is replaced
-    python3 scripts/benchmark.py instances             # in processes of their own, or in threads
     python3 scripts/benchmark.py readme                # README and docs, from stored runs
 
 The reference is nugraph's and pynuml's own code, of the generation that a model is of: 25.4.0 for
@@ -54,7 +53,6 @@ from deploy.events.files import EventFile
 from deploy.host.cli import INTERRUPTED, assignments, describe_os_error, interrupted
 from deploy.host.command_line import Parser, as_seconds
 from deploy.host.console import Console, Say
-from deploy.host.cores import usable_cores
 from deploy.host.errors import KitError
 from deploy.host.files import write_atomically
 from deploy.host.paths import MODEL_REPOSITORY
@@ -72,7 +70,6 @@ from scripts.benchmarks.flags import (
 )
 from scripts.benchmarks.heal import heal_document, heal_table, measure_heals
 from scripts.benchmarks.in_process import InProcess
-from scripts.benchmarks.instances import compare_instances, instances_document, instances_tables
 from scripts.benchmarks.memory import memory_document, memory_table, watch_memory
 from scripts.benchmarks.plot import plot
 from scripts.benchmarks.readme import replace_section, section, stored_runs, summary
@@ -104,14 +101,14 @@ def parser() -> Parser:
     )
     flags.add_argument(
         "what", nargs="?", default="speed",
-        choices=("speed", "memory", "start", "heal", "instances", "readme"),
+        choices=("speed", "memory", "start", "heal", "readme"),
         help="what is measured (default: speed)",
     )  # fmt: skip
     flags.add_argument(
         "--models",
         type=as_names,
         metavar="A,B",
-        help="models (default: nugraph3,nugraph2; start and heal: all three; instances: nugraph3)",
+        help="models (default: nugraph3,nugraph2; start and heal: all three)",
     )
     flags.add_argument(
         "--checkpoint", action="append", metavar="MODEL=PATH", help="own weights, as for up.py"
@@ -190,8 +187,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.quick:
         flags.set_defaults(**QUICK)
         options = flags.parse_args(argv)
-    models = {"start": DEFAULT_MODELS, "heal": DEFAULT_MODELS, "instances": MODELS[:1]}
-    options.models = options.models or models.get(options.what, MODELS)
+    usual = DEFAULT_MODELS if options.what in ("start", "heal") else MODELS
+    options.models = options.models or usual
     console = Console()
     # Ended by a signal, it stops its server and removes what it has written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -206,7 +203,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             "memory": memory,
             "start": start,
             "heal": heal,
-            "instances": instances,
             "readme": readme,
         }
         return commands[options.what](options, console)
@@ -320,33 +316,6 @@ def heal(options: argparse.Namespace, console: Console) -> int:
     LocalEngine(Resolved(deployment)).prepare(say)
     run = heal_document(measure_heals(deployment, options.rounds, say))
     return _tell(run, [heal_table(run)], options, console)
-
-
-def instances(options: argparse.Namespace, console: Console) -> int:
-    """Measure an instance per core: in a process for each, and in a thread for each."""
-    say, deployment = _clock(console), _deployment(options)
-    options.hits = options.loaded_hits
-    sets = event_sets(options, say)
-    LocalEngine(Resolved(deployment)).prepare(say)
-    environment = plan_environment("cpu").make(say)
-    cores, models = usable_cores(), {}
-    with tempfile.TemporaryDirectory() as folder:
-        events = Path(folder) / "events.npz"
-        write_sets(events, {each.name: each.events for each in sets})
-        for model, weights in weights_of(deployment).items():
-            say(f"{cores} instances of {model}")
-            models[model] = compare_instances(
-                environment,
-                weights,
-                events,
-                [each.name for each in sets],
-                instances=cores,
-                rounds=options.rounds,
-                seconds=options.seconds,
-                say=say,
-            )
-    run = instances_document(models, cores)
-    return _tell(run, instances_tables(run), options, console)
 
 
 def readme(options: argparse.Namespace, console: Console) -> int:

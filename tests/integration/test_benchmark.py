@@ -93,19 +93,3 @@ def test_what_is_not_there_is_told_before_events_are_simulated(
     assert done.returncode == 1
     assert said in done.stderr
     assert "simulating" not in done.stdout + done.stderr
-
-
-def test_instances_in_processes_are_measured_beside_those_in_threads(
-    kit: Kit, tmp_path: Path
-) -> None:
-    flags = ["instances", "--quick", "--json", str(tmp_path / "run.json")]
-    done = kit.run("benchmark", *flags, script="scripts")
-    assert done.returncode == 0, done.stderr
-    run = json.loads((tmp_path / "run.json").read_text())
-    assert set(run["models"]) == {"nugraph3"}
-    shapes = run["models"]["nugraph3"]
-    assert set(shapes) == {"a process for each", "a thread for each"}
-    for shape in shapes.values():
-        assert shape["ready"] > 0
-        assert shape["resident"] > 20e6
-        assert all(rate > 0 for rate in shape["rates"].values())

@@ -34,7 +34,6 @@ from scripts.benchmarks.cells import (
 from scripts.benchmarks.clients import drive, send_all, summarise
 from scripts.benchmarks.counters import Counters, read_counters
 from scripts.benchmarks.document import GRADIENTS_OFF, SERVING, document, find
-from scripts.benchmarks.instances import Shape, combined_rate, instances_document, instances_tables
 from scripts.benchmarks.memory import Growth
 from scripts.benchmarks.plot import plot
 from scripts.benchmarks.server import REFERENCE_MODEL, benchmark_deployment, reference_model
@@ -326,24 +325,3 @@ def test_the_phases_of_several_starts_are_shown_with_the_slowest_instance() -> N
         ("all models answered", "5.00", "6.00"),
         ("processor time of all", "6.00", "7.00"),
     ]
-
-
-def test_both_ways_of_having_instances_stand_side_by_side() -> None:
-    shapes = {
-        "a process for each": Shape([2.0, 4.0, 3.0], [400 * 10**6] * 3, {"200 hits": [9, 11, 10]}),
-        "a thread for each": Shape([1.0, 2.0, 1.5], [200 * 10**6] * 3, {"200 hits": [5, 7, 6]}),
-    }
-    run = instances_document({"nugraph3": shapes, "nugraph2": shapes}, 2)
-    table, other = instances_tables(run)
-    assert table.title == "2 instances of nugraph3"
-    assert other.title == "2 instances of nugraph2"
-    assert table.columns == ("", "ready s", "MB", "events/s, 200 hits")
-    assert table.rows == [
-        ("a process for each", "3.0", "400", "10.0"),
-        ("a thread for each", "1.5", "200", "6.0"),
-    ]
-
-
-def test_the_rate_of_processes_is_that_of_each_by_the_time_that_it_really_took() -> None:
-    answers = [{"answered": 30, "elapsed": 1.5}, {"answered": 10, "elapsed": 1.0}]
-    assert combined_rate(answers) == 30
