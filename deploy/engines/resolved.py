@@ -24,7 +24,7 @@ from deploy.triton.config import (
     made_for_cpu,
     stub_count,
 )
-from deploy.triton.release import TritonRelease, find_release, gpu_needs
+from deploy.triton.release import TritonRelease, find_release
 from deploy.triton.site import SiteModel, read_site_model
 from deploy.triton.stage import MODEL_FILES, VERSION, find_model
 
@@ -182,7 +182,7 @@ class Resolved:
         return plan_gpus(
             deployment.devices,
             self.gpus,
-            needs=(gpu_needs(deployment.triton), lock.gpu_needs()),
+            needs=(self.release.gpu_needs, lock.gpu_needs()),
             processes=models * (deployment.instances or 1),
             visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
         )

@@ -15,10 +15,10 @@ from deploy.host.command_line import Parser
 from deploy.host.errors import DeploymentError, GpuError
 from deploy.host.gpu import BrokenGpu, Gpu, GpuStack, Memory, MigInstance
 from deploy.host.paths import ENVIRONMENT_SOURCE
-from deploy.triton.release import gpu_needs
+from deploy.triton.release import find_release
 
 GIB = 1 << 30
-TRITON = gpu_needs("24.10")
+TRITON = find_release("24.10").gpu_needs
 TORCH = cuda_needs("torch 2.13.0", "13.0")
 NEEDS = (TRITON, TORCH)
 
@@ -134,7 +134,7 @@ def test_without_a_driver_the_reason_is_passed_on() -> None:
         ),
         (  # its notes name 575, below CUDA 13's own 580
             "575.57.08",
-            [gpu_needs("25.10")],
+            [GpuNeeds("Triton 25.10", "13.0.2", 575, (7, 5))],
             "NVIDIA driver 575.57.08 is too old for Triton 25.10: CUDA 13.0.2 needs driver 580 "
             "or later",
             "install NVIDIA's driver 580 or later, or start with --cpu",
