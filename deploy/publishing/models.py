@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from google.protobuf import text_format
 
-from deploy.artefacts.context import launch_settings
+from deploy.artefacts.context import INSTANCES
 from deploy.deployment.deployment import Deployment
 from deploy.engines.resolved import Resolved
 from deploy.environment.check import check_models_answer
@@ -70,11 +70,8 @@ def verified_models(resolved: Resolved, say: Say) -> Iterator[Mapping[str, Local
         target = Path(scratch, "models")
         stage(staged, target)
         say("checking every model against its reference output")
-        check_models_answer(
-            made,
-            [target / model.name / VERSION for model in staged],
-            threads=1,
-        )
+        folders = [target / model.name / VERSION for model in staged]
+        check_models_answer(made, folders, threads=1)
         yield {model.name: _local(model, target / model.name / VERSION) for model in staged}
 
 
@@ -83,15 +80,12 @@ def _settings(deployment: Deployment) -> LaunchSettings:
 
     A bucket outlives an image: models that named its environment would not load in the next one.
     """
-    settings = launch_settings(
-        Path(IMAGE_PREFIX), environment_digest="", gpu=deployment.flavour == "gpu"
-    )
-    count = deployment.instances or settings.instances
-    return replace(
-        settings,
+    count = deployment.instances or INSTANCES
+    return LaunchSettings(
+        environment=Path(IMAGE_PREFIX),
         parameters={},
         instances=count,
-        gpu_instances=None if settings.gpu_instances is None else count,
+        gpu_instances=count if deployment.flavour == "gpu" else None,
         batch=deployment.batch,
     )
 

@@ -115,16 +115,20 @@ class Store:
             )
 
     def read(self, key: str) -> Stored | None:
+        with self._errors("read", key):
+            answer = self._if_there(self.client.get_object, key)
+            return None if answer is None else Stored(answer["Body"].read(), answer.get("ETag"))
+
+    def _if_there(self, ask: Callable[..., Any], key: str) -> Any:
+        """Return the service's answer about an object; None if it does not exist."""
         from botocore.exceptions import ClientError
 
-        with self._errors("read", key):
-            try:
-                answer = self.client.get_object(**self._named(key))
-            except ClientError as error:
-                if _code(error) in _ABSENT:
-                    return None
-                raise
-            return Stored(answer["Body"].read(), answer.get("ETag"))
+        try:
+            return ask(**self._named(key))
+        except ClientError as error:
+            if _code(error) in _ABSENT:
+                return None
+            raise
 
     def write(self, key: str, content: bytes) -> None:
         with self._errors("write", key):
@@ -195,16 +199,9 @@ class Store:
 
     def _head(self, key: str) -> Mapping[str, str] | None:
         """Return an object's metadata; None if it does not exist."""
-        from botocore.exceptions import ClientError
-
         with self._errors("read", key):
-            try:
-                answer = self.client.head_object(**self._named(key))
-            except ClientError as error:
-                if _code(error) in _ABSENT:
-                    return None
-                raise
-            return dict(answer.get("Metadata", {}))
+            answer = self._if_there(self.client.head_object, key)
+            return None if answer is None else dict(answer.get("Metadata", {}))
 
     def objects(self) -> dict[str, Listed]:
         found: dict[str, Listed] = {}
