@@ -10,7 +10,7 @@ from deploy.host.errors import RepositoryError
 from deploy.host.finding import Finding, ok
 from deploy.triton.card import AGAIN, check_digest, read_card
 from deploy.triton.config import config_of, misfits
-from deploy.triton.golden import read_golden
+from deploy.triton.golden import GOLDEN_FILE, read_golden
 from deploy.triton.stage import MODEL_FILES, VERSION, find_model
 from deploy.triton.stub import STUB
 
@@ -83,10 +83,10 @@ def _check_files(folder: Path, files: Path) -> None:
             raise RepositoryError(f"{files / name}: no such file", AGAIN)
     card = read_card(files)
     check_digest(files / _WEIGHTS, card.sha256)
-    golden = read_golden(files / "golden.npz")
+    golden = read_golden(files / GOLDEN_FILE)
     asked = {name for name, tensor in card.signature.inputs.items() if not tensor.optional}
     if missing := ", ".join(sorted(asked - golden.inputs.keys())):
-        raise RepositoryError(f"{files / 'golden.npz'}: its event has no {missing}", AGAIN)
+        raise RepositoryError(f"{files / GOLDEN_FILE}: its event has no {missing}", AGAIN)
 
 
 def _misfit_findings(folder: Path) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from deploy.host.files import locked
 from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY, cache_folder
 from deploy.host.programs import run, without_python_variables
 from deploy.triton.card import read_card
+from deploy.triton.golden import GOLDEN_FILE
 from deploy.triton.stage import MODEL_FILES, VERSION
 
 
@@ -73,7 +74,7 @@ def _why_not_read(path: Path) -> str | None:
 
 def ensure_imported(model: str, checkpoint: Path, norm: Path | None, say: Say) -> None:
     folder = imported_folder(checkpoint, norm)
-    if checkpoint.is_dir() or (folder / "golden.npz").exists():
+    if checkpoint.is_dir() or (folder / GOLDEN_FILE).exists():
         return
     tracked = MODEL_REPOSITORY / model / VERSION
     with locked(folder.with_suffix(".lock")):

@@ -12,12 +12,10 @@ from deploy.host.errors import EnvironmentSetupError, RepositoryError
 from deploy.triton.command import require_plain
 from deploy.triton.config import ENSEMBLE, ModelConfig, skipped_warmups, uses_stubs
 from deploy.triton.distribution import TritonDistribution, ensure_distribution
-from deploy.triton.golden import read_golden
+from deploy.triton.golden import GOLDEN_FILE, read_golden
 from deploy.triton.site import ENVIRONMENT_PARAMETER, SiteModel
 from deploy.triton.stage import StagedModel
 from deploy.triton.stub import StubFiles, python_of_stub, stub_of_wheel
-
-GOLDEN = "golden.npz"
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def check_site(resolved: Resolved, runtime: Runtime, say: Say) -> None:
                 part, more = step.model_name, ",".join((*served, step.model_name))
                 cause = f"model {model.name} is an ensemble of {part}, which is not served"
                 raise RepositoryError(cause, f"--models {more}")
-        golden = model.files.get(f"{model.versions[-1]}/{GOLDEN}")
+        golden = model.files.get(f"{model.versions[-1]}/{GOLDEN_FILE}")
         if golden is not None:
             read_golden(golden)
         for name in skipped_warmups(model.config):

@@ -12,10 +12,11 @@ from deploy.host.errors import RepositoryError
 from deploy.host.files import built_folder
 from deploy.triton.card import AGAIN, CARD_FILE, read_card
 from deploy.triton.config import LaunchSettings, ModelConfig, config_of, for_launch, write_config
+from deploy.triton.golden import GOLDEN_FILE
 from deploy.triton.stub import StubFiles, write_stub
 
 VERSION = "1"
-MODEL_FILES = (CARD_FILE, "weights.safetensors", "golden.npz")
+MODEL_FILES = (CARD_FILE, "weights.safetensors", GOLDEN_FILE)
 # Python would write a folder of this name, and the server, which polls, would load the changed
 # model a second time. A file of this name prevents that; the stub ignores PYTHONDONTWRITEBYTECODE.
 _BYTECODE = "__pycache__"
