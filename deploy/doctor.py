@@ -1,4 +1,4 @@
-"""Say what is wrong with this host, the kit or a deployment, and what to do about it."""
+"""Find what is wrong with this host, the kit or a deployment, and what to do about it."""
 
 if __package__ in (None, ""):
     from host.bootstrap import ensure_kit

@@ -43,7 +43,7 @@ def _down(options: argparse.Namespace, console: Console) -> int:
         if state is None:
             if name != DEFAULT_NAME and not folder.path.exists():
                 folder.require_state()  # a mistyped name: says which there are
-            # Stopping twice is no mistake.
+            # Stopping twice is not an error.
             console.say(f"deployment {name} is not running")
             continue
         with console.step(f"stop {name}"):

@@ -43,7 +43,11 @@ def parser() -> Parser:
     server.add_argument("--url", help=where)
     server.add_argument("--name", help="the deployment to ask, if several are running")
     add("--protocol", choices=("http", "grpc"), help="for a URL without scheme (default: http)")
-    add("--ssl", action="store_true", help="encrypt the connection, as do the next three")
+    add(
+        "--ssl",
+        action="store_true",
+        help="encrypt the connection, as the next three options do by themselves",
+    )
     add_tls_options(flags)
     add("--model", default="nugraph3", help="the model to ask (default: %(default)s)")
     add("--out", type=Path, metavar="results.h5", help="write labels and scores per hit")

@@ -36,7 +36,7 @@ def parser() -> Parser:
     flags.add_argument("--supervisor", action="store_true", help="the supervisor's log instead")
     tail = "last lines (default: 50)"
     flags.add_argument("--tail", type=_lines, default=50, metavar="N", help=tail)
-    flags.add_argument("--follow", action="store_true", help="go on until interrupted")
+    flags.add_argument("--follow", action="store_true", help="show new lines until interrupted")
     add_namespace(flags)
     return flags
 

@@ -1,4 +1,4 @@
-"""Bring what was built and verified to where servers take it from."""
+"""Publish what was built and verified, for servers on other hosts."""
 
 if __package__ in (None, ""):
     from host.bootstrap import ensure_kit
@@ -26,10 +26,9 @@ from deploy.publishing.place import Order, place_at
 def parser() -> Parser:
     flags = make_parser(
         "publish",
-        "Bring what was built and verified to where servers take it from: models to a bucket, from "
-        "which servers load them, an image or a .sif to a registry, or a .sif to a folder that "
-        "other hosts see. The new release serves once it is there whole; until then, and after a "
-        "failure, the old one does.",
+        "Publish what was built and verified: models to a bucket, from which servers load them, an "
+        "image or a .sif to a registry, or a .sif to a folder that other hosts see. The new "
+        "release serves once it is all there; until then, and after a failure, the old one does.",
         deployment=False,
     )
     add = flags.add_argument
@@ -40,7 +39,7 @@ def parser() -> Parser:
     add("destination", metavar="DEST", help=destination)
     add_model_options(flags)
     add("--instances", type=as_number, help="instances of each model in a bucket (default: 2)")
-    sif = "the .sif to publish to a folder or oras:// (default: what build.py has made)"
+    sif = "the .sif to publish to a folder or oras:// (default: what numlkit build made)"
     add("--image", type=Path, metavar="FILE.sif", help=sif)
     built, default = "the folder that numlkit build wrote to (default: dist/)", CHECKOUT / "dist"
     add("--from", dest="built", type=Path, default=default, metavar="DIR", help=built)
@@ -51,8 +50,8 @@ def parser() -> Parser:
     )
     add("--sign", metavar="KEY", help=sign)
     verify = (
-        "publish only what is signed, here where it was built, with this public key or by whom "
-        "this file names"
+        "publish only what was signed, where it was built, with this public key or by the signer "
+        "that this file names"
     )
     add("--verify", type=Path, metavar="KEY", help=verify)
     add("--sandbox", action="store_true", help="unpack the .sif into a folder, as for CVMFS")

@@ -1,4 +1,4 @@
-"""Have an older release at a destination serve again."""
+"""Go back to an older release at a destination."""
 
 if __package__ in (None, ""):
     from host.bootstrap import ensure_kit
@@ -18,7 +18,7 @@ def parser() -> Parser:
     flags = make_parser("rollback", __doc__, deployment=False)
     add = flags.add_argument
     add("destination", metavar="DEST", help="as for publish")
-    add("--to", metavar="RELEASE", help="default: the one before what serves")
+    add("--to", metavar="RELEASE", help="default: the one before the one that serves")
     add("--dry-run", action="store_true", help="show what would be done, and do nothing")
     return flags
 

@@ -60,8 +60,8 @@ def parser() -> Parser:
     where = "model repository with the reference events (default: the deployment's, or the kit's)"
     add("--repository", type=Path, help=where)
     signed = (
-        "check also that the deployment runs an image or a .sif that is signed with this public "
-        "key, or by whom this file names"
+        "also check that the deployment runs an image or a .sif signed with this public key, or by "
+        "the signer that this file names"
     )
     add("--verify", type=Path, metavar="KEY", help=signed)
     add("--timeout", type=as_seconds, default=10.0, help="seconds for one answer (default: 10)")

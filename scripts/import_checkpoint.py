@@ -216,7 +216,7 @@ def main() -> int:
         print(f"error: {where}: {error.strerror}: give --out another folder", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("error: interrupted, nothing was written: repeat the command", file=sys.stderr)
+        print("error: interrupted, nothing was written: run the command again", file=sys.stderr)
         return INTERRUPTED
     print(json.dumps(report.as_dict(), indent=2) if options.json else text(report))
     return 0

@@ -122,12 +122,12 @@ def signer_of(key: SigningKey, named: Signer | None) -> Iterator[Signer | None]:
 def _require_kind(key: SigningKey, named: Signer) -> None:
     if isinstance(key, Keyless):
         if named.kind != "keyless":
-            cause = f"{named.path} is a key, and keyless signs without"
+            cause = f"{named.path} is a key, but keyless signing uses none"
             raise SignatureError(cause, "--verify signer.toml, which names who logs in")
     elif named.kind != "pem":
-        what = "is a PGP key, and" if named.kind == "pgp" else "names who logs in, and"
-        cause = f"{named.path} {what} {key} is a key of cosign's"
-        raise SignatureError(cause, "--verify cosign.pub, which belongs to it")
+        what = "is a PGP key, but" if named.kind == "pgp" else "names a keyless signer, but"
+        cause = f"{named.path} {what} {key} is a cosign key"
+        raise SignatureError(cause, "--verify with the cosign.pub that belongs to it")
 
 
 def sign_file(file: Path, signature: Path, key: SigningKey) -> None:
@@ -210,7 +210,7 @@ def _verify(words: list[str], what: str, signer: Signer) -> None:
     if _AWAY.search(reason.partition(_OTHERS)[0]):
         raise SignatureError(
             f"cannot check the signature of {what}: {reason}",
-            "check the network and docker login, then repeat the command",
+            "check the network and docker login, then run the command again",
         )
     raise unsigned(what) if _UNSIGNED.search(reason) else changed(what, signer)
 
@@ -220,7 +220,7 @@ def _sign(words: list[str], doing: str, key: SigningKey) -> str:
     if done.returncode == 0:
         return done.stdout
     reason = _reason(done.stderr)
-    remedy = "check network and docker login, and that it is a key of cosign's"
+    remedy = "check the network and docker login, and that it is a cosign key"
     if isinstance(key, Keyless):
         doing, remedy = doing.removesuffix(" with"), _KEYLESS
     elif _PASSWORD.search(reason):

@@ -247,7 +247,7 @@ def follow(messages: Iterable[Mapping[str, Any]], say: Say) -> str:
             known = diagnose("\n".join(output)) if words.endswith("not ready") else None
             words += f": {known.cause}" if known is not None else ""
             cause = f"the image cannot be built: {words} ({step})"
-            raise BuildError(cause, "fix that and repeat the command; finished layers are kept")
+            raise BuildError(cause, "fix that and run the command again; finished layers are kept")
         for line in str(message.get("stream", "")).splitlines():
             if found := _STEP.match(line):
                 step, output = found[3].strip(), []

@@ -107,7 +107,7 @@ def _keyless(path: Path, content: bytes) -> Signer:
             remedy = "name the public one that belongs to it, such as cosign.pub"
             raise SignatureError(f"{path} is a private key", remedy) from None
         raise SignatureError(
-            f"{path} is no public key and names no signer",
+            f"{path} is neither a public key nor names a signer",
             f"a public key such as cosign.pub, or two lines: {_TWO_LINES}",
         ) from None
     if named.keys() != {"identity", "issuer"} or not all(

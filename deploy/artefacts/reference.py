@@ -48,7 +48,7 @@ def parse_reference(text: str) -> Reference:
     found = _REFERENCE.fullmatch(text) or _REFERENCE.fullmatch(f"docker.io/{text}")
     if found is None:
         raise DeploymentError(
-            f"{text!r} is no reference to an image in a registry", "HOST/REPOSITORY:TAG"
+            f"{text!r} is not a reference to an image in a registry", "HOST/REPOSITORY:TAG"
         )
     host = found["host"] + (found["port"] or "")
     return Reference(host, found["repository"], found["tag"] or "", found["digest"] or "")

@@ -31,7 +31,7 @@ BLOCK_KIB = 256
 
 _CHUNK = 1 << 20
 _FAILED = "Apptainer cannot write the .sif"
-FULL_DISK = "check the free space of the output's disk, then repeat the command"
+FULL_DISK = "check the free space of the output's disk, then run the command again"
 
 _LAUNCH_LINE = b"#!/usr/bin/env run-singularity\n"
 # The global header: launch line at 0, UUID at 48, times of creation and change behind it,

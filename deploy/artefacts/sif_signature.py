@@ -27,7 +27,7 @@ def verify_sif(sif: Path, signer: Signer) -> None:
     if signer.kind == "pem":
         said = _apptainer([*words, "--key", str(signer.path), str(sif)])
     else:
-        # In a keyring of its own, so that no other key counts, nor a server of keys.
+        # In a private keyring, so that no other key counts, nor a key server.
         with tempfile.TemporaryDirectory() as ring:
             variables = {"APPTAINER_KEYSDIR": ring}
             said = _apptainer(["key", "import", str(signer.path)], variables)

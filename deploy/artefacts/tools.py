@@ -120,7 +120,7 @@ def _find(name: str, flag: str, oldest: Version) -> Tool:
 
 
 def _try_compressor(mksquashfs: Tool, compressor: Compressor) -> None:
-    # By trial: each version lists the compressors built into it in another way.
+    # By trial: each version lists its compressors differently.
     with tempfile.TemporaryDirectory() as scratch:
         empty = Path(scratch) / "empty"
         empty.mkdir()

@@ -49,7 +49,7 @@ def examine(checks: Sequence[Check], deadline: float = DEADLINE_S) -> list[Findi
     def look(number: int) -> None:
         answers[number] = _findings(*checks[number])
 
-    # Threads that do not keep the process from ending: one may hang for ever.
+    # Daemon threads, which do not keep the process alive: one may hang forever.
     numbers = range(len(checks))
     threads = [threading.Thread(target=look, args=(n,), daemon=True) for n in numbers]
     for thread in threads:

@@ -34,13 +34,13 @@ def clear_deployment(name: str) -> str:
         if state.supervisor.process() is not None or engine.serves(folder, state):
             raise KitError(f"deployment {name} is alive again")
         engine.stop(folder, state)
-    return f"cleared deployment {name}, of which nothing was alive; its logs are kept"
+    return f"cleared deployment {name}, which had no live processes; its logs are kept"
 
 
 def deployment_findings() -> Iterator[Finding]:
     names = known_deployments()
     if not names:
-        yield ok("deployments", "none of this user")
+        yield ok("deployments", "none for this user")
     for name in names:
         folder, subject = DeploymentFolder(name), f"deployment {name}"
         try:
@@ -74,11 +74,11 @@ def _unwatched(subject: str, folder: DeploymentFolder, state: DeploymentState) -
         return Finding("problem", subject, detail, error.remedy)
     up, down = f"numlkit up --name {state.name}", f"numlkit down --name {state.name}"
     if alive:
-        detail = "its supervisor is dead; its server still runs, but nothing that fails is healed"
+        detail = "its supervisor is dead; its server still runs, but failures are no longer healed"
         return Finding("problem", subject, detail, f"{up} starts it again, {down} stops it")
     death = why_dead(state)
     detail = f"its supervisor and its server are dead{f': {death.cause}' if death else ''}"
-    remedy = f"{down} or {FIX} clears it away"
+    remedy = f"{down} or {FIX} cleans it up"
     return Finding("problem", subject, detail, remedy, partial(clear_deployment, state.name))
 
 

@@ -193,7 +193,7 @@ def _why_model_not_ready(
     index = transport.index()
     if index is None:
         error = f"{endpoint.url} does not serve model {model}, or it is not ready"
-        return error, "read the server's log; it does not list its models"
+        return error, "it does not list its models: read the server's log"
     if model not in index:
         there = ", ".join(sorted(index)[:_LISTED]) or "none"
         error = f"{endpoint.url} serves no model {model}"

@@ -86,7 +86,7 @@ def read_pair(cert: Path, key: Path, *, role: Role) -> Certificate:
     try:
         private = load_pem_private_key(secret, None)
     except TypeError:
-        cause = f"private key {key}: needs a passphrase, which nobody can type at a server's start"
+        cause = f"private key {key}: needs a passphrase, which cannot be typed when a server starts"
         remedy = f"openssl pkey -in {shlex.quote(str(key))} -out PLAIN.key; chmod 600 PLAIN.key"
         raise DeploymentError(cause, remedy) from None
     except (ValueError, UnsupportedAlgorithm):
@@ -102,7 +102,7 @@ def read_pair(cert: Path, key: Path, *, role: Role) -> Certificate:
     if usage and not {_PURPOSE[role], ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE} & set(usage):
         raise DeploymentError(f"certificate {cert}: was not issued for a {role}")
     try:
-        # OpenSSL has demands of its own, on the length of a key for example.
+        # OpenSSL has its own requirements, on the length of a key for example.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
     except ssl.SSLError as error:
         reason = (error.reason or str(error)).lower().replace("_", " ")

@@ -137,7 +137,7 @@ class TritonTransport:
             tensor = self._library.InferInput(name, values.shape, datatype)
             tensor.set_data_from_numpy(np.ascontiguousarray(values))
             inputs.append(tensor)
-        # Who names no outputs is given all.
+        # Without named outputs the server returns all.
         result = self._call("infer", model.name, inputs)
         arrays = {}
         for name in model.outputs:
@@ -196,7 +196,7 @@ class TritonTransport:
             told = self._sorted(error, time.monotonic() - started)
             refused = isinstance(error, InferenceServerException)
             if isinstance(told, ServerAwayError) or not refused:
-                # Connect anew next time: this connection may be half closed, or still deliver
+                # Reconnect next time: this connection may be half closed, or still deliver
                 # the late answer.
                 self.close()
             raise told from error

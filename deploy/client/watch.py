@@ -139,7 +139,7 @@ class Watch:
                 try:
                     expected = self.expected()
                 except KitError as error:
-                    # It may be being replaced; the last one that could be read counts.
+                    # It may just be being replaced: keep using the last one.
                     self._tell(f"{error.cause}; using the one read before")
                 self._look(endpoint, expected)
                 self._stop.wait(max(0.0, due - time.monotonic()))

@@ -370,6 +370,6 @@ def find_site_models(repository: Path) -> tuple[str, ...]:
     except OSError as error:
         raise RepositoryError(f"{repository}: {error.strerror}", remedy) from None
     if not names:
-        cause = f"{repository} is no model repository: no folder in it has a {CONFIG}"
+        cause = f"{repository} is not a model repository: no folder in it has a {CONFIG}"
         raise RepositoryError(cause, remedy)
     return names

@@ -22,7 +22,7 @@ def add_model_options(flags: Parser) -> None:
     device.add_argument("--gpu", nargs="?", const="", metavar="0,1", help=gpus)
     models = "models to serve, comma separated (default: the kit's three, and all of --models-dir)"
     add("--models", help=models)
-    own = "own weights: a Lightning checkpoint, or a folder with weights.safetensors"
+    own = "your own weights: a Lightning checkpoint, or a folder with weights.safetensors"
     add("--checkpoint", action="append", metavar="MODEL=PATH", help=own)
     norm = "feature normalisation for a checkpoint that has none (JSON, HDF5 or npz)"
     add("--norm", action="append", metavar="MODEL=FILE", help=norm)

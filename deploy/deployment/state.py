@@ -164,7 +164,7 @@ class DeploymentFolder:
             finally:
                 if [*self.path.glob("*")] == [self.launch_lock]:
                     self.launch_lock.unlink()
-                    # Who waited may be in it by now, with a lock file of their own.
+                    # A waiter may be in it by now, with a lock file of its own.
                     with suppress(OSError):
                         self.path.rmdir()
 

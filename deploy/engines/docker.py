@@ -238,7 +238,7 @@ class DockerEngine(ContainerEngine):
         if problem is not None:
             raise problem
         publish = "numlkit publish docker://HOST/REPOSITORY --sign KEY"
-        cause = f"{image.name} comes from no registry, where images have their signatures"
+        cause = f"{image.name} was not pulled from a registry, where signatures are kept"
         raise SignatureError(cause, f"{publish}, then --image HOST/REPOSITORY:TAG")
 
     @property

@@ -47,7 +47,7 @@ def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float)
     """
     problems, remedy = [], state.remedy
     if state.supervisor.process() is None:
-        problems.append("the supervisor is dead: nothing that fails will be healed")
+        problems.append("the supervisor is dead: failures will not be healed")
         remedy = f"numlkit up --name {state.name} starts it again"
     server = state.server.process() if state.server is not None else None
     if server is None:

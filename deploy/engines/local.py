@@ -255,7 +255,7 @@ def check_stub_fits(environment: Environment, distribution: TritonDistribution) 
     elif not found.startswith(f"{wanted}."):
         problem = f"has Python {found}; the stub is built for {wanted}"
     if problem is not None:
-        remedy = f"rm -r {folder}, and repeat the command"
+        remedy = f"rm -r {folder}, and run the command again"
         raise EnvironmentSetupError(f"execution environment {folder} {problem}", remedy)
 
 

@@ -112,7 +112,7 @@ def servers(
             command = process.cmdline()
             if f"--id={identity}" not in command:
                 continue
-            # Whoever starts a server has its whole command line, too.
+            # A program that starts a server has the server's whole command line, too.
             if not starting and not command[0].endswith("/tritonserver"):
                 continue
             if among is not None or process.uids().real in owners:
@@ -249,8 +249,8 @@ class Server(ABC):
         text = self.output()
         if not text.strip():
             remedy = "dmesg may tell what ended it: too little memory, or a damaged .sif or disk"
-            raise LaunchError(f"the server {what} without a word", remedy)
+            raise LaunchError(f"the server {what} and logged nothing", remedy)
         raise diagnose(text) or LaunchError(
-            f"the server {what}; its last words: {last_words(text)[:300]}",
+            f"the server {what}; the last line of its log: {last_words(text)[:300]}",
             f"read its log: {self._plan.log}",
         )

@@ -141,7 +141,7 @@ class Supervisor:
                 excess, memory_due = server.outgrown(), time.monotonic() + MEMORY_S
             try:
                 if not server.alive():
-                    log.warning("the server died; last words: %s", server.output()[-300:])
+                    log.warning("the server died; the end of its log: %s", server.output()[-300:])
                     self._replace()
                 elif excess is not None:
                     log.warning("the server %s: restarting it", excess)
@@ -167,7 +167,7 @@ class Supervisor:
                 self._start("healing")
                 return
             except (KitError, OSError) as error:
-                # A full disk, for one, is no reason to give up: somebody may make room.
+                # A full disk, for one, is no reason to give up: someone may make room.
                 known = error if isinstance(error, KitError) else KitError(str(error))
                 log.error("restart failed: %s", known.cause)
                 self._note("healing", cause=known.cause, remedy=known.remedy)
@@ -192,7 +192,7 @@ class Supervisor:
         position = server.log_size()
         for model in missing:
             request_reload(self._plan.repository, model)
-        # A load takes no longer than a start; as much again for a host that is busy.
+        # A load takes no longer than a start; twice that for a busy host.
         patience = max(HEAL_S, 2 * (self._state.seconds_to_ready or 0))
         deadline, loading = time.monotonic() + patience, set(missing)
         while not self._stop.wait(WATCH_S) and server.alive():
@@ -217,7 +217,7 @@ class Supervisor:
                 if self._missing(server).keys() - missing.keys():
                     return  # another model needs the same: the next look heals both
             elif time.monotonic() > deadline:
-                # Triton waits for ever for a stub that dies as soon as it is started.
+                # Triton waits forever for a stub that dies as soon as it is started.
                 log.error("not healed in %.0f s: restarting the server", patience)
                 self._replace()
                 return

@@ -67,7 +67,7 @@ def check_models_answer(environment: Environment, models: Sequence[Path], *, thr
         models,
         threads=threads,
         failed=f"execution environment {folder} does not work",
-        remedy=f"rm -r {folder.parent} and repeat the command",
+        remedy=f"rm -r {folder.parent} and run the command again",
     )
     write_atomically(stamp, "")
 

@@ -137,7 +137,7 @@ def _install(partial: Path, folder: Path) -> None:
         asyncio.run(installed)
     except (InstallerError, IoError, LinkError, TransactionError) as error:
         cause = f"py-rattler cannot install Python: {_first_line(error)}"
-        raise EnvironmentSetupError(cause, f"rm -r {packages} and repeat the command") from None
+        raise EnvironmentSetupError(cause, f"rm -r {packages} and run the command again") from None
     shutil.rmtree(packages)
 
 

@@ -49,7 +49,7 @@ def run(command: Command, parser: Callable[[], Parser], argv: Sequence[str] | No
         console.error(interrupted())
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has left (| head): not an error.
+        # The reader of the output has gone (| head): not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -58,7 +58,7 @@ def run(command: Command, parser: Callable[[], Parser], argv: Sequence[str] | No
 
 
 def interrupted() -> KitError:
-    return KitError("interrupted; nothing incomplete was kept, run the command again")
+    return KitError("interrupted; nothing incomplete was kept: run the command again")
 
 
 def describe_os_error(error: OSError) -> KitError:

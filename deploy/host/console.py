@@ -135,7 +135,7 @@ class Console:
 
 
 def _plain_console(*, stderr: bool) -> RichConsole:
-    from rich.console import Console as RichConsole  # who reads JSON does not wait for it
+    from rich.console import Console as RichConsole  # not imported for JSON output
 
     return RichConsole(stderr=stderr, emoji=False, highlight=False, markup=False, soft_wrap=True)
 

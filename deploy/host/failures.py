@@ -33,7 +33,7 @@ _REMAKE = "rm -r ~/.cache/numlkit/environments, then run the command again"
 TRITON: tuple[Row, ...] = (
     (r"(?:/[^\s:]+: (?:cannot read file data: )?|\[Errno 5\] )Input/output error(?:: '[^'\n]+')?",
      "a file cannot be read ({0}): the .sif or the disk is damaged",
-     "compare the .sif's sha256 with dist/manifest.json; dmesg tells of a failing disk"),
+     "compare the .sif's sha256 with dist/manifest.json; dmesg shows a failing disk"),
     # Triton goes on to say that the socket is in use, which it is not.
     (r"Invalid private key|Invalid cert chain|Handshaker factory creation failed",
      "the server cannot use its certificate and private key for TLS",
@@ -309,11 +309,11 @@ def is_hopeless(text: str) -> bool:
 
 def last_words(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip(" |+-\n")]
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "it printed nothing"
 
 
 def apptainer_complaint(said: str) -> str:
     """Return what Apptainer says went wrong: not its last line, which says only that it failed."""
     found = _COMPLAINT.search(said)
     lines = [line for line in said.splitlines() if line.strip()]
-    return found["reason"] if found is not None else lines[-1] if lines else "it says nothing"
+    return found["reason"] if found is not None else lines[-1] if lines else "it printed nothing"

@@ -137,7 +137,7 @@ def _patchelf(*words: str) -> str:
 
 
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-_REMEDY = "check network, disk and pip's settings (pip config list), then repeat the command"
+_REMEDY = "check network, disk and pip's settings (pip config list), then run the command again"
 
 
 def run_pip(

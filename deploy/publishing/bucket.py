@@ -43,8 +43,8 @@ from deploy.publishing.pointer import (
 from deploy.publishing.s3 import Store, TakenError
 from deploy.publishing.servers import await_release, differences, read_goldens
 
-_BUSY = "somebody else has published or rolled back there meanwhile"
-_AGAIN = "look at it with numlkit published, and repeat the command"
+_BUSY = "someone else has published or rolled back there in the meantime"
+_AGAIN = "look at it with numlkit published, and run the command again"
 
 
 class BucketPlace(Place):
@@ -82,7 +82,7 @@ class BucketPlace(Place):
         for name in self._stale(published.current, state):
             problems.append(
                 f"{name}/{CONFIG} is not that of release {published.serving}: a publish or "
-                "rollback was interrupted; repeat it"
+                "rollback was interrupted; run it again"
             )
         if server is not None and not problems:
             goldens = read_goldens(self._store, published.current)
@@ -119,9 +119,9 @@ class BucketPlace(Place):
         facts = {"before": published.serving, "serving": target.number}
         number = str(target.number)
         if not changed:
-            return Outcome(False, number, (f"release {number} serves already",), facts)
+            return Outcome(False, number, (f"release {number} is already serving",), facts)
         if dry_run:
-            return Outcome(False, number, (f"would have release {number} serve",), facts)
+            return Outcome(False, number, (f"would switch to release {number}",), facts)
         self._switch(state, new, stale)
         lines = [f"release {number} serves; before: release {published.serving}"]
         for name in sorted(published.current.models.keys() - target.models.keys()):
@@ -185,7 +185,7 @@ class BucketPlace(Place):
         number = str(new.serving)
         facts = {"uploaded": len(missing), "bytes": total, "models": new.current.versions}
         if before is not None and new == before and not stale:
-            line = f"release {number} is there already, with the same digests, and serves"
+            line = f"release {number} is already there with the same digests, and serves"
             return Outcome(False, number, (line,), facts)
         what = f"release {number}: {new.current.summary}"
         if order.dry_run:
@@ -273,7 +273,7 @@ class BucketPlace(Place):
         try:
             self._store.upload(key, model.folder / path, file.sha256, sent)
         except TakenError:
-            # Somebody who publishes the same, or ourselves: the answer to the first try was lost.
+            # Someone publishing the same, or ourselves: the first response was lost.
             if self._store.sha256(key) != file.sha256:
                 raise PublishError(f"{self._store.name(key)}: {_BUSY}", _AGAIN) from None
 
@@ -307,7 +307,7 @@ class BucketPlace(Place):
         except TakenError:
             there = self._store.read(POINTER)
             if there is not None and there.content == content:
-                return  # ourselves: the answer to the first try was lost
+                return  # ourselves: the first response was lost
             # The configurations are ours, and the release that serves is another's.
             with suppress(PublishError):
                 now = self._look()

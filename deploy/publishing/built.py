@@ -113,7 +113,7 @@ def _entry(folder: Path, kind: Kind, name: str, build: str) -> Artefact:
 
 
 def _signed(folder: Path, made: Artefact, order: Order) -> Artefact:
-    # Nobody is to sign, or to spread, what was changed in between.
+    # Nothing may be signed or published that was changed in between.
     sums = read_checksums(folder)
     for path in (folder / sbom_of(made), folder / provenance_of(made)):
         if path.name in sums and not (path.is_file() and sha256_of(path) == sums[path.name]):

@@ -68,7 +68,7 @@ def parse_destination(text: str) -> Destination:
         if text.startswith(f"{registry}://"):
             name = text.removeprefix(f"{registry}://")
             if "@" in name.partition("/")[0]:
-                # Not shown: it would end in a log.
+                # Not shown: it would end up in a log.
                 raise DeploymentError(
                     "the destination has a user or password in it", "leave it out: docker login"
                 )
@@ -80,7 +80,7 @@ def parse_destination(text: str) -> Destination:
     if scheme is not None:
         raise DeploymentError(f"{text}: cannot publish to {scheme[1]}:", f"one of: {_FORMS}")
     if not text or not text.isprintable():
-        raise DeploymentError(f"{text!r} is no destination", f"one of: {_FORMS}")
+        raise DeploymentError(f"{text!r} is not a destination", f"one of: {_FORMS}")
     return Path(text).absolute()
 
 
@@ -88,7 +88,7 @@ def _bucket(text: str) -> Bucket:
     rest = text.removeprefix("s3://")
     endpoint = None
     if "@" in text:
-        # Not shown: it would end in a log.
+        # Not shown: it would end up in a log.
         raise DeploymentError(
             "the destination has a user or password in it",
             "leave it out: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials",
@@ -102,7 +102,9 @@ def _bucket(text: str) -> Bucket:
         except ValueError:
             plain = False
         if not plain or parts.query or parts.fragment:
-            raise DeploymentError(f"{text}: its endpoint is no URL", "s3://http://HOST:PORT/BUCKET")
+            raise DeploymentError(
+                f"{text}: its endpoint is not a URL", "s3://http://HOST:PORT/BUCKET"
+            )
         endpoint, rest = f"{parts.scheme}://{parts.netloc}", parts.path.lstrip("/")
     bucket, _, prefix = rest.partition("/")
     prefix = prefix.strip("/")

@@ -44,7 +44,7 @@ CURRENT = "current"
 _NAMES = {"sif": "numl.sif", "sandbox": "numl"}
 _BLOCK = 1 << 22
 _WHERE = "publish where this user can write; to a CVMFS, after cvmfs_server transaction"
-_ROOM = "make room there (df -h), then repeat the command"
+_ROOM = "make room there (df -h), then run the command again"
 _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _ROOM),
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), _WHERE),
@@ -111,7 +111,7 @@ class FolderPlace(Place):
         serving, releases = self._serving(), self._releases()
         problems = []
         if releases and serving not in [each.number for each in releases]:
-            problems.append(f"{self._root / CURRENT} leads to no release; repeat the publish")
+            problems.append(f"{self._root / CURRENT} points to no release; publish again")
         entries = (
             Entry(
                 release=str(each.number),
@@ -203,7 +203,7 @@ class FolderPlace(Place):
         facts = {"before": before, "serving": to.number, "sha256": to.sha256}
         facts["path"] = str(self._root / CURRENT / to.name)
         if before == to.number:
-            line = f"release {number} is there already, with the same digest, and serves"
+            line = f"release {number} is already there with the same digest, and serves"
             return Outcome(False, number, (line,), facts)
         signed = "" if to.sha256 else ", once signed,"
         come = f"{brought.name} ({size(to.bytes)}){signed} as " if brought is not None else ""

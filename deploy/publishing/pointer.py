@@ -45,7 +45,7 @@ class PublishedModel(BaseModel, frozen=True, extra="forbid"):
     def _plain_paths(self) -> PublishedModel:
         for path in self.files:
             if not is_key(path):
-                raise ValueError(f"{path!r} is no path of a file in a version")
+                raise ValueError(f"{path!r} is not a file path in a version")
         return self
 
     @property
@@ -71,7 +71,7 @@ class Release(BaseModel, frozen=True, extra="forbid"):
     def _model_names(self) -> Release:
         for name in self.models:
             if not MODEL_PATTERN.fullmatch(name) or not is_key(name):
-                raise ValueError(f"{name!r} is no model's name")
+                raise ValueError(f"{name!r} is not a model name")
         return self
 
     @property
@@ -156,7 +156,7 @@ def read_pointer(content: bytes, where: str) -> Published:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         said = f"{place + ': ' if place else ''}{first['msg']}"
-        # Anybody may have written it: it begins no line, and moves no cursor.
+        # Anyone may have written it: it must not start a line or move the cursor.
         plain = "".join(letter if letter.isprintable() else " " for letter in said)
         raise PublishError(
             f"{where} is not the kit's: {plain[:300]}",

@@ -121,7 +121,7 @@ class RegistryPlace(Place):
         if there is None or not self._holds(there, artefact):
             raise PublishError(
                 f"{self.at.name}:{release} is not what was pushed there",
-                "somebody else may have pushed at the same time; repeat the command",
+                "somebody else may have pushed at the same time; run the command again",
             )
         signed_now = order.sign is not None and not self._is_signed(there, order)
         if order.sign is not None and signed_now:
@@ -152,7 +152,7 @@ class RegistryPlace(Place):
         current, releases = self._current(), self._releases()
         ours = {found.manifest.digest for found in releases}
         problems = (
-            f"{self.at.name}:{tag} names {digest}, which is no release: publish or roll back"
+            f"{self.at.name}:{tag} names {digest}, which is not a release: publish or roll back"
             for tag, digest in current.items()
             if digest not in ours
         )
@@ -202,7 +202,7 @@ class RegistryPlace(Place):
     def prune(self, servers: tuple[str, ...], console: Console, *, dry_run: bool) -> Outcome:
         """Refuse: retention is up to the registry."""
         raise DeploymentError(
-            "--prune is for buckets and folders", "set a rule in the registry, which keeps tags"
+            "--prune is for buckets and folders", "set a retention rule in the registry"
         )
 
     def _is_signed(self, manifest: Manifest, order: Order) -> bool:

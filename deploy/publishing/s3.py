@@ -39,7 +39,7 @@ _REFUSALS = {
     ),
     "AuthorizationHeaderMalformed": ("the region is wrong", "set AWS_DEFAULT_REGION"),
     "PermanentRedirect": ("the bucket is in another region", "set AWS_DEFAULT_REGION"),
-    "SlowDown": ("the service is overloaded", "repeat the command later"),
+    "SlowDown": ("the service is overloaded", "run the command again later"),
     "QuotaExceeded": ("the bucket is full", "numlkit publish --prune, or a larger quota"),
 }
 _REFUSALS |= {
@@ -143,7 +143,7 @@ class Store:
         there = self.read(key)
         if (there.content if there else None) != (before.content if before else None):
             raise TakenError(f"{self.name(key)} was changed by somebody else")
-        # Once more by the service itself, where it can: it alone sees what happens meanwhile.
+        # Checked again by the service, where it can: it alone sees concurrent writes.
         condition = {"IfNoneMatch": "*"}
         if there is not None:
             condition = {"IfMatch": there.tag} if there.tag is not None else {}
@@ -167,7 +167,7 @@ class Store:
                 **self._named(key),
                 Body=_Counted(stream, advance),
                 Metadata={_SHA256: sha256},
-                # So that the service refuses what was changed on its way.
+                # So that the service refuses content that changed in transit.
                 ChecksumSHA256=base64.b64encode(bytes.fromhex(sha256)).decode(),
             )
 
@@ -186,7 +186,7 @@ class Store:
         metadata = self._head(key)
         if metadata is None:
             return None
-        # Not every service keeps what was said with the upload.
+        # Not every service keeps metadata.
         return metadata.get(_SHA256) or self.content_sha256(key)
 
     def content_sha256(self, key: str) -> str:
@@ -241,7 +241,7 @@ class Store:
             if _code(error) in _TAKEN:
                 raise TakenError(f"{what}: somebody else has written it") from None
             code = _code(error)
-            unknown = f"the service answers {code or 'an error'}", "look into the service's log"
+            unknown = f"the service answers {code or 'an error'}", "see the service's log"
             cause, remedy = _REFUSALS.get(code, unknown)
             raise PublishError(f"{what}: {cause}", remedy) from None
         except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError):
@@ -261,7 +261,7 @@ class Store:
             ) from None
         except (exceptions.ConnectionError, exceptions.HTTPClientError) as error:
             if "Invalid header value" in str(error):
-                cause = f"{what}: the access key has a character that no key has, as a line end"
+                cause = f"{what}: the access key has a character that no key has, such as a newline"
                 raise PublishError(cause, _SETTINGS) from None
             raise PublishError(
                 f"{what}: {self._place.endpoint or 'AWS'} does not answer",

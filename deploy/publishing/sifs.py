@@ -44,7 +44,7 @@ class SifPlace(RegistryPlace):
         run(
             ["apptainer", "push", *options, sif, name],
             failed=f"cannot push {name}",
-            remedy=f"docker login {self.at.host}, then repeat the command",
+            remedy=f"docker login {self.at.host}, then run the command again",
             error=PublishError,
         )
         pushed = self.registry.manifest(release)

@@ -97,7 +97,7 @@ def write_models(models: Sequence[StagedModel], folder: Path) -> None:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, copy)
             if os.geteuid() == 0:
-                # Who may read it stays the same: root's server runs as another user.
+                # Its permissions stay the same: root's server runs as another user.
                 os.chown(copy, source.stat().st_uid, source.stat().st_gid)
             if copy.suffix == ".py":
                 (copy.parent / _BYTECODE).touch()

@@ -64,7 +64,7 @@ def test_a_killed_supervisor_is_reported_and_down_still_stops_everything(
     os.kill(single["supervisor"]["pid"], signal.SIGKILL)
     until(lambda: kit.json("status", "--name", "single")["status"] != 0, SOON_S, "the notice")
     problems = kit.json("status", "--name", "single")["problems"]
-    assert problems == ["the supervisor is dead: nothing that fails will be healed"]
+    assert problems == ["the supervisor is dead: failures will not be healed"]
     assert kit.down("single")["stopped"] == ["single"]
     assert ProcessId.model_validate(single["server"]).process() is None
     assert not kit.leftovers("single", single["scratch"])

@@ -222,7 +222,7 @@ def test_an_environment_of_another_python_is_named_before_a_launch(
         f"execution environment {environment.folder} has Python 3.13.1; "
         f"the stub is built for {environment.lock.python}"
     )
-    assert remedy == f"rm -r {environment.folder}, and repeat the command"
+    assert remedy == f"rm -r {environment.folder}, and run the command again"
     assert ill.refusal() == (cause, remedy)
 
 

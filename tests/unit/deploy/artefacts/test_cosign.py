@@ -183,10 +183,10 @@ def test_a_signer_who_cannot_have_signed_is_refused_before_anything_is_signed(
     another = read_signer(Cosign.install(tmp_path / "another", monkeypatch).key)
     monkeypatch.setenv("PATH", str(cosign.folder), prepend=":")
     for key, named, cause, remedy in (
-        (SILENT, read_signer(cosign.key), "is a key, and keyless signs without", "signer.toml"),
-        (SILENT, read_signer(pgp), "is a key, and keyless signs without", "signer.toml"),
-        (private, signer, "names who logs in, and .*cosign.key is a key of", "cosign.pub"),
-        (private, read_signer(pgp), "is a PGP key, and .*cosign.key is a key of", "cosign.pub"),
+        (SILENT, read_signer(cosign.key), "is a key, but keyless signing uses none", "signer.toml"),
+        (SILENT, read_signer(pgp), "is a key, but keyless signing uses none", "signer.toml"),
+        (private, signer, "names a keyless signer, but .*cosign.key is a cosign key", "cosign.pub"),
+        (private, read_signer(pgp), "is a PGP key, but .*cosign.key is a cosign key", "cosign.pub"),
         (private, another, "is not the public key of .*cosign.key$", "belongs to it"),
     ):
         with pytest.raises(SignatureError, match=cause) as caught, signer_of(key, named):
@@ -203,7 +203,7 @@ def test_a_signer_who_cannot_have_signed_is_refused_before_anything_is_signed(
         ('identity = "a@b"\nissuer = 1\n', "names no signer"),
         ('identity = " "\nissuer = "https://a"\n', "names no signer"),
         ("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n", "is a private key"),
-        ("what is this?", "is no public key and names no signer"),
+        ("what is this?", "is neither a public key nor names a signer"),
     ],
 )
 def test_a_file_that_says_nobody_is_refused(tmp_path: Path, text: str, said: str) -> None:

@@ -33,7 +33,7 @@ def test_a_name_is_taken_apart_and_put_together(
     "text", ["", "numl:", "registry.example.org/", "registry.example.org/Lab", "a.b/c:d e", "-x/y"]
 )
 def test_what_names_nothing_is_refused(text: str) -> None:
-    with pytest.raises(DeploymentError, match="is no reference to an image in a registry"):
+    with pytest.raises(DeploymentError, match="is not a reference to an image in a registry"):
         parse_reference(text)
 
 

@@ -78,11 +78,11 @@ def test_a_dead_deployment_is_named_with_why_it_died_and_can_be_cleared_away() -
         "while the server started (GRPC)"
     )
     assert clear_deployment("a") == (
-        "cleared deployment a, of which nothing was alive; its logs are kept"
+        "cleared deployment a, which had no live processes; its logs are kept"
     )
     assert not folder.state_file.exists()
     assert folder.log.exists()
-    assert list(deployment_findings()) == [Finding("ok", "deployments", "none of this user")]
+    assert list(deployment_findings()) == [Finding("ok", "deployments", "none for this user")]
     with pytest.raises(KitError, match="is gone already"):
         clear_deployment("a")
 

@@ -160,7 +160,7 @@ def test_a_key_with_a_passphrase_is_refused_without_asking_for_it(
     pair.key.write_bytes(locked)
     error = refusal(pair)
     assert error.cause == (
-        f"private key {pair.key}: needs a passphrase, which nobody can type at a server's start"
+        f"private key {pair.key}: needs a passphrase, which cannot be typed when a server starts"
     )
     assert error.remedy == f"openssl pkey -in {pair.key} -out PLAIN.key; chmod 600 PLAIN.key"
 

@@ -72,7 +72,7 @@ def test_a_models_dir_without_models_is_named(tmp_path: Path) -> None:
     with pytest.raises(DeploymentError) as caught:
         load_deployment(None, {"models_dir": tmp_path})
     assert caught.value.cause == (
-        f"models_dir: {tmp_path} is no model repository: no folder in it has a config.pbtxt"
+        f"models_dir: {tmp_path} is not a model repository: no folder in it has a config.pbtxt"
     )
 
 

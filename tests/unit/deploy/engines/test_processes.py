@@ -72,5 +72,5 @@ def test_a_server_that_ends_without_a_word_is_told_with_what_may_have_ended_it(
         Ended(plan, lambda **_: None).wait_ready(
             probe, {"m": None}, deadline=time.monotonic() + 60, stopped=lambda: False
         )
-    assert caught.value.cause == "the server ended without a word"
+    assert caught.value.cause == "the server ended and logged nothing"
     assert "a damaged .sif" in (caught.value.remedy or "")

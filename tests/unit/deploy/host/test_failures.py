@@ -214,9 +214,9 @@ def test_apptainer_s_complaint_is_not_the_line_that_only_says_that_it_failed() -
     assert apptainer_complaint(said) == "container creation failed: the reason"
     assert apptainer_complaint("\x1b[91mERROR  : no\n") == "no"
     assert apptainer_complaint("first\nlast\n") == "last"
-    assert apptainer_complaint("") == "it says nothing"
+    assert apptainer_complaint("") == "it printed nothing"
 
 
 def test_last_words_are_those_that_say_something() -> None:
     assert last_words("first\nlast word\n+----+\n\n") == "last word"
-    assert last_words("") == "it said nothing"
+    assert last_words("") == "it printed nothing"

@@ -37,16 +37,22 @@ def test_what_has_no_scheme_is_a_folder(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        ("", "'' is no destination"),
+        ("", "'' is not a destination"),
         ("gs://models/prod", "gs://models/prod: cannot publish to gs:"),
         ("s3://", "s3://: '' is not the name of a bucket"),
         ("s3:models", "s3:models: cannot publish to s3:"),
         ("s3://Models/prod", "s3://Models/prod: 'Models' is not the name of a bucket"),
         ("s3://https://host", "s3://https://host: '' is not the name of a bucket"),
-        ("s3://https://:8333/models/x", "s3://https://:8333/models/x: its endpoint is no URL"),
-        ("s3://http://host:0/models", "s3://http://host:0/models: its endpoint is no URL"),
-        ("s3://http://host:99999/models", "s3://http://host:99999/models: its endpoint is no URL"),
-        ("s3://http://host:1/models?x=1", "s3://http://host:1/models?x=1: its endpoint is no URL"),
+        ("s3://https://:8333/models/x", "s3://https://:8333/models/x: its endpoint is not a URL"),
+        ("s3://http://host:0/models", "s3://http://host:0/models: its endpoint is not a URL"),
+        (
+            "s3://http://host:99999/models",
+            "s3://http://host:99999/models: its endpoint is not a URL",
+        ),
+        (
+            "s3://http://host:1/models?x=1",
+            "s3://http://host:1/models?x=1: its endpoint is not a URL",
+        ),
         ("s3://models/a//b", "s3://models/a//b: Triton reads no such prefix"),
         ("s3://models/a b", "s3://models/a b: Triton reads no such prefix"),
         ("s3://models/a/../b", "s3://models/a/../b: Triton reads no such prefix"),

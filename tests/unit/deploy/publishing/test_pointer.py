@@ -124,11 +124,11 @@ def _without(document: Any, *path: Any) -> None:
             lambda d: d["releases"][0]["models"]["one"]["files"].update(
                 {"../x": {"sha256": "0" * 64, "bytes": 1}}
             ),
-            "'../x' is no path of a file in a version",
+            "'../x' is not a file path in a version",
         ),
         (
             lambda d: d["releases"][0]["models"].update({"a/b": d["releases"][0]["models"]["one"]}),
-            "'a/b' is no model's name",
+            "'a/b' is not a model name",
         ),
     ],
 )

@@ -45,7 +45,7 @@ def test_a_first_launch_takes_down_what_it_has_made(
     code, said = end_up(terminal, number)
     assert (code, said.splitlines()[-1]) == (
         130,
-        "error: interrupted; nothing incomplete was kept, run the command again",
+        "error: interrupted; nothing incomplete was kept: run the command again",
     )
     assert "removing what was made" in said
     assert terminal.cluster.names() == set()
