@@ -15,7 +15,7 @@ from deploy.host.errors import KitError
 
 
 def continue_in_full() -> None:
-    """Continue in the Python of the full environment, which has torch and NuGraph's own stack."""
+    """Re-run this script in the full environment, which has torch and NuGraph's own stack."""
     python = str(_environment("cpu").python)
     os.execv(python, [python, *sys.argv])
 

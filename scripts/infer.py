@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""``numlkit infer``, under the name it had before it was one of the kit's commands."""
+"""``numlkit infer``, under its former name."""
 
 import runpy
 import sys

@@ -1,4 +1,4 @@
-"""nugraph and pynuml 25.4.0 in a folder of their own; the full environment has 24.7.1 of both.
+"""nugraph and pynuml 25.4.0 in a separate folder; the full environment has 24.7.1 of both.
 
 ``python3 scripts/nugraph25.py`` makes the folder if need be, and prints its name.
 """

@@ -1,1 +1,1 @@
-"""Times the kit beside what people serve today; ``scripts/benchmark*.py`` are its commands."""
+"""Times the kit against what people serve today; ``scripts/benchmark*.py`` are its commands."""

@@ -1,4 +1,4 @@
-"""Ways from an image to a .sif: the kit's, Apptainer's own, and the floor below both."""
+"""Ways to make a .sif from an image: the kit's, Apptainer's own, and a lower bound for both."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OURS = "ours"
 
 @dataclass
 class Series:
-    """What was measured for one thing, round by round, and how large the result is, if any."""
+    """What was measured, round by round, and the size of the result, if any."""
 
     seconds: list[float] = field(default_factory=list)
     bytes: int | None = None
@@ -72,7 +72,7 @@ class Routes:
 
 
 def measure_builds(routes: Routes, rounds: int, apptainer_rounds: int, console: Console) -> Results:
-    """Measure the routes in turn, the image's files in the page cache."""
+    """Measure the routes in turn, with the image's files in the page cache."""
     named: dict[str, Callable[[], Path]] = {OURS: routes.ours, FLOOR: routes.floor}
     results: Results = {name: Series() for name in named}
     with console.step("reading the image once"):

@@ -1,4 +1,4 @@
-"""What is measured, as data: sets of events, ways to answer them, and what came out."""
+"""What is measured, as data: sets of events, ways to answer them, and the results."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def plan_cells(
     concurrencies: Sequence[int],
     servers: Sequence[Server],
 ) -> list[Cell]:
-    """Return what is measured of a model with a set, in an order that keeps apart what is compared.
+    """Return what to measure of a model with a set of events, in order.
 
     Ours over every protocol; the references over gRPC, or what is given first if that is not
     among the protocols. Concurrency above the lowest for loaded sets only, and of the reference

@@ -1,4 +1,4 @@
-"""A process of the benchmark's own in the execution environment: a line of JSON, an answer."""
+"""A worker process in the execution environment: one line of JSON in, one answer out."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Child:
         return self._process.pid
 
     def tell(self, command: dict[str, Any]) -> None:
-        """Give it a command; it is answered by :meth:`read`."""
+        """Send it a command; :meth:`read` returns the answer."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(command) + "\n")
@@ -75,7 +75,7 @@ class Child:
             pass  # its last words say why
 
     def read(self) -> dict[str, Any]:
-        """Return its next answer; KitError if it has ended, or says that it cannot go on."""
+        """Return its next answer; KitError if it has ended or failed."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:

@@ -50,7 +50,7 @@ def drive(
     seconds: float,
     started: Callable[[], None] = lambda: None,
 ) -> Driven:
-    """Let clients send events for so many seconds, longer until each has had two answers.
+    """Let clients send events for ``seconds``, or longer, until each has had two answers.
 
     Each sends them in turn, beginning with another one, over a connection of its own. ``started``
     is called when all have had an answer, before any time is taken. The first error of a client is
@@ -137,7 +137,7 @@ def send_all(
 
 
 def summarise(spans: Sequence[Sequence[tuple[float, float]]]) -> Driven:
-    """Return latencies and rate from when each client's requests began and were answered (s).
+    """Return latencies and rate, given when each client's requests began and were answered (s).
 
     The rate is that of the time between the first answers, one of each client, and the moment
     when the first client has nothing more to do: before and after it not all are at work.
@@ -264,7 +264,7 @@ def _elements(shape: Sequence[int], hits: int) -> int:
 def connector(
     protocol: str, addresses: Mapping[str, str], timeout: float
 ) -> Callable[[], Transport]:
-    """Return what makes connections of a protocol, given ``host:port`` for HTTP and gRPC."""
+    """Return a function that opens connections of a protocol, given ``host:port`` by protocol."""
     if protocol == "shm":
         return lambda: SharedMemoryTransport(addresses["grpc"], timeout=timeout)
     endpoint = Endpoint.parse(f"{protocol}://{addresses[protocol]}")

@@ -1,4 +1,4 @@
-"""What a server's metrics say of the time its requests took, between two moments.
+"""What a server's metrics say about the time its requests took, between two points in time.
 
 Source of Triton's names: its user guide, "Metrics". The models' own are those of
 ``numl_serving.metrics``.
@@ -34,7 +34,7 @@ class Counters:
     network: float = 0.0
 
     def since(self, before: Counters) -> Counters:
-        """Return what was added since an earlier moment, per request and per event (s)."""
+        """Return the difference from an earlier point in time, per request and per event (s)."""
         requests, events = self.requests - before.requests, self.events - before.events
         return Counters(
             requests=requests,
@@ -47,7 +47,7 @@ class Counters:
 
 
 def read_counters(text: str, model: str) -> Counters:
-    """Return a model's counters from a metrics endpoint's text; ValueError if it is none."""
+    """Parse a model's counters from a metrics endpoint's text; ValueError if it is malformed."""
     sums = dict.fromkeys(_NAMES.values(), 0.0)
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

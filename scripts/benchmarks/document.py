@@ -1,4 +1,4 @@
-"""A run as a document: what JSON holds, and what tables, plot and README are made from."""
+"""A run as a JSON document, from which tables, plot and README are made."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Document: TypeAlias = dict[str, Any]
 
 
 def spread(values: ArrayLike) -> dict[str, float]:
-    """Return the median, and between what the middle 80% of values lie."""
+    """Return the median, and the range of the middle 80% of values."""
     low, median, high = np.quantile(np.asarray(values, float), (0.1, 0.5, 0.9))
     return {"median": float(median), "low": float(low), "high": float(high)}
 
 
 def document(results: Results) -> Document:
-    """Return a run as JSON can hold it; times in seconds, ratios and rates round by round."""
+    """Return a run as JSON data; times in seconds, ratios and rates round by round."""
     return {
         "format": FORMAT,
         "machine": results.machine,

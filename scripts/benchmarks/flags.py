@@ -1,4 +1,4 @@
-"""What the benchmarks' options take, checked before anything is measured."""
+"""Types of the benchmarks' options, checked before anything is measured."""
 
 from __future__ import annotations
 

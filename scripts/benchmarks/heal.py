@@ -1,4 +1,4 @@
-"""Kill model processes, and see how soon their supervisor has replaced them."""
+"""Kill model processes, and measure how soon their supervisor has replaced them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTLE_S = 3.0
 
 
 def measure_heals(deployment: Deployment, rounds: int, say: Say) -> list[float]:
-    """Return the seconds from each kill until every instance has been renewed and answers."""
+    """Return the seconds from each kill until every instance is replaced and answers."""
     engine, folder = LocalEngine(Resolved(deployment)), DeploymentFolder(deployment.name)
     state = engine.launch(plan=engine.plan(), say=say)
     seconds = []
@@ -59,7 +59,7 @@ def _healed(folder: DeploymentFolder, before: int) -> DeploymentState:
 
 
 def heal_document(seconds: Sequence[float]) -> Document:
-    """Return the times as JSON can hold them (s)."""
+    """Return the times (s) as JSON data."""
     return {
         "format": 1,
         "heals": len(seconds),

@@ -1,4 +1,4 @@
-"""Measure in processes of their own, pinned to one core, in the execution environment."""
+"""Measure in separate processes, pinned to one core, in the execution environment."""
 
 from __future__ import annotations
 

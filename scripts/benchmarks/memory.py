@@ -36,7 +36,7 @@ class Growth:
     threads: int
 
     def after(self, events: int) -> float:
-        """Return the resident megabytes at the first look after so many events."""
+        """Return the resident megabytes at the first sample after so many events."""
         index = min(int(np.searchsorted(self.events, events)), len(self.events) - 1)
         return self.resident[index] / _MB
 

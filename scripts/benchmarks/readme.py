@@ -1,4 +1,4 @@
-"""The sections on speed in the README and in docs/benchmarks.md, made from stored runs."""
+"""The sections on speed in the README and docs/benchmarks.md, generated from stored runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def stored_runs(folder: Path) -> dict[str, Document]:
 
 
 def replace_section(page: str, section: str) -> str:
-    """Return a page with another section on speed; KitError if it has none."""
+    """Return a page with its section on speed replaced; KitError if it has none."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -65,7 +65,7 @@ def section(
     heal: Document | None = None,
     build: Document | None = None,
 ) -> str:
-    """Return the section of docs/benchmarks.md; nothing is said of a run that is None."""
+    """Return the section of docs/benchmarks.md; a run that is None is left out."""
     machine = speed["machine"]
     lines = [
         "## Served",
@@ -108,7 +108,7 @@ def section(
 
 
 def _nugraph(run: Document) -> str:
-    """Return which nugraph the models are of, and were compared with."""
+    """Return the nugraph that the models come from, and were compared with."""
     return "nugraph " + " and ".join(sorted({name.split()[1] for name in run["models"].values()}))
 
 

@@ -1,4 +1,4 @@
-"""Run the benchmark: rounds in which everything has its turn, side by side."""
+"""Run the benchmark: in each round everything has a turn, so that ratios can be trusted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from scripts.benchmarks.server import REQUEST_S, BenchmarkServer, served_name
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is measured; in each round everything has one turn of so many seconds."""
+    """How much is measured; in each round everything has one turn of ``seconds``."""
 
     models: Sequence[str]
     sets: Sequence[EventSet]
@@ -57,7 +57,7 @@ def measure(
     results: Results,
     say: Say,
 ) -> None:
-    """Add everything to the results, round by round; without worker or server, not their part."""
+    """Add everything to the results, round by round; without worker or server, skip their part."""
     for number in range(settings.rounds):
         for model in settings.models:
             for events in settings.sets:
@@ -84,7 +84,7 @@ def _measure_in_process(
 
 
 def measure_turn(server: BenchmarkServer, cell: Cell, events: EventSet, seconds: float) -> Turn:
-    """Let clients send events to the server, and take its own times meanwhile."""
+    """Let clients send events to the server, and read its own timings meanwhile."""
     name = served_name(cell.model, cell.server)
     # Each client's first request is not timed: what is counted later are those that are.
     connected = server.counters(name).requests + cell.concurrency
@@ -109,7 +109,7 @@ def measure_turn(server: BenchmarkServer, cell: Cell, events: EventSet, seconds:
 
 
 def machine_facts(cores: Sequence[int]) -> dict[str, Any]:
-    """Return what a reader must know of the machine, and of the cores that are used."""
+    """Return what a reader must know about the machine and the cores used."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),

@@ -1,4 +1,4 @@
-"""The benchmark's own server: the kit's container-free Triton, its endpoints open on loopback."""
+"""The benchmark's server: the kit's container-free Triton, with its endpoints open on loopback."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ REFERENCE_MODEL = ENVIRONMENT_SOURCE / "numl_bench" / "reference_model.py"
 
 @dataclass(frozen=True)
 class BenchmarkServer:
-    """A server that runs; it was ready when every model had given its reference output."""
+    """A running server; it was ready when every model had given its reference output."""
 
     plan: LaunchPlan
     process: ProcessServer
@@ -61,7 +61,7 @@ class BenchmarkServer:
             transport.close()
 
     def counters(self, model: str, requests: float = 0) -> Counters:
-        """Return what the server has counted of a model, which must be idle.
+        """Return the server's counters of a model, which must be idle.
 
         ``requests`` is how many it has been sent since it was loaded, if that is known.
         """
@@ -135,7 +135,7 @@ def benchmark_deployment(
     checkpoints: Mapping[str, Path] | None = None,
     norms: Mapping[str, Path] | None = None,
 ) -> Deployment:
-    """Return a deployment that nobody else has."""
+    """Return a deployment with a name of its own."""
     given = {
         "name": f"benchmark-{os.getpid()}",
         "engine": "local",
@@ -150,7 +150,7 @@ def benchmark_deployment(
 
 
 def weights_of(deployment: Deployment) -> dict[str, Path]:
-    """Return the folders with ``model.json`` and weights, by model, as they are once prepared."""
+    """Return the folders with ``model.json`` and weights, by model, once prepared."""
     resolved = Resolved(deployment)
     return {model: resolved.weights(model) for model in deployment.models}
 
@@ -182,7 +182,7 @@ def reference_model(
 
 
 def free_ports() -> Ports:
-    """Return three ports that are free now, away from those that deployments begin with."""
+    """Return three ports that are free now, away from those that deployments try first."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
         for free in sockets:

@@ -1,4 +1,4 @@
-"""Start servers, one after the other, and tell where the time goes."""
+"""Start servers, one after the other, and show where the time goes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def measure_starts(deployment: Deployment, rounds: int, say: Say) -> list[Start]
 
 
 def _processor_seconds(server: BenchmarkServer) -> float:
-    """Return what server and instances have used so far; they do nothing any more."""
+    """Return the CPU time used by a server and its instances, which are idle now."""
     assert server.process.identity is not None
     processes = [psutil.Process(server.process.identity.pid)]
     processes += [psutil.Process(stub.process.pid) for stub in server.stubs()]
@@ -49,7 +49,7 @@ def _processor_seconds(server: BenchmarkServer) -> float:
 
 
 def start_document(starts: Sequence[Start], models: int) -> Document:
-    """Return starts of so many models as JSON can hold them: medians of instances, longest (s)."""
+    """Return starts of ``models`` models as JSON data: medians over instances, longest (s)."""
     every = [instance for start in starts for instance in start.instances]
     phases = {phase: [instance.phases[phase] for instance in every] for phase in PHASES}
     ready = [max(each.seconds for each in start.instances) for start in starts]

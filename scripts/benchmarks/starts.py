@@ -44,7 +44,7 @@ def from_sif(sif: Path) -> Start:
 
 
 def from_image(client: docker.DockerClient, image: str) -> Start:
-    """Return what starts a server from an image, with the restrictions of a cluster."""
+    """Return a starter of a server from an image, with the restrictions of a cluster."""
 
     def start(ports: Ports, stack: ExitStack) -> Callable[[], bool]:
         container = client.containers.run(
@@ -71,7 +71,7 @@ def from_image(client: docker.DockerClient, image: str) -> Start:
 
 
 def from_wired(repository: Path) -> Start:
-    """Return what starts a container-free Triton on a repository with the packed environment."""
+    """Return a starter of a container-free Triton on a repository with the packed environment."""
     release = find_release("24.10")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     distribution = ensure_distribution(release, python, lambda _text: None)
@@ -134,7 +134,7 @@ def _port_variables(ports: Ports) -> dict[str, str]:
 def _process(
     command: Sequence[str], environment: Mapping[str, str] | None
 ) -> Iterator[Callable[[], bool]]:
-    """Run a server for the length of the block; yield what tells whether it runs."""
+    """Run a server for the block; yield a function that tells whether it runs."""
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

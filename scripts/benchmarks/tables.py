@@ -20,7 +20,7 @@ class Table:
 
 
 def ms(seconds: float) -> str:
-    """Return milliseconds with three digits that count."""
+    """Return milliseconds with three significant digits."""
     value = 1e3 * seconds
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 

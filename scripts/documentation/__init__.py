@@ -1,1 +1,1 @@
-"""What the documentation's site is built from besides the pages in ``docs/``."""
+"""What the documentation site is built from besides the pages in ``docs/``."""

@@ -16,7 +16,7 @@ _WIDTH, _HEIGHT, _GAP, _MARGIN, _ASIDE = 150, 40, 34, 12, 20
 
 
 def sentence(room: str) -> str | None:
-    """Return what a room says it is for: the docstring of its package."""
+    """Return a room's purpose: the docstring of its package."""
     return ast.get_docstring(ast.parse((KIT / room / "__init__.py").read_text(encoding="utf-8")))
 
 
@@ -93,7 +93,7 @@ def _box(room: str, x: int, y: int) -> str:
 
 
 def _line(start: tuple[int, int], end: tuple[int, int], *, aside: int) -> str:
-    """Return a line that stands ``aside`` the more floors it passes."""
+    """Return a line, shifted by ``aside``, the number of floors that it passes."""
     shift = _WIDTH // 2 - _ASIDE * aside
     x, y = start[0] + shift, start[1] + _HEIGHT
     return (

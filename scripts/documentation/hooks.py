@@ -20,7 +20,7 @@ PICTURES = ("scripts/data/event_display.png", "scripts/data/speed/speed.png")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made, and the pictures that stand elsewhere."""
+    """Add the generated pages, and the pictures that lie elsewhere."""
     for path, text in made().items():
         files.append(File.generated(config, path, content=text))
     for path in PICTURES:
@@ -29,7 +29,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Put in what a page has a comment for; what lies beside ``docs/`` is in the site's top."""
+    """Replace a page's marks; what lies next to ``docs/`` is at the top of the site."""
     parts = _marked()
     markdown = re.sub(r"<!-- (\w+) -->", lambda found: parts.get(found[1], found[0]), markdown)
     return markdown.replace("](../README.md", "](index.md").replace("](../scripts/", "](scripts/")

@@ -1,4 +1,4 @@
-"""The parts of the site that are made from the kit itself."""
+"""The parts of the site that are generated from the kit itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def marked() -> dict[str, str]:
 
 
 def made() -> dict[str, str]:
-    """Return the pages that stand in no file of ``docs/``, by their path in the site."""
+    """Return the pages that are not files in ``docs/``, by their path in the site."""
     return {
         "index.md": from_the_top("README.md"),
         "changelog.md": from_the_top("CHANGELOG.md"),

@@ -1,1 +1,1 @@
-"""What containers/monitoring is made by."""
+"""Generates containers/monitoring."""
