@@ -84,16 +84,11 @@ def temporary_findings() -> Iterator[Finding]:
             yield wrong(ROOM, error)
 
 
-def check_ports(deployment: Deployment) -> None:
-    """Check that the ports are free, or in use by the deployment's own server."""
-    # A server without a supervisor is stopped before another is started in its place.
-    if _own_server(deployment) is None:
-        choose_ports(deployment)
-
-
 def port_findings(deployment: Deployment) -> Iterator[Finding]:
+    """Return which ports a launch uses; DeploymentError if they are not free."""
     state = _own_server(deployment)
     if state is not None:
+        # A server without a supervisor is stopped before another is started in its place.
         there = state.ports.model_dump().values()
         yield ok(_PORTS, f"{', '.join(map(str, there))}: the deployment's own")
         return

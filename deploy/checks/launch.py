@@ -1,6 +1,6 @@
 """What makes a launch fail before anything is made; doctor reports the same."""
 
-from deploy.checks.host import check_ports, room_findings, tls_findings, writable_findings
+from deploy.checks.host import port_findings, room_findings, tls_findings, writable_findings
 from deploy.checks.repository import launch_findings
 from deploy.engines.base import Engine
 from deploy.engines.checkpoints import check_own_weights
@@ -31,7 +31,7 @@ def check_launch(engine: Engine) -> list[Finding]:
     _ = resolved.devices
     refuse(launch_findings(MODEL_REPOSITORY, resolved.kit, resolved.own_weights))
     check_room(engine)
-    check_ports(resolved.deployment)
+    refuse(port_findings(resolved.deployment))
     return [finding for finding in engine.launch_findings() if finding.level == "warning"]
 
 

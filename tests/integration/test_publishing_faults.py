@@ -248,7 +248,7 @@ def test_of_two_publishes_at_once_one_wins_whole_at_whatever_step_they_meet(
             break
         published = seen(bucket, prefix)
         if complaint:
-            assert "somebody else has published" in complaint
+            assert "someone else has published" in complaint
             assert [release.number for release in published.releases] == [1, published.serving]
             assert published.current.models["one"].files["weights"].bytes == len("another")
             lost += 1

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deploy.checks.deployments import clear_deployment, deployment_findings
-from deploy.checks.host import check_ports, port_findings, tls_findings
+from deploy.checks.host import port_findings, tls_findings
 from deploy.deployment.deployment import Deployment, Ports
 from deploy.deployment.state import DeploymentFolder, ProcessId
 from deploy.host.errors import DeploymentError, KitError
@@ -132,9 +132,8 @@ def test_the_ports_of_the_deployment_s_own_server_are_not_taken(living: ProcessI
         ports = Ports(http=port, grpc=port - 1, metrics=port - 2)
         deployment = Deployment(name="a", ports=ports)
         with pytest.raises(DeploymentError, match=f"http port {port} .* is taken"):
-            check_ports(deployment)
+            list(port_findings(deployment))
         _write(supervisor=DEAD, server=living, ports=ports)
-        check_ports(deployment)
         (found,) = port_findings(deployment)
         assert found.detail == f"{port}, {port - 1}, {port - 2}: the deployment's own"
         _write(supervisor=DEAD, server=DEAD, ports=ports)
