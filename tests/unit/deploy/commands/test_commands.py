@@ -1,6 +1,7 @@
 """The commands as a person types them."""
 
 import json
+import os
 import shlex
 import socket
 import sys
@@ -253,6 +254,8 @@ def prepared(tmp_path: Path) -> dict[str, str]:
     return {
         "XDG_STATE_HOME": str(tmp_path / "state"),
         "XDG_CACHE_HOME": str(cache_folder().parent),
+        # Its home is another one, where pyenv's Pythons would not be found.
+        "PYENV_ROOT": os.environ.get("PYENV_ROOT") or str(Path.home() / ".pyenv"),
     }
 
 
