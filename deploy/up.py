@@ -90,8 +90,7 @@ def _roll_out(engine: KubernetesEngine, options: argparse.Namespace, console: Co
     name = engine.deployment.name
     if options.verify is not None:
         signer = read_signer(options.verify)
-        engine.verified(signer)
-        console.say(f"signed by {signer}: {engine.deployment.image}")
+        console.say(f"signed by {signer}: {engine.verified(signer)}")
     if options.dry_run:
         from deploy.engines.chart import as_yaml  # for this engine only
 

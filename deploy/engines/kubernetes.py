@@ -7,7 +7,7 @@ from typing import Any
 
 from deploy.artefacts.cosign import verify_image
 from deploy.artefacts.keys import Signer
-from deploy.artefacts.reference import parse_reference
+from deploy.artefacts.reference import Reference, parse_reference
 from deploy.deployment.deployment import ClusterName, Deployment
 from deploy.deployment.state import DeploymentFolder, Place
 from deploy.engines.chart import merge, read_values, render_chart, validate
@@ -73,15 +73,17 @@ class KubernetesEngine:
     def _bucket(self) -> str:
         return str(self.values().get("bucket", {}).get("url", ""))
 
-    def verified(self, signer: Signer) -> None:
-        """Check that the image is signed; it has to be named by its digest."""
-        image = self.deployment.image
-        reference = parse_reference(image) if image is not None else None
-        if reference is None or not reference.digest:
-            name = reference.name if reference is not None else "HOST/REPOSITORY"
-            cause = "--verify needs an image by its digest: a tag may be another image by tomorrow"
-            raise DeploymentError(cause, f"--image {name}@sha256:...")
+    def verified(self, signer: Signer) -> Reference:
+        """Check that the image that the pods name is signed; it has to be named by its digest."""
+        objects = self.render(self.deployment.kubernetes.namespace or "default")
+        [server] = filter(_is_servers, objects)
+        image = server["spec"]["template"]["spec"]["containers"][0]["image"]
+        reference = parse_reference(image)
+        if not reference.digest:
+            cause = f"--verify needs an image by its digest, not {image}: a tag may be moved"
+            raise DeploymentError(cause, "--image HOST/REPOSITORY@sha256:..., or image.digest")
         verify_image(reference, signer)
+        return reference
 
     def values(self) -> dict[str, Any]:
         """Return what the chart is told: the values files, and over them the deployment."""

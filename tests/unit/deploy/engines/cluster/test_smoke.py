@@ -32,18 +32,40 @@ def test_the_image_that_the_pods_run_is_verified(terminal: Terminal, cosign: Cos
 
 
 @pytest.mark.parametrize(
-    ("words", "name"),
-    [("", "HOST/REPOSITORY"), ("--image docker.io/lab/numl:24.10", "docker.io/lab/numl")],
+    ("words", "image"),
+    [
+        ("", "numlkit/numl:24.10-serving"),
+        ("--image registry.example.org/numl:24.10", "registry.example.org/numl:24.10"),
+    ],
 )
 def test_only_an_image_by_its_digest_comes_up_verified(
-    words: str, name: str, terminal: Terminal, cosign: Cosign
+    words: str, image: str, terminal: Terminal, cosign: Cosign
 ) -> None:
     code, _, err = terminal.type(f"up --engine kubernetes {words} --verify {cosign.key}")
     cause, remedy = err.splitlines()
-    assert code != 0
-    assert "--verify needs an image by its digest" in cause
-    assert f"--image {name}@sha256:..." in remedy
+    assert code == 2
+    assert f"--verify needs an image by its digest, not {image}" in cause
+    assert "--image HOST/REPOSITORY@sha256:..." in remedy
     assert cosign.asked == []
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        ("", f"repository: registry.example.org/lab/numl, digest: '{DIGEST}'"),
+        ("--image registry.example.org/lab/numl:24.10", f"digest: '{DIGEST}'"),
+        (f"--image {IMAGE}", f"digest: 'sha256:{'cd' * 32}'"),
+    ],
+)
+def test_what_is_verified_is_what_the_pods_name_whoever_says_it(
+    words: str, values: str, terminal: Terminal, cosign: Cosign
+) -> None:
+    (terminal.folder / "image.yaml").write_text(f"image: {{{values}}}\n")
+    file = terminal.site('[kubernetes]\nvalues = ["image.yaml"]\n')
+    code, _, err = terminal.type(f"up {file} {words} --verify {cosign.key}")
+    assert (code, err.splitlines()[0]) == (0, f"signed by the owner of {cosign.key}: {IMAGE}")
+    assert {words[-1] for words in cosign.asked} == {IMAGE}
+    assert {pod["images"]["triton"] for pod in terminal.json("status")["pods"]} == {IMAGE}
 
 
 def test_a_tag_counts_as_what_the_nodes_have_pulled(terminal: Terminal, cosign: Cosign) -> None:
