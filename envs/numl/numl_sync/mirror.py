@@ -65,7 +65,7 @@ class Mirror:
         self.repository = folder / "repository"
         self._incoming = folder / "incoming"
         self._state = folder / "state.json"
-        self._seen: set[tuple[Path, str]] = set()
+        self._seen: set[tuple[Path, str, int]] = set()
         try:
             self.repository.mkdir(parents=True, exist_ok=True)
             self._incoming.mkdir(exist_ok=True)
@@ -106,13 +106,14 @@ class Mirror:
     def has(self, model: Model) -> bool:
         """Return whether a model's version is there, every file as it must be.
 
-        The digests are computed once in a process.
+        A digest is computed once in a process, and again if the file was changed since.
         """
         place = self.repository / model.place
         if any(_size(place / path) != file.size for path, file in model.files.items()):
             return False
         for path, file in model.files.items():
-            seen = (place / path, file.sha256)
+            # This time nobody can set, unlike the one of its content.
+            seen = (place / path, file.sha256, (place / path).stat().st_ctime_ns)
             if seen not in self._seen:
                 if _digest(place / path)[0].hexdigest() != file.sha256:
                     return False

@@ -85,6 +85,16 @@ def test_a_damaged_mirror_is_mended_at_the_next_start(serving: Stage) -> None:
     assert serving.checked == ["a-1", "b-1", "a-1"]
 
 
+def test_a_file_that_somebody_changes_is_mended_within_a_poll(serving: Stage) -> None:
+    weights = serving.folder / "repository" / "a" / "1" / "weights"
+    before = weights.stat()
+    weights.write_bytes(b"x" * before.st_size)
+    os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+    serving.run(2 * POLL_S)
+    assert serving.tree() == expected(1)
+    assert serving.said[0] == f"{serving.folder}/repository was changed by somebody else"
+
+
 def test_a_folder_that_is_removed_is_made_anew(serving: Stage) -> None:
     shutil.rmtree(serving.folder)
     serving.run(2 * POLL_S)
