@@ -164,16 +164,17 @@ class Cluster:
                     del self.objects[each]
 
     def event(self, pod: str, message: str) -> None:
-        """Say something of a pod, as the kubelet does."""
+        """Say something of a pod, as the kubelet does, after all that it has said before."""
+        number = len(self.of_kind("Event"))
         about = {
             "kind": "Event",
             "reason": "Unhealthy",
             "message": message,
-            "lastTimestamp": "2026-01-01T00:00:00Z",
+            "lastTimestamp": f"2026-01-01T00:00:{number:02}Z",
         }
-        meta = {"name": f"{pod}.1", "namespace": "physics"}
+        meta = {"name": f"{pod}.{number}", "namespace": "physics"}
         event = {**about, "metadata": meta, "type": "Warning", "involvedObject": {"name": pod}}
-        self.objects[f"/api/v1/namespaces/physics/events/{pod}.1"] = event
+        self.objects[f"/api/v1/namespaces/physics/events/{pod}.{number}"] = event
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -91,7 +91,14 @@ class Rollout:
             return pod
         about = f"involvedObject.name={pod.name},type=Warning"
         told = self.cluster.listed("events", field_selector=about)
-        events = [e for e in told if e["reason"].startswith(("Failed", "Unhealthy", "BackOff"))]
+        # Only liveness ends a container; what other probes say may be of the next one.
+        probes = "Liveness" if pod.failing is not None else ""
+        events = [
+            e
+            for e in told
+            if e["reason"].startswith(("Failed", "BackOff"))
+            or (e["reason"] == "Unhealthy" and e["message"].startswith(probes))
+        ]
         if not events:
             return pod
         last = max(events, key=lambda e: str(e.get("lastTimestamp") or e.get("eventTime") or ""))

@@ -196,6 +196,27 @@ def test_a_model_that_never_becomes_ready_is_named(terminal: Terminal) -> None:
     assert (code, "model nugraph3 is not ready" in err) == (1, True)
 
 
+def test_a_container_that_was_ended_is_explained_by_what_liveness_said(terminal: Terminal) -> None:
+    # As a real kubelet has said it of a server whose model process was killed.
+    terminal.type("up --engine kubernetes")
+    [pod] = terminal.cluster.of_kind("Pod").values()
+    ended = {"terminated": {"exitCode": 1, "reason": "Error"}}
+    runs = container("triton", IMAGE, {"running": {}}, restartCount=1, lastState=ended)
+    pod["status"] = {"containerStatuses": [runs]}
+
+    def problem() -> str:
+        [problem] = [each for each in terminal.json("status")["problems"] if "pod numl-" in each]
+        return str(problem).partition(": ")[2]
+
+    name = pod["metadata"]["name"]
+    terminal.cluster.event(name, "Startup probe failed: the server does not listen yet")
+    assert problem() == "container triton ended with status 1"
+    terminal.cluster.event(name, "Liveness probe failed: a model process has died: pid 44")
+    terminal.cluster.event(name, "Readiness probe failed: ")
+    why = "Liveness probe failed: a model process has died: pid 44"
+    assert problem() == f"container triton ended with status 1: {why}"
+
+
 def test_an_upgrade_that_fails_leaves_the_old_pods_and_says_how_to_go_back(
     terminal: Terminal,
 ) -> None:
