@@ -12,7 +12,8 @@ import signal
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 from deploy.artefacts.keys import read_signer
 from deploy.checks.launch import check_given, check_launch
@@ -49,9 +50,17 @@ def parser() -> Parser:
     return flags
 
 
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    # A shell that ends sends it twice; the second must not interrupt the taking down.
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def _up(options: argparse.Namespace, console: Console) -> int:
-    # As Ctrl-C: what this launch has made is taken down.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # As Ctrl-C: what this launch has made is taken down. (nohup has the last one ignored.)
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(each) is not signal.SIG_IGN:
+            signal.signal(each, _end)
     deployment = load_deployment(options.file, overrides(options))
     on_cluster = cluster_engine(deployment)
     if on_cluster is not None:

@@ -177,7 +177,7 @@ class KubernetesEngine:
                 self._remove(rollout, error, say)
                 folder.write_place(known)
             elif isinstance(error, (KitError, KeyboardInterrupt)):
-                raise _unfinished(before[0], error) from None
+                raise _unfinished(rollout.name, before[0], error) from None
             raise
         return rollout
 
@@ -348,10 +348,10 @@ def _named_by(objects: list[Object]) -> set[tuple[str, str]]:
     return found
 
 
-def _unfinished(before: Object, error: KitError | KeyboardInterrupt) -> LaunchError:
+def _unfinished(name: str, before: Object, error: KitError | KeyboardInterrupt) -> LaunchError:
     """Return that an upgrade has not come to its end, while the old pods serve on."""
     if isinstance(error, KeyboardInterrupt):
-        look = "numlkit status shows how far it is"
+        look = f"numlkit status --name {name} shows how far it is"
         error = LaunchError("interrupted: the cluster goes on with the upgrade", look)
     image = before["spec"]["template"]["spec"]["containers"][0]["image"]
     also = f"{error.remedy}; " if error.remedy else ""

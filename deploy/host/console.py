@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import unicodedata
@@ -42,11 +43,11 @@ class Console:
 
     def say(self, text: str) -> None:
         if self.mode == "normal":
-            self._err.print(as_typed(text))
+            _tell(as_typed(text))
 
     def prompt(self, text: str) -> None:
         """Print, in every mode, what the user has to do now: the command waits for it."""
-        _write(sys.stderr, as_typed(text))
+        _tell(as_typed(text))
 
     @contextmanager
     def step(self, title: str) -> Iterator[Say]:
@@ -61,9 +62,9 @@ class Console:
             with self._err.status(Text(title)) as status:
                 yield lambda detail: status.update(Text(f"{title}: {detail}"))
         else:
-            self._err.print(f"{title} ...")
-            yield lambda detail: self._err.print(f"  {detail}")
-        self._err.print(f"{title}: {time.monotonic() - started:.1f} s")
+            _tell(f"{title} ...")
+            yield lambda detail: _tell(f"  {detail}")
+        _tell(f"{title}: {time.monotonic() - started:.1f} s")
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Advance]:
@@ -128,9 +129,9 @@ class Console:
             sys.stdout.write(as_typed(json.dumps(document, indent=2)) + "\n")
 
     def error(self, error: KitError) -> None:
-        _write(sys.stderr, as_typed(f"error: {error.cause}"))
+        _tell(as_typed(f"error: {error.cause}"))
         if error.remedy:
-            _write(sys.stderr, as_typed(f"  try: {error.remedy}"))
+            _tell(as_typed(f"  try: {error.remedy}"))
         self.answer({"ok": False, "error": error.cause, "remedy": error.remedy})
 
 
@@ -138,6 +139,14 @@ def _plain_console(*, stderr: bool) -> RichConsole:
     from rich.console import Console as RichConsole  # not imported for JSON output
 
     return RichConsole(stderr=stderr, emoji=False, highlight=False, markup=False, soft_wrap=True)
+
+
+def _tell(text: str) -> None:
+    """Print to standard error; that nobody reads it any more keeps no command from its end."""
+    try:
+        _write(sys.stderr, text)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _write(stream: TextIO, text: str) -> None:

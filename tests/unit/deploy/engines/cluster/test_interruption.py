@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from deploy.deployment.state import DeploymentFolder
 from deploy.engines import rollout
 from deploy.host.paths import CHECKOUT
+from tests.kit import until
 from tests.unit.deploy.engines.cluster.terminal import IMAGE, Terminal, waiting
 
-ENDING = [signal.SIGINT, signal.SIGTERM]
+ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
-def end_up(terminal: Terminal, number: signal.Signals, words: str = "") -> tuple[int, str]:
-    """Type ``up`` for pods that never become ready, and end it; return its status and errors."""
-    terminal.cluster.pod = waiting("ContainerCreating", "pulling")
-    before = len(terminal.cluster.of_kind("Pod"))
-    up = subprocess.Popen(
+def start_up(terminal: Terminal, words: str = "") -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [sys.executable, "deploy/up.py", "--engine", "kubernetes", *words.split()],
         cwd=CHECKOUT,
         env={**os.environ, "KUBECONFIG": str(terminal.folder / "kubeconfig")},
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 120
-    while len(terminal.cluster.of_kind("Pod")) == before and time.monotonic() < deadline:
-        time.sleep(0.05)
+
+
+def end_up(terminal: Terminal, number: signal.Signals, words: str = "") -> tuple[int, str]:
+    """Type ``up`` for pods that never become ready, and end it; return its status and errors."""
+    terminal.cluster.pod = waiting("ContainerCreating", "pulling")
+    before = len(terminal.cluster.of_kind("Pod"))
+    up = start_up(terminal, words)
+    until(lambda: len(terminal.cluster.of_kind("Pod")) > before, 120, "a pod")
     up.send_signal(number)
     said = up.communicate(timeout=120)[1]
     return up.returncode, said
@@ -62,10 +65,43 @@ def test_an_upgrade_goes_on_and_the_way_back_is_named(
     code, said = end_up(terminal, number, "--image registry.example.org/lab/numl:new")
     *_, cause, remedy = said.splitlines()
     assert (code, cause) == (1, "error: interrupted: the cluster goes on with the upgrade")
-    assert "deploy/status.py shows how far it is" in remedy
+    assert "deploy/status.py --name numl shows how far it is" in remedy
     assert f"up with the former settings (--image {IMAGE}) goes back" in remedy
     assert terminal.cluster.names() == before
     assert [pod["ready"] for pod in terminal.json("status")["pods"]].count(True) == 1
+
+
+@pytest.mark.slow
+def test_a_first_launch_whose_terminal_is_closed_takes_down_what_it_has_made(
+    terminal: Terminal,
+) -> None:
+    terminal.cluster.pod = waiting("ContainerCreating", "pulling")
+    process, screen = pty.fork()
+    if not process:
+        variables = {**os.environ, "KUBECONFIG": str(terminal.folder / "kubeconfig")}
+        words = [sys.executable, str(CHECKOUT / "deploy/up.py"), "--engine", "kubernetes"]
+        os.execve(sys.executable, words, variables)
+    until(lambda: terminal.cluster.of_kind("Pod") != {}, 120, "a pod")
+    os.close(screen)
+    os.waitpid(process, 0)
+    assert terminal.cluster.names() == set()
+    assert not DeploymentFolder("numl").path.exists()
+
+
+@pytest.mark.slow
+def test_a_first_launch_that_nobody_reads_any_more_takes_down_what_it_has_made(
+    terminal: Terminal,
+) -> None:
+    # Ctrl-C ends what `numlkit up 2>&1 | tee log` writes to, too.
+    terminal.cluster.pod = waiting("ContainerCreating", "pulling")
+    up = start_up(terminal)
+    until(lambda: terminal.cluster.of_kind("Pod") != {}, 120, "a pod")
+    assert up.stderr is not None
+    up.stderr.close()
+    up.send_signal(signal.SIGINT)
+    assert up.wait(120) == 130
+    assert terminal.cluster.names() == set()
+    assert not DeploymentFolder("numl").path.exists()
 
 
 @pytest.mark.slow
