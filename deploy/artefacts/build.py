@@ -239,7 +239,7 @@ class _Build:
 
 
 class Steps:
-    """Runs the steps of a build; ``seconds`` says how long each that did not fail took."""
+    """Runs the steps of a build; ``seconds`` holds how long each successful one took."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

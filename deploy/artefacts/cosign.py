@@ -1,9 +1,8 @@
-"""Signatures by cosign: of images in a registry with what is said of them, and of files.
+"""Signatures by cosign: of images in a registry with their attestations, and of files.
 
-With a key, without the public transparency log: nothing of a site goes to others, and it works
-where there is no network. Its password comes from ``COSIGN_PASSWORD``, else it is asked for. Or
-keyless, with certificates and a log of Sigstore's. Passwords of registries are where ``docker
-login`` puts them.
+With a key, and without the public transparency log: nothing leaves the site, and no network is
+needed. The key's password comes from ``COSIGN_PASSWORD``, or is asked for. Or keyless, with
+Sigstore's certificates and log. Registry passwords are where ``docker login`` puts them.
 """
 
 from __future__ import annotations

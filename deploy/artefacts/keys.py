@@ -45,13 +45,13 @@ def parse_signing_key(text: str, show: Say) -> SigningKey:
 
 @dataclass(frozen=True)
 class Signer:
-    """Who must have signed, as a file says.
+    """The expected signer, read from a file.
 
     Attributes:
-        kind: A public key, ``pem`` as cosign and OpenSSL write it or ``pgp``, with which only a
-            .sif is signed; or ``keyless``, with no key at all.
-        identity: Without a key: whom the certificate of the signature names.
-        issuer: Without a key: the URL of who has vouched for that.
+        kind: A public key, ``pem`` as cosign and OpenSSL write it or ``pgp``, which only signs .sif
+            files; or ``keyless``.
+        identity: If keyless, whom the signature's certificate names.
+        issuer: If keyless, the URL of the identity provider that vouched for it.
     """
 
     path: Path

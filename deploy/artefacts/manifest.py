@@ -19,7 +19,7 @@ MANIFEST = "manifest.json"
 
 
 class Artefact(BaseModel, frozen=True, extra="forbid"):
-    """A file in the output folder, or an image: name is then its tag, sha256 its id.
+    """A file in the output folder, or an image, whose name is its tag and sha256 its id.
 
     ``unsigned`` is the digest of the file before it was signed, if it was. ``created`` is the
     source's time (Unix, s), ``largest`` has the bytes of the largest parts of its environment,

@@ -16,7 +16,7 @@ _REFERENCE = re.compile(
 
 @dataclass(frozen=True)
 class Reference:
-    """Something in a registry ``HOST[:PORT]``, named by tag, digest (``sha256:...``) or neither."""
+    """A name in a registry ``HOST[:PORT]``, with a tag, a digest (``sha256:...``) or neither."""
 
     host: str
     repository: str

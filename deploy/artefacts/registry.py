@@ -37,7 +37,7 @@ class Manifest:
 
 
 class Registry:
-    """What is in a repository of a registry; a :class:`PublishError` says what it refuses."""
+    """A repository in a registry; raises a :class:`PublishError` for what it refuses."""
 
     def __init__(self, reference: Reference) -> None:
         self._at = reference

@@ -38,7 +38,7 @@ def _variant(release: str, flavour: Flavour, base: Base) -> str:
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What somebody asked for: the options of ``numlkit build``."""
+    """What was asked for: the options of ``numlkit build``."""
 
     targets: tuple[Kind, ...]
     flavour: Flavour

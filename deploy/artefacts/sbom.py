@@ -1,6 +1,6 @@
 """What an artefact consists of, as CycloneDX 1.6 lists it (https://cyclonedx.org/docs/1.6/json).
 
-What is installed in a base image, its dpkg knows.
+dpkg's records say what is installed in a base image.
 """
 
 import io
@@ -108,7 +108,7 @@ _QHULL = "cmeel-qhull"  # its library lies in numl_serving's wheel
 
 @dataclass(frozen=True)
 class Component:
-    """One part; what it does not have is empty.
+    """One part; fields that do not apply are empty.
 
     Attributes:
         kind: What CycloneDX calls it.

@@ -161,7 +161,7 @@ def _inspect_metadata(sandbox: Path, labels: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class SifBuilder:
-    """Builds a .sif, written whole or not at all; all in it has the time ``epoch`` (Unix, s).
+    """Builds a .sif, completely or not at all; everything in it has the time ``epoch`` (Unix, s).
 
     Callers hold a lock: what an interrupted build of the same file left is removed.
     """

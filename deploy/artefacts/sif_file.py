@@ -119,7 +119,7 @@ class _Chunks(io.RawIOBase):
 
 
 class Records(NamedTuple):
-    """What a .sif holds beside its file system: the definition, and JSON documents by name."""
+    """What a .sif holds besides its file system: the definition, and JSON documents by name."""
 
     definition: str
     documents: dict[str, str]

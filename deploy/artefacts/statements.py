@@ -49,7 +49,7 @@ Resource = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Build:
-    """What a statement says of a build: what was asked for, what went in, versions of tools."""
+    """What a statement says about a build: parameters, inputs, versions of tools."""
 
     source: Source
     parameters: Mapping[str, str]
@@ -175,7 +175,7 @@ def _stem(artefact: Artefact) -> str:
 class Ingredients:
     """What an artefact is made from; a packed environment has no base image.
 
-    ``tools`` are versions of what makes it, beside Python, pip and the compiler.
+    ``tools`` are versions of the tools that make it, besides Python, pip and the compiler.
     """
 
     kind: Kind

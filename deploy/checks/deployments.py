@@ -1,7 +1,7 @@
 """This user's deployments: are they alive, and what have interrupted commands left behind?
 
-Whoever makes something holds a lock beside it. If all locks of a folder can be had, nobody makes
-anything in it, on no host that shares it.
+A command that makes something holds a lock next to it. If all locks of a folder are free,
+nothing is being made in it, on any host that shares it.
 """
 
 import platform

@@ -1,7 +1,7 @@
 """Why a server cannot be reached, found by probing its port without a gRPC or HTTP library.
 
 gRPC reports a missing client certificate like a port that speaks something else (``Socket
-closed``), and names neither dates nor names of a certificate.
+closed``), and reports neither a certificate's dates nor its names.
 """
 
 import os

@@ -26,7 +26,7 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class ClientTls:
-    """A client's side of TLS, in PEM files: the system's authorities unless ``ca`` names others."""
+    """The client's side of TLS, as PEM files; ``ca`` None: the system's authorities."""
 
     ca: Path | None = None
     cert: Path | None = None

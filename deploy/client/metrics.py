@@ -1,7 +1,7 @@
 """Counts and latencies of each model, from a server's metrics port.
 
 Names: Triton's user guide, "Metrics". The quantiles are Triton's summaries, which cover the last
-minute and are off unless a flag turns them on.
+minute and are off by default.
 """
 
 import math

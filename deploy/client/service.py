@@ -39,7 +39,7 @@ but nobody knows the right values; ``unreachable``: the server cannot be asked."
 
 @dataclass(frozen=True)
 class ExpectedModel:
-    """What is expected of a model: its card's tensors, if it has one, and its reference output."""
+    """What is expected of a model: the tensors on its card, if any, and its reference output."""
 
     signature: Signature | None
     golden: GoldenEvent | None
@@ -63,7 +63,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class ModelCheck:
-    """The state of one model; ``wrong``: it answers, but not as it should."""
+    """The state of one model; ``wrong``: it answers, but incorrectly."""
 
     model: str
     ready: bool
@@ -87,7 +87,7 @@ class ModelCheck:
 
 @dataclass(frozen=True)
 class ServiceCheck:
-    """The state of a service; no models if it cannot be asked.
+    """The state of a service; without models if it cannot be reached.
 
     ``ready`` is what the server says of itself.
     """

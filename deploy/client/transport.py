@@ -32,7 +32,7 @@ _NOT_SERVING = re.compile(
 class ServedModel:
     """A model as its server describes it: Triton's data types of its inputs, and its outputs.
 
-    The configuration's parameters are empty where the server does not show it.
+    ``parameters`` are empty if the server does not expose the configuration.
     """
 
     name: str
@@ -64,7 +64,7 @@ class TritonTransport:
     """A connection through tritonclient; used by one thread.
 
     Its calls raise ServerAwayError if the server cannot be reached or does not serve the model
-    now, RequestError if it refuses, and ClientError if it is no Triton.
+    now, RequestError if it refuses, and ClientError if it is not a Triton.
     """
 
     def __init__(self, endpoint: Endpoint, *, timeout: float) -> None:

@@ -32,7 +32,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
-    """What was seen of servers, by their URLs, and of their models; nothing that is not known."""
+    """What is known about servers, by URL, and their models; unknown values are not exported."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
@@ -85,8 +85,8 @@ class Metrics:
 class Watch:
     """Checks servers every ``interval`` seconds until stopped; reports changes of state.
 
-    Each server has a thread of its own, so that one that hangs delays no other. What is expected
-    is read anew for each check: an upgrade may bring other reference outputs.
+    Each server has its own thread, so that one that hangs delays no other. What is expected is read
+    again for each check: an upgrade may bring other reference outputs.
     """
 
     endpoints: Sequence[Endpoint]
@@ -107,8 +107,8 @@ class Watch:
     def run(self, host: str, port: int) -> bool:
         """Watch, and export the metrics at an address, until stopped; ClientError if it is taken.
 
-        Returns whether every check has come to its end: one that hangs is left behind. A fault of
-        the watch itself ends it: metrics that nobody renews would be lies.
+        Returns whether every check has finished: one that hangs is abandoned. A fault of the watch
+        itself ends it: stale metrics would be lies.
         """
         expected = self.expected()  # what is wrong with it from the beginning ends the watch
         try:

@@ -99,7 +99,7 @@ class Batch(BaseModel, frozen=True, extra="forbid"):
 
 
 class Kubernetes(BaseModel, frozen=True, extra="forbid"):
-    """Where in which cluster the pods run, and what the chart is told besides.
+    """In which cluster the pods run, where, and with which values of the chart.
 
     Attributes:
         context: Of the kubeconfig; None: its current one.
@@ -121,7 +121,7 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
     Attributes:
         flavour: Where the models run, and which lock the environment is made from.
         devices: GPUs, by number or UUID; none named: all that can be used.
-        checkpoints: Own weights by model: a Lightning checkpoint, or a folder
+        checkpoints: The user's own weights by model: a Lightning checkpoint, or a folder
             with ``weights.safetensors`` and ``model.json``.
         norms: Feature normalisation by model, for checkpoint files that carry none.
         tls: How gRPC is encrypted; None: not at all.

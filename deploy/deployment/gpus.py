@@ -1,9 +1,9 @@
 """Which GPUs a launch uses, decided from what is asked for and what is there.
 
-A server is given its GPUs by their UUIDs in CUDA_VISIBLE_DEVICES, with every engine. It counts
-those, and only those, from 0 on: these are the numbers in its instance groups. Without that
-Triton would reserve memory on every GPU of the host, CUDA would number them by speed and not as
-``nvidia-smi`` does, and a MIG instance, which has no number, could not be used at all.
+With every engine, a server gets its GPUs as UUIDs in CUDA_VISIBLE_DEVICES. It numbers only those,
+from 0 on, as in its instance groups. Otherwise Triton would reserve memory on every GPU of the
+host, CUDA would number them by speed, not as ``nvidia-smi`` does, and a MIG instance, which has no
+number, could not be used at all.
 
 Source: CUDA Programming Guide, "CUDA Environment Variables"; MIG User Guide, "CUDA Device
 Enumeration".
@@ -25,7 +25,7 @@ _MIB = 1 << 20
 
 
 class CudaFamily(NamedTuple):
-    """The oldest driver and GPUs that run software built for CUDA releases of a major number."""
+    """The oldest driver and GPUs that run software built for a major release of CUDA."""
 
     driver: int
     compute_capability: tuple[int, int]
@@ -44,12 +44,12 @@ CUDA_FAMILIES = {
 
 @dataclass(frozen=True)
 class GpuNeeds:
-    """What a piece of software asks for.
+    """What a piece of software requires.
 
     Attributes:
         software: Its name and version, as in ``Triton 24.10``.
         cuda: The CUDA it is built for, as in ``12.6.2``.
-        driver: The oldest driver release that its maker names.
+        driver: The oldest driver release that its vendor names.
         compute_capability: The oldest GPUs it supports.
     """
 

@@ -38,9 +38,9 @@ class ContainerPlan(BaseModel, frozen=True):
     Attributes:
         image: The image's name in the Docker engine, or the path of a .sif.
         user: ``uid:gid`` of its processes; None: the image's own user, or the calling user.
-        limits: Its limits of resources that are not the host's usual ones, by name.
+        limits: Its resource limits (ulimit) that differ from the engine's defaults, by name.
         extracted_bytes: What the server extracts to /tmp: packed environments.
-        health: The command by which the engine itself looks after it; empty: none.
+        health: The command of the engine's own health check; empty: none.
     """
 
     image: str

@@ -26,8 +26,8 @@ class ProcessId(BaseModel, frozen=True):
     """A process that cannot be confused with a later one with the same number.
 
     Attributes:
-        started: When it started, in clock ticks since the system's start: unlike a time of
-            day it does not move when the clock is set.
+        started: When it started, in clock ticks since boot: unlike a time of day, it does not
+            change when the clock is set.
     """
 
     pid: int
@@ -63,7 +63,7 @@ class ProcessId(BaseModel, frozen=True):
 
 
 class Surroundings(BaseModel, frozen=True):
-    """What there was when a server was about to be started: none of it is that server's.
+    """What existed just before a server was started: none of it is that server's.
 
     Attributes:
         folders: Scratch folders of Python backends.
@@ -89,16 +89,16 @@ class DeploymentState(BaseModel, frozen=True):
 
     Attributes:
         node: The host it runs on; the folder may be shared between hosts.
-        host: The address clients on this host use; with TLS, for gRPC alone.
+        host: The address that clients on this host use; with TLS, for gRPC only.
         artefact: Digest of execution environment and model files.
         log_start: Bytes in the log that earlier servers have written.
         server: The server's own process on this host, once started; in a container, too.
         container: The container's name, or the instance's; None without one.
         heals: How often dead stubs were replaced.
         restarts: How often a dead server was replaced.
-        seconds_to_ready: From the server's start until the last model answered rightly.
+        seconds_to_ready: From the server's start until the last model answered correctly.
         scratch: Folders the server made outside the kit's folders.
-        before: While they are not known: what there was before the server was started.
+        before: Until ``scratch`` is known: what existed before the server was started.
     """
 
     name: str
@@ -134,7 +134,7 @@ class DeploymentState(BaseModel, frozen=True):
 
 
 class Place(BaseModel, frozen=True):
-    """Where a cluster runs a deployment, whose state is there; None: as the kubeconfig says."""
+    """Where a cluster runs a deployment and keeps its state; None: as the kubeconfig says."""
 
     context: str | None = None
     namespace: str | None = None

@@ -45,9 +45,9 @@ class Engine(ABC):
 
     Attributes:
         name: As in ``--engine NAME``.
-        reason: Why ``auto`` takes it, where it can start.
+        reason: Why ``auto`` chooses it, if it can start.
         contained: Whether it starts images.
-        isolated: Whether its containers have a network address, and a limit of cores, of their own.
+        isolated: Whether its containers have their own network address and CPU limit.
         start: Starts a planned server, as the supervisor does.
     """
 

@@ -32,7 +32,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """An event's labels, the seconds of the attempt that succeeded, and those that did not."""
+    """An event's labels, the seconds of the successful attempt, and the number of failed ones."""
 
     labels: Labels
     latency_s: float

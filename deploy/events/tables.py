@@ -57,7 +57,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table's columns by the file's names; a wide dataset's are named one by one.
+    """A table's columns by their names in the file; those of a wide dataset are named one by one.
 
     ``where`` names file and table. ``sequence`` is pynuml's index: the row in ``event_table`` and
     the number of rows here of each event, ``[events, 2]``. ``renamed`` has the file's names of

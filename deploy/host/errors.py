@@ -23,7 +23,7 @@ class EnvironmentSetupError(KitError):
 
 
 class GpuError(KitError):
-    """The GPUs asked for are missing or unusable."""
+    """The requested GPUs are missing or unusable."""
 
 
 class LaunchError(KitError):
@@ -43,7 +43,7 @@ class ClusterError(KitError):
 
 
 class BuildError(KitError):
-    """An artefact cannot be built, or not here."""
+    """An artefact cannot be built, or not on this host."""
 
 
 class PublishError(KitError):

@@ -1,7 +1,7 @@
 """What Triton, Docker and Apptainer say when they fail, what it means and what to do.
 
-The patterns were seen with Triton 24.10, Docker 20.10 and Apptainer 1.4.5, or are those of the
-sources named beside them.
+The patterns were seen with Triton 24.10, Docker 20.10 and Apptainer 1.4.5, or are taken from the
+sources named next to them.
 """
 
 import re

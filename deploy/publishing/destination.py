@@ -23,11 +23,11 @@ _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):/?/?")
 
 @dataclass(frozen=True)
 class Bucket:
-    """A place in an S3 bucket.
+    """A location in an S3 bucket.
 
     Attributes:
         endpoint: URL of the service; None: AWS's own.
-        prefix: What the keys below begin with, without slashes around it; empty: the whole bucket.
+        prefix: The prefix of all keys, without slashes around it; empty: the whole bucket.
     """
 
     endpoint: str | None

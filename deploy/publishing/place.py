@@ -19,7 +19,7 @@ from deploy.publishing.destination import Bucket, Destination
 
 @dataclass(frozen=True)
 class Order:
-    """What somebody asked to be published.
+    """What is to be published.
 
     Attributes:
         resolved: The models, their weights and where they run, for a bucket.
@@ -27,8 +27,8 @@ class Order:
         built: The folder that ``build`` wrote to.
         sandbox: Whether it is unpacked into a folder.
         sign: What to sign it with; None: it is published as it is.
-        verify: Who must have signed it; None: anybody, or nobody.
-        dry_run: Whether only to say what would be done.
+        verify: Who must have signed it; None: anyone, or no one.
+        dry_run: Whether only to report what would be done.
     """
 
     resolved: Resolved
@@ -45,7 +45,7 @@ class Outcome:
     """What was done, or would be.
 
     Attributes:
-        lines: For the person at the keyboard.
+        lines: For people.
         facts: For programs.
     """
 
@@ -73,7 +73,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Listing:
-    """What is at a destination: the oldest release first, and what is wrong there."""
+    """The releases at a destination, oldest first, and what is wrong there."""
 
     entries: tuple[Entry, ...]
     problems: tuple[str, ...] = ()

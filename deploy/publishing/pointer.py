@@ -32,7 +32,7 @@ class PublishedModel(BaseModel, frozen=True, extra="forbid"):
     """One model of a release.
 
     Attributes:
-        version: The folder of its files, below the model's: named once, never written again.
+        version: The folder of its files, below the model's: written once, never changed.
         config: The text of its ``config.pbtxt``.
         files: By their paths in that folder.
     """
@@ -89,8 +89,8 @@ class Published(BaseModel, frozen=True, extra="forbid"):
 
     Attributes:
         serving: Number of the release that serves.
-        last: The greatest number that a release ever had here: also of those since removed.
-        releases: The oldest first.
+        last: The highest number that a release ever had here, including removed ones.
+        releases: Oldest first.
     """
 
     format: Literal[1] = 1

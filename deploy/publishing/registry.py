@@ -53,7 +53,7 @@ class RegistryPlace(Place):
 
     Attributes:
         what: What it holds.
-        at: Its name, perhaps with the tag that serves.
+        at: Its name, maybe with the tag that serves.
     """
 
     what: str

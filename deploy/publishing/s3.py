@@ -1,6 +1,6 @@
 """A bucket through boto3: the requests that publishing needs, and what their failures mean.
 
-Credentials are boto3's own to find (environment, ``~/.aws``, roles); nothing here reads them.
+boto3 finds the credentials (environment, ``~/.aws``, roles); nothing here reads them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _BLOCK = 1 << 20
 
 
 class TakenError(PublishError):
-    """Somebody else has written the object meanwhile."""
+    """Someone else has written the object in the meantime."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Stored:
     """An object that was read.
 
     Attributes:
-        tag: What a conditional write names it by; None: the service has no such writes.
+        tag: Its ETag, for a conditional write; None: the service gives none.
     """
 
     content: bytes
@@ -74,7 +74,7 @@ class Listed:
     """An object as the service lists it.
 
     Attributes:
-        tag: Of most services the MD5 of what was written at once; never more than a hint.
+        tag: Its ETag: with most services the MD5 of an object written at once; only a hint.
     """
 
     bytes: int

@@ -1,6 +1,6 @@
 """The kit's view of a model card (``model.json``), and of the weights beside it.
 
-``numl_serving.modelcard`` writes the card; the kit does not import that: they meet in the file.
+``numl_serving.modelcard`` writes the card. The kit does not import that; the file connects the two.
 """
 
 import json

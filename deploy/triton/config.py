@@ -53,8 +53,8 @@ class LaunchSettings:
         environment: Where the server finds the execution environment: an absolute folder or
             archive, or a path that begins with ``$$TRITON_MODEL_DIRECTORY``.
         instances: Instances of each model on CPUs.
-        gpu_instances: Instances on each GPU that the server sees, in their place; None: it is to
-            use none. A model made for a CPU stays there.
+        gpu_instances: Instances on each GPU that the server sees, instead; None: it uses no GPU.
+            A model made for CPUs stays there.
         batch: How requests are batched; None: as the tracked configuration says, and on GPUs
             otherwise as ``GPU_BATCH``.
     """

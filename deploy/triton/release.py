@@ -17,7 +17,7 @@ class TritonRelease:
         wheel_libc: The oldest glibc that it runs on.
         image_libc: The glibc in NVIDIA's image of it.
         image_python: ``X.Y`` of the Python that the stub in NVIDIA's image of it is built for.
-        numpy_below: The first major version of numpy whose arrays its stubs send empty.
+        numpy_below: The first major version of numpy whose arrays its stubs send as empty ones.
         gpu_needs: Which driver and GPUs it needs, according to its release notes.
     """
 

@@ -23,8 +23,8 @@ class SiteModel:
     """A model of a site.
 
     Attributes:
-        config: Its configuration, as it stands there.
-        versions: The versions that Triton serves, the oldest first.
+        config: Its configuration, unmodified.
+        versions: The versions that Triton serves, oldest first.
         environment: The execution environment that it names, packed or a folder, resolved.
         stub: The stub beside its configuration.
         files: The other files that are served, resolved, by their paths below its folder.
