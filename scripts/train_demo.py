@@ -54,9 +54,7 @@ def main() -> int:
         help="model repository to write to (default: %(default)s)",
     )
     parser.add_argument(
-        "--events-out",
-        type=Path,
-        help="also write the packaged events to this file",
+        "--events-out", type=Path, help="also write the packaged events to this file"
     )
     parser.add_argument("--model", choices=MODELS, action="append", help="only this one")
     parser.add_argument(

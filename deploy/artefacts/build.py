@@ -30,13 +30,7 @@ from deploy.host.console import Console, Say
 from deploy.host.errors import BuildError, KitError
 from deploy.host.files import locked, sha256_of, work_folder
 from deploy.host.paths import CHECKOUT, cache_folder
-from deploy.host.room import (
-    Room,
-    check_memory,
-    check_room,
-    check_temporary_folder,
-    check_writable,
-)
+from deploy.host.room import Room, check_memory, check_room, check_temporary_folder, check_writable
 from deploy.triton.distribution import TritonDistribution, ensure_distribution
 from deploy.triton.release import TritonRelease
 

@@ -65,11 +65,7 @@ class BuildRequest:
 
 
 def room_needed(
-    request: BuildRequest,
-    *,
-    route: Route | None,
-    engine_folder: Path | None,
-    packages_there: bool,
+    request: BuildRequest, *, route: Route | None, engine_folder: Path | None, packages_there: bool
 ) -> Sequence[Room]:
     """Return the disk space that the build will use.
 

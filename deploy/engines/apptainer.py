@@ -28,25 +28,13 @@ from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.engines.base import MORE_SHARED_MEMORY, ROOM
 from deploy.engines.container import ContainerEngine, ImageInUse, has_state, image_in_use
 from deploy.engines.leftovers import FIX, LEFTOVERS, SHARED_MEMORY
-from deploy.engines.server import (
-    Note,
-    Server,
-    await_server,
-    end_process,
-    servers,
-)
+from deploy.engines.server import Note, Server, await_server, end_process, servers
 from deploy.host.errors import BuildError, KitError, LaunchError
 from deploy.host.failures import apptainer_complaint, diagnose, last_words
 from deploy.host.files import marks_of, nobody_at_work
 from deploy.host.finding import Finding, Level, ok, wrong
 from deploy.host.paths import CHECKOUT, deployments_folder
-from deploy.host.room import (
-    Room,
-    check_room,
-    check_temporary_folder,
-    file_system_of,
-    size,
-)
+from deploy.host.room import Room, check_room, check_temporary_folder, file_system_of, size
 
 _TMPDIR = "APPTAINER_TMPDIR"  # Apptainer's own; it takes precedence over TMPDIR
 _INIT = "appinit"  # what Apptainer calls an instance's first process

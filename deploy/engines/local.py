@@ -39,11 +39,7 @@ from deploy.triton.command import (
     server_arguments,
     server_environment,
 )
-from deploy.triton.distribution import (
-    TritonDistribution,
-    check_libc,
-    ensure_distribution,
-)
+from deploy.triton.distribution import TritonDistribution, check_libc, ensure_distribution
 
 _SCRATCH_WAIT_S = 5.0
 

@@ -17,13 +17,7 @@ from deploy.host.errors import EnvironmentSetupError, GpuError, RepositoryError
 from deploy.host.files import digest_of, marks_of
 from deploy.host.gpu import GpuStack, find_gpus
 from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
-from deploy.triton.config import (
-    ModelConfig,
-    config_of,
-    is_complete,
-    made_for_cpu,
-    stub_count,
-)
+from deploy.triton.config import ModelConfig, config_of, is_complete, made_for_cpu, stub_count
 from deploy.triton.release import TritonRelease, find_release
 from deploy.triton.site import SiteModel, read_site_model
 from deploy.triton.stage import MODEL_FILES, VERSION, find_model

@@ -109,11 +109,7 @@ def drive(
 
 
 def send_all(
-    connect: Callable[[], Transport],
-    model: ServedModel,
-    events: Sequence[Tensors],
-    *,
-    clients: int,
+    connect: Callable[[], Transport], model: ServedModel, events: Sequence[Tensors], *, clients: int
 ) -> None:
     """Send each event once, by several clients that share them; raise the first one's error."""
     waiting = iter(events)

@@ -8,14 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from scripts.benchmarks.cells import (
-    STAGES,
-    Cell,
-    Floats,
-    PathTimes,
-    Results,
-    Turn,
-)
+from scripts.benchmarks.cells import STAGES, Cell, Floats, PathTimes, Results, Turn
 
 FORMAT = 2
 GRADIENTS_ON = "reference, gradients on"

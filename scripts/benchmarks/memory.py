@@ -54,12 +54,7 @@ class Growth:
 
 
 def watch_memory(
-    server: BenchmarkServer,
-    model: str,
-    events: Sequence[Tensors],
-    *,
-    count: int,
-    say: Say,
+    server: BenchmarkServer, model: str, events: Sequence[Tensors], *, count: int, say: Say
 ) -> list[Growth]:
     """Send ``count`` events to a model, and look at its instances' memory now and then.
 
