@@ -206,7 +206,7 @@ def test_an_image_of_no_registry_is_refused(
     finally:
         container.remove()
     try:
-        with pytest.raises(SignatureError, match="comes from no registry"):
+        with pytest.raises(SignatureError, match="was not pulled from a registry"):
             DockerEngine(Resolved(Deployment(image=own))).verified(keys.public)
     finally:
         engine.images.remove(own)
