@@ -23,7 +23,7 @@ from deploy.host.errors import BuildError
 from deploy.host.files import built_folder
 from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY
 from deploy.host.programs import needed_by, search_path, set_search_path
-from deploy.triton.command import image_flags
+from deploy.triton.command import TRITON_ROOT, image_flags
 from deploy.triton.config import LaunchSettings
 from deploy.triton.distribution import TritonDistribution
 from deploy.triton.stage import plan_models, stage, write_models
@@ -35,7 +35,6 @@ SCRIPTS = ("check", "health", "probe", "serve", "sync")
 # One thread each: two serve more than one, and start on two cores at once.
 INSTANCES = 2
 
-_TRITON = "opt/tritonserver"
 _AGENT = "opt/numl/sync"
 _STUB = Path("backends/python/triton_python_backend_stub")
 _TRITON_FILES: dict[Base, tuple[Path, ...]] = {
@@ -132,7 +131,7 @@ def triton_layer(distribution: TritonDistribution, out: Path, *, base: Base, say
             # The server tries whether the stub starts before it sets the library path.
             libpython = f":{IMAGE_PREFIX}/lib" if part == _STUB else ""
             set_search_path(tree / part, search + libpython)
-        write_tar(tree, out, root=_TRITON)
+        write_tar(tree, out, root=str(TRITON_ROOT).lstrip("/"))
 
 
 def closure(binaries: Iterable[Path], available: dict[str, Path]) -> set[str]:

@@ -18,6 +18,7 @@ from deploy.deployment.state import DeploymentFolder
 from deploy.engines.base import Engine
 from deploy.engines.resolved import Resolved
 from deploy.engines.site import Runtime
+from deploy.environment.cpython import IMAGE_PREFIX
 from deploy.environment.lock import read_lock
 from deploy.environment.serving import serving_digest
 from deploy.host.console import Say
@@ -37,8 +38,7 @@ from deploy.triton.distribution import TritonDistribution, ensure_distribution
 from deploy.triton.site import places_in_container
 from deploy.triton.stub import stub_of_wheel
 
-# Where the kit's image has its environment and its models; a launch mounts its own over them.
-IMAGE_ENVIRONMENT = Path("/opt/numl/env")
+# Where the kit's image has its models; a launch mounts its own over them.
 IMAGE_MODELS = Path("/opt/numl/models/cpu")
 IMAGE_HEALTH = ("/opt/numl/bin/health",)
 # Where a container sees the packed environment, and the files for TLS.
@@ -165,7 +165,7 @@ class ContainerEngine(Engine):
         resolved = self.resolved
         python = read_lock(ENVIRONMENT_SOURCE / "locks", resolved.deployment.flavour).python
         runtime = Runtime(
-            environment=IMAGE_ENVIRONMENT,
+            environment=Path(IMAGE_PREFIX),
             digest=self.image.environment_digest,
             python=python,
             stub=None,
