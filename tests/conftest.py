@@ -1,15 +1,21 @@
-"""Tests that want the fixture ``real_data`` run only where NUMLKIT_REAL_DATA names its folder.
+"""What several suites share; each that has servers has a fixture ``kit``.
 
-It holds weights and an event of an experiment, which are not this repository's to give away.
+Tests that want the fixture ``real_data`` run only where NUMLKIT_REAL_DATA names its folder. It
+holds weights and an event of an experiment, which are not this repository's to give away.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.kit import Kit
 
 FOLDER = os.environ.get("NUMLKIT_REAL_DATA")
 # They take longest and go first: at the end no process waits long for another.
@@ -31,6 +37,20 @@ def real_data() -> Path:
     folder = Path(FOLDER).resolve()
     assert folder.is_dir(), f"NUMLKIT_REAL_DATA: no folder {folder}"
     return folder
+
+
+@pytest.fixture(scope="session")
+def demo(kit: Kit) -> dict[str, Any]:
+    """A deployment of all models with the demo weights, for tests that leave it healthy."""
+    return kit.up("demo")
+
+
+@pytest.fixture
+def single(kit: Kit) -> Iterator[dict[str, Any]]:
+    """A small deployment of its own, for tests that do harm to it."""
+    answer = kit.up("single", "--models", "nugraph3", "--instances", "1")
+    yield answer
+    kit.down("single")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m real_data is judged

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -35,20 +35,6 @@ def kit(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
     kit = Kit(tmp_path_factory.mktemp("state"), cast("EngineName", engine))
     yield kit
     kit.close()
-
-
-@pytest.fixture(scope="session")
-def demo(kit: Kit) -> dict[str, Any]:
-    """A deployment of all models with the demo weights, for tests that leave it healthy."""
-    return kit.up("demo")
-
-
-@pytest.fixture
-def single(kit: Kit) -> Iterator[dict[str, Any]]:
-    """A small deployment of its own, for tests that do harm to it."""
-    answer = kit.up("single", "--models", "nugraph3", "--instances", "1")
-    yield answer
-    kit.down("single")
 
 
 @pytest.fixture
