@@ -79,17 +79,9 @@ def parser() -> Parser:
 
 
 def _smoke(options: argparse.Namespace, console: Console) -> int:
+    _check_flags(options)
     names: Sequence[str] = DEFAULT_MODELS
-    repository = MODEL_REPOSITORY
-    if options.metrics is not None and options.watch is None:
-        raise DeploymentError("--metrics is for --watch: give both or none")
-    if options.watch is not None and options.json:
-        raise DeploymentError("--watch does not end, and --json is one document: leave one out")
-    if options.url is not None and options.name is not None:
-        raise DeploymentError("--url and --name both say which server: leave one of them out")
-    if options.url is not None and options.verify is not None:
-        cause = "--verify is for a deployment, whose image is known, and --url names a server"
-        raise DeploymentError(cause, "--name, and --namespace where a cluster runs it")
+    repository = options.repository or MODEL_REPOSITORY
     rollout = None
     if options.url is None:
         from deploy.engines.choose import find_rollout  # as below
@@ -110,14 +102,10 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
         state = folder.require_state()
         if options.verify is not None:
             _verify(folder, state, read_signer(options.verify))
-        names, repository = state.models, folder.repository
+        names, repository = state.models, options.repository or folder.repository
         endpoints = [Endpoint.parse(state.url("http")), _own_grpc(state, options)]
     if options.models is not None:
         names = options.models.split(",")
-    if options.repository is not None and not options.repository.is_dir():
-        cause = f"model repository {options.repository}: no such folder"
-        raise RepositoryError(cause, "--repository with a folder that holds the models' folders")
-    repository = options.repository or repository
     expected = partial(_read, repository, names)
     if options.watch is not None:
         return _watch(endpoints, expected, options, console)
@@ -129,6 +117,21 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
     _show(checks, console)
     console.answer(_document(checks))
     return 0 if all(check.ok for check in checks) else 1
+
+
+def _check_flags(options: argparse.Namespace) -> None:
+    if options.metrics is not None and options.watch is None:
+        raise DeploymentError("--metrics is for --watch: give both or none")
+    if options.watch is not None and options.json:
+        raise DeploymentError("--watch does not end, and --json is one document: leave one out")
+    if options.url is not None and options.name is not None:
+        raise DeploymentError("--url and --name both say which server: leave one of them out")
+    if options.url is not None and options.verify is not None:
+        cause = "--verify is for a deployment, whose image is known, and --url names a server"
+        raise DeploymentError(cause, "--name, and --namespace where a cluster runs it")
+    if options.repository is not None and not options.repository.is_dir():
+        cause = f"model repository {options.repository}: no such folder"
+        raise RepositoryError(cause, "--repository with a folder that holds the models' folders")
 
 
 def _verify_pods(rollout: Rollout, signer: Signer, console: Console) -> None:
