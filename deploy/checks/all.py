@@ -30,7 +30,7 @@ from deploy.engines.resolved import Resolved
 from deploy.host.cli import describe_os_error
 from deploy.host.errors import KitError
 from deploy.host.finding import Finding, Level, distinct, ok, wrong
-from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY, cache_folder
+from deploy.host.paths import MODEL_REPOSITORY, cache_folder
 from deploy.host.room import Room
 
 # Each takes less than a second where everything answers; a dead network disk never does.
@@ -133,8 +133,6 @@ def _rooms(engine: Engine) -> Iterator[Finding]:
     better = [
         cache,
         Room(Path(tempfile.gettempdir()), 100 * _MB, "temporary files", "set TMPDIR"),
-        Room(CHECKOUT / "dist", 500 * _MB, "what a build makes", "name another --out"),
-        *engine.build_rooms(),
     ]
     yield from room_findings(rooms, better)
     yield from engine.launch_findings()

@@ -235,7 +235,6 @@ class ApptainerEngine(ContainerEngine):
 
     name = "apptainer"
     reason = "its .sif is here"
-    target = "sif"
     start = InstanceServer
 
     @cached_property

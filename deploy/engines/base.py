@@ -277,10 +277,6 @@ class Engine(ABC):
                 rooms.append(Room(cache_folder(), needed, what, "set XDG_CACHE_HOME"))
         return rooms
 
-    def build_rooms(self) -> list[Room]:
-        """Return what building the image would write, if it is not here."""
-        return []
-
     @property
     def shared_bytes(self) -> int:
         try:

@@ -2,16 +2,12 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
 
 from deploy.artefacts.keys import Signer
 from deploy.artefacts.labels import ENVIRONMENT_LABEL, FLAVOUR_LABEL, SERVING_LABEL, TRITON_LABEL
-from deploy.artefacts.manifest import Kind
-from deploy.artefacts.request import BuildRequest, Route, room_needed
 from deploy.deployment.deployment import Deployment, Ports, Tls
 from deploy.deployment.plan import ContainerPlan, Mount
 from deploy.deployment.state import DeploymentFolder
@@ -25,8 +21,7 @@ from deploy.host.console import Say
 from deploy.host.errors import DeploymentError, KitError, LaunchError
 from deploy.host.files import marks_of
 from deploy.host.finding import Finding, Level, ok, wrong
-from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE
-from deploy.host.room import Room
+from deploy.host.paths import ENVIRONMENT_SOURCE
 from deploy.triton.command import (
     CONTAINER_LISTEN,
     CONTAINER_PORTS,
@@ -111,8 +106,6 @@ class ContainerEngine(Engine):
     """An engine that starts the kit's image, or a stock one with the packed environment."""
 
     contained = True
-    target: ClassVar[Kind]
-    """What ``numlkit build --target`` makes for it."""
 
     def verified(self, signer: Signer) -> Deployment:
         if self.deployment.env == "packed":
@@ -244,26 +237,6 @@ class ContainerEngine(Engine):
             return
         environment = image.environment_digest and f", environment {image.environment_digest[:12]}"
         yield ok(self.subject, f"serves {image.name}{environment}")
-
-    @property
-    def image_folder(self) -> Path | None:
-        """Where on this host the Docker engine keeps its images, if it builds them."""
-        return None
-
-    def build_rooms(self) -> list[Room]:
-        with suppress(KitError):
-            self.artefact()
-            return []
-        request = BuildRequest(
-            targets=(self.target,),
-            flavour=self.deployment.flavour,
-            triton=self.resolved.release,
-            out=CHECKOUT / "dist",
-        )
-        route: Route = "apptainer" if self.image_folder is None else "docker"
-        return list(
-            room_needed(request, route=route, engine_folder=self.image_folder, packages_there=False)
-        )
 
 
 def has_state(folder: Path) -> bool:

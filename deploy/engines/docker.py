@@ -199,7 +199,6 @@ class DockerEngine(ContainerEngine):
 
     name = "docker"
     reason = "its image is here"
-    target = "image"
     start = ContainerServer
     command = staticmethod(run_command)
     isolated = True
@@ -300,16 +299,16 @@ class DockerEngine(ContainerEngine):
         return state.container is not None and container_runs(state.container)
 
     @cached_property
-    def image_folder(self) -> Path | None:
+    def _storage(self) -> Path | None:
         with suppress(KitError), closing(connect()) as client:
             return storage_folder(client)
         return None
 
     def rooms(self) -> list[Room]:
-        if self.image_folder is None:
+        if self._storage is None:
             return super().rooms()
         data_root = "set data-root in /etc/docker/daemon.json"
-        container = Room(self.image_folder, 100 * 10**6, "the container", data_root, ours=False)
+        container = Room(self._storage, 100 * 10**6, "the container", data_root, ours=False)
         return [*super().rooms(), container]
 
     def launch_findings(self) -> Iterator[Finding]:
