@@ -12,7 +12,7 @@ from deploy.artefacts.reference import Reference, parse_reference
 from deploy.host.errors import DeploymentError
 
 # Triton's own expression for an S3 address knows no other characters.
-KEY = re.compile(r"[0-9a-zA-Z._-]+(/[0-9a-zA-Z._-]+)*")
+_KEY = re.compile(r"[0-9a-zA-Z._-]+(/[0-9a-zA-Z._-]+)*")
 _BUCKET = re.compile(r"[0-9a-z][0-9a-z.-]{1,61}[0-9a-z]")
 _FORMS = (
     "s3://BUCKET/PREFIX, s3://https://HOST:PORT/BUCKET/PREFIX, docker://HOST/REPOSITORY, "
@@ -84,6 +84,11 @@ def parse_destination(text: str) -> Destination:
     return Path(text).absolute()
 
 
+def is_key(path: str) -> bool:
+    """Return whether Triton can read a file at ``path`` from a bucket."""
+    return _KEY.fullmatch(path) is not None and not {".", ".."} & set(path.split("/"))
+
+
 def _bucket(text: str) -> Bucket:
     rest = text.removeprefix("s3://")
     endpoint = None
@@ -110,7 +115,7 @@ def _bucket(text: str) -> Bucket:
     prefix = prefix.strip("/")
     if not _BUCKET.fullmatch(bucket):
         raise DeploymentError(f"{text}: {bucket!r} is not the name of a bucket", f"as in {_FORMS}")
-    if prefix and (not KEY.fullmatch(prefix) or {".", ".."} & set(prefix.split("/"))):
+    if prefix and not is_key(prefix):
         raise DeploymentError(
             f"{text}: Triton reads no such prefix",
             "only letters, digits, '.', '-', '_' and single slashes",

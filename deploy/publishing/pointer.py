@@ -14,7 +14,7 @@ from pydantic import AwareDatetime, BaseModel, Field, ValidationError, model_val
 
 from deploy.deployment.deployment import MODEL_PATTERN
 from deploy.host.errors import PublishError
-from deploy.publishing.destination import KEY
+from deploy.publishing.destination import is_key
 
 POINTER = "published.json"
 
@@ -141,11 +141,6 @@ class Published(BaseModel, frozen=True, extra="forbid"):
 
     def text(self) -> str:
         return self.model_dump_json(indent=1) + "\n"
-
-
-def is_key(path: str) -> bool:
-    """Return whether Triton can read a file at ``path`` from a bucket."""
-    return KEY.fullmatch(path) is not None and not {".", ".."} & set(path.split("/"))
 
 
 def read_pointer(content: bytes, where: str) -> Published:
