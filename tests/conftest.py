@@ -21,7 +21,7 @@ FOLDER = os.environ.get("NUMLKIT_REAL_DATA")
 # They take longest and go first: at the end no process waits long for another.
 LONGEST = (
     *("integration/test_benchmark.py", "integration/test_sync.py", "integration/test_healing.py"),
-    *("integration/test_failed_starts.py", "integration/test_front_door.py"),
+    *("integration/failed_starts/test_environments.py", "integration/test_front_door.py"),
     *("integration/test_chart.py", "conformance/test_site_models.py", "conformance/test_hosts.py"),
 )
 

@@ -1,6 +1,6 @@
 """Every row of the table, by the programs' own words.
 
-Those that can be provoked are, in tests/integration/test_failed_starts.py (Triton) and in
+Those that can be provoked are, in tests/integration/failed_starts (Triton) and in
 tests/containers/failures (Docker 20.10, Apptainer 1.4.5). Those under RECORDED are not: they are
 words of other versions, kernels and hosts, as their makers' sources or users' reports have them.
 """

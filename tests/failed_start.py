@@ -1,0 +1,109 @@
+"""Starts of a real Triton that are to fail: a model repository to spoil, and what is said of it."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploy.client.probe import Probe
+from deploy.deployment.deployment import Deployment
+from deploy.deployment.state import LaunchPlan
+from deploy.engines.local import LocalEngine, ProcessServer
+from deploy.engines.resolved import Resolved
+from deploy.host.errors import LaunchError
+from deploy.triton.golden import GoldenEvent
+from tests.kit import SOON_S, free_ports, leftovers
+
+DEADLINE_S = 30
+GOOD_MODEL = """
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([
+            pb_utils.Tensor("y", pb_utils.get_input_tensor_by_name(r, "x").as_numpy())
+        ]) for r in requests]
+"""
+CONFIG = """
+name: "echo"
+backend: "python"
+input {{ name: "x" data_type: TYPE_FP32 dims: -1 }}
+output {{ name: "y" data_type: TYPE_FP32 dims: -1 }}
+instance_group {{ kind: {kind} count: 1 }}
+parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}
+"""
+GOLDEN = {"echo": GoldenEvent({"x": np.ones(3, np.float32)}, {"y": np.ones(3, np.float32)})}
+
+
+@dataclass
+class Bench:
+    """A scratch model repository and a plan to serve it."""
+
+    folder: Path
+    environment: Path
+
+    def plan(self, *, environment: Path | str, code: str, kind: str = "KIND_CPU") -> LaunchPlan:
+        version = self.folder / "repository" / "echo" / "1"
+        version.mkdir(parents=True, exist_ok=True)
+        (version / "model.py").write_text(code)
+        text = CONFIG.format(kind=kind, environment=environment)
+        (version.parent / "config.pbtxt").write_text(text)
+        return self.plan_to_serve(version.parents[1])
+
+    def plan_to_serve(self, served: Path) -> LaunchPlan:
+        # Planned for a model that there is, and then served from the scratch repository.
+        deployment = Deployment(name="failing", models=("nugraph3",), ports=free_ports())
+        plan = LocalEngine(Resolved(deployment)).plan()
+        repository = str(plan.repository)
+        arguments = tuple(a.replace(repository, str(served)) for a in plan.arguments)
+        return plan.model_copy(update={"arguments": arguments, "log": self.folder / "log"})
+
+    def start(
+        self,
+        plan: LaunchPlan,
+        deadline: float = DEADLINE_S,
+        golden: Mapping[str, GoldenEvent] = GOLDEN,
+        protocol: str = "http",
+    ) -> None:
+        """Wait until a server is ready, and stop it, as a supervisor does."""
+        server = ProcessServer(plan, lambda **_changes: None)
+        started = time.monotonic()
+        try:
+            server.wait_ready(
+                Probe(f"{protocol}://127.0.0.1:{getattr(plan.ports, protocol)}", timeout=3),
+                golden,
+                deadline=started + deadline,
+                stopped=lambda: False,
+            )
+        finally:
+            assert time.monotonic() - started < deadline + SOON_S
+            server.stop()
+            assert not leftovers(plan.shm_prefix, server.scratch), "a failed start leaves nothing"
+
+    def failure(
+        self,
+        plan: LaunchPlan,
+        deadline: float = DEADLINE_S,
+        golden: Mapping[str, GoldenEvent] = GOLDEN,
+        protocol: str = "http",
+    ) -> LaunchError:
+        with pytest.raises(LaunchError) as caught:
+            self.start(plan, deadline, golden, protocol)
+        assert "\n" not in caught.value.cause
+        assert caught.value.remedy
+        return caught.value
+
+
+def tar(path: Path, names: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in names.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(content), 0o755
+            archive.addfile(member, io.BytesIO(content))
+    return path

@@ -1,0 +1,60 @@
+"""Starts that fail by what a host lacks, or another program has: a cause in one line, in time."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploy.deployment.state import LaunchPlan
+from deploy.host.paths import CHECKOUT, cache_folder
+from deploy.triton.golden import GoldenEvent
+from tests.failed_start import GOOD_MODEL, Bench, tar
+
+
+def _with_small(plan: LaunchPlan, folder: str, size: str, keep: Sequence[Path] = ()) -> LaunchPlan:
+    """Let the server see a small file system in place of ``folder`` (a mount namespace).
+
+    Folders below it that the server needs are kept.
+    """
+    steps = [f"mount --rbind {folder} /mnt", f"mount -t tmpfs -o size={size} none {folder}"]
+    for path in keep:
+        if path.is_relative_to(folder):
+            steps.append(f"mkdir -p {path}")
+            steps.append(f"mount --rbind /mnt/{path.relative_to(folder)} {path}")
+    script = " && ".join([*steps, 'exec "$0" "$@"'])
+    wrapped = ("unshare", "--map-root-user", "--mount", "sh", "-c", script, *plan.arguments)
+    return plan.model_copy(update={"arguments": wrapped})
+
+
+def test_a_shared_memory_folder_that_is_too_small_is_named(bench: Bench) -> None:
+    plan = bench.plan(environment=bench.environment, code=GOOD_MODEL)
+    failure = bench.failure(_with_small(plan, "/dev/shm", "512k"))
+    assert failure.cause.startswith("/dev/shm is too small")
+
+
+def test_a_shared_memory_folder_that_is_too_small_for_a_request_is_named(bench: Bench) -> None:
+    plan = bench.plan(environment=bench.environment, code=GOOD_MODEL)
+    large = np.ones(1_000_000, np.float32)
+    golden = {"echo": GoldenEvent({"x": large}, {"y": large})}
+    failure = bench.failure(_with_small(plan, "/dev/shm", "3m"), golden=golden)
+    assert failure.cause.endswith("/dev/shm is full: a request's tensors do not fit")
+
+
+def test_a_tmp_that_is_too_small_for_a_packed_environment_is_named(bench: Bench) -> None:
+    packed = bench.folder / "env.tar.gz"
+    tar(packed, {"bin/activate": b"", "lib/large": os.urandom(3_000_000)})
+    plan = bench.plan(environment=packed, code=GOOD_MODEL)
+    small = _with_small(plan, "/tmp", "1m", keep=(cache_folder(), bench.folder, CHECKOUT))
+    assert bench.failure(small).cause.startswith("/tmp is full")
+
+
+@pytest.mark.parametrize("which", ["http", "grpc", "metrics"])
+def test_a_port_stolen_between_check_and_start_is_named(bench: Bench, which: str) -> None:
+    plan = bench.plan(environment=bench.environment, code=GOOD_MODEL)
+    with socket.create_server(("127.0.0.1", getattr(plan.ports, which))):
+        assert str(getattr(plan.ports, which)) in bench.failure(plan).cause

@@ -1,0 +1,43 @@
+"""Starts that fail by a model: a cause in one line, in time."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.failed_start import GOOD_MODEL, Bench
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import no_such_package\n", "lacks the Python package no_such_package"),
+        ("import ctypes\nraise OSError('libmpi.so.12: cannot open shared object file')\n",
+         "lacks the library libmpi.so.12"),
+        ("x = 1\n", "defines no class TritonPythonModel"),
+        (GOOD_MODEL + "    def initialize(self, args):\n        import os; os._exit(3)\n",
+         "its process died during initialisation"),
+        (GOOD_MODEL + "    def initialize(self, args):\n        raise ValueError('bad weights')\n",
+         "bad weights"),
+        (GOOD_MODEL.replace("as_numpy()", "as_numpy() * 2"), "is ready but answers wrongly"),
+    ],
+)  # fmt: skip
+def test_a_broken_model_is_named(bench: Bench, code: str, said: str) -> None:
+    assert said in bench.failure(bench.plan(environment=bench.environment, code=code)).cause
+
+
+def test_a_model_that_never_ends_initialising_ends_at_the_deadline(bench: Bench) -> None:
+    code = GOOD_MODEL + "    def initialize(self, args):\n        import time; time.sleep(600)\n"
+    failure = bench.failure(bench.plan(environment=bench.environment, code=code), deadline=6)
+    assert "not ready in time (waited for echo)" in failure.cause
+
+
+def test_a_gpu_model_on_a_host_without_gpu_is_named(bench: Bench) -> None:
+    plan = bench.plan(environment=bench.environment, code=GOOD_MODEL, kind="KIND_GPU")
+    assert bench.failure(plan).cause == "a model needs a GPU and the server sees none"
+
+
+def test_a_configuration_that_triton_refuses_is_named(bench: Bench) -> None:
+    plan = bench.plan(environment=bench.environment, code=GOOD_MODEL)
+    path = bench.folder / "repository" / "echo" / "config.pbtxt"
+    path.write_text(path.read_text().replace("dims: -1", "dims: -7", 1))
+    assert "echo" in bench.failure(plan).cause

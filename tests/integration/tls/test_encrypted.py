@@ -1,0 +1,246 @@
+"""A remote service that speaks only gRPC over TLS, and one that lets in whom it knows."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from deploy.client.probe import Probe
+from deploy.deployment.deployment import Deployment, Tls
+from deploy.engines.local import LocalEngine, ProcessServer
+from deploy.engines.resolved import Resolved
+from deploy.host.errors import LaunchError
+from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY
+from deploy.triton.golden import read_golden
+from deploy.triton.stage import VERSION, stage
+from tests.certificates import LONG_AGO, Authority, Pair
+from tests.kit import START_S, Kit
+from tests.tls import OUTSIDE, SMALL, smoke, told, url
+
+
+@pytest.fixture(scope="module")
+def mutual(kit: Kit, pair: Pair, site: Authority) -> dict[str, Any]:
+    """The same, open to clients alone that the site's authority has signed."""
+    files = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key), "--tls-ca", str(site.file))
+    return kit.up("mutual", *SMALL, *files)
+
+
+def test_a_service_that_speaks_only_grpc_over_tls_is_proved(
+    kit: Kit, encrypted: dict[str, Any], site: Authority
+) -> None:
+    answer = smoke(kit, url(encrypted), "--ca", site.file, "--repeat", "3")
+    assert answer["ok"], answer
+    assert answer["servers"] == [
+        {
+            "url": url(encrypted),
+            "ready": True,
+            "health": "serving",
+            "error": None,
+            "remedy": None,
+            "ok": True,
+        }
+    ]
+    latency = answer["results"][0]["latency"]
+    assert latency["requests"] == 3
+    assert 0 < latency["median_s"] <= latency["worst_s"]
+
+
+def test_a_person_reads_a_table(kit: Kit, encrypted: dict[str, Any], site: Authority) -> None:
+    done = kit.run("smoke", "--url", url(encrypted), "--model", "nugraph3", "--ca", str(site.file))
+    assert (done.returncode, done.stderr) == (0, "")
+    title, columns, row, health = done.stdout.splitlines()
+    assert title == "smoke inference"
+    assert columns.split() == ["server", "model", "result", "median", "worst", "requests"]
+    assert row.split()[:3] == [url(encrypted), "nugraph3", "ok"]
+    assert health == f"{url(encrypted)}: gRPC health: serving"
+
+
+def test_a_deployment_with_tls_is_checked_by_its_own_certificate(
+    kit: Kit, encrypted: dict[str, Any]
+) -> None:
+    answer = kit.json("smoke", "--name", "encrypted")
+    assert answer["ok"], answer
+    assert [server["url"] for server in answer["servers"]] == [
+        f"http://127.0.0.1:{encrypted['ports']['http']}",
+        url(encrypted),
+    ]
+    assert kit.json("status", "--name", "encrypted")["ok"]
+
+
+def test_only_grpc_listens_where_other_hosts_reach_it(encrypted: dict[str, Any]) -> None:
+    server = psutil.Process(encrypted["server"]["pid"])
+    # gRPC listens on an IPv6 socket, where an IPv4 address has a prefix.
+    listening = {
+        (c.laddr.ip.removeprefix("::ffff:"), c.laddr.port)
+        for c in server.net_connections()
+        if c.status == psutil.CONN_LISTEN
+    }
+    ports = encrypted["ports"]
+    assert listening == {
+        ("127.0.0.1", ports["http"]),
+        (OUTSIDE, ports["grpc"]),
+        ("127.0.0.1", ports["metrics"]),
+    }
+
+
+def test_up_says_what_has_no_tls(kit: Kit, encrypted: dict[str, Any], pair: Pair) -> None:
+    files = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
+    done = kit.run("up", "--name", "encrypted", *SMALL, "--listen", OUTSIDE, *files)
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    addresses = lines.index(f"http://127.0.0.1:{encrypted['ports']['http']}  {url(encrypted)}")
+    assert lines[addresses + 1] == (
+        "gRPC is encrypted. Triton cannot encrypt HTTP and metrics: they listen on 127.0.0.1 only"
+    )
+
+
+def test_the_private_key_is_named_but_never_written_down(
+    kit: Kit, encrypted: dict[str, Any], pair: Pair
+) -> None:
+    assert encrypted["tls"] == {"cert": str(pair.cert), "key": str(pair.key), "ca": None}
+    secret = pair.key.read_text().splitlines()[1]
+    written = [path for path in kit.state.rglob("*") if path.is_file()]
+    assert kit.folder("encrypted") / "state.json" in written
+    assert not [path for path in written if secret.encode() in path.read_bytes()]
+
+
+def test_a_client_sends_its_events_over_tls(
+    kit: Kit, encrypted: dict[str, Any], site: Authority
+) -> None:
+    events = CHECKOUT / "scripts" / "data" / "demo_events.h5"
+    flags = ("--url", url(encrypted), "--ca", str(site.file), "--json")
+    done = kit.run("infer", str(events), *flags, script="scripts")
+    assert done.returncode == 0, done.stderr
+    done = kit.run("infer", str(events), "--url", url(encrypted), script="scripts")
+    assert done.returncode == 1
+    assert "was not issued by an authority that this host trusts" in done.stderr
+
+
+def test_a_wrong_authority_is_told(
+    kit: Kit, encrypted: dict[str, Any], stranger: Authority
+) -> None:
+    assert told(smoke(kit, url(encrypted), "--ca", stranger.file)) == (
+        f"the certificate of {OUTSIDE}:{encrypted['ports']['grpc']} was not issued by an "
+        f"authority in {stranger.file} (its issuer: site, tests)",
+        "--ca FILE with that authority's certificate",
+    )
+
+
+def test_a_port_with_tls_that_is_asked_without_is_told(kit: Kit, encrypted: dict[str, Any]) -> None:
+    asked = url(encrypted, scheme="grpc")
+    assert told(smoke(kit, asked)) == (
+        f"{asked} needs TLS",
+        f"--url {url(encrypted)}, with --ca FILE for a site's own authority",
+    )
+
+
+def test_a_plaintext_port_that_is_asked_with_tls_is_told(
+    kit: Kit, encrypted: dict[str, Any]
+) -> None:
+    address = f"127.0.0.1:{encrypted['ports']['http']}"
+    assert told(smoke(kit, f"grpcs://{address}")) == (
+        f"grpcs://{address} speaks HTTP without TLS",
+        f"--url http://{address}",
+    )
+    assert told(smoke(kit, f"grpc://{address}")) == (
+        f"grpc://{address} answers in HTTP/1, not in gRPC",
+        "gRPC has its own port (Triton's is 8001), and needs a proxy that forwards HTTP/2",
+    )
+
+
+def test_a_client_certificate_opens_a_server_with_mutual_tls(
+    kit: Kit, mutual: dict[str, Any], site: Authority
+) -> None:
+    mine = site.issue("me")
+    flags = ("--ca", site.file, "--cert", mine.cert, "--key", mine.key)
+    assert smoke(kit, url(mutual, "localhost"), *flags)["ok"]
+    own = kit.json("smoke", "--name", "mutual", "--cert", str(mine.cert), "--key", str(mine.key))
+    assert own["ok"], own
+
+
+def test_without_a_client_certificate_mutual_tls_is_told(
+    kit: Kit, mutual: dict[str, Any], site: Authority
+) -> None:
+    asked = url(mutual, "localhost")
+    assert told(smoke(kit, asked, "--ca", site.file)) == (
+        f"{asked} closes the connection after the TLS handshake: it requires a client certificate",
+        "--cert FILE --key FILE",
+    )
+    own = kit.json("smoke", "--name", "mutual")
+    assert [server["ok"] for server in own["servers"]] == [True, False]
+    assert "it requires a client certificate" in told(own)[0]
+
+
+def test_a_client_certificate_of_a_stranger_is_told(
+    kit: Kit, mutual: dict[str, Any], site: Authority, stranger: Authority
+) -> None:
+    mine = stranger.issue("me")
+    flags = ("--ca", site.file, "--cert", mine.cert, "--key", mine.key)
+    asked = url(mutual, "localhost")
+    assert told(smoke(kit, asked, *flags)) == (
+        f"{asked} does not accept the client certificate {mine.cert}",
+        "use --cert and --key of a client that the server's authority (its --tls-ca) signed",
+    )
+
+
+def test_a_pair_that_was_changed_for_one_that_does_not_fit_is_told(
+    folder: Path, pair: Pair, site: Authority
+) -> None:
+    # A server that is started again reads what lies there then; up has checked it before.
+    tls = Tls(cert=pair.cert, key=site.issue("another").key)
+    deployment = Deployment(name="changed", models=("nugraph3",), instances=1, tls=tls)
+    engine = LocalEngine(Resolved(deployment))
+    engine.prepare(lambda _: None)
+    plan = engine.plan().model_copy(update={"log": folder / "changed.log"})
+    served = folder / "changed"
+    stage(engine.models(), served)
+    arguments = tuple(a.replace(str(plan.repository), str(served)) for a in plan.arguments)
+    server = ProcessServer(plan.model_copy(update={"arguments": arguments}), lambda **_: None)
+    try:
+        with pytest.raises(LaunchError) as caught:
+            server.wait_ready(
+                Probe(f"http://127.0.0.1:{plan.ports.http}", identity=plan.identity),
+                {"nugraph3": read_golden(MODEL_REPOSITORY / "nugraph3" / VERSION / "golden.npz")},
+                deadline=time.monotonic() + START_S,
+                stopped=lambda: False,
+            )
+    finally:
+        server.stop()
+    assert caught.value.cause == "the server cannot use its certificate and private key for TLS"
+
+
+def test_files_that_cannot_be_used_are_refused_before_anything_is_started(
+    kit: Kit, site: Authority, pair: Pair
+) -> None:
+    old, other = site.issue("localhost", valid=LONG_AGO), site.issue("other").key
+    for key, cert, said in (
+        (old.key, old.cert, f"certificate {old.cert}: expired on 2021-01-01 00:00 UTC"),
+        (other, pair.cert, f"certificate {pair.cert}: does not match the private key {other}"),
+    ):
+        answer = kit.json("up", "--name", "none", "--tls-cert", str(cert), "--tls-key", str(key))
+        assert (answer["status"], answer["error"]) == (2, said)
+    assert not kit.folder("none").exists()
+
+
+def test_wrong_values_are_told(
+    kit: Kit, encrypted: dict[str, Any], site: Authority, tmp_path: Path
+) -> None:
+    shutil.copytree(MODEL_REPOSITORY / "nugraph3", tmp_path / "nugraph3")
+    golden = tmp_path / "nugraph3" / VERSION / "golden.npz"
+    with np.load(golden) as arrays:
+        changed = {name: arrays[name] for name in arrays.files}
+    changed["output/e_evt"] = changed["output/e_evt"][:, ::-1]
+    np.savez(golden, **changed)
+    answer = smoke(kit, url(encrypted), "--ca", site.file, "--repository", tmp_path)
+    cause, remedy = told(answer)
+    assert cause.startswith("model nugraph3 answers wrongly: output e_evt is off by ")
+    assert remedy == (
+        "if its weights are not the kit's: --repository DIR with their golden.npz; "
+        "otherwise check its weights and environment"
+    )
