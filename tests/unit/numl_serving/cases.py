@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from networks_under_test import Network
 from numl_bench.reference24 import Reference24
 from numl_bench.reference24 import answer as nugraph24
-from numl_demo.simulate import simulate_event
+from numl_demo.simulate import simulate_event as simulate_anew
 from numl_serving.event import Event, Schema
 from numl_serving.modelcard import ModelCard
 from numl_serving.native import NativeModel
 from numpy.typing import NDArray
 from oracle import KINDS, UVY, answer, card_of, random_event, random_weights
-from oracle25 import Layout, Model25, Server
+from oracle25 import Layout, Model25, server
 
 MODELS = Path(__file__).resolve().parents[3] / "model_repository"
 COMMON = ("integral", "rms")
@@ -29,6 +29,9 @@ FIRST_SECOND = ("first", "second")
 WUVY = ("u", "v", "w", "y")
 
 Answer = Mapping[str, NDArray[Any]]
+
+simulate_event = cache(simulate_anew)
+"""Each event once: it takes up to a second until one of the size comes up."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,9 @@ class Scattered:
             duplicates=self.duplicates,
         )
 
+
+TRAINING_STEPS = 8
+"""So many make weights that answer one hit otherwise than another; more only take longer."""
 
 SCATTERED = st.builds(
     Scattered,
@@ -123,13 +129,13 @@ def native(case: Case, seed: int) -> NativeModel:
 
 @cache
 def trained24(kind: str) -> Mapping[str, NDArray[np.float32]]:
-    """Return the weights of a model of 24.7.1 or before after 20 steps of training."""
+    """Return the weights of a model of 24.7.1 or before that was trained for a few steps."""
     card = card_of(kind)
     reference = Reference24(card, random_weights(card, 0))
     model = reference.model
     model.load_state_dict(model24(kind).state_dict(), strict=False)  # what a training starts from
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    for number in range(1, 21):
+    for number in range(1, TRAINING_STEPS + 1):
         event = simulate_event(5, number, (100, 200)).request()
         answered = nugraph24(model, reference.preprocess(event), card.planes)
         # Any truth will do that a hit's features say something of.
@@ -175,7 +181,6 @@ LAYOUTS = [
 class Models25:
     """nugraph 25.4's models, each made when a test first asks for it."""
 
-    server: Server
     made: dict[Any, Model25] = field(default_factory=dict)
 
     def random(self, layout: Layout) -> Model25:
@@ -183,21 +188,21 @@ class Models25:
         if layout not in self.made:
             rng = np.random.default_rng(3)
             events = [random_event(rng, 250, schema=layout.schema) for _ in range(2)]
-            self.made[layout] = self.server.make(layout, events, gain=2.3, seed=0)
+            self.made[layout] = server().make(layout, events, gain=2.3, seed=0)
         return self.made[layout]
 
     def trained(self, kind: str) -> Model25:
-        """Return a model that nugraph has trained for 20 steps."""
+        """Return a model that nugraph has trained for a few steps."""
         if kind not in self.made:
             events = [simulate_event(5, number, (100, 200)) for number in range(1, 10)]
-            self.made[kind] = self.server.train(Layout(kind), events, steps=20, seed=1)
+            self.made[kind] = server().train(Layout(kind), events, TRAINING_STEPS, seed=1)
         return self.made[kind]
 
     def packaged(self, kind: str) -> Model25:
         """Return the model of the repository."""
         key = ("packaged", kind)
         if key not in self.made:
-            self.made[key] = self.server.load(MODELS / kind / "1")
+            self.made[key] = server().load(MODELS / kind / "1")
         return self.made[key]
 
 

@@ -15,7 +15,7 @@ import torch
 from numl_bench.per_plane import PerPlaneNuGraph3
 from numl_serving.importer import Request
 from numl_serving.recognition import Recognised, is_served, modern_name, recognise
-from oracle25 import Server
+from oracle25 import server
 from torch import nn
 
 HERE = Path(__file__).resolve().parent
@@ -154,12 +154,11 @@ def folder25() -> Path:
     """
     folder = tempfile.TemporaryDirectory(prefix="numl-test-nugraph25-")
     _FOLDERS.append(folder)
-    with Server() as server:
-        for name, arguments in CASES25.items():
-            number = server.ask("make", gain=1, seed=0, events=[], graph={}, **arguments)
-            x, encoded = server.ask("encode", model=number)
-            np.savez(Path(folder.name, f"{name}.npz"), x=x, encoded=encoded)
-            server.ask("save", model=number, path=str(Path(folder.name, f"{name}.ckpt")))
+    for name, arguments in CASES25.items():
+        number = server().ask("make", gain=1, seed=0, events=[], graph={}, **arguments)
+        x, encoded = server().ask("encode", model=number)
+        np.savez(Path(folder.name, f"{name}.npz"), x=x, encoded=encoded)
+        server().ask("save", model=number, path=str(Path(folder.name, f"{name}.ckpt")))
     return Path(folder.name)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,10 +37,8 @@ from triton_models import runtime, start  # noqa: E402, F401  # fixtures
 
 
 @pytest.fixture(scope="session")
-def models25() -> Iterator[Models25]:
-    """Return nugraph 25.4's models, in a process that all modules share."""
+def models25() -> Models25:
+    """Return nugraph 25.4's models, which all modules share."""
     from cases import Models25
-    from oracle25 import Server
 
-    with Server() as server:
-        yield Models25(server)
+    return Models25()

@@ -5,15 +5,15 @@ NUGRAPH25 names the folder in which their two wheels are unpacked.
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -148,6 +148,12 @@ class Model25:
         return path
 
 
+@cache
+def server() -> Server:
+    """Return the process that all tests share: its imports take seconds."""
+    return Server()
+
+
 class Server:
     """The process with nugraph 25.4.0.
 
@@ -160,17 +166,7 @@ class Server:
         self._process = subprocess.Popen(
             [sys.executable, SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process.communicate(timeout=60)
+        atexit.register(self._process.communicate, timeout=60)
 
     def ask(self, command: str, **arguments: Any) -> Any:
         """Run a command of ``nugraph25_server.py``."""

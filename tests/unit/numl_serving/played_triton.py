@@ -91,7 +91,7 @@ def triton() -> Iterator[Triton]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         played.port = server.server_address[1]
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield played
         server.shutdown()

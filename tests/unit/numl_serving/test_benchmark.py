@@ -42,6 +42,10 @@ WORKER = (
 )
 
 
+simulated = cache(events_of_size)
+"""It takes a second until events of a size have come up."""
+
+
 def model_directory(kind: str, folder: Path) -> Path:
     """Write a model of nugraph's default widths with random weights."""
     card = card_of(kind)
@@ -62,7 +66,7 @@ def assert_measured(answers: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_worker_finds_equal_answers_and_times_every_path(kind: str, tmp_path: Path) -> None:
-    sets = {"120 hits": events_of_size(120, 2, seed=1)}
+    sets = {"120 hits": simulated(120, 2, seed=1)}
     worker = Worker(sets, model_directory(kind, tmp_path / "m"), NUGRAPH25)
     command = json.dumps({"events": "120 hits", "seconds": 0})
     answers = io.StringIO()
@@ -78,7 +82,7 @@ def ended(done: subprocess.CompletedProcess[str]) -> str:
 
 def test_a_model_of_the_repository_is_measured_beside_nugraph_25(tmp_path: Path) -> None:
     """In a process of its own, since this one has nugraph 24.7.1. (Integration tests: nugraph3.)"""
-    write_sets(tmp_path / "events.npz", {"120 hits": events_of_size(120, 2, seed=1)})
+    write_sets(tmp_path / "events.npz", {"120 hits": simulated(120, 2, seed=1)})
     done = subprocess.run(
         [
             sys.executable, "-c", WORKER, str(ENVIRONMENT),
@@ -112,12 +116,12 @@ def test_typical_events_are_those_nearest_to_the_median_of_spacepoints(
     def spacepoints(events: list[Tensors]) -> list[int]:
         return [len(event["spacepoint_table_spacepoint_id"]) for event in events]
 
-    simulated = cache(events_of_size)
-    monkeypatch.setattr("numl_bench.events.events_of_size", simulated)
+    asked = cache(events_of_size)
+    monkeypatch.setattr("numl_bench.events.events_of_size", asked)
     assert spacepoints(typical_events(200, 3, seed=7)) == [98, 92, 85]
-    assert simulated.cache_info().currsize == 1
-    assert spacepoints(simulated(200, 6, 7)) == [98, 199, 92, 85, 115, 79]
-    assert simulated.cache_info().currsize == 1, "twice as many, from the same seed"
+    assert asked.cache_info().currsize == 1
+    assert spacepoints(asked(200, 6, 7)) == [98, 199, 92, 85, 115, 79]
+    assert asked.cache_info().currsize == 1, "twice as many, from the same seed"
 
 
 def test_sets_of_events_pass_through_a_file(tmp_path: Path) -> None:
@@ -145,7 +149,7 @@ def test_the_reference_served_by_triton_answers_as_ours_does(
     monkeypatch.setattr(fake_triton.Tensor, "as_numpy", lambda t: t._array, raising=False)
     monkeypatch.setattr(sys, "path", [*sys.path])
     folder = model_directory(kind, tmp_path / "m")
-    (event,) = events_of_size(120, 1, seed=4)
+    (event,) = simulated(120, 1, seed=4)
     golden = {f"input/{name}": array for name, array in event.items()}
     np.savez(folder / "golden.npz", **golden)
     # As Triton does: the file is copied, and knows its package by the parameter alone.

@@ -18,13 +18,13 @@ from cases import (
     native,
     network,
     reference,
+    simulate_event,
     trained24,
 )
 from comparing import RANDOM, assert_as_near_as_nugraph, differences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numl_bench.reference24 import Reference24
-from numl_demo.simulate import simulate_event
 from numl_serving.event import Event
 from numl_serving.native import NativeModel
 from oracle import KINDS, answer, card_of

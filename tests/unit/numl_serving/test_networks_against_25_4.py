@@ -8,11 +8,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cases import KINDS25, LAYOUTS, MODELS, SCATTERED, Models25, Scattered, without_clusters
+from cases import (
+    KINDS25,
+    LAYOUTS,
+    MODELS,
+    SCATTERED,
+    Models25,
+    Scattered,
+    simulate_event,
+    without_clusters,
+)
 from comparing import RANDOM, assert_as_near_as_nugraph, differences
 from hypothesis import given, settings
 from networks_under_test import Network
-from numl_demo.simulate import simulate_event
 from numl_serving.cardfile import read_card
 from numl_serving.event import Event
 from numl_serving.native import NativeModel
