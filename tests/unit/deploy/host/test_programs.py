@@ -66,9 +66,11 @@ def test_the_line_that_says_why_is_chosen(said: str, reason: str) -> None:
 
 
 def test_an_interrupted_run_ends_the_program_and_its_children(tmp_path: Path) -> None:
+    # It has come as far as to wait for the program when it hears from it.
     script = (
         "from deploy.host.programs import run\n"
-        f"run(['sh', '-c', 'sleep 300 & echo $! >{tmp_path}/child; wait'], failed='')\n"
+        f"said = open('{tmp_path}/child', 'w', buffering=1)\n"
+        "run(['sh', '-c', 'sleep 300 & echo $!; wait'], failed='', line=said.write)\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script], cwd=CHECKOUT, stderr=subprocess.DEVNULL
