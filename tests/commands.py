@@ -7,6 +7,7 @@ That each file in ``deploy/`` imports what it uses, tests/unit/deploy/commands s
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import runpy
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from deploy.host.paths import CHECKOUT
 from deploy.main import COMMANDS
@@ -26,21 +28,34 @@ _LATER = (
     *("tritonclient.http", "tritonclient.grpc", "grpc_health.v1.health_pb2_grpc", "spython.main"),
     *("deploy.engines.local", "deploy.engines.docker", "deploy.engines.apptainer"),
 )
+_CLONE_NEWNS = 0x20000  # of linux/sched.h
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload([__name__, *(f"deploy.{name}" for name in COMMANDS), *_LATER])
 
 
 def run_command(
-    words: Sequence[str], variables: Mapping[str, str], timeout: float
+    words: Sequence[str],
+    variables: Mapping[str, str],
+    timeout: float,
+    *,
+    cwd: Path = CHECKOUT,
+    before: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``python3 deploy/COMMAND.py ...`` in the checkout.
+    """Run ``python3 deploy/COMMAND.py ...`` or ``python3 scripts/SCRIPT.py ...``.
+
+    Args:
+        words: All of that but the Python.
+        variables: The environment.
+        timeout: In seconds.
+        cwd: Where; it has such a file of the checkout, too.
+        before: Commands of the shell that change what it sees, in a mount name space of its own.
 
     Raises:
         subprocess.TimeoutExpired: After ``timeout`` seconds it had not ended, or what it started
             still had its output; it was killed.
     """
     outputs = [_Output() for _ in range(2)]
-    arguments = (list(words), dict(variables), *(output.writer for output in outputs))
+    arguments = (list(words), dict(variables), cwd, before, *(output.writer for output in outputs))
     process = _context.Process(target=_run, args=arguments)
     process.start()
     deadline = time.monotonic() + timeout
@@ -81,13 +96,18 @@ class _Output:
             self.text = stream.read()
 
 
-def _run(words: list[str], variables: dict[str, str], *writers: Connection) -> None:
+def _run(
+    words: list[str], variables: dict[str, str], cwd: Path, before: str, *writers: Connection
+) -> None:
     for number, writer in enumerate(writers, start=1):
         os.dup2(writer.fileno(), number)
         writer.close()
     sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
-    os.chdir(CHECKOUT)
+    os.chdir(cwd)
     os.environ.clear()
     os.environ.update(variables)
-    sys.argv, sys.path[0] = words, str(CHECKOUT / "deploy")
+    if before:
+        assert ctypes.CDLL(None).unshare(_CLONE_NEWNS) == 0
+        subprocess.run(["sh", "-c", f"mount --make-rprivate / && {before}"], check=True)
+    sys.argv, sys.path[0] = words, str((CHECKOUT / words[0]).parent)
     runpy.run_path(words[0], run_name="__main__")

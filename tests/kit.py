@@ -70,7 +70,7 @@ class Kit:
             if name not in self.ports:
                 self.ports[name] = ",".join(map(str, free_ports().model_dump().values()))
             flags = (*flags, "--ports", self.ports[name])
-        if script == "deploy" and not self.within:
+        if not self.within:
             return run_command([*words[1:], *flags], self.variables, START_S + 60)
         return subprocess.run(
             [*words, *flags],
@@ -96,6 +96,11 @@ class Kit:
 
     def folder(self, name: str) -> Path:
         return self.state / "numlkit" / "deployments" / name
+
+    def noted(self, name: str) -> dict[str, Any]:
+        """Return the state file: to be asked again and again, a status takes too much."""
+        state: dict[str, Any] = json.loads((self.folder(name) / "state.json").read_text())
+        return state
 
     def leftovers(self, name: str, scratch: Iterable[str | Path] = ()) -> list[Path]:
         """Return what is left of a deployment: in the engine, in /dev/shm, of scratch folders."""

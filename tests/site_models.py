@@ -41,7 +41,6 @@ class TritonPythonModel:
         return answers
 """
 PLAIN = """
-import torch
 import triton_python_backend_utils as pb
 
 class TritonPythonModel:
@@ -56,6 +55,7 @@ class TritonPythonModel:
         import nugraph, pynuml, pytorch_lightning, torch_geometric
 
     def execute(self, requests):
+        import torch
         return [pb.InferenceResponse([
             pb.Tensor("y", torch.cos(torch.from_numpy(
                 pb.get_input_tensor_by_name(request, "x").as_numpy())).numpy())

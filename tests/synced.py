@@ -38,7 +38,7 @@ from tests.kit import free_ports, until
 MODELS = ("nugraph2_cpu", "nugraph3")
 POLL_S = 0.5
 # Between two requests of a client: what is under test is that each is answered, not how many.
-PAUSE_S = 0.01
+PAUSE_S = 0.03
 
 # Other weights of the same network, with the answers that belong to them.
 _ALTER = """

@@ -23,8 +23,7 @@ def test_a_killed_stub_is_noticed_and_healed_without_a_restart(
 
     def healed() -> bool:
         # Often before a status could show the loss: the supervisor's count tells of it.
-        status = kit.json("status", "--name", "single")
-        return bool(status["state"]["heals"]) and status["status"] == 0
+        return bool(kit.noted("single")["heals"]) and kit.json("status", "--name", "single")["ok"]
 
     until(healed, SOON_S, "the notice and the healing")
     status = kit.json("status", "--name", "single")
@@ -47,8 +46,8 @@ def test_a_killed_server_is_started_again(kit: Kit, single: dict[str, Any]) -> N
     os.kill(single["server"]["pid"], signal.SIGKILL)
 
     def restarted() -> bool:
-        status = kit.json("status", "--name", "single")
-        return bool(status["state"]["restarts"]) and status["status"] == 0
+        noted = kit.noted("single")["restarts"]
+        return bool(noted) and kit.json("status", "--name", "single")["ok"]
 
     until(restarted, SOON_S, "the notice and the restart")
     status = kit.json("status", "--name", "single")

@@ -98,8 +98,7 @@ def test_a_killed_process_of_a_sites_model_is_replaced(kit: Kit, site: dict[str,
     os.kill(victim, signal.SIGKILL)
 
     def healed() -> bool:
-        status = kit.json("status", "--name", "site")
-        return status["status"] == 0 and status["state"]["heals"] == 1
+        return kit.noted("site")["heals"] == 1 and kit.json("status", "--name", "site")["ok"]
 
     until(healed, SOON_S, "the healing")
     assert kit.json("status", "--name", "site")["state"]["server"] == site["server"]

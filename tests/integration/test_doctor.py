@@ -10,8 +10,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +21,7 @@ import pytest
 from deploy.engines.leftovers import SHARED_MEMORY, shared_memory_regions, shm_prefix
 from deploy.engines.server import living_stubs
 from deploy.environment.environment import MARKER, plan_environment
-from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY, cache_folder
+from deploy.host.paths import MODEL_REPOSITORY, cache_folder
 from tests.commands import run_command
 from tests.kit import SOON_S, Kit, until
 
@@ -43,15 +41,7 @@ class Site:
     def run(self, command: str, *flags: str) -> dict[str, Any]:
         words = [f"deploy/{command}.py", "--json", *flags, str(self.file)]
         variables = {**self.kit.variables, **self.variables}
-        if self.before:
-            script = f'mount --make-rprivate / && {self.before} && exec "$@"'
-            done = subprocess.run(
-                ["unshare", "--mount", "sh", "-c", script, "sh", sys.executable, *words],
-                cwd=CHECKOUT, env=variables, capture_output=True, text=True, timeout=120,
-                check=False,
-            )  # fmt: skip
-        else:
-            done = run_command(words, variables, timeout=120)
+        done = run_command(words, variables, timeout=120, before=self.before)
         assert done.stdout, done.stderr
         answer: dict[str, Any] = json.loads(done.stdout)
         return {**answer, "status": done.returncode}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -12,11 +11,12 @@ from typing import Any
 import pytest
 
 from deploy.host.paths import CHECKOUT
+from tests.commands import run_command
 from tests.kit import Kit
 from tests.pages import PAGES, README, Line, blocks, numlkit
 
 EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
-# As tests/integration/test_tls.py, test_alerts.py and tests/containers/supply have them.
+# As tests/integration/tls, test_alerts.py and tests/containers/supply have them.
 ELSEWHERE = ("grpcs://", "--watch", "--verify")
 CHANGES = ("numlkit doctor --fix",)  # as tests/integration/test_doctor.py does
 ASKED = [
@@ -64,15 +64,8 @@ def test_a_command_that_is_shown_does_its_work(
         words += ["--name", "demo"] if "--name" not in words else []
     if words[0] == "infer" and "--url" not in words:
         words += ["--name", "demo"]
-    done = subprocess.run(
-        [Path(sys.executable).with_name("numlkit"), *words],
-        cwd=tmp_path,
-        env={**kit.variables, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    command = [f"deploy/{words[0]}.py", *words[1:]]
+    done = run_command(command, kit.variables, timeout=120, cwd=tmp_path)
     # What doctor finds is about this host; that it looks and tells is what the page says.
     assert done.returncode in ((0, 1) if words[0] == "doctor" else (0,)), done.stderr
     assert done.stdout

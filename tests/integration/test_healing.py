@@ -38,7 +38,7 @@ def _stubs(answer: dict[str, Any], model: str, *, stopped: bool = False) -> list
 
 
 def _heals(kit: Kit) -> int:
-    return int(kit.json("status", "--name", "pair")["state"]["heals"])
+    return int(kit.noted("pair")["heals"])
 
 
 def _only_two_new(answer: dict[str, Any], model: str, before: list[Stub]) -> None:
