@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from tests.kit import Kit
 
 FOLDER = os.environ.get("NUMLKIT_REAL_DATA")
-# They take longest and go first: at the end no process waits long for another.
+# They take longest and go first, in this order: at the end no process waits long for another.
 LONGEST = (
-    *("integration/test_benchmark.py", "integration/test_sync.py", "integration/test_healing.py"),
-    *("integration/failed_starts/test_environments.py", "integration/test_front_door.py"),
-    *("integration/test_chart.py", "conformance/test_site_models.py", "conformance/test_hosts.py"),
+    *("integration/test_sync.py", "integration/test_publishing_faults.py"),
+    *("integration/test_benchmark.py", "conformance/test_hosts.py", "integration/test_races.py"),
+    *("integration/test_publishing_triton.py", "conformance/test_site_models.py"),
+    *("integration/test_fuzzing.py", "integration/failed_starts/test_environments.py"),
+    *("integration/test_healing.py", "integration/test_front_door.py"),
 )
 
 
@@ -53,9 +55,14 @@ def single(kit: Kit) -> Iterator[dict[str, Any]]:
     kit.down("single")
 
 
+def _turn(item: pytest.Item) -> int:
+    path = item.path.as_posix()
+    return next((n for n, name in enumerate(LONGEST) if path.endswith(name)), len(LONGEST))
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m real_data is judged
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.path.as_posix().endswith(LONGEST))
+    items.sort(key=_turn)
     wanting = [item for item in items if "real_data" in getattr(item, "fixturenames", ())]
     for item in wanting:
         item.add_marker("real_data")
