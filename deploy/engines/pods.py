@@ -19,6 +19,7 @@ _LASTING = (
     "CreateContainerConfigError",
     "CreateContainerError",
 )
+OUT_OF_MEMORY = "OOMKilled"
 _RESTARTS = 3
 
 
@@ -106,7 +107,7 @@ def _waits_for(
         if reason in _LASTING and ended is None:
             return reason, f"container {name}: {waiting.get('message', reason)}", True, name
         if ended is not None:
-            killed = " (OOMKilled)" if ended.get("reason") == "OOMKilled" else ""
+            killed = f" ({OUT_OF_MEMORY})" if ended.get("reason") == OUT_OF_MEMORY else ""
             what = f"container {name} ended with status {ended['exitCode']}{killed}"
             often = container["restartCount"] >= _RESTARTS
             return reason or "restarted", what, often or reason in _LASTING, name

@@ -13,6 +13,7 @@ from deploy.engines.pods import (
     CONTAINERS,
     IMAGE_REASONS,
     KIT_CONTAINERS,
+    OUT_OF_MEMORY,
     SERVER,
     PodState,
     component_of,
@@ -208,8 +209,11 @@ class Rollout:
             remedy = "check --image; a registry with a password needs image.pullSecrets"
         elif pod.state == "unschedulable":
             remedy = "smaller --memory and --cpus, or nodes with room (kubectl describe nodes)"
+        elif OUT_OF_MEMORY in cause:
+            remedy = "a larger --memory, or value resources.limits.memory"
         elif pod.failing is not None and pod.containers[pod.failing]:
-            remedy = f"numlkit logs --name {self.name}"
+            # After a first launch nothing is left that has a log.
+            remedy = f"numlkit logs --follow --name {self.name}, while up runs again"
             log = self._last_log(pod.name, pod.failing)
             known = diagnose(log)
             cause += f": {known.cause if known is not None else last_words(log)}"

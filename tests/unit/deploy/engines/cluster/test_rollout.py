@@ -196,6 +196,27 @@ def test_a_model_that_never_becomes_ready_is_named(terminal: Terminal) -> None:
     assert (code, "model nugraph3 is not ready" in err) == (1, True)
 
 
+def test_a_server_that_runs_out_of_memory_is_to_get_more(terminal: Terminal) -> None:
+    # As a real node of little memory has said it.
+    def killed(pod: Object) -> Object:
+        main = pod["spec"]["containers"][0]
+        shell = '/opt/numl/bin/serve: line 100: 9 Killed "$triton/bin/tritonserver" --model...'
+        terminal.cluster.logs[pod["metadata"]["name"], "triton", True] = f"{shell}\n"
+        state = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
+        last = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+        counted = {"restartCount": 2, "lastState": last}
+        return {"containerStatuses": [container("triton", main["image"], state, **counted)]}
+
+    terminal.cluster.pod = killed
+    code, _, err = terminal.type("up --engine kubernetes --memory 48MiB")
+    *_, cause, remedy = err.splitlines()
+    assert (code, cause.partition(": pod ")[2].partition(": ")[2], remedy) == (
+        1,
+        "container triton ended with status 137 (OOMKilled)",
+        "  try: a larger --memory, or value resources.limits.memory",
+    )
+
+
 def test_a_container_that_was_ended_is_explained_by_what_liveness_said(terminal: Terminal) -> None:
     # As a real kubelet has said it of a server whose model process was killed.
     terminal.type("up --engine kubernetes")
