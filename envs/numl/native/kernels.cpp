@@ -8,7 +8,8 @@
 namespace numl::NUML_LEVEL {
 namespace {
 
-int64_t rounded(int64_t nodes) { return (nodes + kNodes - 1) / kNodes * kNodes; }
+// Rows for nodes, and for what the last tile of a plane, which may begin at any node, has beyond.
+int64_t whole_tiles(int64_t nodes) { return nodes + kRows - 1; }
 
 Dense dense(const Layer& layer) {
   return {layer.weight, layer.bias, 0, layer.inputs, layer.outputs};

@@ -7,7 +7,7 @@ class NuGraph2 {
  public:
   NuGraph2(const Network& network, const GraphView& graph, Arena* arena)
       : network_(network), graph_(graph), arena_(arena) {
-    const int64_t hits = rounded(graph.hits), spacepoints = rounded(graph.spacepoints);
+    const int64_t hits = whole_tiles(graph.hits), spacepoints = whole_tiles(graph.spacepoints);
     const int64_t c = network.classes, h = network.hit_width, n = network.nexus_width;
     const int64_t edges = graph.edge_offsets[graph.hits];
     const int64_t nexus_edges = graph.down_offsets[graph.hits];

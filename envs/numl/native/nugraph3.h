@@ -40,12 +40,12 @@ class NuGraph3 {
     }
     const int64_t segments = joint_ ? spacepoints : graph.planes * spacepoints;
     const int64_t edges = graph.edge_offsets[hits], nexus_edges = graph.down_offsets[hits];
-    hits_ = arena->floats(rounded(hits) * h);
-    next_hits_ = arena->floats(rounded(hits) * h);
-    nexus_ = arena->floats(rounded(spacepoints) * n);
-    merged_ = arena->floats(rounded(spacepoints) * merged_width_);
-    planes_ = arena->floats(rounded(spacepoints) * n);
-    start_ = arena->floats(rounded(spacepoints) * n);
+    hits_ = arena->floats(whole_tiles(hits) * h);
+    next_hits_ = arena->floats(whole_tiles(hits) * h);
+    nexus_ = arena->floats(whole_tiles(spacepoints) * n);
+    merged_ = arena->floats(whole_tiles(spacepoints) * merged_width_);
+    planes_ = arena->floats(whole_tiles(spacepoints) * n);
+    start_ = arena->floats(whole_tiles(spacepoints) * n);
     event_ = arena->floats(e);
     sent_ = arena->floats(n);
     gate_ = arena->floats(edges > nexus_edges ? edges : nexus_edges);
