@@ -304,13 +304,16 @@ double joggle_points(const float* xy, int32_t points, Point* joggled) {
 
 // QHull's triangles; false if it refuses the points.
 bool qhull(const float* xy, int32_t points, bool relative, List<Edge>* edges, Arena* arena) {
+  // Nothing may end the call while QHull holds memory: there are at most 2 triangles for a point.
+  edges->reserve(edges->size() + 6 * int64_t{points});
   List<double> coordinates(arena, 2 * int64_t{points});
   for (int64_t i = 0; i < coordinates.size(); ++i) {
     coordinates[i] = static_cast<double>(xy[i]) - (relative ? xy[i % 2] : 0.0f);
   }
-  FILE* silent = fopen("/dev/null", "w");
+  // For its messages; unlike /dev/null it needs no file descriptor.
+  FILE* silent = fmemopen(nullptr, 1, "w");
   if (silent == nullptr) {
-    return false;
+    arena->fail("no memory left");
   }
   qhT state;
   qhT* qh = &state;
@@ -339,6 +342,9 @@ bool qhull(const float* xy, int32_t points, bool relative, List<Edge>* edges, Ar
   int leaked, blocks;
   qh_memfreeshort(qh, &leaked, &blocks);
   fclose(silent);
+  if (failed == qh_ERRmem) {
+    arena->fail("no memory left");
+  }
   return !failed;
 }
 

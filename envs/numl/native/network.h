@@ -15,13 +15,13 @@ struct Layer {
   int32_t inputs = 0, outputs = 0;
 };
 
-// One layer, or vector, for all planes, or one for each.
+// One layer, or vector, for all planes, or one for each (of nugraph2 as many times classes).
 template <class T>
 struct PerPlane {
   const T* each = nullptr;
-  int32_t count = 0;  // 0, 1 or the number of planes (times classes, class by class)
+  int32_t count = 0;
 
-  const T& operator[](int32_t plane) const { return each[count == 1 ? 0 : plane]; }
+  const T& operator[](int32_t plane) const { return each[plane % count]; }
 };
 
 // The score of a gate: a part for the node that receives, with the bias, and one for the sender.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from dataclasses import replace
 from itertools import product
@@ -21,10 +22,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numl_serving.errors import EventError
 from numl_serving.event import Event
+from numl_serving.modelcard import ModelCard, weight_shapes
 from numl_serving.native import NativeModel, cluster
 from numpy.typing import NDArray
 from oracle import KINDS, card_of, random_event, random_weights
 from sklearn.cluster import DBSCAN
+from small_models import CARDS
+from small_models import random_weights as small_weights
 
 
 def in_the_order_of_the_request(answered: Answer, event: Event, output: str) -> NDArray[Any]:
@@ -88,6 +92,43 @@ def test_every_level_of_instructions_gives_the_same_answer_but_for_rounding(kind
             event = case.event(hits, hits)
             exact, single = exact_and_single(case, 0, event)
             assert_as_near_as_nugraph(exact, single, model.infer(event), RANDOM)
+
+
+@pytest.mark.parametrize("card", CARDS.values(), ids=CARDS)
+def test_weights_that_planes_share_are_those_of_each_plane(card: ModelCard) -> None:
+    rng, planes = np.random.default_rng(0), len(card.planes)
+    shared, apart = dict[str, Any](), dict[str, Any]()
+    for name, shape in weight_shapes(card).items():
+        shared[name] = np.asarray(rng.normal(0, 0.3, list(map(abs, shape))), np.float32)
+        by_plane = shape[:1] == (-1,)
+        apart[name] = np.repeat(shared[name], planes, axis=0) if by_plane else shared[name]
+    event = random_event(rng, 90, schema=card.schema)
+    expected = NativeModel(card, apart).infer(event)
+    # A layer may be there once while others are there for each plane.
+    once = ["", *sorted({name.rpartition(".")[0] for name in shared})]
+    for layer in once:
+        some = {name: (shared if name.startswith(layer) else apart)[name] for name in apart}
+        for name, array in NativeModel(card, some).infer(event).items():
+            np.testing.assert_array_equal(array, expected[name])
+
+
+def test_an_event_is_answered_the_same_where_no_file_can_be_opened() -> None:
+    card = CARDS["nugraph3"]
+    native = NativeModel(card, small_weights(card))
+    columns = random_event(np.random.default_rng(0), 300, schema=card.schema).tensors()
+    # Hits at few positions, where QHull is asked, which writes messages.
+    for name in ("hit_table_local_wire", "hit_table_local_time"):
+        columns[name] = np.mod(columns[name], 8).astype(np.int32).astype(columns[name].dtype)
+    event = Event.from_tensors(columns, card.schema)
+    expected = native.infer(event)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        found = native.infer(event)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, expected[name])
 
 
 @pytest.mark.parametrize("networks", [1, 2])
