@@ -13,6 +13,7 @@ import hashlib
 import io
 import math
 import pickle
+import pickletools
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -89,6 +90,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path}: {_not_a_zip(path, error)}") from None
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
+    # A damaged archive, and what a hostile pickle makes, can provoke nearly any exception.
+    except Exception as error:
+        fault = f"{type(error).__name__}: {_line(error)}"
+        raise CheckpointError(f"{path}: it is damaged ({fault}): copy it again") from None
 
 
 def _read(archive: zipfile.ZipFile, name: str, digest: str) -> Checkpoint:
@@ -253,6 +258,7 @@ class _LazyTensor:
 class _InertUnpickler(pickle.Unpickler):
     def __init__(self, program: bytes) -> None:
         super().__init__(io.BytesIO(program))
+        self._program = program
         self.ignored: set[str] = set()
         self._known: dict[tuple[str, str], Any] = {
             ("collections", "OrderedDict"): _Function(_ordered_dict),
@@ -272,6 +278,10 @@ class _InertUnpickler(pickle.Unpickler):
             CheckpointError: It is damaged or asks for what no checkpoint needs.
         """
         try:
+            for operation, number, _ in pickletools.genops(self._program):
+                # The unpickler would make a table as long as the largest number.
+                if operation.name in ("PUT", "LONG_BINPUT") and number > len(self._program):
+                    raise pickle.UnpicklingError(f"object number {number}")
             return self.load()
         except CheckpointError:
             raise

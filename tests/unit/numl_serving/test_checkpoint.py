@@ -199,6 +199,8 @@ def test_any_pickle_program_is_read_or_refused(program: bytes) -> None:
         (b"\x80\x02(K\x01K\x02tQ.", "other than a tensor storage"),
         (b"\x80\x02\x82\x01.", "cannot be read"),
         (b"cnumpy\x00\nx\n.", "holds a type"),
+        (b"\x80\x02}r\x00\xe1\xf5\x05.", "object number 100000000"),
+        (b"\x80\x02}p100000000\n.", "object number 100000000"),
     ],
 )
 def test_damaged_pickles_are_refused_with_a_reason(
@@ -273,6 +275,49 @@ def test_damage_within_a_storage_is_noticed(tmp_path: Path) -> None:
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     assert "damaged" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "place", "content"),
+    [
+        (b"PK\x01\x02", 6, b"\xff\x00"),  # a version to come
+        (b"PK\x01\x02", 8, b"\x01\x00"),  # encrypted
+        (b"PK\x01\x02", 8, b"\x20\x00"),  # a patch
+        (b"PK\x01\x02", 46, b"\xff"),  # a name in UTF-8 that is none
+        (b"PK\x03\x04", 30, b"\xff"),
+    ],
+)
+def test_damage_of_the_archive_itself_is_refused(
+    tmp_path: Path, header: bytes, place: int, content: bytes
+) -> None:
+    path = save(state(), tmp_path / "a.ckpt")
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(header) + 7 + (header == b"PK\x01\x02") * 2] |= 8  # names in UTF-8
+    at = damaged.index(header) + place
+    damaged[at : at + len(content)] = content
+    path.write_bytes(damaged)
+    assert "damaged" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "change"),
+    [
+        (b"X\x01\x00\x00\x000", b"X\x01\x00\x00\x00x\x85b"),  # of a dtype
+        (b"K\x00K\x0c\x85", b"(X\x01\x00\x00\x000K\x07Ntb"),  # of a storage
+        (b"s.", b"(NNNNNtb"),  # of a tensor
+    ],
+)
+def test_objects_that_a_pickle_changes_once_they_are_checked_are_refused(
+    tmp_path: Path, opcode: bytes, change: bytes
+) -> None:
+    program = (
+        b"\x80\x02}X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storage"
+        b"ctorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x0ctQ"
+        b"K\x00K\x0c\x85K\x01\x85\x89NtRs."
+    )
+    path = rewrite(save({"w": torch.zeros(12)}, tmp_path / "a.ckpt"), "data.pkl", program)
+    assert list(read_checkpoint(path).state) == ["w"]
+    assert "damaged" in refusal(rewrite(path, "data.pkl", program.replace(opcode, change + opcode)))
 
 
 def test_a_compressed_entry_is_refused(tmp_path: Path) -> None:
