@@ -298,8 +298,8 @@ class _Fields:
 
     def size(self, name: str, least: int = 1) -> int:
         value = self.value(name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise self._wrong(name, value, f"a whole number of at least {least}")
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
+            raise self._wrong(name, value, f"a whole number from {least} to {2**31 - 1}")
         return value
 
     def number(self, name: str) -> float:

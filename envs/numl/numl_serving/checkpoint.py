@@ -83,7 +83,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     digest = _sha256(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            return _read(archive, path.name, digest)
+            return _read(archive, path, digest)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from None
     except zipfile.BadZipFile as error:
@@ -96,7 +96,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path}: it is damaged ({fault}): copy it again") from None
 
 
-def _read(archive: zipfile.ZipFile, name: str, digest: str) -> Checkpoint:
+def _read(archive: zipfile.ZipFile, path: Path, digest: str) -> Checkpoint:
     root = _root(archive)
     if _optional_entry(archive, f"{root}/byteorder") not in (None, b"little"):
         raise CheckpointError(
@@ -109,16 +109,21 @@ def _read(archive: zipfile.ZipFile, name: str, digest: str) -> Checkpoint:
             f"it holds a {type(content).__name__}, not a dictionary: save a state dict"
         )
     state = _state(content)
+    # Tensors may share a storage, but not so often that they would fill the memory.
+    if sum(math.prod(tensor.size) for tensor in state.values()) > path.stat().st_size:
+        raise CheckpointError(
+            "its tensors have more numbers than the file has bytes: copy it again"
+        )
     storages: dict[str, bytes] = {}
     return Checkpoint(
-        name=name,
+        name=path.name,
         sha256=digest,
         state={key: _tensor(value, key, archive, root, storages) for key, value in state.items()},
         hyper_parameters=_hyper_parameters(content, archive, root, storages),
         facts={
             key: content[key]
             for key in ("pytorch-lightning_version", "epoch", "global_step")
-            if isinstance(content.get(key), str | int)
+            if isinstance(content.get(key), str | int) and _is_plain(content[key])
         },
         ignored_globals=tuple(sorted(unpickler.ignored)),
     )
@@ -389,7 +394,7 @@ def _hyper_parameters(
         # A few objects that hold each other many times would unfold without end.
         if values > _MAX_HYPER_PARAMETERS:
             raise CheckpointError("its hyper-parameters have too many values")
-        if value is None or isinstance(value, str | bool | int | float):
+        if _is_plain(value):
             return value
         if depth == 0 or (isinstance(value, _Inert) and not value):
             return None
@@ -403,6 +408,15 @@ def _hyper_parameters(
 
     found = content.get("hyper_parameters")
     return plain(found, _MAX_DEPTH) if isinstance(found, dict) else {}
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is one that can be printed, and that JSON can hold."""
+    if isinstance(value, str):
+        return value.isprintable()
+    return (
+        value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+    )
 
 
 def _line(text: object, limit: int = 120) -> str:

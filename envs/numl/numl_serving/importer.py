@@ -137,7 +137,9 @@ def import_checkpoint(request: Request) -> Report:
     told = _told(request, checkpoint)
     notes: list[str] = []
     found = _recognise(request, state, told, notes)
-    weights = found.weights(state)
+    with np.errstate(over="ignore", invalid="ignore"):
+        weights = found.weights(state)
+    _check_finite(checkpoint, weights)
     content = safetensors(weights)
     card = _card(request, checkpoint, found, told, notes)
     card = replace(card, weights=WeightsFile(WEIGHTS_FILE, hashlib.sha256(content).hexdigest()))
@@ -146,7 +148,13 @@ def import_checkpoint(request: Request) -> Report:
     with _staging(out) as staging:
         (staging / WEIGHTS_FILE).write_bytes(content)
         (staging / CARD_FILE).write_text(dump_card(card), encoding="utf-8")
-        answer = Runtime.load(staging).infer(event)
+        try:
+            answer = Runtime.load(staging).infer(event)
+        except EventError as error:
+            raise CheckpointError(
+                f"{checkpoint.name}: its network gives no answer to the reference event ({error}): "
+                "use another checkpoint, or pass --event with an event like the training's"
+            ) from None
         write_golden(staging / GOLDEN_FILE, Golden(event, dict(answer)))
         names = [WEIGHTS_FILE, CARD_FILE, GOLDEN_FILE]
         _move_into_place(staging, out, names)
@@ -206,18 +214,23 @@ def _event_in(path: Path, schema: Schema) -> Event:
 
 
 def _served_weights(checkpoint: Checkpoint) -> dict[str, NDArray[np.float32]]:
-    state = {
-        modern_name(name): array.astype(np.float32)
-        for name, array in checkpoint.state.items()
-        if is_served(name)
-    }
-    for name, array in state.items():
+    with np.errstate(over="ignore"):
+        state = {
+            modern_name(name): array.astype(np.float32)
+            for name, array in checkpoint.state.items()
+            if is_served(name)
+        }
+    _check_finite(checkpoint, state)
+    return state
+
+
+def _check_finite(checkpoint: Checkpoint, weights: Weights) -> None:
+    for name, array in weights.items():
         if not np.isfinite(array).all():
             raise CheckpointError(
                 f"{checkpoint.name}: weight {name!r} has NaN or infinite values: "
                 "use a checkpoint from before the training diverged"
             )
-    return state
 
 
 def _told(request: Request, checkpoint: Checkpoint) -> dict[str, Any]:

@@ -84,6 +84,8 @@ def test_hyper_parameters_are_reduced_to_plain_values(tmp_path: Path) -> None:
         "norm": torch.tensor([[1.0, 2.0]]),
         "path": Path("/somewhere"),
         "number": np.float64(2.5),
+        "too long for JSON": 10**5000,
+        "no line": "a\nb",
     }
     content = {"state_dict": state(), "hyper_parameters": hyper_parameters, "epoch": 3}
     checkpoint = read_checkpoint(save(content, tmp_path / "model.ckpt"))
@@ -95,6 +97,8 @@ def test_hyper_parameters_are_reduced_to_plain_values(tmp_path: Path) -> None:
         "norm": [[1.0, 2.0]],
         "path": None,
         "number": None,
+        "too long for JSON": None,
+        "no line": None,
     }
     assert checkpoint.facts == {"epoch": 3}
     assert "pathlib.PosixPath" in checkpoint.ignored_globals
@@ -209,12 +213,24 @@ def test_damaged_pickles_are_refused_with_a_reason(
     assert what in refusal(rewrite(save(state(), tmp_path / "a.ckpt"), "data.pkl", program))
 
 
-@pytest.mark.parametrize("size", [(3, 5), (10**12,), (2, 2, 2, 2)])
+@pytest.mark.parametrize("size", [(3, 5), (900,), (2, 2, 2, 2)])
 def test_a_tensor_that_leaves_its_storage_is_refused(tmp_path: Path, size: tuple[int, ...]) -> None:
     path = save({"w": torch.zeros(12)}, tmp_path / "a.ckpt")
     stride = (0,) * len(size) if len(size) == 1 else tuple(range(1, len(size) + 1))
     program = pickle_of_tensor(size, stride)
     assert "outside its storage" in refusal(rewrite(path, "data.pkl", program))
+
+
+def test_tensors_that_share_a_storage_thousands_of_times_are_refused(tmp_path: Path) -> None:
+    shared = torch.zeros(100_000)
+    path = save({f"w{i}": shared for i in range(3)}, tmp_path / "a.ckpt")
+    assert len(read_checkpoint(path).state) == 3
+    path = save({f"w{i}": shared for i in range(3000)}, tmp_path / "a.ckpt")
+    assert "more numbers than the file has bytes" in refusal(path)
+    path = rewrite(
+        save({"w": torch.zeros(12)}, path), "data.pkl", pickle_of_tensor((10**12,), (0,))
+    )
+    assert "more numbers than the file has bytes" in refusal(path)
 
 
 @pytest.mark.parametrize("size", [(0, 10**30), (1,) * 80])

@@ -190,6 +190,14 @@ def refused(request: Request) -> str:
 def test_what_cannot_be_served_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     state = model24("24.7.1").state_dict()
     request = request_for("24.7.1", tmp_path)
+    for factor, reason in ((1e300, "NaN or infinite"), (1e38, "no answer to the reference event")):
+        changed = {name: factor * array.double() for name, array in state.items()}
+        checkpoint = checkpoint_of(changed, tmp_path)
+        assert reason in refused(replace(request, checkpoint=checkpoint))
+    checkpoint = checkpoint_of(state, tmp_path, num_iters=2**40)
+    assert "network.iterations is 1099511627776" in refused(replace(request, checkpoint=checkpoint))
+    checkpoint = checkpoint_of(state, tmp_path, semantic_classes=["a\n", "\ud800", "c", "d", "e"])
+    assert "does not name its semantic" in refused(replace(request, checkpoint=checkpoint))
     assert "pass --norm with" in refused(replace(request, norm=None))
     assert "import them with --model nugraph3" in refused(replace(request, architecture="nugraph2"))
     assert "with planes u, v:" in refused(replace(request, planes=("u", "v")))
@@ -202,6 +210,14 @@ def test_what_cannot_be_served_is_refused_and_nothing_is_written(tmp_path: Path)
     (tmp_path / "empty.npz").write_bytes(b"")
     for name in ("array.npy", "empty.npz", "absent.npz"):
         assert "has no event" in refused(replace(request, event=tmp_path / name))
+
+
+def test_a_variance_below_zero_is_refused(tmp_path: Path) -> None:
+    content = torch.load(folder25() / "default.ckpt", weights_only=False)
+    content["state_dict"]["encoder.input_norm.norm.var"].fill_(-1)
+    torch.save(content, tmp_path / "a.ckpt")
+    request = Request(tmp_path / "a.ckpt", "nugraph3", tmp_path / "out")
+    assert "'encoder.weight' has NaN or infinite values" in refused(request)
 
 
 def test_the_normalisation_of_the_checkpoint_is_used_where_none_is_given(tmp_path: Path) -> None:
