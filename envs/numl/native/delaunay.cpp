@@ -37,10 +37,13 @@ constexpr int32_t kMostForQhull = 5000;
 // e ^ 1; around the origin of each, edges form a ring, counter-clockwise by `next`.
 class Subdivision {
  public:
-  // `margin` is a length: what points have to be off the circles and lines that matter.
-  Subdivision(const List<Point>& points, double margin, Arena* arena)
+  // `margin` is a length: what points have to be off the circles and lines that matter. `height` is
+  // another: what points, lifted to z = lift (x^2 + y^2), have to be off the planes that matter.
+  Subdivision(const List<Point>& points, double margin, double lift, double height, Arena* arena)
       : points_(points),
         margin_(margin),
+        lift_(lift),
+        height_(height),
         origin_(arena),
         next_(arena),
         previous_(arena),
@@ -158,6 +161,15 @@ class Subdivision {
     return det;
   }
 
+  // Twice the area of a triangle of lifted points.
+  double lifted_area(const Point& a, const Point& b, const Point& c) const {
+    const double bx = b.x - a.x, by = b.y - a.y, cx = c.x - a.x, cy = c.y - a.y;
+    const double bz = lift_ * (bx * (b.x + a.x) + by * (b.y + a.y));
+    const double cz = lift_ * (cx * (c.x + a.x) + cy * (c.y + a.y));
+    const double x = by * cz - bz * cy, y = bz * cx - bx * cz, z = bx * cy - by * cx;
+    return __builtin_sqrt(x * x + y * y + z * z);
+  }
+
   // The hull's edges at the leftmost point (counter-clockwise) and at the rightmost (clockwise).
   Ends build(int32_t first, int32_t last) {
     const int32_t count = last - first;
@@ -232,8 +244,8 @@ class Subdivision {
     return {left_outer, right_outer};
   }
 
-  // Whether each point is well off the circles of the triangles beside its own, and off the line
-  // between its neighbours on the hull.
+  // Whether each point is well off the circles of the triangles beside its own and, lifted, off their
+  // planes, and off the line between its neighbours on the hull.
   bool robust() {
     for (int32_t e = 0; e < size(); ++e) {
       if (origin_[e] < 0) {
@@ -259,7 +271,8 @@ class Subdivision {
       const double ra = distance(a, d), rb = distance(b, d), rc = distance(c, d);
       // How much the determinant changes if a point moves by a unit.
       const double gradient = ra * rb * (ra + rb) + rb * rc * (rb + rc) + rc * ra * (rc + ra);
-      if (!(-in_circle(a, b, c, d) > margin_ * gradient)) {
+      const double off = -in_circle(a, b, c, d);
+      if (!(off > margin_ * gradient) || !(off * lift_ > height_ * lifted_area(a, b, c))) {
         return false;
       }
     }
@@ -267,16 +280,20 @@ class Subdivision {
   }
 
   const List<Point>& points_;
-  const double margin_;
+  const double margin_, lift_, height_;
   bool certain_ = true;
   int64_t steps_left_ = 0;
   List<int32_t> origin_, next_, previous_, free_;
 };
 
+struct Joggle {
+  double most;  // by which points are moved
+  double lift;  // factor of the third coordinate
+};
+
 // Moves points as QHull does at its first attempt (its functions qh_detjoggle, qh_joggleinput and
-// qh_rand, with the third coordinate scaled to the range of the others), and returns by how much at
-// most.
-double joggle_points(const float* xy, int32_t points, Point* joggled) {
+// qh_rand, with the third coordinate scaled to the range of the others).
+Joggle joggle_points(const float* xy, int32_t points, Point* joggled) {
   double low[2] = {xy[0], xy[1]}, high[2] = {xy[0], xy[1]};
   for (int32_t i = 0; i < 2 * points; ++i) {
     low[i % 2] = smaller(low[i % 2], xy[i]);
@@ -299,7 +316,13 @@ double joggle_points(const float* xy, int32_t points, Point* joggled) {
     joggled[i].y = xy[2 * i + 1] + (next() * scale - joggle);
     next();  // for the third coordinate, which follows from the others afterwards
   }
-  return joggle;
+  double lowest = DBL_MAX, highest = 0;
+  for (int32_t i = 0; i < points; ++i) {
+    const double z = joggled[i].x * joggled[i].x + joggled[i].y * joggled[i].y;
+    lowest = smaller(lowest, z);
+    highest = larger(highest, z);
+  }
+  return {joggle, size[2] / (highest - lowest)};
 }
 
 // QHull's triangles; false if it refuses the points.
@@ -353,7 +376,7 @@ bool qhull(const float* xy, int32_t points, bool relative, List<Edge>* edges, Ar
 bool triangulate(const float* xy, int32_t points, bool any, List<Edge>* edges,
                  Arena* arena) {
   List<Point> joggled(arena, points);
-  const double joggle = joggle_points(xy, points, joggled.data());
+  const Joggle joggle = joggle_points(xy, points, joggled.data());
   List<int32_t> order = numbers_to(arena, points);
   sort(arena, &order, [&](int32_t a, int32_t b) {
     return joggled[a].x != joggled[b].x ? joggled[a].x < joggled[b].x
@@ -364,8 +387,9 @@ bool triangulate(const float* xy, int32_t points, bool any, List<Edge>* edges,
     sorted[i] = joggled[order[i]];
   }
   // QHull joggles anew where a point is off a plane by less than its rounding, a thirty-thousandth
-  // of the joggle. Seen from the lifted points, lengths are shorter: hence the fiftieth.
-  Subdivision subdivision(sorted, joggle / 50, arena);
+  // of the joggle. Seen from the lifted points, lengths are shorter: hence the fiftieth. Of points
+  // that only the joggle parts, the lifted ones are nearly in a plane: hence the thousandth.
+  Subdivision subdivision(sorted, joggle.most / 50, joggle.lift, joggle.most / 1000, arena);
   const Subdivision::Result result = subdivision.run();
   if (result == Subdivision::Result::lost ||
       (result == Subdivision::Result::uncertain && !any)) {

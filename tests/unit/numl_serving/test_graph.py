@@ -169,8 +169,9 @@ def on_a_circle(hits: int) -> tuple[Any, Any]:
         (np.arange(400) % 20, np.arange(400) // 20 * 10),
         (np.arange(600) // 2 % 17, np.arange(600) // 2 * 3.7),
         on_a_circle(300),
+        (np.full(6, 100), np.array([520, 520, 512, 520, 520, 508])),
     ],
-    ids=["line", "one wire", "one time", "grid", "pairs", "circle"],
+    ids=["line", "one wire", "one time", "grid", "pairs", "circle", "four at one position"],
 )
 def test_hits_in_a_pattern_have_the_edges_of_pyg(
     wire: Any, time: Any, pynuml_graph: Callable[[Event], Any]
