@@ -1,7 +1,6 @@
 """The image that the Docker engine builds, and its base: a small Debian, or NVIDIA's image."""
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -15,6 +14,7 @@ from docker.errors import APIError, ImageNotFound
 from requests.exceptions import ConnectionError as ConnectionBrokenError
 
 from deploy.artefacts.docker_client import first_line
+from deploy.environment.check import wrong_model
 from deploy.environment.tars import CONTENT_EPOCH, tar_chunks
 from deploy.host.console import Say
 from deploy.host.errors import BuildError
@@ -263,20 +263,10 @@ def follow(messages: Iterable[Mapping[str, Any]], say: Say) -> str:
 
 def reason(output: Iterable[str]) -> str:
     """Return the line of a step's output that says why it failed; empty if none does."""
-    last = ""
-    for line in output:
-        words = COLOURS.sub("", line).strip()
-        if words.startswith("{"):
-            try:
-                report = json.loads(words)
-            except ValueError:
-                continue
-            if report.get("ok") is False:
-                # The check of the models writes one such line for each of them.
-                return f"{report['model']}: {report['error']}"
-        elif words and not words.startswith(("--->", "Removing intermediate container")):
-            last = words
-    return last
+    lines = [COLOURS.sub("", line).strip() for line in output]
+    progress = ("{", "--->", "Removing intermediate container")
+    others = [line for line in lines if line and not line.startswith(progress)]
+    return wrong_model(lines) or next(reversed(others), "")
 
 
 def _with_progress(chunks: Iterator[bytes], total: int, say: Say) -> Iterator[bytes]:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def check_answers(
         explain=_reason,
         error=EnvironmentSetupError,
     )
-    prefixes = [report["prefix"] for report in _reports(answer) if "prefix" in report]
+    prefixes = [report["prefix"] for report in _reports(answer.splitlines()) if "prefix" in report]
     if folder.resolve() not in [Path(prefix).resolve() for prefix in prefixes]:
         raise EnvironmentSetupError(f"{failed}: its bin/activate leads to another Python", remedy)
 
@@ -72,15 +73,29 @@ def check_models_answer(environment: Environment, models: Sequence[Path], *, thr
     write_atomically(stamp, "")
 
 
-def _reason(said: str) -> str:
+def wrong_model(said: Sequence[str]) -> str | None:
+    """Return what ``numl_serving.check`` says of the first model that it found wrong."""
     for report in _reports(said):
         if report.get("ok") is False:
-            raise RepositoryError(f"model {report['model']}: {report['error']}")
+            return f"{report['model']}: {report['error']}"
+    return None
+
+
+def _reason(said: str) -> str:
+    lines = said.splitlines()
+    wrong = wrong_model(lines)
+    if wrong is not None:
+        raise RepositoryError(f"model {wrong}")
     # Of exceptions that follow from each other, the first says why.
-    exceptions = [line for line in said.splitlines() if _EXCEPTION.match(line)]
+    exceptions = [line for line in lines if _EXCEPTION.match(line)]
     return exceptions[0] if exceptions else complaint(said)
 
 
-def _reports(said: str) -> list[dict[str, Any]]:
-    # Libraries may print to the same place: a report is a line that is a JSON object.
-    return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+def _reports(said: Sequence[str]) -> list[dict[str, Any]]:
+    # Libraries print to the same place, some of them dictionaries.
+    reports = []
+    for line in said:
+        if line.startswith("{"):
+            with suppress(ValueError):
+                reports.append(json.loads(line))
+    return reports

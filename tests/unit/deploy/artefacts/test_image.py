@@ -48,6 +48,7 @@ def test_a_model_that_answers_wrongly_is_named_although_others_come_after_it() -
         '{"python": "3.11.7"}',
         '{"model": "/opt/numl/models/cpu/nugraph2/1", "ok": false, "error": "wrong answer: ..."}',
         '{"model": "/opt/numl/models/cpu/nugraph3/1", "ok": true, "error": null}',
+        "{a library: that prints}",
         "Removing intermediate container 6763b4cfbecc",
     ]
     assert reason(output) == "/opt/numl/models/cpu/nugraph2/1: wrong answer: ..."
