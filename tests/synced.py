@@ -305,16 +305,16 @@ class Load:
             for model in MODELS
             for version in house.versions
         }
+        inputs = {model: _inputs(golden[model, 1]) for model in MODELS}
         with triton_http.InferenceServerClient(f"127.0.0.1:{self.server.http}") as client:
             while not self._ended.is_set():
                 for model in MODELS:
-                    event = golden[model, 1]
                     try:
-                        answer = client.infer(model, _inputs(event))
+                        answer = client.infer(model, inputs[model])
                     except Exception as error:  # whatever a client could meet
                         self.wrong.append(f"{model}: {error}")
                         continue
-                    arrays = {name: answer.as_numpy(name) for name in event.outputs}
+                    arrays = {name: answer.as_numpy(name) for name in golden[model, 1].outputs}
                     found = [
                         version
                         for version in house.versions

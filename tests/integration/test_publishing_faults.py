@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -138,11 +138,15 @@ def die() -> None:
 
 
 def seen(service: S3, prefix: str) -> Published:
-    """Return what a fresh reader sees, all of which is there whole.
+    """Return what a fresh reader sees, all of which is there whole."""
+    return whole(service.contents(prefix), prefix)
+
+
+def whole(there: Mapping[str, bytes], prefix: str) -> Published:
+    """Return what is published, all of which is there whole.
 
     That is: of the pointer the release that serves, and of each configuration its version.
     """
-    there = service.contents(prefix)
     published = read_pointer(there["published.json"], prefix)
     for release in published.releases:
         for name, model in release.models.items():
@@ -247,7 +251,8 @@ def test_of_two_publishes_at_once_one_wins_whole_at_whatever_step_they_meet(
             complaint = error.cause
         if not met:
             break
-        published = seen(bucket, prefix)
+        there = bucket.contents(prefix)
+        published = whole(there, prefix)
         if complaint:
             assert "someone else has published" in complaint
             assert [release.number for release in published.releases] == [1, published.serving]
@@ -255,7 +260,6 @@ def test_of_two_publishes_at_once_one_wins_whole_at_whatever_step_they_meet(
             lost += 1
         else:  # one after the other
             assert (published.serving, len(published.releases)) == (3, 3)
-        there = bucket.contents(prefix)
         for name, model in published.current.models.items():
             assert there[f"{name}/config.pbtxt"].decode() == model.config
     assert 20 < step < MANY - 1
