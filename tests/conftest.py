@@ -41,10 +41,10 @@ def real_data() -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def demo(kit: Kit) -> dict[str, Any]:
     """A deployment of all models with the demo weights, for tests that leave it healthy."""
-    return kit.up("demo")
+    return kit.demo  # kept there: a session may have the kits of two suites
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
@@ -93,6 +94,10 @@ class Kit:
         answer = self.json("up", "--name", name, *flags)
         assert answer["status"] == 0, answer
         return answer
+
+    @cached_property
+    def demo(self) -> dict[str, Any]:
+        return self.up("demo")
 
     def folder(self, name: str) -> Path:
         return self.state / "numlkit" / "deployments" / name
