@@ -31,6 +31,7 @@ _TAR_MAGIC = b"ustar"
 _MAX_DEPTH = 16
 _MAX_HYPER_PARAMETERS = 100_000
 _MAX_PLAIN_TENSOR = 256
+_MAX_TUPLES = 50_000  # two for each tensor; half the depth that was seen to overflow 8 MiB
 
 _STORAGES = {
     "DoubleStorage": "float64",
@@ -283,10 +284,7 @@ class _InertUnpickler(pickle.Unpickler):
             CheckpointError: It is damaged or asks for what no checkpoint needs.
         """
         try:
-            for operation, number, _ in pickletools.genops(self._program):
-                # The unpickler would make a table as long as the largest number.
-                if operation.name in ("PUT", "LONG_BINPUT") and number > len(self._program):
-                    raise pickle.UnpicklingError(f"object number {number}")
+            self._check_program()
             return self.load()
         except CheckpointError:
             raise
@@ -295,6 +293,18 @@ class _InertUnpickler(pickle.Unpickler):
             raise CheckpointError(
                 f"its pickle cannot be read ({type(error).__name__}: {_line(error)})"
             ) from None
+
+    def _check_program(self) -> None:
+        """Refuse what no exception would stop: the unpickler would fill the memory, or crash."""
+        tuples = 0
+        for operation, number, _ in pickletools.genops(self._program):
+            # It makes a table as long as the largest number.
+            if operation.name in ("PUT", "LONG_BINPUT") and (number or 0) > len(self._program):
+                raise pickle.UnpicklingError(f"object number {number}")
+            tuples += operation.name.startswith("TUPLE")
+        # The hash of a tuple within a tuple within ... has no limit but the stack.
+        if tuples > _MAX_TUPLES:
+            raise pickle.UnpicklingError(f"{tuples} tuples")
 
     def find_class(self, module: str, name: str) -> Any:
         """Return one of this module's functions or a new inert class; never imports anything."""

@@ -37,6 +37,7 @@ from numl_serving.modelcard import (
 from numl_serving.normalisation import normalisation_in, read_metadata, read_normalisation
 from numl_serving.recognition import (
     DEFAULT_ITERATIONS,
+    MAX_ITERATIONS,
     Recognised,
     Weights,
     is_served,
@@ -249,9 +250,14 @@ def _recognise(
     request: Request, state: Weights, told: Mapping[str, Any], notes: list[str]
 ) -> Recognised:
     iterations = told.get("num_iters")
-    if not isinstance(iterations, int) or iterations < 1:
+    if iterations is None:
         iterations = DEFAULT_ITERATIONS
         notes.append(f"number of iterations not in the checkpoint: took {iterations}")
+    elif not isinstance(iterations, int) or not 1 <= iterations <= MAX_ITERATIONS:
+        raise CheckpointError(
+            f"{request.checkpoint}: num_iters is {iterations!r}: "
+            f"expected a whole number from 1 to {MAX_ITERATIONS}"
+        )
     shapes = {name: array.shape for name, array in state.items()}
     planes = request.planes or _names(told.get("planes"))
     found = recognise(shapes, request.architecture, planes, iterations)

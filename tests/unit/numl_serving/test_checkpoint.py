@@ -205,6 +205,7 @@ def test_any_pickle_program_is_read_or_refused(program: bytes) -> None:
         (b"cnumpy\x00\nx\n.", "holds a type"),
         (b"\x80\x02}r\x00\xe1\xf5\x05.", "object number 100000000"),
         (b"\x80\x02}p100000000\n.", "object number 100000000"),
+        (b"\x80\x02})" + 3_000_000 * b"\x85" + b"K\x01s.", "3000000 tuples"),
     ],
 )
 def test_damaged_pickles_are_refused_with_a_reason(

@@ -194,8 +194,9 @@ def test_what_cannot_be_served_is_refused_and_nothing_is_written(tmp_path: Path)
         changed = {name: factor * array.double() for name, array in state.items()}
         checkpoint = checkpoint_of(changed, tmp_path)
         assert reason in refused(replace(request, checkpoint=checkpoint))
-    checkpoint = checkpoint_of(state, tmp_path, num_iters=2**40)
-    assert "network.iterations is 1099511627776" in refused(replace(request, checkpoint=checkpoint))
+    for iterations in (0, 2**31 - 1, "five"):
+        checkpoint = checkpoint_of(state, tmp_path, num_iters=iterations)
+        assert f"num_iters is {iterations!r}" in refused(replace(request, checkpoint=checkpoint))
     checkpoint = checkpoint_of(state, tmp_path, semantic_classes=["a\n", "\ud800", "c", "d", "e"])
     assert "does not name its semantic" in refused(replace(request, checkpoint=checkpoint))
     assert "pass --norm with" in refused(replace(request, norm=None))
