@@ -28,8 +28,10 @@ LONGEST = (
 )
 
 
-# A shell's background job is started with Ctrl-C ignored, and so would be all that tests start.
+# A shell's background job is started with Ctrl-C ignored, one of nohup with SIGHUP ignored, and so
+# would be all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

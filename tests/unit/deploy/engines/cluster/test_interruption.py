@@ -83,7 +83,7 @@ def test_a_first_launch_whose_terminal_is_closed_takes_down_what_it_has_made(
         os.execve(sys.executable, words, variables)
     until(lambda: terminal.cluster.of_kind("Pod") != {}, 120, "a pod")
     os.close(screen)
-    os.waitpid(process, 0)
+    until(lambda: os.waitpid(process, os.WNOHANG)[0] == process, 120, "the end of up")
     assert terminal.cluster.names() == set()
     assert not DeploymentFolder("numl").path.exists()
 
