@@ -1,21 +1,16 @@
 """Read a PyTorch checkpoint without running anything that it names.
 
 A checkpoint is a zip archive with a pickle (``data.pkl``) and one file per tensor storage
-(``data/<key>``); the layout is that of ``torch.save`` since PyTorch 1.6. A pickle is a program
-that may call any importable function. Here none is ever looked up: every global becomes an inert
-stand-in that remembers its name, and only tensors, parameters and ordered dictionaries are put
-together, by functions of this module.
+(``data/<key>``); the layout is that of ``torch.save`` since PyTorch 1.6. Nothing that the pickle
+names is ever looked up: `numl_serving.inert_pickle` runs it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import math
-import pickle
-import pickletools
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numl_serving.errors import CheckpointError
+from numl_serving.inert_pickle import STORAGES, Inert, InertUnpickler, LazyTensor, printable_line
 
 _ZIP_START = b"PK\x03\x04"
 _LEGACY_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
@@ -31,24 +27,11 @@ _TAR_MAGIC = b"ustar"
 _MAX_DEPTH = 16
 _MAX_HYPER_PARAMETERS = 100_000
 _MAX_PLAIN_TENSOR = 256
-_MAX_TUPLES = 50_000  # two for each tensor; half the depth that was seen to overflow 8 MiB
 
-_STORAGES = {
-    "DoubleStorage": "float64",
-    "FloatStorage": "float32",
-    "HalfStorage": "float16",
-    "BFloat16Storage": "bfloat16",
-    "LongStorage": "int64",
-    "IntStorage": "int32",
-    "ShortStorage": "int16",
-    "CharStorage": "int8",
-    "ByteStorage": "uint8",
-    "BoolStorage": "bool",
-}
 # numpy has no bfloat16: its bits are read, which are the upper half of a float32.
 _DTYPES = {
     name: np.dtype("uint16" if name == "bfloat16" else name).newbyteorder("<")
-    for name in _STORAGES.values()
+    for name in STORAGES.values()
 }
 
 
@@ -93,7 +76,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
     # A damaged archive, and what a hostile pickle makes, can provoke nearly any exception.
     except Exception as error:
-        fault = f"{type(error).__name__}: {_line(error)}"
+        fault = f"{type(error).__name__}: {printable_line(error)}"
         raise CheckpointError(f"{path}: it is damaged ({fault}): copy it again") from None
 
 
@@ -103,7 +86,7 @@ def _read(archive: zipfile.ZipFile, path: Path, digest: str) -> Checkpoint:
         raise CheckpointError(
             "it was written on a big-endian machine: save it again on a little-endian one"
         )
-    unpickler = _InertUnpickler(_entry(archive, f"{root}/data.pkl"))
+    unpickler = InertUnpickler(_entry(archive, f"{root}/data.pkl"))
     content = unpickler.content()
     if not isinstance(content, dict):
         raise CheckpointError(
@@ -176,190 +159,22 @@ def _optional_entry(archive: zipfile.ZipFile, name: str) -> bytes | None:
     return archive.read(info)
 
 
-def _state(content: dict[Any, Any]) -> dict[str, _LazyTensor]:
+def _state(content: dict[Any, Any]) -> dict[str, LazyTensor]:
     state = content.get("state_dict", content)
     if not isinstance(state, dict):
         raise CheckpointError("its state_dict is not a dictionary")
     tensors = {
         key: value
         for key, value in state.items()
-        if isinstance(key, str) and isinstance(value, _LazyTensor)
+        if isinstance(key, str) and isinstance(value, LazyTensor)
     }
     if not tensors:
         raise CheckpointError("it has no state_dict with tensors: give a checkpoint with weights")
     return tensors
 
 
-# ---- the inert unpickler
-
-
-class _Inert(dict[Any, Any]):
-    """Stands for any object that the pickle would make: takes everything, does nothing.
-
-    It is a dictionary, so that the items of dictionary-like objects remain readable.
-    """
-
-    # Python's own type for "hashable" is None or a method: objects may be keys in the pickle.
-    __hash__ = object.__hash__  # type: ignore[assignment]
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> _Inert:
-        return super().__new__(cls)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__()
-
-    def __call__(self, *args: Any, **kwargs: Any) -> _Inert:
-        return _Inert()
-
-    def __setstate__(self, state: Any) -> None:
-        pass
-
-    def append(self, item: Any) -> None:
-        """Take an item of a list-like object."""
-
-    def extend(self, items: Any) -> None:
-        """Take items of a list-like object."""
-
-    def add(self, item: Any) -> None:
-        """Take an item of a set-like object."""
-
-
-class _Items(dict[str, Any]):
-    """An ordered dictionary from the pickle; may carry attributes, as state dicts do."""
-
-
-class _Function:
-    """Wraps a function of this module that stands in for one of PyTorch's; immutable."""
-
-    __slots__ = ("_function",)
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    def __call__(self, *args: Any) -> Any:
-        return self._function(*args)
-
-
-@dataclass(frozen=True, slots=True)
-class _Dtype:
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Storage:
-    key: str
-    dtype: str | None
-    elements: int
-
-
-@dataclass(frozen=True, slots=True)
-class _LazyTensor:
-    storage: _Storage
-    dtype: str
-    offset: int
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-
-
-class _InertUnpickler(pickle.Unpickler):
-    def __init__(self, program: bytes) -> None:
-        super().__init__(io.BytesIO(program))
-        self._program = program
-        self.ignored: set[str] = set()
-        self._known: dict[tuple[str, str], Any] = {
-            ("collections", "OrderedDict"): _Function(_ordered_dict),
-            ("torch._utils", "_rebuild_tensor_v2"): _Function(_rebuild_tensor),
-            ("torch._utils", "_rebuild_tensor_v3"): _Function(_rebuild_typed_tensor),
-            ("torch._utils", "_rebuild_parameter"): _Function(_rebuild_parameter),
-            ("torch._utils", "_rebuild_parameter_with_state"): _Function(_rebuild_parameter),
-            ("torch.storage", "UntypedStorage"): _Dtype("uint8"),
-        }
-        for storage, dtype in _STORAGES.items():
-            self._known["torch", storage] = self._known["torch", dtype] = _Dtype(dtype)
-
-    def content(self) -> Any:
-        """Run the pickle program.
-
-        Raises:
-            CheckpointError: It is damaged or asks for what no checkpoint needs.
-        """
-        try:
-            self._check_program()
-            return self.load()
-        except CheckpointError:
-            raise
-        # A hostile program can provoke nearly any exception in the unpickler; none is of use.
-        except Exception as error:
-            raise CheckpointError(
-                f"its pickle cannot be read ({type(error).__name__}: {_line(error)})"
-            ) from None
-
-    def _check_program(self) -> None:
-        """Refuse what no exception would stop: the unpickler would fill the memory, or crash."""
-        tuples = 0
-        for operation, number, _ in pickletools.genops(self._program):
-            # It makes a table as long as the largest number.
-            if operation.name in ("PUT", "LONG_BINPUT") and (number or 0) > len(self._program):
-                raise pickle.UnpicklingError(f"object number {number}")
-            tuples += operation.name.startswith("TUPLE")
-        # The hash of a tuple within a tuple within ... has no limit but the stack.
-        if tuples > _MAX_TUPLES:
-            raise pickle.UnpicklingError(f"{tuples} tuples")
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return one of this module's functions or a new inert class; never imports anything."""
-        known = self._known.get((module, name))
-        if known is not None:
-            return known
-        self.ignored.add(_line(f"{module}.{name}"))
-        return type("_Inert", (_Inert,), {})
-
-    def persistent_load(self, pid: Any) -> _Storage:
-        """Make a storage from ``("storage", type, key, location, number of elements)``."""
-        if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage"):
-            raise CheckpointError("its pickle refers to something other than a tensor storage")
-        _, kind, key, _, elements = pid
-        if not (isinstance(key, str) and isinstance(elements, int)):
-            raise CheckpointError("its pickle refers to a storage in an unknown way")
-        return _Storage(key, kind.name if isinstance(kind, _Dtype) else None, elements)
-
-
-def _ordered_dict(*args: Any) -> _Items:
-    return _Items(*args)
-
-
-def _rebuild_tensor(
-    storage: Any, offset: Any, size: Any, stride: Any, *_: Any
-) -> _LazyTensor | _Inert:
-    if not isinstance(storage, _Storage) or storage.dtype is None:
-        return _Inert()
-    return _lazy_tensor(storage, storage.dtype, offset, size, stride)
-
-
-def _rebuild_typed_tensor(
-    storage: Any, offset: Any, size: Any, stride: Any, _grad: Any, _hooks: Any, dtype: Any, *_: Any
-) -> _LazyTensor | _Inert:
-    if not isinstance(storage, _Storage) or not isinstance(dtype, _Dtype):
-        return _Inert()
-    return _lazy_tensor(storage, dtype.name, offset, size, stride)
-
-
-def _rebuild_parameter(data: Any, *_: Any) -> Any:
-    return data
-
-
-def _lazy_tensor(storage: _Storage, dtype: str, offset: Any, size: Any, stride: Any) -> _LazyTensor:
-    numbers = (offset, *size, *stride)
-    if len(size) != len(stride) or not all(type(n) is int and n >= 0 for n in numbers):
-        raise CheckpointError("a tensor in its pickle has an impossible shape")
-    return _LazyTensor(storage, dtype, offset, tuple(size), tuple(stride))
-
-
-# ---- from stand-ins to values
-
-
 def _tensor(
-    lazy: _LazyTensor,
+    lazy: LazyTensor,
     name: str,
     archive: zipfile.ZipFile,
     root: str,
@@ -375,7 +190,9 @@ def _tensor(
     last = lazy.offset + sum((n - 1) * s for n, s in zip(lazy.size, lazy.stride, strict=True))
     # More elements than the storage has: a stride of zero could make them any number.
     if elements and (last >= available or elements > available):
-        raise CheckpointError(f"tensor {_line(name)!r} lies outside its storage: copy it again")
+        raise CheckpointError(
+            f"tensor {printable_line(name)!r} lies outside its storage: copy it again"
+        )
     # A dimension of one element may have any stride; numpy wants one that it can count.
     stride = [
         s * dtype.itemsize if n > 1 else 0 for n, s in zip(lazy.size, lazy.stride, strict=True)
@@ -387,7 +204,7 @@ def _tensor(
         else:
             found = np.empty(lazy.size, dtype)
     except (ValueError, OverflowError):
-        raise CheckpointError(f"tensor {_line(name)!r} has an impossible shape") from None
+        raise CheckpointError(f"tensor {printable_line(name)!r} has an impossible shape") from None
     if lazy.dtype == "bfloat16":
         return (found.astype(np.uint32) << 16).view(np.float32)
     return found
@@ -406,13 +223,13 @@ def _hyper_parameters(
             raise CheckpointError("its hyper-parameters have too many values")
         if _is_plain(value):
             return value
-        if depth == 0 or (isinstance(value, _Inert) and not value):
+        if depth == 0 or (isinstance(value, Inert) and not value):
             return None
         if isinstance(value, list | tuple):
             return [plain(item, depth - 1) for item in value]
         if isinstance(value, dict):
             return {k: plain(v, depth - 1) for k, v in value.items() if isinstance(k, str)}
-        if isinstance(value, _LazyTensor) and math.prod(value.size) <= _MAX_PLAIN_TENSOR:
+        if isinstance(value, LazyTensor) and math.prod(value.size) <= _MAX_PLAIN_TENSOR:
             return _tensor(value, "hyper-parameter", archive, root, storages).tolist()
         return None
 
@@ -427,9 +244,3 @@ def _is_plain(value: Any) -> bool:
     return (
         value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
     )
-
-
-def _line(text: object, limit: int = 120) -> str:
-    """Return text from the file as a single printable line."""
-    line = "".join(c if c.isprintable() else "?" for c in str(text))
-    return line if len(line) <= limit else f"{line[:limit]}..."

@@ -1,0 +1,210 @@
+"""Run a pickle without looking up anything that it names.
+
+A pickle is a program that may call any importable function. Here every global becomes an inert
+stand-in that remembers its name, and only tensors, parameters and ordered dictionaries are put
+together, by functions of this module. A tensor is only described;
+`numl_serving.checkpoint` reads it.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from numl_serving.errors import CheckpointError
+
+_MAX_TUPLES = 50_000  # two for each tensor; half the depth that was seen to overflow 8 MiB
+
+STORAGES = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+}
+"""The data type in each of PyTorch's storages, by the storage's name."""
+
+
+class Inert(dict[Any, Any]):
+    """Stands for any object that the pickle would make: takes everything, does nothing.
+
+    It is a dictionary, so that the items of dictionary-like objects remain readable.
+    """
+
+    # Python's own type for "hashable" is None or a method: objects may be keys in the pickle.
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Inert:
+        return super().__new__(cls)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Inert:
+        return Inert()
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+    def append(self, item: Any) -> None:
+        """Take an item of a list-like object."""
+
+    def extend(self, items: Any) -> None:
+        """Take items of a list-like object."""
+
+    def add(self, item: Any) -> None:
+        """Take an item of a set-like object."""
+
+
+class _Items(dict[str, Any]):
+    """An ordered dictionary from the pickle; may carry attributes, as state dicts do."""
+
+
+class _Function:
+    """Wraps a function of this module that stands in for one of PyTorch's; immutable."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return self._function(*args)
+
+
+@dataclass(frozen=True, slots=True)
+class _Dtype:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Storage:
+    key: str
+    dtype: str | None
+    elements: int
+
+
+@dataclass(frozen=True, slots=True)
+class LazyTensor:
+    """A tensor as its pickle describes it: offset and stride are counted in elements."""
+
+    storage: _Storage
+    dtype: str
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+class InertUnpickler(pickle.Unpickler):
+    """Runs one pickle.
+
+    Attributes:
+        ignored: What it names beyond tensors and ordered dictionaries.
+    """
+
+    def __init__(self, program: bytes) -> None:
+        super().__init__(io.BytesIO(program))
+        self._program = program
+        self.ignored: set[str] = set()
+        self._known: dict[tuple[str, str], Any] = {
+            ("collections", "OrderedDict"): _Function(_ordered_dict),
+            ("torch._utils", "_rebuild_tensor_v2"): _Function(_rebuild_tensor),
+            ("torch._utils", "_rebuild_tensor_v3"): _Function(_rebuild_typed_tensor),
+            ("torch._utils", "_rebuild_parameter"): _Function(_rebuild_parameter),
+            ("torch._utils", "_rebuild_parameter_with_state"): _Function(_rebuild_parameter),
+            ("torch.storage", "UntypedStorage"): _Dtype("uint8"),
+        }
+        for storage, dtype in STORAGES.items():
+            self._known["torch", storage] = self._known["torch", dtype] = _Dtype(dtype)
+
+    def content(self) -> Any:
+        """Run the pickle program.
+
+        Raises:
+            CheckpointError: It is damaged or asks for what no checkpoint needs.
+        """
+        try:
+            self._check_program()
+            return self.load()
+        except CheckpointError:
+            raise
+        # A hostile program can provoke nearly any exception in the unpickler; none is of use.
+        except Exception as error:
+            raise CheckpointError(
+                f"its pickle cannot be read ({type(error).__name__}: {printable_line(error)})"
+            ) from None
+
+    def _check_program(self) -> None:
+        """Refuse what no exception would stop: the unpickler would fill the memory, or crash."""
+        tuples = 0
+        for operation, number, _ in pickletools.genops(self._program):
+            # It makes a table as long as the largest number.
+            if operation.name in ("PUT", "LONG_BINPUT") and (number or 0) > len(self._program):
+                raise pickle.UnpicklingError(f"object number {number}")
+            tuples += operation.name.startswith("TUPLE")
+        # The hash of a tuple within a tuple within ... has no limit but the stack.
+        if tuples > _MAX_TUPLES:
+            raise pickle.UnpicklingError(f"{tuples} tuples")
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return one of this module's functions or a new inert class; never imports anything."""
+        known = self._known.get((module, name))
+        if known is not None:
+            return known
+        self.ignored.add(printable_line(f"{module}.{name}"))
+        return type("Inert", (Inert,), {})
+
+    def persistent_load(self, pid: Any) -> _Storage:
+        """Make a storage from ``("storage", type, key, location, number of elements)``."""
+        if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage"):
+            raise CheckpointError("its pickle refers to something other than a tensor storage")
+        _, kind, key, _, elements = pid
+        if not (isinstance(key, str) and isinstance(elements, int)):
+            raise CheckpointError("its pickle refers to a storage in an unknown way")
+        return _Storage(key, kind.name if isinstance(kind, _Dtype) else None, elements)
+
+
+def _ordered_dict(*args: Any) -> _Items:
+    return _Items(*args)
+
+
+def _rebuild_tensor(
+    storage: Any, offset: Any, size: Any, stride: Any, *_: Any
+) -> LazyTensor | Inert:
+    if not isinstance(storage, _Storage) or storage.dtype is None:
+        return Inert()
+    return _lazy_tensor(storage, storage.dtype, offset, size, stride)
+
+
+def _rebuild_typed_tensor(
+    storage: Any, offset: Any, size: Any, stride: Any, _grad: Any, _hooks: Any, dtype: Any, *_: Any
+) -> LazyTensor | Inert:
+    if not isinstance(storage, _Storage) or not isinstance(dtype, _Dtype):
+        return Inert()
+    return _lazy_tensor(storage, dtype.name, offset, size, stride)
+
+
+def _rebuild_parameter(data: Any, *_: Any) -> Any:
+    return data
+
+
+def _lazy_tensor(storage: _Storage, dtype: str, offset: Any, size: Any, stride: Any) -> LazyTensor:
+    numbers = (offset, *size, *stride)
+    if len(size) != len(stride) or not all(type(n) is int and n >= 0 for n in numbers):
+        raise CheckpointError("a tensor in its pickle has an impossible shape")
+    return LazyTensor(storage, dtype, offset, tuple(size), tuple(stride))
+
+
+def printable_line(text: object, limit: int = 120) -> str:
+    """Return text from the file as a single printable line."""
+    line = "".join(c if c.isprintable() else "?" for c in str(text))
+    return line if len(line) <= limit else f"{line[:limit]}..."
