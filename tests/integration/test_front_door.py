@@ -51,8 +51,8 @@ class Door:
     def up(self, name: str) -> bool:
         return self.row(name)["status"] == "UP"
 
-    def load(self, scheme: str = "grpcs", least: int = REQUESTS) -> Load:
-        return Load(f"{scheme}://127.0.0.1:{self.port}", self.authority, least)
+    def load(self, scheme: str = "grpcs") -> Load:
+        return Load(f"{scheme}://127.0.0.1:{self.port}", self.authority, REQUESTS)
 
 
 def configure(kit: Kit, folder: Path, port: int, certificate: Path) -> str:
@@ -131,6 +131,6 @@ def test_servers_that_are_drained_and_replaced_one_by_one_cost_no_request(
 
 
 def test_http_goes_through_the_same_door(door: Door) -> None:
-    with door.load("https", least=100) as load:
+    with door.load("https") as load:
         pass
     assert load.wrong == []
