@@ -216,6 +216,8 @@ def damaged(rng: np.random.Generator, columns: Columns, damage: str) -> Request:
         return Request(whole.header, whole.data + rng.bytes(100))
     if damage == "shape":
         return Request(re.sub(rb'"shape": \[\d+', rb'"shape": [-7', whole.header), whole.data)
+    if damage == "wrapping shape":
+        return wrapping(whole)
     if damage == "size":
         return Request(re.sub(rb'_size": \d+', b'_size": 99999', whole.header), whole.data)
     if damage == "no JSON":
@@ -225,11 +227,20 @@ def damaged(rng: np.random.Generator, columns: Columns, damage: str) -> Request:
     return whole
 
 
+def wrapping(whole: Request) -> Request:
+    """Return a request whose first tensor has as many bytes as its shape, in 64 bits that wrap."""
+    shape = re.search(rb'"shape": \[(\d+)', whole.header)
+    assert shape is not None
+    start, end = shape.span(1)
+    size = str(int(shape[1]) + 2**62).encode()
+    return Request(whole.header[:start] + size + whole.header[end:], whole.data)
+
+
 SIZES = st.sampled_from([0, 1, 2, 3, 4, 5, 40, 300])
 DAMAGES = (
     *("none", "none", "none", "missing", "unknown", "longer", "shorter", "wider"),
     *("two dimensions", "another type", "unknown output"),
-    *("cut", "behind", "shape", "size", "no JSON", "bytes"),
+    *("cut", "behind", "shape", "wrapping shape", "size", "no JSON", "bytes"),
 )
 
 
@@ -291,6 +302,15 @@ def test_a_large_request_stays_within_the_memory_of_an_instance(
     if isinstance(answer, str):
         assert "not healthy" not in answer
     print(f"{answer if isinstance(answer, str) else 'answered'}; {server.peak() >> 20} MiB")
+    server.check()
+
+
+@pytest.mark.parametrize("hits", [0, 5])
+def test_a_tensor_larger_than_any_memory_is_refused_by_name(server: Server, hits: int) -> None:
+    rng = np.random.default_rng(0)
+    columns = event(rng, hits, 0, "distinct", "valid", "scattered")
+    answer = server.ask(wrapping(request(columns)))
+    assert answer == "tensor hit_table_hit_id has a shape larger than any memory"
     server.check()
 
 

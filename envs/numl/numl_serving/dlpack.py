@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from numl_serving.errors import EventError
+
 _NAME = b"dltensor"
 _CPU = (1, 0)  # kDLCPU, the first of them
 _CODES = {"i": 0, "u": 1, "f": 2}
@@ -48,8 +50,15 @@ _DELETER = ctypes.cast(_let_go_from_c, ctypes.c_void_p).value
 
 
 def to_array(tensor: Any) -> NDArray[Any]:
-    """Return a tensor of Triton in the host's memory as an array; nothing is copied."""
-    return np.from_dlpack(_Exporter(tensor))
+    """Return a tensor of Triton in the host's memory as an array; nothing is copied.
+
+    Raises:
+        EventError: Its shape is one that `numl_serving.native.guard_arrays` tells of.
+    """
+    try:
+        return np.from_dlpack(_Exporter(tensor))
+    except ValueError:
+        raise EventError(f"tensor {tensor.name()} has a shape larger than any memory") from None
 
 
 def to_tensor(pb: Any, name: str, array: NDArray[Any]) -> Any:

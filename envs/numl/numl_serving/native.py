@@ -7,6 +7,7 @@ by ctypes, which releases Python's lock meanwhile.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import weakref
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
@@ -129,6 +130,7 @@ def _open() -> ctypes.CDLL:
             c_int32,
             (c_void_p, c_int32, c_int32, c_double, c_int32, c_void_p, *text),
         ),
+        ("numl_guard_arrays", None, (c_void_p,)),
     ):
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
@@ -348,6 +350,18 @@ def cluster(coordinates: NDArray[np.float32], eps: float, min_samples: int) -> I
     if status:
         raise RuntimeError(error.value.decode())
     return labels
+
+
+def guard_arrays() -> None:
+    """Let Triton's stub survive a tensor whose shape is larger than any memory.
+
+    Triton 2.51 lets one through if its bytes are right in 64 bits that wrap: [2^62], without data.
+    ``native/guard.cpp`` says how. To be called before the first request.
+    """
+    capsule = importlib.import_module("numpy._core.multiarray")._ARRAY_API
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = c_void_p, (ctypes.py_object, c_char_p)
+    _library.numl_guard_arrays(pointer(capsule, None))
 
 
 def _normalisation(

@@ -49,6 +49,7 @@ from numl_serving.errors import (
 )
 from numl_serving.event import Event
 from numl_serving.metrics import Metrics
+from numl_serving.native import guard_arrays
 from numl_serving.runtime import CPU, Runtime
 from numl_serving.startup import Startup
 
@@ -75,6 +76,7 @@ class TritonPythonModel:
             ServingError: The environment, the parameters or the model files do not fit.
         """
         startup = Startup()
+        guard_arrays()
         # Exists only inside a stub, whence the import at run time.
         self._pb: Any = importlib.import_module("triton_python_backend_utils")
         config = json.loads(args["model_config"])

@@ -1,0 +1,40 @@
+// Keeps Triton's Python stub alive. Triton 2.51 compares a tensor's shape with its bytes in 64 bits
+// that wrap: [2^62] of four bytes each passes without data. The stub then asks numpy for an array of
+// that shape, before any code of the model runs, and does not survive that numpy refuses.
+#include <stdint.h>
+
+#include "library.h"
+
+namespace {
+
+// `PyArray_NewFromDescr` of numpy's C interface, as far as this has to know it.
+using NewArray = void* (*)(void* type, void* description, int dimensions, const intptr_t* shape,
+                           const intptr_t* strides, void* data, int flags, void* base);
+constexpr int kNewArray = 94;
+constexpr int kMostDimensions = 32;
+constexpr intptr_t kMostElements = intptr_t{1} << 47;  // more have no addresses
+
+NewArray new_array;
+
+// An array without elements for a shape that cannot be; the model sees the shape, and refuses it.
+void* new_array_or_empty(void* type, void* description, int dimensions, const intptr_t* shape,
+                         const intptr_t* strides, void* data, int flags, void* base) {
+  static constexpr intptr_t kNone[kMostDimensions] = {};
+  intptr_t elements = 1;
+  for (int i = 0; i < dimensions; ++i) {
+    if (__builtin_mul_overflow(elements, shape[i], &elements) || elements > kMostElements) {
+      shape = dimensions <= kMostDimensions ? kNone : shape;
+      break;
+    }
+  }
+  return new_array(type, description, dimensions, shape, strides, data, flags, base);
+}
+
+}  // namespace
+
+void numl_guard_arrays(void** numpy) {
+  if (numpy[kNewArray] != reinterpret_cast<void*>(new_array_or_empty)) {
+    new_array = reinterpret_cast<NewArray>(numpy[kNewArray]);
+    numpy[kNewArray] = reinterpret_cast<void*>(new_array_or_empty);
+  }
+}
