@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 from numpy.typing import NDArray
 
 from numl_serving.cardfile import dump_card, parse_card
@@ -141,7 +142,8 @@ def import_checkpoint(request: Request) -> Report:
     with np.errstate(over="ignore", invalid="ignore"):
         weights = found.weights(state)
     _check_finite(checkpoint, weights)
-    content = safetensors(weights)
+    # The library writes memory as it lies.
+    content = safetensors.numpy.save({n: np.asarray(a, order="C") for n, a in weights.items()})
     card = _card(request, checkpoint, found, told, notes)
     card = replace(card, weights=WeightsFile(WEIGHTS_FILE, hashlib.sha256(content).hexdigest()))
     card = parse_card(json.loads(dump_card(card)))
@@ -168,27 +170,6 @@ def import_checkpoint(request: Request) -> Report:
         notes=tuple(notes),
         files=tuple(out / name for name in names),
     )
-
-
-def safetensors(weights: Weights) -> bytes:
-    """Return the content of a safetensors file; the same weights give the same bytes.
-
-    Source of the format: https://github.com/huggingface/safetensors#format
-    """
-    header: dict[str, Any] = {}
-    content = b""
-    for name in sorted(weights):
-        array = weights[name].astype("<f4")
-        end = len(content) + array.nbytes
-        header[name] = {
-            "dtype": "F32",
-            "shape": list(array.shape),
-            "data_offsets": [len(content), end],
-        }
-        content += array.tobytes()
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + content
 
 
 def _golden_event(request: Request, schema: Schema) -> Event:

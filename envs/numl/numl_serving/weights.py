@@ -1,27 +1,21 @@
-"""Read the weights of a model: a safetensors file of float32 arrays.
-
-Source of the format: https://github.com/huggingface/safetensors#format
-"""
+"""Read the weights of a model: a safetensors file of float32 arrays."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import safetensors.numpy
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 
 from numl_serving.errors import ModelFilesError
 from numl_serving.modelcard import CARD_FILE, ModelCard, check_weights
 
-_FLOAT32 = np.dtype("<f4")
-
 
 def read_weights(directory: Path, card: ModelCard) -> dict[str, NDArray[np.float32]]:
-    """Read the weights that a card names, checked against it; the arrays are read-only.
+    """Read the weights that a card names, checked against it.
 
     Raises:
         ModelFilesError: The file is missing, damaged, or not the one that the card describes.
@@ -39,26 +33,16 @@ def read_weights(directory: Path, card: ModelCard) -> dict[str, NDArray[np.float
             "import the checkpoint again"
         )
     try:
-        weights = dict(_arrays(content))
-        check_weights(card, {name: array.shape for name, array in weights.items()})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        weights = safetensors.numpy.load(content)
+        for name, array in weights.items():
+            if array.dtype != np.float32:
+                raise SafetensorError(f"{name} is {array.dtype}")
+    except (SafetensorError, KeyError) as error:  # KeyError: a type that numpy lacks
         raise ModelFilesError(
             f"{path} is not a safetensors file of float32 arrays ({error}): import it again"
         ) from None
+    try:
+        check_weights(card, {name: array.shape for name, array in weights.items()})
     except ModelFilesError as error:
         raise ModelFilesError(f"{path}: {error}: import the checkpoint again") from None
     return weights
-
-
-def _arrays(content: bytes) -> list[tuple[str, NDArray[Any]]]:
-    begin = 8 + int.from_bytes(content[:8], "little")
-    tensors = json.loads(content[8:begin])
-    tensors.pop("__metadata__", None)
-    found = []
-    for name, facts in tensors.items():
-        if facts["dtype"] != "F32":
-            raise ValueError(f"{name} is {facts['dtype']}")
-        shape, place = tuple(facts["shape"]), begin + facts["data_offsets"][0]
-        flat = np.frombuffer(content, _FLOAT32, math.prod(shape), place)
-        found.append((name, flat.reshape(shape)))
-    return found

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numl_serving.cardfile import dump_card
 from numl_serving.event import Event, Schema
-from numl_serving.importer import safetensors
 from numl_serving.modelcard import (
     Clustering,
     Head,
@@ -21,6 +20,7 @@ from numl_serving.modelcard import (
     weight_shapes,
 )
 from numpy.typing import NDArray
+from safetensors.numpy import save
 
 NUGRAPH3 = ModelCard(
     network=NetworkSpec(
@@ -82,7 +82,7 @@ def write_model(
 ) -> Path:
     """Write the card and the weights of a model; returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    content = safetensors(random_weights(card) if weights is None else weights)
+    content = save(random_weights(card) if weights is None else weights)
     named = WeightsFile(card.weights.file, hashlib.sha256(content).hexdigest())
     (folder / named.file).write_bytes(content)
     (folder / "model.json").write_text(dump_card(replace(card, weights=named)))

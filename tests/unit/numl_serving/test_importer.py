@@ -21,7 +21,7 @@ from checkpoint_files import (
     processed_file,
     request_for,
 )
-from numl_serving import generations, importer
+from numl_serving import generations
 from numl_serving.cardfile import read_card
 from numl_serving.errors import CheckpointError, ServingError
 from numl_serving.event import Event, Schema
@@ -262,14 +262,3 @@ def test_the_event_of_another_detector_is_not_kept(tmp_path: Path) -> None:
     request = request_for("24.7.1", tmp_path)
     import_checkpoint(request)
     assert read_golden(request.out / "golden.npz").event.hit("local_plane").max() == 2
-
-
-def test_the_weights_file_is_what_the_format_says() -> None:
-    weights = {"b": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.float32(2.5).reshape(())}
-    content = importer.safetensors(weights)
-    assert content == importer.safetensors(dict(reversed(weights.items())))
-    read = load(content)
-    assert read.keys() == weights.keys()
-    for name, array in weights.items():
-        assert read[name].shape == array.shape
-        assert np.array_equal(read[name], array)

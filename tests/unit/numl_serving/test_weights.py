@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from numl_serving.cardfile import read_card
 from numl_serving.errors import ModelFilesError
-from numl_serving.importer import safetensors
 from numl_serving.weights import read_weights
 from safetensors.numpy import save
 from small_models import NUGRAPH3, random_weights, write_model
@@ -52,16 +51,26 @@ def test_weights_that_are_not_those_of_the_card_are_refused(tmp_path: Path) -> N
     assert "weights.safetensors cannot be read" in refusal(tmp_path)
 
     weights = random_weights(NUGRAPH3)
-    store(tmp_path, safetensors(weights | {"other": np.zeros(3, np.float32)}))
+    store(tmp_path, save(weights | {"other": np.zeros(3, np.float32)}))
     assert "weight other is not one of the network" in refusal(tmp_path)
-    store(tmp_path, safetensors(weights | {"encoder.bias": np.zeros((3, 9), np.float32)}))
+    store(tmp_path, save(weights | {"encoder.bias": np.zeros((3, 9), np.float32)}))
     assert "weight encoder.bias has shape [3, 9]" in refusal(tmp_path)
     store(tmp_path, save(weights | {"encoder.bias": np.zeros((3, 8))}))
-    assert "encoder.bias is F64" in refusal(tmp_path)
+    assert "encoder.bias is float64" in refusal(tmp_path)
+    store(tmp_path, save(weights).replace(b'"F32"', b'"I32"'))
+    assert "is int32" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\x08", bytes(20), b"\xff" * 20, b"\2" + bytes(7) + b"[]"]
+    "content",
+    [
+        b"",
+        b"\x08",
+        bytes(20),
+        b"\xff" * 20,
+        b"\2" + bytes(7) + b"[]",
+        b'8\0\0\0\0\0\0\0{"x":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}} \0\0',
+    ],
 )
 def test_what_is_no_safetensors_file_is_refused(tmp_path: Path, content: bytes) -> None:
     write_model(tmp_path)
@@ -71,5 +80,5 @@ def test_what_is_no_safetensors_file_is_refused(tmp_path: Path, content: bytes) 
 
 def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     write_model(tmp_path)
-    store(tmp_path, safetensors(random_weights(NUGRAPH3))[:-1])
+    store(tmp_path, save(random_weights(NUGRAPH3))[:-1])
     assert "is not a safetensors file of float32 arrays" in refusal(tmp_path)
