@@ -23,6 +23,7 @@ from pathlib import Path
 from deploy.artefacts.keys import Keyless, Signer, SigningKey, same_key
 from deploy.artefacts.reference import Reference
 from deploy.host.errors import SignatureError
+from deploy.host.failures import complaint
 
 # What cosign calls the two kinds of statements, and what it finds them by.
 SBOM, PROVENANCE = "cyclonedx", "slsaprovenance1"
@@ -205,7 +206,7 @@ def _verify(words: list[str], what: str, signer: Signer) -> None:
     done = subprocess.run([require_cosign(), *words], capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return
-    reason = _reason(done.stderr)
+    reason = complaint(done.stderr)
     if _AWAY.search(reason.partition(_OTHERS)[0]):
         raise SignatureError(
             f"cannot check the signature of {what}: {reason}",
@@ -218,7 +219,7 @@ def _sign(words: list[str], doing: str, key: SigningKey) -> str:
     done = _logged_in(words, key) if isinstance(key, Keyless) else _with_password(words, key)
     if done.returncode == 0:
         return done.stdout
-    reason = _reason(done.stderr)
+    reason = complaint(done.stderr)
     remedy = "check the network and docker login, and that it is a cosign key"
     if isinstance(key, Keyless):
         doing, remedy = doing.removesuffix(" with"), _KEYLESS
@@ -249,9 +250,3 @@ def _logged_in(words: list[str], key: Keyless) -> subprocess.CompletedProcess[st
             if _LOGIN.match(line):
                 key.show(line.strip())
     return subprocess.CompletedProcess(words, cosign.returncode, stdout="", stderr=said)
-
-
-def _reason(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    found = next((line for line in lines if line.startswith("Error: ")), lines[-1] if lines else "")
-    return found.removeprefix("Error: ")[:300]

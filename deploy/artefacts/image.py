@@ -18,10 +18,10 @@ from deploy.environment.check import wrong_model
 from deploy.environment.tars import CONTENT_EPOCH, tar_chunks
 from deploy.host.console import Say
 from deploy.host.errors import BuildError
-from deploy.host.failures import diagnose
+from deploy.host.failures import complaint, diagnose, plain_lines
 from deploy.host.files import locked, sha256_of, size_of, work_folder
 from deploy.host.paths import cache_folder
-from deploy.host.programs import COLOURS, run
+from deploy.host.programs import run
 
 Base = Literal["slim", "ngc"]
 
@@ -175,14 +175,14 @@ def debian_tar(say: Say) -> Path:
 
 def _why_not_made(said: str) -> str:
     """Return mmdebstrap's reason in one line; raise if this user may not run it."""
-    reasons = [line.removeprefix("E: ") for line in said.splitlines() if line.startswith("E: ")]
-    if any("chroot mode" in reason or "/etc/subuid" in reason for reason in reasons):
+    why = complaint(said)
+    if "chroot mode" in why or "/etc/subuid" in why:
         raise BuildError(
             "mmdebstrap cannot make a minimal Debian as this user, who has no subordinate user ids",
             "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER, "
             "or build once as root and copy its cache folder's bases/ here",
         )
-    return reasons[0][:300] if reasons else ""
+    return why
 
 
 def imported_base(tar: Path) -> BaseImage:
@@ -239,34 +239,33 @@ def build_image(
 
 def follow(messages: Iterable[Mapping[str, Any]], say: Say) -> str:
     """Read the engine's messages; return the image's id, or raise the failing step's reason."""
-    step, output, built = "the build", list[str](), ""
+    step, output, built = "the build", "", ""
     for message in messages:
         if "error" in message:
             words = reason(output) or str(message["error"]).strip().splitlines()[-1]
             # The server says in its log only why a model is not ready.
-            known = diagnose("\n".join(output)) if words.endswith("not ready") else None
+            known = diagnose(output) if words.endswith("not ready") else None
             words += f": {known.cause}" if known is not None else ""
             cause = f"the image cannot be built: {words} ({step})"
             raise BuildError(cause, "fix that and run the command again; finished layers are kept")
         for line in str(message.get("stream", "")).splitlines():
             if found := _STEP.match(line):
-                step, output = found[3].strip(), []
+                step, output = found[3].strip(), ""
                 say(f"step {found[1]} of {found[2]}: {step[:60]}")
             elif found := _BUILT.match(line):
                 built = found[1]
             else:
-                output.append(line)
+                output += f"{line}\n"
     if not built:
         raise BuildError(f"the Docker engine ended the build without a result ({step})")
     return built
 
 
-def reason(output: Iterable[str]) -> str:
-    """Return the line of a step's output that says why it failed; empty if none does."""
-    lines = [COLOURS.sub("", line).strip() for line in output]
+def reason(output: str) -> str:
+    """Return why a step that printed ``output`` failed; empty if it does not say."""
     progress = ("{", "--->", "Removing intermediate container")
-    others = [line for line in lines if line and not line.startswith(progress)]
-    return wrong_model(lines) or next(reversed(others), "")
+    others = [line for line in plain_lines(output) if not line.startswith(progress)]
+    return wrong_model(output) or complaint("\n".join(others))
 
 
 def _with_progress(chunks: Iterator[bytes], total: int, say: Say) -> Iterator[bytes]:

@@ -205,7 +205,7 @@ class SifBuilder:
             run(
                 [self.tools.apptainer.path, "test", "--containall", sandbox],
                 failed="the models do not work in the container",
-                explain=lambda said: reason(said.splitlines()),
+                explain=reason,
             )
             origin, labels = Origin(agent, found.name), {**labels, **found.labels}
             records = describe(sandbox, origin, labels=labels, epoch=self.epoch)

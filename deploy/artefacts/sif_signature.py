@@ -14,6 +14,7 @@ from deploy.artefacts.cosign import PASSWORD, changed, password_of, unsigned
 from deploy.artefacts.keys import Signer
 from deploy.artefacts.tools import install_hint
 from deploy.host.errors import SignatureError
+from deploy.host.failures import complaint
 
 WITH_A_KEY = "a .sif carries its signature, which Apptainer makes with a key, never keyless"
 _UNSIGNED = re.compile(r"signature not found")
@@ -65,5 +66,4 @@ def _apptainer(
     )
     if done.returncode == 0:
         return None
-    lines = [line for line in done.stderr.splitlines() if line.startswith(("FATAL", "ERROR"))]
-    return lines[-1].partition(":")[2].strip() if lines else f"exit status {done.returncode}"
+    return complaint(done.stderr) or f"exit status {done.returncode}"

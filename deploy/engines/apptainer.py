@@ -30,7 +30,7 @@ from deploy.engines.container import ContainerEngine, ImageInUse, has_state, ima
 from deploy.engines.leftovers import FIX, LEFTOVERS, SHARED_MEMORY
 from deploy.engines.server import Note, Server, await_server, end_process, servers
 from deploy.host.errors import BuildError, KitError, LaunchError
-from deploy.host.failures import apptainer_complaint, diagnose, last_words
+from deploy.host.failures import complaint, diagnose
 from deploy.host.files import marks_of, nobody_at_work
 from deploy.host.finding import Finding, Level, ok, wrong
 from deploy.host.paths import CHECKOUT, deployments_folder
@@ -68,8 +68,7 @@ class InstanceServer(Server):
             stop_instance(self._name, self._folder)
             raise known
         if done.returncode != 0:
-            why = apptainer_complaint(done.stderr)[:300]
-            cause = f"apptainer cannot start the instance: {why}"
+            cause = f"apptainer cannot start the instance: {complaint(done.stderr)}"
             raise known or LaunchError(cause, f"read its log: {plan.log}")
         self.identity = await_server(lambda: next(servers(plan.identity), None), self._runs)
         self._note(server=self.identity)
@@ -127,7 +126,7 @@ def stop_instance(name: str, folder: Path) -> None:
     done = _apptainer(("apptainer", "instance", "stop", "--force", name), folder)
     if done.returncode != 0 and "no instance found" not in done.stderr:
         raise LaunchError(
-            f"instance {name} cannot be stopped: {last_words(done.stderr)[:300]}",
+            f"instance {name} cannot be stopped: {complaint(done.stderr)}",
             f"APPTAINER_CONFIGDIR={shlex.quote(str(config_folder(folder)))} "
             "apptainer instance list",
         )
@@ -172,7 +171,7 @@ def labels_of(sif: Path) -> dict[str, str]:
     except (ValueError, LookupError):
         said = "unexpected output from apptainer inspect"
     raise diagnose(said) or LaunchError(
-        f"{sif}: apptainer cannot read it: {apptainer_complaint(said)[:300]}",
+        f"{sif}: apptainer cannot read it: {complaint(said)}",
         "copy or build it again",
     )
 

@@ -88,6 +88,5 @@ def ensure_imported(model: str, checkpoint: Path, norm: Path | None, say: Say) -
             command,
             failed=f"checkpoint for {model}",
             environment=without_python_variables(),
-            explain=lambda said: said.strip().rpartition("\n")[2].removeprefix("error: "),
             error=RepositoryError,
         )

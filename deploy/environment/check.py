@@ -15,9 +15,10 @@ from typing import Any
 
 from deploy.environment.environment import Environment
 from deploy.host.errors import EnvironmentSetupError, RepositoryError
+from deploy.host.failures import complaint, plain_lines
 from deploy.host.files import digest_of, write_atomically
 from deploy.host.paths import cache_folder
-from deploy.host.programs import complaint, run
+from deploy.host.programs import run
 
 _EXCEPTION = re.compile(r"[\w.]+(Error|Exception)\b")
 
@@ -44,7 +45,7 @@ def check_answers(
         explain=_reason,
         error=EnvironmentSetupError,
     )
-    prefixes = [report["prefix"] for report in _reports(answer.splitlines()) if "prefix" in report]
+    prefixes = [report["prefix"] for report in _reports(answer) if "prefix" in report]
     if folder.resolve() not in [Path(prefix).resolve() for prefix in prefixes]:
         raise EnvironmentSetupError(f"{failed}: its bin/activate leads to another Python", remedy)
 
@@ -73,7 +74,7 @@ def check_models_answer(environment: Environment, models: Sequence[Path], *, thr
     write_atomically(stamp, "")
 
 
-def wrong_model(said: Sequence[str]) -> str | None:
+def wrong_model(said: str) -> str | None:
     """Return what ``numl_serving.check`` says of the first model that it found wrong."""
     for report in _reports(said):
         if report.get("ok") is False:
@@ -82,19 +83,18 @@ def wrong_model(said: Sequence[str]) -> str | None:
 
 
 def _reason(said: str) -> str:
-    lines = said.splitlines()
-    wrong = wrong_model(lines)
+    wrong = wrong_model(said)
     if wrong is not None:
         raise RepositoryError(f"model {wrong}")
     # Of exceptions that follow from each other, the first says why.
-    exceptions = [line for line in lines if _EXCEPTION.match(line)]
+    exceptions = [line for line in said.splitlines() if _EXCEPTION.match(line)]
     return exceptions[0] if exceptions else complaint(said)
 
 
-def _reports(said: Sequence[str]) -> list[dict[str, Any]]:
+def _reports(said: str) -> list[dict[str, Any]]:
     # Libraries print to the same place, some of them dictionaries.
     reports = []
-    for line in said:
+    for line in plain_lines(said):
         if line.startswith("{"):
             with suppress(ValueError):
                 reports.append(json.loads(line))

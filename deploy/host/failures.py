@@ -1,10 +1,11 @@
-"""What Triton, Docker and Apptainer say when they fail, what it means and what to do.
+"""What programs say when they fail: which line says why, what it means and what to do.
 
 The patterns were seen with Triton 24.10, Docker 20.10 and Apptainer 1.4.5, or are taken from the
 sources named next to them.
 """
 
 import re
+from itertools import chain
 
 from deploy.host.errors import LaunchError
 
@@ -285,10 +286,14 @@ _HOPELESS = (
     "error while loading shared libraries",
     "Poll failed for model directory",
 )
-_COMPLAINT = re.compile(
-    r"(?:FATAL|ERROR)\s*:\s+(?!\s|while executing starter|container cleanup failed)"
-    r"(?P<reason>[^\n]+)"
+# How pip, Apptainer, mksquashfs, cosign and apt begin the line that says why they failed, if it is
+# not one that says only that they did.
+_MARK = re.compile(
+    r"(?:FATAL ERROR|FATAL|ERROR|Error|E)\s*:\s*(?:While performing build:\s*)?"
+    r"(?!while executing starter|container cleanup failed)(?=\S)"
 )
+_UNMARKED = re.compile(r"(FATAL|ERROR|error|cannot|failed)\b")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def diagnose(text: str) -> LaunchError | None:
@@ -312,8 +317,21 @@ def last_words(text: str) -> str:
     return lines[-1] if lines else "it printed nothing"
 
 
-def apptainer_complaint(said: str) -> str:
-    """Return what Apptainer says went wrong: not its last line, which says only that it failed."""
-    found = _COMPLAINT.search(said)
-    lines = [line for line in said.splitlines() if line.strip()]
-    return found["reason"] if found is not None else lines[-1] if lines else "it printed nothing"
+def complaint(said: str) -> str:
+    """Return why a program failed, in its own words; empty if it said nothing.
+
+    That is the first line that it marked as an error, else the last that sounds like one, else the
+    last.
+    """
+    lines = plain_lines(said)
+    if any("No space left on device" in line for line in lines):
+        return "no space left on device"
+    marked = (line[mark.end() :] for line in lines if (mark := _MARK.match(line)) is not None)
+    unmarked = (line.removeprefix("error: ") for line in lines[::-1] if _UNMARKED.search(line))
+    return next(chain(marked, unmarked, lines[::-1]), "")[:300]
+
+
+def plain_lines(said: str) -> list[str]:
+    """Return the lines of a program's output, without colours, indentation and empty ones."""
+    lines = (_COLOUR.sub("", line).strip() for line in said.splitlines())
+    return [line for line in lines if line]

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 import signal
 import subprocess
 import sys
@@ -13,11 +12,9 @@ from pathlib import Path
 
 from deploy.host.console import Say
 from deploy.host.errors import BuildError, EnvironmentSetupError, KitError
+from deploy.host.failures import complaint, plain_lines
 
 _PIPE = 1 << 20
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_COMPLAINT = re.compile(r"(FATAL|ERROR|error|cannot|failed)\b")
-_PREFIX = re.compile(r"^(FATAL ERROR|FATAL|ERROR)\s*:\s*|^While performing build:\s*")
 
 
 def run(
@@ -91,19 +88,6 @@ def without_python_variables() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
 
 
-def complaint(said: str) -> str:
-    """Return the line of a program's output that says why it failed; empty if there is none."""
-    lines = [COLOURS.sub("", line).strip() for line in said.splitlines()]
-    lines = [line for line in lines if line]
-    if any("No space left on device" in line for line in lines):
-        return "no space left on device"
-    chosen = next((line for line in reversed(lines) if _COMPLAINT.search(line)), "")
-    chosen = chosen or (lines[-1] if lines else "")
-    while (shorter := _PREFIX.sub("", chosen)) != chosen:
-        chosen = shorter
-    return chosen[:300]
-
-
 def _end(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
@@ -148,9 +132,8 @@ def run_pip(
     say: Say | None = None,
     remedy: str = _REMEDY,
     variables: Mapping[str, str] | None = None,
-    error: type[KitError] = EnvironmentSetupError,
 ) -> None:
-    """Run pip with the words ``command``; raise ``error``, with ``failed`` and why, if it fails.
+    """Run pip with the words ``command``; if it fails, say ``failed`` and why.
 
     ``say`` shows what it downloads. If interrupted, it leaves files in ``scratch``, a folder that
     the caller removes. ``variables`` are added to this process's environment.
@@ -166,20 +149,17 @@ def run_pip(
             failed=failed,
             remedy=remedy,
             environment={**without_python_variables(), "TMPDIR": folder, **(variables or {})},
-            explain=_conclusion,
+            explain=_why_not_installed,
             line=tell,
-            error=error,
+            error=EnvironmentSetupError,
         )
 
 
-def _conclusion(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    complaints = [line for line in lines if line.startswith("ERROR")] or lines
-    if not complaints:
-        return ""
-    if "DO NOT MATCH THE HASHES" in complaints[-1]:
-        # The package is named on a separate line, as in "idna==3.20 from https://...:".
-        named = [line for line in lines if "==" in line and " from " in line]
-        name = named[-1].split(" from ")[0] if named else "a wheel"
-        return f"{name} is not the locked file: its sha256 differs"
-    return complaints[-1].removeprefix("ERROR: ")
+def _why_not_installed(said: str) -> str:
+    reason = complaint(said)
+    if "DO NOT MATCH THE HASHES" not in reason:
+        return reason
+    # The package is named on a separate line, as in "idna==3.20 from https://...:".
+    named = [line for line in plain_lines(said) if "==" in line and " from " in line]
+    name = named[-1].split(" from ")[0] if named else "a wheel"
+    return f"{name} is not the locked file: its sha256 differs"

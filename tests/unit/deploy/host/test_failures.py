@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from deploy.host.failures import TABLE, apptainer_complaint, diagnose, last_words
+from deploy.host.failures import TABLE, complaint, diagnose, last_words
 from tests.unit.deploy.host.engine_words import (
     APPTAINER,
     APPTAINER_RECORDED,
@@ -205,16 +205,48 @@ def test_every_row_has_a_remedy_that_is_not_its_cause() -> None:
         assert remedy != cause
 
 
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "\x1b[34mINFO:    Starting build...\x1b[0m\n"
+            "\x1b[31mFATAL:   \x1b[0mWhile performing build: conveyor failed to get: no host\n",
+            "conveyor failed to get: no host",
+        ),
+        (
+            "Write failed because No space left on device\n"
+            "FATAL ERROR: Failed to write to output filesystem\n",
+            "no space left on device",
+        ),
+        ("FATAL ERROR: Failed to read tar file x\nsome advice\n", "Failed to read tar file x"),
+        ("mount: /x: permission denied.\n\n", "mount: /x: permission denied."),
+        (
+            "ERROR: Could not find a version that satisfies the requirement x==1\n"
+            "ERROR: No matching distribution found for x==1\n",
+            "Could not find a version that satisfies the requirement x==1",
+        ),
+        (
+            "Error: no signatures found\nmain.go:74: error during command execution",
+            "no signatures found",
+        ),
+        ("I: begins\nE: no mirror\nW: gave up\n", "no mirror"),
+        ("reading x.ckpt\nerror: x.ckpt: not a checkpoint\n", "x.ckpt: not a checkpoint"),
+        ("\x1b[91mERROR  : no\n", "no"),
+        ("first\nlast\n", "last"),
+        ("", ""),
+    ],
+)
+def test_the_line_that_says_why_is_chosen(said: str, reason: str) -> None:
+    assert complaint(said) == reason
+
+
 def test_apptainer_s_complaint_is_not_the_line_that_only_says_that_it_failed() -> None:
     said = (
         "INFO:    a hint\nERROR:   container cleanup failed: no instance found\n"
         "FATAL:   container creation failed: the reason\n\n"
         "FATAL:   while executing starter: failed to start instance: exit status 255\n"
     )
-    assert apptainer_complaint(said) == "container creation failed: the reason"
-    assert apptainer_complaint("\x1b[91mERROR  : no\n") == "no"
-    assert apptainer_complaint("first\nlast\n") == "last"
-    assert apptainer_complaint("") == "it printed nothing"
+    assert complaint(said) == "container creation failed: the reason"
 
 
 def test_last_words_are_those_that_say_something() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from deploy.host.errors import BuildError
 from deploy.host.paths import CHECKOUT
-from deploy.host.programs import complaint, run
+from deploy.host.programs import run
 from tests.kit import until
 
 
@@ -41,28 +41,6 @@ def test_a_program_that_stops_reading_gives_its_own_reason() -> None:
 def test_a_program_without_a_word_is_given_by_its_status() -> None:
     with pytest.raises(BuildError, match=r"^cannot write it: exit status 3$"):
         run(["sh", "-c", "exit 3"], failed="cannot write it")
-
-
-@pytest.mark.parametrize(
-    ("said", "reason"),
-    [
-        (
-            "\x1b[34mINFO:    Starting build...\x1b[0m\n"
-            "\x1b[31mFATAL:   \x1b[0mWhile performing build: conveyor failed to get: no host\n",
-            "conveyor failed to get: no host",
-        ),
-        (
-            "Write failed because No space left on device\n"
-            "FATAL ERROR: Failed to write to output filesystem\n",
-            "no space left on device",
-        ),
-        ("FATAL ERROR: Failed to read tar file x\nsome advice\n", "Failed to read tar file x"),
-        ("mount: /x: permission denied.\n\n", "mount: /x: permission denied."),
-        ("", ""),
-    ],
-)
-def test_the_line_that_says_why_is_chosen(said: str, reason: str) -> None:
-    assert complaint(said) == reason
 
 
 def test_an_interrupted_run_ends_the_program_and_its_children(tmp_path: Path) -> None:
