@@ -35,7 +35,6 @@ LEFT_OUT = {
         "{stdlib}/lib-dynload/_ctypes_test.*", "{stdlib}/lib-dynload/_xxtestfuzz.*",
     ],
     "types, for checkers": ["{site}/*.pyi"],
-    "static libraries, for linking": ["{site}/*.a", "lib/*.a"],
     "headers, for compiling": [
         "{site}/*.h", "{site}/*.hpp", "{site}/*.cuh", "{site}/torch/include/*",
         "{site}/nvidia/*/include/*", "include/*",
@@ -43,29 +42,16 @@ LEFT_OUT = {
     "sources of compiled modules": [
         "{site}/*.c", "{site}/*.cpp", "{site}/*.f90", "{site}/*.px[di]", "{site}/*.pyx*",
     ],
-    "for Windows": ["{site}/*.lib", "{site}/*.exe"],
     "test programs, the compiler of protocol buffers": ["{site}/torch/bin/*"],
-    "for building programs": [
-        "{site}/torch/share/*", "{stdlib}/config-3*", "lib/pkgconfig/*", "lib/cmake/*",
-    ],
-    "templates of torch's own sources": ["{site}/torchgen/packaged/*"],
+    "for building programs": ["{site}/torch/share/*", "{stdlib}/config-3*", "{site}/*.a"],
     "a compiler of GPU kernels, which eager inference does not use": ["{site}/triton/*"],
     "programs of the CUDA toolkit": ["{site}/nvidia/*/bin/*"],
     "a second build of CUDA's run-time compiler": ["{site}/nvidia/*.alt.so*"],
     "mpich with another interface; mpi4py loads libmpi.so.12": ["lib/libmpi_abi.so*"],
     "starts and compiles parallel programs": ["bin/hydra_*", "bin/mpi*"],
-    "manual pages, plug-ins of notebooks": ["share/*", "man/*"],
+    "manual pages, plug-ins of notebooks": ["share/*"],
     "plug-ins of notebooks, drawing in a browser": [
         "{site}/plotly/labextension/*", "{site}/plotly/package_data/plotly.min.js",
-    ],
-    "sample data": [
-        "{site}/plotly/package_data/datasets/*", "{site}/matplotlib/mpl-data/sample_data/*",
-        "{site}/sklearn/datasets/data/*", "{site}/sklearn/datasets/images/*",
-        "{site}/sklearn/datasets/descr/*",
-    ],
-    "fonts of PostScript and PDF": [
-        "{site}/matplotlib/mpl-data/fonts/afm/*",
-        "{site}/matplotlib/mpl-data/fonts/pdfcorefonts/*",
     ],
     "a format of pictures; pillow does without": [
         "{site}/pillow.libs/libavif-*", "{site}/PIL/_avif.*",
@@ -73,7 +59,7 @@ LEFT_OUT = {
     "compiled again, independent of times": ["{stdlib}/*__pycache__/*"],
     "windows on a screen or terminal": [
         "{stdlib}/tkinter/*", "{stdlib}/turtle*", "{stdlib}/lib-dynload/_tkinter.*",
-        "{stdlib}/lib-dynload/_curses*", "lib/libtcl*", "lib/libtk*", "lib/tcl8*", "lib/tk8*",
+        "{stdlib}/lib-dynload/_curses*",
     ],
     "an editor, texts of help(), what translates Python 2, what installs pip": [
         "{stdlib}/idlelib/*", "{stdlib}/pydoc_data/*", "{stdlib}/lib2to3/*", "{stdlib}/ensurepip/*",
