@@ -80,15 +80,17 @@ def _blocks(table: Table, rows: int, known: NDArray[np.int64]) -> _Blocks:
     sequence = table.sequence
     if sequence is None or not _covers(sequence, rows, len(known)):
         return found
-    stops = np.cumsum(sequence[:, 1])
-    starts = stops - sequence[:, 1]
-    full = sequence[:, 1] > 0
-    starts, stops, ordinals = starts[full], stops[full], sequence[full, 0]
+    told = _in_sequence(sequence[sequence[:, 1] > 0], known)
     # Each run of one id must begin at a block, and each block have its event's id.
-    at = np.searchsorted(found.starts, starts, side="right") - 1
-    if not np.isin(found.starts, starts).all() or (found.ids[at] != known[ordinals]).any():
+    at = np.searchsorted(found.starts, told.starts, side="right") - 1
+    if not np.isin(found.starts, told.starts).all() or (found.ids[at] != told.ids).any():
         return found
-    return _Blocks(known[ordinals], starts, stops, ordinals)
+    return told
+
+
+def _in_sequence(sequence: NDArray[np.int64], known: NDArray[np.int64]) -> _Blocks:
+    ordinals, stops = sequence[:, 0], np.cumsum(sequence[:, 1])
+    return _Blocks(known[ordinals], stops - sequence[:, 1], stops, ordinals)
 
 
 def _covers(sequence: NDArray[np.int64], rows: int, events: int) -> bool:
@@ -109,9 +111,7 @@ def _blocks_without_ids(table: Table, rows: int, known: NDArray[np.int64]) -> _B
                 f"{table.where}/{SEQUENCE} contradicts the table's {rows} rows "
                 f"or event_table's {len(known)} events, and {table.name} has no event_id"
             )
-        stops = np.cumsum(table.sequence[:, 1])
-        ordinals = table.sequence[:, 0]
-        return _Blocks(known[ordinals], stops - table.sequence[:, 1], stops, ordinals)
+        return _in_sequence(table.sequence, known)
     if len(known) > 1:
         raise EventFileError(
             f"{table.where} has no event_id, and event_table lists {len(known)} events"

@@ -52,7 +52,6 @@ def infer(
     connect: Callable[[], TritonTransport],
     *,
     concurrency: int = 4,
-    patience: float = PATIENCE_S,
     stop: threading.Event | None = None,
 ) -> Iterator[Answer | Failure]:
     """Send events; yield an answer or a failure for each, in their order.
@@ -63,7 +62,7 @@ def infer(
     stopped = threading.Event() if stop is None else stop
     work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
     threads = [
-        threading.Thread(target=_serve, args=(work, model, connect, patience, stopped), daemon=True)
+        threading.Thread(target=_serve, args=(work, model, connect, stopped), daemon=True)
         for _ in range(concurrency)
     ]
     for thread in threads:
@@ -97,7 +96,7 @@ def infer(
             except KitError as error:
                 given_up = given_up + 1 if isinstance(error, ServerAwayError) else 0
                 if given_up > 1:
-                    cause = f"the server was unreachable for {patience:g} s: {error.cause}"
+                    cause = f"the server was unreachable for {PATIENCE_S:g} s: {error.cause}"
                     raise ServerLostError(cause, "numlkit status") from error
                 yield Failure(event.event_id, event.source, error.cause)
             else:
@@ -116,7 +115,6 @@ def _serve(
     work: queue.SimpleQueue[Work | None],
     model: ServedModel,
     connect: Callable[[], TritonTransport],
-    patience: float,
     stop: threading.Event,
 ) -> None:
     transport: TritonTransport | None = None
@@ -125,7 +123,7 @@ def _serve(
             event, future = item
             try:
                 transport = transport or connect()
-                future.set_result(_ask(transport, model, event, patience, stop))
+                future.set_result(_ask(transport, model, event, stop))
             except Exception as error:  # whoever waits must hear of it, whatever it is
                 future.set_exception(error)
     finally:
@@ -137,12 +135,11 @@ def _ask(
     transport: TritonTransport,
     model: ServedModel,
     event: EventTensors,
-    patience: float,
     stop: threading.Event,
 ) -> Answer:
-    """Send one event until it is answered or ``patience`` (s) runs out."""
+    """Send one event until it is answered or the patience runs out."""
     give_up: float | None = None
-    pause = patience / 240
+    pause = PATIENCE_S / 240
     for retries in itertools.count():
         started = time.monotonic()
         try:
@@ -150,10 +147,10 @@ def _ask(
             latency = time.monotonic() - started
             return Answer(assemble(event, outputs, model.planes), latency, retries)
         except ServerAwayError as error:
-            give_up = give_up or time.monotonic() + patience
+            give_up = give_up or time.monotonic() + PATIENCE_S
             if time.monotonic() + pause > give_up:
                 raise
             if stop.wait(pause):
                 raise RequestError("interrupted") from error
-            pause = min(2 * pause, patience / 12)
+            pause = min(2 * pause, PATIENCE_S / 12)
     raise AssertionError  # the loop never ends by itself

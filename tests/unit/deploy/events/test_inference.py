@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from deploy.client.transport import ServedModel
+from deploy.events import inference
 from deploy.events.answers import assemble, probabilities
 from deploy.events.files import EventTensors
 from deploy.events.inference import Answer, Failure, ServerLostError, infer
@@ -21,7 +22,11 @@ from deploy.triton.contract import INPUTS
 
 MODEL = ServedModel("nugraph3", INPUTS, (), {})
 UVY = ("u", "v", "y")
-QUICK = 0.3
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference, "PATIENCE_S", 0.3)
 
 
 def make_event(number: int, hits: int = 6) -> EventTensors:
@@ -128,6 +133,7 @@ def test_an_event_that_could_not_be_read_keeps_its_place() -> None:
     assert numbers(outcomes) == [(0, True), (1, False), (2, True)]
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_server_that_comes_back_is_waited_for() -> None:
     back = time.monotonic() + 0.1
 
@@ -137,11 +143,12 @@ def test_a_server_that_comes_back_is_waited_for() -> None:
         return outputs_for(tensors)
 
     events = [make_event(i) for i in range(8)]
-    outcomes = list(infer(events, MODEL, lambda: FakeTransport(away_at_first), patience=QUICK))
+    outcomes = list(infer(events, MODEL, lambda: FakeTransport(away_at_first)))
     assert numbers(outcomes) == [(i, True) for i in range(8)]
     assert sum(o.retries for o in outcomes if isinstance(o, Answer)) >= 4
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_server_that_stays_away_ends_the_run_after_its_budget() -> None:
     def away_from_the_third_on(tensors: Mapping[str, Any]) -> dict[str, Any]:
         if len(tensors["hit_table_hit_id"]) >= 3:
@@ -151,13 +158,14 @@ def test_a_server_that_stays_away_ends_the_run_after_its_budget() -> None:
     events = [make_event(i, hits=i) for i in range(1000)]
     outcomes: list[Answer | Failure] = []
     started = time.monotonic()
-    run = infer(events, MODEL, lambda: FakeTransport(away_from_the_third_on), patience=QUICK)
+    run = infer(events, MODEL, lambda: FakeTransport(away_from_the_third_on))
     with pytest.raises(ServerLostError, match=r"unreachable for 0\.3 s: http.* refused"):
         outcomes.extend(run)
     assert time.monotonic() - started < 60, "the budget is the run's, not each event's"
     assert numbers(outcomes) == [(0, True), (1, True), (2, True), (3, False)]
 
 
+@pytest.mark.usefixtures("quick")
 def test_an_event_that_kills_its_server_each_time_does_not_end_the_run() -> None:
     def deadly(tensors: Mapping[str, Any]) -> dict[str, Any]:
         if len(tensors["hit_table_hit_id"]) == 2:
@@ -165,9 +173,7 @@ def test_an_event_that_kills_its_server_each_time_does_not_end_the_run() -> None
         return outputs_for(tensors)
 
     events = [make_event(i, hits=i) for i in range(6)]
-    outcomes = list(
-        infer(events, MODEL, lambda: FakeTransport(deadly), concurrency=1, patience=QUICK)
-    )
+    outcomes = list(infer(events, MODEL, lambda: FakeTransport(deadly), concurrency=1))
     assert numbers(outcomes) == [(i, i != 2) for i in range(6)]
 
 
