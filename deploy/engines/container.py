@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from deploy.host.paths import ENVIRONMENT_SOURCE
 from deploy.triton.command import (
     CONTAINER_LISTEN,
     CONTAINER_PORTS,
+    IMAGE_HEALTH,
     TRITON_ROOT,
     server_arguments,
     thread_settings,
@@ -35,7 +36,6 @@ from deploy.triton.stub import stub_of_wheel
 
 # Where the kit's image has its models; a launch mounts its own over them.
 IMAGE_MODELS = Path("/opt/numl/models/cpu")
-IMAGE_HEALTH = ("/opt/numl/bin/health",)
 # Where a container sees the packed environment, and the files for TLS.
 ARCHIVE_PLACE = Path("/opt/numl/environment.tar.gz")
 IMAGE_TLS = Path("/opt/numl/tls")
@@ -155,28 +155,25 @@ class ContainerEngine(Engine):
 
     @cached_property
     def runtime(self) -> Runtime:
-        resolved = self.resolved
-        python = read_lock(ENVIRONMENT_SOURCE / "locks", resolved.deployment.flavour).python
-        runtime = Runtime(
-            environment=Path(IMAGE_PREFIX),
-            digest=self.image.environment_digest,
+        resolved, digest, stub = self.resolved, self.image.environment_digest, None
+        python = own = read_lock(ENVIRONMENT_SOURCE / "locks", resolved.deployment.flavour).python
+        if resolved.uses_archive:
+            given = resolved.packed
+            assert given.python is not None
+            assert given.digest is not None
+            python, digest = given.python, given.digest
+            distribution = TritonDistribution.in_cache(resolved.release, python)
+            stub = stub_of_wheel(distribution, given.libpython)
+        stock = resolved.deployment.env == "packed"
+        return Runtime(
+            environment=ARCHIVE_PLACE if stock else Path(IMAGE_PREFIX),
+            digest=digest,
             python=python,
-            stub=None,
-            server_python=python,
+            stub=stub,
+            server_python=resolved.release.image_python if stock else own,
             in_container=True,
             places=self._places,
         )
-        if resolved.deployment.env == "packed":
-            server_python = resolved.release.image_python
-            runtime = replace(runtime, environment=ARCHIVE_PLACE, server_python=server_python)
-        if not resolved.uses_archive:
-            return runtime
-        given = resolved.packed
-        assert given.python is not None
-        assert given.digest is not None
-        distribution = TritonDistribution.in_cache(resolved.release, given.python)
-        stub = stub_of_wheel(distribution, given.libpython)
-        return replace(runtime, digest=given.digest, python=given.python, stub=stub)
 
     @cached_property
     def _places(self) -> dict[Path, Path]:

@@ -22,9 +22,9 @@ from deploy.engines.pods import (
 from deploy.host.console import Say
 from deploy.host.errors import ClusterError, LaunchError, NotRunningError
 from deploy.host.failures import diagnose, last_words
+from deploy.triton.command import IMAGE_HEALTH
 
 MODELS_NOTE, URL_NOTE = "numlkit/models", "numlkit/url"
-HEALTH = ("/opt/numl/bin/health",)
 _POLL_S = 1.0
 # A registry may stumble, and an image may be started once too early.
 PATIENCE_S = 30.0
@@ -234,7 +234,7 @@ class Rollout:
         """Have each server that is ready give its reference answers; yield status and words."""
         for pod in self.pods():
             if pod.component == SERVER and pod.ready:
-                status, said = self.cluster.execute(pod.name, CONTAINERS[SERVER], HEALTH)
+                status, said = self.cluster.execute(pod.name, CONTAINERS[SERVER], IMAGE_HEALTH)
                 yield pod, status, " ".join(said.split())
 
     def images(self) -> list[Reference]:

@@ -33,6 +33,8 @@ CONTAINER_LISTEN = "0.0.0.0"
 CONTAINER_PORTS = Ports()
 # Where NVIDIA's image, and the kit's, have Triton.
 TRITON_ROOT = Path("/opt/tritonserver")
+# The kit's image says by this whether every model gives its reference output.
+IMAGE_HEALTH = ("/opt/numl/bin/health",)
 _PLAIN = re.compile(r"[\w./+@%:,=~-]+", re.ASCII)
 
 
