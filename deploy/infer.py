@@ -46,7 +46,7 @@ def parser() -> Parser:
     add(
         "--ssl",
         action="store_true",
-        help="encrypt the connection, as the next three options do by themselves",
+        help="encrypt the connection (implied by the next three options)",
     )
     add_tls_options(flags)
     add("--model", default="nugraph3", help="the model to ask (default: %(default)s)")

@@ -49,7 +49,7 @@ def _lines(text: str) -> int:
 
 def _logs(options: argparse.Namespace, console: Console) -> int:
     if options.follow and options.json:
-        cause = "--follow does not end, and --json is one document: leave one of them out"
+        cause = "--follow never ends, but --json prints one document: leave one out"
         raise DeploymentError(cause)
     rollout = find_rollout(options.name, options.namespace)
     if rollout is not None:

@@ -39,7 +39,7 @@ def parser() -> Parser:
     add("destination", metavar="DEST", help=destination)
     add_model_options(flags)
     add("--instances", type=as_number, help="instances of each model in a bucket (default: 2)")
-    sif = "the .sif to publish to a folder or oras:// (default: what numlkit build made)"
+    sif = "the .sif to publish to a folder or oras:// (default: the one numlkit build made)"
     add("--image", type=Path, metavar="FILE.sif", help=sif)
     built, default = "the folder that numlkit build wrote to (default: dist/)", CHECKOUT / "dist"
     add("--from", dest="built", type=Path, default=default, metavar="DIR", help=built)
@@ -66,7 +66,7 @@ def parser() -> Parser:
 def _publish(options: argparse.Namespace, console: Console) -> int:
     destination = parse_destination(options.destination)
     if options.url and not options.prune:
-        raise DeploymentError("--url is for --prune")
+        raise DeploymentError("--url needs --prune")
     given = {**model_overrides(options), "instances": options.instances}
     order = Order(
         resolved=Resolved(load_deployment(options.file, given)),

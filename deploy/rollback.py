@@ -18,7 +18,7 @@ def parser() -> Parser:
     flags = make_parser("rollback", __doc__, deployment=False)
     add = flags.add_argument
     add("destination", metavar="DEST", help="as for publish")
-    add("--to", metavar="RELEASE", help="default: the one before the one that serves")
+    add("--to", metavar="RELEASE", help="default: the release before the one being served")
     add("--dry-run", action="store_true", help="show what would be done, and do nothing")
     return flags
 

@@ -51,7 +51,7 @@ def parser() -> Parser:
     flags.set_defaults(name=None)  # so that one that is given beside --url is seen
     add = flags.add_argument
     url = (
-        "http[s]://host:port or grpc[s]://host:port; repeat it for further servers (default: the "
+        "http[s]://host:port or grpc[s]://host:port; repeat for more servers (default: the "
         "deployment's, both)"
     )
     add("--url", action="append", help=url)
@@ -121,13 +121,13 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
 
 def _check_flags(options: argparse.Namespace) -> None:
     if options.metrics is not None and options.watch is None:
-        raise DeploymentError("--metrics is for --watch: give both or none")
+        raise DeploymentError("--metrics needs --watch: use both or neither")
     if options.watch is not None and options.json:
-        raise DeploymentError("--watch does not end, and --json is one document: leave one out")
+        raise DeploymentError("--watch never ends, but --json prints one document: leave one out")
     if options.url is not None and options.name is not None:
-        raise DeploymentError("--url and --name both say which server: leave one of them out")
+        raise DeploymentError("--url and --name both choose the server: leave one out")
     if options.url is not None and options.verify is not None:
-        cause = "--verify is for a deployment, whose image is known, and --url names a server"
+        cause = "--verify checks a deployment's image, but --url names a server"
         raise DeploymentError(cause, "--name, and --namespace where a cluster runs it")
     if options.repository is not None and not options.repository.is_dir():
         cause = f"model repository {options.repository}: no such folder"

@@ -268,6 +268,6 @@ def check_libc(environment: Environment, triton: TritonRelease) -> None:
         needed, there = (".".join(map(str, v)) for v in (environment.glibc, triton.image_libc))
         raise BuildError(
             f"the environment's Python {environment.interpreter.version} needs glibc {needed}; "
-            f"NVIDIA's image of Triton {triton.release} has {there}",
+            f"NVIDIA's Triton {triton.release} image has {there}",
             "use --python with one built on an older system, such as pyenv's or conda-forge's",
         )

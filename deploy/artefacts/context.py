@@ -109,7 +109,7 @@ def triton_layer(distribution: TritonDistribution, out: Path, *, base: Base, say
         if not (distribution.root / part).is_file():
             raise BuildError(
                 f"{distribution.root / part} is missing",
-                f"rm -r {distribution.root}, then run the command again: it is unpacked again",
+                f"rm -r {distribution.root}, then run the command again to unpack it",
             )
     available = {path.name: path for path in distribution.libraries.iterdir()}
     binaries = [part for part in parts if part.suffix != ".py"]

@@ -27,12 +27,12 @@ from deploy.host.failures import complaint
 
 # What cosign calls the two kinds of statements, and what it finds them by.
 SBOM, PROVENANCE = "cyclonedx", "slsaprovenance1"
-_WHAT = {SBOM: "the list of its parts", PROVENANCE: "its provenance"}
+_WHAT = {SBOM: "its SBOM", PROVENANCE: "its provenance"}
 PASSWORD = "COSIGN_PASSWORD"
 _INSTALL = "sudo scripts/install_container_tools --only cosign (Debian, Ubuntu)"
 _KEYLESS = (
-    "keyless needs a login (SIGSTORE_ID_TOKEN, or in a browser) and the network, Fulcio and Rekor; "
-    "without them --sign cosign.key"
+    "keyless signing needs a login (SIGSTORE_ID_TOKEN or a browser) and access to Fulcio and "
+    "Rekor; without them, use --sign cosign.key"
 )
 _UNSIGNED = re.compile(r"no signatures found|no matching attestations: *$|manifest unknown", re.I)
 _AWAY = re.compile(
@@ -54,7 +54,7 @@ def require_cosign() -> str:
     """
     program = shutil.which("cosign")
     if program is None:
-        raise SignatureError("cosign is not installed, which signs and verifies", _INSTALL)
+        raise SignatureError("cosign, which signs and verifies, is not installed", _INSTALL)
     return program
 
 
@@ -115,7 +115,7 @@ def signer_of(key: SigningKey, named: Signer | None) -> Iterator[Signer | None]:
         signer = Signer(path, "pem")
         if named is not None and not same_key(named, signer):
             cause = f"{named.path} is not the public key of {key}"
-            raise SignatureError(cause, "--verify with the one that belongs to it")
+            raise SignatureError(cause, "--verify with the matching public key")
         yield signer
 
 
@@ -123,11 +123,11 @@ def _require_kind(key: SigningKey, named: Signer) -> None:
     if isinstance(key, Keyless):
         if named.kind != "keyless":
             cause = f"{named.path} is a key, but keyless signing uses none"
-            raise SignatureError(cause, "--verify signer.toml, which names who logs in")
+            raise SignatureError(cause, "--verify signer.toml, which names the signer")
     elif named.kind != "pem":
         what = "is a PGP key, but" if named.kind == "pgp" else "names a keyless signer, but"
         cause = f"{named.path} {what} {key} is a cosign key"
-        raise SignatureError(cause, "--verify with the cosign.pub that belongs to it")
+        raise SignatureError(cause, "--verify with the matching cosign.pub")
 
 
 def sign_file(file: Path, signature: Path, key: SigningKey) -> None:
@@ -167,21 +167,21 @@ def _asked(key: Path) -> str:
 def changed(what: str, signer: Signer) -> SignatureError:
     """Return the error for a signature that does not match."""
     return SignatureError(
-        f"{what} is not what {signer} signed: it has changed, or has another signature",
-        f"do not start it; ask who published it, and check that {signer.path.name} is theirs",
+        f"{what} is not what {signer} signed: it has changed, or has a different signature",
+        f"do not start it: ask its publisher, and check that {signer.path.name} is theirs",
     )
 
 
 def unsigned(what: str) -> SignatureError:
     """Return the error for something that is not signed."""
-    remedy = "numlkit publish DEST --sign KEY, by whoever built it"
+    remedy = "have its builder run numlkit publish DEST --sign KEY"
     return SignatureError(f"{what} is not signed", remedy)
 
 
 def _whose(signer: Signer, what: str) -> list[str]:
     """Return cosign's options for the expected signer."""
     if signer.kind == "pgp":
-        cause = f"{signer.path} is a PGP key, and {what} is signed by cosign"
+        cause = f"{signer.path} is a PGP key, but {what} is signed with cosign"
         raise SignatureError(cause, "--verify cosign.pub")
     if signer.kind == "pem":
         return ["--key", str(signer.path), "--insecure-ignore-tlog=true"]

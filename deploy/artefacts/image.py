@@ -93,7 +93,7 @@ def ensure_base(
             return base
     raise BuildError(
         f"cannot pull {pinned}: {reason}",
-        "docker pull it on a machine with a network, docker save it, docker load it here",
+        "docker pull it on a machine with network access, docker save it, and docker load it here",
     )
 
 
@@ -149,7 +149,7 @@ def debian_tar(say: Say) -> Path:
             return target
         if shutil.which("mmdebstrap") is None:
             raise BuildError(
-                f"no registry provides debian:{SUITE}-slim, and mmdebstrap, which would make one, "
+                f"no registry provides debian:{SUITE}-slim, and mmdebstrap, which could make one, "
                 "is not installed",
                 "sudo apt-get install mmdebstrap (Debian, Ubuntu)",
             )
@@ -164,8 +164,8 @@ def debian_tar(say: Say) -> Path:
             run(
                 bootstrap_command(str(partial)),
                 failed="cannot make a minimal Debian",
-                remedy="check the network and apt's settings (apt-get update), then repeat the "
-                "command",
+                remedy="check the network and apt's settings (apt-get update), then run the "
+                "command again",
                 environment=variables,
                 explain=_why_not_made,
             )

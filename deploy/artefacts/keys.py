@@ -104,10 +104,10 @@ def _keyless(path: Path, content: bytes) -> Signer:
         named = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):
         if b"PRIVATE KEY" in content:
-            remedy = "name the public one that belongs to it, such as cosign.pub"
+            remedy = "name its public key, such as cosign.pub"
             raise SignatureError(f"{path} is a private key", remedy) from None
         raise SignatureError(
-            f"{path} is neither a public key nor names a signer",
+            f"{path} has neither a public key nor a signer",
             f"a public key such as cosign.pub, or two lines: {_TWO_LINES}",
         ) from None
     if named.keys() != {"identity", "issuer"} or not all(

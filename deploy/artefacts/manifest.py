@@ -52,7 +52,7 @@ def read_manifest(folder: Path) -> Manifest:
     except FileNotFoundError:
         return Manifest()
     except (ValidationError, UnicodeDecodeError):
-        raise BuildError(f"{path}: not a manifest of this kit", f"rm {path}") from None
+        raise BuildError(f"{path}: not this kit's manifest", f"rm {path}") from None
 
 
 def record(folder: Path, made: Artefact) -> None:

@@ -92,7 +92,9 @@ class Registry:
                 self._log_in(answer.headers.get("WWW-Authenticate", ""))
                 answer = ask()
         except requests.RequestException as error:
-            cause = f"registry {host} cannot be reached, or is not one: {type(error).__name__}"
+            cause = (
+                f"registry {host} cannot be reached, or is not a registry: {type(error).__name__}"
+            )
             raise PublishError(cause, "check its name, the network and its certificate") from None
         if answer.status_code == 404 and method == "GET":
             return None

@@ -99,8 +99,8 @@ def _read_system(read: Callable[[str], str]) -> System:
 
 
 def _without(path: str) -> BuildError:
-    cause = f"the base image has no /{path}: what is installed in it cannot be listed"
-    return BuildError(cause, "a base made of Debian or Ubuntu packages")
+    cause = f"the base image has no /{path}: its packages cannot be listed"
+    return BuildError(cause, "use a base made of Debian or Ubuntu packages")
 
 
 _QHULL = "cmeel-qhull"  # its library lies in numl_serving's wheel

@@ -97,7 +97,7 @@ def fit(exported: Iterator[bytes]) -> Iterator[bytes]:
                         yield chunk
                     yield bytes(-member.size % tarfile.BLOCKSIZE)
     except tarfile.TarError as error:
-        raise BuildError(f"the Docker engine's export of the image ends early: {error}") from None
+        raise BuildError(f"the Docker engine's export of the image ended early: {error}") from None
 
 
 class _Chunks(io.RawIOBase):

@@ -16,7 +16,7 @@ from deploy.artefacts.tools import install_hint
 from deploy.host.errors import SignatureError
 from deploy.host.failures import complaint
 
-WITH_A_KEY = "a .sif carries its signature, which Apptainer makes with a key, never keyless"
+WITH_A_KEY = "Apptainer signs a .sif with a key, never keyless"
 _UNSIGNED = re.compile(r"signature not found")
 
 
@@ -46,7 +46,7 @@ def sign_sif(sif: Path, key: Path) -> None:
     said = _apptainer(["sign", "--key", str(key), str(sif)], given=password_of(key))
     if said is not None:
         cause = f"Apptainer cannot sign {sif} with {key}: {said}"
-        raise SignatureError(cause, f"a private key in PEM, and {PASSWORD} with its password")
+        raise SignatureError(cause, f"use a private key in PEM, and set {PASSWORD} to its password")
 
 
 def _apptainer(

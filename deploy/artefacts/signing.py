@@ -66,7 +66,7 @@ def would_sign(
 
 
 def verify_built(folder: Path, artefact: Artefact, signer: Signer) -> None:
-    """Check that an artefact, its list of parts and its provenance are as they were signed.
+    """Check that an artefact, its SBOM and its provenance are as they were signed.
 
     Raises:
         SignatureError: If one is not signed by this signer, or has changed since.
@@ -101,8 +101,8 @@ def _changes(folder: Path, artefact: Artefact, key: SigningKey, signer: Signer |
             verify_sif(folder / artefact.name, signer)
         except SignatureError:
             raise SignatureError(
-                f"{folder / artefact.name} is signed already, and not with {key}",
-                "numlkit build --target sif makes it anew",
+                f"{folder / artefact.name} is already signed, but not with {key}",
+                "numlkit build --target sif builds it again",
             ) from None
     return artefact.unsigned is None
 
@@ -139,6 +139,6 @@ def _require_built(folder: Path, artefact: Artefact) -> None:
     path, statement = folder / artefact.name, folder / provenance_of(artefact)
     build = f"numlkit build --target {artefact.kind}"
     if not path.is_file() or sha256_of(path) != artefact.sha256:
-        raise SignatureError(f"{path} is not what was built: manifest.json has another", build)
+        raise SignatureError(f"{path} is not what was built: manifest.json has a different", build)
     if not statement.is_file() or not (folder / sbom_of(artefact)).is_file():
-        raise SignatureError(f"{path} was built without a list of its parts", build)
+        raise SignatureError(f"{path} was built without an SBOM", build)

@@ -65,8 +65,8 @@ def find_apptainer() -> Tool:
 def check_reads_tars(mksquashfs: Tool) -> None:
     if mksquashfs.version < _MKSQUASHFS_READS_TARS:
         oldest = _dotted(_MKSQUASHFS_READS_TARS)
-        cause = f"{mksquashfs} cannot read an image from Docker, which takes {oldest} or newer"
-        raise BuildError(cause, "install a newer squashfs-tools, or build each --target by itself")
+        cause = f"{mksquashfs} cannot read an image from Docker; that takes {oldest} or newer"
+        raise BuildError(cause, "install a newer squashfs-tools, or build each --target separately")
 
 
 def check_folder(folder: Path) -> None:

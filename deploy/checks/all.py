@@ -92,7 +92,7 @@ def examine_everything(deployment: Deployment) -> list[Finding]:
     def choose() -> Iterator[Finding]:
         engine, reason = choose_engine(resolved)
         chosen.append(engine)
-        why = f": {reason}" if reason is not None else ", as asked for"
+        why = f": {reason}" if reason is not None else ", as requested"
         yield ok("engine", f"up starts deployment {deployment.name} with {engine.name}{why}")
 
     found = examine([("engine", choose)])

@@ -51,7 +51,7 @@ def deployment_findings() -> Iterator[Finding]:
         if state is None:
             continue  # stopped meanwhile
         if state.node != platform.node():
-            yield ok(subject, f"runs on {state.node}: see there")
+            yield ok(subject, f"runs on {state.node}: run the check there")
         elif state.supervisor.process() is not None:
             yield _watched(subject, state)
         else:

@@ -103,11 +103,11 @@ def _why_not_plain(endpoint: Endpoint, timeout: float) -> ClientError | None:
         return None
     speaks = speaks or _language(_plain_answer(endpoint, _OTHER[endpoint.protocol], timeout))
     if speaks == "grpc":
-        cause = f"{endpoint.url} answers, but not in HTTP"
-        return ClientError(cause, "gRPC has its own port: ask with grpc://")
+        cause = f"{endpoint.url} answers, but not over HTTP"
+        return ClientError(cause, "gRPC has its own port: use grpc://")
     if speaks == "http":
         remedy = "gRPC has its own port (Triton's is 8001), and needs a proxy that forwards HTTP/2"
-        return ClientError(f"{endpoint.url} answers in HTTP/1, not in gRPC", remedy)
+        return ClientError(f"{endpoint.url} speaks HTTP/1, not gRPC", remedy)
     cause = f"{endpoint.url} speaks neither {_NAMES[endpoint.protocol]} nor TLS"
     return ClientError(cause, "check address and port")
 

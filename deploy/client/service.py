@@ -168,7 +168,7 @@ def _check_model(
             wrong = ask_golden(transport, model, golden)
             seconds.append(time.perf_counter() - started)
             if wrong is not None:
-                error = f"model {model} answers wrongly: {wrong}"
+                error = f"model {model} gives wrong answers: {wrong}"
                 return ModelCheck(model, ready, error, _WRONG_VALUES, wrong=True)
     except NoTritonError:
         raise  # reported once, for all models
@@ -210,4 +210,4 @@ def _why_not_ready(transport: TritonTransport) -> str:
     waiting = [m for m, (state, _) in sorted((transport.index() or {}).items()) if state != "READY"]
     if not waiting:
         return "wait until it has started, or read its log"
-    return f"read the server's log about these models: {', '.join(waiting[:_LISTED])}"
+    return f"check the server's log for these models: {', '.join(waiting[:_LISTED])}"

@@ -226,7 +226,7 @@ class TritonTransport:
         if "Expected HTTP" in text:
             scheme = "grpc" if self._endpoint.tls is None else "grpcs"
             remedy = f"gRPC has its own port: --url {scheme}://{self._endpoint.address}"
-            return ClientError(f"{url} answers, but not in HTTP", remedy)
+            return ClientError(f"{url} answers, but not over HTTP", remedy)
         if isinstance(error, ValueError) and not isinstance(error, OSError):
             # The answer is not JSON; a certificate's error is of both kinds.
             return no_triton(self._endpoint)

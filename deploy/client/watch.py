@@ -47,7 +47,7 @@ class Metrics:
         state = "1 for the state in which the last check found the model, 0 for the others"
         self._state = gauge("state", state, of_state)
         self._checks = counter("checks", "Checks that found the model in this state", of_state)
-        self._latency = gauge("latency_seconds", "Time that the last right answer took", of_model)
+        self._latency = gauge("latency_seconds", "Time the last right answer took", of_model)
         right = "Unix time of the last right answer, 0 if there was none"
         self._last_right = gauge("last_right_timestamp_seconds", right, of_model)
 
@@ -115,7 +115,7 @@ class Watch:
             exporter, _ = start_http_server(port, host, self.metrics.registry)
         except OSError as error:
             cause = f"metrics cannot be exported at {host}:{port}: {error.strerror or error}"
-            raise ClientError(cause, "--metrics with another port") from None
+            raise ClientError(cause, "use another port with --metrics") from None
         threads = [
             threading.Thread(target=self._follow, args=(endpoint, expected), daemon=True)
             for endpoint in self.endpoints
@@ -140,7 +140,7 @@ class Watch:
                     expected = self.expected()
                 except KitError as error:
                     # It may just be being replaced: keep using the last one.
-                    self._tell(f"{error.cause}; using the one read before")
+                    self._tell(f"{error.cause}; keeping the one read before")
                 self._look(endpoint, expected)
                 self._stop.wait(max(0.0, due - time.monotonic()))
         except BaseException as error:

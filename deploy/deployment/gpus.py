@@ -143,8 +143,8 @@ def _check_driver(found: GpuStack, needs: Sequence[GpuNeeds]) -> list[str]:
         remedy = f"install NVIDIA's {wanted}, or start with --cpu"
         raise GpuError(f"{cause}: CUDA {most.cuda} needs {wanted}", remedy)
     return [
-        f"NVIDIA driver {driver} is older than the {need.driver} that NVIDIA names for "
-        f"{need.software}; CUDA {need.cuda} works from {need.oldest_driver} on"
+        f"NVIDIA driver {driver} is older than {need.driver}, which NVIDIA specifies for "
+        f"{need.software}; CUDA {need.cuda} works with {need.oldest_driver} or later"
         for need in needs
         if release < need.driver
     ]
@@ -174,7 +174,7 @@ def _named(name: str, found: GpuStack) -> Device:
         return matches[0]
     if matches:
         uuids = ", ".join(device.uuid for device in matches)
-        raise GpuError(f"{name} matches {len(matches)} UUIDs", f"write more of it: {uuids}")
+        raise GpuError(f"{name} matches {len(matches)} UUIDs", f"give more of it: {uuids}")
     _refuse_broken(name, found)
     what = f"GPU {name}" if name.isdecimal() else name
     there = ", ".join(device.label for device in _all(found.gpus)) or "no usable GPU"
@@ -256,13 +256,14 @@ def _check_together(devices: Sequence[Device], found: GpuStack) -> None:
         if not isinstance(device, MigInstance):
             continue
         if len(devices) > 1 and found.driver_release < _SEVERAL_INSTANCES_DRIVER:
-            limit = "a server uses one MIG instance and nothing beside it"
+            limit = "a server can use one MIG instance and no other device"
             remedy = f"--gpu {device.uuid}, and another deployment for each other device"
             newer = f"or driver {_SEVERAL_INSTANCES_DRIVER}"
             raise GpuError(f"with NVIDIA driver {found.driver} {limit}", f"{remedy}; {newer}")
         other = seen.setdefault((device.gpu, device.gpu_instance), device)
         if other is not device:
-            cause = f"{other.label} and {device.uuid} share a GPU instance, of which CUDA uses one"
+            shared = f"{other.label} and {device.uuid} share a GPU instance"
+            cause = f"{shared}; CUDA can use only one of them"
             raise GpuError(cause, f"--gpu with one of the two, as in --gpu {other.uuid}")
 
 
@@ -271,7 +272,7 @@ def _memory_warnings(device: Device, processes: int) -> Iterator[str]:
     if memory is not None and memory.free < expected:
         yield (
             f"{device.label} has {memory.free // _MIB} MiB free of {memory.total // _MIB}: "
-            f"its models' processes ({processes}) are expected to take {expected // _MIB}"
+            f"its models' processes ({processes}) are expected to need {expected // _MIB}"
         )
 
 

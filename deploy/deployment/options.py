@@ -46,17 +46,17 @@ def add_deployment_options(flags: Parser) -> None:
         ("--tls-ca", "accept only clients with a certificate of this authority (mutual TLS)"),
     ):
         add(flag, type=Path, metavar="FILE", help=what)
-    add("--image", help="the image, or the .sif (default: the one that numlkit build has made)")
+    add("--image", help="the image, or the .sif (default: the one numlkit build made)")
     add(
         "--env",
         choices=("unpacked", "packed"),
         help="packed: a stock image of Triton (--image; default: NVIDIA's) with the packed "
         "environment, extracted at every start (default: unpacked, in the kit's image)",
     )
-    add("--archive", type=Path, help="the packed environment (default: the newest that was built)")
+    add("--archive", type=Path, help="the packed environment (default: the newest one built)")
     for flag, what in (
         ("--instances", "instances of each model (default: one per core, or one on each GPU)"),
-        ("--threads", "threads of each instance of a model of your own; the kit's have one (1)"),
+        ("--threads", "threads per instance of your own models; the kit's use one (1)"),
         ("--cpus", "cores the server may use (default: all)"),
         ("--timeout", "seconds to become ready (default: 120)"),
     ):

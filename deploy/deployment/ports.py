@@ -44,7 +44,7 @@ def choose_ports(deployment: Deployment) -> Ports:
             if not is_free(addresses[use], port):
                 cause = f"ports: {use} port {port} on {addresses[use]} is taken by another program"
                 raise DeploymentError(
-                    cause, "--ports with others, or none: free ones are then found"
+                    cause, "choose others with --ports, or omit it to use free ones"
                 )
         return wanted
     others = range(_FIRST + _STEP, _LAST, _STEP)

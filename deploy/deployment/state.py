@@ -181,7 +181,7 @@ class DeploymentFolder:
         except (OSError, ValidationError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not a state file"
             look = f"pgrep -af {shlex.quote(str(self.path))}"
-            remedy = f"end what runs there ({look}), then remove the file"
+            remedy = f"stop what runs there ({look}), then remove the file"
             raise DeploymentError(f"{self.state_file}: {reason}", remedy) from None
 
     def state_here(self) -> DeploymentState | None:

@@ -35,7 +35,7 @@ from deploy.triton.config import LaunchSettings
 from deploy.triton.stage import StagedModel, plan_models, stage
 
 ROOM = "room"  # the subject of findings about disks and memory
-MORE_SHARED_MEMORY = "fewer --instances, or numlkit doctor --fix if dead servers fill it"
+MORE_SHARED_MEMORY = "use fewer --instances, or numlkit doctor --fix if dead servers fill it"
 _LAUNCH_BYTES = 100 * 10**6
 _SHM_BYTES_PER_INSTANCE = 2 * 10**6
 
@@ -315,7 +315,7 @@ def _await_ready(
             if state is None and supervisor.returncode == 0:
                 raise LaunchError("stopped by another command while it was starting")
             said = last_words(folder.supervisor_log.read_text(errors="replace"))
-            raise LaunchError(f"the supervisor ended: {said}", remedy)
+            raise LaunchError(f"the supervisor exited: {said}", remedy)
         time.sleep(0.05)
     raise LaunchError("the supervisor does not answer", remedy)
 

@@ -72,7 +72,7 @@ def render_chart(
             models = chart.merge_values(values)["models"]
     except helm.HelmError as error:
         said = str(error).strip().splitlines()[-1].strip(" -")
-        raise DeploymentError(f"the chart refuses its values: {said}") from None
+        raise DeploymentError(f"the chart rejects its values: {said}") from None
     manifests = [text for file, text in texts.items() if file.endswith(".yaml")]
     return [each for text in manifests for each in yaml.safe_load_all(text) if each], models
 

@@ -37,8 +37,8 @@ def imported_folder(checkpoint: Path, norm: Path | None) -> Path:
 def check_own_weights(model: str, checkpoint: Path, norm: Path | None) -> None:
     """Check a user's own weights as far as possible without an execution environment."""
     remedy = (
-        "PATH with a Lightning checkpoint (.ckpt), or with a folder that "
-        "scripts/import_checkpoint.py has made"
+        "PATH with a Lightning checkpoint (.ckpt), or with a folder made by "
+        "scripts/import_checkpoint.py"
     )
     for option, path, why_not, wanted in (
         ("checkpoint", checkpoint, _why_no_weights, remedy),

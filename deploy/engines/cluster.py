@@ -54,7 +54,7 @@ def needed(module: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        cause = f"engine kubernetes needs Python's {module}, which is not installed"
+        cause = f"engine kubernetes needs the Python package {module}, which is not installed"
         raise EnvironmentSetupError(cause, "scripts/kit-environment --kubernetes") from None
 
 
@@ -93,7 +93,7 @@ class Cluster:
             try:
                 config.load_incluster_config(client_configuration=settings)
             except config.ConfigException:
-                cause = f"no cluster is known: {' '.join(str(error).split())}"
+                cause = f"no cluster is configured: {' '.join(str(error).split())}"
                 raise ClusterError(cause, "KUBECONFIG=FILE, or log in to the cluster") from None
             return cls(api.ApiClient(settings), "", place.namespace or "default")
 
@@ -277,7 +277,7 @@ def _refusal(error: Any) -> ClusterError:
     if error.status == 401:
         said, remedy = "the cluster does not know this user", "log in to the cluster again"
     elif error.status == 403 and "cannot" in said:
-        remedy = "numlkit doctor, with the deployment file, lists the rights that are missing"
+        remedy = "numlkit doctor, with the deployment file, lists the missing permissions"
     return ClusterError(" ".join(str(said).split()), remedy, status=error.status or 0)
 
 

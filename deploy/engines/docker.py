@@ -110,8 +110,8 @@ class ContainerServer(Server):
         except DockerException:
             return "ended"
         if state.get("OOMKilled"):
-            return "was ended by the kernel: it used more than its memory limit (--memory)"
-        return f"ended with status {state.get('ExitCode')}"
+            return "was killed by the kernel: it used more than its memory limit (--memory)"
+        return f"exited with status {state.get('ExitCode')}"
 
 
 def container_runs(name: str) -> bool:
@@ -138,7 +138,7 @@ def _engine_errors() -> Iterator[None]:
     except (DockerException, requests.RequestException) as error:
         words = first_line(error)
         raise diagnose(words) or LaunchError(
-            f"the Docker engine refuses: {words[:300]}", "its log says more: journalctl -u docker"
+            f"the Docker engine refused: {words[:300]}", "its log says more: journalctl -u docker"
         ) from None
 
 

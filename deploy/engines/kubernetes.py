@@ -183,12 +183,12 @@ class KubernetesEngine:
 
     def _remove(self, rollout: Rollout, failure: BaseException, say: Say) -> None:
         """Remove what a first launch that has failed or was interrupted has made."""
-        say("removing what was made")
+        say("removing what was created")
         try:
             rollout.remove(say)
         except (KitError, KeyboardInterrupt):
             why = failure.cause if isinstance(failure, KitError) else "interrupted"
-            cause = f"{why}: what was made is still in {rollout.cluster.where}"
+            cause = f"{why}: what was created is still in {rollout.cluster.where}"
             raise LaunchError(cause, f"numlkit down --name {rollout.name}") from None
 
     def _check_namespace(self, cluster: Cluster) -> None:
@@ -208,7 +208,9 @@ class KubernetesEngine:
             if there is not None and labels.get("app.kubernetes.io/managed-by") != MANAGER:
                 by = labels.get("app.kubernetes.io/managed-by", "others")
                 what = f"{each['kind']} {each['metadata']['name']}"
-                cause = f"{what} in namespace {cluster.namespace} was made by {by}, not by numlkit"
+                cause = (
+                    f"{what} in namespace {cluster.namespace} was created by {by}, not by numlkit"
+                )
                 raise LaunchError(
                     cause, f"another --name, or helm uninstall {self.deployment.name}"
                 )
@@ -257,15 +259,18 @@ class KubernetesEngine:
                 detail = f"this user may not {', '.join(missing)} {what} in {cluster.where}"
                 yield Finding("problem", self.subject, detail, "ask the cluster's administrators")
         if not lacking:
-            yield ok(self.subject, f"this user has all rights in namespace {cluster.namespace}")
+            yield ok(
+                self.subject,
+                f"this user has every permission needed in namespace {cluster.namespace}",
+            )
 
     def _kinds(self, cluster: Cluster, objects: list[Object]) -> Iterator[Finding]:
         kinds = dict.fromkeys(each["kind"] for each in objects)
         for group in dict.fromkeys(KINDS[kind][0] for kind in kinds):
             if group not in cluster.groups:
                 asked = ", ".join(kind for kind in kinds if KINDS[kind][0] == group)
-                detail = f"the cluster has no {group}, and the values ask for {asked}"
-                remedy = "install what brings it, or leave that out of the values"
+                detail = f"the cluster has no {group}, but the values ask for {asked}"
+                remedy = "install what provides it, or leave that out of the values"
                 yield Finding("problem", self.subject, detail, remedy)
 
     def _named(self, cluster: Cluster, objects: list[Object]) -> Iterator[Finding]:
@@ -351,11 +356,12 @@ def _named_by(objects: list[Object]) -> set[tuple[str, str]]:
 def _unfinished(name: str, before: Object, error: KitError | KeyboardInterrupt) -> LaunchError:
     """Return that an upgrade has not come to its end, while the old pods serve on."""
     if isinstance(error, KeyboardInterrupt):
-        look = f"numlkit status --name {name} shows how far it is"
-        error = LaunchError("interrupted: the cluster goes on with the upgrade", look)
+        look = f"numlkit status --name {name} shows its progress"
+        error = LaunchError("interrupted: the cluster continues the upgrade", look)
     image = before["spec"]["template"]["spec"]["containers"][0]["image"]
     also = f"{error.remedy}; " if error.remedy else ""
     return LaunchError(
         error.cause,
-        f"{also}the old pods serve on, and up with the former settings (--image {image}) goes back",
+        f"{also}the old pods keep serving; to go back, run up with the previous settings "
+        f"(--image {image})",
     )

@@ -96,7 +96,7 @@ class ProcessServer(Server):
         sweep(prefix=self._plan.shm_prefix, scratch=self.scratch)
 
     def _ended(self) -> str:
-        return f"ended with status {self._child.returncode}"
+        return f"exited with status {self._child.returncode}"
 
 
 class LocalEngine(Engine):
@@ -188,7 +188,7 @@ class LocalEngine(Engine):
     def require_room(self, extracted: int) -> None:
         """Check the disk that /tmp is on."""
         if extracted:
-            setting = "name environments that are folders"
+            setting = "use unpacked environments"
             check_room([Room(SCRATCH, extracted, "packed environments, extracted", setting)])
 
     def make(self, say: Say) -> None:
@@ -258,7 +258,7 @@ def check_stub_fits(environment: Environment, distribution: TritonDistribution) 
 def _check_whole(triton: TritonDistribution) -> None:
     for path in (triton.executable, triton.stub):
         if not os.access(path, os.X_OK):
-            remedy = f"rm -r {triton.root}, and numlkit prepare unpacks it again"
+            remedy = f"rm -r {triton.root}, then numlkit prepare to unpack it again"
             raise EnvironmentSetupError(f"{path} is missing or not executable", remedy)
 
 

@@ -97,7 +97,7 @@ def _waits_for(
     """
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
-        return "unschedulable", f"no node takes it: {scheduled.get('message', '')}", False, None
+        return "unschedulable", f"no node can take it: {scheduled.get('message', '')}", False, None
     for container in containers:
         name, waiting = container["name"], container["state"].get("waiting", {})
         reason, ended = waiting.get("reason", ""), container.get("lastState", {}).get("terminated")
@@ -108,7 +108,7 @@ def _waits_for(
             return reason, f"container {name}: {waiting.get('message', reason)}", True, name
         if ended is not None:
             killed = f" ({OUT_OF_MEMORY})" if ended.get("reason") == OUT_OF_MEMORY else ""
-            what = f"container {name} ended with status {ended['exitCode']}{killed}"
+            what = f"container {name} exited with status {ended['exitCode']}{killed}"
             often = container["restartCount"] >= _RESTARTS
             return reason or "restarted", what, often or reason in _LASTING, name
     if not containers:

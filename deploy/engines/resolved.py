@@ -125,7 +125,7 @@ class Resolved:
         given = look_into(archive, cache_folder())
         check_usable(given, numpy_below=self.release.numpy_below, in_container=True)
         if given.digest is None or given.python is None:
-            remedy = "--archive with one that numlkit build --target env has made"
+            remedy = "--archive with one made by numlkit build --target env"
             raise EnvironmentSetupError(f"{archive} was not packed by this kit", remedy)
         return given
 

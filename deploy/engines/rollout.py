@@ -192,7 +192,7 @@ class Rollout:
         for condition in each["status"].get("conditions", ()):
             kind, reason = condition["type"], condition.get("reason")
             if kind == "ReplicaFailure" and condition["status"] == "True":
-                cause = f"the cluster makes no pods: {condition['message']}"
+                cause = f"the cluster creates no pods: {condition['message']}"
                 raise LaunchError(cause, "change what it refuses, or ask its administrators")
             if kind == "Progressing" and reason == "ProgressDeadlineExceeded":
                 raise self._given_up(pods, "the cluster's deadline (startupSeconds) has passed")
@@ -200,7 +200,7 @@ class Rollout:
     def _given_up(self, pods: Sequence[PodState], why: str) -> LaunchError:
         if pods:
             return self._failure(pods[0])
-        return LaunchError(f"{self.name} does not become ready: {why}", "numlkit doctor")
+        return LaunchError(f"{self.name} did not become ready: {why}", "numlkit doctor")
 
     def _failure(self, pod: PodState) -> LaunchError:
         """Return why a pod fails; of one that crashes, with what its log says."""
@@ -249,7 +249,7 @@ class Rollout:
                 continue
             for image in (pod.images[name] for name in KIT_CONTAINERS if name in pod.images):
                 if "@sha256:" not in image:
-                    cause = f"pod {pod.name}: its node does not say which image it has pulled"
+                    cause = f"pod {pod.name}: its node does not report which image it pulled"
                     remedy = "numlkit up with --image HOST/REPOSITORY@sha256:... --verify KEY"
                     raise LaunchError(f"{cause}: {image}", remedy)
                 found[image] = parse_reference(image)

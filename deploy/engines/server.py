@@ -228,7 +228,7 @@ class Server(ABC):
                 raise LaunchError(f"the server {excess}", remedy)
             if waiting and time.monotonic() > deadline:
                 cause = f"not ready in time (waited for {', '.join(waiting)})"
-                remedy = f"more time (--timeout), or read the log: {self._plan.log}"
+                remedy = f"allow more time (--timeout), or read the log: {self._plan.log}"
                 raise LaunchError(cause, remedy)
             if waiting:
                 time.sleep(_POLL_S)
@@ -237,18 +237,20 @@ class Server(ABC):
         return self.identity.process() if self.identity is not None else None
 
     def _ended(self) -> str:
-        """Return how it ended, as in ``ended with status 1``."""
+        """Return how it ended, as in ``exited with status 1``."""
         return "ended"
 
     def _fail_answer(self, model: str, error: str) -> NoReturn:
         remedy = f"check its weights and its environment; its log: {self._plan.log}"
         why = diagnose(error) or LaunchError(error, remedy)
-        raise LaunchError(f"model {model} is ready but answers wrongly: {why.cause}", why.remedy)
+        raise LaunchError(
+            f"model {model} is ready but gives wrong answers: {why.cause}", why.remedy
+        )
 
     def _fail(self, what: str) -> NoReturn:
         text = self.output()
         if not text.strip():
-            remedy = "dmesg may tell what ended it: too little memory, or a damaged .sif or disk"
+            remedy = "dmesg may say what killed it: too little memory, or a damaged .sif or disk"
             raise LaunchError(f"the server {what} and logged nothing", remedy)
         raise diagnose(text) or LaunchError(
             f"the server {what}; the last line of its log: {last_words(text)[:300]}",

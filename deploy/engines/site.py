@@ -79,9 +79,9 @@ def check_site(resolved: Resolved, runtime: Runtime, say: Say) -> None:
         elif model.stub is not None:
             built_for = python_of_stub(model.stub)
             if built_for != python:
-                what = model.environment or "the kit's environment, in which it is to run,"
+                what = model.environment or "the kit's environment, where it is to run,"
                 stub = f"its stub is built for Python {built_for}"
-                remedy = f"a stub for Python {python}, or none: the kit has stubs of its own"
+                remedy = f"a stub for Python {python}, or none: the kit has its own stubs"
                 cause = f"model {model.name}: {stub}, {what} has Python {python}"
                 raise EnvironmentSetupError(cause, remedy)
         elif given is not None and python != runtime.server_python:

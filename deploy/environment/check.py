@@ -47,7 +47,7 @@ def check_answers(
     )
     prefixes = [report["prefix"] for report in _reports(answer) if "prefix" in report]
     if folder.resolve() not in [Path(prefix).resolve() for prefix in prefixes]:
-        raise EnvironmentSetupError(f"{failed}: its bin/activate leads to another Python", remedy)
+        raise EnvironmentSetupError(f"{failed}: its bin/activate selects another Python", remedy)
 
 
 def check_models_answer(environment: Environment, models: Sequence[Path], *, threads: int) -> None:

@@ -78,7 +78,7 @@ class BucketPlace(Place):
         for release in published.releases:
             for name, model in release.models.items():
                 for key in state.lacks(name, model):
-                    problems.append(f"release {release.number}: {key} is not there whole")
+                    problems.append(f"release {release.number}: {key} is missing or incomplete")
         for name in self._stale(published.current, state):
             problems.append(
                 f"{name}/{CONFIG} is not that of release {published.serving}: a publish or "
@@ -110,7 +110,7 @@ class BucketPlace(Place):
         for name, model in target.models.items():
             for key in state.lacks(name, model):
                 raise PublishError(
-                    f"release {target.number} is not whole: {self._store.name(key)} is missing",
+                    f"release {target.number} is incomplete: {self._store.name(key)} is missing",
                     "publish it again, or roll back to another",
                 )
         new = serving(published, target.number)
@@ -226,7 +226,7 @@ class BucketPlace(Place):
         for name in models.keys() - local.keys():
             for key in state.lacks(name, models[name]):
                 raise PublishError(
-                    f"{self._store.name(key)} is not there whole",
+                    f"{self._store.name(key)} is missing or incomplete",
                     f"publish {name} too (--models), or another release",
                 )
         if before is not None and models == before.current.models:

@@ -43,7 +43,9 @@ def built_sif(order: Order) -> tuple[Path, Artefact]:
         raise PublishError(f"{sif}: no such file", f"{build}, or --image FILE.sif")
     made = _entry(sif.parent, "sif", sif.name, build)
     if made.sha256 != sha256_of(sif):
-        raise PublishError(f"{sif} is not what was built: manifest.json has another digest", build)
+        raise PublishError(
+            f"{sif} is not what was built: manifest.json has a different digest", build
+        )
     if not shutil.which("apptainer"):
         raise PublishError("apptainer is not installed: the .sif cannot be checked", "install it")
     return sif, _signed(sif.parent, made, order)
@@ -68,7 +70,7 @@ def built_image(order: Order, client: docker.DockerClient) -> Artefact:
     except ImageNotFound:
         raise PublishError(f"the Docker engine has no image {name}", build) from None
     if found != made.sha256:
-        raise PublishError(f"{name} is not what was built: manifest.json has another id", build)
+        raise PublishError(f"{name} is not what was built: manifest.json has a different id", build)
     return _signed(order.built, made, order)
 
 
@@ -118,7 +120,7 @@ def _signed(folder: Path, made: Artefact, order: Order) -> Artefact:
     for path in (folder / sbom_of(made), folder / provenance_of(made)):
         if path.name in sums and not (path.is_file() and sha256_of(path) == sums[path.name]):
             raise PublishError(
-                f"{path} is not what was built: {CHECKSUMS} has another digest",
+                f"{path} is not what was built: {CHECKSUMS} has a different digest",
                 f"numlkit build --target {made.kind}",
             )
     if order.sign is not None:

@@ -74,7 +74,7 @@ def parse_destination(text: str) -> Destination:
                 )
             reference = parse_reference(name)
             if reference.digest:
-                raise DeploymentError(f"{text}: a digest is the registry's to give", "name a tag")
+                raise DeploymentError(f"{text}: the registry assigns the digest", "name a tag")
             return InRegistry(registry, reference)
     scheme = _SCHEME.match(text)
     if scheme is not None:
@@ -117,7 +117,7 @@ def _bucket(text: str) -> Bucket:
         raise DeploymentError(f"{text}: {bucket!r} is not the name of a bucket", f"as in {_FORMS}")
     if prefix and not is_key(prefix):
         raise DeploymentError(
-            f"{text}: Triton reads no such prefix",
+            f"{text}: Triton cannot read such a prefix",
             "only letters, digits, '.', '-', '_' and single slashes",
         )
     return Bucket(endpoint=endpoint, bucket=bucket, prefix=prefix)

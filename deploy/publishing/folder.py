@@ -187,7 +187,9 @@ class FolderPlace(Place):
                     os.fsync(copy.fileno())
                 target.chmod(0o644)
                 if sha256_of(target) != new.sha256:
-                    raise PublishError(f"{target} is not what was copied there", "check the disk")
+                    raise PublishError(
+                        f"{target} differs from what was copied there", "check the disk"
+                    )
             say("checking its models against their reference outputs")
             check_sif(target)
             for name in (sbom_of(artefact), provenance_of(artefact)):
@@ -229,7 +231,7 @@ class FolderPlace(Place):
                 continue
             except ValidationError:
                 raise PublishError(
-                    f"{path} is not the kit's", "publish to another folder"
+                    f"{path} was not written by the kit", "publish to another folder"
                 ) from None
             if (path.parent / record.name).exists():
                 found.append(record)
@@ -266,12 +268,12 @@ class FolderPlace(Place):
             except BlockingIOError:
                 raise PublishError(
                     f"another publish or rollback is at work in {self._root}",
-                    "wait until it has ended",
+                    "wait until it has finished",
                 ) from None
             current = self._root / CURRENT
             if current.exists() and not current.is_symlink():
                 raise PublishError(
-                    f"{current} is not a link of the kit's", "publish to another folder"
+                    f"{current} is not a link made by the kit", "publish to another folder"
                 )
             yield
         except OSError as error:

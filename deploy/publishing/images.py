@@ -52,7 +52,7 @@ class ImagePlace(RegistryPlace):
         except APIError as error:
             raise PublishError(
                 f"cannot push {name}:{tag}: {first_line(error)}",
-                f"docker login {self.at.host}, then run the command again: it goes on",
+                f"docker login {self.at.host}, then run the command again: it resumes",
             ) from None
         finally:
             if own:  # the image keeps the name that build gave it

@@ -102,11 +102,11 @@ class Published(BaseModel, frozen=True, extra="forbid"):
     def _consistent(self) -> Published:
         numbers = [release.number for release in self.releases]
         if numbers != sorted(set(numbers)):
-            raise ValueError("its releases are not in the order of their numbers")
+            raise ValueError("its releases are not in numerical order")
         if self.serving not in numbers:
-            raise ValueError(f"release {self.serving} serves, and is not among its releases")
+            raise ValueError(f"release {self.serving} serves, but is not among its releases")
         if numbers[-1] > self.last:
-            raise ValueError(f"its last release is {self.last}, and it has {numbers[-1]}")
+            raise ValueError(f"its last release is {self.last}, but it lists {numbers[-1]}")
         return self
 
     @property
@@ -154,7 +154,7 @@ def read_pointer(content: bytes, where: str) -> Published:
         # Anyone may have written it: it must not start a line or move the cursor.
         plain = "".join(letter if letter.isprintable() else " " for letter in said)
         raise PublishError(
-            f"{where} is not the kit's: {plain[:300]}",
+            f"{where} was not written by the kit: {plain[:300]}",
             "publish to another prefix, or restore the file",
         ) from None
 

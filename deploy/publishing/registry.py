@@ -113,7 +113,7 @@ class RegistryPlace(Place):
             doing = "would push" if absent else "is there already:"
             lines = [f"{doing} {self.at.name}:{release}"]
             if order.sign is not None and (there is None or not self._is_signed(there, order)):
-                lines.append("would sign it, its list of parts and its provenance")
+                lines.append("would sign it, its SBOM and its provenance")
             return Outcome(False, release, tuple(lines))
         if absent:
             push(release)
@@ -121,11 +121,11 @@ class RegistryPlace(Place):
         if there is None or not self._holds(there, artefact):
             raise PublishError(
                 f"{self.at.name}:{release} is not what was pushed there",
-                "somebody else may have pushed at the same time; run the command again",
+                "someone else may have pushed at the same time; run the command again",
             )
         signed_now = order.sign is not None and not self._is_signed(there, order)
         if order.sign is not None and signed_now:
-            say("signing it, its list of parts and its provenance")
+            say("signing it, its SBOM and its provenance")
             parts, provenance = folder / sbom_of(artefact), folder / provenance_of(artefact)
             statements = {SBOM: parts, PROVENANCE: provenance}
             sign_image(self._named(there), order.sign, statements)
@@ -139,7 +139,7 @@ class RegistryPlace(Place):
         lines.append(f"{self.at.name}:{tag} {'now ' if switch else ''}names it: {there.digest}")
         signed = _signature(there.digest) in self.registry.tags()
         if not signed:
-            lines.append("not signed, and no list of its parts is with it there (--sign KEY)")
+            lines.append("not signed, and published without its SBOM (--sign KEY)")
         facts = {"reference": f"{self.at.name}@{there.digest}", "tag": tag, "signed": signed}
         return Outcome(absent or signed_now or switch, release, tuple(lines), facts)
 
@@ -178,7 +178,7 @@ class RegistryPlace(Place):
         tag = self.at.tag or (next(iter(current)) if len(current) == 1 else "")
         if not tag:
             raise PublishError(
-                f"{self.at.name} has not one tag that serves, but {len(current)}",
+                f"{self.at.name} has {len(current)} serving tags, not one",
                 f"name it: {self._destination}:TAG",
             )
         own = [found for found in releases if _plain(found.tag) == tag]

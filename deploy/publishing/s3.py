@@ -27,7 +27,7 @@ _REFUSALS = {
     "404": ("there is no such bucket", "make it first, or correct the name"),
     "AccessDenied": (
         "the service denies it",
-        "an identity that may list, read and write there, and delete to --prune",
+        "use an identity that may list, read and write there, and delete for --prune",
     ),
     "InvalidAccessKeyId": ("the service does not know the access key", _SETTINGS),
     "SignatureDoesNotMatch": ("the secret key is wrong", _SETTINGS),
@@ -142,7 +142,7 @@ class Store:
         """
         there = self.read(key)
         if (there.content if there else None) != (before.content if before else None):
-            raise TakenError(f"{self.name(key)} was changed by somebody else")
+            raise TakenError(f"{self.name(key)} was changed by someone else")
         # Checked again by the service, where it can: it alone sees concurrent writes.
         condition = {"IfNoneMatch": "*"}
         if there is not None:
@@ -160,7 +160,7 @@ class Store:
             TakenError: If the object is there.
         """
         if self._head(key) is not None:
-            raise TakenError(f"{self.name(key)} was written by somebody else")
+            raise TakenError(f"{self.name(key)} was written by someone else")
         with self._errors("write", key), file.open("rb") as stream:
             self._put(
                 {"IfNoneMatch": "*"},
@@ -239,7 +239,7 @@ class Store:
             yield
         except exceptions.ClientError as error:
             if _code(error) in _TAKEN:
-                raise TakenError(f"{what}: somebody else has written it") from None
+                raise TakenError(f"{what}: someone else has written it") from None
             code = _code(error)
             unknown = f"the service answers {code or 'an error'}", "see the service's log"
             cause, remedy = _REFUSALS.get(code, unknown)
@@ -261,7 +261,7 @@ class Store:
             ) from None
         except (exceptions.ConnectionError, exceptions.HTTPClientError) as error:
             if "Invalid header value" in str(error):
-                cause = f"{what}: the access key has a character that no key has, such as a newline"
+                cause = f"{what}: the access key has an invalid character, such as a newline"
                 raise PublishError(cause, _SETTINGS) from None
             raise PublishError(
                 f"{what}: {self._place.endpoint or 'AWS'} does not answer",

@@ -65,7 +65,7 @@ def await_release(
         if time.monotonic() > deadline:
             raise PublishError(
                 f"nothing is removed: {found[0]}",
-                "run it again when every server has taken the release",
+                "run it again once every server has loaded the release",
             )
         if found != before:
             say(f"waiting: {found[0]}")

@@ -104,7 +104,7 @@ def check_digest(weights: Path, sha256: str) -> None:
         raise RepositoryError(f"{weights}: {error.strerror}") from None
     if found != sha256:
         raise RepositoryError(
-            f"{weights} is not the file that model.json belongs to: its sha256 is {found[:16]}..., "
+            f"{weights} is not the file model.json describes: its sha256 is {found[:16]}..., "
             f"expected {sha256[:16]}...",
             _COPY,
         )

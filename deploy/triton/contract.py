@@ -101,7 +101,7 @@ def breach(found: Signature, card: Signature) -> str | None:
             faults += _faults(kind, name, tensor, declared.get(name))
     for name, tensor in found.inputs.items():
         if name not in card.inputs and not tensor.optional:
-            faults.append(f"input {name} is required, and no client sends it")
+            faults.append(f"input {name} is required, but no client sends it")
     if not faults:
         return None
     more = f"; and {len(faults) - _TOLD} more" if len(faults) > _TOLD else ""

@@ -74,13 +74,13 @@ def _environment(config: ModelConfig, folder: Path) -> Path | None:
         path = Path(f"{folder.resolve()}{text.removeprefix(_MODEL_DIRECTORY)}")
     if not path.is_absolute():
         raise RepositoryError(
-            f"{folder / CONFIG}: {ENVIRONMENT_PARAMETER} {text!r} is relative, which Triton takes "
-            "from the folder that it was started in",
+            f"{folder / CONFIG}: {ENVIRONMENT_PARAMETER} {text!r} is relative; Triton would "
+            "resolve it from the folder it was started in",
             f"an absolute path, or one that begins with {_MODEL_DIRECTORY}/",
         )
     if not path.exists():
         cause = f"{folder / CONFIG}: {ENVIRONMENT_PARAMETER} {text!r} does not exist ({path})"
-        raise RepositoryError(cause, "correct the path; it is one of this host, not of an image")
+        raise RepositoryError(cause, "correct the path: it is on this host, not in an image")
     return path.resolve()
 
 

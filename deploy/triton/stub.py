@@ -45,7 +45,7 @@ def python_of_stub(program: Path) -> str:
             return match[1]
     raise RepositoryError(
         f"{program}: not a stub of Triton's Python backend (it is linked to no libpython)",
-        "build it again for the environment's Python, or remove it: the kit has stubs of its own",
+        "build it again for the environment's Python, or remove it: the kit has its own stubs",
     )
 
 

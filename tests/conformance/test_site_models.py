@@ -139,7 +139,7 @@ def test_a_sites_model_that_answers_wrongly_is_named(
     )
     assert answer["status"] == 1
     assert answer["error"] == (
-        "model classifier is ready but answers wrongly: output label differs"
+        "model classifier is ready but gives wrong answers: output label differs"
     )
     assert not kit.leftovers("wrong")
 

@@ -165,7 +165,7 @@ def _break_the_configuration(models: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (_flip_a_byte, "weights.safetensors is not the file that model.json belongs to"),
+        (_flip_a_byte, "weights.safetensors is not the file model.json describes"),
         (_break_the_configuration, "config.pbtxt: not a model configuration: 7:3"),
     ],
 )

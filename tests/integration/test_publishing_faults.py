@@ -327,7 +327,7 @@ def test_a_version_that_lost_a_file_is_a_problem_and_is_published_anew(
     publish(place, "old")
     bucket.client().delete_object(Bucket="models", Key="lost/one/1/weights")
     problems = at_destination(place).listing(None).problems
-    assert problems == ("release 1: one/1/weights is not there whole",)
+    assert problems == ("release 1: one/1/weights is missing or incomplete",)
     assert publish(place, "old").facts["models"] == {"one": 2, "two": 1}
 
 
@@ -351,6 +351,6 @@ def test_a_pointer_that_is_not_the_kits_is_left_alone(
 ) -> None:
     key = "foreign/published.json"
     bucket.client().put_object(Bucket="models", Key=key, Body=b'{"format": 7}')
-    with pytest.raises(PublishError, match="is not the kit's: format"):
+    with pytest.raises(PublishError, match="was not written by the kit: format"):
         publish(bucket.destination("foreign"), "old")
     assert bucket.contents("foreign") == {"published.json": b'{"format": 7}'}

@@ -213,7 +213,9 @@ def test_a_release_whose_files_are_not_the_published_ones_is_refused(
     done = sync.once()
     assert done.returncode == 1
     lines = done.stdout.splitlines()
-    assert re.fullmatch(rf"sync: refused: release 2: {reason}.*; release 1 goes on", lines[-1])
+    assert re.fullmatch(
+        rf"sync: refused: release 2: {reason}.*; release 1 stays in service", lines[-1]
+    )
     assert files(sync) == expected(sync.house, 1)
 
 
@@ -249,7 +251,7 @@ def test_what_a_bucket_says_that_cannot_be_read_is_one_line(
 ) -> None:
     cases = {
         "has no published.json: numlkit publish writes it": {},
-        "may not be read with these credentials: ": {"AWS_SECRET_ACCESS_KEY": "wrong"},
+        "cannot be read with these credentials: ": {"AWS_SECRET_ACCESS_KEY": "wrong"},
         "no credentials: set AWS_ACCESS_KEY_ID": {
             "AWS_ACCESS_KEY_ID": "",
             "AWS_SECRET_ACCESS_KEY": "",
@@ -272,7 +274,7 @@ def test_a_service_of_a_private_authority_is_named_by_a_path(
     for variables, reason in (
         (
             {},
-            ": its certificate is refused: unable to get local issuer certificate; AWS_CA_BUNDLE ",
+            ": its certificate is rejected: unable to get local issuer certificate; AWS_CA_BUNDLE ",
         ),
         ({"AWS_CA_BUNDLE": str(tmp_path / "none.pem")}, "/none.pem: no such file; no release yet"),
     ):
@@ -293,7 +295,7 @@ def test_a_stop_is_at_once_and_a_second_agent_is_refused(publisher: Publisher, s
     until(lambda: files(sync) == expected(sync.house, 1), SOON_S, "the release is here")
     second = sync.once()
     assert second.returncode == 2
-    assert second.stdout.endswith(": another sync agent is at work in it\n")
+    assert second.stdout.endswith(": another sync agent is using it\n")
     assert sync.kill(signal.SIGTERM) == 0, "long before the next poll"
 
 

@@ -171,7 +171,7 @@ def _head(read: _Fields) -> Head:
     read.done()
     if head.classes is not None and len(head.classes) != head.width:
         raise ModelFilesError(
-            f"head {head.name} has width {head.width} but {len(head.classes)} classes"
+            f"head {head.name} has width {head.width} but names {len(head.classes)} classes"
         )
     return head
 
@@ -253,7 +253,7 @@ class _Fields:
     def text(self, name: str) -> str:
         value = self.value(name)
         if not isinstance(value, str):
-            raise self._wrong(name, value, "a text")
+            raise self._wrong(name, value, "a string")
         return value
 
     def pair(self, first: str, second: str) -> tuple[str, str]:
@@ -287,7 +287,7 @@ class _Fields:
             isinstance(each, str) and (any_text or _NAME.fullmatch(each)) for each in value
         )
         if not fits or len(set(value)) < len(value) or not value:
-            raise self._wrong(name, value, "a list of different names")
+            raise self._wrong(name, value, "a list of distinct names")
         return tuple(value)
 
     def flag(self, name: str) -> bool:

@@ -83,7 +83,7 @@ def check_environment(digest: str, prefix: Path) -> None:
     except FileNotFoundError:
         found = f"none ({ENVIRONMENT_FILE} is missing)"
     except (OSError, ValueError, KeyError, TypeError) as error:
-        found = f"none ({ENVIRONMENT_FILE} is unreadable: {one_line(error)})"
+        found = f"none ({ENVIRONMENT_FILE} cannot be read: {one_line(error)})"
     if found != digest:
         raise ModelFilesError(
             f"wrong execution environment: sys.prefix {prefix} has digest {found} but "
@@ -146,14 +146,14 @@ def check_tensors(config: Mapping[str, Any], card: ModelCard) -> None:
     for tensor in card.schema.tensors:
         if tensor.name not in inputs and not tensor.optional:
             raise ModelFilesError(
-                f"config.pbtxt declares no input {tensor.name}, which this model needs: add it"
+                f"config.pbtxt lacks input {tensor.name}, which this model needs: add it"
             )
     given: dict[str, Tensor] = {tensor.name: tensor for tensor in card.outputs}
     for output in config["output"]:
         name = output["name"]
         if name not in given:
             raise ModelFilesError(
-                f"config.pbtxt declares output {name} but these weights provide only "
+                f"config.pbtxt declares output {name} but these weights give only "
                 f"{', '.join(sorted(given))}: remove it from config.pbtxt"
             )
         declared, width = int(output["dims"][-1]), given[name].dims[-1]

@@ -248,5 +248,5 @@ def _check_integrals(integral: Float32Array) -> None:
         row = int(np.argmax(integral > MAX_INTEGRAL))
         raise EventError(
             f"hit_table.integral is {integral[row]:.6g} in row {row}: "
-            f"pynuml drops events with an integral above {MAX_INTEGRAL:g}; leave this event out"
+            f"pynuml drops events with an integral above {MAX_INTEGRAL:g}: leave this event out"
         )

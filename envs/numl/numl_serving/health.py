@@ -297,19 +297,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000, help="HTTP port")
     parser.add_argument(
-        "--wait", type=float, default=0, metavar="SECONDS", help="how long to wait for an answer"
+        "--wait", type=float, default=0, metavar="SECONDS", help="seconds to wait for an answer"
     )
     parser.add_argument(
-        "--watch", type=float, metavar="SECONDS", help="check again and again, until told to end"
+        "--watch", type=float, metavar="SECONDS", help="check repeatedly until stopped"
     )
     parser.add_argument(
         "--metrics", type=int, metavar="PORT",
-        help="where --watch tells Prometheus what it finds, at the address in NUML_LISTEN",
+        help="port where --watch exports its results to Prometheus, at the address in NUML_LISTEN",
     )  # fmt: skip
     parser.add_argument("repository", type=Path, metavar="REPOSITORY")
     options = parser.parse_args(arguments)
     if (options.watch is None) != (options.metrics is None):
-        parser.error("--watch and --metrics go together")
+        parser.error("--watch and --metrics need each other: use both or neither")
     if options.watch is not None:
         from numl_serving.watch import run  # which needs what is above
 

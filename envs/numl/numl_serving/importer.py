@@ -233,7 +233,7 @@ def _recognise(
     iterations = told.get("num_iters")
     if iterations is None:
         iterations = DEFAULT_ITERATIONS
-        notes.append(f"number of iterations not in the checkpoint: took {iterations}")
+        notes.append(f"number of iterations not in the checkpoint: assumed {iterations}")
     elif not isinstance(iterations, int) or not 1 <= iterations <= MAX_ITERATIONS:
         raise CheckpointError(
             f"{request.checkpoint}: num_iters is {iterations!r}: "
@@ -243,7 +243,7 @@ def _recognise(
     planes = request.planes or _names(told.get("planes"))
     found = recognise(shapes, request.architecture, planes, iterations)
     if planes is None:
-        notes.append(f"planes not in the checkpoint: took {', '.join(found.planes)}")
+        notes.append(f"planes not in the checkpoint: assumed {', '.join(found.planes)}")
     return found
 
 
@@ -297,11 +297,12 @@ def _hit_features(
             example = ",".join(found.generation.graphs[0].features)
             raise CheckpointError(
                 f"{checkpoint.name}: its network takes {count} hit features but does not name "
-                f"them: pass --features with {count} names in its order, such as {example}"
+                f"them: pass --features with {count} names in the network's order, such as "
+                f"{example}"
             )
         scale = request.position_scale or own[0].position_scale
         names = own[0].features
-        notes.append(f"hit features not named in the checkpoint: took {', '.join(names)}")
+        notes.append(f"hit features not named in the checkpoint: assumed {', '.join(names)}")
     else:
         if len(names) != count:
             raise CheckpointError(
@@ -313,7 +314,7 @@ def _hit_features(
         own = [g for g in found.generation.graphs if (g.generation == 2) == second]
         scale = request.position_scale or (own or found.generation.graphs)[0].position_scale
     if request.position_scale is None:
-        notes.append(f"position scale not in the checkpoint: took {scale[0]:g}, {scale[1]:g}")
+        notes.append(f"position scale not in the checkpoint: assumed {scale[0]:g}, {scale[1]:g}")
     return names, scale
 
 

@@ -169,7 +169,7 @@ class InertUnpickler(pickle.Unpickler):
             raise CheckpointError("its pickle refers to something other than a tensor storage")
         _, kind, key, _, elements = pid
         if not (isinstance(key, str) and isinstance(elements, int)):
-            raise CheckpointError("its pickle refers to a storage in an unknown way")
+            raise CheckpointError("its pickle refers to a storage in an unknown form")
         return _Storage(key, kind.name if isinstance(kind, _Dtype) else None, elements)
 
 

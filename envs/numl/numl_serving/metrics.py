@@ -17,11 +17,11 @@ _COUNTERS = {
     "rejected": ("nugraph_rejected_events_total", "Number of events refused as invalid"),
     "batches": (
         "nugraph_batches_total",
-        "Number of times the network ran, each over one batch of events",
+        "Number of network runs, each over one batch of events",
     ),
     "preprocessing": (
         "nugraph_preprocessing_seconds_total",
-        "Time spent building the graphs of events (s); 0 where the network's time has it in it",
+        "Time spent building graphs (s); 0 where it is counted in the network's time",
     ),
     "network": ("nugraph_network_seconds_total", "Time spent in the network (s)"),
 }

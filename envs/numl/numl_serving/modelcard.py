@@ -284,7 +284,7 @@ def check_weights(card: ModelCard, shapes: Mapping[str, tuple[int, ...]]) -> Non
     for name in sorted(expected.keys() | shapes.keys()):
         wanted, found = expected.get(name), shapes.get(name)
         if wanted is None:
-            raise ModelFilesError(f"weight {name} is not one of the network in {CARD_FILE}")
+            raise ModelFilesError(f"weight {name} is not in the network that {CARD_FILE} describes")
         if found is None:
             raise ModelFilesError(f"weight {name} is missing")
         leads = (1, len(card.planes)) if wanted[:1] == (-1,) else wanted[:1]

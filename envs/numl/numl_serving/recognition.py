@@ -218,7 +218,7 @@ def recognise(
     raise ModelFilesError(
         f"the weights match no known {kind}; closest is {closest.generation.origin} with planes "
         f"{', '.join(closest.planes)}: missing {_some(missing)}, unexpected {_some(unexpected)}, "
-        f"of another shape {_some(misshapen)}, "
+        f"with the wrong shape {_some(misshapen)}, "
         f"heads {_some([head.name for head in closest.heads])}; supported are "
         + ", ".join(f"{each.kind} of {each.origin}" for each in GENERATIONS)
     )

@@ -130,7 +130,7 @@ def gpu_of(device_id: str) -> str:
     if not torch.cuda.is_available():
         raise ModelFilesError(
             f"the instance is of KIND_GPU but torch {torch.__version__} for CUDA "
-            f"{torch.version.cuda} finds no GPU that it can use: the host's driver is too old for "
+            f"{torch.version.cuda} finds no usable GPU: the host's driver is too old for "
             "it (nvidia-smi), or the server was given no GPU (CUDA_VISIBLE_DEVICES)"
         )
     return f"cuda:{device_id}"

@@ -110,7 +110,7 @@ class TritonPythonModel:
         for request in requests:
             job = Job(request, request.get_response_sender())
             if not self._worker.submit(job):
-                self._send(job, self._error("this instance is ending", "UNAVAILABLE"))
+                self._send(job, self._error("this instance is shutting down", "UNAVAILABLE"))
         return None
 
     def finalize(self) -> None:
@@ -139,8 +139,10 @@ class TritonPythonModel:
             self._log("".join(traceback.format_exception(error)))
             for job in jobs:
                 if not job.is_answered:
-                    self._send(job, self._error(f"this instance is ending: {one_line(error)}"))
-            self._log(f"this process ends, to be replaced: {one_line(error)}")
+                    self._send(
+                        job, self._error(f"this instance is shutting down: {one_line(error)}")
+                    )
+            self._log(f"this process exits, to be replaced: {one_line(error)}")
         finally:
             os._exit(1)  # nothing less ends a stub whose main thread is in Triton's hands
 
@@ -156,7 +158,7 @@ class TritonPythonModel:
                 # sender whose final response did get through refuses this second one.
                 job.sender.send(self._error(f"no response: {one_line(error)}"), flags=final)
             except Exception as second:
-                self._log(f"a request stays without response: {one_line(second)}")
+                self._log(f"a request is left without a response: {one_line(second)}")
 
     def _responses(self, requests: Sequence[Any]) -> list[Any]:
         """Return one response per request, in their order."""

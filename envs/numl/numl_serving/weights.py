@@ -29,7 +29,7 @@ def read_weights(directory: Path, card: ModelCard) -> dict[str, NDArray[np.float
         ) from None
     if hashlib.sha256(content).hexdigest() != card.weights.sha256:
         raise ModelFilesError(
-            f"{path} is not the file that {CARD_FILE} belongs to (its sha256 differs): "
+            f"{path} is not the file {CARD_FILE} describes (its sha256 differs): "
             "import the checkpoint again"
         )
     try:

@@ -83,7 +83,7 @@ class Agent:
         self._set(state)
         self._attempt("mirror", self._mend)
         if self._state.serving is not None:
-            say(f"release {self._state.serving.number} is in {mirror.repository} from before")
+            say(f"release {self._state.serving.number} is already in {mirror.repository}")
 
     def step(self) -> float:
         """Do what is to be done now; return how long (s) to wait before the next step.
@@ -130,7 +130,7 @@ class Agent:
             raise
         self.status.last_success = time.time()
         if self._away_since is not None:
-            self._say(f"the bucket answers again, after {self._clock() - self._away_since:.0f} s")
+            self._say(f"the bucket answers again after {self._clock() - self._away_since:.0f} s")
             self._away_since = None
         if found is None:
             return
@@ -152,7 +152,7 @@ class Agent:
         """Bring what serves anew if it is no longer in the folder."""
         serving, wanted = self._state.serving, self._state.wanted
         if serving is not None and wanted is None and not self._mirror.holds(serving):
-            self._say(f"{self._mirror.repository} was changed by somebody else")
+            self._say(f"{self._mirror.repository} was changed by someone else")
             self.status.in_folder = False
             self._etag = None
             self._remember(State(None, None, serving))
@@ -243,7 +243,9 @@ class Agent:
     def _tell(self, what: str, words: str) -> None:
         """Say what is wrong: at once, then every `REPEAT_S`."""
         serving, wanted = self._state.serving, self._state.wanted
-        goes_on = "no release yet" if serving is None else f"release {serving.number} goes on"
+        goes_on = (
+            "no release yet" if serving is None else f"release {serving.number} stays in service"
+        )
         if serving is None and wanted is not None and self.status.refused:
             goes_on = f"release {wanted.number} is tried instead"
         self.failure = f"{words}; {goes_on}"

@@ -118,7 +118,7 @@ class Bucket:
         self._made = None
         code = _code(error)
         if _status(error) == _FORBIDDEN:
-            return BucketError(f"{self._location} may not be read with these credentials: {code}")
+            return BucketError(f"{self._location} cannot be read with these credentials: {code}")
         return BucketError(f"{self._location}: {code} (status {_status(error)})")
 
     def _away(self, error: Exception) -> BucketError:
@@ -132,7 +132,7 @@ class Bucket:
             reason = _tls_reason(str(error))
         elif "Invalid header value" in str(error):  # which has the key in it
             self._made = None
-            reason = "the access key has a character that no key has, as a line end"
+            reason = "the access key has an invalid character, such as a newline"
         elif isinstance(error, EndpointConnectionError):
             reason = "no connection"
         elif isinstance(error, (ConnectTimeoutError, ReadTimeoutError)):
@@ -170,7 +170,7 @@ def _tls_reason(words: str) -> str:
     if found is None:
         return f"TLS failed: {' '.join(words.split())}"
     hint = "; AWS_CA_BUNDLE names the file of a private authority" if "issuer" in found[1] else ""
-    return f"its certificate is refused: {found[1].strip()}{hint}"
+    return f"its certificate is rejected: {found[1].strip()}{hint}"
 
 
 def _status(error: ClientError) -> int:
@@ -179,4 +179,4 @@ def _status(error: ClientError) -> int:
 
 def _code(error: ClientError) -> str:
     code = str(error.response.get("Error", {}).get("Code", ""))
-    return code if re.fullmatch(r"\w{1,80}", code) else "an error without a name"
+    return code if re.fullmatch(r"\w{1,80}", code) else "an unnamed error"

@@ -38,18 +38,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument(
         "--poll", type=_seconds, default=POLL_S, metavar="SECONDS",
-        help="time between two looks at the bucket, one request each (default: %(default)g)",
+        help="seconds between polls of the bucket, one request each (default: %(default)g)",
     )  # fmt: skip
     parser.add_argument(
-        "--once", action="store_true", help="bring what is published into the folder, and end"
+        "--once", action="store_true", help="bring what is published into the folder, then exit"
     )
     parser.add_argument(
         "--server", type=_server, default="http://127.0.0.1:8000", metavar="URL",
-        help="the server that polls the folder (default: %(default)s)",
+        help="HTTP address of the server that polls the folder (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--status-port", type=int, metavar="PORT",
-        help="answer /metrics and /ready here, at the address in NUML_LISTEN (default 127.0.0.1)",
+        help="serve /metrics and /ready here, at the address in NUML_LISTEN (default 127.0.0.1)",
     )  # fmt: skip
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _end)

@@ -146,7 +146,7 @@ class Mirror:
                     digest.update(chunk)
                     out.write(chunk)
             if have < file.size:
-                raise BucketError(f"{path} broke off after {have} of {file.size} bytes")
+                raise BucketError(f"{path} was cut off after {have} of {file.size} bytes")
         elif not begun:
             target.touch()
         if have == file.size and digest.hexdigest() == file.sha256:
@@ -234,7 +234,7 @@ def _locked(path: Path) -> IO[str]:
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise UsageError(f"{path.parent}: another sync agent is at work in it") from None
+        raise UsageError(f"{path.parent}: another sync agent is using it") from None
     return stream
 
 

@@ -94,7 +94,7 @@ def read_published(content: bytes) -> tuple[Release, list[Release]]:
         raise ReleaseError(f"{NAME} is not what numlkit publish writes")
     if document["format"] != _FORMAT:
         raise ReleaseError(
-            f"{NAME} is of format {document['format']!r}, this image reads format {_FORMAT}: "
+            f"{NAME} has format {document['format']!r}, but this image reads format {_FORMAT}: "
             "use an image of the kit that published it"
         )
     try:
@@ -102,7 +102,9 @@ def read_published(content: bytes) -> tuple[Release, list[Release]]:
         listed = document["releases"]
         found = [each for each in listed if each["number"] == number]
         if len(found) != 1:
-            raise ReleaseError(f"{NAME} lists release {number}, which serves, {len(found)} times")
+            raise ReleaseError(
+                f"{NAME} lists release {number}, the one in service, {len(found)} times"
+            )
         release = read_release(found[0])
     except (KeyError, TypeError, AttributeError) as error:
         raise ReleaseError(f"{NAME} is incomplete: {_words(error)}") from None
@@ -131,7 +133,7 @@ def read_release(document: Mapping[str, Any]) -> Release:
 
 def _model(name: str, said: Mapping[str, Any]) -> Model:
     if not _PART.fullmatch(name):
-        raise ReleaseError(f"a model is named {name!r}")
+        raise ReleaseError(f"{name!r} is not a model name")
     version = _whole(said["version"], f"version of {name}")
     config = said["config"]
     policy = _POLICY.format(version)
@@ -146,22 +148,22 @@ def _model(name: str, said: Mapping[str, Any]) -> Model:
     folders = {str(folder) for path in files for folder in PurePosixPath(path).parents}
     for path in files:
         if not all(_PART.fullmatch(part) for part in path.split("/")) or path in folders:
-            raise ReleaseError(f"{name}/{version} has a file named {path!r}")
+            raise ReleaseError(f"{name}/{version} has an invalid file name: {path!r}")
     return Model(name, version, config, files)
 
 
 def _file(name: str, said: Mapping[str, Any]) -> File:
     digest, size = said["sha256"], said["bytes"]
     if not isinstance(digest, str) or not _SHA256.fullmatch(digest):
-        raise ReleaseError(f"sha256 of {name} is {digest!r}")
+        raise ReleaseError(f"sha256 of {name} is not valid: {digest!r}")
     if type(size) is not int or size < 0:
-        raise ReleaseError(f"bytes of {name} is {size!r}")
+        raise ReleaseError(f"size of {name} is not valid: {size!r}")
     return File(digest, size)
 
 
 def _whole(value: object, what: str) -> int:
     if type(value) is not int or value < 1:
-        raise ReleaseError(f"{what} is {value!r}, not a number from 1 on")
+        raise ReleaseError(f"{what} is {value!r}, not a number of at least 1")
     return value
 
 

@@ -91,6 +91,6 @@ def serve_status(status: Status, host: str, port: int) -> None:
     try:
         server = Server((host, port), Handler)
     except (OSError, OverflowError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no port has this number"
+        reason = error.strerror if isinstance(error, OSError) else "not a port number"
         raise UsageError(f"cannot listen on {host} port {port}: {reason}") from None
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -165,7 +165,7 @@ def test_a_program_for_another_processor_is_named(
 
 def test_more_cpus_than_there_are_are_refused(folder: Path, image: str, name: str) -> None:
     error = refusal(make_plan(folder, image, name, cpus=1000))
-    assert error.cause == f"more CPUs are requested than the {os.cpu_count()} there are"
+    assert error.cause == f"more CPUs are requested than this host's {os.cpu_count()}"
 
 
 def test_gpus_without_a_runtime_for_them_name_the_container_toolkit(

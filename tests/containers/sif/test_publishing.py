@@ -84,5 +84,5 @@ def test_a_sif_that_was_changed_since_it_was_built_is_refused(sif: Path, tmp_pat
     record(other.parent, made)
     refused = run("publish", place, "--image", other)
     assert refused["status"] == 1
-    assert "manifest.json has another digest" in refused["error"]
+    assert "manifest.json has a different digest" in refused["error"]
     assert not any(place.iterdir())

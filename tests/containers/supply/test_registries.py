@@ -143,7 +143,7 @@ def test_an_image_that_is_not_signed_is_refused(
     assert publish.main([image_publisher.place, *words]) == 0
     said = image_publisher.capsys.readouterr().out.splitlines()
     assert said[0].startswith("is there already: ")
-    assert said[1:] == ["would sign it, its list of parts and its provenance"]
+    assert said[1:] == ["would sign it, its SBOM and its provenance"]
     engine.images.pull(reference)
     with pytest.raises(SignatureError, match=r"is not signed$"):
         launch(parse_reference(reference)).verified(keys.public)
@@ -165,7 +165,7 @@ def test_a_changed_signature_a_changed_list_of_parts_and_a_changed_layer_are_ref
     attached = tamperer.manifest(f"{tag}.att")
     engine.images.pull(str(reference))
     tamperer.change_statement(reference.digest, b"1.26.4", b"1.26.5")
-    with pytest.raises(SignatureError, match=r"^the list of its parts at .* signed: it has"):
+    with pytest.raises(SignatureError, match=r"^its SBOM at .* signed: it has"):
         launch(reference).verified(keys.public)
     tamperer.put(f"{tag}.att", attached)
     launch(reference).verified(keys.public)
@@ -382,7 +382,7 @@ def test_a_list_of_parts_that_was_changed_is_neither_signed_nor_published(
     for words in ([], ["--sign", keys.private]):
         refused = sif_publisher(*words)
         assert refused["status"] == 1
-        assert refused["error"].endswith("is not what was built: SHA256SUMS has another digest")
+        assert refused["error"].endswith("is not what was built: SHA256SUMS has a different digest")
 
 
 def test_one_that_does_not_give_its_reference_output_is_not_published(

@@ -104,7 +104,7 @@ def test_a_signed_folder_has_right_checksums_and_is_signed_once(copy: Dist, keys
 
 def test_another_key_does_not_sign_over_the_first(copy: Dist, keys: Pair, others: Pair) -> None:
     signed = sign_built(copy.folder, copy.sif, keys.private)
-    with pytest.raises(SignatureError, match="is signed already, and not with"):
+    with pytest.raises(SignatureError, match="is already signed, but not with"):
         sign_built(copy.folder, signed, others.private)
 
 

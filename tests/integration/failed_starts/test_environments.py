@@ -134,7 +134,9 @@ def test_numpy_2_is_named_although_triton_is_ready(
 ) -> None:
     """READY, HTTP 200, an answer whose shape is right, and no values in it."""
     failure = bench.failure(bench.plan(environment=numpy_2, code=GOOD_MODEL), protocol=protocol)
-    assert failure.cause.startswith("model echo is ready but answers wrongly: output y is empty")
+    assert failure.cause.startswith(
+        "model echo is ready but gives wrong answers: output y is empty"
+    )
     assert "numpy" in failure.cause
     assert failure.remedy is not None
     assert "numpy < 2" in failure.remedy

@@ -18,7 +18,7 @@ from tests.failed_start import GOOD_MODEL, Bench
          "its process died during initialisation"),
         (GOOD_MODEL + "    def initialize(self, args):\n        raise ValueError('bad weights')\n",
          "bad weights"),
-        (GOOD_MODEL.replace("as_numpy()", "as_numpy() * 2"), "is ready but answers wrongly"),
+        (GOOD_MODEL.replace("as_numpy()", "as_numpy() * 2"), "is ready but gives wrong answers"),
     ],
 )  # fmt: skip
 def test_a_broken_model_is_named(bench: Bench, code: str, said: str) -> None:

@@ -149,7 +149,7 @@ def test_a_plaintext_port_that_is_asked_with_tls_is_told(
         f"--url http://{address}",
     )
     assert told(smoke(kit, f"grpc://{address}")) == (
-        f"grpc://{address} answers in HTTP/1, not in gRPC",
+        f"grpc://{address} speaks HTTP/1, not gRPC",
         "gRPC has its own port (Triton's is 8001), and needs a proxy that forwards HTTP/2",
     )
 
@@ -239,7 +239,7 @@ def test_wrong_values_are_told(
     np.savez(golden, **changed)
     answer = smoke(kit, url(encrypted), "--ca", site.file, "--repository", tmp_path)
     cause, remedy = told(answer)
-    assert cause.startswith("model nugraph3 answers wrongly: output e_evt is off by ")
+    assert cause.startswith("model nugraph3 gives wrong answers: output e_evt is off by ")
     assert remedy == (
         "if its weights are not the kit's: --repository DIR with their golden.npz; "
         "otherwise check its weights and environment"

@@ -111,4 +111,4 @@ def test_a_model_that_is_not_ready_is_told_with_its_reason(
         "not serving",
         f"{server['url']}: the server says it is not ready",
     )
-    assert server["remedy"] == "read the server's log about these models: nugraph2_cpu"
+    assert server["remedy"] == "check the server's log for these models: nugraph2_cpu"

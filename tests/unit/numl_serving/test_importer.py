@@ -140,7 +140,7 @@ def test_planes_are_those_of_the_checkpoint_unless_given(tmp_path: Path) -> None
     request = request_for("24.7.1", tmp_path, planes=None)
     report = import_checkpoint(request)
     assert report.card.planes == UVY
-    assert "planes not in the checkpoint: took u, v, y" in report.notes
+    assert "planes not in the checkpoint: assumed u, v, y" in report.notes
     turned = replace(request, planes=("y", "v", "u"))
     assert import_checkpoint(turned).card.planes == ("y", "v", "u")
     card = card25("default", tmp_path / "default", planes=("a", "b"))

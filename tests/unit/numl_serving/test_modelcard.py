@@ -48,7 +48,7 @@ def test_a_card_with_a_wrong_field_is_refused_by_its_name(tmp_path: Path) -> Non
         ({"hit_features": ["integral"]}, "normalisation.u needs 1 means"),
         ({"heads": []}, "heads is empty"),
         ({"heads": [head | {"node": "plane"}]}, r"heads\[0\].node is 'plane'"),
-        ({"heads": [head | {"classes": ["a"]}]}, "head semantic has width 7 but 1 classes"),
+        ({"heads": [head | {"classes": ["a"]}]}, "head semantic has width 7 but names 1 classes"),
         ({"heads": [head, head]}, "must be unique"),
         ({"heads": [hit | {"name": "x"}]}, "outputs do not match"),
         ({"clustering": cluster | {"semantic": None, "background": 6}}, "needs a head with output"),

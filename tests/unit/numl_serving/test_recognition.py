@@ -250,7 +250,7 @@ def test_an_unknown_network_is_refused_with_what_is_missing_unexpected_and_suppo
     assert "closest is nugraph between 24.4 and 24.7 (weights per plane)" in message
     assert "missing event_decoder.net.weight" in message
     assert "unexpected encoder.surprise" in message
-    assert "of another shape vertex_decoder.net.weight" in message
+    assert "with the wrong shape vertex_decoder.net.weight" in message
     assert "supported are nugraph3 of nugraph 24.7.1" in message
     assert "nugraph2 of nugraph 25.4" in message
 

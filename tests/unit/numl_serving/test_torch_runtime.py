@@ -165,9 +165,9 @@ def test_a_gpu_that_cannot_be_used_is_told_with_both_reasons(
     with pytest.raises(ModelFilesError) as caught:
         gpu_of("0")
     assert str(caught.value) == (
-        f"the instance is of KIND_GPU but torch {torch.__version__} for CUDA 13.0 finds no GPU "
-        "that it can use: the host's driver is too old for it (nvidia-smi), or the server was "
-        "given no GPU (CUDA_VISIBLE_DEVICES)"
+        f"the instance is of KIND_GPU but torch {torch.__version__} for CUDA 13.0 finds no "
+        "usable GPU: the host's driver is too old for it (nvidia-smi), or the server was given no "
+        "GPU (CUDA_VISIBLE_DEVICES)"
     )
 
 

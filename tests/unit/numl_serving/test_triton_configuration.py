@@ -66,7 +66,7 @@ def test_the_event_score_may_be_declared_without_its_leading_dimension(start, di
 
 
 def test_an_input_that_is_not_declared_is_named(start):
-    with pytest.raises(ModelFilesError, match="declares no input hit_table_hit_id, which"):
+    with pytest.raises(ModelFilesError, match="lacks input hit_table_hit_id, which"):
         start(inputs=INPUTS[1:])
 
 

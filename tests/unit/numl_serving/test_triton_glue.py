@@ -229,8 +229,8 @@ threading.Event().wait(30)
     assert code == 1
     answers = [line for line in said.splitlines() if line.startswith("answered")]
     assert len(answers) == 4
-    assert sum("ending" in line or "any more" in line for line in answers) >= 3
-    assert f"this process ends, to be replaced: {reason}" in said
+    assert sum("shutting down" in line or "any more" in line for line in answers) >= 3
+    assert f"this process exits, to be replaced: {reason}" in said
 
 
 def test_a_request_after_unloading_is_refused(start):

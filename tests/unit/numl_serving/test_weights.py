@@ -52,7 +52,7 @@ def test_weights_that_are_not_those_of_the_card_are_refused(tmp_path: Path) -> N
 
     weights = random_weights(NUGRAPH3)
     store(tmp_path, save(weights | {"other": np.zeros(3, np.float32)}))
-    assert "weight other is not one of the network" in refusal(tmp_path)
+    assert "weight other is not in the network" in refusal(tmp_path)
     store(tmp_path, save(weights | {"encoder.bias": np.zeros((3, 9), np.float32)}))
     assert "weight encoder.bias has shape [3, 9]" in refusal(tmp_path)
     store(tmp_path, save(weights | {"encoder.bias": np.zeros((3, 8))}))

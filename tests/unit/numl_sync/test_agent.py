@@ -60,7 +60,7 @@ def test_what_the_server_cannot_load_is_taken_back(serving: Stage) -> None:
     assert serving.tree() == expected(1)
     assert serving.said[-1] == (
         "refused: release 2: b version 2 cannot be loaded: the server's log says why; "
-        "release 1 goes on"
+        "release 1 stays in service"
     )
     said, sent = len(serving.said), serving.bucket.sent
     serving.run(1000)
@@ -112,7 +112,7 @@ def test_a_server_that_is_away_is_no_fault_of_a_release(serving: Stage) -> None:
     serving.bucket.publish(2, 2)
     serving.run(10 * REPEAT_S - 1)
     assert serving.tree() == expected(1) | expected(2)
-    silent = "release 2: the server does not answer; release 1 goes on"
+    silent = "release 2: the server does not answer; release 1 stays in service"
     assert serving.said[2:] == [silent] * 9
     serving.server.runs = True
     serving.run(2)
@@ -146,7 +146,7 @@ def test_the_newest_time_of_a_model_rises_with_its_configuration(serving: Stage)
 
 
 def test_two_agents_do_not_share_a_folder(serving: Stage) -> None:
-    with pytest.raises(UsageError, match="another sync agent is at work in it"):
+    with pytest.raises(UsageError, match="another sync agent is using it"):
         Mirror(serving.folder)
 
 

@@ -17,13 +17,13 @@ from played import CONFIG, POLL_S, Stage, expected, files
 def test_a_bucket_that_is_away_is_said_at_once_and_then_every_minute(serving: Stage) -> None:
     serving.bucket.away = True
     serving.run(10 * REPEAT_S)
-    assert serving.said == ["s3://bucket: no connection; release 1 goes on"] * 10
+    assert serving.said == ["s3://bucket: no connection; release 1 stays in service"] * 10
     assert serving.tree() == expected(1)
     failures = serving.agent.status.failures["bucket"]
     assert failures == pytest.approx(10 * REPEAT_S / POLL_S, abs=2)
     serving.bucket.away = False
     serving.run(2 * POLL_S)
-    assert serving.said[-1] == "the bucket answers again, after 600 s"
+    assert serving.said[-1] == "the bucket answers again after 600 s"
 
 
 def test_without_a_bucket_at_its_start_it_has_what_was_there(serving: Stage) -> None:
@@ -34,8 +34,8 @@ def test_without_a_bucket_at_its_start_it_has_what_was_there(serving: Stage) -> 
     assert serving.tree() == expected(1)
     assert serving.agent.status.release == 1
     assert serving.said == [
-        f"release 1 is in {serving.folder}/repository from before",
-        "s3://bucket: no connection; release 1 goes on",
+        f"release 1 is already in {serving.folder}/repository",
+        "s3://bucket: no connection; release 1 stays in service",
     ]
 
 
@@ -55,7 +55,7 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(serving: Stage) -> None
     assert serving.tree() == expected(1)
     assert serving.said == [
         "release 2 is published",
-        "s3://bucket: broken off; release 1 goes on",
+        "s3://bucket: broken off; release 1 stays in service",
     ]
     serving.start()
     serving.bucket.breaks_after = None
@@ -78,7 +78,7 @@ def test_a_damaged_mirror_is_mended_at_the_next_start(serving: Stage) -> None:
     weights = serving.folder / "repository" / "a" / "1" / "weights"
     weights.write_bytes(b"x" * weights.stat().st_size)
     serving.start()
-    assert serving.said == [f"{serving.folder}/repository was changed by somebody else"]
+    assert serving.said == [f"{serving.folder}/repository was changed by someone else"]
     assert not serving.agent.status.in_folder
     serving.run(2 * POLL_S)
     assert serving.tree() == expected(1)
@@ -92,14 +92,14 @@ def test_a_file_that_somebody_changes_is_mended_within_a_poll(serving: Stage) ->
     os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
     serving.run(2 * POLL_S)
     assert serving.tree() == expected(1)
-    assert serving.said[0] == f"{serving.folder}/repository was changed by somebody else"
+    assert serving.said[0] == f"{serving.folder}/repository was changed by someone else"
 
 
 def test_a_folder_that_is_removed_is_made_anew(serving: Stage) -> None:
     shutil.rmtree(serving.folder)
     serving.run(2 * POLL_S)
     assert serving.tree() == expected(1)
-    assert serving.said[0] == f"{serving.folder}/repository was changed by somebody else"
+    assert serving.said[0] == f"{serving.folder}/repository was changed by someone else"
 
 
 def test_a_full_disk_is_said_and_tried_again(
@@ -112,7 +112,7 @@ def test_a_full_disk_is_said_and_tried_again(
     with monkeypatch.context() as patch:
         patch.setattr("numl_sync.mirror.shutil.copyfile", full)
         serving.run(REPEAT_S - 1)
-    assert serving.said[-1] == "/mirror/x: No space left on device; release 1 goes on"
+    assert serving.said[-1] == "/mirror/x: No space left on device; release 1 stays in service"
     assert serving.tree() == expected(1)
     serving.run(2 * POLL_S)
     assert serving.tree() == expected(2)

@@ -13,7 +13,8 @@ def test_a_wrong_golden_answer_is_refused_before_the_server_sees_a_file(serving:
     serving.run(1000)
     assert serving.tree() == expected(1)
     assert serving.said[-1] == (
-        "refused: release 2: b-2 does not give its golden answer here: no; release 1 goes on"
+        "refused: release 2: b-2 does not give its golden answer here: no; "
+        "release 1 stays in service"
     )
     assert serving.checked.count("b-2") == 1
 
@@ -25,7 +26,7 @@ def test_another_file_than_published_is_refused(serving: Stage, content: bytes) 
     serving.run(1000)
     assert serving.tree() == expected(1)
     assert serving.said[-1].startswith("refused: release 2: a/2/weights ")
-    assert serving.said[-1].endswith("; release 1 goes on")
+    assert serving.said[-1].endswith("; release 1 stays in service")
     assert len(serving.said) == 2
     serving.bucket.objects["a/2/weights"] = files(2)["weights"]
     serving.start()
@@ -37,8 +38,8 @@ def test_a_document_that_cannot_be_read_is_refused_once(serving: Stage) -> None:
     serving.bucket.content = b'{"format": 2}'
     serving.run(1000)
     assert serving.said == [
-        "refused: published.json is of format 2, this image reads format 1: use an image of the "
-        "kit that published it; release 1 goes on"
+        "refused: published.json has format 2, but this image reads format 1: use an image of the "
+        "kit that published it; release 1 stays in service"
     ]
     assert serving.tree() == expected(1)
     serving.bucket.publish(2, 2)
@@ -137,7 +138,7 @@ def test_a_refusal_on_a_full_disk_is_no_end(
         serving.run(10)
         serving.start()
         serving.run(10)
-    assert "/mirror/x: No space left on device; release 1 goes on" in serving.said
+    assert "/mirror/x: No space left on device; release 1 stays in service" in serving.said
     assert serving.agent.status.refused
     assert serving.tree() == expected(1)
 
@@ -150,7 +151,7 @@ def test_without_a_server_the_last_good_release_stays_in_the_folder(stage: Stage
     stage.bucket.publish(2, 2)
     stage.run(10)
     assert stage.tree() == expected(1)
-    assert stage.said[-1].endswith("; release 1 goes on")
+    assert stage.said[-1].endswith("; release 1 stays in service")
     stage.bucket.away = True
     stage.start()
     assert stage.agent.status.in_folder

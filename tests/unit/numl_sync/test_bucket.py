@@ -115,12 +115,12 @@ def test_an_endless_document_is_not_read(service: Service, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("status", "code", "words"),
     [
-        (403, "AccessDenied", "may not be read with these credentials: AccessDenied"),
+        (403, "AccessDenied", "cannot be read with these credentials: AccessDenied"),
         (404, "NoSuchKey", "has no published.json: numlkit publish writes it"),
         (404, "NoSuchBucket", "prod: NoSuchBucket (status 404)"),
         (500, "InternalError", "prod: InternalError (status 500)"),
         (503, "SlowDown", "prod: SlowDown (status 503)"),
-        (500, "no\nname", "prod: an error without a name (status 500)"),
+        (500, "no\nname", "prod: an unnamed error (status 500)"),
     ],
 )
 def test_an_error_is_one_line_without_a_key(

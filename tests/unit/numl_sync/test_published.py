@@ -53,12 +53,12 @@ Change = Callable[[dict[str, Any]], Any]
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda d: d.update(format=2), "is of format 2, this image reads format 1: use an image"),
-        (lambda d: d.update(format="9\nx"), "is of format '9\\nx', this image"),
+        (lambda d: d.update(format=2), "has format 2, but this image reads format 1: use an image"),
+        (lambda d: d.update(format="9\nx"), "has format '9\\nx', but this image"),
         (lambda d: d.pop("format"), "is not what numlkit publish writes"),
         (lambda d: d.pop("releases"), "is incomplete: 'releases' is missing"),
-        (lambda d: d.update(serving=3), "lists release 3, which serves, 0 times"),
-        (lambda d: d.update(serving="2"), "serving is '2', not a number from 1 on"),
+        (lambda d: d.update(serving=3), "lists release 3, the one in service, 0 times"),
+        (lambda d: d.update(serving="2"), "serving is '2', not a number of at least 1"),
         (lambda d: d.update(serving=True), "serving is True"),
         (lambda d: d.update(releases=3), "is incomplete"),
         (lambda d: d["releases"][1].update(models={}), "release 2 has no models"),
@@ -80,9 +80,9 @@ def test_a_wrong_document_is_refused(change: Change, words: str) -> None:
         (lambda m: m.update(config=m["config"].replace("7", "77")), "does not serve version 7"),
         (lambda m: m.update(config=None), "does not serve version 7"),
         (lambda m: m.update(files={}), "a/7 has no files"),
-        (lambda m: m["files"]["weights"].update(sha256="ff"), "sha256 of a/7/weights is 'ff'"),
-        (lambda m: m["files"]["weights"].update(bytes=-1), "bytes of a/7/weights is -1"),
-        (lambda m: m["files"]["weights"].update(bytes=1.5), "bytes of a/7/weights is 1.5"),
+        (lambda m: m["files"]["weights"].update(sha256="ff"), "sha256 of a/7/weights is not valid"),
+        (lambda m: m["files"]["weights"].update(bytes=-1), "size of a/7/weights is not valid: -1"),
+        (lambda m: m["files"]["weights"].update(bytes=1.5), "size of a/7/weights is not valid"),
     ],
 )  # fmt: skip
 def test_a_wrong_model_is_refused(change: Change, words: str) -> None:
@@ -99,7 +99,9 @@ def test_a_path_that_leaves_its_folder_is_refused(path: str) -> None:
     said = published()
     there = said["releases"][1]["models"]["a"]["files"]
     there[path] = there["weights"]
-    with pytest.raises(ReleaseError, match=f"a/7 has a file named {re.escape(repr(path))}"):
+    with pytest.raises(
+        ReleaseError, match=f"a/7 has an invalid file name: {re.escape(repr(path))}"
+    ):
         read_published(json.dumps(said).encode())
 
 
@@ -108,7 +110,7 @@ def test_a_name_that_is_no_folder_is_refused(name: str) -> None:
     said = published()
     models = said["releases"][1]["models"]
     models[name] = models.pop("a")
-    with pytest.raises(ReleaseError, match="a model is named"):
+    with pytest.raises(ReleaseError, match="is not a model name"):
         read_published(json.dumps(said).encode())
 
 

@@ -168,7 +168,7 @@ def test_a_debian_made_here_is_called_by_its_content_on_every_machine(
 def test_a_missing_mmdebstrap_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
-        BuildError, match="mmdebstrap, which would make one, is not installed"
+        BuildError, match="mmdebstrap, which could make one, is not installed"
     ) as caught:
         debian_tar(say)
     assert caught.value.remedy == "sudo apt-get install mmdebstrap (Debian, Ubuntu)"

@@ -41,7 +41,7 @@ def test_a_build_replaces_its_own_entries_and_keeps_those_whose_files_are_there(
 
 def test_a_manifest_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps({"format": 7}))
-    with pytest.raises(BuildError, match=r"manifest\.json: not a manifest of this kit"):
+    with pytest.raises(BuildError, match=r"manifest\.json: not this kit's manifest"):
         read_manifest(tmp_path)
 
 
@@ -119,7 +119,7 @@ def test_an_environment_that_nvidias_image_is_too_old_for_is_refused(tmp_path: P
     library.write_bytes(b"\x7fELF\x02\x01\0GLIBC_2.35\0GLIBC_2.9\0")
     check_libc(environment, release)
     library.write_bytes(b"\x7fELF\x02\x01\0GLIBC_2.35\0GLIBC_2.36\0")
-    with pytest.raises(BuildError, match=r"needs glibc 2\.36; NVIDIA's image .* has 2\.35"):
+    with pytest.raises(BuildError, match=r"needs glibc 2\.36; NVIDIA's Triton .* image has 2\.35"):
         check_libc(environment, release)
 
 

@@ -145,7 +145,7 @@ def test_a_network_that_is_missing_is_a_line(cosign: Cosign, statements: dict[st
     with pytest.raises(SignatureError) as caught:
         sign_image(REFERENCE, SILENT, statements)
     assert caught.value.cause == f"cosign cannot sign {REFERENCE} keyless: {reason}"
-    assert "Fulcio and Rekor; without them --sign cosign.key" in str(caught.value.remedy)
+    assert "Fulcio and Rekor; without them, use --sign cosign.key" in str(caught.value.remedy)
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_a_signer_who_cannot_have_signed_is_refused_before_anything_is_signed(
         (SILENT, read_signer(pgp), "is a key, but keyless signing uses none", "signer.toml"),
         (private, signer, "names a keyless signer, but .*cosign.key is a cosign key", "cosign.pub"),
         (private, read_signer(pgp), "is a PGP key, but .*cosign.key is a cosign key", "cosign.pub"),
-        (private, another, "is not the public key of .*cosign.key$", "belongs to it"),
+        (private, another, "is not the public key of .*cosign.key$", "the matching public key"),
     ):
         with pytest.raises(SignatureError, match=cause) as caught, signer_of(key, named):
             pass
@@ -203,7 +203,7 @@ def test_a_signer_who_cannot_have_signed_is_refused_before_anything_is_signed(
         ('identity = "a@b"\nissuer = 1\n', "names no signer"),
         ('identity = " "\nissuer = "https://a"\n', "names no signer"),
         ("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n", "is a private key"),
-        ("what is this?", "is neither a public key nor names a signer"),
+        ("what is this?", "has neither a public key nor a signer"),
     ],
 )
 def test_a_file_that_says_nobody_is_refused(tmp_path: Path, text: str, said: str) -> None:

@@ -57,7 +57,7 @@ def test_registries_are_destinations() -> None:
     assert parse_destination("docker://h.example.org/numl") == InRegistry("docker", image)
     assert parse_destination("oras://h.example.org/numl:prod") == InRegistry("oras", sif)
     assert str(InRegistry("oras", sif)) == "oras://h.example.org/numl:prod"
-    with pytest.raises(DeploymentError, match="a digest is the registry's to give"):
+    with pytest.raises(DeploymentError, match="the registry assigns the digest"):
         parse_destination(f"docker://h.example.org/numl@{DIGEST}")
     with pytest.raises(DeploymentError, match="has a user or password in it") as caught:
         parse_destination("docker://user:secret@h.example.org/numl")

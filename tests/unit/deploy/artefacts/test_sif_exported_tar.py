@@ -66,7 +66,7 @@ def test_no_absolute_link_is_left_in_an_extended_header() -> None:
 
 
 def test_a_truncated_export_is_an_error() -> None:
-    with pytest.raises(BuildError, match="ends early"):
+    with pytest.raises(BuildError, match="ended early"):
         list(fit(iter([_archive()[:3000]])))
 
 

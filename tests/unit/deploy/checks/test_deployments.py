@@ -119,7 +119,7 @@ def test_a_deployment_that_somebody_is_starting_is_not_cleared_away() -> None:
 
 def test_a_state_file_that_cannot_be_read_is_a_problem_and_another_host_s_is_none() -> None:
     folder = _write(supervisor=DEAD, node="elsewhere")
-    assert _found() == Finding("ok", "deployment a", "runs on elsewhere: see there")
+    assert _found() == Finding("ok", "deployment a", "runs on elsewhere: run the check there")
     folder.state_file.write_text("{")
     assert _found().level == "problem"
 

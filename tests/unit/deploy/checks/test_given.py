@@ -16,8 +16,8 @@ from deploy.host.errors import DeploymentError, KitError, RepositoryError
 from deploy.host.paths import MODEL_REPOSITORY
 
 CHECKPOINT_REMEDY = (
-    "--checkpoint nugraph3=PATH with a Lightning checkpoint (.ckpt), or with a folder that "
-    "scripts/import_checkpoint.py has made"
+    "--checkpoint nugraph3=PATH with a Lightning checkpoint (.ckpt), or with a folder made by "
+    "scripts/import_checkpoint.py"
 )
 
 

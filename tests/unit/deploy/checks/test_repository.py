@@ -56,7 +56,7 @@ Break = Callable[[Path], object]
         (lambda r: (r / "nugraph3/1/golden.npz").unlink(), "golden.npz: no such file"),
         (lambda r: (r / "nugraph3/1/golden.npz").write_bytes(b"PK"), "not a reference event"),
         (_broken_link, "weights.safetensors: no such file"),
-        (_flip_a_byte, "weights.safetensors is not the file that model.json belongs to"),
+        (_flip_a_byte, "weights.safetensors is not the file model.json describes"),
         (lambda r: (r / "nugraph3" / CARD).write_text("{}"), "model.json: has no"),
         (lambda r: _edit(r / "nugraph3" / CARD, "hit_table_rms", "hit_table_width"),
          "golden.npz: its event has no hit_table_width"),

@@ -170,7 +170,7 @@ def test_a_host_with_too_little_shared_memory_is_warned_of_before_an_instance(
             "room",
             "/dev/shm of this host has 0 MB free; the model instances need 12 MB. up gives them "
             "their own, but apptainer run without --containall does not",
-            "fewer --instances, or numlkit doctor --fix if dead servers fill it",
+            "use fewer --instances, or numlkit doctor --fix if dead servers fill it",
         )
     ]
 

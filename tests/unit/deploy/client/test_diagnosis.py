@@ -178,13 +178,13 @@ def test_a_proxy_without_http2_is_told(site: Authority) -> None:
 def test_the_port_of_the_other_protocol_is_told() -> None:
     with http_server() as port:
         assert told(f"grpc://localhost:{port}") == (
-            f"grpc://localhost:{port} answers in HTTP/1, not in gRPC",
+            f"grpc://localhost:{port} speaks HTTP/1, not gRPC",
             "gRPC has its own port (Triton's is 8001), and needs a proxy that forwards HTTP/2",
         )
     with grpc_server() as port:
         assert told(f"http://localhost:{port}") == (
-            f"http://localhost:{port} answers, but not in HTTP",
-            "gRPC has its own port: ask with grpc://",
+            f"http://localhost:{port} answers, but not over HTTP",
+            "gRPC has its own port: use grpc://",
         )
 
 
@@ -305,7 +305,7 @@ def test_http_asked_of_the_grpc_port_names_the_url_to_ask_with() -> None:
         url = f"http://127.0.0.1:{port}"
         check = check_service(Endpoint.parse(url), {}, timeout=5, repeat=1)
     assert (check.error, check.remedy) == (
-        f"{url} answers, but not in HTTP",
+        f"{url} answers, but not over HTTP",
         f"gRPC has its own port: --url grpc://127.0.0.1:{port}",
     )
 

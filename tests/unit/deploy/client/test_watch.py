@@ -18,7 +18,9 @@ from tests.kit import free_ports, until
 
 URL = "grpcs://triton.example.org:443"
 RIGHT = ModelCheck("m", ready=True, latency=Latency(1, 0.25, 0.25))
-WRONG = ModelCheck("m", ready=True, error="model m answers wrongly: output x is empty", wrong=True)
+WRONG = ModelCheck(
+    "m", ready=True, error="model m gives wrong answers: output x is empty", wrong=True
+)
 CHECK = ServiceCheck(URL, ready=True, models=(RIGHT,))
 LABELS = f'model="m",server="{URL}"'
 
@@ -179,4 +181,4 @@ def test_a_server_that_hangs_delays_no_other_and_a_file_that_is_gone_keeps_what_
         hang.set()
         both.stop()
         thread.join()
-    assert any("golden.npz: no such file; using the one read before" in text for text in said)
+    assert any("golden.npz: no such file; keeping the one read before" in text for text in said)

@@ -169,11 +169,11 @@ def test_a_wrong_number_is_told_with_its_option_and_what_is_wanted(
         ),
         (
             ["deploy/smoke.py", "--url", "localhost", "--name", "numl"],
-            "--url and --name both say which server: leave one of them out",
+            "--url and --name both choose the server: leave one out",
         ),
         (
             ["deploy/logs.py", "--follow", "--json"],
-            "--follow does not end, and --json is one document: leave one of them out",
+            "--follow never ends, but --json prints one document: leave one out",
         ),
     ],
 )

@@ -12,7 +12,7 @@ from deploy.client.service import Latency, ModelCheck, ServiceCheck
 URL = "grpcs://triton.example.org:443"
 GOOD = ModelCheck("nugraph3", ready=True, latency=Latency(5, 0.0412, 0.0526))
 WRONG = ModelCheck(
-    "nugraph2", True, "model nugraph2 answers wrongly: output x is empty", "look", wrong=True
+    "nugraph2", True, "model nugraph2 gives wrong answers: output x is empty", "look", wrong=True
 )
 AWAY = ServiceCheck(URL, error="the certificate expired", remedy="renew it")
 
@@ -53,7 +53,7 @@ def test_a_model_that_fails_stands_beside_one_that_does_not(
         "  server                          model     result  median  worst  requests\n"
         "  grpcs://triton.example.org:443  nugraph2  FAILED\n"
         "  grpcs://triton.example.org:443  nugraph3  ok      41 ms   53 ms  5\n",
-        "error: model nugraph2 answers wrongly: output x is empty\n  try: look\n",
+        "error: model nugraph2 gives wrong answers: output x is empty\n  try: look\n",
     )
 
 
@@ -73,7 +73,7 @@ def test_the_json_answer_names_the_first_fault_and_holds_everything(
     assert (status, err) == (1, "")
     assert json.loads(out) == {
         "ok": False,
-        "error": "model nugraph2 answers wrongly: output x is empty",
+        "error": "model nugraph2 gives wrong answers: output x is empty",
         "remedy": "look",
         "servers": [
             {
@@ -100,7 +100,7 @@ def test_the_json_answer_names_the_first_fault_and_holds_everything(
                 "url": URL,
                 "model": "nugraph2",
                 "ready": True,
-                "error": "model nugraph2 answers wrongly: output x is empty",
+                "error": "model nugraph2 gives wrong answers: output x is empty",
                 "remedy": "look",
                 "latency": None,
                 "wrong": True,
@@ -119,8 +119,8 @@ def test_the_json_answer_names_the_first_fault_and_holds_everything(
         ),
         (["--url", "grpcs://h", "--ca", "/none.pem"], "authority /none.pem: no such file"),
         (["--url", "grpcs://h", "--cert", "/none.pem"], "a client certificate and its private"),
-        (["--metrics", "9464"], "--metrics is for --watch"),
-        (["--watch", "--json"], "--watch does not end, and --json is one document"),
+        (["--metrics", "9464"], "--metrics needs --watch"),
+        (["--watch", "--json"], "--watch never ends, but --json prints one document"),
     ],
 )
 def test_wrong_usage_ends_with_status_2(

@@ -150,8 +150,8 @@ def test_a_driver_that_is_too_old_is_refused_with_both_numbers(
 def test_a_driver_that_nvidia_does_not_name_but_cuda_runs_on_is_a_warning() -> None:
     plan = _plan("", _stack(A, driver="535.129.03"), needs=[TRITON])
     assert plan.warnings == (
-        "NVIDIA driver 535.129.03 is older than the 560 that NVIDIA names for Triton 24.10; "
-        "CUDA 12.6.2 works from 525 on",
+        "NVIDIA driver 535.129.03 is older than 560, which NVIDIA specifies for Triton 24.10; "
+        "CUDA 12.6.2 works with 525 or later",
     )
 
 
@@ -186,7 +186,7 @@ def test_a_uuid_cut_too_short_is_answered_with_those_it_may_mean() -> None:
     alike = _stack(_gpu(0, uuid="GPU-5d5b-1"), _gpu(1, uuid="GPU-5d5b-2"))
     assert _refusal("GPU-5d5", alike) == (
         "GPU-5d5 matches 2 UUIDs",
-        "write more of it: GPU-5d5b-1, GPU-5d5b-2",
+        "give more of it: GPU-5d5b-1, GPU-5d5b-2",
     )
 
 
@@ -245,7 +245,7 @@ def test_which_of_several_instances_is_for_a_person_to_say() -> None:
 def test_an_older_driver_gives_a_server_one_mig_instance_and_nothing_else(names: str) -> None:
     found = _stack(A, DIVIDED, driver="550.54.15")
     assert _refusal(names, found, needs=[TRITON]) == (
-        "with NVIDIA driver 550.54.15 a server uses one MIG instance and nothing beside it",
+        "with NVIDIA driver 550.54.15 a server can use one MIG instance and no other device",
         "--gpu MIG-16d4f1ef-42e4, and another deployment for each other device; or driver 570",
     )
     assert len(_plan("MIG-1", found, needs=[TRITON]).devices) == 1
@@ -255,7 +255,7 @@ def test_two_parts_of_one_gpu_instance_are_refused() -> None:
     shared = (_part(1, gpu=3, gpu_instance=7), _part(2, gpu=3, gpu_instance=7))
     assert _refusal("MIG-1,MIG-2", _stack(replace(DIVIDED, instances=shared))) == (
         "MIG-16d4f1ef-42e4 (NVIDIA A100-SXM4-40GB MIG 1g.5gb) and MIG-26d4f1ef-42e4 share a GPU "
-        "instance, of which CUDA uses one",
+        "instance; CUDA can use only one of them",
         "--gpu with one of the two, as in --gpu MIG-16d4f1ef-42e4",
     )
 
@@ -281,7 +281,7 @@ def test_too_little_free_memory_is_a_warning() -> None:
     plan = _plan("", _stack(full, _gpu(1, memory=None)))
     assert plan.warnings == (
         "GPU 0 (NVIDIA A100-SXM4-40GB) has 3072 MiB free of 40960: its models' processes (4) are "
-        "expected to take 4096",
+        "expected to need 4096",
     )
     assert _plan("", _stack(full), processes=3).warnings == ()
 

@@ -104,7 +104,7 @@ def test_the_command_beside_an_unreadable_state_file_can_be_pasted(
     with pytest.raises(DeploymentError) as caught:
         folder.state()
     assert caught.value.remedy == (
-        f"end what runs there (pgrep -af '{folder.path}'), then remove the file"
+        f"stop what runs there (pgrep -af '{folder.path}'), then remove the file"
     )
 
 

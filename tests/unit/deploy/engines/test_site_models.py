@@ -145,8 +145,8 @@ def test_a_link_to_nowhere_or_to_itself_is_refused(tmp_path: Path, target: str) 
         ),
         (
             'backend: "python"' + environment_parameter("envs/e.tar.gz"),
-            "EXECUTION_ENV_PATH 'envs/e.tar.gz' is relative, which Triton takes from the folder "
-            "that it was started in",
+            "EXECUTION_ENV_PATH 'envs/e.tar.gz' is relative; Triton would resolve it from the "
+            "folder it was started in",
         ),
         (
             'backend: "python"' + environment_parameter("s3://bucket/e.tar.gz"),

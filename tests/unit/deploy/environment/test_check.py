@@ -32,7 +32,7 @@ def test_a_wrong_answer_is_named(tmp_path: Path) -> None:
 
 
 def test_a_python_of_the_host_does_not_count(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentSetupError, match="its bin/activate leads to another"):
+    with pytest.raises(EnvironmentSetupError, match="its bin/activate selects another"):
         check(environment(tmp_path / "e", '{"prefix": "/usr"}\\n'))
 
 

@@ -45,7 +45,7 @@ DOCKER: Words = [
     ),
     (
         "Range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available",
-        "more CPUs are requested than the 2 there are",
+        "more CPUs are requested than this host's 2",
     ),
     (
         "failed to create shim task: OCI runtime create failed: runc create failed: unable to "

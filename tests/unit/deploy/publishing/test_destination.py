@@ -53,10 +53,10 @@ def test_what_has_no_scheme_is_a_folder(text: str) -> None:
             "s3://http://host:1/models?x=1",
             "s3://http://host:1/models?x=1: its endpoint is not a URL",
         ),
-        ("s3://models/a//b", "s3://models/a//b: Triton reads no such prefix"),
-        ("s3://models/a b", "s3://models/a b: Triton reads no such prefix"),
-        ("s3://models/a/../b", "s3://models/a/../b: Triton reads no such prefix"),
-        ("s3://models/müon", "s3://models/müon: Triton reads no such prefix"),
+        ("s3://models/a//b", "s3://models/a//b: Triton cannot read such a prefix"),
+        ("s3://models/a b", "s3://models/a b: Triton cannot read such a prefix"),
+        ("s3://models/a/../b", "s3://models/a/../b: Triton cannot read such a prefix"),
+        ("s3://models/müon", "s3://models/müon: Triton cannot read such a prefix"),
     ],
 )
 def test_what_is_no_destination_is_said_in_a_line_with_a_remedy(text: str, cause: str) -> None:

@@ -163,7 +163,7 @@ def test_a_folder_with_a_current_of_somebody_else_is_refused_before_anything_is_
     publish: Callable[..., Outcome], tmp_path: Path
 ) -> None:
     (tmp_path / "place" / "current").mkdir(parents=True)
-    with pytest.raises(PublishError, match=r"place/current is not a link of the kit's"):
+    with pytest.raises(PublishError, match=r"place/current is not a link made by the kit"):
         publish(tmp_path / "place", "a")
     assert [path.name for path in (tmp_path / "place").iterdir()] == ["current"]
 

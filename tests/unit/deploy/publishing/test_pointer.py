@@ -111,10 +111,10 @@ def _without(document: Any, *path: Any) -> None:
     ("change", "cause"),
     [
         (lambda d: d.update(format=2), "format: Input should be 1"),
-        (lambda d: d.update(serving=7), "release 7 serves, and is not among its releases"),
-        (lambda d: d.update(last=1), "its last release is 1, and it has 2"),
+        (lambda d: d.update(serving=7), "release 7 serves, but is not among its releases"),
+        (lambda d: d.update(last=1), "its last release is 1, but it lists 2"),
         (lambda d: d.update(more=1), "more: Extra inputs are not permitted"),
-        (lambda d: d["releases"].reverse(), "not in the order of their numbers"),
+        (lambda d: d["releases"].reverse(), "not in numerical order"),
         (lambda d: _without(d, "releases", 0, "models"), "releases.0.models: Field required"),
         (
             lambda d: d["releases"][0]["models"]["one"]["files"].update({"../x": {}}),
@@ -137,7 +137,7 @@ def test_a_file_that_says_what_cannot_be_is_refused(change: Any, cause: str) -> 
     change(document)
     with pytest.raises(PublishError) as raised:
         read_pointer(json.dumps(document).encode(), "s3://b/published.json")
-    assert raised.value.cause.startswith("s3://b/published.json is not the kit's: ")
+    assert raised.value.cause.startswith("s3://b/published.json was not written by the kit: ")
     assert cause in raised.value.cause
 
 

@@ -54,7 +54,7 @@ def test_a_key_with_a_line_end_is_said_and_not_shown(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "the-id\n")
-    with pytest.raises(PublishError, match="the access key has a character") as raised:
+    with pytest.raises(PublishError, match="the access key has an invalid character") as raised:
         store.objects()
     assert "the-id" not in f"{raised.value.cause}{raised.value.remedy}"
 

@@ -85,7 +85,7 @@ def test_an_input_that_no_client_sends_breaks_it() -> None:
     metadata, config = declared()
     metadata["inputs"].append({"name": "position", "datatype": "FP32", "shape": [-1]})
     assert breach(Signature.read(metadata, config), card()) == (
-        "input position is required, and no client sends it"
+        "input position is required, but no client sends it"
     )
     # Where the configuration is closed the golden event shows whether it is asked for.
     assert breach(Signature.read(metadata, {}), card()) is None

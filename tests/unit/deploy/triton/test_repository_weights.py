@@ -18,5 +18,5 @@ def test_one_flipped_byte_is_noticed(tmp_path: Path) -> None:
     content = bytearray((tracked / "weights.safetensors").read_bytes())
     content[-1] ^= 1
     (tmp_path / "weights.safetensors").write_bytes(content)
-    with pytest.raises(RepositoryError, match="is not the file that"):
+    with pytest.raises(RepositoryError, match="is not the file model"):
         check_digest(tmp_path / "weights.safetensors", read_card(tracked).sha256)

@@ -50,7 +50,7 @@ def test_a_first_launch_takes_down_what_it_has_made(
         130,
         "error: interrupted; nothing incomplete was kept: run the command again",
     )
-    assert "removing what was made" in said
+    assert "removing what was created" in said
     assert terminal.cluster.names() == set()
     assert not DeploymentFolder("numl").path.exists()
 
@@ -64,9 +64,9 @@ def test_an_upgrade_goes_on_and_the_way_back_is_named(
     before = terminal.cluster.names()
     code, said = end_up(terminal, number, "--image registry.example.org/lab/numl:new")
     *_, cause, remedy = said.splitlines()
-    assert (code, cause) == (1, "error: interrupted: the cluster goes on with the upgrade")
-    assert "deploy/status.py --name numl shows how far it is" in remedy
-    assert f"up with the former settings (--image {IMAGE}) goes back" in remedy
+    assert (code, cause) == (1, "error: interrupted: the cluster continues the upgrade")
+    assert "deploy/status.py --name numl shows its progress" in remedy
+    assert f"run up with the previous settings (--image {IMAGE})" in remedy
     assert terminal.cluster.names() == before
     assert [pod["ready"] for pod in terminal.json("status")["pods"]].count(True) == 1
 
@@ -126,7 +126,7 @@ def test_who_interrupts_the_removal_too_is_told_what_removes_the_rest(
     *_, cause, remedy = err.splitlines()
     assert (code, cause) == (
         1,
-        "error: interrupted: what was made is still in namespace physics of site",
+        "error: interrupted: what was created is still in namespace physics of site",
     )
     assert remedy == "  try: numlkit down --name numl"
     assert terminal.json("down")["stopped"] == ["numl"]

@@ -35,9 +35,9 @@ def test_a_deployment_comes_up_is_seen_asked_and_goes_again(terminal: Terminal) 
 
     code, out, _ = terminal.type("smoke")
     assert (code, "ok: 3 models give their reference answers" in out) == (0, True)
-    terminal.cluster.health = (1, "model nugraph3 answers wrongly")
+    terminal.cluster.health = (1, "model nugraph3 gives wrong answers")
     code, _, err = terminal.type("smoke")
-    assert (code, f"pod {pod['name']}: model nugraph3 answers wrongly" in err) == (1, True)
+    assert (code, f"pod {pod['name']}: model nugraph3 gives wrong answers" in err) == (1, True)
 
     assert terminal.json("down")["stopped"] == ["numl"]
     assert terminal.cluster.names() == set()
@@ -109,7 +109,7 @@ def test_a_server_that_crashes_is_told_by_its_last_words(terminal: Terminal) -> 
 
     terminal.cluster.pod = crashed
     code, _, err = terminal.type("up --engine kubernetes")
-    assert (code, "container triton ended with status 1: " in err) == (1, True)
+    assert (code, "container triton exited with status 1: " in err) == (1, True)
     assert "pynuml" in err
 
 
@@ -129,7 +129,7 @@ def test_the_words_are_those_of_the_container_that_crashes(terminal: Terminal) -
     terminal.cluster.pod = crashed
     file = terminal.site('[kubernetes]\nvalues = ["more.yaml"]\n')
     code, _, err = terminal.type(f"up {file}")
-    said = "container watch ended with status 2: watch: cannot listen on port 8004"
+    said = "container watch exited with status 2: watch: cannot listen on port 8004"
     assert (code, said in err) == (1, True)
 
 
@@ -151,7 +151,7 @@ def test_the_words_are_not_those_of_another_that_was_restarted_more_often(
     terminal.cluster.pod = crashed
     file = terminal.site('[kubernetes]\nvalues = ["more.yaml"]\n')
     code, _, err = terminal.type(f"up {file}")
-    said = "container triton ended with status 1: cannot listen on port 8000"
+    said = "container triton exited with status 1: cannot listen on port 8000"
     assert (code, said in err) == (1, True)
 
 
@@ -169,7 +169,7 @@ def test_a_server_between_two_crashes_is_not_taken_for_one_that_starts(
         "status": {"containerStatuses": [status]},
     }
     found = read_pod(pod)
-    assert found.problem == "container triton ended with status 137 (OOMKilled)"
+    assert found.problem == "container triton exited with status 137 (OOMKilled)"
     assert found.lasting is lasting
 
 
@@ -179,7 +179,7 @@ def test_what_no_node_takes_is_waited_for_until_the_cluster_gives_up(terminal: T
     terminal.cluster.pod = lambda _: {"conditions": [unschedulable]}
     terminal.cluster.gave_up = True
     code, _, err = terminal.type("up --engine kubernetes")
-    assert (code, f"no node takes it: {said}" in err, "kubectl describe nodes" in err) == (
+    assert (code, f"no node can take it: {said}" in err, "kubectl describe nodes" in err) == (
         *(1, True, True),
     )
 
@@ -212,7 +212,7 @@ def test_a_server_that_runs_out_of_memory_is_to_get_more(terminal: Terminal) -> 
     *_, cause, remedy = err.splitlines()
     assert (code, cause.partition(": pod ")[2].partition(": ")[2], remedy) == (
         1,
-        "container triton ended with status 137 (OOMKilled)",
+        "container triton exited with status 137 (OOMKilled)",
         "  try: a larger --memory, or value resources.limits.memory",
     )
 
@@ -231,11 +231,11 @@ def test_a_container_that_was_ended_is_explained_by_what_liveness_said(terminal:
 
     name = pod["metadata"]["name"]
     terminal.cluster.event(name, "Startup probe failed: the server does not listen yet")
-    assert problem() == "container triton ended with status 1"
+    assert problem() == "container triton exited with status 1"
     terminal.cluster.event(name, "Liveness probe failed: a model process has died: pid 44")
     terminal.cluster.event(name, "Readiness probe failed: ")
     why = "Liveness probe failed: a model process has died: pid 44"
-    assert problem() == f"container triton ended with status 1: {why}"
+    assert problem() == f"container triton exited with status 1: {why}"
 
 
 def test_an_upgrade_that_fails_leaves_the_old_pods_and_says_how_to_go_back(
@@ -245,7 +245,10 @@ def test_an_upgrade_that_fails_leaves_the_old_pods_and_says_how_to_go_back(
     terminal.cluster.pod = waiting("ImagePullBackOff", "not found")
     code, _, err = terminal.type("up --engine kubernetes --image registry.example.org/lab/numl:new")
     assert code == 1
-    assert f"the old pods serve on, and up with the former settings (--image {IMAGE})" in err
+    assert (
+        "the old pods keep serving; to go back, run up with the previous settings "
+        f"(--image {IMAGE})" in err
+    )
     state = terminal.json("status")
     assert [pod["ready"] for pod in state["pods"] if pod["image"] == IMAGE] == [True]
     terminal.cluster.pod = Cluster().pod
@@ -278,7 +281,7 @@ def test_kinds_that_the_cluster_lacks_are_named_before_anything_is_made(
 ) -> None:
     file = CHECKOUT / "deploy" / "sites" / "okd.toml"
     code, _, err = terminal.type(f"up {file}")
-    assert (code, "the cluster has no route.openshift.io, and the values ask for Route" in err) == (
+    assert (code, "the cluster has no route.openshift.io, but the values ask for Route" in err) == (
         *(1, True),
     )
     assert terminal.cluster.names() == set()
@@ -289,7 +292,7 @@ def test_what_helm_has_installed_is_left_alone(terminal: Terminal) -> None:
     for each in terminal.cluster.of_kind("Service").values():
         each["metadata"]["labels"]["app.kubernetes.io/managed-by"] = "Helm"
     code, _, err = terminal.type("up --engine kubernetes")
-    assert (code, "Service numl in namespace physics was made by Helm" in err) == (1, True)
+    assert (code, "Service numl in namespace physics was created by Helm" in err) == (1, True)
 
 
 def test_one_name_is_not_on_a_host_and_in_a_cluster(terminal: Terminal) -> None:

@@ -125,7 +125,7 @@ def test_a_node_that_does_not_say_the_digest_is_named(
     code, _, err = terminal.type(f"smoke --verify {cosign.key}")
     cause, remedy = err.splitlines()
     assert code == 1
-    assert f"its node does not say which image it has pulled: {said}" in cause
+    assert f"its node does not report which image it pulled: {said}" in cause
     assert "--image HOST/REPOSITORY@sha256:... --verify" in remedy
     assert cosign.asked == []
 
