@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from deploy.environment.cpython import lay_out
-from deploy.environment.environment import ACTIVATE, plan_environment
+from deploy.environment.environment import plan_environment
 from deploy.environment.interpreter import find_interpreter
 
 WEIGHTS = np.array([[1, 0, 2], [0, 3, 0]], np.float32)
@@ -91,6 +91,10 @@ ensemble_scheduling {{ step {{
   output_map {{ key: "seen" value: "seen" }}
 }} }}
 """
+ACTIVATE = """
+_here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+export CONDA_PREFIX="$_here" PATH="$_here/bin:$PATH"
+"""
 
 # Debian's Python looks elsewhere.
 WHERE = """\
@@ -100,7 +104,7 @@ site.addsitedir(os.path.join(os.path.dirname(__file__), "site-packages"))
 
 
 def write_environment(archive: Path, python: str = "3.11") -> Path:
-    """Pack a Python with numpy, and nothing else, at the root of an archive."""
+    """Pack a Python with numpy, and nothing else, as conda-pack would."""
     prefix = archive.with_suffix(".prefix")
     prefix.mkdir()
     interpreter = find_interpreter([python])

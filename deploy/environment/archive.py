@@ -10,7 +10,7 @@ from zlib_ng import gzip_ng_threaded
 from deploy.environment.check import check_answers
 from deploy.environment.cpython import IMAGE_PREFIX
 from deploy.environment.environment import Environment, is_of_serving
-from deploy.environment.tars import tar_chunks, write_tar
+from deploy.environment.tars import write_prefix
 from deploy.host.console import Say
 from deploy.host.errors import BuildError
 from deploy.host.files import locked, sha256_of, work_folder, write_atomically
@@ -38,7 +38,7 @@ def pack_archive(environment: Environment, out: Path, say: Say, epoch: int) -> P
         with gzip_ng_threaded.open(  # type: ignore[no-untyped-call]
             partial, "wb", compresslevel=_LEVEL, threads=-1
         ) as stream:
-            stream.writelines(tar_chunks(environment.folder, epoch=epoch))
+            write_prefix(stream, environment.folder, epoch=epoch)
         say("checking the packed environment")
         try_out(partial, scratch / "unpacked")
         digest = sha256_of(partial)
@@ -61,8 +61,9 @@ def pack_layers(environment: Environment, folder: Path, say: Say) -> None:
     }
     for name, wanted in parts.items():
         say(f"writing the layer {name}.tar")
-        out, root = folder / f"{name}.tar", IMAGE_PREFIX.lstrip("/")
-        write_tar(environment.folder, out, root=root, wanted=wanted)
+        with (folder / f"{name}.tar").open("wb") as stream:
+            root = IMAGE_PREFIX.lstrip("/")
+            write_prefix(stream, environment.folder, root=root, wanted=wanted)
 
 
 def try_out(archive: Path, folder: Path) -> None:

@@ -47,7 +47,7 @@ _LOCKS = ENVIRONMENT_SOURCE / "locks"
 # not fit other builds' standard libraries; a link in the environment's lib is found first.
 _BUNDLED_LIBPYTHON = {"3.13": "libpython3-419a3a08.13.so.1.0"}
 
-ACTIVATE = """\
+_ACTIVATE = """\
 # Sourced by Triton before it starts a stub.
 VIRTUAL_ENV=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 PATH=$VIRTUAL_ENV/bin:$PATH
@@ -227,7 +227,6 @@ def _install_packages(environment: Environment, folder: Path, say: Say) -> None:
     install_lock(folder, environment.lock, say=say, wheels=environment.wheels)
     for path in (folder / "bin").iterdir():
         _launch_relatively(path)
-    (folder / "bin" / "activate").write_text(ACTIVATE, encoding="utf-8")
     if environment.relocatable:
         (folder / "pyvenv.cfg").unlink()
         (folder / "lib64").unlink(missing_ok=True)
@@ -237,7 +236,10 @@ def _install_packages(environment: Environment, folder: Path, say: Say) -> None:
         stdlib = folder / "lib" / f"python{interpreter.short_version}"
         (stdlib / "sitecustomize.py").write_text(_SITECUSTOMIZE, encoding="utf-8")
         _slim_and_compile(folder, list(_files(folder)), interpreter)
+        (folder / "conda-meta").mkdir()
+        (folder / "conda-meta" / "history").touch()  # conda-pack asks for it
     else:
+        (folder / "bin" / "activate").write_text(_ACTIVATE, encoding="utf-8")
         short = interpreter.short_version
         for name in (f"libpython{short}.so.1.0", _BUNDLED_LIBPYTHON.get(short)):
             if name is not None:

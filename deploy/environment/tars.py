@@ -1,8 +1,17 @@
 """Tar archives whose bytes depend only on the names, modes and contents of their files."""
 
+import os
 import tarfile
 from collections.abc import Callable, Iterator
+from io import IOBase
 from pathlib import Path, PurePosixPath
+from typing import IO
+
+from conda_pack import CondaEnv, CondaPackException
+from conda_pack.core import Packer
+from conda_pack.formats import ArchiveBase
+
+from deploy.host.errors import BuildError
 
 # The time of everything in an image, the earliest that a zip archive can hold: a layer with the
 # same content has the same digest, whichever commit it was built from.
@@ -12,40 +21,80 @@ _CHUNK = 1 << 20
 _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
-def tar_chunks(
-    folder: Path,
+def tar_chunks(folder: Path, *, root: str = "") -> Iterator[bytes]:
+    """Yield a tar archive of ``folder``, as ``root``: sorted, owner 0:0, readable by everyone."""
+    place = PurePosixPath(root)
+    for parent in reversed([place, *place.parents][:-1]):
+        yield _folder(str(parent), CONTENT_EPOCH)
+    for path in sorted(folder.rglob("*")):
+        name = str(place / path.relative_to(folder))
+        if path.is_dir() and not path.is_symlink():
+            yield _folder(name, CONTENT_EPOCH)
+        else:
+            yield from _file(path, name, CONTENT_EPOCH)
+    yield _END
+
+
+def write_tar(folder: Path, out: Path, *, root: str) -> None:
+    with out.open("wb") as stream:
+        stream.writelines(tar_chunks(folder, root=root))
+
+
+def write_prefix(
+    stream: IO[bytes] | IOBase,
+    prefix: Path,
     *,
     root: str = "",
     epoch: int = CONTENT_EPOCH,
     wanted: Callable[[str], bool] = lambda _path: True,
-) -> Iterator[bytes]:
-    """Yield a tar archive of ``folder``, as ``root``: sorted, owner 0:0, readable by everyone.
-
-    Args:
-        epoch: The time of everything in it (Unix, s).
-        wanted: Whether a path below ``folder`` goes into it, with the folders above it.
-    """
-    place = PurePosixPath(root)
-    written = {PurePosixPath()}
-    for path in sorted(folder.rglob("*")):
-        below = path.relative_to(folder)
-        if not wanted(below.as_posix()):
-            continue
-        name, is_folder = place / below, path.is_dir() and not path.is_symlink()
-        for parent in reversed([name, *name.parents] if is_folder else name.parents):
-            if parent not in written:
-                written.add(parent)
-                yield _header(str(parent), tarfile.DIRTYPE, 0o755, epoch)
-        if not is_folder:
-            yield from _file(path, str(name), epoch)
-    yield _END
-
-
-def write_tar(
-    folder: Path, out: Path, *, root: str, wanted: Callable[[str], bool] = lambda _path: True
 ) -> None:
-    with out.open("wb") as stream:
-        stream.writelines(tar_chunks(folder, root=root, wanted=wanted))
+    """Write a conda prefix to ``stream``, with the ``activate`` that conda-pack adds.
+
+    conda-pack chooses the files; its own writer would keep the times, owners and modes of this
+    host, and the order of the disk. With a ``root``, the folder in the archive, the prefix will lie
+    there, and ``conda-unpack`` is left out.
+    """
+    try:
+        files = CondaEnv.from_prefix(str(prefix)).files
+    except CondaPackException as error:
+        reason = " ".join(str(error).split())
+        raise BuildError(f"conda-pack cannot pack {prefix}: {reason}", f"rm -r {prefix}") from None
+    archive = _Archive(stream, root, epoch, wanted)
+    packer = Packer(str(prefix), archive, f"/{root}" if root else None)
+    for file in sorted(files, key=lambda file: str(file.target)):
+        # No file names the prefix: there is nothing to replace when it is unpacked.
+        file.file_mode = None
+        packer.add(file)
+    packer.finish()
+    stream.write(_END)
+
+
+class _Archive(ArchiveBase):  # type: ignore[misc]
+    """conda-pack's view of an archive."""
+
+    def __init__(
+        self, stream: IO[bytes] | IOBase, root: str, epoch: int, wanted: Callable[[str], bool]
+    ) -> None:
+        self.arcroot = root
+        self._stream, self._epoch, self._wanted = stream, epoch, wanted
+        self._folders: set[PurePosixPath] = {PurePosixPath()}
+
+    def _add(self, source: str, target: str) -> None:
+        path, name = Path(source), PurePosixPath(target)
+        if not self._wanted(os.path.relpath(target, self.arcroot or ".")):
+            return
+        is_folder = path.is_dir() and not path.is_symlink()
+        for folder in reversed([name, *name.parents] if is_folder else name.parents):
+            if folder not in self._folders:
+                self._folders.add(folder)
+                self._stream.write(_folder(str(folder), self._epoch))
+        if not is_folder:
+            for chunk in _file(path, target, self._epoch):
+                self._stream.write(chunk)
+
+
+def _folder(name: str, epoch: int) -> bytes:
+    return _header(name, tarfile.DIRTYPE, 0o755, epoch)
 
 
 def _file(path: Path, name: str, epoch: int) -> Iterator[bytes]:

@@ -12,8 +12,8 @@ import sys
 ROOT = os.path.abspath(__file__).rsplit(os.sep, 3)[0]  # noqa: PTH100
 KIT_PYTHON = os.path.join(ROOT, ".venv", "bin", "python")  # noqa: PTH118
 NEEDED = (
-    "argcomplete", "cryptography", "docker", "google.protobuf", "grpc_health", "h5py", "matplotlib",
-    "psutil", "pydantic", "rattler", "rich", "spython", "tritonclient", "zlib_ng",
+    "argcomplete", "conda_pack", "cryptography", "docker", "google.protobuf", "grpc_health", "h5py",
+    "matplotlib", "psutil", "pydantic", "rattler", "rich", "spython", "tritonclient", "zlib_ng",
 )  # fmt: skip
 _MARK = "NUMLKIT_BOOTSTRAPPED"
 

@@ -102,7 +102,7 @@ def test_all_models_answer_rightly_from_the_one_environment_that_was_extracted(
     assert kit.json("smoke", "--name", "packed")["ok"]
     stubs = living_stubs(psutil.Process(packed["server"]["pid"]))
     assert {stub.model for stub in stubs} == {"nugraph2", "nugraph3"}
-    prefixes = {psutil.Process(s.process.pid).environ()["VIRTUAL_ENV"] for s in stubs}
+    prefixes = {psutil.Process(s.process.pid).environ()["CONDA_PREFIX"] for s in stubs}
     assert len(prefixes) == 1
     assert prefixes.pop().startswith("/tmp/python_env_")
 

@@ -1,4 +1,4 @@
-"""Archives of a small environment."""
+"""Archives of a small conda prefix, packed by conda-pack."""
 
 import hashlib
 import io
@@ -13,10 +13,10 @@ from zlib_ng import gzip_ng_threaded
 
 from deploy.environment import archive
 from deploy.environment.archive import archive_name, pack_archive, pack_layers
-from deploy.environment.environment import ACTIVATE, Environment
+from deploy.environment.environment import Environment
 from deploy.environment.interpreter import Interpreter
 from deploy.environment.lock import Lock
-from deploy.environment.tars import tar_chunks
+from deploy.environment.tars import write_prefix
 from deploy.host.errors import BuildError
 from deploy.host.paths import CHECKOUT
 
@@ -36,8 +36,8 @@ def answering(answer: str) -> str:
 def prefix(tmp_path: Path) -> Environment:
     folder = tmp_path / "made" / "env"
     for name, content in {
-        "bin/activate": ACTIVATE,
         "bin/python3.11": answering(GOOD),
+        "conda-meta/history": "",
         "lib/big.so": "\0" * 3_000_000,
         "lib/python3.11/site-packages/numl_serving/check.py": "x = 1\n",
         "lib/python3.11/site-packages/numl_serving-0.1.0.dist-info/METADATA": "Name: x\n",
@@ -58,7 +58,9 @@ def prefix(tmp_path: Path) -> Environment:
 
 
 def written(prefix: Environment, root: str = "") -> bytes:
-    return b"".join(tar_chunks(prefix.folder, root=root, epoch=EPOCH))
+    stream = io.BytesIO()
+    write_prefix(stream, prefix.folder, root=root, epoch=EPOCH)
+    return stream.getvalue()
 
 
 def members(content: bytes) -> dict[str, tarfile.TarInfo]:
@@ -72,6 +74,7 @@ def test_everybody_can_read_everything_and_nobody_else_owns_it(prefix: Environme
     found = members(written(prefix))
     assert found["bin/python3.11"].mode == 0o755
     assert found["bin/python"].linkname == "python3.11"
+    assert found["bin/conda-unpack"].mode == 0o755
     assert found["bin/activate"].mode == 0o644
     assert found["lib/big.so"].mode == 0o644
     assert found["lib/python3.11/site-packages"].isdir()
@@ -85,14 +88,14 @@ def test_an_archive_that_is_given_up_half_way_is_not_spoken_of_again(
     script = (
         "import sys\n"
         "from pathlib import Path\n"
+        "from conda_pack.core import Packer\n"
         "from zlib_ng import gzip_ng_threaded\n"
-        "from deploy.environment.tars import tar_chunks\n"
-        "def interrupt(path):\n"
-        "    if path.endswith('METADATA'): raise KeyboardInterrupt\n"
-        "    return True\n"
+        "from deploy.environment.tars import write_prefix\n"
+        "def interrupt(self): raise KeyboardInterrupt\n"
+        "Packer.finish = interrupt\n"
         "try:\n"
         "    with gzip_ng_threaded.open(sys.argv[1], 'wb', threads=2) as out:\n"
-        "        out.writelines(tar_chunks(Path(sys.argv[2]), wanted=interrupt))\n"
+        "        write_prefix(out, Path(sys.argv[2]))\n"
         "except KeyboardInterrupt:\n"
         "    print('interrupted')\n"
     )
@@ -114,8 +117,24 @@ def test_the_bytes_are_the_same_whatever_the_disk_says(prefix: Environment) -> N
     assert written(prefix) == before
 
 
+def test_conda_unpack_comes_with_an_archive_and_not_with_an_image(prefix: Environment) -> None:
+    assert "bin/conda-unpack" in members(written(prefix))
+    found = members(written(prefix, "opt/numl/env"))
+    assert "opt/numl/env/bin/conda-unpack" not in found
+    assert "opt/numl/env/bin/activate" in found
+
+
 def test_no_member_names_this_host(prefix: Environment) -> None:
     assert str(prefix.folder).encode() not in written(prefix)
+
+
+def test_a_folder_that_is_no_conda_prefix_is_refused(prefix: Environment) -> None:
+    (prefix.folder / "conda-meta" / "history").unlink()
+    (prefix.folder / "conda-meta").rmdir()
+    with pytest.raises(BuildError, match=r"conda-pack cannot pack .*not a conda env") as caught:
+        written(prefix)
+    assert "\n" not in caught.value.cause
+    assert caught.value.remedy == f"rm -r {prefix.folder}"
 
 
 @pytest.mark.parametrize("threads", [2, 8])
@@ -132,7 +151,7 @@ def test_a_full_disk_is_not_taken_for_success(prefix: Environment) -> None:
 
     def write() -> None:
         with gzip_ng_threaded.open("/dev/full", "wb", threads=2) as stream:
-            stream.writelines(tar_chunks(prefix.folder))
+            write_prefix(stream, prefix.folder, epoch=EPOCH)
 
     with pytest.raises(OSError, match="No space left"):
         write()
