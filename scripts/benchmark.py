@@ -102,7 +102,7 @@ def parser() -> Parser:
     flags.add_argument(
         "what", nargs="?", default="speed",
         choices=("speed", "memory", "start", "heal", "readme"),
-        help="what is measured (default: speed)",
+        help="what to measure (default: speed)",
     )  # fmt: skip
     flags.add_argument(
         "--models",
@@ -116,20 +116,24 @@ def parser() -> Parser:
     flags.add_argument("--norm", action="append", metavar="MODEL=FILE", help="as for up.py")
     flags.add_argument(
         "--hits", type=as_hits, nargs="+", default=LATENCY_HITS, metavar="N",
-        help="sizes of simulated events, typical ones, at which latency is measured",
+        help="sizes of simulated events for measuring latency",
     )  # fmt: skip
     flags.add_argument(
         "--loaded-hits", type=as_hits, nargs="*", default=LOADED_HITS, metavar="N",
-        help="those of them at which throughput is measured, too (default: 200 1300)",
+        help="those of them for measuring throughput, too (default: 200 1300)",
     )  # fmt: skip
-    flags.add_argument("--file", type=Path, metavar="FILE.h5", help="measure its events, too")
+    flags.add_argument(
+        "--file", type=Path, metavar="FILE.h5", help="also measure the events of this file"
+    )
     flags.add_argument(
         "--events", type=as_count, default=4, metavar="N", help="events of each size (default: 4)"
     )
-    flags.add_argument("--seed", type=int, default=SEED, metavar="S", help="of the events")
+    flags.add_argument(
+        "--seed", type=int, default=SEED, metavar="S", help="random seed of the events"
+    )
     flags.add_argument(
         "--protocols", nargs="+", choices=PROTOCOLS, default=PROTOCOLS,
-        help="how the server is asked; shm: gRPC with tensors in system shared memory",
+        help="how clients reach the server; shm: gRPC with tensors in system shared memory",
     )  # fmt: skip
     flags.add_argument(
         "--concurrency", type=as_count, nargs="+", default=CONCURRENCIES, metavar="N",
@@ -153,7 +157,7 @@ def parser() -> Parser:
     flags.add_argument(
         "--quick",
         action="store_true",
-        help="small sizes, one round, to see that it works; options given beside it count",
+        help="small sizes, one round, to see that it works; other options still apply",
     )
     flags.add_argument("--json", type=as_output, metavar="FILE", help="write all figures here")
     flags.add_argument(

@@ -72,7 +72,7 @@ def parser() -> Parser:
         type=Path,
         default=Path(tempfile.gettempdir()),
         metavar="DIR",
-        help="where results are written, and removed afterwards",
+        help="where results are written; removed afterwards",
     )
     parser.add_argument("--json", type=as_output, metavar="FILE", help="write everything here")
     return parser

@@ -117,7 +117,7 @@ def parser() -> Parser:
         help="factors of the graph's positions (pynuml's first generation: 0.3,0.055; second: 1,1)",
     )
     command.add_argument(
-        "--out", type=Path, metavar="DIR", help="where to (default: dist/models/<model>)"
+        "--out", type=Path, metavar="DIR", help="output folder (default: dist/models/<model>)"
     )
     for head in CLASS_HEADS:
         command.add_argument(
@@ -135,7 +135,9 @@ def parser() -> Parser:
         action="store_true",
         help="the training had spacepoint positions: requests may carry them",
     )
-    command.add_argument("--description", default="", help="one line for the model card")
+    command.add_argument(
+        "--description", default="", help="a one-line description for the model card"
+    )
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     return command
 

@@ -47,7 +47,7 @@ def main() -> int:
     if not 0 <= arguments.seed < 2**31:
         parser.error("--seed must be from 0 to 2147483647")
     if not 60 <= low < high:
-        parser.error("--hits-range wants LOW < HIGH, and LOW at least 60 (20 in each plane)")
+        parser.error("--hits-range needs LOW < HIGH, and LOW at least 60 (20 in each plane)")
     if not arguments.out.parent.is_dir():
         parser.error(f"no such folder: {arguments.out.parent}")
 

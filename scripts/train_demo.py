@@ -56,7 +56,7 @@ def main() -> int:
     parser.add_argument(
         "--events-out", type=Path, help="also write the packaged events to this file"
     )
-    parser.add_argument("--model", choices=MODELS, action="append", help="only this one")
+    parser.add_argument("--model", choices=MODELS, action="append", help="train only this model")
     parser.add_argument(
         "--events", type=int, default=500, metavar="N", help="training events (default %(default)s)"
     )
@@ -71,7 +71,7 @@ def main() -> int:
         type=int,
         default=200,
         metavar="N",
-        help="other events, to judge by (default %(default)s)",
+        help="unseen events for evaluation (default %(default)s)",
     )
     parser.add_argument(
         "--file", type=Path, help="train on this file's events instead of simulating them"
@@ -106,7 +106,7 @@ def main() -> int:
         else:
             events = list(simulate.simulate_events(arguments.events, TRAINING_SEED))
         unseen = list(simulate.simulate_events(arguments.unseen, UNSEEN_SEED))
-        report(f"{len(events)} events to train on, {len(unseen)} to judge by")
+        report(f"{len(events)} events for training, {len(unseen)} for evaluation")
         for name in arguments.model or MODELS:
             settings = train.SETTINGS[name]
             if arguments.epochs:
@@ -126,7 +126,7 @@ def main() -> int:
         print(f"error: {e}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\ninterrupted; models that were finished are kept", file=sys.stderr)
+        print("\ninterrupted; finished models are kept", file=sys.stderr)
         return 130
     return 0
 

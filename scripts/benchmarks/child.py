@@ -83,7 +83,7 @@ class Child:
             self._errors.seek(0)
             words = self._errors.read().strip().splitlines()
             raise KitError(
-                f"the process that measures has ended: {words[-1] if words else 'without a word'}"
+                f"the measuring process has exited: {words[-1] if words else 'no output'}"
             )
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:

@@ -22,7 +22,7 @@ def as_cores(text: str) -> tuple[int, ...]:
     given = text.split(",")
     if not all(each.isdecimal() and int(each) in usable for each in given):
         some = ",".join(map(str, sorted(usable)))
-        raise argparse.ArgumentTypeError(f"'{text}' is not some of the cores {some}")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a subset of the cores {some}")
     return tuple(map(int, given))
 
 

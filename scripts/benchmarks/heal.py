@@ -55,7 +55,7 @@ def _healed(folder: DeploymentFolder, before: int) -> DeploymentState:
         if state.heals > before and state.phase == "ready":
             return state
         time.sleep(0.01)
-    raise LaunchError(f"a dead model process is not replaced within {DEADLINE_S:.0f} s")
+    raise LaunchError(f"a dead model process was not replaced within {DEADLINE_S:.0f} s")
 
 
 def heal_document(seconds: Sequence[float]) -> Document:

@@ -39,7 +39,7 @@ def replace_section(page: str, section: str) -> str:
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise KitError("the page has no section on speed", f"put {BEGIN} and {END} into it")
+        raise KitError("the page has no speed section", f"put {BEGIN} and {END} into it")
     return f"{before}{BEGIN}\n\n{section}\n{END}{after}"
 
 
@@ -48,7 +48,7 @@ def summary(speed: Document) -> str:
     lines = [
         f"The same events, sent to NuGraph's own code ({_nugraph(speed)}) and to this kit in the "
         "same Triton,",
-        f"on the same {len(speed['machine']['used_cores'])} cores. Medians by gRPC. The last "
+        f"on the same {len(speed['machine']['used_cores'])} cores. Medians over gRPC. The last "
         "column compares with NuGraph as it is served today;",
         "in brackets, the middle 80% of rounds. [All figures](docs/benchmarks.md), and how to "
         "measure on your machine.",
@@ -74,7 +74,7 @@ def section(
         f"{_nugraph(speed)}), in turn,",
         f"in the same Triton, with the clients on the same {len(machine['used_cores'])} cores "
         f"({machine['processor']}, torch {machine['torch']}; load",
-        f"average {machine['load_before'][0]:.1f} before the run). Values are medians by gRPC. "
+        f"average {machine['load_before'][0]:.1f} before the run). Values are medians over gRPC. "
         '"As served today" is one instance with',
         'torch\'s default threads; "at its best" is an instance per core, without gradients. The '
         "last column compares",

@@ -121,7 +121,7 @@ def _wait_for_answers(ports: Ports, runs: Callable[[], bool], deadline: float) -
         if result.ok:
             waiting.pop(0)
         elif time.monotonic() > deadline:
-            raise LaunchError(f"{waiting[0]} is not ready after {READY_S} s: {result.error}")
+            raise LaunchError(f"{waiting[0]} was not ready after {READY_S} s: {result.error}")
         else:
             time.sleep(0.05)
 

@@ -59,7 +59,7 @@ ROWS: dict[str, tuple[Graph, ...]] = {
             "Right answers",
             "short",
             {"{{server}} {{model}}": f'numl_smoke_state{{state="right", {_MODEL}}}'},
-            about="Values compared with the reference, whatever the server says of itself.",
+            about="Values compared with the reference, whatever the server reports about itself.",
             states=True,
         ),
         Graph(
@@ -146,7 +146,7 @@ ROWS: dict[str, tuple[Graph, ...]] = {
                 "{{instance}} {{model}}": f"{_BY} (rate(nv_inference_compute_infer_duration_us"
                 f"{{{_MODEL}}}[$__rate_interval])) / 1e6"
             },
-            about="As many as there are: the model is at its limit.",
+            about="At the number of instances, the model is at its limit.",
         ),
         Graph(
             "Hits labelled per second",
@@ -173,7 +173,8 @@ ROWS: dict[str, tuple[Graph, ...]] = {
                 "{{instance}} serves": "numl_sync_release",
                 "{{instance}}: the bucket says": "numl_sync_published_release",
             },
-            about="Two lines that stay apart: the new release is refused, or the bucket is away.",
+            about="If the two lines stay apart, the new release is refused, or the bucket is "
+            "unreachable.",
         ),
         Graph(
             "Time since the bucket answered",

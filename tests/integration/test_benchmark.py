@@ -66,7 +66,7 @@ def test_a_quick_run_measures_every_way_and_leaves_nothing(kit: Kit, tmp_path: P
     [
         (["--plot", "run.doc"], "run.doc does not end with any of .png, .pdf, .svg"),
         (["--json", "nowhere/run.json"], "nowhere/run.json cannot be written"),
-        (["--cores", "0,4096"], "'0,4096' is not some of the cores 0"),
+        (["--cores", "0,4096"], "'0,4096' is not a subset of the cores 0"),
         (["--seconds", "0"], "'0' is not a number of seconds above 0"),
     ],
 )

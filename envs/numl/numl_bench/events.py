@@ -31,7 +31,7 @@ def events_of_size(hits: int, count: int, seed: int) -> list[Tensors]:
             continue  # this number's particles never make so few or so many hits
         if len(made) == count:
             return made
-    raise SimulationError(f"only {len(made)} events with about {hits} hits came up, not {count}")
+    raise SimulationError(f"only {len(made)} of {count} events with about {hits} hits were found")
 
 
 def typical_events(hits: int, count: int, seed: int) -> list[Tensors]:

@@ -57,7 +57,7 @@ def lay_beside(folder: Path) -> None:
     """
     taken = sorted({"nugraph", "pynuml"} & sys.modules.keys())
     if taken:
-        raise ImportError(f"{taken[0]} has been imported before: nugraph {VERSION} comes too late")
+        raise ImportError(f"{taken[0]} is already imported: nugraph {VERSION} comes too late")
     if not (folder / f"nugraph-{VERSION}.dist-info").is_dir():
         raise ImportError(f"there is no nugraph {VERSION} in {folder}: scripts/test unpacks it")
     # pynuml imports MPI, which leaves shared memory behind when a process with it is killed.

@@ -63,7 +63,7 @@ def publish(trained: Trained, checkpoint: Path, accuracy: Mapping[str, Any], out
         )
         answer = Runtime.load(staging / "files").infer(golden.event)
         if faults := disagreements(golden.outputs, answer):
-            raise PublishError(f"{trained.name} answers otherwise than nugraph: {faults[0]}")
+            raise PublishError(f"{trained.name} answers differently from nugraph: {faults[0]}")
         write_golden(staging / "files" / GOLDEN_FILE, golden)
         for file in FILES:
             (staging / "files" / file).replace(out / file)

@@ -41,7 +41,7 @@ class Location:
 def read_location(url: str, variables: Mapping[str, str]) -> Location:
     """Read ``s3://[[http://|https://]HOST:PORT/]BUCKET[/PREFIX]``.
 
-    A host without a scheme is spoken to by HTTP, as Triton does; without a host, the variable
+    A host without a scheme is reached over HTTP, as Triton does; without a host, the variable
     AWS_ENDPOINT names one.
 
     Raises:

@@ -302,7 +302,7 @@ def test_the_packaged_events_are_those_the_code_makes() -> None:
     ("arguments", "message"),
     [
         (["--events", "0"], "--events must be at least 1"),
-        (["--hits-range", "500", "100"], "--hits-range wants LOW < HIGH"),
+        (["--hits-range", "500", "100"], "--hits-range needs LOW < HIGH"),
         (["--seed", "-1"], "--seed must be from 0"),
     ],
 )
