@@ -74,7 +74,7 @@ int64_t numl_graph_floats(const numl_graph* graph, int32_t which, const float** 
 int32_t numl_cluster(const float* x, int32_t points, int32_t width, double eps,
                      int32_t min_samples, int32_t* labels, char* error, int64_t size);
 
-// Makes numpy, given the table of its C interface, return an empty array where it would refuse to
-// make one larger than any memory; see guard.cpp.
+// Makes numpy, given the table of its C interface, return an empty array where it would refuse a
+// shape that no array can have; see guard.cpp.
 void numl_guard_arrays(void** numpy);
 }

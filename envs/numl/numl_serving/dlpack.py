@@ -58,7 +58,7 @@ def to_array(tensor: Any) -> NDArray[Any]:
     try:
         return np.from_dlpack(_Exporter(tensor))
     except ValueError:
-        raise EventError(f"tensor {tensor.name()} has a shape larger than any memory") from None
+        raise EventError(f"tensor {tensor.name()} has an impossible shape") from None
 
 
 def to_tensor(pb: Any, name: str, array: NDArray[Any]) -> Any:

@@ -353,10 +353,10 @@ def cluster(coordinates: NDArray[np.float32], eps: float, min_samples: int) -> I
 
 
 def guard_arrays() -> None:
-    """Let Triton's stub survive a tensor whose shape is larger than any memory.
+    """Let Triton's stub survive a tensor whose shape no array can have.
 
-    Triton 2.51 lets one through if its bytes are right in 64 bits that wrap: [2^62], without data.
-    ``native/guard.cpp`` says how. To be called before the first request.
+    Triton 2.51 lets one through if its bytes are right in 64 bits that wrap: [2^62] or [-2^62],
+    without data. ``native/guard.cpp`` says how. To be called before the first request.
     """
     capsule = importlib.import_module("numpy._core.multiarray")._ARRAY_API
     pointer = ctypes.pythonapi.PyCapsule_GetPointer

@@ -1,0 +1,71 @@
+"""Triton's stub gets an array for every shape, also for one that numpy refuses."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Iterator
+from ctypes import c_int, c_ssize_t, c_void_p, py_object
+from typing import Any
+
+import numpy as np
+import pytest
+from numl_serving.native import guard_arrays
+
+NEW_FROM_DESCR = 94
+WRITEABLE = 0x0400
+HUGE = 2**62
+
+
+class Numpy:
+    """The table of numpy's C interface, by which pybind11 in the stub makes its arrays."""
+
+    def __init__(self) -> None:
+        capsule = importlib.import_module("numpy._core.multiarray")._ARRAY_API
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = c_void_p, (py_object, c_void_p)
+        self.table = ctypes.cast(pointer(capsule, None), ctypes.POINTER(c_void_p))
+        self.data = (ctypes.c_int32 * 8)(*range(8))
+
+    def array(self, *shape: int) -> Any:
+        """Return an int32 array of the shape; without a copy, as the stub does."""
+        new = ctypes.PYFUNCTYPE(
+            py_object, py_object, py_object, c_int, c_void_p, c_void_p, c_void_p, c_int, c_void_p
+        )(self.table[NEW_FROM_DESCR])
+        dtype = np.dtype(np.int32)
+        ctypes.pythonapi.Py_IncRef(py_object(dtype))  # it takes one
+        sizes = (c_ssize_t * len(shape))(*shape)
+        return new(np.ndarray, dtype, len(shape), sizes, None, self.data, WRITEABLE, None)
+
+
+@pytest.fixture
+def guarded() -> Iterator[Numpy]:
+    numpy = Numpy()
+    own = numpy.table[NEW_FROM_DESCR]
+    guard_arrays()
+    guard_arrays()
+    yield numpy
+    numpy.table[NEW_FROM_DESCR] = own
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (8,), (2, 4), (2, 0), (0, 3), (1,) * 32])
+def test_a_possible_shape_is_numpys_own(guarded: Numpy, shape: tuple[int, ...]) -> None:
+    array = guarded.array(*shape)
+    assert array.shape == shape
+    assert array.ravel().tolist() == list(range(array.size))
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *((HUGE,), (HUGE + 5,), (2 * HUGE - 1,), (2**32, 2**32), (2**31, 2**31, 4)),
+        *((-1,), (-HUGE,), (5 - HUGE,), (-2 * HUGE,), (-2, -2), (-HUGE, -HUGE)),
+        *((0, HUGE), (HUGE, 0), (0, -1), (2**40, 0, 2**40)),
+    ],
+)
+def test_an_impossible_shape_has_no_elements(guarded: Numpy, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"too big|negative|[Mm]aximum"):
+        np.empty(shape, np.int32)
+    array = guarded.array(*shape)
+    assert array.size == 0
+    assert array.ndim == len(shape)
