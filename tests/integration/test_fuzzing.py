@@ -10,6 +10,7 @@ import json
 import os
 import re
 import threading
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,13 +19,16 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import tritonclient.grpc as grpc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tritonclient.utils import InferenceServerException
 
+from deploy.client.metrics import read_counts
 from deploy.engines.server import living_stubs
 from deploy.host.paths import CHECKOUT
 from deploy.triton.golden import GoldenEvent, difference, read_golden
-from tests.kit import Kit
+from tests.kit import SOON_S, Kit, until
 
 MODEL = "nugraph3"
 REQUESTS = int(os.environ.get("NUMLKIT_FUZZED_REQUESTS", "3000"))
@@ -33,6 +37,8 @@ MEMORY = 1 << 30
 
 LARGEST = 10_000_000
 ANSWER_S = 120
+CANCELLED = 1000
+IMPOSSIBLE = "tensor hit_table_hit_id has an impossible shape"
 HITS = {
     "hit_id": np.int32,
     "local_plane": np.int32,
@@ -57,7 +63,7 @@ class Request:
 class Server:
     """The server under test, and what a client beside sees of it meanwhile."""
 
-    port: int
+    ports: dict[str, int]
     stub: psutil.Process
     golden: GoldenEvent
     faults: list[str] = field(default_factory=list)
@@ -66,7 +72,7 @@ class Server:
 
     def post(self, request: Request) -> tuple[int, bytes, int]:
         """Return status, body, and how much of the body is the JSON header."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
+        connection = http.client.HTTPConnection("127.0.0.1", self.ports["http"], timeout=ANSWER_S)
         length = {"Inference-Header-Content-Length": str(len(request.header))}
         try:
             body = request.header + request.data
@@ -91,6 +97,19 @@ class Server:
             outputs[output["name"]] = values.reshape(output["shape"])
             place += size
         return outputs
+
+    def grpc(self) -> grpc.InferenceServerClient:
+        return grpc.InferenceServerClient(f"127.0.0.1:{self.ports['grpc']}")
+
+    def metrics(self) -> str:
+        url = f"http://127.0.0.1:{self.ports['metrics']}/metrics"
+        with urllib.request.urlopen(url) as answer:
+            return str(answer.read(), "utf-8")
+
+    def waiting(self) -> int:
+        """Return how many requests are in the queue."""
+        count = re.search(r"nv_inference_pending_request_count\{.*\} (\d+)", self.metrics())
+        return int(count[1])  # type: ignore[index]
 
     def peak(self) -> int:
         """Return the most memory that the instance has ever held, in bytes."""
@@ -121,7 +140,7 @@ def server(kit: Kit) -> Iterator[Server]:
     answer = kit.up("fuzzed", "--models", MODEL, "--instances", "1")
     (stub,) = living_stubs(psutil.Process(answer["server"]["pid"]))
     golden = read_golden(CHECKOUT / "model_repository" / MODEL / "1" / "golden.npz")
-    server = Server(answer["ports"]["http"], psutil.Process(stub.process.pid), golden)
+    server = Server(answer["ports"], psutil.Process(stub.process.pid), golden)
     beside = threading.Thread(target=server.watch)
     beside.start()
     yield server
@@ -188,6 +207,19 @@ def event(
         values = integers(kind, spacepoints, hits * 10)
         columns[f"spacepoint_table_{name}"] = np.asarray(values).astype(np.int32)
     return columns
+
+
+def grpc_inputs(columns: Columns) -> list[grpc.InferInput]:
+    inputs = []
+    for name, array in columns.items():
+        kind = "FP32" if array.dtype == np.float32 else "INT32"
+        inputs.append(grpc.InferInput(name, list(array.shape), kind))
+        inputs[-1].set_data_from_numpy(array)
+    return inputs
+
+
+def ignore(result: grpc.InferResult | None, error: InferenceServerException | None) -> None:
+    """Take the end of an asynchronous request."""
 
 
 def damaged(rng: np.random.Generator, columns: Columns, damage: str) -> Request:
@@ -310,7 +342,35 @@ def test_a_tensor_larger_than_any_memory_is_refused_by_name(server: Server, hits
     rng = np.random.default_rng(0)
     columns = event(rng, hits, 0, "distinct", "valid", "scattered")
     answer = server.ask(wrapping(request(columns)))
-    assert answer == "tensor hit_table_hit_id has a shape larger than any memory"
+    assert answer == IMPOSSIBLE
+    server.check()
+
+
+@pytest.mark.parametrize("hits", [0, 5])
+@pytest.mark.parametrize("beyond", [2**62, -(2**62), -(2**63)])
+def test_an_impossible_shape_is_refused_by_name_over_grpc_too(
+    server: Server, hits: int, beyond: int
+) -> None:
+    """Only gRPC takes negative sizes; of HTTP, Triton refuses them itself."""
+    rng = np.random.default_rng(0)
+    inputs = grpc_inputs(event(rng, hits, 0, "distinct", "valid", "scattered"))
+    inputs[0].set_shape([hits + beyond])
+    with server.grpc() as client, pytest.raises(InferenceServerException, match=IMPOSSIBLE):
+        client.infer(MODEL, inputs, client_timeout=ANSWER_S)
+    server.check()
+
+
+def test_cancelled_requests_are_not_computed(server: Server) -> None:
+    inputs = grpc_inputs(dict(server.golden.inputs))
+    before = read_counts(server.metrics())[MODEL].requests
+    with server.grpc() as client:
+        calls = [client.async_infer(MODEL, inputs, ignore) for _ in range(CANCELLED)]
+        until(lambda: server.waiting() > CANCELLED / 2, SOON_S, "a queue")
+        for call in calls:
+            call.cancel()
+        until(lambda: server.waiting() < CANCELLED / 10, SOON_S, "an empty queue")
+    computed = read_counts(server.metrics())[MODEL].requests - before
+    assert computed < CANCELLED * 3 / 4
     server.check()
 
 

@@ -9,10 +9,12 @@ and what is wrong with one event is told to that event's sender alone.
 
 How many requests wait is Triton's to limit. Its Python backend calls ``execute`` with one request
 at a time where ``max_batch_size`` is 0, and ``execute`` returns when there is room for another
-one: at most one batch runs and one gathers here, the others stay in Triton's queue. There
-``dynamic_batching { default_queue_policy { max_queue_size: N } }`` refuses what exceeds N, and
-``default_timeout_microseconds`` what has waited longer, although nothing is batched by Triton with
-``max_batch_size: 0`` (both seen with Triton 2.51, on CPUs, too). By default it has no limit.
+one: at most one batch runs and one gathers here, the others stay in Triton's queue. With
+``dynamic_batching`` in config.pbtxt, by which Triton batches nothing where ``max_batch_size`` is 0,
+that queue drops requests that are cancelled; without it they would all be computed.
+``default_queue_policy { max_queue_size: N }`` in it refuses what exceeds N, and
+``default_timeout_microseconds`` what has waited longer (all seen with Triton 2.51, on CPUs, too).
+By default the queue has no limit.
 
 When a GPU is lost to this process, or the worker fails, each request that is held gets an error
 and the process ends: Triton would go on to give it requests, whoever supervises Triton replaces it.
