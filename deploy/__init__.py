@@ -9,6 +9,6 @@ import os
 
 __version__ = "0.1.0"
 
-# gRPC's core would write lines of its own to standard error, beside the one that says what
+# gRPC's core would write its own lines to standard error, beside the one that says what
 # is wrong. It reads this when it is first imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -52,14 +52,14 @@ def parser() -> Parser:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    # A second signal must not interrupt the cleaning up.
+    # A second signal must not interrupt the clean-up.
     for each in _ENDING:
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def _build(options: argparse.Namespace, console: Console) -> int:
-    # Whichever of these ends a build, it cleans up. (nohup has the last one ignored.)
+    # Whichever of these ends a build, it cleans up. (nohup ignores the last one.)
     for each in _ENDING:
         if signal.getsignal(each) is not signal.SIG_IGN:
             signal.signal(each, _interrupt)

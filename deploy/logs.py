@@ -132,7 +132,7 @@ def _follow_pods(rollout: Rollout, tail: int, console: Console) -> int:
                 for name, pod, container in _streams(rollout):
                     key = (name, pod.containers[container])
                     followed = key in threads and threads[key].is_alive()
-                    if followed or (key in shown and not pod.ready):  # or its container has ended
+                    if followed or (key in shown and not pod.ready):  # or its container has exited
                         continue
                     # Whoever comes later is shown from the first line; where a connection broke,
                     # what comes from now on.

@@ -48,7 +48,7 @@ _METRICS = ("127.0.0.1", 9464)
 def parser() -> Parser:
     what = "Check readiness, tensors and values of each model with one event, and show the times."
     flags = make_parser("smoke", what)
-    flags.set_defaults(name=None)  # so that one that is given beside --url is seen
+    flags.set_defaults(name=None)  # so that one given together with --url is noticed
     add = flags.add_argument
     url = (
         "http[s]://host:port or grpc[s]://host:port; repeat for more servers (default: the "

@@ -51,13 +51,13 @@ def parser() -> Parser:
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
-    # A shell that ends sends it twice; the second must not interrupt the taking down.
+    # A shell that exits sends it twice; the second must not interrupt the clean-up.
     signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def _up(options: argparse.Namespace, console: Console) -> int:
-    # As Ctrl-C: what this launch has made is taken down. (nohup has the last one ignored.)
+    # Like Ctrl-C: what this launch has made is taken down. (nohup ignores the last one.)
     for each in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(each) is not signal.SIG_IGN:
             signal.signal(each, _end)
@@ -69,7 +69,7 @@ def _up(options: argparse.Namespace, console: Console) -> int:
     warnings = check_given(resolved)
     engine, reason = choose_engine(resolved)
     if options.verify is not None:
-        # What was verified is what starts: by its digest, where it has one.
+        # Start exactly what was verified: by its digest, where it has one.
         signer = read_signer(options.verify)
         resolved = Resolved(engine.verified(signer))
         engine = type(engine)(resolved)
@@ -81,7 +81,7 @@ def _up(options: argparse.Namespace, console: Console) -> int:
     if folder.place() is not None:
         cause = f"a cluster runs deployment {deployment.name}"
         raise DeploymentError(cause, f"numlkit down --name {deployment.name}, or another --name")
-    # Two that start the same deployment take turns; the second finds it running.
+    # Two commands that start the same deployment take turns; the second finds it running.
     with folder.taking_turns():
         state = folder.state_here()
         if state is not None and state.supervisor.process() is not None:
@@ -131,7 +131,7 @@ def _launch(
         engine.prepare(say)
     stale = folder.state_here()
     if stale is not None:
-        # A supervisor that was killed leaves its server behind, which then serves unwatched.
+        # A killed supervisor leaves its server behind, serving unwatched.
         engine_named(stale.engine).stop(folder, stale)
     with console.step("start") as say:
         return start(engine, say)
@@ -139,7 +139,7 @@ def _launch(
 
 def start(engine: Engine, say: Say) -> DeploymentState:
     """Start a server; retry where that may help: with other ports, or after a race in Triton."""
-    # Ports that were found, not asked for, may be lost to another start meanwhile.
+    # Ports that were found, not requested, may be lost to another start meanwhile.
     retries = {PORT_TAKEN: 3 if engine.deployment.ports is None else 0, LOCK_LOST: 1}
     while True:
         try:
@@ -173,7 +173,7 @@ def _show_plan(console: Console, engine: Engine, words: Sequence[str]) -> None:
     plan = engine.plan()
     prepare = ["numlkit", "prepare", *deployment_words(words)]
     if plan.deployment.engine == "auto":
-        # By then auto may stand for another engine.
+        # By then auto may choose another engine.
         prepare += ["--engine", engine.name]
     console.line(f"# first: {' '.join(map(quote, prepare))}")
     console.line(f"# which stages the model repository in {quote(str(plan.repository))}")

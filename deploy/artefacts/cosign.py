@@ -97,7 +97,7 @@ def sign_image(reference: Reference, key: SigningKey, statements: Mapping[str, P
 
 @contextmanager
 def signer_of(key: SigningKey, named: Signer | None) -> Iterator[Signer | None]:
-    """Yield the signer that a key stands for; keyless, that is whoever is named, or None: unknown.
+    """Yield the signer that a key belongs to; keyless, the one named, or None: unknown.
 
     Raises:
         SignatureError: If whoever is named cannot have made it; if the private key cannot be read,

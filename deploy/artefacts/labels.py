@@ -21,7 +21,7 @@ FLAVOUR_LABEL = f"{_OWN}.flavour"
 TRITON_LABEL = f"{_OWN}.triton.release"
 ENVIRONMENT_LABEL = f"{_OWN}.environment.digest"
 SERVING_LABEL = f"{_OWN}.serving.digest"
-# What a revision says of a checkout whose files were changed, and of none.
+# What a revision says about a checkout with changed files, and about no checkout.
 DIRTY, UNKNOWN = "-dirty", "unknown"
 
 

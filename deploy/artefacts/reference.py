@@ -44,7 +44,7 @@ class Reference:
 
 
 def parse_reference(text: str) -> Reference:
-    # Docker shortens the names of its own registry.
+    # Docker shortens names in its own registry.
     found = _REFERENCE.fullmatch(text) or _REFERENCE.fullmatch(f"docker.io/{text}")
     if found is None:
         raise DeploymentError(

@@ -56,7 +56,7 @@ class System:
 
 
 def system_of_tree(root: Path) -> System:
-    """Return what is installed below ``root``; BuildError if dpkg's status is not there."""
+    """Return what is installed below ``root``; BuildError if dpkg's status is missing."""
 
     def read(path: str) -> str:
         try:
@@ -103,7 +103,7 @@ def _without(path: str) -> BuildError:
     return BuildError(cause, "use a base made of Debian or Ubuntu packages")
 
 
-_QHULL = "cmeel-qhull"  # its library lies in numl_serving's wheel
+_QHULL = "cmeel-qhull"  # its library is in numl_serving's wheel
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Signing what was built, where it lies: the .sif itself, and the checksums of everything."""
+"""Signing what was built, in place: the .sif itself, and the checksums of everything."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def verify_built(folder: Path, artefact: Artefact, signer: Signer) -> None:
         path = folder / name
         if not path.is_file() or signed.get(name) != sha256_of(path):
             raise changed(str(path), signer)
-    # An image is in no file: its id stands in its provenance.
+    # An image is not a file: its id is in its provenance.
     statement = folder / provenance_of(artefact)
     if artefact.sha256.removeprefix("sha256:") not in subjects(statement.read_text("utf-8")):
         raise changed(artefact.name, signer)

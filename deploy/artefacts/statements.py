@@ -1,4 +1,4 @@
-"""What lies beside an artefact: the list of its parts, its provenance, and all checksums.
+"""What goes beside an artefact: its SBOM, its provenance, and all checksums.
 
 Provenance is an in-toto statement (https://in-toto.io/Statement/v1) with SLSA's predicate
 (https://slsa.dev/spec/v1.0/provenance). Nothing in it depends on when or where the build ran: the
@@ -39,7 +39,7 @@ from deploy.host.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
-# Names of ours, that nobody can look up.
+# Our own names, which cannot be looked up.
 _BUILD_TYPE = "urn:numlkit:build:v1"
 _BUILDER = "urn:numlkit:builder"
 
@@ -65,7 +65,7 @@ def resource(name: str, sha256: str, uri: str = "") -> Resource:
 
 
 def statement(build: Build, *, subject: Resource, sbom: Resource) -> str:
-    """Return the statement about an artefact with a list of its parts, as JSON.
+    """Return the statement about an artefact with its SBOM, as JSON.
 
     An image's digest is that of its configuration.
     """

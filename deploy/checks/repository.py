@@ -17,7 +17,7 @@ from deploy.triton.stub import STUB
 SUBJECT = "model repository"
 _WEIGHTS = "weights.safetensors"
 _CODE = "model.py"
-# A stub beside the configuration serves a Python of its own, with the library it is linked to.
+# A stub beside the configuration has its own Python, that of the library it is linked to.
 _BESIDE_CONFIG = {CONFIG, VERSION, STUB}
 _REMEDY = "correct the file, or git checkout it"
 _BESIDE_WEIGHTS = {_CODE, *MODEL_FILES, "__pycache__"}

@@ -89,7 +89,7 @@ class ModelCheck:
 class ServiceCheck:
     """The state of a service; without models if it cannot be reached.
 
-    ``ready`` is what the server says of itself.
+    ``ready`` is what the server reports.
     """
 
     url: str

@@ -144,7 +144,7 @@ def _why_grpc_refuses(tls: Tls, host: str) -> str | None:
         with grpc.secure_channel(f"127.0.0.1:{port}", trusting, options) as channel:
             channel.unary_unary("/none/None")(b"", timeout=_GRPC_TIMEOUT_S)
     except grpc.RpcError as error:
-        # The server has no methods: to be told so is to have reached it.
+        # The server has no methods: an error saying so means it was reached.
         reached = error.code() is grpc.StatusCode.UNIMPLEMENTED
         return None if reached else str(error.details()).rpartition(": ")[2]
     except RuntimeError:

@@ -190,7 +190,7 @@ class TritonTransport:
             if self._client is None:
                 self._client = self._connect()
             return getattr(self._client, method)(*arguments, **options)
-        except Exception as error:  # the libraries raise undocumented classes of their own
+        except Exception as error:  # the libraries raise undocumented classes
             from tritonclient.utils import InferenceServerException
 
             told = self._sorted(error, time.monotonic() - started)

@@ -23,7 +23,7 @@ from deploy.host.console import Say
 from deploy.host.errors import ClientError, KitError
 
 STATES: tuple[State, ...] = get_args(State)
-# When the watch ends, a check that is running gets this long to finish.
+# When the watch stops, a running check gets this long to finish.
 _END_S = 2.0
 _NAMESPACE = "numl_smoke"
 
@@ -110,7 +110,7 @@ class Watch:
         Returns whether every check has finished: one that hangs is abandoned. A fault of the watch
         itself ends it: stale metrics would be lies.
         """
-        expected = self.expected()  # what is wrong with it from the beginning ends the watch
+        expected = self.expected()  # an endpoint that is wrong from the start ends the watch
         try:
             exporter, _ = start_http_server(port, host, self.metrics.registry)
         except OSError as error:

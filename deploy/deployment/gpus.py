@@ -35,7 +35,7 @@ class CudaFamily(NamedTuple):
 # (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
 # GPUs: cuFFT, "Deprecated Functionality" (5.0 from CUDA 12.0 on); CUDA 12.9 release notes,
 # "Deprecated Architectures" (Maxwell to Volta, below 7.5, end with CUDA 12). The locked torch
-# for CUDA 13.0 says of itself that it is built for 7.5 to 12.0.
+# for CUDA 13.0 says that it is built for 7.5 to 12.0.
 CUDA_FAMILIES = {
     12: CudaFamily(driver=525, compute_capability=(5, 0)),
     13: CudaFamily(driver=580, compute_capability=(7, 5)),

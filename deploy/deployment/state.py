@@ -51,7 +51,7 @@ class ProcessId(BaseModel, frozen=True):
         return None
 
     def is_running(self) -> bool:
-        """Return whether the process has neither ended nor been stopped by a signal."""
+        """Return whether the process has neither exited nor been stopped by a signal."""
         return self._state() not in (None, "Z", "X", "x", "T", "t")
 
     def _state(self) -> str | None:
@@ -164,7 +164,7 @@ class DeploymentFolder:
             finally:
                 if [*self.path.glob("*")] == [self.launch_lock]:
                     self.launch_lock.unlink()
-                    # A waiter may be in it by now, with a lock file of its own.
+                    # A waiter may be in it by now, with its own lock file.
                     with suppress(OSError):
                         self.path.rmdir()
 

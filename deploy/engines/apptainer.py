@@ -1,4 +1,4 @@
-"""Apptainer: an instance of the kit's .sif, of the calling user, on the host's network.
+"""Apptainer: an instance of the kit's .sif, run by the calling user on the host's network.
 
 An instance outlives the server in it. Apptainer writes its log files below the home folder by
 default; here that folder is the deployment's own, and the files are hard links to the server's log.
@@ -36,12 +36,12 @@ from deploy.host.finding import Finding, Level, ok, wrong
 from deploy.host.paths import CHECKOUT, deployments_folder
 from deploy.host.room import Room, check_room, check_temporary_folder, file_system_of, size
 
-_TMPDIR = "APPTAINER_TMPDIR"  # Apptainer's own; it takes precedence over TMPDIR
+_TMPDIR = "APPTAINER_TMPDIR"  # Apptainer's own variable; it takes precedence over TMPDIR
 _INIT = "appinit"  # what Apptainer calls an instance's first process
 _FUSE = Path("/dev/fuse")
 _PROC_SYS = Path("/proc/sys")
 _STARTERS = ("libexec", "lib", "lib64", "lib/*")
-# What keeps ordinary users from namespaces of their own where it is 0.
+# Where one of these is 0, ordinary users cannot create namespaces.
 _NAMESPACE_LIMITS = (
     ("user/max_user_namespaces", "sudo sysctl -w user.max_user_namespaces=15000"),
     ("kernel/unprivileged_userns_clone", "sudo sysctl -w kernel.unprivileged_userns_clone=1"),
@@ -51,7 +51,7 @@ _KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "APPTAINER_TMPDIR", "APPTAINER_CACHED
 
 
 class InstanceServer(Server):
-    """An instance that is made for the server and stopped with it."""
+    """An instance started for the server and stopped with it."""
 
     def __init__(self, plan: LaunchPlan, note: Note) -> None:
         super().__init__(plan, note)
@@ -61,10 +61,10 @@ class InstanceServer(Server):
             scratch_folder(self._folder).mkdir(mode=0o700)
         _join_logs(plan.log, self._name)
         done = _apptainer(instance_command(plan), self._folder)
-        # Apptainer's own words are in the one, those of the server in the other.
+        # The first has Apptainer's own messages, the second the server's.
         known = diagnose(f"{done.stderr}\n{self.output()}")
         if done.returncode == 0 and known is not None and plan.contained.gpus:
-            # Apptainer only warns of a GPU that it cannot pass on.
+            # Apptainer only warns about a GPU that it cannot pass through.
             stop_instance(self._name, self._folder)
             raise known
         if done.returncode != 0:
@@ -74,7 +74,7 @@ class InstanceServer(Server):
         self._note(server=self.identity)
 
     def _runs(self) -> bool:
-        # The instance runs on without a server; one that has ended has said why.
+        # The instance outlives its server; one that has exited has said why.
         starting = servers(self._plan.identity, starting=True)
         return not self.output().strip() or next(starting, None) is not None
 
@@ -105,7 +105,7 @@ def instance_command(plan: LaunchPlan) -> tuple[str, ...]:
         "apptainer",
         "instance",
         "run",
-        # Nothing of the host but what is named: no home, no environment, its own /tmp.
+        # Nothing from the host unless named: no home, no environment, its own /tmp.
         "--containall",
         "--no-privs",
         *(["--nv"] if container.gpus else []),
@@ -162,7 +162,7 @@ def labels_of(sif: Path) -> dict[str, str]:
     client._init_command = lambda action, flags=None: ["apptainer", *(flags or ()), action]
     try:
         answer = client.inspect(str(sif))
-        # It returns what Apptainer says of a failure just as it returns an answer.
+        # It returns Apptainer's message about a failure just as it returns an answer.
         if "return_code" not in answer:
             return {name: str(text) for name, text in answer["attributes"]["labels"].items()}
         said = "".join(answer["message"])
@@ -208,7 +208,7 @@ def stop_unused(file: Path, folder: Path) -> str:
 
 
 def _init(file: Path) -> psutil.Process | None:
-    """Return an instance's first process, on which its life depends; None if it is dead.
+    """Return an instance's first process, which keeps it alive; None if it is dead.
 
     Its pid may have been reused by another program, which Apptainer would then stop.
     """
@@ -246,7 +246,7 @@ class ApptainerEngine(ContainerEngine):
         sif, remedy = self._place()
         if not sif.is_file():
             raise LaunchError(f"{sif}: no such file", remedy)
-        # Reading half a gigabyte every time would cost more than it tells.
+        # Reading half a gigabyte every time would cost more than it is worth.
         return image_in_use(str(sif), marks_of(sif), labels_of(sif), self.resolved)
 
     def verified_image(self, signer: Signer) -> str:

@@ -77,7 +77,7 @@ class Engine(ABC):
             raise DeploymentError(f"{what} needs engine docker or apptainer")
 
     def verified(self, signer: Signer) -> Deployment:
-        """Return the deployment with the image in it that was found to be signed.
+        """Return the deployment with its image replaced by the one found to be signed.
 
         Raises:
             SignatureError: If it is not signed by this signer, or has changed since.
@@ -141,7 +141,7 @@ class Engine(ABC):
         check_site(resolved, self.runtime, say)
         self.require_room(resolved.extracted_bytes)
         self.make(say)
-        self.models()  # reads every configuration, of which one may be broken
+        self.models()  # reads every configuration, and one may be broken
 
     @abstractmethod
     def fetch(self, say: Say) -> None:
@@ -202,7 +202,7 @@ class Engine(ABC):
         except BaseException:
             if supervisor.poll() is None:
                 end_process(psutil.Process(supervisor.pid))
-            # A supervisor that was killed has left its server behind.
+            # A killed supervisor has left its server behind.
             state = folder.state()
             if state is not None:
                 self.stop(folder, state)
@@ -222,7 +222,7 @@ class Engine(ABC):
     @classmethod
     @abstractmethod
     def clear(cls, folder: DeploymentFolder, state: DeploymentState) -> None:
-        """End a server that has no supervisor, and remove what it leaves behind."""
+        """Stop a server that has no supervisor, and remove what it leaves behind."""
 
     @classmethod
     def server(cls, folder: DeploymentFolder, state: DeploymentState) -> psutil.Process | None:
@@ -243,7 +243,7 @@ class Engine(ABC):
         """Return whether a deployment's server is alive, on any host."""
         return cls.server(folder, state) is not None
 
-    # What doctor asks, and a launch before it begins.
+    # What doctor asks, and a launch before it starts.
 
     @property
     def subject(self) -> str:
@@ -261,7 +261,7 @@ class Engine(ABC):
     @property
     def environment_here(self) -> Environment | None:
         """The environment that a launch needs on this host, whether made yet or not."""
-        # That of models in a container is in there; this one imports checkpoints.
+        # Models in a container have theirs in the image; this one imports checkpoints.
         return plan_environment("serving") if self.deployment.checkpoints else None
 
     def rooms(self) -> list[Room]:
@@ -270,7 +270,7 @@ class Engine(ABC):
         copied = [path for model in self.resolved.site for path in model.files.values()]
         needed = _LAUNCH_BYTES + sum(path.stat().st_size for path in copied)
         rooms = [Room(folder, needed, "the deployment", "set XDG_STATE_HOME")]
-        with suppress(EnvironmentSetupError):  # for the check of the environment to say
+        with suppress(EnvironmentSetupError):  # reported by the check of the environment
             environment = self.environment_here
             if environment is not None and not environment.packages.exists():
                 needed, what = SIZES[environment.flavour].making, "the execution environment"
@@ -281,7 +281,7 @@ class Engine(ABC):
     def shared_bytes(self) -> int:
         try:
             count = sum(self.resolved.instances.values())
-        except GpuError:  # for the check of the GPUs to say
+        except GpuError:  # reported by the check of the GPUs
             count = len(self.deployment.models)
         return count * _SHM_BYTES_PER_INSTANCE
 
@@ -302,10 +302,12 @@ def _await_ready(
     folder: DeploymentFolder, supervisor: subprocess.Popen[bytes], timeout: float
 ) -> DeploymentState:
     remedy = f"read its log: {folder.supervisor_log}"
-    # The supervisor keeps the deadline; this one is for a supervisor that does not run.
+    # The supervisor keeps the deadline; this one is for a supervisor that is not running.
     deadline = time.monotonic() + timeout + STOP_TIMEOUT_S
     while time.monotonic() < deadline:
-        ended = supervisor.poll() is not None  # before the state is read, which is then its last
+        ended = (
+            supervisor.poll() is not None
+        )  # before reading the state, so that it is the last one
         state = folder.state()
         if state is not None and state.phase == "ready":
             return state

@@ -164,7 +164,7 @@ class Cluster:
     def apply(self, each: Object, *, dry_run: bool = False) -> None:
         """Make an object what is given, by server-side apply; a dry run goes through admission."""
         options = {"dry_run": "All"} if dry_run else {}
-        # What somebody scaled or edited becomes again what the deployment says.
+        # What someone scaled or edited is reset to what the deployment says.
         self.ask(
             "patch",
             self.path_of(each),
@@ -185,7 +185,7 @@ class Cluster:
             try:
                 listed = self.ask("get", self.path(kind, version), label_selector=labels)["items"]
             except ClusterError as error:
-                # A group need not have the kind; nobody has made what nobody may see.
+                # A group need not have the kind; a kind that nobody may see has no objects.
                 if error.status not in (403, 404) or not group:
                     raise
                 continue
@@ -226,7 +226,7 @@ class Cluster:
         previous: bool = False,
         follow: bool = False,
     ) -> Iterator[bytes]:
-        """Yield a container's last lines (None: all), without their ends, and all that come."""
+        """Yield a container's last lines (None: all) without line ends, then those that follow."""
         core = needed("kubernetes.client").CoreV1Api(self.client)
         with self._refusals():
             answer = core.read_namespaced_pod_log(
@@ -270,7 +270,7 @@ class Cluster:
 
 
 def _refusal(error: Any) -> ClusterError:
-    # In a refused websocket's reason the document stands after the headers.
+    # In a refused websocket's reason the document follows the headers.
     found = re.search(r'"message": ?("(?:[^"\\]|\\.)*")', error.body or str(error.reason))
     said = json.loads(found[1]) if found is not None else error.reason or f"{error.status}"
     remedy = None

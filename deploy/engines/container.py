@@ -1,4 +1,4 @@
-"""What the container engines have in common: the image, and what it is given."""
+"""What the container engines have in common: the image, and what is passed to it."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
@@ -39,13 +39,13 @@ IMAGE_MODELS = Path("/opt/numl/models/cpu")
 # Where a container sees the packed environment, and the files for TLS.
 ARCHIVE_PLACE = Path("/opt/numl/environment.tar.gz")
 IMAGE_TLS = Path("/opt/numl/tls")
-# What NVIDIA's images say of themselves.
+# What NVIDIA's images say about themselves.
 STOCK_LABEL = "com.nvidia.tritonserver.version"
 
 
 @dataclass(frozen=True)
 class ImageInUse:
-    """An image or a .sif that is here, by its name or path."""
+    """An image or a .sif on this host, by its name or path."""
 
     name: str
     digest: str
@@ -69,7 +69,7 @@ def image_in_use(
     """Return the image if its labels say that it can serve a deployment."""
     deployment, release = resolved.deployment, resolved.release
     if deployment.env == "packed":
-        # One that does not say which Triton it has is trusted.
+        # An image that does not say which Triton it has is trusted.
         server, kits = labels.get(STOCK_LABEL), labels.get(TRITON_LABEL)
         if server not in (None, release.server):
             cause = f"{name} has Triton {server}; the kit's stubs are for {release.server}"

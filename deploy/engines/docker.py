@@ -1,4 +1,4 @@
-"""The Docker engine, or another one that answers on its socket as podman does."""
+"""The Docker engine, or another that answers on its socket, as podman does."""
 
 import os
 import re
@@ -43,7 +43,7 @@ from deploy.host.room import Room, size
 from deploy.triton.command import EXIT_TIMEOUT_S
 
 IMAGE_USER = 1000  # in group 0: containers/Dockerfile
-# Stubs lock memory and have deep stacks: what NVIDIA advises for Triton in a container.
+# Stubs lock memory and have deep stacks: NVIDIA's advice for Triton in a container.
 _STACK_BYTES = 64 * 2**20
 _CAP_SYS_RESOURCE = 24  # capabilities(7)
 _SOCKET = Path("/var/run/docker.sock")
@@ -52,7 +52,7 @@ _ENDED = ("exited", "created", "dead")
 
 
 class ContainerServer(Server):
-    """A container that is made for the server and removed with it."""
+    """A container created for the server and removed with it."""
 
     def __init__(self, plan: LaunchPlan, note: Note) -> None:
         super().__init__(plan, note)
@@ -95,7 +95,7 @@ class ContainerServer(Server):
         return bool(self._container.attrs["State"]["Running"])
 
     def _follow(self) -> None:
-        # The engine going away ends it; the next server brings the next one.
+        # It ends when the engine goes away; the next server starts a new one.
         with (
             suppress(DockerException, requests.RequestException, OSError),
             self._plan.log.open("ab", buffering=0) as stream,
@@ -143,7 +143,7 @@ def _engine_errors() -> Iterator[None]:
 
 
 def remove_ended(name: str, identity: str, folder: Path) -> str:
-    """Remove a container that has ended and whose deployment, once in ``folder``, is gone.
+    """Remove an exited container whose deployment, once in ``folder``, is gone.
 
     By its id: another container may get the name. The engine itself refuses while it runs.
     """
@@ -227,7 +227,7 @@ class DockerEngine(ContainerEngine):
             attributes = client.images.get(image.digest).attrs
         found = [parse_reference(text) for text in attributes.get("RepoDigests") or ()]
         problem = None
-        # The one that was asked for first; elsewhere the same image may be signed by others.
+        # The requested one first; elsewhere others may have signed the same image.
         for reference in sorted(found, key=lambda one: not image.name.startswith(one.name)):
             try:
                 verify_image(reference, signer)
@@ -244,7 +244,7 @@ class DockerEngine(ContainerEngine):
     def user(self) -> str | None:
         if os.getuid():
             return f"{os.getuid()}:{os.getgid()}"
-        # A stock image's own is root.
+        # A stock image's own user is root.
         return f"{IMAGE_USER}:0" if self.deployment.env == "packed" else None
 
     @property
@@ -347,7 +347,7 @@ class DockerEngine(ContainerEngine):
     def runtime_findings(self, info: dict[str, Any]) -> Iterator[Finding]:
         """Warn if the engine does not seem able to pass requested GPUs to containers.
 
-        It may be able to anyway: one that finds NVIDIA's hook on its path needs no runtime.
+        It may be able to anyway: an engine that finds NVIDIA's hook on its path needs no runtime.
         """
         able = "nvidia" in (info.get("Runtimes") or {}) or info.get("DiscoveredDevices")
         if self.deployment.flavour == "gpu" and not able:
@@ -362,7 +362,7 @@ class DockerEngine(ContainerEngine):
         """
         try:
             with closing(connect()) as client:
-                # The engine's own answer: the SDK would ask again about each of them.
+                # The engine's raw answer: the SDK would ask again about each of them.
                 found = client.api.containers(all=True, filters={"label": DEPLOYMENT_LABEL})
         except (KitError, DockerException, requests.RequestException):
             return

@@ -52,7 +52,7 @@ def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float)
     server = state.server.process() if state.server is not None else None
     if server is None:
         death = why_dead(state)
-        # A cause that the supervisor knows is told with the phase.
+        # A cause known to the supervisor is shown with the phase.
         why = f": {death.cause}" if death is not None and state.cause is None else ""
         problems.append(f"the server is dead{why}")
         remedy = death.remedy if death is not None else f"numlkit logs --name {state.name}"

@@ -1,4 +1,4 @@
-"""The engine that has a cluster run the servers: the chart's objects, rendered and applied."""
+"""The engine that runs the servers in a cluster: the chart's objects, rendered and applied."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _ELSEWHERE = {
     "shared_memory": "clients are on other hosts",
     "heal": "the kubelet restarts what fails",
 }
-"""What is not for a cluster, and why."""
+"""Fields that do not apply to a cluster, and why."""
 _PUBLISHED = ("models_dir", "checkpoints", "norms", "threads", "batch")
 _LONGEST_NAME = 40
 _VERBS = ("get", "create", "patch", "delete")
-# What is asked of a namespace besides its objects, by group, plural and subresource.
+# Permissions needed in a namespace besides its objects', by group, plural and subresource.
 _RIGHTS: Mapping[tuple[str, str, str], tuple[str, ...]] = {
     ("", "pods", ""): ("list",),
     ("", "events", ""): ("list",),
@@ -57,7 +57,7 @@ class KubernetesEngine:
         self._place = Place(context=asked.context, namespace=asked.namespace)
 
     def check_able(self) -> None:
-        """Refuse a deployment that asks for what a cluster does not have."""
+        """Refuse a deployment that asks for something a cluster does not have."""
         deployment = self.deployment
         given = _given(deployment)
         for field in (*_ELSEWHERE, *_PUBLISHED):
@@ -74,7 +74,7 @@ class KubernetesEngine:
         return str(self.values().get("bucket", {}).get("url", ""))
 
     def verified(self, signer: Signer) -> Reference:
-        """Check that the image that the pods name is signed; it has to be named by its digest."""
+        """Check that the pods' image is signed; it has to be named by its digest."""
         objects = self.render(self.deployment.kubernetes.namespace or "default")
         [server] = filter(_is_servers, objects)
         image = server["spec"]["template"]["spec"]["containers"][0]["image"]
@@ -86,7 +86,7 @@ class KubernetesEngine:
         return reference
 
     def values(self) -> dict[str, Any]:
-        """Return what the chart is told: the values files, and over them the deployment."""
+        """Return the chart's values: the values files, overridden by the deployment."""
         deployment, given = self.deployment, _given(self.deployment)
         merged: dict[str, Any] = {}
         for name in deployment.kubernetes.values:
@@ -116,7 +116,7 @@ class KubernetesEngine:
         return merged
 
     def render(self, namespace: str, version: str | None = None) -> list[Object]:
-        """Return the objects, in the order in which they are applied. No cluster is asked.
+        """Return the objects, in the order they are applied in. No cluster is asked.
 
         Args:
             version: The API server's, which decides between old and new kinds; None: the newest.
@@ -126,7 +126,7 @@ class KubernetesEngine:
         """
         objects, models = render_chart(self.values(), self.deployment.name, namespace, version)
         for each in objects:
-            # By these two labels it is found again, and told from a release of Helm's.
+            # These two labels find it again, and tell it from a Helm release.
             each["metadata"]["labels"]["app.kubernetes.io/managed-by"] = MANAGER
             if _is_servers(each):
                 notes = {MODELS_NOTE: ",".join(models)}
@@ -136,7 +136,7 @@ class KubernetesEngine:
         return sorted(objects, key=rank)
 
     def dry_run(self) -> list[Object]:
-        """Return what a launch would apply, without a cluster: namespaces as the file says."""
+        """Return what a launch would apply, without asking a cluster: namespaces as in the file."""
         objects = self.render(self.deployment.kubernetes.namespace or "default")
         validate(objects)
         return objects
@@ -144,7 +144,7 @@ class KubernetesEngine:
     def launch(self, folder: DeploymentFolder, say: Say) -> Rollout:
         """Apply the objects and wait until every pod is ready.
 
-        If a first launch fails or is interrupted, nothing is left. If an upgrade is, the old pods
+        If a first launch fails or is interrupted, nothing is left. If an upgrade does, the old pods
         serve on.
 
         Args:
@@ -163,7 +163,7 @@ class KubernetesEngine:
         before, known = rollout.deployments(), folder.place()
         say(f"{cluster.where}: {cluster.version}; the API server checks {len(objects)} objects")
         self._rehearse(cluster, objects, first=not before)
-        # Whatever ends this command, status and down find what it has made.
+        # However this command ends, status and down find what it has created.
         folder.write_place(cluster.place)
         try:
             for each in objects:
@@ -182,7 +182,7 @@ class KubernetesEngine:
         return rollout
 
     def _remove(self, rollout: Rollout, failure: BaseException, say: Say) -> None:
-        """Remove what a first launch that has failed or was interrupted has made."""
+        """Remove what a failed or interrupted first launch has created."""
         say("removing what was created")
         try:
             rollout.remove(say)
@@ -195,13 +195,13 @@ class KubernetesEngine:
         try:
             there = cluster.find(f"/api/v1/namespaces/{cluster.namespace}") is not None
         except ClusterError as error:
-            there = error.status == 403  # whoever may not look at it may still work in it
+            there = error.status == 403  # a user who may not read it may still work in it
         if not there:
             cause = f"the cluster has no namespace {cluster.namespace}"
             raise LaunchError(cause, f"kubectl create namespace {cluster.namespace}")
 
     def _check_foreign(self, cluster: Cluster, objects: list[Object]) -> None:
-        """Refuse to take over what others have made, such as a release of Helm's."""
+        """Refuse to take over what others have created, such as a Helm release."""
         for each in objects:
             there = cluster.find(cluster.path_of(each))
             labels = there["metadata"].get("labels", {}) if there is not None else {}
@@ -221,18 +221,18 @@ class KubernetesEngine:
             try:
                 cluster.apply(each, dry_run=True)
                 if each["kind"] == "Deployment" and cluster.may("create", "", "pods"):
-                    # Of a Deployment Pod Security only warns; it is the pods that are refused.
+                    # Pod Security only warns about a Deployment, and refuses its pods.
                     path = f"/api/v1/namespaces/{cluster.namespace}/pods"
                     cluster.ask("post", path, body=_pod_of(each), dry_run="All")
             except ClusterError as error:
                 if "exceeded quota" in error.cause and not first:
-                    continue  # by the old pods, which may have to go first
+                    continue  # used up by the old pods, which may have to go first
                 what = f"{each['kind']} {each['metadata']['name']}"
                 cause = f"the cluster refuses {what}: {error.cause}"
                 raise LaunchError(cause, error.remedy) from None
 
     def findings(self) -> Iterator[Finding]:
-        """Return whether the cluster can run the deployment, and what is missing there."""
+        """Return whether the cluster can run the deployment, and what it lacks."""
         self.check_able()
         objects = self.render(self.deployment.kubernetes.namespace or "default")
         cluster = Cluster.connect(self._place)
@@ -274,7 +274,7 @@ class KubernetesEngine:
                 yield Finding("problem", self.subject, detail, remedy)
 
     def _named(self, cluster: Cluster, objects: list[Object]) -> Iterator[Finding]:
-        """Return which Secrets and ConfigMaps that the values name are not there."""
+        """Return which of the Secrets and ConfigMaps that the values name are missing."""
         made = {(each["kind"], each["metadata"]["name"]) for each in objects}
         for kind, name in sorted(_named_by(objects) - made):
             path = f"/api/v1/namespaces/{cluster.namespace}/{kind.lower()}s/{name}"
@@ -328,7 +328,7 @@ def _is_servers(each: Object) -> bool:
 def _pod_of(each: Object) -> Object:
     """Return a pod as a Deployment makes them, for the API server to look at."""
     template = each["spec"]["template"]
-    # Before the first launch its own service account is not there.
+    # Before the first launch its own service account does not exist.
     spec = {key: value for key, value in template["spec"].items() if key != "serviceAccountName"}
     metadata = {
         "generateName": f"{each['metadata']['name']}-",
@@ -354,7 +354,7 @@ def _named_by(objects: list[Object]) -> set[tuple[str, str]]:
 
 
 def _unfinished(name: str, before: Object, error: KitError | KeyboardInterrupt) -> LaunchError:
-    """Return that an upgrade has not come to its end, while the old pods serve on."""
+    """Return the error of an unfinished upgrade, during which the old pods keep serving."""
     if isinstance(error, KeyboardInterrupt):
         look = f"numlkit status --name {name} shows its progress"
         error = LaunchError("interrupted: the cluster continues the upgrade", look)

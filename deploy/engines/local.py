@@ -53,7 +53,7 @@ class ProcessServer(Server):
     def __init__(self, plan: LaunchPlan, note: Note) -> None:
         super().__init__(plan, note)
         self.scratch: frozenset[Path] = frozenset()
-        # Nothing but the folder itself tells where a backend's scratch folder is: starts take
+        # Only the folder itself shows where a backend's scratch folder is: starts take
         # turns, so that a new one is known to be this server's.
         with taking_turns():
             self._before = look_around()
@@ -166,7 +166,7 @@ class LocalEngine(Engine):
         return ("env", "-i", *variables, *plan.arguments)
 
     def prepare(self, say: Say) -> None:
-        """Also check that every model of the kit gives its reference output."""
+        """Also check that each of the kit's models gives its reference output."""
         super().prepare(say)
         resolved = self.resolved
         if resolved.kit:

@@ -1,4 +1,4 @@
-"""What the API server says of a pod, in words."""
+"""What the API server says about a pod, in words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deploy.engines.cluster import Object
 
 SERVER = "server"
 CONTAINERS: Mapping[str, str] = {SERVER: "triton", "front": "envoy"}
-# Those of a server's pod that the chart makes, all of the kit's image; others may add their own.
+# The chart's containers in a server's pod, all of the kit's image; others may add their own.
 KIT_CONTAINERS = (CONTAINERS[SERVER], "sync", "watch")
 IMAGE_REASONS = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
 _LASTING = (

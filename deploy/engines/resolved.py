@@ -66,7 +66,7 @@ class Resolved:
 
     @cached_property
     def own_weights(self) -> Mapping[str, Path]:
-        """Where the weights that replace the tracked ones lie, or will lie once imported."""
+        """Where the weights that replace the tracked ones are, or will be once imported."""
         return {
             model: imported_folder(checkpoint, self.deployment.norms.get(model))
             for model, checkpoint in self.deployment.checkpoints.items()
@@ -82,7 +82,7 @@ class Resolved:
 
     @property
     def flavour(self) -> Flavour:
-        """Which of the kit's environments runs the models that have none of their own.
+        """Which of the kit's environments runs the models that bring none.
 
         A site's models may need more than what serves the kit's on CPUs.
         """
@@ -207,7 +207,7 @@ class Resolved:
         total = hashlib.sha256(runtime.encode())
         for site in self.site:
             total.update(site.config.SerializeToString(deterministic=True))
-            # Their weights may be large, and are none of the kit's: they are not read.
+            # Their weights may be large and are not the kit's: they are not read.
             more = (("stub", site.stub), ("environment", site.environment))
             for name, file in (*site.files.items(), *more):
                 if file is not None:

@@ -58,7 +58,7 @@ class Status:
 
 
 class Rollout:
-    """All that the kit has made in a cluster under one name."""
+    """Everything the kit has created in a cluster under one name."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster, self.name = cluster, name
@@ -92,7 +92,7 @@ class Rollout:
             return pod
         about = f"involvedObject.name={pod.name},type=Warning"
         told = self.cluster.listed("events", field_selector=about)
-        # Only liveness ends a container; what other probes say may be of the next one.
+        # Only liveness kills a container; other probes' messages may be about the next one.
         probes = "Liveness" if pod.failing is not None else ""
         events = [
             e

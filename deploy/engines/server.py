@@ -68,17 +68,17 @@ def memory_in_use(server: psutil.Process) -> int:
 
 
 def end_process(process: psutil.Process) -> None:
-    """Terminate a process and wait for it; kill it if it does not end.
+    """Terminate a process and wait for it; kill it if it does not exit.
 
     Raises:
-        LaunchError: If it is another user's, or does not end.
+        LaunchError: If it is another user's, or does not exit.
     """
     try:
         for end in (process.terminate, process.kill):
             end()
             deadline = time.monotonic() + STOP_TIMEOUT_S
             while time.monotonic() < deadline:
-                # A zombie has ended, even if its parent never asks for its status.
+                # A zombie has exited, even if its parent never asks for its status.
                 if process.status() == psutil.STATUS_ZOMBIE:
                     return
                 time.sleep(0.02)
@@ -112,7 +112,7 @@ def servers(
             command = process.cmdline()
             if f"--id={identity}" not in command:
                 continue
-            # A program that starts a server has the server's whole command line, too.
+            # A program that starts a server also has the server's whole command line.
             if not starting and not command[0].endswith("/tritonserver"):
                 continue
             if among is not None or process.uids().real in owners:
@@ -169,7 +169,7 @@ class Server(ABC):
         return whole.decode(errors="replace"), position + len(whole)
 
     def _logged(self, position: int) -> bytes:
-        # Somebody may have removed it.
+        # Someone may have removed it.
         with suppress(FileNotFoundError), self._plan.log.open("rb") as log:
             log.seek(position)
             return log.read()

@@ -20,7 +20,7 @@ from deploy.triton.stub import StubFiles, python_of_stub, stub_of_wheel
 
 @dataclass(frozen=True)
 class Runtime:
-    """What a server provides for models that name no environment of their own.
+    """What a server provides for models that name no environment.
 
     Attributes:
         environment: The kit's environment, as the server sees it.
@@ -89,7 +89,7 @@ def check_site(resolved: Resolved, runtime: Runtime, say: Say) -> None:
 
 
 def stage_site_model(resolved: Resolved, model: SiteModel, runtime: Runtime) -> StagedModel:
-    """Return a model of a site as it is served: its files are copied."""
+    """Return a site's model as it is served: its files are copied."""
     return StagedModel(
         name=model.name,
         config=_config(model, runtime),
@@ -118,7 +118,7 @@ def _stub(resolved: Resolved, model: SiteModel, runtime: Runtime) -> StubFiles |
     if given is None:
         return runtime.stub
     if model.stub is not None:
-        # A copy of it: a server may change the permissions of what lies there.
+        # A copy: a server may change the permissions of what is there.
         return StubFiles(model.stub, (given.libpython,) if given.libpython is not None else ())
     if given.python is None or given.python == runtime.server_python:
         return None

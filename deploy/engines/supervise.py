@@ -62,7 +62,7 @@ class Supervisor:
         self._stop = threading.Event()
         self._server: Server | None = None
         self._serving: tuple[Stub, ...] = ()
-        # Stubs that serve no more, with the time until which they may finish their work.
+        # Stubs no longer serving, with the deadline for finishing their work.
         self._retired: dict[ProcessId, float] = {}
         deployment = plan.deployment
         self._state = DeploymentState(
@@ -93,7 +93,7 @@ class Supervisor:
             self._note("failed", cause=error.cause, remedy=error.remedy)
             return 1
         except BaseException:
-            # Not foreseen: better no server than one that nobody watches or sweeps up after.
+            # Unforeseen: better no server than one that nobody watches or cleans up after.
             self._end()
             raise
         self._note("stopping")
@@ -150,7 +150,7 @@ class Supervisor:
                     self._end_retired()
                     self._heal(server)
             except OSError as error:
-                # A full disk or a missing file: it may have been mended by the next look.
+                # A full disk or a missing file: it may be fixed by the next check.
                 log.error("cannot heal: %s", error)
                 self._stop.wait(FIRST_PAUSE_S)
 
@@ -202,7 +202,7 @@ class Supervisor:
             retired = (stub.process for stub in old if stub.model in loaded)
             self._retired |= dict.fromkeys(retired, time.monotonic() + RETIRE_S)
             if not loading and self._missing(server):
-                return  # one of the new ones has died: the next look heals it
+                return  # one of the new ones has died: the next check heals it
             if not loading and all(smoke(self._probe, m, self._golden[m]).ok for m in missing):
                 self._note("ready", heals=self._state.heals + 1, cause=None, remedy=None)
                 log.info("healed %s", ", ".join(missing))
@@ -215,7 +215,7 @@ class Supervisor:
                     log.error("not healed: %s", known.cause)
                     self._note("healing", cause=known.cause, remedy=known.remedy)
                 if self._missing(server).keys() - missing.keys():
-                    return  # another model needs the same: the next look heals both
+                    return  # another model needs the same: the next check heals both
             elif time.monotonic() > deadline:
                 # Triton waits forever for a stub that dies as soon as it is started.
                 log.error("not healed in %.0f s: restarting the server", patience)
@@ -223,7 +223,7 @@ class Supervisor:
                 return
 
     def _end_retired(self) -> None:
-        """End stubs that have been replaced.
+        """Kill stubs that have been replaced.
 
         Triton 24.10 does so itself, unless the stub died while handling a request: it then waits
         for that request forever, and the model's other old stubs stay.
@@ -238,7 +238,7 @@ class Supervisor:
                     process.kill()
 
     def _missing(self, server: Server) -> dict[str, int]:
-        # All processes of the host are looked through only when one of those known has ended.
+        # Search all processes of the host only when a known one has exited.
         wanted = self._plan.instances
         self._serving = tuple(stub for stub in self._serving if self._serves(stub))
         if missing_stubs(self._serving, wanted):

@@ -1,4 +1,4 @@
 """The only code that makes a Python environment: locks, interpreters, prefixes, archives.
 
-What cannot be made raises an ``EnvironmentSetupError`` that says why in one line.
+A failure raises an ``EnvironmentSetupError`` that says why in one line.
 """

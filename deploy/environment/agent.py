@@ -1,4 +1,4 @@
-"""The sync agent as a folder of the image: ``numl_sync`` and its client of S3.
+"""The sync agent as a folder of the image: ``numl_sync`` and its S3 client.
 
 Apart from the models' packages, and run by their interpreter: ``python -IB FOLDER``.
 """
@@ -23,7 +23,7 @@ from numl_sync.command import main
 
 raise SystemExit(main())
 """
-# botocore describes 400 services. S3 is what is read; STS gives a cluster's pods their keys.
+# botocore describes 400 services. The agent reads S3; STS gives a cluster's pods their keys.
 _SERVICES = ("s3", "sts")
 _LEFT_OUT = ("*.dist-info/RECORD", "bin/*", "botocore/data/*/examples-1.json")
 
@@ -62,7 +62,7 @@ def _slim(folder: Path) -> None:
     for service in (folder / "botocore" / "data").iterdir():
         if service.is_dir() and service.name not in _SERVICES:
             shutil.rmtree(service)
-    for path in sorted(folder.rglob("*"), reverse=True):  # a folder after what is in it
+    for path in sorted(folder.rglob("*"), reverse=True):  # a folder comes after its contents
         name = path.relative_to(folder).as_posix()
         if path.is_file() and any(fnmatch(name, pattern) for pattern in _LEFT_OUT):
             path.unlink()

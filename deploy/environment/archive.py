@@ -43,7 +43,7 @@ def pack_archive(environment: Environment, out: Path, say: Say, epoch: int) -> P
         try_out(partial, scratch / "unpacked")
         digest = sha256_of(partial)
         partial.chmod(0o644)
-        # The digest first: an archive that has its name has its digest too.
+        # The digest first: an archive under its final name always has its digest.
         write_atomically(target.with_name(f"{target.name}.sha256"), f"{digest}  {target.name}\n")
         partial.replace(target)
     return target

@@ -35,7 +35,7 @@ def check_answers(
     script = 'source "$0/bin/activate" && cd / && exec python -m numl_serving.check "$@"'
     kept = ("PATH", "HOME", "TMPDIR", "LANG")
     variables = {name: os.environ[name] for name in kept if name in os.environ}
-    # As where it is used, nothing is written to it.
+    # Nothing is written to it, just as in use.
     variables |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": str(threads)}
     answer = run(
         ["bash", "-c", script, folder.resolve(), *(path.resolve() for path in models)],
@@ -75,7 +75,7 @@ def check_models_answer(environment: Environment, models: Sequence[Path], *, thr
 
 
 def wrong_model(said: str) -> str | None:
-    """Return what ``numl_serving.check`` says of the first model that it found wrong."""
+    """Return what ``numl_serving.check`` says about the first model it found wrong."""
     for report in _reports(said):
         if report.get("ok") is False:
             return f"{report['model']}: {report['error']}"
@@ -86,7 +86,7 @@ def _reason(said: str) -> str:
     wrong = wrong_model(said)
     if wrong is not None:
         raise RepositoryError(f"model {wrong}")
-    # Of exceptions that follow from each other, the first says why.
+    # In a chain of exceptions, the first says why.
     exceptions = [line for line in said.splitlines() if _EXCEPTION.match(line)]
     return exceptions[0] if exceptions else complaint(said)
 

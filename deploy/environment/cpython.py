@@ -18,7 +18,7 @@ from deploy.host.errors import EnvironmentSetupError
 from deploy.host.programs import run, set_search_path
 
 IMAGE_PREFIX = "/opt/numl/env"
-"""Where the environment lies in an image."""
+"""Where the environment is in an image."""
 
 _PROBE = """
 import json, sys, sysconfig

@@ -30,7 +30,7 @@ def is_elf(path: Path) -> bool:
 def drop_symbols(path: Path) -> int:
     """Strip the symbol table and debugging information from an ELF file; return the bytes saved.
 
-    Does what ``strip --strip-unneeded`` does if they lie behind everything that is loaded, as a
+    Does what ``strip --strip-unneeded`` does if they come after everything that is loaded, as a
     linker leaves them. A file that was rearranged later is left unchanged.
     """
     with path.open("r+b") as stream:

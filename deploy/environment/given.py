@@ -1,7 +1,7 @@
 """A user's own execution environment, packed or a folder: inspected, never started.
 
 Triton looks at it only when it loads a model, says little or nothing about what is wrong, and after
-one archive that it cannot unpack fails for all others too.
+one archive that it cannot unpack it fails on all others too.
 """
 
 import hashlib
@@ -57,7 +57,7 @@ class GivenEnvironment(BaseModel, frozen=True):
 
 
 def look_into(path: Path, cache: Path, say: Say = lambda _: None) -> GivenEnvironment:
-    """Inspect an environment; an archive is read once, to its end, to see that it is complete."""
+    """Inspect an environment; an archive is read once, to the end, to see that it is complete."""
     try:
         if path.is_dir():
             return _look_into_folder(path)
@@ -122,7 +122,7 @@ def _look_into_folder(path: Path) -> GivenEnvironment:
 
 
 def _look_into_archive(path: Path, folder: Path, kept: Path) -> GivenEnvironment:
-    """Read an archive to its end; copy its libpython to ``folder``, which becomes ``kept``."""
+    """Read an archive to the end; copy its libpython to ``folder``, which becomes ``kept``."""
     names: list[str] = []
     libpython: Path | None = None
     digest, size = None, 0

@@ -32,7 +32,7 @@ _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9.+!_-]+)\s*(\\)?$"
 
 
 class Sizes(NamedTuple):
-    """Bytes, rounded up from what was measured: of downloads, the environment, its archive."""
+    """Bytes, measured and rounded up: of downloads, the environment, its archive."""
 
     wheels: int
     environment: int
@@ -160,12 +160,12 @@ def _installer(
     scratch: Path, say: Say, wheels: Path | None, *general: str
 ) -> Callable[[Sequence[str], str], None]:
     """Return a function that runs ``pip install`` with more arguments, and says what failed."""
-    # What is imported is compiled then, which is a small part.
+    # Modules are compiled when imported, and only a few are.
     command = [*general, "install", "--no-deps", "--no-compile", "--only-binary=:all:"]
     command.append("--progress-bar=off")
     run = partial(run_pip, scratch=scratch, say=say)
     if wheels is not None:
-        # Isolated: the host's pip settings may name another folder of wheels.
+        # Isolated, since the host's pip settings may name another folder of wheels.
         command += ["--isolated", "--no-index", "--find-links", str(wheels.resolve())]
         run = partial(run, remedy=f"put the locked wheels into {wheels}")
     return lambda words, failed: run([*command, *words], failed)

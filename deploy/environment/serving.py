@@ -31,7 +31,7 @@ def serving_wheel(cache: Path, source: Path, say: Say) -> Path:
     made, digest = cache / "serving", serving_digest(source)[:16]
     compiler = compiler_of(source)
     if compiler is None:
-        # A cache that several hosts share may have it, though this host could not make it.
+        # A cache shared by several hosts may have it, even if this host could not build it.
         for wheel in made.glob(f"{digest}-*/*.whl"):
             return wheel
     folder = made / f"{digest}-{hashlib.sha256((compiler or '').encode()).hexdigest()[:8]}"

@@ -73,7 +73,7 @@ LEFT_OUT = {
     "the environment has its own": ["{stdlib}/sitecustomize.py"],
     "password hashes; needs a new glibc": ["{stdlib}/lib-dynload/_crypt.*"],
 }  # fmt: skip
-"""Patterns by the reason why nothing misses what they match."""
+"""Patterns, by the reason why nothing needs what they match."""
 _LEFT_OUT = tuple(pattern for patterns in LEFT_OUT.values() for pattern in patterns)
 
 COMPILED = (
@@ -128,7 +128,7 @@ def compile_modules(prefix: Path, files: Iterable[Path], python: Path) -> None:
     modules = [(str(p), p.relative_to(prefix).as_posix()) for p in files if p.suffix == ".py"]
 
     def compile_some(start: int) -> None:
-        # -S, -E, -s: this host's Python set-up has no part in the result.
+        # -S, -E, -s: this host's Python set-up does not affect the result.
         run(
             [python, "-S", "-E", "-s", "-c", _COMPILE],
             failed=f"{python} cannot compile modules",

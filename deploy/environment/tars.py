@@ -62,7 +62,7 @@ def write_prefix(
     archive = _Archive(stream, root, epoch, wanted)
     packer = Packer(str(prefix), archive, f"/{root}" if root else None)
     for file in sorted(files, key=lambda file: str(file.target)):
-        # No file names the prefix: there is nothing to replace when it is unpacked.
+        # No file contains the prefix: there is nothing to replace when it is unpacked.
         file.file_mode = None
         packer.add(file)
     packer.finish()

@@ -156,13 +156,13 @@ def _line(error: BaseException) -> str:
 
 
 def _read_runs(read: Any, runs: list[tuple[int, int]]) -> NDArray[Any]:
-    """Read rows that lie in one or more runs, in file order."""
+    """Read rows in one or more contiguous runs, in file order."""
     if not runs:
         return np.empty(0)
     low, high = runs[0][0], runs[-1][1]
     wanted = sum(stop - start for start, stop in runs)
     if len(runs) > 8 and high - low <= max(16 * wanted, _GAP_ROWS):
-        # Many short runs, close together: one read of all that lies between.
+        # Many short runs, close together: read the whole range at once.
         rows = np.concatenate([np.arange(start, stop) for start, stop in runs])
         return np.asarray(read(low, high)[rows - low])
     return np.concatenate([read(start, stop) for start, stop in runs])

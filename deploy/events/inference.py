@@ -107,7 +107,7 @@ def infer(
         for _ in threads:
             work.put(None)
         for thread in threads:
-            # A request under way ends within its own timeout; a daemon thread may outlive us.
+            # A request in flight ends within its own timeout; a daemon thread may outlive us.
             thread.join(timeout=2.0)
 
 
@@ -153,4 +153,4 @@ def _ask(
             if stop.wait(pause):
                 raise RequestError("interrupted") from error
             pause = min(2 * pause, PATIENCE_S / 12)
-    raise AssertionError  # the loop never ends by itself
+    raise AssertionError  # the loop never ends on its own

@@ -106,7 +106,7 @@ def send(
 ) -> Tally:
     """Send the events of ``files`` (all, or those ``wanted``); write the answers as they come.
 
-    The first interrupt ends the run in order, with what was answered kept.
+    The first interrupt stops the run cleanly and keeps what was answered.
     """
     tally = Tally()
     started = time.monotonic()

@@ -37,7 +37,7 @@ def ensure_kit() -> None:
     ``scripts/kit-environment`` makes, if it exists.
     """
     sys.path[0] = ROOT
-    # Until the command itself handles an interrupt, it ends the process silently.
+    # Until the command itself handles interrupts, one ends the process silently.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     problem = None
     if sys.version_info < (3, 10):  # noqa: UP036

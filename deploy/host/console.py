@@ -22,7 +22,7 @@ Mode = Literal["normal", "quiet", "json"]
 Say = Callable[[str], None]
 Advance = Callable[[int, int, str], None]
 
-# Controls, formats (which turn the direction of writing) and ends of line and paragraph.
+# Control and format characters (which change the writing direction), line and paragraph ends.
 _STEERING = ("Cc", "Cf", "Zl", "Zp")
 _PROGRESS_SECONDS = 10.0
 
@@ -142,7 +142,7 @@ def _plain_console(*, stderr: bool) -> RichConsole:
 
 
 def _tell(text: str) -> None:
-    """Print to standard error; that nobody reads it any more keeps no command from its end."""
+    """Print to standard error; a closed pipe does not stop the command."""
     try:
         _write(sys.stderr, text)
     except OSError:

@@ -250,7 +250,7 @@ APPTAINER: tuple[Row, ...] = (
     (r"squashfuse\w* exited: fuse: failed to open /dev/fuse: Permission denied",
      "this user may not open /dev/fuse, which Apptainer needs to mount a .sif",
      f"sudo chmod 666 /dev/fuse (its usual mode), {_SETUID}"),
-    # libfuse; the latter if the device is another one.
+    # libfuse; the latter if the device is a different one.
     (r"squashfuse\w* exited: fuse: (?:device not found|failed to open|mount failed)[^\n]*",
      "no usable /dev/fuse here, which Apptainer needs to mount a .sif without root",
      f"sudo modprobe fuse, {_SETUID}"),

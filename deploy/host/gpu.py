@@ -140,7 +140,7 @@ def _gpu(nvml: Any, index: int) -> Gpu:
     divided = mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE
     instances = []
     for slot in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if divided else 0):
-        # A slot may be empty, or hold an instance given to somebody else.
+        # A slot may be empty, or hold an instance given to someone else.
         closed = ("NOT_FOUND", "NO_PERMISSION")
         part = _unless(nvml, closed, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, slot)
         if part is not None:

@@ -29,9 +29,9 @@ def run(
     line: Callable[[str], None] | None = None,
     error: type[KitError] = BuildError,
 ) -> str:
-    """Run ``command`` to its end and return its standard output.
+    """Run ``command`` to completion and return its standard output.
 
-    It runs in a process group of its own, which is killed when this process is interrupted.
+    It runs in its own process group, which is killed when this process is interrupted.
 
     Args:
         failed: What its failure means, like ``cannot write the file system``.
@@ -56,7 +56,7 @@ def run(
                     for chunk in stdin:
                         pipe.write(chunk)
             except BrokenPipeError:
-                pass  # it has ended and says why
+                pass  # it has exited and says why
             if line is not None and process.stdout is not None:
                 with process.stdout as lines:
                     for text in lines:

@@ -28,7 +28,7 @@ def built_sif(order: Order) -> tuple[Path, Artefact]:
     If a dry run leaves it unsigned, its digest is not known yet, and empty.
 
     Raises:
-        PublishError: If it is not there, or is not what ``build`` has made.
+        PublishError: If it is missing, or is not what ``build`` made.
         SignatureError: If it cannot be signed, or its signature does not match.
     """
     _require_own_weights(order)
@@ -55,7 +55,7 @@ def built_image(order: Order, client: docker.DockerClient) -> Artefact:
     """Return the manifest's entry of the image to publish, which is in the Docker engine.
 
     Raises:
-        PublishError: If it is not there, or is not what ``build`` has made.
+        PublishError: If it is missing, or is not what ``build`` made.
         SignatureError: If it cannot be signed, or its signature does not match.
     """
     _require_own_weights(order)

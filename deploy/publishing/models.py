@@ -61,7 +61,7 @@ def verified_models(resolved: Resolved, say: Say) -> Iterator[Mapping[str, Local
             "leave it out; a site's own models are copied by hand (docs/own-models.md)",
         )
     resolved.import_checkpoints(say)
-    # Weights for a GPU give the same answer without one: nobody needs torch to publish them.
+    # Weights for a GPU give the same answer without one: publishing them needs no torch.
     made = plan_environment("serving").make(say)
     with TemporaryDirectory(prefix="numlkit-publish-") as scratch:
         staged = plan_models(

@@ -23,7 +23,7 @@ class Order:
 
     Attributes:
         resolved: The models, their weights and where they run, for a bucket.
-        artefact: The ``.sif``, for a folder or ``oras://``; None: what ``build`` has made.
+        artefact: The ``.sif``, for a folder or ``oras://``; None: what ``build`` made.
         built: The folder that ``build`` wrote to.
         sandbox: Whether it is unpacked into a folder.
         sign: What to sign it with; None: it is published as it is.

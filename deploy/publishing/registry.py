@@ -183,7 +183,7 @@ class RegistryPlace(Place):
             )
         own = [found for found in releases if _plain(found.tag) == tag]
         if to is None:
-            # A registry keeps no times: of two builds of one commit none looks older.
+            # A registry keeps no times: of two builds of one commit neither looks older.
             before = self.registry.manifest(f"{tag}{_BEFORE}")
             there = before.digest if before is not None else ""
             chosen = [found for found in own if found.manifest.digest == there != current.get(tag)]

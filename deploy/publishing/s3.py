@@ -21,7 +21,7 @@ from deploy.publishing.destination import Bucket
 
 _SHA256 = "sha256"
 _SETTINGS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE and ~/.aws"
-# The service's words for what somebody can do something about: cause and remedy.
+# The service's error codes that someone can act on: cause and remedy.
 _REFUSALS = {
     "NoSuchBucket": ("there is no such bucket", "make it first, or correct the name"),
     "404": ("there is no such bucket", "make it first, or correct the name"),

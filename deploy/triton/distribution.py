@@ -60,7 +60,7 @@ class TritonDistribution:
 
 
 def ensure_distribution(release: TritonRelease, python: str, say: Say) -> TritonDistribution:
-    """Return the distribution, unpacked into the cache if it is not there yet."""
+    """Return the distribution, unpacked into the cache if necessary."""
     found = TritonDistribution.in_cache(release, python)
     if found.executable.exists():
         return found

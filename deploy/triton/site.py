@@ -20,7 +20,7 @@ _NOT_PLAIN = re.compile(r"[^\w.+-]", re.ASCII)
 
 @dataclass(frozen=True)
 class SiteModel:
-    """A model of a site.
+    """A site's own model.
 
     Attributes:
         config: Its configuration, unmodified.
@@ -40,7 +40,7 @@ class SiteModel:
 
     @property
     def runs_in_kits(self) -> bool:
-        """Whether it runs in the kit's environment, having none of its own."""
+        """Whether it runs in the kit's environment, for lack of its own."""
         return uses_stubs(self.config) and self.environment is None
 
 

@@ -55,7 +55,7 @@ def write_stub(stub: StubFiles, folder: Path) -> None:
         (stub.program, target),
         *((library, folder / library.name) for library in stub.libraries),
     ]:
-        # It may be a link to somebody else's file.
+        # It may be a link to someone else's file.
         copy.unlink(missing_ok=True)
         shutil.copyfile(source, copy)
     target.chmod(0o755)

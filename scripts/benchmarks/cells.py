@@ -49,7 +49,7 @@ class EventSet:
 class Cell:
     """One way to send the events of a set to a server.
 
-    ``concurrency`` clients have one request under way each; ``shm`` is gRPC with tensors in system
+    ``concurrency`` clients have one request in flight each; ``shm`` is gRPC with tensors in system
     shared memory.
     """
 

@@ -1,9 +1,9 @@
-// Memory of a call, lists in it, and the way out of it.
+// The memory of a call, lists in it, and the way out of the call.
 //
-// The library needs C's library and nothing of C++'s: a compiler that brings none of its own, as
-// PyPI's ziglang, would have to make that first. So there are no exceptions: a call that cannot go
-// on jumps back to its beginning. Nothing on the way may need a destructor: all memory is an
-// arena's, which whoever began the call gives back.
+// The library links to C's library and not to C++'s: a compiler that does not ship one, such as
+// PyPI's ziglang, would have to build it first. So there are no exceptions: a call that cannot
+// continue jumps back to its beginning. Nothing in between may need a destructor: all memory
+// belongs to an arena, which the caller frees.
 #pragma once
 
 #include <setjmp.h>
@@ -23,22 +23,22 @@ class Arena {
  public:
   explicit Arena(size_t most = kMostMemory) : most_(most) {}
 
-  // Room for numbers, and for some more behind them; on a boundary of 64 bytes, not initialised.
+  // Room for numbers, with some padding after them; aligned to 64 bytes, not initialised.
   void* bytes(int64_t count);
   float* floats(int64_t count) { return static_cast<float*>(bytes(4 * count)); }
   double* doubles(int64_t count) { return static_cast<double*>(bytes(8 * count)); }
   int32_t* integers(int64_t count) { return static_cast<int32_t*>(bytes(4 * count)); }
 
-  // Takes all of it back, for the next call; what is more than most need returns to the system.
+  // Reclaims all of it for the next call; more than most calls need is returned to the system.
   void reset();
-  // Gives all of it back to the system.
+  // Returns all of it to the system.
   void free();
 
-  // End the call, with a text for the sender of the event, or for whoever runs the server.
+  // End the call, with a message for the event's sender, or for whoever runs the server.
   [[noreturn]] void refuse(const char* format, ...) __attribute__((format(printf, 2, 3)));
   [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 2, 3)));
 
-  // Does the work of a call and returns how it ended; why goes to `error`, of `size` bytes.
+  // Does the work of a call and returns how it ended; the reason goes to `error`, of `size` bytes.
   template <class Work>
   Status attempt(char* error, int64_t size, Work work) {
     error_ = error;
@@ -102,7 +102,7 @@ class List {
     room_ = room;
   }
 
-  // What is new is zero.
+  // New elements are zero.
   void resize(int64_t size) {
     reserve(size);
     if (size > size_) {
@@ -144,7 +144,7 @@ inline List<int32_t> numbers_to(Arena* arena, int32_t count) {
   return numbers;
 }
 
-// Each number becomes the sum of all up to it.
+// Each number becomes the sum of all numbers up to it.
 inline void accumulate(List<int32_t>* numbers) {
   for (int64_t i = 1; i < numbers->size(); ++i) {
     (*numbers)[i] += (*numbers)[i - 1];
@@ -161,7 +161,7 @@ inline int32_t place_of(const List<int32_t>& numbers, int64_t value) {
   return static_cast<int32_t>(low);
 }
 
-// Sorts, and leaves equals in their order.
+// A stable sort.
 template <class T, class Less>
 void sort(Arena* arena, List<T>* list, Less less) {
   constexpr int64_t run = 12;

@@ -50,7 +50,7 @@ void cluster(const float* x, int32_t points, int32_t width, double eps, int32_t 
     if (labels[point] != -1 || !core[point]) {
       continue;
     }
-    // All that can be reached from here over core points; others belong to who comes first.
+    // All points reachable from here over core points; others belong to the first that finds them.
     labels[point] = label;
     stack.assign(1, point);
     while (!stack.empty()) {

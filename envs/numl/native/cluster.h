@@ -1,4 +1,4 @@
-// DBSCAN, as scikit-learn's class of that name labels.
+// DBSCAN, with the labels of scikit-learn's class of that name.
 #pragma once
 
 #include <stdint.h>
@@ -7,7 +7,7 @@
 
 namespace numl {
 
-// Points above which no clustering is begun: it takes time with their square.
+// Above this many points clustering is refused: its time grows with their square.
 constexpr int32_t kMostPoints = 20000;
 
 // labels[i] = the cluster of a point, numbered from 0 in the order of their first core points, or

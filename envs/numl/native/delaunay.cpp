@@ -24,8 +24,8 @@ double distance(const Point& a, const Point& b) {
   return __builtin_sqrt((a.x - b.x) * (a.x - b.x) + (a.y - b.y) * (a.y - b.y));
 }
 
-// The rounding of the determinants below, by Shewchuk's bounds ("Adaptive precision floating-point
-// arithmetic and fast robust geometric predicates", 1997), and some more.
+// The rounding of the determinants below: Shewchuk's bounds ("Adaptive precision floating-point
+// arithmetic and fast robust geometric predicates", 1997), with some margin.
 constexpr double kRounding = 16.0 * DBL_EPSILON;
 
 // Hits of a plane up to which QHull is asked where the triangulation below is too close a call: it
@@ -48,7 +48,7 @@ class Subdivision {
         next_(arena),
         previous_(arena),
         free_(arena) {
-    // In proportion to the work of the algorithm, of which each point is a part at each level.
+    // In proportion to the algorithm's work, which touches each point once per level.
     for (int64_t part = points.size() + 1; part > 0; part /= 2) {
       steps_left_ += 16 * (points.size() + 1);
     }
@@ -84,7 +84,7 @@ class Subdivision {
 
  private:
   int32_t size() const { return static_cast<int32_t>(origin_.size()); }
-  // False once there have been more steps than can be right: with contradictions there is no end.
+  // False after more steps than a consistent triangulation can take: contradictions never end.
   bool step() { return --steps_left_ >= 0; }
   const Point& from(int32_t e) const { return points_[origin_[e]]; }
   const Point& to(int32_t e) const { return points_[origin_[e ^ 1]]; }

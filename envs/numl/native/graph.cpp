@@ -102,7 +102,7 @@ void connect_planes(const Event& event, Graph* graph, Arena* arena) {
     xy.resize(2 * int64_t{hits});
     for (int32_t i = 0; i < hits; ++i) {
       const int32_t row = graph->row[first + i];
-      // Products of floats, as pynuml takes them.
+      // Products of floats, as in pynuml.
       xy[2 * i] = static_cast<float>(event.wire[row]) * event.wire_scale;
       xy[2 * i + 1] = event.time[row] * event.time_scale;
     }
@@ -113,7 +113,7 @@ void connect_planes(const Event& event, Graph* graph, Arena* arena) {
       all.push_back({first + edge.second, first + edge.first});
     }
   }
-  // Sorted by the node that sends, then, keeping that order, by the one that receives.
+  // Sorted by the sending node, then, keeping that order, by the receiving one.
   List<int32_t> offsets(arena, event.hits + 2);
   for (const Edge& edge : all) {
     ++offsets[edge.first + 2];
@@ -132,7 +132,7 @@ void connect_planes(const Event& event, Graph* graph, Arena* arena) {
   for (const Edge& edge : by_source) {
     graph->edge_source[offsets[edge.second + 1]++] = edge.first;
   }
-  // An inner edge came from two triangles of QHull's: once is enough.
+  // An inner edge comes from two of QHull's triangles: once is enough.
   graph->edge_offsets.assign(event.hits + 1, 0);
   int32_t kept = 0;
   for (int32_t hit = 0; hit < event.hits; ++hit) {
@@ -204,7 +204,7 @@ Graph build_graph(const Event& event, Arena* arena) {
               floats,       floats,     integers,          integers,       integers, integers,
               integers,     integers};
   group_hits(event, &graph, arena);
-  // First what can refuse the event, then what takes time.
+  // First the checks that can refuse the event, then the work that takes time.
   connect_spacepoints(event, &graph, arena);
   take_features(event, &graph);
   connect_planes(event, &graph, arena);

@@ -1,13 +1,13 @@
 // Keeps Triton's Python stub alive. Triton 2.51 compares a tensor's shape with its bytes in 64 bits
 // that wrap: [2^62] and [-2^62] of four bytes each pass without data. The stub then asks numpy for an
-// array of that shape, before any code of the model runs, and does not survive that numpy refuses.
+// array of that shape, before any of the model's code runs, and does not survive numpy's refusal.
 #include <stdint.h>
 
 #include "library.h"
 
 namespace {
 
-// `PyArray_NewFromDescr` of numpy's C interface, as far as this has to know it.
+// `PyArray_NewFromDescr` of numpy's C interface, as far as it is needed here.
 using NewArray = void* (*)(void* type, void* description, int dimensions, const intptr_t* shape,
                            const intptr_t* strides, void* data, int flags, void* base);
 constexpr int kNewArray = 94;
@@ -16,7 +16,7 @@ constexpr intptr_t kMostElements = intptr_t{1} << 47;  // more have no addresses
 
 NewArray new_array;
 
-// Whether numpy would refuse the shape: it looks at all sizes, also where one of them is 0.
+// Whether numpy would refuse the shape: it checks all sizes, even if one of them is 0.
 bool impossible(int dimensions, const intptr_t* shape) {
   intptr_t elements = 1;
   for (int i = 0; i < dimensions; ++i) {
@@ -29,7 +29,7 @@ bool impossible(int dimensions, const intptr_t* shape) {
   return false;
 }
 
-// An array without elements for a shape that cannot be; the model sees the shape, and refuses it.
+// An array without elements for an impossible shape; the model sees the shape, and refuses it.
 void* new_array_or_empty(void* type, void* description, int dimensions, const intptr_t* shape,
                          const intptr_t* strides, void* data, int flags, void* base) {
   static constexpr intptr_t kNone[kMostDimensions] = {};

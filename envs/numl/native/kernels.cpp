@@ -1,5 +1,5 @@
-// Message passing of NuGraph3 and NuGraph2. Compiled once for each level of instructions, of which
-// NUML_LEVEL is the namespace.
+// Message passing of NuGraph3 and NuGraph2. Compiled once for each instruction level, in the
+// namespace NUML_LEVEL.
 
 #include "kernels.h"
 

@@ -265,14 +265,14 @@ NUML_ONCE void copy(const float* from, int64_t count, float* to) {
   over_columns(count, Copy{from, to});
 }
 
-// A few nodes at a time take the whole way through a layer or two: what they need is then in the
+// A few nodes at a time pass all the way through a layer or two: what they need is then in the
 // first-level cache. Calls `fill(node, to)`, which writes the inputs of a node, for the nodes
 // [first, last), and writes their outputs to out + node * out_stride. `scratch` has room for
 // kNodes rows of inputs, of what is between the layers, and of outputs.
 template <class Fill, class Layers>
 inline void over_nodes(int64_t first, int64_t last, int64_t inputs, int64_t outputs, float* out,
                        int64_t out_stride, float* scratch, Fill fill, Layers layers) {
-  // Rows behind the last node hold what was there before: numbers that nobody reads.
+  // Rows after the last node hold stale numbers, which nobody reads.
   float* rest = scratch + kNodes * inputs;
   for (int64_t node = first; node < last; node += kNodes) {
     const int nodes = last - node < kNodes ? static_cast<int>(last - node) : kNodes;

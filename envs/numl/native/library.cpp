@@ -22,7 +22,7 @@ struct numl_graph {
 namespace {
 
 #if defined(__x86_64__)
-// The level of instructions (x86-64-v3 or -v4, else 1) that the processor has and the system keeps
+// The instruction level (x86-64-v3 or -v4, else 1) that the processor has and the system saves
 // registers for. Not by __builtin_cpu_supports, which not every compiler's runtime fills in.
 int32_t x86_64_level() {
   unsigned a, b, c, d;

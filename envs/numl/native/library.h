@@ -48,21 +48,21 @@ struct numl_card {
 struct numl_network;
 struct numl_graph;
 
-// Copies all that it is given. Null, and a reason in `error`, if a weight is missing.
+// Copies everything it is given. Null, with a reason in `error`, if a weight is missing.
 numl_network* numl_network_new(const numl_card* card, char* error, int64_t size);
 void numl_network_free(numl_network* network);
-// The level of instructions that it runs on.
+// The instruction level it runs at.
 int32_t numl_network_level(const numl_network* network);
 
-// Answers an event: outputs[h * planes + plane] for heads on hits, [hits of the plane, width], and
+// Answers an event: outputs[h * planes + plane] for heads on hits, [hits of the plane, width];
 // outputs[h * planes] for heads on the event, [width]; clusters[plane], [hits of the plane], with a
 // clustering. Rows of a plane are in the order of the request. `graph_seconds` becomes the time that
 // the graph took. A second call waits.
 int32_t numl_infer(numl_network* network, const numl::Event* event, float* const* outputs,
                    int32_t* const* clusters, double* graph_seconds, char* error, int64_t size);
 
-// The graph alone, whose lists stay valid until it is freed. Null, and a reason in `error`, for an
-// event that is refused.
+// The graph alone; its lists stay valid until it is freed. Null, with a reason in `error`, if the
+// event is refused.
 numl_graph* numl_graph_new(const numl::Event* event, char* error, int64_t size);
 void numl_graph_free(numl_graph* graph);
 // Which: 0 first, 1 row, 2 edge_offsets, 3 edge_source, 4 up_offsets, 5 up_hit.
@@ -74,7 +74,7 @@ int64_t numl_graph_floats(const numl_graph* graph, int32_t which, const float** 
 int32_t numl_cluster(const float* x, int32_t points, int32_t width, double eps,
                      int32_t min_samples, int32_t* labels, char* error, int64_t size);
 
-// Makes numpy, given the table of its C interface, return an empty array where it would refuse a
-// shape that no array can have; see guard.cpp.
+// Makes numpy, given the table of its C interface, return an empty array where it would refuse an
+// impossible shape; see guard.cpp.
 void numl_guard_arrays(void** numpy);
 }

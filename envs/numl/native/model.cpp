@@ -4,7 +4,7 @@ using namespace numl;
 
 namespace {
 
-// Puts a network together from its weights.
+// Builds a network from its weights.
 class Builder {
  public:
   Builder(const numl_card& card, numl_network* to)
@@ -61,7 +61,7 @@ class Builder {
     arena_->fail("weight %s%s%s is missing", part, name, kind);
   }
 
-  // Some room is behind the last number: vectors are loaded whole.
+  // Some padding follows the last number: vectors are loaded whole.
   float* zeros(int64_t count) {
     float* const numbers = arena_->floats(count + 16);
     memset(numbers, 0, (count + 16) * sizeof(float));
@@ -103,7 +103,7 @@ class Builder {
     return kept(found);
   }
 
-  // nugraph3's hidden layers take what is received first, nugraph2's the node's own: as they come.
+  // nugraph3's hidden layers take received features first, nugraph2's the node's own: kept as is.
   Block block(const char* part, int32_t each, int32_t target, int32_t source, int32_t outputs,
               bool single = false) {
     const numl_weight &w = weight(part, ".gate.weight"), &b = weight(part, ".gate.bias");

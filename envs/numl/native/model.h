@@ -1,4 +1,4 @@
-// A network with all that belongs to it.
+// A network with everything it owns.
 #pragma once
 
 #include <pthread.h>
@@ -16,5 +16,5 @@ struct numl_network {
   pthread_mutex_t busy;
 };
 
-// Puts the network of a card together, in its arena. Fails if a weight is missing.
+// Builds a card's network in its arena. Fails if a weight is missing.
 void build_network(const numl_card& card, numl_network* to);

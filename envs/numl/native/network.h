@@ -15,7 +15,7 @@ struct Layer {
   int32_t inputs = 0, outputs = 0;
 };
 
-// One layer, or vector, for all planes, or one for each (of nugraph2 as many times classes).
+// One layer, or vector, for all planes, or one for each (nugraph2: for each plane and class).
 template <class T>
 struct PerPlane {
   const T* each = nullptr;
@@ -24,7 +24,7 @@ struct PerPlane {
   const T& operator[](int32_t plane) const { return each[plane % count]; }
 };
 
-// The score of a gate: a part for the node that receives, with the bias, and one for the sender.
+// The score of a gate: one part for the receiving node, with the bias, and one for the sender.
 struct Gate {
   const float* target = nullptr;
   const float* source = nullptr;
@@ -48,7 +48,7 @@ struct Head {
   int32_t column;  // the first of its columns in the layer of all heads of its node
 };
 
-// For nugraph2 with C classes, index plane C + class in all that is per plane.
+// For nugraph2 with C classes, the index plane C + class in everything that is per plane.
 struct Network {
   Kind kind;
   Nexus nexus;

@@ -1,8 +1,8 @@
 // NuGraph3's message passing. A part of kernels.cpp, which includes it in its namespace.
 #pragma once
 
-// What a block sends: features of the nodes that send, their edges sorted by the node that
-// receives, and the gate of each edge.
+// What a block sends: features of the sending nodes, their edges sorted by receiving node, and
+// the gate of each edge.
 struct Sent {
   const float* table;
   int64_t width;

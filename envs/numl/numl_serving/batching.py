@@ -42,7 +42,7 @@ class BatchWorker(Generic[Item]):
         self._waiting: deque[tuple[float, Item]] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        # A daemon: a stub whose server was killed must end, and has nobody left to answer.
+        # A daemon: a stub whose server was killed must exit, and has nobody left to answer.
         self._thread = threading.Thread(target=self._run, name="batch-worker", daemon=True)
         self._thread.start()
 

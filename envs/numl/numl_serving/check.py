@@ -41,7 +41,7 @@ def check_model(directory: Path, device: str = CPU) -> dict[str, Any]:
         error = f"wrong answer: {'; '.join(faults)}" if faults else None
     except ServingError as refused:
         error = str(refused)
-    except Exception as failed:  # a checker tells of anything that would stop a server
+    except Exception as failed:  # a checker reports anything that would stop a server
         error = f"{type(failed).__name__}: {' '.join(str(failed).split())}"
     return {"model": str(directory), "ok": error is None, "error": error}
 

@@ -218,7 +218,7 @@ def _hyper_parameters(
     def plain(value: Any, depth: int) -> Any:
         nonlocal values
         values += 1
-        # A few objects that hold each other many times would unfold without end.
+        # A few objects that hold each other many times would expand without end.
         if values > _MAX_HYPER_PARAMETERS:
             raise CheckpointError("its hyper-parameters have too many values")
         if _is_plain(value):

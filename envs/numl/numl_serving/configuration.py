@@ -1,6 +1,6 @@
-"""What a model instance is told by config.pbtxt, and whether it fits the model and the machine.
+"""A model instance's settings in config.pbtxt, and whether they fit the model and the machine.
 
-Parameters of config.pbtxt (all strings, all optional; others are none of this module's business):
+Parameters of config.pbtxt (all strings, all optional; this module ignores others):
 
 - ``environment_digest``: digest of the execution environment that the model must run in.
 - ``batch_max_events``: on a GPU, most events in one batch, default 1.

@@ -53,7 +53,7 @@ def to_array(tensor: Any) -> NDArray[Any]:
     """Return a tensor of Triton in the host's memory as an array; nothing is copied.
 
     Raises:
-        EventError: Its shape is one that `numl_serving.native.guard_arrays` tells of.
+        EventError: Its shape is one that `numl_serving.native.guard_arrays` describes.
     """
     try:
         return np.from_dlpack(_Exporter(tensor))

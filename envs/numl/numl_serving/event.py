@@ -1,6 +1,6 @@
 """An event as received: named columns of hits and spacepoints, validated here.
 
-Nothing behind this module checks the columns again. What an event may hold is data, the `Schema`:
+Nothing after this module checks the columns again. What an event may hold is data, the `Schema`:
 planes and columns follow from the model card.
 """
 
@@ -117,7 +117,7 @@ class Event:
         columns: By tensor name, contiguous and read-only: hits have shape ``[H]``, spacepoints
             ``[S]``. A spacepoint's ``hit_id_{plane}`` is the ``hit_id`` of its hit in that plane;
             a number that names no hit of the plane (usually -1) means that there is none.
-            Positions (cm) are all there, or none.
+            Positions (cm): all three, or none.
     """
 
     schema: Schema
@@ -232,7 +232,7 @@ def _check_lengths(columns: Mapping[str, NDArray[Any]]) -> None:
 
 
 def _check_planes(local_plane: Int32Array, planes: Sequence[str]) -> None:
-    # Read as unsigned, a negative number is a large one: one comparison finds both.
+    # Read as unsigned, a negative number is large: one comparison catches both.
     outside = local_plane.view(np.uint32) >= len(planes)
     if outside.any():
         row = int(np.argmax(outside))

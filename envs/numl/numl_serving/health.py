@@ -85,7 +85,7 @@ class Server:
     def ask(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> Answer:
-        """Ask one question, on a connection of its own: an open one delays a server's stop.
+        """Ask one question, on a new connection: an open one delays a server's stop.
 
         Raises:
             NoAnswerError: There is no answer in time.
@@ -265,7 +265,7 @@ def _loss(server: Server, directory: Path, processes: Path) -> str | None:
     """Return one line saying how many of a model's instances have died, or None."""
     model = directory.parent.name
     # Another server on this host may have a model of this name. The repositories of an image,
-    # for CPUs and for GPUs, lie side by side.
+    # for CPUs and for GPUs, are side by side.
     begin, end = f"{directory.parents[2]}/".encode(), f"/{model}/{directory.name}/model.py".encode()
     answer = server.ask("GET", f"/v2/models/{model}/config")
     try:
@@ -285,7 +285,7 @@ def _command_lines(processes: Path) -> Iterable[list[bytes]]:
     for file in processes.glob("[0-9]*/cmdline"):
         try:
             words = file.read_bytes().split(b"\0")
-        except OSError:  # it has ended
+        except OSError:  # it has exited
             continue
         if len(words) > 1:
             yield words

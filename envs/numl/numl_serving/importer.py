@@ -50,21 +50,21 @@ from numl_serving.runtime import Runtime
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to import, and what the checkpoint itself does not tell.
+    """What to import, and what the checkpoint itself does not say.
 
     Attributes:
         checkpoint: The checkpoint file.
         architecture: nugraph3 or nugraph2.
         out: Directory for the model files; it need not exist.
         norm: File with the feature normalisation, or None where the checkpoint has it or needs
-            none. A processed HDF5 file also tells planes and classes, where the checkpoint does
+            none. A processed HDF5 file also gives planes and classes, where the checkpoint does
             not.
         planes: Names of the planes in the order of their numbers, or None for the checkpoint's.
         features: Names of the hit features in the network's order, or None for nugraph's own.
         position_scale: Factors for wire and time, or None for those of nugraph.
         classes: Class names in the order of the outputs, by the name of the head; the
             checkpoint's where there are none.
-        event: A golden file (npz) whose event is answered anew, or None for the event of the
+        event: A golden file (npz) whose event is answered again, or None for the event of the
             golden file that ``out`` already has, or for one made up.
         spacepoint_positions: Whether the network was trained with spacepoint positions.
         demo: Whether these are demonstration weights.
@@ -95,7 +95,7 @@ class Report:
         card: The model card.
         parameters: Numbers in the weights file.
         ignored_weights: Names of the state dict that inference does not use.
-        ignored_globals: What the checkpoint's pickle named and nobody looked up.
+        ignored_globals: What the checkpoint's pickle named, none of which was looked up.
         facts: Lightning's version, epoch and step of the checkpoint.
         notes: What was assumed.
         files: The files that were written.
@@ -130,7 +130,7 @@ def import_checkpoint(request: Request) -> Report:
 
     Raises:
         CheckpointError: The checkpoint cannot be read or lacks something that was not given.
-        ModelFilesError: Its weights are of no known network, or a given file is not usable.
+        ModelFilesError: Its weights match no known network, or a given file is not usable.
         OSError: The files cannot be written.
     """
     out = request.out.resolve()
@@ -142,7 +142,7 @@ def import_checkpoint(request: Request) -> Report:
     with np.errstate(over="ignore", invalid="ignore"):
         weights = found.weights(state)
     _check_finite(checkpoint, weights)
-    # The library writes memory as it lies.
+    # The library writes memory as it is laid out.
     content = safetensors.numpy.save({n: np.asarray(a, order="C") for n, a in weights.items()})
     card = _card(request, checkpoint, found, told, notes)
     card = replace(card, weights=WeightsFile(WEIGHTS_FILE, hashlib.sha256(content).hexdigest()))
@@ -180,7 +180,7 @@ def _golden_event(request: Request, schema: Schema) -> Event:
         try:
             return _event_in(present, schema)
         except ModelFilesError:
-            pass  # the weights before these were of another detector
+            pass  # the previous weights were for another detector
     return example_event(schema)
 
 
@@ -190,7 +190,7 @@ def _event_in(path: Path, schema: Schema) -> Event:
             inputs = {name: arrays[name] for name in arrays.files if name.startswith("input/")}
         tensors = {name.removeprefix("input/"): array for name, array in inputs.items()}
         return Event.from_tensors(tensors, schema)
-    # numpy's error depends on what the file is instead.
+    # numpy's error depends on what the file actually is.
     except (OSError, EOFError, TypeError, ValueError, zipfile.BadZipFile, EventError) as error:
         raise ModelFilesError(f"{path} has no event for this model: {error}") from None
 
@@ -384,7 +384,7 @@ def _move_into_place(staging: Path, out: Path, names: Sequence[str]) -> None:
                 (out / name).rename(previous / name)
             (staging / name).rename(out / name)
     except BaseException:
-        # All of the old files again. A kill within these lines leaves weights whose sha256 is
+        # Put all old files back. A kill within these lines leaves weights whose sha256 is
         # not that of the card: a server refuses them.
         for name in names:
             if not (staging / name).exists():

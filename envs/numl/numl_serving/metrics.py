@@ -56,7 +56,7 @@ class Metrics:
         self._counted: dict[str, float] = {}
         self._last_batch = 0
         self._closed = False
-        # A daemon: a stub whose server was killed must end, and has nobody left to tell.
+        # A daemon: a stub whose server was killed must exit, and has nobody left to tell.
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
 

@@ -146,11 +146,11 @@ class NativeModel:
     Args:
         card: The model card.
         weights: float32 by the names of `numl_serving.modelcard.weight_shapes`; copied.
-        level: Instructions to use: 3 for x86-64-v3, 4 for x86-64-v4, 1 for what every processor
+        level: Instructions to use: 3 for x86-64-v3, 4 for x86-64-v4, 1 for those every processor
             has; 0: the best that this one has.
 
     Raises:
-        ModelFilesError: The weights are not those of the card.
+        ModelFilesError: The weights do not match the card.
     """
 
     def __init__(
@@ -205,11 +205,11 @@ class NativeModel:
 
     @property
     def level(self) -> int:
-        """The level of instructions that it runs on."""
+        """The instruction level it runs at."""
         return int(_library.numl_network_level(self._handle))
 
     def infer(self, event: Event) -> dict[str, NDArray[Any]]:
-        """Answer an event; `timed` says more."""
+        """Answer an event; see `timed`."""
         return self.timed(event)[0]
 
     def timed(self, event: Event) -> tuple[dict[str, NDArray[Any]], float]:
@@ -221,7 +221,7 @@ class NativeModel:
             are in the order of its hits in the event. And the seconds that the graph took.
 
         Raises:
-            EventError: The event is too large, its ids would unfold into too many edges, or its
+            EventError: The event is too large, its ids would expand into too many edges, or its
                 numbers are too large for float32.
         """
         card = self.card
@@ -296,14 +296,14 @@ def event_columns(
 
 
 def graph_lists(columns: _Event) -> tuple[list[NDArray[np.int32]], list[NDArray[np.float32]]]:
-    """Build a graph alone; returns copies of its lists.
+    """Build only the graph; return copies of its lists.
 
     Returns:
         ``first``, ``row``, ``edge_offsets``, ``edge_source``, ``up_offsets`` and ``up_hit``, as
         ``native/graph.h`` describes them; and the features and positions, flat.
 
     Raises:
-        EventError: The event's ids would unfold into too many edges.
+        EventError: The event's ids would expand into too many edges.
     """
     error = ctypes.create_string_buffer(_ERROR_BYTES)
     handle = _library.numl_graph_new(columns, error, _ERROR_BYTES)
@@ -356,7 +356,7 @@ def guard_arrays() -> None:
     """Let Triton's stub survive a tensor whose shape no array can have.
 
     Triton 2.51 lets one through if its bytes are right in 64 bits that wrap: [2^62] or [-2^62],
-    without data. ``native/guard.cpp`` says how. To be called before the first request.
+    without data. ``native/guard.cpp`` says how. Call it before the first request.
     """
     capsule = importlib.import_module("numpy._core.multiarray")._ARRAY_API
     pointer = ctypes.pythonapi.PyCapsule_GetPointer

@@ -1,4 +1,4 @@
-"""Between the host's memory and a GPU's: one copy each way for a batch, on a stream of its own.
+"""Between the host's memory and a GPU's: one copy each way for a batch, on its own stream.
 
 A batch is some twenty small tensors. Copied one by one, each would cost a call to the driver and,
 from memory that the kernel may move, a wait. So they are packed into one buffer of pinned memory,

@@ -2,22 +2,22 @@
 
 A ``model.py`` only has to import `TritonPythonModel` from here. On a CPU requests are answered
 within ``execute``, by the native library; nothing here imports torch then. On a GPU a worker thread
-runs those that wait together as one batch. In both ways every request gets exactly one response,
-and what is wrong with one event is told to that event's sender alone.
+runs waiting requests together as one batch. Either way every request gets exactly one response,
+and an error in one event goes to that event's sender alone.
 
 `numl_serving.configuration` says what can be set in config.pbtxt.
 
-How many requests wait is Triton's to limit. Its Python backend calls ``execute`` with one request
-at a time where ``max_batch_size`` is 0, and ``execute`` returns when there is room for another
-one: at most one batch runs and one gathers here, the others stay in Triton's queue. With
-``dynamic_batching`` in config.pbtxt, by which Triton batches nothing where ``max_batch_size`` is 0,
-that queue drops requests that are cancelled; without it they would all be computed.
-``default_queue_policy { max_queue_size: N }`` in it refuses what exceeds N, and
-``default_timeout_microseconds`` what has waited longer (all seen with Triton 2.51, on CPUs, too).
-By default the queue has no limit.
+Limiting the number of waiting requests is left to Triton. Its Python backend calls ``execute`` with
+one request at a time where ``max_batch_size`` is 0, and ``execute`` returns once there is room for
+another: at most one batch runs and one gathers here, the others stay in Triton's queue. With
+``dynamic_batching`` in config.pbtxt, which batches nothing where ``max_batch_size`` is 0, that
+queue drops cancelled requests; without it they would all be computed. In it,
+``default_queue_policy { max_queue_size: N }`` refuses what exceeds N, and
+``default_timeout_microseconds`` what has waited longer (all tested with Triton 2.51, also on
+CPUs). By default the queue has no limit.
 
 When a GPU is lost to this process, or the worker fails, each request that is held gets an error
-and the process ends: Triton would go on to give it requests, whoever supervises Triton replaces it.
+and the process exits: Triton would keep sending it requests; whoever supervises Triton replaces it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Job:
 
 
 class TritonPythonModel:
-    """One instance of a model, as Triton's Python backend wants it."""
+    """One instance of a model, as Triton's Python backend expects it."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Load the weights and answer one event, so that the first request is as fast as any.
@@ -79,7 +79,7 @@ class TritonPythonModel:
         """
         startup = Startup()
         guard_arrays()
-        # Exists only inside a stub, whence the import at run time.
+        # Exists only inside a stub, hence the import at run time.
         self._pb: Any = importlib.import_module("triton_python_backend_utils")
         config = json.loads(args["model_config"])
         parameters = Parameters.from_config(config)
@@ -116,7 +116,7 @@ class TritonPythonModel:
         return None
 
     def finalize(self) -> None:
-        """Answer the requests that still wait; Triton calls this before it unloads the model."""
+        """Answer the requests still waiting; Triton calls this before it unloads the model."""
         if self._worker is not None:
             self._worker.close()
         if self._metrics is not None:
@@ -126,7 +126,7 @@ class TritonPythonModel:
         """Answer jobs.
 
         Raises:
-            DeviceLostError: This process cannot answer any more.
+            DeviceLostError: This process can no longer answer.
         """
         results = self._results([job.request for job in jobs])
         for job, result in zip(jobs, results, strict=True):
@@ -136,7 +136,7 @@ class TritonPythonModel:
                 raise result
 
     def _abandon(self, jobs: Sequence[Job], error: BaseException) -> None:
-        """Answer what is left with an error, and end this process."""
+        """Answer the remaining requests with an error, and exit this process."""
         try:
             self._log("".join(traceback.format_exception(error)))
             for job in jobs:
@@ -146,17 +146,17 @@ class TritonPythonModel:
                     )
             self._log(f"this process exits, to be replaced: {one_line(error)}")
         finally:
-            os._exit(1)  # nothing less ends a stub whose main thread is in Triton's hands
+            os._exit(1)  # nothing less stops a stub whose main thread is inside Triton
 
     def _send(self, job: Job, response: Any) -> None:
         final = self._pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         job.is_answered = True
         try:
             job.sender.send(response, flags=final)
-        except Exception as error:  # the worker must live on, whatever one sender does
+        except Exception as error:  # the worker must survive, whatever one sender does
             self._log(f"a response could not be sent: {one_line(error)}")
             try:
-                # A full shared memory has no room for the answer, but for an error it has. A
+                # Full shared memory has no room for the answer, but it has for an error. A
                 # sender whose final response did get through refuses this second one.
                 job.sender.send(self._error(f"no response: {one_line(error)}"), flags=final)
             except Exception as second:
@@ -190,8 +190,8 @@ class TritonPythonModel:
         return [results[index] for index in range(len(requests))]
 
     def _event(self, request: Any) -> Event:
-        # To ask is to wait for the server, which hands over no request that is cancelled: only
-        # one that has waited here can have been.
+        # Asking means waiting for the server, which never hands over a cancelled request: only
+        # one that has waited here can have been cancelled.
         if self._worker is not None and request.is_cancelled():
             raise _CancelledError("the request was cancelled")
         tensors = {tensor.name(): to_array(tensor) for tensor in request.inputs()}
@@ -220,7 +220,7 @@ class TritonPythonModel:
         message = str(error)
         if isinstance(error, NetworkError):
             self._log(error.details)
-        elif not isinstance(error, ServingError):  # not foreseen: the log tells where it happened
+        elif not isinstance(error, ServingError):  # unforeseen: the log shows where it happened
             self._log("".join(traceback.format_exception(error)))
             message = one_line(error)
         return self._error(f"the event could not be processed: {message}")

@@ -1,7 +1,7 @@
-"""Asks a server for its golden answers again and again, and tells Prometheus what it finds.
+"""Checks a server's golden answers repeatedly, and exports the results to Prometheus.
 
 ``health --watch SECONDS --metrics PORT``, in a pod beside the server. The metrics are those of
-``numlkit smoke --watch``, which docs/monitoring.md explains, so that the same alerts are for both.
+``numlkit smoke --watch``, which docs/monitoring.md explains, so the same alerts serve both.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Seen:
 
 
 class Watch:
-    """Checks the models of a repository; nothing is told before the server has answered once.
+    """Checks the models of a repository; nothing is exported before the server's first answer.
 
     Args:
         name: The server's, in the metrics.
@@ -54,8 +54,8 @@ class Watch:
     def look(self) -> None:
         """Check every model once, and print what has changed.
 
-        A fault of its own leaves no verdict behind, and does not end it: of a pod whose containers
-        end, no request would be answered.
+        A fault of its own leaves no verdict and does not stop it: a pod whose containers exit
+        gets no requests.
         """
         try:
             self._look()
@@ -135,7 +135,7 @@ def _after(before: Seen, verdict: Verdict) -> Seen:
 def run(
     host: str, port: int, repository: Path, *, every: float, listen: str, metrics_port: int
 ) -> int:
-    """Watch until told to end; returns the exit code if it cannot."""
+    """Watch until stopped; return the exit code if it cannot."""
     watch = Watch(socket.gethostname(), host, port, repository)
     try:
         exporter = _exporter(watch, listen, metrics_port)
@@ -143,7 +143,7 @@ def run(
         reason = error.strerror or error
         sys.stdout.write(f"watch: cannot listen on {listen} port {metrics_port}: {reason}\n")
         return 2
-    # The first process of a container is ended by no signal that it does not handle.
+    # A container's first process ignores every signal that it does not handle.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
     threading.Thread(target=exporter.serve_forever, daemon=True).start()

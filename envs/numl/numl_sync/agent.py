@@ -78,7 +78,7 @@ class Agent:
         known = state.wanted or state.serving
         self.status.published_release = known.number if known is not None else 0
         self.status.in_folder = state.serving is not None
-        # A server that has nothing may need the older releases: they are read anew.
+        # A server that has nothing may need the older releases: read them again.
         self._etag = state.etag if state.serving is not None else None
         self._set(state)
         self._attempt("mirror", self._mend)
@@ -88,7 +88,7 @@ class Agent:
     def step(self) -> float:
         """Do what is to be done now; return how long (s) to wait before the next step.
 
-        What failed is said, and in ``failure`` until the next step; None: nothing.
+        A failure is logged, and kept in ``failure`` until the next step; None: no failure.
         """
         self.failure = None
         if self._clock() >= self._next_look:
@@ -119,7 +119,7 @@ class Agent:
         return False
 
     def _look(self) -> None:
-        """Ask what is published."""
+        """Look up what is published."""
         if self._retry_at is not None and self._clock() >= self._retry_at:
             self._etag = self._retry_at = None
         try:
@@ -134,7 +134,7 @@ class Agent:
             self._away_since = None
         if found is None:
             return
-        # What cannot be read is read once.
+        # An unreadable file is read only once.
         self._etag, content = found
         wanted, self._older = read_published(content)
         self.status.published_release, self.status.refused = wanted.number, False
@@ -149,7 +149,7 @@ class Agent:
             self._remember(State(self._etag, serving, wanted))
 
     def _mend(self) -> None:
-        """Bring what serves anew if it is no longer in the folder."""
+        """Fetch the serving release again if it is no longer in the folder."""
         serving, wanted = self._state.serving, self._state.wanted
         if serving is not None and wanted is None and not self._mirror.holds(serving):
             self._say(f"{self._mirror.repository} was changed by someone else")
@@ -158,7 +158,7 @@ class Agent:
             self._remember(State(None, None, serving))
 
     def _bring(self, wanted: Release) -> None:
-        """Give the server what it does not have."""
+        """Give the server the versions it lacks."""
         if self._mirror.holds(wanted):
             return
         self._loading_since = None
@@ -179,7 +179,7 @@ class Agent:
         self._say(f"release {wanted.number} is in {self._mirror.repository}")
 
     def _confirm(self, wanted: Release) -> None:
-        """Take the old away if the server answers with the new."""
+        """Remove the old versions once the server answers with the new."""
         self.status.in_folder = True
         now = self._clock()
         if self._loading_since is None:
@@ -189,7 +189,7 @@ class Agent:
             self._silent_since = self._silent_since if self._silent_since is not None else now
             if now - self._silent_since >= REPEAT_S:
                 self._tell("loading", f"release {wanted.number}: the server does not answer")
-            self._loading_since = now  # it has not begun
+            self._loading_since = now  # loading has not started
             return
         self._silent_since = None
         loading = [model for model, done in zip(wanted.models, loaded, strict=True) if not done]
@@ -197,7 +197,7 @@ class Agent:
             self._loading_since = None
             self._told.pop("loading", None)
             self._mirror.prune(wanted)
-            # Without the ETag of what is refused: the next start of this program tries it anew.
+            # Without the ETag of a refused release: the next start of this program tries it again.
             self._remember(State(None if self.status.refused else self._etag, wanted))
             self._say(f"release {wanted.number} serves: {_versions(wanted.models)}")
         elif now - self._loading_since > LOAD_S:
@@ -210,7 +210,7 @@ class Agent:
         ready = self._server.is_ready(model.name, model.version)
         before = self._config_before.get(model.name)
         if ready and before is not None:
-            # A server that cannot use a configuration goes on with the one it has.
+            # A server that cannot use a configuration keeps the one it has.
             return self._server.config(model.name) != before
         return ready
 

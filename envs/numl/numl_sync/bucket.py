@@ -53,14 +53,14 @@ class Bucket:
         its digest takes their place.
 
         Raises:
-            BucketError: No answer, or none that helps.
+            BucketError: No answer, or no usable one.
             ReleaseError: It is too large.
         """
         condition = {"IfNoneMatch": etag} if etag and not etag.startswith(_DIGEST) else {}
         try:
             answer = self._get(published.NAME, condition)
             content = b""
-            # To its end: only there botocore notices an answer that was cut off.
+            # To the end: only there does botocore notice a truncated answer.
             for chunk in answer["Body"].iter_chunks(_CHUNK):
                 content += chunk
                 if len(content) > published.LARGEST:
@@ -83,7 +83,7 @@ class Bucket:
 
         Raises:
             BucketError: No answer, or one that ends early.
-            ReleaseError: It is not there, or of another size.
+            ReleaseError: It is missing, or has a different size.
         """
         try:
             answer = self._get(path, {"Range": f"bytes={start}-"} if start else {})
@@ -91,7 +91,7 @@ class Bucket:
             there = int(answer["ContentLength"]) + (start if partial else 0)
             if there != size:
                 raise ReleaseError(f"{path} has {there} bytes, {published.NAME} says {size}")
-            surplus = 0 if partial else start  # of a service that sends all of it
+            surplus = 0 if partial else start  # from a service that sends all of it
             for chunk in answer["Body"].iter_chunks(_CHUNK):
                 if surplus < len(chunk):
                     yield chunk[surplus:]
@@ -114,7 +114,7 @@ class Bucket:
         return self._made.get_object(**where, **conditions)
 
     def _refused(self, error: ClientError) -> BucketError:
-        # New keys may lie where the old ones did.
+        # New keys may have replaced the old ones.
         self._made = None
         code = _code(error)
         if _status(error) == _FORBIDDEN:

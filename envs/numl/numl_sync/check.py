@@ -18,12 +18,12 @@ _CARD = "model.json"
 
 
 def check_answers(versions: Sequence[Path]) -> None:
-    """Load every version of NuGraph in a process of its own, and compare its golden answer.
+    """Load every NuGraph version in its own process, and compare its golden answer.
 
     A version without a ``model.json`` is a site's own model: only the server can run it.
 
     Raises:
-        ReleaseError: One cannot be loaded, or its answer is another.
+        ReleaseError: One cannot be loaded, or its answer differs.
     """
     ours = [str(version) for version in versions if (version / _CARD).exists()]
     if not ours:

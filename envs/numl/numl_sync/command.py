@@ -1,7 +1,7 @@
-"""``sync s3://... FOLDER``: keep a folder like a published bucket, for a Triton that polls it.
+"""``sync s3://... FOLDER``: mirror a published bucket into a folder that Triton polls.
 
-The server's repository is FOLDER/repository. The folder is changed only when a release is whole,
-has the published digests and gives its golden answers; a bucket that is away changes nothing.
+The server's repository is FOLDER/repository. It changes only once a release is complete, has the
+published digests and gives its golden answers; an unreachable bucket changes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numl_sync.server import Server
 from numl_sync.status import serve_status
 
 POLL_S = 3.0
-"""Time (s) between two looks at the bucket, unless told another."""
+"""Time (s) between polls of the bucket, by default."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,13 +95,13 @@ def _server(url: str) -> Server:
 
 
 def _say(line: str) -> None:
-    # What a service answered may be in it: it begins no line, and moves no cursor.
+    # It may quote a service's answer, which must not start a line or move the cursor.
     plain = "".join(letter if letter.isprintable() else " " for letter in line)
     sys.stdout.write(f"sync: {plain}\n")
     sys.stdout.flush()
 
 
 def _end(*_signal: object) -> None:
-    # The first process of a container is ended by no signal that it does not handle. Whatever
-    # was at work goes on at the next start.
+    # A container's first process ignores every signal that it does not handle. Whatever
+    # was in progress resumes at the next start.
     raise SystemExit(0)

@@ -30,7 +30,7 @@ class Location:
     endpoint: str | None
 
     def key(self, path: str) -> str:
-        """Return the key of what lies at ``path`` in it."""
+        """Return the key of ``path`` in it."""
         return f"{self.prefix}/{path}" if self.prefix else path
 
     def __str__(self) -> str:

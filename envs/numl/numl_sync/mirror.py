@@ -112,7 +112,7 @@ class Mirror:
         if any(_size(place / path) != file.size for path, file in model.files.items()):
             return False
         for path, file in model.files.items():
-            # This time nobody can set, unlike the one of its content.
+            # Nobody can set this time, unlike that of its content.
             seen = (place / path, file.sha256, (place / path).stat().st_ctime_ns)
             if seen not in self._seen:
                 if _digest(place / path)[0].hexdigest() != file.sha256:
@@ -184,7 +184,7 @@ class Mirror:
             folder.rename(target.parent)
             return
         later = None
-        if target.exists():  # damaged, or of a bucket that began anew
+        if target.exists():  # damaged, or from a bucket that was started afresh
             later = _later(target.parent)
             self._move_away(target)
         version.rename(target)
@@ -239,7 +239,7 @@ def _locked(path: Path) -> IO[str]:
 
 
 def _digest(path: Path) -> tuple[Any, int]:
-    """Return the digest so far and the size of a file; of nothing if it is not there."""
+    """Return the digest so far and the size of a file; those of an empty one if it is missing."""
     digest, size = hashlib.sha256(), 0
     with suppress(FileNotFoundError), path.open("rb") as stream:
         while chunk := stream.read(_CHUNK):
@@ -249,7 +249,7 @@ def _digest(path: Path) -> tuple[Any, int]:
 
 
 def _later(folder: Path) -> int:
-    """Return a time that has the server load a model anew if something in its folder has it.
+    """Return a time that makes the server reload a model if something in its folder has it.
 
     The server looks at the newest time of the folder and of all that is in it, which must rise
     even if the clock was set back or the disk keeps whole seconds only.

@@ -1,4 +1,4 @@
-"""Asks the server beside the agent which versions answer."""
+"""Asks the server beside the agent which versions are ready."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Server:
             parts.hostname or "127.0.0.1", parts.port or 80, timeout=_LIMIT_S
         )
         try:
-            # On a connection of its own: an open one delays the server's stop.
+            # On a new connection: an open one delays the server's stop.
             connection.request("GET", path)
             response = connection.getresponse()
             return response.status, response.read()

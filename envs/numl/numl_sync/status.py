@@ -1,4 +1,4 @@
-"""What the agent tells probes and Prometheus, by HTTP.
+"""What the agent tells probes and Prometheus, over HTTP.
 
 ``/metrics``
     ``numl_sync_release``: number of the release that the server answers with; 0: none yet.
@@ -60,7 +60,7 @@ def serve_status(status: Status, host: str, port: int) -> None:
     """Answer requests, in a thread that ends with the process.
 
     Raises:
-        UsageError: The port cannot be had.
+        UsageError: The port is not available.
     """
 
     class Handler(BaseHTTPRequestHandler):

@@ -34,7 +34,7 @@ def build_network(card: ModelCard, weights: Mapping[str, NDArray[np.float32]]) -
         one of the event has a row for each event.
 
     Raises:
-        ModelFilesError: The weights are not those of the card.
+        ModelFilesError: The weights do not match the card.
     """
     check_weights(card, {name: array.shape for name, array in weights.items()})
     tensors = {name: torch.tensor(array) for name, array in weights.items()}

@@ -25,11 +25,11 @@ Int64Array = NDArray[np.int64]
 
 
 class Edges(NamedTuple):
-    """E edges of one kind to M nodes, int64, sorted by the node that receives the message.
+    """E edges of one kind to M nodes, int64, sorted by the receiving node.
 
     Attributes:
-        source: ``[E]``, the node that sends.
-        target: ``[E]``, the node that receives, ascending.
+        source: ``[E]``, the sending node.
+        target: ``[E]``, the receiving node, ascending.
         offsets: ``[M + 1]``, the first edge of each receiving node.
     """
 

@@ -72,7 +72,7 @@ def segment_sum(
     """Sum rows of a table by segment, without ever holding those of all edges in memory.
 
     Args:
-        table: ``[R, F]``, features of the nodes that send.
+        table: ``[R, F]``, features of the sending nodes.
         rows: int64 ``[E]``, the row of each edge, edges sorted by segment.
         offsets: int64 ``[M + 1]``, the first edge of each segment.
         weights: ``[E]``; None: all are 1.
@@ -118,7 +118,7 @@ def class_sum(table: Tensor, edges: Edges, weights: Tensor) -> Tensor:
     """Sum weighted rows of a table by receiving node and class.
 
     Args:
-        table: ``[C, R, F]``, features of the nodes that send.
+        table: ``[C, R, F]``, features of the sending nodes.
         edges: The edges.
         weights: ``[C, E]``.
 

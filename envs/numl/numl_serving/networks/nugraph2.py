@@ -50,7 +50,7 @@ class ClassBlock(nn.Module):
 
         Args:
             target: ``[C, H, T]``, features of the hits.
-            source: ``[C, R, S]``, features of the nodes that send.
+            source: ``[C, R, S]``, features of the sending nodes.
             edges: Which node sends to which hit.
             sizes: Number of hits of each plane.
             source_sizes: Number of sending nodes of each plane.

@@ -51,11 +51,11 @@ class Block(nn.Module):
         target_sizes: Sequence[int] = (),
         source_sizes: Sequence[int] = (),
     ) -> Tensor:
-        """Return the new features ``[M, outputs]`` of the nodes that receive.
+        """Return the new features ``[M, outputs]`` of the receiving nodes.
 
         Args:
-            target: ``[M, T]``, features of the nodes that receive.
-            source: ``[R, S]``, features of the nodes that send.
+            target: ``[M, T]``, features of the receiving nodes.
+            source: ``[R, S]``, features of the sending nodes.
             edges: Which node sends to which.
             target_sizes: Number of receiving nodes of each plane.
             source_sizes: Number of sending nodes of each plane.

@@ -1,4 +1,4 @@
-"""What is written beside an artefact: the list of its parts, its provenance, the checksums."""
+"""What is written beside an artefact: its SBOM, its provenance, the checksums."""
 
 from __future__ import annotations
 
