@@ -10,19 +10,17 @@ import re
 import signal
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn, get_args
+from typing import get_args
 
 from deploy.artefacts.build import Workplace, build, survey
 from deploy.artefacts.request import TARGETS, BuildRequest
 from deploy.environment.lock import Flavour
-from deploy.host.cli import Parser, make_parser, run
+from deploy.host.cli import Parser, end_in_order, make_parser, run
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError
 from deploy.host.paths import CHECKOUT
 from deploy.triton.release import RELEASES
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -51,18 +49,8 @@ def parser() -> Parser:
     return flags
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    # A second signal must not interrupt the clean-up.
-    for each in _ENDING:
-        signal.signal(each, signal.SIG_IGN)
-    raise KeyboardInterrupt
-
-
 def _build(options: argparse.Namespace, console: Console) -> int:
-    # Whichever of these ends a build, it cleans up. (nohup ignores the last one.)
-    for each in _ENDING:
-        if signal.getsignal(each) is not signal.SIG_IGN:
-            signal.signal(each, _interrupt)
+    end_in_order(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     request = _request(options)
     workplace = survey(request)
     if options.dry_run:

@@ -12,8 +12,7 @@ import signal
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from deploy.artefacts.keys import read_signer
 from deploy.checks.launch import check_given, check_launch
@@ -24,7 +23,7 @@ from deploy.engines.base import Engine, describe_instances
 from deploy.engines.choose import choose_engine, cluster_engine, engine_named
 from deploy.engines.health import examine
 from deploy.engines.resolved import Resolved
-from deploy.host.cli import Parser, make_parser, run
+from deploy.host.cli import Parser, end_in_order, make_parser, run
 from deploy.host.command_line import quote
 from deploy.host.console import Console, Say
 from deploy.host.errors import DeploymentError, LaunchError
@@ -50,17 +49,9 @@ def parser() -> Parser:
     return flags
 
 
-def _end(number: int, _frame: FrameType | None) -> NoReturn:
-    # A shell that exits sends it twice; the second must not interrupt the clean-up.
-    signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
-
-
 def _up(options: argparse.Namespace, console: Console) -> int:
-    # Like Ctrl-C: what this launch has made is taken down. (nohup ignores the last one.)
-    for each in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(each) is not signal.SIG_IGN:
-            signal.signal(each, _end)
+    # What this launch has made is taken down. A shell that exits sends the last one twice.
+    end_in_order(signal.SIGTERM, signal.SIGHUP)
     deployment = load_deployment(options.file, overrides(options))
     on_cluster = cluster_engine(deployment)
     if on_cluster is not None:

@@ -1,8 +1,7 @@
 """What doctor looks at on this host: GPUs, room, ports, certificates."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 from deploy.deployment.deployment import Deployment
 from deploy.deployment.ports import choose_ports
@@ -15,12 +14,10 @@ from deploy.host.finding import Finding, Level, ok, wrong
 from deploy.host.gpu import GpuStack
 from deploy.host.room import (
     Demand,
-    FileSystem,
     Room,
     by_file_system,
     check_temporary_folder,
     check_writable,
-    file_system_of,
     size,
 )
 
@@ -51,13 +48,9 @@ def gpu_findings(resolved: Resolved) -> Iterator[Finding]:
     yield ok(_GPU, f"up uses {', '.join(device.label for device in plan.devices)}")
 
 
-def room_findings(
-    rooms: Sequence[Room],
-    more: Sequence[Room] = (),
-    look: Callable[[Path], FileSystem] = file_system_of,
-) -> Iterator[Finding]:
+def room_findings(rooms: Sequence[Room], more: Sequence[Room] = ()) -> Iterator[Finding]:
     """Return a finding per file system: a problem if ``rooms`` do not fit, else a warning."""
-    for demand in by_file_system([*rooms, *more], look):
+    for demand in by_file_system([*rooms, *more]):
         needed = Demand(tuple(room for room in demand.rooms if room in rooms), demand.free)
         if needed.bytes > demand.free:
             yield wrong(ROOM, needed.error())

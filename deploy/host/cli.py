@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from deploy.host.command_line import INTERRUPTED as INTERRUPTED
 from deploy.host.command_line import Parser as Parser
@@ -55,6 +56,22 @@ def run(command: Command, parser: Callable[[], Parser], argv: Sequence[str] | No
     except OSError as error:
         console.error(describe_os_error(error))
         return 1
+
+
+def end_in_order(*signals: int) -> None:
+    """Have the first of these signals end the command as Ctrl-C does, and the next ones ignored.
+
+    So nothing interrupts the clean-up. What is ignored already, as under nohup, stays ignored.
+    """
+
+    def end(_number: int, _frame: object) -> NoReturn:
+        for each in signals:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for each in signals:
+        if signal.getsignal(each) is not signal.SIG_IGN:
+            signal.signal(each, end)
 
 
 def interrupted() -> KitError:

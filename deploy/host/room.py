@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,10 +88,8 @@ class Demand:
         )
 
 
-def by_file_system(
-    rooms: Sequence[Room], look: Callable[[Path], FileSystem] = file_system_of
-) -> list[Demand]:
-    found = [(room, look(room.folder)) for room in rooms]
+def by_file_system(rooms: Sequence[Room]) -> list[Demand]:
+    found = [(room, file_system_of(room.folder)) for room in rooms]
     free = {there.device: there.free for _room, there in found}
     return [
         Demand(tuple(room for room, there in found if there.device == device), free[device])
@@ -99,9 +97,9 @@ def by_file_system(
     ]
 
 
-def check_room(needs: Sequence[Room], look: Callable[[Path], FileSystem] = file_system_of) -> None:
+def check_room(needs: Sequence[Room]) -> None:
     """Check that every file system has room for everything that will be written to it."""
-    for demand in by_file_system(needs, look):
+    for demand in by_file_system(needs):
         if demand.bytes > demand.free:
             raise demand.error()
 

@@ -10,6 +10,7 @@ from deploy.engines.docker import DockerEngine
 from deploy.engines.leftovers import SHARED_MEMORY
 from deploy.engines.local import LocalEngine
 from deploy.engines.resolved import Resolved
+from deploy.host import room
 from deploy.host.finding import Finding
 from deploy.host.paths import cache_folder
 from deploy.host.room import FileSystem, Room
@@ -29,7 +30,9 @@ def _free(**free: int) -> list[Finding]:
         "/state": FileSystem(1, free["disk"]),
         "/dev/shm": FileSystem(2, free["shared"]),
     }
-    return list(room_findings([CACHE, STATE, SHARED], [BUILD], lambda path: systems[str(path)]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "file_system_of", lambda path: systems[str(path)])
+        return list(room_findings([CACHE, STATE, SHARED], [BUILD]))
 
 
 def test_enough_room_is_told_by_file_system() -> None:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from deploy.host import room
 from deploy.host.errors import BuildError
 from deploy.host.room import (
     FileSystem,
@@ -24,16 +25,20 @@ def _room(folder: str, gigabytes: float, purpose: str = "layers") -> Room:
     return Room(Path(folder), int(gigabytes * GB), purpose, f"set {folder.upper()}")
 
 
+@pytest.fixture
+def one_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "file_system_of", lambda _: FileSystem(device=1, free=2 * GB))
+
+
+@pytest.mark.usefixtures("one_disk")
 def test_room_that_is_there_is_enough() -> None:
-    check_room([_room("/a", 1)], lambda _: FileSystem(device=1, free=GB))
+    check_room([_room("/a", 2)])
 
 
+@pytest.mark.usefixtures("one_disk")
 def test_what_goes_to_one_file_system_is_added_up() -> None:
     with pytest.raises(BuildError) as caught:
-        check_room(
-            [_room("/a", 1, "wheels"), _room("/b", 1.5, "the archive")],
-            lambda _: FileSystem(device=1, free=2 * GB),
-        )
+        check_room([_room("/a", 1, "wheels"), _room("/b", 1.5, "the archive")])
     assert caught.value.cause == (
         "not enough disk space: 2.5 GB needed (1.0 GB in /a for wheels, 1.5 GB in /b for the "
         "archive), 2.0 GB free"
@@ -41,11 +46,10 @@ def test_what_goes_to_one_file_system_is_added_up() -> None:
     assert caught.value.remedy == "free space there, or use a larger disk: set /A; set /B"
 
 
-def test_different_file_systems_are_judged_apart() -> None:
-    check_room(
-        [_room("/a", 1), _room("/b", 1.5)],
-        lambda folder: FileSystem(device=hash(folder), free=2 * GB),
-    )
+def test_different_file_systems_are_judged_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    disks = {Path("/a"): FileSystem(1, 2 * GB), Path("/b"): FileSystem(2, 2 * GB)}
+    monkeypatch.setattr(room, "file_system_of", disks.__getitem__)
+    check_room([_room("/a", 1), _room("/b", 1.5)])
 
 
 def test_a_folder_that_is_not_there_yet_is_on_its_parents_file_system(tmp_path: Path) -> None:
