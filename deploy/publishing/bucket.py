@@ -29,6 +29,7 @@ from deploy.publishing.place import (
     Place,
     as_time,
     nothing_published,
+    rollback_target,
 )
 from deploy.publishing.pointer import (
     POINTER,
@@ -106,7 +107,8 @@ class BucketPlace(Place):
         published = state.published
         if published is None:
             raise nothing_published(self._place)
-        target = published.target(to)
+        there = [release.number for release in published.releases]
+        target = published.release(rollback_target(there, published.serving, to))
         for name, model in target.models.items():
             for key in state.lacks(name, model):
                 raise PublishError(

@@ -36,6 +36,7 @@ from deploy.publishing.place import (
     Place,
     as_time,
     nothing_published,
+    rollback_target,
 )
 
 RECORD = "release.json"
@@ -92,7 +93,7 @@ class FolderPlace(Place):
             if there:
                 return self._switch(there[-1], dry_run=order.dry_run, brought=None)
             new = Record(
-                number=self._next_number(),
+                number=max(self._numbers(), default=0) + 1,
                 created=datetime.now(timezone.utc).replace(microsecond=0),
                 revision=find_source(CHECKOUT).revision,
                 form=form,
@@ -129,21 +130,11 @@ class FolderPlace(Place):
         """Switch the link to an older release."""
         self._require()
         with self._alone():
-            releases, serving = self._releases(), self._serving()
-            if to is None:
-                found = [each for each in releases if each.number < (serving or 0)][-1:]
-            else:
-                found = [each for each in releases if str(each.number) == to]
+            releases = {each.number: each for each in self._releases()}
             if not releases:
                 raise nothing_published(self._root)
-            if not found:
-                none = f"release {serving} serves, and none before it is there"
-                there = ", ".join(str(each.number) for each in releases)
-                raise PublishError(
-                    f"{self._root}: {none if to is None else f'there is no release {to}'}",
-                    f"--to with one of: {there}",
-                )
-            return self._switch(found[0], dry_run=dry_run, brought=None)
+            number = rollback_target(list(releases), self._serving(), to)
+            return self._switch(releases[number], dry_run=dry_run, brought=None)
 
     def prune(self, servers: tuple[str, ...], console: Console, *, dry_run: bool) -> Outcome:
         """Remove the files of all releases but the one that serves and the one before it."""
@@ -246,9 +237,6 @@ class FolderPlace(Place):
     def _numbers(self) -> list[int]:
         self._require()
         return sorted(int(path.name) for path in self._root.iterdir() if path.name.isdecimal())
-
-    def _next_number(self) -> int:
-        return max(self._numbers(), default=0) + 1
 
     def _serving(self) -> int | None:
         link = self._root / CURRENT

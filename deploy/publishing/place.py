@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -82,6 +82,24 @@ class Listing:
 def as_time(created: datetime) -> str:
     """Return a release's time as listed."""
     return created.strftime("%Y-%m-%d %H:%M UTC")
+
+
+def rollback_target(releases: Sequence[int], serving: int | None, to: str | None) -> int:
+    """Return the release to roll back to, given those that are there; ``to`` None: the one before.
+
+    Raises:
+        PublishError: If it is not there; with those that are.
+    """
+    if to is None:
+        found = [number for number in releases if number < (serving or 0)][-1:]
+    else:
+        found = [number for number in releases if str(number) == to]
+    if not found:
+        none = f"release {serving} serves, and none before it is there"
+        there = ", ".join(map(str, releases))
+        cause = none if to is None else f"there is no release {to}"
+        raise PublishError(cause, f"--to with one of: {there}")
+    return found[0]
 
 
 def nothing_published(where: object) -> PublishError:

@@ -116,28 +116,13 @@ class Published(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def previous(self) -> Release | None:
-        """The release before the one that serves: the target of a rollback."""
+        """The release before the one that serves."""
         older = [release for release in self.releases if release.number < self.serving]
         return older[-1] if older else None
 
     def release(self, number: int) -> Release:
-        """Return the release with a number; PublishError if there is none."""
-        for release in self.releases:
-            if release.number == number:
-                return release
-        there = ", ".join(str(release.number) for release in self.releases)
-        raise PublishError("there is no such release", f"one of: {there}")
-
-    def target(self, to: str | None) -> Release:
-        """Return the target of a rollback; ``to`` None: the release before."""
-        if to is not None:
-            return self.release(int(to) if to.isdecimal() else 0)
-        if self.previous is None:
-            raise PublishError(
-                f"release {self.serving} serves, and none before it is there",
-                "numlkit rollback DEST --to RELEASE, one that numlkit published lists",
-            )
-        return self.previous
+        """Return the release with a number, which is there."""
+        return next(release for release in self.releases if release.number == number)
 
     def text(self) -> str:
         return self.model_dump_json(indent=1) + "\n"

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.host.errors import PublishError
+from deploy.publishing.place import rollback_target
 from deploy.publishing.pointer import (
     Published,
     PublishedFile,
@@ -149,14 +150,14 @@ def test_whatever_a_file_holds_it_is_read_or_refused_in_a_line(content: bytes) -
 
 
 def test_a_rollback_to_nothing_says_what_is_there() -> None:
-    published = publish(publish(None, one=1), one=2)
-    assert published.target(None).number == 1
-    assert published.target("2").number == 2
+    assert rollback_target([1, 2, 4], 4, None) == 2
+    assert rollback_target([1, 2, 4], 2, "4") == 4
     for to in ("3", "x", ""):
-        with pytest.raises(PublishError, match="there is no such release"):
-            published.target(to)
+        with pytest.raises(PublishError, match=f"^there is no release {to}$") as raised:
+            rollback_target([1, 2], 2, to)
+        assert raised.value.remedy == "--to with one of: 1, 2"
     with pytest.raises(PublishError, match="release 1 serves, and none before it is there"):
-        serving(published, 1).target(None)
+        rollback_target([1, 2], 1, None)
 
 
 def test_what_somebody_wrote_into_the_file_begins_no_line_of_a_message() -> None:
