@@ -30,16 +30,16 @@ def check_launch(engine: Engine) -> list[Finding]:
     resolved = engine.resolved
     _ = resolved.devices
     refuse(launch_findings(MODEL_REPOSITORY, resolved.kit, resolved.own_weights))
-    check_room(engine)
+    warnings = check_room(engine)
     refuse(port_findings(resolved.deployment))
-    return [finding for finding in engine.launch_findings() if finding.level == "warning"]
+    return warnings
 
 
-def check_room(engine: Engine) -> None:
-    rooms = engine.rooms()
-    refuse(writable_findings(rooms))
-    refuse(room_findings(rooms))
-    refuse(engine.launch_findings())
+def check_room(engine: Engine) -> list[Finding]:
+    """Refuse to write where there is no room; return warnings."""
+    rooms, own = engine.rooms(), list(engine.launch_findings())
+    refuse([*writable_findings(rooms), *room_findings(rooms), *own])
+    return [finding for finding in own if finding.level == "warning"]
 
 
 def _check_shown_folders() -> None:

@@ -34,7 +34,6 @@ _ELSEWHERE = {
 }
 """Fields that do not apply to a cluster, and why."""
 _PUBLISHED = ("models_dir", "checkpoints", "norms", "threads", "batch")
-_LONGEST_NAME = 40
 _VERBS = ("get", "create", "patch", "delete")
 # Permissions needed in a namespace besides its objects', by group, plural and subresource.
 _RIGHTS: Mapping[tuple[str, str, str], tuple[str, ...]] = {

@@ -31,7 +31,6 @@ class SiteModel:
     """
 
     name: str
-    folder: Path
     config: ModelConfig
     versions: tuple[int, ...]
     environment: Path | None
@@ -54,7 +53,6 @@ def read_site_model(repository: Path, name: str) -> SiteModel:
     stub = folder / STUB
     return SiteModel(
         name=name,
-        folder=folder,
         config=config,
         versions=versions,
         environment=environment,
