@@ -29,7 +29,7 @@ def parser() -> Parser:
     add = flags.add_argument
     add("--target", choices=(*TARGETS, "all"), help="what to build")
     flavour = (
-        "serving: what the kit's models need on CPUs, small; cpu or gpu: with torch and NuGraph's "
+        "serving: small, what the kit's models need on CPUs; cpu or gpu: with torch and NuGraph's "
         "own packages, for models of your own (default: serving)"
     )
     add("--flavour", choices=get_args(Flavour), default="serving", help=flavour)
@@ -38,7 +38,7 @@ def parser() -> Parser:
     add("--base-digest", metavar="sha256:...", help="pin the base image to this digest")
     add("--triton", choices=sorted(RELEASES), default="24.10", help="release (default: 24.10)")
     add("--wheels", type=Path, metavar="DIR", help="use the wheels in DIR instead of downloading")
-    python = "repack this Python (default: conda-forge's if it answers, else one found here)"
+    python = "repack this Python (default: conda-forge's if reachable, else one found here)"
     add("--python", type=Path, metavar="PATH", help=python)
     wire = "also make a model repository with the packed environment, for a stock Triton image"
     add("--wire", type=Path, metavar="DIR", help=wire)

@@ -42,7 +42,7 @@ def _down(options: argparse.Namespace, console: Console) -> int:
         state = folder.state_here()
         if state is None:
             if name != DEFAULT_NAME and not folder.path.exists():
-                folder.require_state()  # a mistyped name: says which there are
+                folder.require_state()  # a mistyped name: the message lists those there are
             # Stopping twice is not an error.
             console.say(f"deployment {name} is not running")
             continue

@@ -42,19 +42,19 @@ def parser() -> Parser:
     where = "[http|https|grpc|grpcs://]host[:port] (default: the running deployment)"
     server.add_argument("--url", help=where)
     server.add_argument("--name", help="the deployment to ask, if several are running")
-    add("--protocol", choices=("http", "grpc"), help="for a URL without scheme (default: http)")
+    add("--protocol", choices=("http", "grpc"), help="for a URL without a scheme (default: http)")
     add(
         "--ssl",
         action="store_true",
         help="encrypt the connection (implied by the next three options)",
     )
     add_tls_options(flags)
-    add("--model", default="nugraph3", help="the model to ask (default: %(default)s)")
+    add("--model", default="nugraph3", help="the model to use (default: %(default)s)")
     add("--out", type=Path, metavar="results.h5", help="write labels and scores per hit")
     add("--display", type=Path, metavar="DIR", help="write an event display (PNG) per event")
     event, only = "RUN,SUBRUN,EVENT", "only this event; may be repeated"
     add("--event", type=_event_id, action="append", default=[], metavar=event, help=only)
-    add("--concurrency", type=count_to(1024), default=4, metavar="N", help="requests at once (4)")
+    add("--concurrency", type=count_to(1024), default=4, metavar="N", help="requests in flight (4)")
     add("--timeout", type=as_seconds, default=60.0, metavar="S", help="seconds per request (60)")
     return flags
 

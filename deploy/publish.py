@@ -28,7 +28,8 @@ def parser() -> Parser:
         "publish",
         "Publish what was built and verified: models to a bucket, from which servers load them, an "
         "image or a .sif to a registry, or a .sif to a folder that other hosts see. The new "
-        "release serves once it is all there; until then, and after a failure, the old one does.",
+        "release serves once it is complete; until then, and after a failure, the old one keeps "
+        "serving.",
         deployment=False,
     )
     add = flags.add_argument
@@ -44,20 +45,19 @@ def parser() -> Parser:
     built, default = "the folder that numlkit build wrote to (default: dist/)", CHECKOUT / "dist"
     add("--from", dest="built", type=Path, default=default, metavar="DIR", help=built)
     sign = (
-        "sign it with a cosign private key, whose password COSIGN_PASSWORD holds, and in a "
-        "registry attach the list of its parts and its provenance; keyless: an image, by whoever "
-        "logs in"
+        "sign it with a cosign private key, whose password is in COSIGN_PASSWORD, and in a "
+        "registry attach its SBOM and provenance; keyless: sign an image as whoever logs in"
     )
     add("--sign", metavar="KEY", help=sign)
     verify = (
-        "publish only what was signed, where it was built, with this public key or by the signer "
-        "that this file names"
+        "publish only what was signed when it was built, with this public key or by the signer "
+        "named in this file"
     )
     add("--verify", type=Path, metavar="KEY", help=verify)
     add("--sandbox", action="store_true", help="unpack the .sif into a folder, as for CVMFS")
-    prune = "remove all releases but the one that serves and the one before it"
+    prune = "remove all releases except the one being served and the one before it"
     add("--prune", action="store_true", help=prune)
-    url = "with --prune: a server that must answer with the new versions first; repeatable"
+    url = "with --prune: a server that must first answer with the new versions; repeatable"
     add("--url", action="append", default=[], help=url)
     add("--dry-run", action="store_true", help="show what would be done, and do nothing")
     return flags

@@ -56,20 +56,20 @@ def parser() -> Parser:
     )
     add("--url", action="append", help=url)
     add_tls_options(flags)
-    add("--models", "--model", help="models to ask, comma separated")
+    add("--models", "--model", help="models to check, comma separated")
     where = "model repository with the reference events (default: the deployment's, or the kit's)"
     add("--repository", type=Path, help=where)
     signed = (
         "also check that the deployment runs an image or a .sif signed with this public key, or by "
-        "the signer that this file names"
+        "the signer named in this file"
     )
     add("--verify", type=Path, metavar="KEY", help=signed)
     add("--timeout", type=as_seconds, default=10.0, help="seconds for one answer (default: 10)")
-    repeat = "inferences of each model, for the times (5; 1 with --watch)"
+    repeat = "inferences per model, for the timings (5; 1 with --watch)"
     add("--repeat", type=count_to(10_000), help=repeat)
     watch = (
-        f"repeat it every SECONDS ({_WATCH_S:g}) until interrupted, and export the results as "
-        "Prometheus metrics"
+        f"repeat the check every SECONDS ({_WATCH_S:g}) until interrupted, and export the results "
+        "as Prometheus metrics"
     )
     add("--watch", type=as_seconds, nargs="?", const=_WATCH_S, metavar="SECONDS", help=watch)
     exported = f"where --watch exports them (default: {_METRICS[0]}:{_METRICS[1]})"

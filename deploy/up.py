@@ -42,7 +42,7 @@ def parser() -> Parser:
     flags = make_parser("up", __doc__)
     add_deployment_options(flags)
     signed = "start only an image or a .sif that is signed with this public key, or by the signer "
-    signed += "that this file names (docs/supply-chain.md)"
+    signed += "named in this file (docs/supply-chain.md)"
     flags.add_argument("--verify", type=Path, metavar="KEY", help=signed)
     dry = "show what would be done, and do nothing"
     flags.add_argument("--dry-run", action="store_true", help=dry)

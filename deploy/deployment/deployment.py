@@ -37,7 +37,7 @@ DEFAULT_MODELS = ("nugraph2", "nugraph2_cpu", "nugraph3")
 EngineName = Literal["local", "docker", "apptainer"]
 """The engines that start a server on this host."""
 ClusterName = Literal["kubernetes"]
-"""The engines that have a cluster run servers."""
+"""The engines that run servers in a cluster."""
 
 
 def _number(low: float, high: float, kind: type[int] | type[float] = int) -> BeforeValidator:
@@ -187,7 +187,7 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
     @field_validator("image")
     @classmethod
     def _no_option(cls, image: str | None) -> str | None:
-        # In a command that a person pastes, it would be taken for one.
+        # In a pasted command it would be taken for a flag.
         if image is not None and (image.startswith("-") or not image or not image.isprintable()):
             raise ValueError(f"{image!r} is neither an image's name nor a path")
         return image
@@ -195,7 +195,7 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
     @field_validator("listen")
     @classmethod
     def _address(cls, listen: str) -> str:
-        # Triton takes a name for an address and then listens somewhere else.
+        # Triton accepts a name as an address and then listens somewhere else.
         try:
             address = str(ip_address("127.0.0.1" if listen == "localhost" else listen))
         except ValueError:
@@ -224,7 +224,7 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
         for model in self.norms:
             checkpoint = self.checkpoints.get(model)
             if checkpoint is None or checkpoint.is_dir():
-                # Weights that are imported already have their normalisation in model.json.
+                # Weights already imported have their normalisation in model.json.
                 raise ValueError(f"norm given for {model}, which has no checkpoint file")
         return self
 
@@ -243,7 +243,7 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
         return self.instances or min(self.cpus or usable, usable)
 
 
-# Flags that are not called as the key that they set.
+# Flags whose name differs from the key they set.
 _OPTIONS = {
     "ports": "--ports",
     "devices": "--gpu",
@@ -354,7 +354,7 @@ def _add_site_models(values: dict[str, Any]) -> None:
             if model in there:
                 cause = f"{option} names {model}, which {values['models_dir']} has"
                 raise DeploymentError(f"{cause}: own weights are only for the kit's models")
-    # All that are there now: one that is added later is not served by a deployment that runs.
+    # All present now: one added later is not served by a running deployment.
     values.setdefault("models", (*DEFAULT_MODELS, *(m for m in there if m not in DEFAULT_MODELS)))
 
 

@@ -17,7 +17,7 @@ from deploy.deployment.deployment import DEVICE_PATTERN
 from deploy.host.errors import GpuError
 from deploy.host.gpu import Device, Gpu, GpuStack, MigInstance
 
-# Expected of a model's process, not measured: its CUDA context takes about half of it.
+# Expected for a model's process, not measured: its CUDA context takes about half of it.
 PROCESS_BYTES = 1 << 30
 # From this driver release on a process sees several MIG instances, and whole GPUs beside them.
 _SEVERAL_INSTANCES_DRIVER = 570
@@ -103,7 +103,7 @@ def plan_gpus(
     processes: int,
     visible: str | None,
 ) -> DevicePlan:
-    """Choose the devices of a launch that is to use GPUs.
+    """Choose the devices of a launch on GPUs.
 
     Args:
         names: Numbers and UUIDs of the devices asked for; none: those that CUDA_VISIBLE_DEVICES

@@ -17,14 +17,14 @@ def add_model_options(flags: Parser) -> None:
     add = flags.add_argument
     add("file", nargs="?", type=Path, help="a deployment file (TOML)")
     device = flags.add_mutually_exclusive_group()
-    device.add_argument("--cpu", action="store_true", help="on CPUs (the default)")
-    gpus = "on GPUs: those named, by number or UUID, or all that can be used"
+    device.add_argument("--cpu", action="store_true", help="run on CPUs (the default)")
+    gpus = "run on GPUs: those named, by number or UUID, or all that are usable"
     device.add_argument("--gpu", nargs="?", const="", metavar="0,1", help=gpus)
     models = "models to serve, comma separated (default: the kit's three, and all of --models-dir)"
     add("--models", help=models)
     own = "your own weights: a Lightning checkpoint, or a folder with weights.safetensors"
     add("--checkpoint", action="append", metavar="MODEL=PATH", help=own)
-    norm = "feature normalisation for a checkpoint that has none (JSON, HDF5 or npz)"
+    norm = "feature normalisation, for a checkpoint without its own (JSON, HDF5 or npz)"
     add("--norm", action="append", metavar="MODEL=FILE", help=norm)
 
 
@@ -36,7 +36,7 @@ def add_deployment_options(flags: Parser) -> None:
     engines = ("auto", *get_args(EngineName), *get_args(ClusterName))
     add("--engine", choices=engines, help="what runs the server (default: auto)")
     add_namespace(flags)
-    own = "a model repository of your own, served beside the kit's; nothing in it is changed"
+    own = "your own model repository, served beside the kit's; nothing in it is changed"
     add("--models-dir", type=Path, metavar="DIR", help=own)
     add("--listen", help="address to listen on (default: 127.0.0.1)")
     add("--ports", metavar="HTTP,GRPC,METRICS", help="ports (default: the first three free)")
@@ -50,7 +50,7 @@ def add_deployment_options(flags: Parser) -> None:
     add(
         "--env",
         choices=("unpacked", "packed"),
-        help="packed: a stock image of Triton (--image; default: NVIDIA's) with the packed "
+        help="packed: a stock Triton image (--image; default: NVIDIA's) with the packed "
         "environment, extracted at every start (default: unpacked, in the kit's image)",
     )
     add("--archive", type=Path, help="the packed environment (default: the newest one built)")
@@ -58,10 +58,10 @@ def add_deployment_options(flags: Parser) -> None:
         ("--instances", "instances of each model (default: one per core, or one on each GPU)"),
         ("--threads", "threads per instance of your own models; the kit's use one (1)"),
         ("--cpus", "cores the server may use (default: all)"),
-        ("--timeout", "seconds to become ready (default: 120)"),
+        ("--timeout", "seconds the server may take to become ready (default: 120)"),
     ):
         add(flag, type=as_number, help=what)
-    add("--memory", help="memory the server may use, as in 4g (default: no limit)")
+    add("--memory", help="memory the server may use, such as 4g (default: no limit)")
     add("--shm-size", help="shared memory of a Docker container (default: 1g)")
     add(
         "--shared-memory",

@@ -1,4 +1,4 @@
-"""The chart, rendered by Helm's own library and held to Kubernetes' schemas, without a cluster."""
+"""The chart, rendered by Helm's own library and checked against Kubernetes' schemas."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def render_chart(
     if version is not None:
         options["kube_version"] = version
     packed = io.BytesIO()
-    # Loaded from the folder, Helm would speak of its one link to standard error.
+    # Loaded from the folder, Helm would report its one symlink on standard error.
     with tarfile.open(fileobj=packed, mode="w:gz", dereference=True) as archive:
         archive.add(CHART, CHART.name)
     try:
         with helm.Chart.load_archive(packed.getvalue()) as chart:
-            # Chart.render() passes no version on, which the library below it does take (0.2.2).
+            # Chart.render() drops the version, which the library underneath accepts (0.2.2).
             asked = (json.dumps(values), json.dumps(options))
             texts = json.loads(native.call_string("helm_render", chart._raw(), *asked))
             models = chart.merge_values(values)["models"]
@@ -78,7 +78,7 @@ def render_chart(
 
 
 def validate(objects: list[Object], version: str | None = None) -> None:
-    """Check objects against the schemas of a version, strictly; kinds of others are passed."""
+    """Check objects against a version's schemas, strictly; custom kinds are skipped."""
     schemas = needed("kubernetes_validate")
     oldest = needed("kubernetes_validate.utils").all_versions()[0]
     asked = schemas.latest_version() if version is None else version.removeprefix("v")

@@ -30,7 +30,7 @@ def engine_named(name: EngineName) -> type[Engine]:
 
 
 def cluster_engine(deployment: Deployment) -> KubernetesEngine | None:
-    """Return the engine of a deployment that a cluster is to run; None if this host is."""
+    """Return the engine of a deployment for a cluster; None if it is for this host."""
     if deployment.engine not in get_args(ClusterName):
         return None
     from deploy.engines.kubernetes import KubernetesEngine
@@ -58,7 +58,7 @@ def find_rollout(name: str, namespace: str | None) -> Rollout | None:
 
 
 def engine_to_prepare(resolved: Resolved) -> Engine:
-    """Return the engine that was asked for, or else ``local``, which needs the most made."""
+    """Return the requested engine, or else ``local``, which needs the most preparation."""
     asked = resolved.deployment.engine
     if asked not in ("auto", *ENGINES):
         cause = f"engine {asked} needs no preparation on this host"
@@ -92,7 +92,7 @@ def choose_engine(resolved: Resolved) -> tuple[Engine, str | None]:
             return engine, "; ".join([engine.reason, *passed_over])
     unable = isinstance(refusals[-1], DeploymentError)
     if not unable or len({error.cause for error in refusals[:-1]}) == 1:
-        # What keeps the last one from it, too, is in the models, and said once.
+        # A cause that also stops the last one is in the models, and is reported once.
         raise refusals[0 if unable else -1]
     remedy = "choose one with --engine, and follow its remedy"
     raise LaunchError(f"no engine can start it: {'; '.join(passed_over)}", remedy)

@@ -1,4 +1,4 @@
-"""One namespace of a cluster, asked through Kubernetes' official client."""
+"""One namespace of a cluster, through Kubernetes' official client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Object = dict[str, Any]
 _TIMEOUT_S = 8.0
 _EXEC_S = 120.0
 MANAGER = "numlkit"
-# API group and plural of what the chart renders, in the order in which it is applied.
+# API group and plural of what the chart renders, in the order it is applied in.
 KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "ServiceAccount": ("", "serviceaccounts"),
@@ -77,7 +77,7 @@ class Cluster:
         config, api = needed("kubernetes.config"), needed("kubernetes.client")
         settings = api.Configuration()
         settings.retries = False
-        # Whoever has the kubeconfig skip this check knows of it.
+        # Anyone whose kubeconfig skips this check knows about it.
         needed("urllib3").disable_warnings(needed("urllib3.exceptions").InsecureRequestWarning)
         try:
             contexts, active = config.list_kube_config_contexts()
@@ -107,7 +107,7 @@ class Cluster:
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
-        """Turn the client's errors into the kit's, in a line."""
+        """Turn the client's errors into the kit's, in one line."""
         refused = needed("kubernetes.client.exceptions").ApiException
         try:
             yield
@@ -125,7 +125,7 @@ class Cluster:
             options: As `kubernetes.dynamic.DynamicClient.request` takes them.
         """
         dynamic = needed("kubernetes.dynamic")
-        # Its discovery would ask for all kinds there are, and keep them in a file in /tmp.
+        # Its discovery would ask for every kind, and cache them in a file in /tmp.
         asking = dynamic.DynamicClient(self.client, discoverer=lambda *_: None)
         with self._refusals():
             answer = asking.request(
@@ -162,7 +162,7 @@ class Cluster:
         return found
 
     def apply(self, each: Object, *, dry_run: bool = False) -> None:
-        """Make an object what is given, by server-side apply; a dry run goes through admission."""
+        """Apply an object, server-side; a dry run goes through admission."""
         options = {"dry_run": "All"} if dry_run else {}
         # What someone scaled or edited is reset to what the deployment says.
         self.ask(
@@ -193,7 +193,7 @@ class Cluster:
         return found
 
     def delete(self, each: Object) -> None:
-        """Delete an object, and what it made before it is gone itself."""
+        """Delete an object, and first what it owns."""
         body = {"propagationPolicy": "Foreground"}
         try:
             self.ask("delete", self.path_of(each), body=body)
@@ -247,7 +247,7 @@ class Cluster:
                 yield begun
 
     def execute(self, pod: str, container: str, command: Sequence[str]) -> tuple[int, str]:
-        """Run a command in a container; return its exit status and all that it said."""
+        """Run a command in a container; return its exit status and output."""
         core = needed("kubernetes.client").CoreV1Api(self.client)
         with self._refusals():
             process = needed("kubernetes.stream").stream(
@@ -282,5 +282,5 @@ def _refusal(error: Any) -> ClusterError:
 
 
 def _last_part(error: object) -> str:
-    """Return an error of urllib3 without the objects and numbers that it names first."""
+    """Return a urllib3 error without the objects and numbers at its start."""
     return re.sub(r"\[Errno -?\d+\] ", "", str(error).rpartition(": ")[2]) or type(error).__name__

@@ -218,7 +218,7 @@ class ContainerEngine(Engine):
         return arguments, variables, container
 
     def absent(self, level: Level, remedy: str) -> Finding:
-        """Return that it is not installed: a problem only if the deployment needs it."""
+        """Report that it is not installed: a problem only if the deployment needs it."""
         if level == "problem":
             return Finding("problem", self.subject, "not installed", remedy)
         return ok(self.subject, "not installed")

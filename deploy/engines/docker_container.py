@@ -45,7 +45,7 @@ def _options(plan: LaunchPlan) -> Iterator[tuple[list[str], dict[str, Any]]]:
     yield ["--read-only"], {"read_only": True}
     scratch = "mode=1777"
     if container.extracted_bytes:
-        # Libraries of an environment that is extracted there are loaded from there.
+        # The libraries of an environment extracted there are loaded from there.
         scratch = f"exec,mode=1777,size={container.extracted_bytes + _SPARE_BYTES}"
     yield [f"--tmpfs=/tmp:{scratch}"], {"tmpfs": {"/tmp": scratch}}
     yield ["--cap-drop=ALL"], {"cap_drop": ["ALL"]}
@@ -57,7 +57,7 @@ def _options(plan: LaunchPlan) -> Iterator[tuple[list[str], dict[str, Any]]]:
     if deployment.cpus is not None:
         yield [f"--cpus={deployment.cpus}"], {"nano_cpus": deployment.cpus * _SECOND_NS}
     if deployment.memory is not None:
-        # As much again of swap would otherwise be allowed.
+        # Otherwise as much swap again would be allowed.
         most = int(deployment.memory)
         words = [f"--memory={most}", f"--memory-swap={most}"]
         yield words, {"mem_limit": most, "memswap_limit": most}

@@ -33,7 +33,7 @@ SHARED_MEMORY = Path("/dev/shm")
 SCRATCH = Path("/tmp")  # Triton's Python backend ignores TMPDIR
 FIX = "numlkit doctor --fix"
 LEFTOVERS = "leftovers"  # the subject of findings
-# A region is made a moment before it is mapped.
+# A region is created a moment before it is mapped.
 _OLD_ENOUGH_S = 60
 _END_S = 5
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of the kernel's proc_ns.h
@@ -187,7 +187,7 @@ def remove_scratch(folders: tuple[Path, ...]) -> str:
 def remove_leftovers(
     found: tuple[Path, ...], look: Callable[[], Iterable[Path]], done: str | None = None
 ) -> str:
-    """Remove what was found and is still found now; return what was done (``done`` if given).
+    """Remove what was found and is still there; return what was done (``done`` if given).
 
     Raises:
         KitError: Naming one that was not removed.

@@ -150,7 +150,7 @@ class Resolved:
     @property
     def extracted_bytes(self) -> int:
         """The space that the packed environments take once the server has extracted them."""
-        # Models that name the same archive share what is extracted of it.
+        # Models that name the same archive share its extracted copy.
         given = dict(self.environments)
         if self.uses_archive:
             given[self.packed.path] = self.packed
@@ -163,7 +163,7 @@ class Resolved:
 
     @cached_property
     def devices(self) -> DevicePlan:
-        """The GPUs that the launch uses; none unless it is asked to."""
+        """The GPUs that the launch uses; none unless requested."""
         deployment = self.deployment
         if deployment.flavour == "cpu":
             return ON_CPU
@@ -184,7 +184,7 @@ class Resolved:
     @property
     def gpu_instances(self) -> int | None:
         """The instances of a model on each GPU; None: they run on CPUs."""
-        # Requests that wait together run as one batch: a second process would halve the batches.
+        # Waiting requests run as one batch: a second process would halve the batches.
         return (self.deployment.instances or 1) if self.devices.devices else None
 
     @property

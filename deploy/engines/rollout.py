@@ -1,4 +1,4 @@
-"""What a cluster has of one deployment: its objects and pods, what keeps them, their end."""
+"""One deployment in a cluster: its objects and pods, what holds them up, and their removal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from deploy.triton.command import IMAGE_HEALTH
 
 MODELS_NOTE, URL_NOTE = "numlkit/models", "numlkit/url"
 _POLL_S = 1.0
-# A registry may stumble, and an image may be started once too early.
+# A registry may fail once, and a container may start too early once.
 PATIENCE_S = 30.0
 _SLACK_S = 30.0
 
@@ -87,7 +87,7 @@ class Rollout:
         return [self._explained(pod) for pod in pods]
 
     def _explained(self, pod: PodState) -> PodState:
-        """Add what the cluster has said of a pod lately: which model is not ready, which Secret."""
+        """Add the cluster's recent events about a pod: which model is not ready, which Secret."""
         if pod.problem is None or pod.lasting or pod.state == "unschedulable":
             return pod
         about = f"involvedObject.name={pod.name},type=Warning"
@@ -172,7 +172,7 @@ class Rollout:
             time.sleep(_POLL_S)
 
     def _new_pods(self, found: Sequence[Object]) -> list[PodState]:
-        """Return the pods of the newest templates: what is wrong with others, they replace."""
+        """Return the pods of the newest templates: they replace all others."""
         if not all(map(_is_seen, found)):
             return []
         path = f"/apis/apps/v1/namespaces/{self.cluster.namespace}/replicasets"
@@ -186,7 +186,7 @@ class Rollout:
         return [pod for pod in self.pods() if pod.revision in hashes]
 
     def _check_verdict(self, each: Object, pods: Sequence[PodState]) -> None:
-        """Raise if the cluster says that a Deployment will come to nothing."""
+        """Raise if the cluster says that a Deployment will not succeed."""
         if not _is_seen(each):
             return  # it is of the former one
         for condition in each["status"].get("conditions", ()):
@@ -203,7 +203,7 @@ class Rollout:
         return LaunchError(f"{self.name} did not become ready: {why}", "numlkit doctor")
 
     def _failure(self, pod: PodState) -> LaunchError:
-        """Return why a pod fails; of one that crashes, with what its log says."""
+        """Return why a pod fails; if it crashes, with what its log says."""
         cause, remedy = f"pod {pod.name}: {pod.problem}", "numlkit doctor, with the deployment file"
         if pod.state in IMAGE_REASONS:
             remedy = "check --image; a registry with a password needs image.pullSecrets"
@@ -212,7 +212,7 @@ class Rollout:
         elif OUT_OF_MEMORY in cause:
             remedy = "a larger --memory, or value resources.limits.memory"
         elif pod.failing is not None and pod.containers[pod.failing]:
-            # After a first launch nothing is left that has a log.
+            # After a failed first launch nothing is left that has a log.
             remedy = f"numlkit logs --follow --name {self.name}, while up runs again"
             log = self._last_log(pod.name, pod.failing)
             known = diagnose(log)
@@ -221,7 +221,7 @@ class Rollout:
         return LaunchError(cause, remedy)
 
     def _last_log(self, pod: str, container: str) -> str:
-        """Return the end of what a container that has crashed has said."""
+        """Return the last output of a crashed container."""
         for previous in (True, False):
             try:
                 lines = self.cluster.log(pod, container, tail=200, previous=previous)
@@ -231,17 +231,17 @@ class Rollout:
         return ""
 
     def ask_pods(self) -> Iterator[tuple[PodState, int, str]]:
-        """Have each server that is ready give its reference answers; yield status and words."""
+        """Have each ready server give its reference answers; yield status and output."""
         for pod in self.pods():
             if pod.component == SERVER and pod.ready:
                 status, said = self.cluster.execute(pod.name, CONTAINERS[SERVER], IMAGE_HEALTH)
                 yield pod, status, " ".join(said.split())
 
     def images(self) -> list[Reference]:
-        """Return what the servers that are ready run, by the digests that their nodes pulled.
+        """Return the images that the ready servers run, by the digests that their nodes pulled.
 
         Raises:
-            LaunchError: If a node does not say it.
+            LaunchError: If a node does not report it.
         """
         found = {}
         for pod in self.pods():
@@ -260,7 +260,7 @@ class Rollout:
         return list(found.values())
 
     def prune(self, kept: Sequence[Object]) -> None:
-        """Delete what the kit made under this name and the deployment no longer asks for."""
+        """Delete what the kit created under this name and the deployment no longer asks for."""
         names = {(each["kind"], each["metadata"]["name"]) for each in kept}
         owned = self.cluster.owned(self.labels)
         gone = [each for each in owned if (each["kind"], each["metadata"]["name"]) not in names]
@@ -290,7 +290,7 @@ class Rollout:
 
 
 def _is_seen(each: Object) -> bool:
-    """Return whether a Deployment's status is of what was applied last."""
+    """Return whether a Deployment's status describes what was last applied."""
     seen = each.get("status", {}).get("observedGeneration", 0)
     return bool(seen >= each["metadata"]["generation"])
 

@@ -1,4 +1,4 @@
-"""A site's own models in a launch: checked, then staged with what each of them runs in."""
+"""A site's own models in a launch: checked, then staged with their environments."""
 
 from collections.abc import Mapping
 from copy import deepcopy
