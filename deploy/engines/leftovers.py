@@ -41,6 +41,8 @@ _NOTHING_BEFORE = Surroundings(folders=(), processes=())
 _OUTSIDE = "numlkit doctor --fix outside this container, where all processes can be seen"
 _BACKEND = b"/libtriton_python.so"  # the Python backend, in a process's memory map
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+# STUB .../MODEL/VERSION/model.py REGION ..., or a shell that is about to start it.
+_STUB = re.compile(rf"/{STUB} .+? (\S+-{_UUID.pattern})")
 
 
 def shm_prefix(folder: Path) -> str:
@@ -71,14 +73,12 @@ def _own_regions(prefix: str) -> dict[Path, os.stat_result]:
 
 
 def _stubs() -> Iterator[tuple[psutil.Process, str]]:
-    """Yield this user's live stubs, each with the name of its shared memory region."""
+    """Yield this user's live and starting stubs, each with its shared memory region's name."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            # STUB .../MODEL/VERSION/model.py REGION ...
-            command = process.cmdline()
-            is_stub = len(command) > 2 and Path(command[0]).name == STUB
-            if is_stub and process.uids().real == os.getuid():
-                yield process, command[2]
+            found = _STUB.search(" ".join(process.cmdline()))
+            if found is not None and process.uids().real == os.getuid():
+                yield process, found[1]
 
 
 def stubs_at(prefix: str) -> list[psutil.Process]:

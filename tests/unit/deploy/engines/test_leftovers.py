@@ -151,6 +151,20 @@ def test_a_stub_that_waits_for_a_server_that_is_gone_is_ended_and_another_s_is_n
             stub.wait()
 
 
+def test_a_shell_that_is_about_to_become_a_stub_is_ended_like_one(tmp_path: Path) -> None:
+    """Triton starts a stub by way of a shell, which activates its environment first."""
+    region = f"numlkit-test-{uuid.uuid4()}"
+    stub = f"/backends/python/triton_python_backend_stub {tmp_path}/model.py {region} 1048576"
+    with subprocess.Popen(
+        ["bash", "-c", f"read _ && exec env A=b {stub}"], stdin=subprocess.PIPE
+    ) as shell:
+        try:
+            sweep(prefix="numlkit-test-", scratch=())
+            assert shell.poll() is not None
+        finally:
+            shell.kill()
+
+
 def test_another_user_s_regions_and_stubs_are_not_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
