@@ -262,10 +262,10 @@ def follow(messages: Iterable[Mapping[str, Any]], say: Say) -> str:
 
 
 def reason(output: str) -> str:
-    """Return why a step that printed ``output`` failed; empty if it does not say."""
+    """Return why a step that printed ``output`` failed: its last words; empty if it has none."""
     progress = ("{", "--->", "Removing intermediate container")
     others = [line for line in plain_lines(output) if not line.startswith(progress)]
-    return wrong_model(output) or complaint("\n".join(others))
+    return wrong_model(output) or next(reversed(others), "")
 
 
 def _with_progress(chunks: Iterator[bytes], total: int, say: Say) -> Iterator[bytes]:

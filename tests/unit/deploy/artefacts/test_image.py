@@ -56,8 +56,13 @@ def test_a_model_that_answers_wrongly_is_named_although_others_come_after_it() -
     assert reason(output) == "/opt/numl/models/cpu/nugraph2/1: wrong answer"
 
 
+def test_a_step_s_last_words_count_though_a_line_before_them_sounds_worse() -> None:
+    output = 'E1123 server.cc:2607] "Internal: failed to load all models"\nnugraph3: not ready\n'
+    assert reason(output) == "nugraph3: not ready"
+
+
 def test_colours_are_no_part_of_a_reason() -> None:
-    assert reason("\x1b[91mE: no such file\x1b[0m") == "no such file"
+    assert reason("\x1b[91mE: no such file\x1b[0m") == "E: no such file"
 
 
 def test_a_step_that_said_nothing_leaves_the_engine_s_words() -> None:
