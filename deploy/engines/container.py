@@ -219,9 +219,10 @@ class ContainerEngine(Engine):
 
     def absent(self, level: Level, remedy: str) -> Finding:
         """Report that it is not installed: a problem only if the deployment needs it."""
+        detail = f"{self.name} is not installed"
         if level == "problem":
-            return Finding("problem", self.subject, "not installed", remedy)
-        return ok(self.subject, "not installed")
+            return Finding("problem", self.subject, detail, remedy)
+        return ok(self.subject, detail)
 
     def image_findings(self, level: Level) -> Iterator[Finding]:
         try:
