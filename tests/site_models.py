@@ -10,7 +10,7 @@ import numpy as np
 
 from deploy.environment.cpython import lay_out
 from deploy.environment.environment import plan_environment
-from deploy.environment.interpreter import find_interpreter
+from deploy.environment.private_python import ensure_private_python
 
 WEIGHTS = np.array([[1, 0, 2], [0, 3, 0]], np.float32)
 PIXELS = np.array([1, 2], np.float32)
@@ -103,17 +103,21 @@ site.addsitedir(os.path.join(os.path.dirname(__file__), "site-packages"))
 """
 
 
-def write_environment(archive: Path, python: str = "3.11") -> Path:
+def ignore(_text: str) -> None:
+    pass
+
+
+def write_environment(archive: Path) -> Path:
     """Pack a Python with numpy, and nothing else, as conda-pack would."""
     prefix = archive.with_suffix(".prefix")
     prefix.mkdir()
-    interpreter = find_interpreter([python])
-    assert interpreter is not None
-    lay_out(interpreter, prefix)
-    packages = plan_environment("serving").packages / "lib"
-    source = next(packages.glob("python3.*")) / "site-packages"
-    target = prefix / "lib" / f"python{python}" / "site-packages"
-    for path in source.glob("numpy*"):
+    python = plan_environment("cpu").interpreter  # of 3.11, whatever the kit's models run in here
+    ensure_private_python(python, ignore)
+    serving = plan_environment("serving", python=python.executable).make(ignore)
+    lay_out(python, prefix)
+    packages = serving.packages / "lib" / "python3.11" / "site-packages"
+    target = prefix / "lib" / "python3.11" / "site-packages"
+    for path in packages.glob("numpy*"):
         shutil.copytree(path, target / path.name, ignore=shutil.ignore_patterns("tests"))
     (target.parent / "sitecustomize.py").write_text(WHERE)
     (prefix / "bin" / "activate").write_text(ACTIVATE)
