@@ -1,6 +1,6 @@
 import subprocess
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -154,7 +154,7 @@ def test_free_ports_are_named() -> None:
 def test_a_certificate_that_ends_soon_is_a_warning(
     tmp_path: Path, valid: timedelta, level: str
 ) -> None:
-    now = datetime.now(UTC)
+    now = datetime.now(timezone.utc)
     pair = Authority(tmp_path, "site").issue("localhost", valid=(now - valid, now + valid))
     deployment = Deployment.model_validate({"tls": {"cert": pair.cert, "key": pair.key}})
     (found,) = tls_findings(deployment)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +183,7 @@ def self_signed(folder: Path, key: Any, *extensions: x509.ExtensionType) -> Pair
     """Make a certificate whose subject is called me."""
     pair = Pair(folder / "c.pem", folder / "c.key")
     me = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "me")])
-    now = datetime.now(UTC)
+    now = datetime.now(timezone.utc)
     made = x509.CertificateBuilder(me, me, key.public_key(), x509.random_serial_number())
     made = made.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(hours=1))
     for extension in extensions:

@@ -10,7 +10,6 @@ import venv
 from pathlib import Path
 
 import pytest
-import tomllib
 
 from deploy import __version__
 from deploy.host.paths import CHECKOUT
@@ -95,9 +94,7 @@ def test_numlkit_says_in_a_line_what_each_command_is_for() -> None:
 
 def test_numlkit_tells_its_version() -> None:
     assert _numlkit("--version").stdout == f"numlkit {__version__}\n"
-    assert tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["version"] == (
-        __version__
-    )
+    assert f'\nversion = "{__version__}"\n' in (CHECKOUT / "pyproject.toml").read_text()
 
 
 @pytest.mark.parametrize(
