@@ -39,16 +39,17 @@ def _prepare(options: argparse.Namespace, console: Console) -> int:
     engine = engine_to_prepare(resolved)
     check_room(engine)
     folder = DeploymentFolder(deployment.name)
+    full = plan_environment("cpu") if options.full else None
     with console.step("prepare") as say:
+        if full is not None:  # first: its Python does for the other, too
+            full.make(say)
         engine.prepare(say)
         with folder.taking_turns():
             if folder.state() is None:
                 engine.lay_out(folder)
             else:
                 say(f"deployment {folder.name} exists: its model repository is left alone")
-        environment = None if engine.contained else engine.environment_here
-        if options.full:
-            environment = plan_environment("cpu").make(say)
+    environment = full or (None if engine.contained else engine.environment_here)
     answer = {"environment": str(environment.folder)} if environment is not None else {}
     answer["repository"] = str(folder.repository)
     console.line(next(iter(answer.values())))

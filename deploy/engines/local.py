@@ -42,6 +42,7 @@ from deploy.triton.command import (
 from deploy.triton.distribution import TritonDistribution, check_libc, ensure_distribution
 
 _SCRATCH_WAIT_S = 5.0
+_WITHOUT_PYTHON = "install Apptainer and serve a .sif built elsewhere (--engine apptainer --image)"
 
 
 class ProcessServer(Server):
@@ -182,7 +183,7 @@ class LocalEngine(Engine):
         self.check_folders()
         environment, resolved = self.environment_here, self.resolved
         if resolved.uses_kits and not environment.is_made:
-            ensure_private_python(environment.interpreter, say)
+            ensure_private_python(environment.interpreter, say, _WITHOUT_PYTHON)
         ensure_distribution(resolved.release, environment.lock.python, say)
 
     def require_room(self, extracted: int) -> None:

@@ -94,15 +94,22 @@ def version_of(executable: Path) -> str | None:
     return found.version if isinstance(found, Interpreter) else found
 
 
-def no_interpreter(pythons: Sequence[str], reason: str | None = None) -> EnvironmentSetupError:
-    """Return an error that says what to install; ``reason``: why there is no private one."""
+def no_interpreter(
+    pythons: Sequence[str], reason: str | None = None, instead: str | None = None
+) -> EnvironmentSetupError:
+    """Return an error that says what to install.
+
+    Args:
+        pythons: Those that would do (``X.Y``), the best first.
+        reason: Why there is no private one.
+        instead: What needs none of them.
+    """
     cause = f"no Python {_either(pythons)} with its shared library on this host"
     cause = f"{cause}, and {reason}" if reason else cause
     install = (
         _installation(pythons) or f"put python{pythons[0]}, built with --enable-shared, on PATH"
     )
-    remedy = f"{install}; or install Apptainer and serve with --engine apptainer"
-    return EnvironmentSetupError(cause, remedy)
+    return EnvironmentSetupError(cause, f"{install}; or {instead}" if instead else install)
 
 
 def _either(pythons: Sequence[str]) -> str:
@@ -145,17 +152,20 @@ def _probe(executable: Path) -> Interpreter | str | None:
 
 
 def _installation(pythons: Sequence[str]) -> str | None:
-    """Return the command that installs the best of ``pythons``; None if no package is known."""
+    """Return what installs the best of ``pythons``, or finds it; None if no package is known."""
     release = distribution()
     like = [release.get("ID", ""), *release.get("ID_LIKE", "").split()]
-    commands = []
+    commands, then = [], ""
     if shutil.which("apt-cache"):
         packages = _debian_packages(pythons)
-        if not packages:
-            return None
         if not any(Path("/var/lib/apt/lists").glob("*_Packages*")):
             commands.append("apt-get update")
-        commands.append(f"apt-get install {' '.join(packages)}")
+        if packages:
+            commands.append(f"apt-get install {' '.join(packages)}")
+        elif commands:
+            then = ", then this command again"
+        else:
+            return None
     elif "fedora" in like:
         commands.append(f"dnf install python{pythons[0]}")
     elif "suse" in like:
@@ -163,10 +173,10 @@ def _installation(pythons: Sequence[str]) -> str | None:
     else:
         return None
     if os.geteuid() == 0:
-        return " && ".join(commands)
+        return " && ".join(commands) + then
     if shutil.which("sudo"):
-        return " && ".join(f"sudo {command}" for command in commands)
-    return f"as root: {' && '.join(commands)}"
+        return " && ".join(f"sudo {command}" for command in commands) + then
+    return f"as root: {' && '.join(commands)}{then}"
 
 
 def _debian_packages(pythons: Sequence[str]) -> list[str]:

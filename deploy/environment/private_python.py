@@ -54,13 +54,13 @@ def private_python(pythons: tuple[str, ...]) -> Interpreter | None:
     )
 
 
-def ensure_private_python(interpreter: Interpreter, say: Say) -> None:
-    """Fetch it if it is the kit's own; if it cannot be had, say what to install instead."""
+def ensure_private_python(interpreter: Interpreter, say: Say, instead: str | None = None) -> None:
+    """Fetch it if it is the kit's own; if it cannot be had, say what to install, or do, instead."""
     if interpreter.private:
         try:
             _fetch(interpreter, say)
         except _UnavailableError as error:
-            raise no_interpreter(interpreter.stands_for, str(error)) from None
+            raise no_interpreter(interpreter.stands_for, str(error), instead) from None
 
 
 def fetch_if_reachable(say: Say) -> None:
