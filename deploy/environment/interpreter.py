@@ -19,7 +19,9 @@ import json, sys, sysconfig
 variables = sysconfig.get_config_vars("LIBDIR", "INSTSONAME", "MULTIARCH")
 # Behind a virtual environment stands the interpreter it was made from.
 executable = getattr(sys, "_base_executable", sys.executable)
-print(json.dumps([list(sys.version_info[:3]), executable, sys.base_prefix, *variables]))
+*numbers, level, serial = sys.version_info
+version = ".".join(map(str, numbers)) + ("" if level == "final" else f" {level} {serial}")
+print(json.dumps([version, executable, sys.base_prefix, *variables]))
 """
 
 
@@ -63,7 +65,9 @@ def find_interpreter(pythons: Sequence[str]) -> Interpreter | None:
     for wanted in pythons:
         for executable in _candidates(wanted):
             found = _probe(executable)
-            if isinstance(found, Interpreter) and found.short_version == wanted:
+            if not isinstance(found, Interpreter) or not _is_release(found.version):
+                continue
+            if found.short_version == wanted:
                 return found
     return None
 
@@ -74,6 +78,8 @@ def given_interpreter(executable: Path, pythons: Sequence[str]) -> Interpreter:
     if found is None:
         raise EnvironmentSetupError(f"{executable} does not run as a Python")
     version = found if isinstance(found, str) else found.version
+    if not _is_release(version):
+        raise EnvironmentSetupError(f"{executable} is Python {version}, which is no release")
     short = version.rpartition(".")[0]
     if short not in pythons:
         raise EnvironmentSetupError(
@@ -137,10 +143,9 @@ def _probe(executable: Path) -> Interpreter | str | None:
     command = [str(executable), "-I", "-c", _PROBE]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        numbers, base, prefix, libdir, soname, multiarch = json.loads(done.stdout)
+        version, base, prefix, libdir, soname, multiarch = json.loads(done.stdout)
     except (OSError, ValueError):  # it is not there, it failed, or it is not a Python
         return None
-    version = ".".join(map(str, numbers))
     # A statically linked interpreter (Debian's) names its archive here; the shared
     # library, if installed, has the usual name all the same.
     usual = f"libpython{version.rpartition('.')[0]}.so.1.0"
@@ -149,6 +154,11 @@ def _probe(executable: Path) -> Interpreter | str | None:
     places = (Path(folder) / name for folder in folders if folder)
     libpython = next((place for place in places if place.is_file()), None)
     return version if libpython is None else Interpreter(Path(base), version, libpython)
+
+
+def _is_release(version: str) -> bool:
+    """Return whether it is a release; with what comes before one, packages fail to import."""
+    return version.replace(".", "").isdigit()
 
 
 def _installation(pythons: Sequence[str]) -> str | None:
@@ -184,9 +194,9 @@ def _debian_packages(pythons: Sequence[str]) -> list[str]:
     own = Path("/usr/bin/python3").resolve().name.removeprefix("python")
     if own in pythons:
         return [f"libpython{own}"]
-    pattern = f"^libpython({'|'.join(map(re.escape, pythons))})$"
-    command = ["apt-cache", "search", "--names-only", pattern]
+    command = ["apt-cache", "madison", *(f"libpython{version}" for version in pythons)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    found = {line.split()[0].removeprefix("libpython") for line in done.stdout.splitlines()}
+    # 3.11.0~rc1-1~22.04.1 is no release.
+    found = re.findall(r"libpython(\S+) \| [\d.]+[-+]", done.stdout)
     best = next((version for version in pythons if version in found), None)
     return [f"python{best}", f"python{best}-venv", f"libpython{best}"] if best else []

@@ -1,0 +1,65 @@
+"""Which Python of a host is taken, and which of its packages are named."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from deploy.environment import interpreter as module
+from deploy.environment.interpreter import find_interpreter, given_interpreter
+from deploy.host.errors import EnvironmentSetupError
+
+
+@pytest.fixture
+def candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A release candidate, as Ubuntu 22.04 has one of Python 3.11: torch cannot be imported."""
+    pretend = "import sys; sys.version_info = (3, 11, 0, 'candidate', 1); exec(sys.argv[1])"
+    program = tmp_path / "python3.11"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -I -c "{pretend}" "$3"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(module, "_candidates", lambda _wanted: [program])
+    return program
+
+
+def test_a_pre_release_is_passed_over(candidate: Path) -> None:
+    assert find_interpreter(["3.11"]) is None
+
+
+def test_a_pre_release_that_is_given_is_refused(candidate: Path) -> None:
+    with pytest.raises(EnvironmentSetupError) as caught:
+        given_interpreter(candidate, ["3.11"])
+    assert caught.value.cause == f"{candidate} is Python 3.11.0 candidate 1, which is no release"
+
+
+LISTED = """\
+libpython3.10 | 3.10.12-1~22.04.11 | http://archive.example.org jammy-updates/main amd64 Packages
+libpython3.10 | 3.10.4-3 | http://archive.example.org jammy/main amd64 Packages
+libpython3.11 | {version} | http://archive.example.org jammy-updates/universe amd64 Packages
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "packages"),
+    [
+        ("3.11.14-1+jammy1", ["python3.11", "python3.11-venv", "libpython3.11"]),
+        ("3.11.0~rc1-1~22.04.1", []),
+    ],
+)
+def test_no_package_of_a_pre_release_is_named(
+    monkeypatch: pytest.MonkeyPatch, version: str, packages: list[str]
+) -> None:
+    listed = SimpleNamespace(stdout=LISTED.format(version=version))
+    monkeypatch.setattr(module.subprocess, "run", lambda *_words, **_named: listed)
+    monkeypatch.setattr(module.Path, "resolve", lambda _self: Path("/usr/bin/python3.14"))
+    assert module._debian_packages(["3.11", "3.12"]) == packages
+
+
+def test_of_what_is_listed_the_best_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = SimpleNamespace(stdout=LISTED.format(version="3.11.0~rc1-1~22.04.1"))
+    monkeypatch.setattr(module.subprocess, "run", lambda *_words, **_named: listed)
+    monkeypatch.setattr(module.Path, "resolve", lambda _self: Path("/usr/bin/python3.9"))
+    found = module._debian_packages(["3.11", "3.12", "3.10"])
+    assert found == ["python3.10", "python3.10-venv", "libpython3.10"]
