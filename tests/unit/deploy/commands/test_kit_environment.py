@@ -56,5 +56,5 @@ def test_a_host_without_python_is_told_how_to_get_one(tmp_path: Path) -> None:
 
 def test_a_given_python_that_is_too_old_is_named(tmp_path: Path) -> None:
     told = said(tmp_path, "python3", python="python3")
-    cause = "PYTHON=python3 is not a Python from 3.10 to 3.14"
+    cause = "PYTHON=python3 is not a release of Python from 3.10 to 3.14"
     assert told == f"error: {cause}\n  try: set PYTHON to another, or unset it\n"
