@@ -20,6 +20,7 @@ import tritonclient.http as http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from deploy.engines.leftovers import SHARED_MEMORY
+from deploy.environment.environment import plan_environment
 from deploy.host.paths import CHECKOUT, cache_folder
 from tests.kit import Kit, free_ports
 from tests.views import (
@@ -274,6 +275,8 @@ def other(kit: Kit, demo: dict[str, Any]) -> Iterator[Other]:
         user = account(Path(name) / "home")
         cache = cache_folder()
         made = ("checked", "environments", "triton")
+        if plan_environment("serving").interpreter.private:
+            made = ("triton",)  # an environment with the kit's own Python names the cache it is in
         if kit.engine == "local":
             shared_cache(user.home, cache, made, user)
         needed = [CHECKOUT, *python_folders(), *(cache / each for each in made)]

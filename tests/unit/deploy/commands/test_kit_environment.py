@@ -49,7 +49,8 @@ def test_an_old_python_is_named_and_a_newer_one_where_there_is_one(
 
 def test_a_host_without_python_is_told_how_to_get_one(tmp_path: Path) -> None:
     become = "" if os.geteuid() == 0 else "as root: "
-    remedy = f"{become}apt-get install python3 python3-venv; or {ELSEWHERE}"
+    update = "" if list(Path("/var/lib/apt/lists").glob("*_Packages*")) else "apt-get update && "
+    remedy = f"{become}{update}apt-get install python3 python3-venv; or {ELSEWHERE}"
     cause = "there is no Python; the kit needs 3.10 to 3.14"
     assert said(tmp_path, "apt-get") == f"error: {cause}\n  try: {remedy}\n"
 
