@@ -4,6 +4,7 @@ import fcntl
 import logging
 import os
 import random
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -32,6 +33,10 @@ def main(argument: str) -> int:
             logging.error("no plan in %s", path)
             return 1
         engine = engine_named(plan.engine)
+        # A server that has no more files takes no more connections, for ever: Triton 2.51 loses one
+        # with every other connection whose streams are cancelled. Inherited, as the cores below.
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         if plan.deployment.cpus is not None and not engine.isolated:
             # Inherited by all that this process starts. Chosen at random, so that several
             # deployments do not share the first cores.
