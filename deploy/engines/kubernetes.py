@@ -283,7 +283,7 @@ class KubernetesEngine:
                 yield wrong(self.subject, error, "warning")
                 continue
             if there:
-                yield ok(self.subject, f"{kind} {name} is there")
+                yield ok(self.subject, f"{kind} {name} exists")
                 continue
             detail = f"the values name {kind} {name}, which namespace {cluster.namespace} lacks"
             remedy = "docs/kubernetes.md shows how to create it"

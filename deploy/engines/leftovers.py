@@ -170,8 +170,8 @@ def end_stubs(stubs: tuple[ProcessId, ...]) -> str:
             process.kill()
     _, left = psutil.wait_procs(processes, timeout=_END_S)
     if left:
-        raise KitError(f"process {left[0].pid} does not end")
-    return f"ended {len(stubs)} model processes without a server"
+        raise KitError(f"process {left[0].pid} does not exit")
+    return f"stopped {len(stubs)} model processes without a server"
 
 
 def remove_regions(regions: tuple[Path, ...]) -> str:

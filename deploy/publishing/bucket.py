@@ -128,8 +128,8 @@ class BucketPlace(Place):
         lines = [f"release {number} serves; before: release {published.serving}"]
         for name in sorted(published.current.models.keys() - target.models.keys()):
             lines.append(
-                f"{name} is not in release {number}: a Triton that polls the bucket itself goes on "
-                "serving it"
+                f"{name} is not in release {number}: a Triton that polls the bucket itself "
+                "keeps serving it"
             )
         return Outcome(True, number, tuple(lines), facts)
 

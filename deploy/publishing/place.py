@@ -95,7 +95,7 @@ def rollback_target(releases: Sequence[int], serving: int | None, to: str | None
     else:
         found = [number for number in releases if str(number) == to]
     if not found:
-        none = f"release {serving} serves, and none before it is there"
+        none = f"release {serving} serves, and there is none before it"
         there = ", ".join(map(str, releases))
         cause = none if to is None else f"there is no release {to}"
         raise PublishError(cause, f"--to with one of: {there}")

@@ -110,7 +110,7 @@ class RegistryPlace(Place):
         absent = there is None or not self._holds(there, artefact)
         current = self.registry.manifest(tag)
         if order.dry_run:
-            doing = "would push" if absent else "is there already:"
+            doing = "would push" if absent else "is already there:"
             lines = [f"{doing} {self.at.name}:{release}"]
             if order.sign is not None and (there is None or not self._is_signed(there, order)):
                 lines.append("would sign it, its SBOM and its provenance")
@@ -135,7 +135,7 @@ class RegistryPlace(Place):
                 self.registry.tag(current.digest, f"{tag}{_BEFORE}")
             self.registry.tag(there.digest, tag)
         done = [word for word, did in (("pushed", absent), ("signed", signed_now)) if did]
-        lines = [f"{self.at.name}:{release}: {' and '.join(done) or 'is there already'}"]
+        lines = [f"{self.at.name}:{release}: {' and '.join(done) or 'is already there'}"]
         lines.append(f"{self.at.name}:{tag} {'now ' if switch else ''}names it: {there.digest}")
         signed = _signature(there.digest) in self.registry.tags()
         if not signed:

@@ -28,7 +28,7 @@ def read_goldens(store: Store, release: Release) -> dict[str, GoldenEvent]:
             for file in (GOLDEN_FILE, CARD_FILE):
                 stored = store.read(f"{name}/{model.version}/{file}")
                 if stored is None:
-                    raise PublishError(f"{name}, version {model.version}: {file} is not there")
+                    raise PublishError(f"{name}, version {model.version}: {file} is missing")
                 Path(scratch, file).write_bytes(stored.content)
             found[name] = read_golden(Path(scratch, GOLDEN_FILE))
     return found

@@ -74,7 +74,7 @@ def _environment(config: ModelConfig, folder: Path) -> Path | None:
         raise RepositoryError(
             f"{folder / CONFIG}: {ENVIRONMENT_PARAMETER} {text!r} is relative; Triton would "
             "resolve it from the folder it was started in",
-            f"an absolute path, or one that begins with {_MODEL_DIRECTORY}/",
+            f"use an absolute path, or one that starts with {_MODEL_DIRECTORY}/",
         )
     if not path.exists():
         cause = f"{folder / CONFIG}: {ENVIRONMENT_PARAMETER} {text!r} does not exist ({path})"

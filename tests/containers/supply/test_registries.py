@@ -142,7 +142,7 @@ def test_an_image_that_is_not_signed_is_refused(
     words = ["--from", str(image_publisher.dist.folder), "--dry-run", "--sign", str(keys.private)]
     assert publish.main([image_publisher.place, *words]) == 0
     said = image_publisher.capsys.readouterr().out.splitlines()
-    assert said[0].startswith("is there already: ")
+    assert said[0].startswith("is already there: ")
     assert said[1:] == ["would sign it, its SBOM and its provenance"]
     engine.images.pull(reference)
     with pytest.raises(SignatureError, match=r"is not signed$"):
@@ -360,7 +360,7 @@ def test_a_dry_run_that_is_to_sign_checks_the_key_and_changes_nothing(
     assert {path: path.read_bytes() for path in copy.folder.iterdir()} == before
     release = sif_publisher("--sign", keys.private)["release"]
     again = said(keys.private)
-    assert again.startswith(f"is there already: {name}:{release}\n")
+    assert again.startswith(f"is already there: {name}:{release}\n")
     assert "would sign" not in again
 
 

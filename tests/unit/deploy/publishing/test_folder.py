@@ -125,7 +125,7 @@ def test_going_back_moves_one_link_and_pruning_keeps_numbers(
     assert raised.value.remedy == "--to with one of: 1, 2, 4"
     assert place.rollback("1", dry_run=True).lines == ("would switch to release 1",)
     place.rollback("1", dry_run=False)
-    with pytest.raises(PublishError, match="release 1 serves, and none before it is there"):
+    with pytest.raises(PublishError, match="release 1 serves, and there is none before it"):
         place.rollback(None, dry_run=False)
 
 
