@@ -356,7 +356,7 @@ def test_a_dry_run_that_is_to_sign_checks_the_key_and_changes_nothing(
     assert "error: private key missing: no such file" in said("missing")
     mismatch = said(keys.private, "--verify", others.public.path)
     assert f"cosign.pub is not the public key of {keys.private}\n" in mismatch
-    assert "which Apptainer makes with a key, never keyless" in said("keyless")
+    assert "Apptainer signs a .sif with a key, never keyless" in said("keyless")
     assert {path: path.read_bytes() for path in copy.folder.iterdir()} == before
     release = sif_publisher("--sign", keys.private)["release"]
     again = said(keys.private)
