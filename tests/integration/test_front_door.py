@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import csv
-import gzip
-import http.client
 import os
 import re
 import shutil
 import signal
 import socket
-import ssl
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from deploy.host.paths import CHECKOUT
 from tests.certificates import Authority
+from tests.ending import ENDING_HTTP, Ending
 from tests.kit import SOON_S, Kit, free_ports, lacking, until
 from tests.load import Load
 
@@ -142,33 +138,13 @@ def test_http_goes_through_the_same_door(door: Door) -> None:
     assert load.wrong == []
 
 
-NESTED = b'{"inputs":[{"name":"hit_table_hit_id","datatype":"INT32","shape":[1],"data":%b1%b}]}' % (
-    b"[" * 10**5,
-    b"]" * 10**5,
-)
-
-
-@pytest.mark.parametrize(
-    ("body", "headers"),
-    [
-        (NESTED, {}),
-        (NESTED, {"Inference-Header-Content-Length": str(len(NESTED))}),
-        (NESTED, {"Inference-Header-Content-Length": f"{len(NESTED)}, 10"}),
-        (gzip.compress(NESTED), {"Content-Encoding": "gzip"}),
-        ((b" " for _ in range(10**6)), {"Inference-Header-Content-Length": "9999"}),
-    ],
-    ids=["JSON", "declared", "declared twice", "compressed", "in a million pieces"],
-)
+@pytest.mark.parametrize("ending", ENDING_HTTP, ids=str)
 def test_a_request_that_would_end_tritons_http_ends_no_server(
-    kit: Kit, door: Door, body: Any, headers: dict[str, str]
+    kit: Kit, door: Door, ending: Ending
 ) -> None:
     states = [kit.json("status", "--name", name)["state"] for name in NAMES]
     servers = [psutil.Process(state["server"]["pid"]) for state in states]
-    trusted = ssl.create_default_context(cafile=door.authority)
-    client = http.client.HTTPSConnection("127.0.0.1", door.port, context=trusted, timeout=SOON_S)
-    with closing(client), suppress(OSError):  # it may be refused before it has been sent
-        client.request("POST", "/v2/models/nugraph3/infer", body, headers)
-        assert client.getresponse().status >= http.client.BAD_REQUEST
+    ending.send_refused("127.0.0.1", door.port, door.authority)
     for server in servers:
         assert server.is_running()
         assert server.status() != psutil.STATUS_ZOMBIE

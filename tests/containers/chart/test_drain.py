@@ -22,6 +22,7 @@ from tests.certificates import Authority
 from tests.chart import Site, render
 from tests.containers.chart.cluster import Cluster
 from tests.containers.conftest import START_S, until
+from tests.ending import ENDING_HTTP, Ending
 from tests.load import Load
 
 REQUESTS = 1000
@@ -112,6 +113,16 @@ def test_a_renewed_certificate_is_used_without_a_restart(
 
 def test_http_goes_through_the_same_door(cluster: Cluster, authority: Authority) -> None:
     assert model_answers(cluster.url.replace("grpcs", "https"), authority)
+
+
+@pytest.mark.parametrize("ending", ENDING_HTTP, ids=str)
+def test_a_request_that_would_end_tritons_http_ends_no_pod(
+    cluster: Cluster, authority: Authority, ending: Ending
+) -> None:
+    ending.send_refused(cluster.door, 8443, authority.file)
+    for pod in cluster.pods:
+        pod.container.reload()
+        assert pod.container.status == "running"
 
 
 def test_load_makes_no_pod_unready_and_restarts_none(
