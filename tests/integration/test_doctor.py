@@ -166,7 +166,7 @@ def _break_the_configuration(models: Path) -> None:
     ("harm", "said"),
     [
         (_flip_a_byte, "weights.safetensors is not the file model.json describes"),
-        (_break_the_configuration, "config.pbtxt: not a model configuration: 7:3"),
+        (_break_the_configuration, "config.pbtxt: not a model configuration: "),
     ],
 )
 def test_a_broken_model_is_named_before_a_launch(
@@ -203,7 +203,7 @@ def test_an_environment_of_another_python_is_named_before_a_launch(
     (environment.folder / MARKER).write_text("{}")
     (environment.folder / "bin" / "activate").touch()
     environment.libpython.symlink_to(environment.interpreter.libpython)
-    environment.python.write_text("""#!/bin/sh\necho '[[3, 13, 1], "", "", "", "", ""]'\n""")
+    environment.python.write_text("""#!/bin/sh\necho '["3.13.1", "", "", "", "", ""]'\n""")
     environment.python.chmod(0o755)
     (cache_folder() / "triton").symlink_to(triton)
     ill = site(XDG_CACHE_HOME=str(tmp_path))

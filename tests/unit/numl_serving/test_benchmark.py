@@ -101,7 +101,7 @@ def test_a_model_of_the_repository_is_measured_beside_nugraph_25(tmp_path: Path)
 def test_a_model_of_25_4_is_not_measured_beside_another_nugraph(tmp_path: Path) -> None:
     import nugraph  # noqa: F401
 
-    with pytest.raises(ImportError, match="nugraph has been imported before"):
+    with pytest.raises(ImportError, match="nugraph is already imported"):
         Worker({}, MODELS / "nugraph3" / "1", NUGRAPH25)
 
 

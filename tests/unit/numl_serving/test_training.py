@@ -81,7 +81,7 @@ def test_a_folder_without_nugraph_25_is_refused_in_one_line(tmp_path: Path) -> N
 def test_another_nugraph_that_is_there_already_is_not_taken_for_it(tmp_path: Path) -> None:
     import nugraph  # noqa: F401
 
-    with pytest.raises(ImportError, match="nugraph has been imported before"):
+    with pytest.raises(ImportError, match="nugraph is already imported"):
         lay_beside(tmp_path)
 
 

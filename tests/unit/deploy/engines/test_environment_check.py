@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.engines.local import check_stub_fits
+from deploy.deployment.deployment import Deployment, Ports
+from deploy.deployment.state import DeploymentFolder
+from deploy.engines.local import LocalEngine, check_stub_fits
+from deploy.engines.resolved import Resolved
 from deploy.environment.check import check_models_answer
 from deploy.environment.environment import Environment
 from deploy.environment.interpreter import Interpreter
@@ -49,7 +52,7 @@ def _model(folder: Path) -> Path:
 
 def test_a_stub_for_another_python_is_refused(tmp_path: Path) -> None:
     triton = TritonDistribution(root=tmp_path, stub_python="3.12")
-    answer = json.dumps([[3, 11, 7], "python", "/usr", "/no", None, None])
+    answer = json.dumps(["3.11.7", "python", "/usr", "/no", None, None])
     with pytest.raises(
         EnvironmentSetupError, match=r"has Python 3\.11\.7; the stub is built for 3\.12"
     ):
@@ -65,6 +68,15 @@ def test_an_environment_that_lacks_what_the_stub_needs_is_refused(
     triton = TritonDistribution(root=tmp_path, stub_python="3.11")
     with pytest.raises(EnvironmentSetupError, match=f"has no {Path(missing).name}"):
         check_stub_fits(environment, triton)
+
+
+def test_the_server_itself_finds_the_libpython_of_its_stubs() -> None:
+    """Else it makes them 0100 on a host without one, or fails if they are another user's."""
+    engine = LocalEngine(Resolved(Deployment()))
+    ports = Ports(http=8000, grpc=8001, metrics=8002)
+    _, variables, _ = engine.process(DeploymentFolder("numl"), ports, "identity", "prefix")
+    folders = variables["LD_LIBRARY_PATH"].split(":")
+    assert str(engine.environment_here.libpython.parent) in folders
 
 
 def test_a_check_that_passed_is_not_repeated_until_something_changes(tmp_path: Path) -> None:

@@ -268,11 +268,11 @@ def test_a_python_that_is_given_is_taken(given: Path) -> None:
         ("exit 1", "does not run as a Python"),
         ("echo hello", "does not run as a Python"),
         (
-            """echo '[[3, 9, 1], "/p", "/usr", "/lib", "", ""]'""",
+            """echo '["3.9.1", "/p", "/usr", "/lib", "", ""]'""",
             rf"is Python 3\.9\.1; .* for .*{HERE}",
         ),
         (
-            f"""echo '[[{HERE.replace(".", ", ")}, 1], "/p", "/n", "/n", "libpython.so.0", "n"]'""",
+            f"""echo '["{HERE}.1", "/p", "/n", "/n", "libpython.so.0", "n"]'""",
             r"has no shared libpython,",
         ),
     ],
