@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from deploy.artefacts.cosign import verify_image
 from deploy.artefacts.keys import Signer, read_signer
@@ -108,7 +108,7 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
         names = options.models.split(",")
     expected = partial(_read, repository, names)
     if options.watch is not None:
-        return _watch(endpoints, expected, options, console)
+        _watch(endpoints, expected, options, console)
     models = expected()
     checks = [
         check_service(endpoint, models, timeout=options.timeout, repeat=options.repeat or 5)
@@ -191,7 +191,7 @@ def _watch(
     expected: Callable[[], Mapping[str, ExpectedModel]],
     options: argparse.Namespace,
     console: Console,
-) -> int:
+) -> NoReturn:
     """Repeat the check until interrupted or terminated; both end it with success."""
     watch = Watch(
         endpoints,
@@ -204,12 +204,11 @@ def _watch(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: watch.stop())
     host, port = options.metrics or _METRICS
-    if not watch.run(host, port):
-        # Python's own end would wait for a check that hangs in gRPC's library.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
-    return 0
+    watch.run(host, port)
+    # Python's own end would wait for a check that hangs in gRPC's library.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _own_grpc(state: DeploymentState, options: argparse.Namespace) -> Endpoint:

@@ -104,11 +104,11 @@ class Watch:
         """Have :meth:`run` return within moments; may be called by a signal's handler."""
         self._stop.set()
 
-    def run(self, host: str, port: int) -> bool:
+    def run(self, host: str, port: int) -> None:
         """Watch, and export the metrics at an address, until stopped; ClientError if it is taken.
 
-        Returns whether every check has finished: one that hangs is abandoned. A fault of the watch
-        itself ends it: stale metrics would be lies.
+        A check that hangs is abandoned. A fault of the watch itself ends it: stale metrics would be
+        lies.
         """
         expected = self.expected()  # an endpoint that is wrong from the start ends the watch
         try:
@@ -130,7 +130,6 @@ class Watch:
         exporter.server_close()
         if self._fault is not None:
             raise self._fault
-        return not any(thread.is_alive() for thread in threads)
 
     def _follow(self, endpoint: Endpoint, expected: Mapping[str, ExpectedModel]) -> None:
         try:
