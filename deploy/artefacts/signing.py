@@ -139,6 +139,8 @@ def _require_built(folder: Path, artefact: Artefact) -> None:
     path, statement = folder / artefact.name, folder / provenance_of(artefact)
     build = f"numlkit build --target {artefact.kind}"
     if not path.is_file() or sha256_of(path) != artefact.sha256:
-        raise SignatureError(f"{path} is not what was built: manifest.json has a different", build)
+        raise SignatureError(
+            f"{path} is not what was built: manifest.json has a different digest", build
+        )
     if not statement.is_file() or not (folder / sbom_of(artefact)).is_file():
         raise SignatureError(f"{path} was built without an SBOM", build)
