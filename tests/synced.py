@@ -243,8 +243,9 @@ class Polling:
             shm_prefix=f"numlkit-test-sync-{self.http}-", identity="sync",
         )  # fmt: skip
         variables = server_environment(
-            distribution=distribution, threads=1, inherited=os.environ, devices={}
-        )
+            distribution=distribution, libpython=self.house.environment.libpython,
+            threads=1, inherited=os.environ, devices={},
+        )  # fmt: skip
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, env=variables, stdout=log, stderr=log)
         until(lambda: self.answers("/v2/health/live"), 60, "the server lives")

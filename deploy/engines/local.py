@@ -157,11 +157,12 @@ class LocalEngine(Engine):
         )
         devices, threads = self.resolved.devices.variables, deployment.threads
         variables = server_environment(
-            distribution=triton, threads=threads, inherited=os.environ, devices=devices
+            distribution=triton,
+            libpython=self.environment_here.libpython,
+            threads=threads,
+            inherited=os.environ,
+            devices=devices,
         )
-        # The server tries whether a stub starts, without the environment's libraries. One that
-        # then finds no libpython, it makes 0100, which fails where the file is another user's.
-        variables["LD_LIBRARY_PATH"] += f":{self.environment_here.libpython.parent}"
         return arguments, variables, None
 
     @staticmethod

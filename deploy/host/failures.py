@@ -77,6 +77,9 @@ TRITON: tuple[Row, ...] = (
     (r"ModuleNotFoundError: No module named 'numpy'",
      "the stub runs with an interpreter that has no numpy: not the execution environment's",
      _WRONG_PYTHON),
+    (r"failed to get the Python codec of the filesystem encoding",
+     "the stub's Python finds no standard library: not the execution environment's",
+     _WRONG_PYTHON),
     # Said by numl_serving in an environment that is not its own.
     (_MODEL + r"ModelFilesError: wrong execution environment: (?P<found>.+?): check",
      "model {model} is not running in its execution environment: {found}",

@@ -111,16 +111,20 @@ def server_environment(
     threads: int,
     inherited: Mapping[str, str],
     devices: Mapping[str, str],
+    libpython: Path | None = None,
 ) -> dict[str, str]:
     """Return the environment variables of a container-free server.
 
     Only what a server needs is passed on: what a user has set for other programs must not
     change what the stubs run. The server itself adds the execution environment's
-    ``lib``, with libpython, to the library path of its stubs.
+    ``lib``, with libpython, to the library path of its stubs. But first it tries whether a stub
+    starts: one that then finds no ``libpython``, the server's or the host's, it makes 0100, and
+    fails if the file is another user's.
     """
     kept = ("PATH", "HOME", "LANG", "LC_ALL", "TZ")
     variables = {name: inherited[name] for name in kept if name in inherited}
-    variables["LD_LIBRARY_PATH"] = str(distribution.libraries)
+    libraries = [distribution.libraries, *([libpython.parent] if libpython is not None else [])]
+    variables["LD_LIBRARY_PATH"] = ":".join(map(str, libraries))
     return {**variables, **thread_settings(threads), **devices}
 
 

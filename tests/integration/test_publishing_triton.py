@@ -57,8 +57,9 @@ def polling(service: S3, house: House, folder: Path) -> Iterator[str]:
     # Without the two slashes of a URL it is no path.
     command = tuple(word.replace("REPOSITORY", service.destination(PREFIX)) for word in command)
     variables = server_environment(
-        distribution=house.distribution, threads=1, inherited=os.environ, devices={}
-    )
+        distribution=house.distribution, libpython=house.environment.libpython,
+        threads=1, inherited=os.environ, devices={},
+    )  # fmt: skip
     variables |= {**service.variables(service.reader), "TRITON_AWS_MOUNT_DIRECTORY": str(folder)}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, env=variables, stdout=log, stderr=log)

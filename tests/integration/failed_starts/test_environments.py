@@ -112,12 +112,13 @@ def test_a_broken_environment_is_named(
     assert said in bench.failure(bench.plan(environment=make(bench), code=GOOD_MODEL)).cause
 
 
-def test_an_environment_without_libpython_is_named_although_triton_hangs(bench: Bench) -> None:
+def test_an_environment_without_a_python_is_named_although_triton_hangs(bench: Bench) -> None:
     empty = bench.folder / "environment"
     (empty / "bin").mkdir(parents=True)
     (empty / "bin" / "activate").write_text("")
     failure = bench.failure(bench.plan(environment=empty, code=GOOD_MODEL), deadline=15)
-    assert "libpython3.11.so.1.0" in failure.cause or "numpy" in failure.cause
+    # The stub takes the host's libpython, or that of the kit's own environment.
+    assert "numpy" in failure.cause or "no standard library" in failure.cause
 
 
 def test_an_activate_script_that_exits_ends_at_the_deadline(bench: Bench) -> None:
