@@ -7,6 +7,7 @@ import tarfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,10 @@ from deploy.deployment.deployment import Deployment
 from deploy.deployment.state import LaunchPlan
 from deploy.engines.local import LocalEngine, ProcessServer
 from deploy.engines.resolved import Resolved
+from deploy.environment.environment import Environment
 from deploy.host.errors import LaunchError
 from deploy.triton.golden import GoldenEvent
+from tests.environments import numpy_1
 from tests.kit import SOON_S, free_ports, leftovers
 
 DEADLINE_S = 30
@@ -41,6 +44,14 @@ parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }
 GOLDEN = {"echo": GoldenEvent({"x": np.ones(3, np.float32)}, {"y": np.ones(3, np.float32)})}
 
 
+class Numpy1Engine(LocalEngine):
+    """Engine local with the environment in which a model that asks for arrays gets right ones."""
+
+    @cached_property
+    def environment_here(self) -> Environment:
+        return numpy_1()
+
+
 @dataclass
 class Bench:
     """A scratch model repository and a plan to serve it."""
@@ -59,7 +70,7 @@ class Bench:
     def plan_to_serve(self, served: Path) -> LaunchPlan:
         # Planned for a model that there is, and then served from the scratch repository.
         deployment = Deployment(name="failing", models=("nugraph3",), ports=free_ports())
-        plan = LocalEngine(Resolved(deployment)).plan()
+        plan = Numpy1Engine(Resolved(deployment)).plan()
         repository = str(plan.repository)
         arguments = tuple(a.replace(repository, str(served)) for a in plan.arguments)
         return plan.model_copy(update={"arguments": arguments, "log": self.folder / "log"})

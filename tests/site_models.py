@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from deploy.environment.cpython import lay_out
-from deploy.environment.environment import plan_environment
-from deploy.environment.private_python import ensure_private_python
+from tests.environments import ignore, numpy_1
 
 WEIGHTS = np.array([[1, 0, 2], [0, 3, 0]], np.float32)
 PIXELS = np.array([1, 2], np.float32)
@@ -103,18 +102,12 @@ site.addsitedir(os.path.join(os.path.dirname(__file__), "site-packages"))
 """
 
 
-def ignore(_text: str) -> None:
-    pass
-
-
 def write_environment(archive: Path) -> Path:
     """Pack a Python with numpy, and nothing else, as conda-pack would."""
     prefix = archive.with_suffix(".prefix")
     prefix.mkdir()
-    python = plan_environment("cpu").interpreter  # of 3.11, whatever the kit's models run in here
-    ensure_private_python(python, ignore)
-    serving = plan_environment("serving", python=python.executable).make(ignore)
-    lay_out(python, prefix)
+    serving = numpy_1().make(ignore)
+    lay_out(serving.interpreter, prefix)
     packages = serving.packages / "lib" / "python3.11" / "site-packages"
     target = prefix / "lib" / "python3.11" / "site-packages"
     for path in packages.glob("numpy*"):

@@ -203,13 +203,13 @@ def test_an_environment_of_another_python_is_named_before_a_launch(
     (environment.folder / MARKER).write_text("{}")
     (environment.folder / "bin" / "activate").touch()
     environment.libpython.symlink_to(environment.interpreter.libpython)
-    environment.python.write_text("""#!/bin/sh\necho '["3.13.1", "", "", "", "", ""]'\n""")
+    environment.python.write_text("""#!/bin/sh\necho '["3.9.1", "", "", "", "", ""]'\n""")
     environment.python.chmod(0o755)
     (cache_folder() / "triton").symlink_to(triton)
     ill = site(XDG_CACHE_HOME=str(tmp_path))
     cause, remedy = ill.problem("the stub is built for")
     assert cause == (
-        f"execution environment {environment.folder} has Python 3.13.1; "
+        f"execution environment {environment.folder} has Python 3.9.1; "
         f"the stub is built for {environment.lock.python}"
     )
     assert remedy == f"rm -r {environment.folder}, and run the command again"

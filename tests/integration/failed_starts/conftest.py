@@ -5,17 +5,16 @@ from pathlib import Path
 import pytest
 
 from deploy.deployment.deployment import Deployment
-from deploy.engines.local import LocalEngine
 from deploy.engines.resolved import Resolved
-from deploy.environment.environment import plan_environment
 from deploy.host.console import Console
-from tests.failed_start import Bench
+from tests.failed_start import Bench, Numpy1Engine
 
 
 @pytest.fixture(scope="session")
 def environment() -> Path:
-    LocalEngine(Resolved(Deployment())).prepare(Console("quiet").say)
-    return plan_environment("serving").folder
+    engine = Numpy1Engine(Resolved(Deployment()))
+    engine.prepare(Console("quiet").say)
+    return engine.environment_here.folder
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 
 from deploy.deployment.state import LaunchPlan
 from deploy.engines.local import check_stub_fits
-from deploy.environment.environment import MARKER, Environment, plan_environment
+from deploy.environment.environment import MARKER, Environment
 from deploy.environment.interpreter import Interpreter, find_interpreter
 from deploy.host.errors import EnvironmentSetupError
 from deploy.host.failures import diagnose
@@ -24,6 +24,7 @@ from deploy.triton.config import LaunchSettings
 from deploy.triton.distribution import TritonDistribution
 from deploy.triton.golden import read_golden
 from deploy.triton.stage import VERSION, plan_models, stage
+from tests.environments import numpy_1
 from tests.failed_start import GOOD_MODEL, Bench, tar
 from tests.kit import lacking
 
@@ -41,7 +42,7 @@ def _virtual_environment(folder: Path, interpreter: Interpreter, *packages: str)
 
 @pytest.fixture(scope="session")
 def standard() -> Environment:
-    return plan_environment("serving")
+    return numpy_1()
 
 
 @pytest.fixture(scope="session")
