@@ -74,7 +74,12 @@ from scripts.benchmarks.memory import memory_document, memory_table, watch_memor
 from scripts.benchmarks.plot import plot
 from scripts.benchmarks.readme import replace_section, section, stored_runs, summary
 from scripts.benchmarks.run import Settings, machine_facts, measure
-from scripts.benchmarks.server import benchmark_deployment, benchmark_server, weights_of
+from scripts.benchmarks.server import (
+    BenchmarkEngine,
+    benchmark_deployment,
+    benchmark_server,
+    weights_of,
+)
 from scripts.benchmarks.start import measure_starts, start_document, start_table
 from scripts.benchmarks.tables import Table, tables
 from scripts.nugraph25 import nugraph25
@@ -252,7 +257,7 @@ def speed(options: argparse.Namespace, console: Console) -> int:
     results.sets = {each.name: (each.hits, each.spacepoints, len(each.events)) for each in sets}
     with ExitStack() as stack:
         server = worker = None
-        LocalEngine(Resolved(deployment)).prepare(say)
+        BenchmarkEngine(Resolved(deployment)).prepare(say)
         if options.only != "in-process":
             server = stack.enter_context(benchmark_server(deployment, settings.servers, say))
             results.machine["instances"] = dict(server.plan.instances)
@@ -293,7 +298,7 @@ def memory(options: argparse.Namespace, console: Console) -> int:
     hits = np.geomspace(smallest, largest, MEMORY_EVENTS).astype(int)
     events = [events_of_size(int(size), 1, options.seed)[0] for size in hits]
     random.Random(options.seed).shuffle(events)
-    LocalEngine(Resolved(deployment)).prepare(say)
+    BenchmarkEngine(Resolved(deployment)).prepare(say)
     growths = []
     with benchmark_server(deployment, ("ours",), say) as server:
         for model in options.models:

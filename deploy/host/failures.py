@@ -77,7 +77,7 @@ TRITON: tuple[Row, ...] = (
     (r"ModuleNotFoundError: No module named 'numpy'",
      "the stub runs with an interpreter that has no numpy: not the execution environment's",
      _WRONG_PYTHON),
-    (r"failed to get the Python codec of the filesystem encoding",
+    (r"failed to get the Python codec of the filesystem encoding|Failed to import encodings module",
      "the stub's Python finds no standard library: not the execution environment's",
      _WRONG_PYTHON),
     # Said by numl_serving in an environment that is not its own.
@@ -287,6 +287,8 @@ _HOPELESS = (
     "failed to load '",
     "failed to start ",
     "error while loading shared libraries",
+    "failed to get the Python codec of the filesystem encoding",
+    "Failed to import encodings module",
     "Poll failed for model directory",
 )
 # How pip, Apptainer, mksquashfs, cosign and apt begin the line that says why they failed, if it is

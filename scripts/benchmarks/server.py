@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from deploy.client.endpoint import Endpoint
@@ -21,7 +22,8 @@ from deploy.deployment.state import DeploymentFolder
 from deploy.engines.local import LocalEngine, ProcessServer
 from deploy.engines.resolved import Resolved
 from deploy.engines.server import Stub
-from deploy.environment.environment import plan_environment
+from deploy.environment.environment import Environment, plan_environment
+from deploy.environment.private_python import ensure_private_python
 from deploy.host.console import Say
 from deploy.host.paths import ENVIRONMENT_SOURCE
 from deploy.triton.golden import read_golden
@@ -36,6 +38,16 @@ START_S = 300.0
 REQUEST_S = 120.0
 _SETTLE_S = 1.0
 REFERENCE_MODEL = ENVIRONMENT_SOURCE / "numl_bench" / "reference_model.py"
+
+
+class BenchmarkEngine(LocalEngine):
+    """Engine local with the Python of NuGraph's own code: models of one server share its stub."""
+
+    @cached_property
+    def environment_here(self) -> Environment:
+        python = plan_environment("cpu").interpreter
+        ensure_private_python(python, lambda _text: None)
+        return plan_environment("serving", python=python.executable)
 
 
 @dataclass(frozen=True)
@@ -98,7 +110,7 @@ def benchmark_server(
 
     What the references among ``servers`` need is made.
     """
-    engine = LocalEngine(Resolved(deployment))
+    engine = BenchmarkEngine(Resolved(deployment))
     folder = DeploymentFolder(deployment.name)
     plan = engine.plan()
     # Where NuGraph's own code may leave files.
