@@ -79,20 +79,24 @@ def choose_engine(resolved: Resolved) -> tuple[Engine, str | None]:
     """
     if resolved.deployment.engine != "auto":
         return engine_to_prepare(resolved), None
-    passed_over, refusals = [], []
+    refusals: list[tuple[str, KitError]] = []
     for engine in (engine_named(name)(resolved) for name in ENGINES):
         try:
             engine.check_able()
             engine.artefact()
         except KitError as error:
-            remedy = f" ({error.remedy})" if error.remedy else ""
-            passed_over.append(f"{engine.name}: {error.cause}{remedy}")
-            refusals.append(error)
+            refusals.append((engine.name, error))
         else:
+            passed_over = (f"{name}: {error.cause}" for name, error in refusals)
             return engine, "; ".join([engine.reason, *passed_over])
-    unable = isinstance(refusals[-1], DeploymentError)
-    if not unable or len({error.cause for error in refusals[:-1]}) == 1:
+    errors = [error for _, error in refusals]
+    unable = isinstance(errors[-1], DeploymentError)
+    if not unable or len({error.cause for error in errors[:-1]}) == 1:
         # A cause that also stops the last one is in the models, and is reported once.
-        raise refusals[0 if unable else -1]
+        raise errors[0 if unable else -1]
+    causes = (
+        f"{name}: {error.cause}" + (f" ({error.remedy})" if error.remedy else "")
+        for name, error in refusals
+    )
     remedy = "choose one with --engine, and follow its remedy"
-    raise LaunchError(f"no engine can start it: {'; '.join(passed_over)}", remedy)
+    raise LaunchError(f"no engine can start it: {'; '.join(causes)}", remedy)

@@ -51,6 +51,7 @@ class Watched:
     folder: Path
     repository: Path
     watch: subprocess.Popen[str]
+    log: Path
     exported: str
     url: str
     nobody: str
@@ -167,13 +168,15 @@ def watched(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watc
         asked = ("--url", url, "--url", nobody, "--ca", authority.file, "--repository", repository)
         smoke = (sys.executable, "deploy/smoke.py", "--watch", "0.5", "--metrics", exported)
         smoke = (*smoke, "--timeout", "60")  # what waits in a queue is not dead
-        pipe = {"cwd": CHECKOUT, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        watch = stack.enter_context(process(*smoke, *asked, **pipe))
+        log = folder / "watch.log"
+        said = {"stdout": stack.enter_context(log.open("w")), "stderr": subprocess.STDOUT}
+        watch = stack.enter_context(process(*smoke, *asked, cwd=CHECKOUT, **said))
         found = Watched(
             answer,
             kit.folder("watched"),
             repository,
             watch,
+            log,
             exported,
             url,
             nobody,
@@ -259,6 +262,8 @@ def test_what_readiness_does_not_show_is_delivered(watched: Watched) -> None:
         ("NumlWrongValues", "nugraph2"),
     }
     until(lambda: wanted <= watched.delivered, DELIVERED_S, "the alerts")
+    said = watched.log.read_text()
+    assert re.search(r"^\S+Z grpcs://\S+ nugraph2: wrong \(.* off by", said, re.M), said
     assert get(f"http://127.0.0.1:{watched.server['ports']['http']}/v2/health/ready") == ""
     # True as well: requests fail; a Triton that unloads a model is not ready for a moment, and
     # the model's process ends before Triton says that the model is gone.
@@ -272,7 +277,7 @@ def test_what_readiness_does_not_show_is_delivered(watched: Watched) -> None:
 
 def test_the_watch_ends_well_when_it_is_told_to(watched: Watched) -> None:
     watched.watch.send_signal(signal.SIGTERM)
-    said, _ = watched.watch.communicate(timeout=60)
-    assert watched.watch.returncode == 0, said
-    assert re.search(r"^\S+Z grpcs://\S+ nugraph2: wrong \(.* off by", said, re.M), said
+    status = watched.watch.wait(timeout=60)
+    said = watched.log.read_text()
+    assert status == 0, said
     assert "Traceback" not in said

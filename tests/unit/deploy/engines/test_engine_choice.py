@@ -25,9 +25,8 @@ def test_without_a_container_engine_it_is_the_one_that_needs_none_and_says_why()
     assert engine.name == "local"
     assert reason == (
         "needs no container; "
-        "docker: no Docker engine answers at unix:///nowhere.sock, which DOCKER_HOST names "
-        "(point DOCKER_HOST at one that does, or unset it); "
-        "apptainer: apptainer is not installed (sudo scripts/install_container_tools)"
+        "docker: no Docker engine answers at unix:///nowhere.sock, which DOCKER_HOST names; "
+        "apptainer: apptainer is not installed"
     )
 
 
