@@ -169,24 +169,16 @@ def _installation(pythons: Sequence[str]) -> str | None:
     if shutil.which("apt-cache"):
         packages = _debian_packages(pythons)
         if not any(Path("/var/lib/apt/lists").glob("*_Packages*")):
-            commands.append("apt-get update")
+            commands.append("sudo apt-get update")
         if packages:
-            commands.append(f"apt-get install {' '.join(packages)}")
+            commands.append(f"sudo apt-get install {' '.join(packages)}")
         elif commands:
             then = ", then this command again"
-        else:
-            return None
     elif "fedora" in like:
-        commands.append(f"dnf install python{pythons[0]}")
+        commands.append(f"sudo dnf install python{pythons[0]}")
     elif "suse" in like:
-        commands.append(f"zypper install python{pythons[0].replace('.', '')}")
-    else:
-        return None
-    if os.geteuid() == 0:
-        return " && ".join(commands) + then
-    if shutil.which("sudo"):
-        return " && ".join(f"sudo {command}" for command in commands) + then
-    return f"as root: {' && '.join(commands)}{then}"
+        commands.append(f"sudo zypper install python{pythons[0].replace('.', '')}")
+    return " && ".join(commands) + then if commands else None
 
 
 def _debian_packages(pythons: Sequence[str]) -> list[str]:

@@ -22,6 +22,7 @@ INTERRUPTED = 130  # the exit status after Ctrl-C
 
 _SCRIPTS = (CHECKOUT / "deploy", CHECKOUT / "scripts")
 _COMMAND = re.compile(r"(?<![\w./-])numlkit ([a-z]+)\b")
+_SUDO = re.compile(r"(&& )?(?<![\w./-])sudo (?=[\w/-])")
 
 
 class Parser(argparse.ArgumentParser):
@@ -64,7 +65,12 @@ def count_to(most: int) -> Callable[[str], int]:
 
 
 def as_typed(text: str) -> str:
-    """Return ``text`` with ``numlkit COMMAND`` spelled as this process was started, for pasting."""
+    """Return ``text`` with the commands in it as this user can type them here, for pasting.
+
+    ``numlkit COMMAND`` is spelled as this process was started. Of ``sudo COMMAND``, root types the
+    command alone; where there is no sudo, it says ``as root: COMMAND``.
+    """
+    text = _as_root(text)
     program = Path(sys.argv[0])
     if program.name == "numlkit":
         found = shutil.which("numlkit")
@@ -78,6 +84,15 @@ def as_typed(text: str) -> str:
         return f"python3 {quote(_nearby(path))}" if path.is_file() else match[0]
 
     return _COMMAND.sub(script, text)
+
+
+def _as_root(text: str) -> str:
+    if os.geteuid() == 0:
+        return _SUDO.sub(lambda match: match[1] or "", text)
+    if shutil.which("sudo"):
+        return text
+    # Root's shell would put its own name for $USER.
+    return _SUDO.sub(lambda match: match[1] or "as root: ", text.replace("$USER", "USER"))
 
 
 def _nearby(path: Path) -> str:

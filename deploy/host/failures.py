@@ -146,7 +146,7 @@ DOCKER: tuple[Row, ...] = (
     (NO_CONNECTION + r": .*Permission ?[dD]enied"
      r"|permission denied while trying to connect to the [Dd]ocker",
      "this user may not use the Docker engine",
-     'sudo usermod -aG docker "$USER", then log in again'),
+     "sudo usermod -aG docker $USER, then log in again"),
     (NO_CONNECTION + r": .*Read timed out|\AUnixHTTPConnectionPool\(.*Read timed out",
      "the Docker engine is running, but does not answer",
      "journalctl -u docker may say why; then: sudo systemctl restart docker"),

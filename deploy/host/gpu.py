@@ -220,7 +220,7 @@ def _closed_device(root: Path) -> tuple[str, str]:
             group = str(node.stat().st_gid)
         remedy = f"sudo chmod 666 {place} (NVIDIA's default mode)"
         if mode & 0o060 == 0o060 and group != "root":
-            remedy = f'sudo usermod -aG {group} "$USER", and log in again'
+            remedy = f"sudo usermod -aG {group} $USER, and log in again"
         return f"no permission to use {place} (group {group}, mode {mode:04o})", remedy
     return (
         "no permission to use NVIDIA's driver: Insufficient Permissions",

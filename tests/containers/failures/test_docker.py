@@ -216,7 +216,7 @@ def test_a_user_whom_the_engine_does_not_let_in_is_told_so() -> None:
         cause, _, remedy = pipe.read().partition("\n")
     os.waitpid(child, 0)
     assert cause == "this user may not use the Docker engine"
-    assert remedy == 'sudo usermod -aG docker "$USER", then log in again'
+    assert remedy == "sudo usermod -aG docker $USER, then log in again"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@ import subprocess
 
 import pytest
 
-from deploy.host.command_line import quote
+from deploy.host import command_line
+from deploy.host.command_line import as_typed, quote
 
 
 @pytest.mark.parametrize(
@@ -24,3 +25,43 @@ def test_a_word_stays_on_one_line_and_the_shell_reads_it_back(word: str, quoted:
         ["/bin/bash", "-c", f"printf %s {quoted}"], capture_output=True, check=True
     )
     assert done.stdout == word.encode(errors="surrogateescape")
+
+
+@pytest.mark.parametrize(
+    ("user", "there", "said"),
+    [
+        (0, {"sudo"}, "start it (systemctl start docker), or: dnf install a && dnf install b"),
+        (0, set(), "start it (systemctl start docker), or: dnf install a && dnf install b"),
+        (
+            1000,
+            {"sudo"},
+            "start it (sudo systemctl start docker), or: sudo dnf install a && sudo dnf install b",
+        ),
+        (
+            1000,
+            set(),
+            "start it (as root: systemctl start docker), or: "
+            "as root: dnf install a && dnf install b",
+        ),
+    ],
+)
+def test_sudo_is_named_only_to_those_who_need_it_and_have_it(
+    monkeypatch: pytest.MonkeyPatch, user: int, there: set[str], said: str
+) -> None:
+    monkeypatch.setattr(command_line.os, "geteuid", lambda: user)
+    monkeypatch.setattr(command_line.shutil, "which", lambda name: name if name in there else None)
+    text = "start it (sudo systemctl start docker), or: sudo dnf install a && sudo dnf install b"
+    assert as_typed(text) == said
+
+
+def test_a_user_for_whom_root_types_is_a_placeholder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_line.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(command_line.shutil, "which", lambda _name: None)
+    assert as_typed("sudo usermod -aG docker $USER") == "as root: usermod -aG docker USER"
+
+
+def test_a_file_named_sudo_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_line.os, "geteuid", lambda: 0)
+    assert as_typed("/etc/sudo is a folder, not-sudo a word") == (
+        "/etc/sudo is a folder, not-sudo a word"
+    )

@@ -328,7 +328,7 @@ def test_a_loaded_driver_without_its_device_file_is_told(host: Path) -> None:
 @pytest.mark.parametrize(
     ("group", "mode", "remedy"),
     [
-        ("video", 0o660, 'sudo usermod -aG video "$USER", and log in again, or start with --cpu'),
+        ("video", 0o660, "sudo usermod -aG video $USER, and log in again, or start with --cpu"),
         ("root", 0o660, "sudo chmod 666 /dev/nvidiactl (NVIDIA's default mode), "
                         "or start with --cpu"),
         ("video", 0o600, "sudo chmod 666 /dev/nvidiactl (NVIDIA's default mode), "
