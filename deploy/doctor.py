@@ -17,7 +17,7 @@ from deploy.checks.all import examine_everything
 from deploy.deployment.deployment import load_deployment
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.command_line import as_typed
-from deploy.host.console import Console
+from deploy.host.console import Console, counted
 from deploy.host.errors import KitError
 from deploy.host.finding import Finding
 
@@ -62,7 +62,7 @@ def _show(console: Console, findings: Sequence[Finding], fixes: Sequence[dict[st
     for fixed in fixes:
         console.line(f"{'fixed' if fixed['ok'] else 'not fixed'}: {fixed['said']}")
     problems, warnings = _count(findings, "problem"), _count(findings, "warning")
-    console.line(f"{_counted(problems, 'problem')}, {_counted(warnings, 'warning')}")
+    console.line(f"{counted(problems, 'problem')}, {counted(warnings, 'warning')}")
     listed = [_document(finding) for finding in findings]
     console.answer({"ok": not problems, "findings": listed, "fixes": list(fixes)})
 
@@ -95,10 +95,6 @@ def _document(finding: Finding) -> dict[str, Any]:
         "remedy": finding.remedy,
         "fixable": finding.fix is not None,
     }
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _count(findings: Sequence[Finding], level: str) -> int:

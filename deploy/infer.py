@@ -20,7 +20,7 @@ from deploy.events.grouping import EventId
 from deploy.events.run import Tally, send
 from deploy.host.cli import INTERRUPTED, Parser, make_parser, run
 from deploy.host.command_line import as_seconds, count_to
-from deploy.host.console import Console
+from deploy.host.console import Console, counted
 from deploy.host.errors import (
     ClientError,
     DeploymentError,
@@ -126,6 +126,8 @@ def _describe(connect: Callable[[], TritonTransport], name: str, endpoint: Endpo
         return transport.describe(name)
     except ServerAwayError as error:
         known = why_unreachable(endpoint, timeout=_DIAGNOSIS_SECONDS)
+        if known is None and error.remedy:
+            raise
         raise known or ClientError(f"no server answers at {error.cause}", _NO_SERVER) from error
     finally:
         transport.close()
@@ -140,14 +142,14 @@ def _show(report: dict[str, Any], tally: Tally, console: Console) -> None:
         return
     weights = f" ({report['weights']})" if report["weights"] else ""
     console.line(
-        f"{report['events']} events, {report['hits']:,} hits: "
+        f"{counted(report['events'], 'event')}, {counted(report['hits'], 'hit')}: "
         f"{report['model']}{weights} at {report['endpoint']}"
     )
     if report["events"]:
         counts = [*report["labels"].items(), ("noise", report["noise"])]
         console.line(f"  labels   {', '.join(f'{name} {n:,}' for name, n in counts)}")
         drawing = f", {tally.drawing_s:.2g} s of it drawing" if tally.displays else ""
-        retried = f"; {tally.retries} retries" if tally.retries else ""
+        retried = f"; {counted(tally.retries, 'retry', 'retries')}" if tally.retries else ""
         console.line(
             f"  speed    {report['events_per_second']:.3g} events/s "
             f"({report['seconds']:.3g} s{drawing}); latency p50 "

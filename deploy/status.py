@@ -19,7 +19,7 @@ from deploy.engines.choose import find_rollout
 from deploy.engines.health import examine
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.command_line import as_seconds
-from deploy.host.console import Console
+from deploy.host.console import Console, counted
 
 if TYPE_CHECKING:
     from deploy.engines.rollout import Rollout
@@ -53,7 +53,10 @@ def _status(options: argparse.Namespace, console: Console) -> int:
         console.line(f"problem: {problem}")
     if health.remedy is not None:
         console.line(f"  try: {health.remedy}")
-    healed = f"healed stubs {state.heals} times, restarted the server {state.restarts} times"
+    healed = (
+        f"healed stubs {counted(state.heals, 'time')}, "
+        f"restarted the server {counted(state.restarts, 'time')}"
+    )
     console.line(f"{state.url('http')}  {state.url('grpc')}")
     console.line(f"phase {state.phase}; {healed}")
     console.answer(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from deploy.client.endpoint import Endpoint
 from deploy.client.transport import ServedModel, TritonTransport
-from deploy.host.errors import KitError, RequestError, ServerAwayError
+from deploy.host.errors import KitError, LateError, RequestError, ServerAwayError
 from deploy.triton.golden import GoldenEvent, difference
 
 
@@ -32,7 +32,7 @@ class Probe:
         return closing(TritonTransport(Endpoint.parse(self.url), timeout=self.timeout))
 
     def is_expected(self, transport: TritonTransport) -> bool:
-        return self.identity in (None, transport.server_name())
+        return self.identity is None or self.identity == transport.server_name()
 
 
 def ask_golden(transport: TritonTransport, model: str, golden: GoldenEvent) -> str | None:
@@ -83,7 +83,7 @@ def smoke(probe: Probe, model: str, golden: GoldenEvent | None) -> SmokeResult:
                     started = time.perf_counter()
                     error = ask_golden(transport, model, golden)
                     seconds = time.perf_counter() - started
-    except ServerAwayError as away:
+    except (ServerAwayError, LateError) as away:
         ready, error = False, away.cause
     except RequestError as refused:
         error = refused.cause

@@ -266,7 +266,14 @@ class Cluster:
             if process.is_open():
                 process.close()
                 return 1, f"no answer within {_EXEC_S:.0f} s"
-            return int(process.returncode), str(process.read_all())
+            try:
+                return int(process.returncode), str(process.read_all())
+            except (
+                TypeError,
+                KeyError,
+                ValueError,
+            ):  # no status came: the pod or the way to it went
+                return 1, "the connection to the pod broke"
 
 
 def _refusal(error: Any) -> ClusterError:

@@ -58,6 +58,10 @@ def colours(classes: Sequence[str]) -> tuple[str, ...]:
     return tuple(free[next(taken) % len(free)] if c is None else c for c in chosen)
 
 
+class DisplayError(KitError):
+    """A display cannot be written."""
+
+
 def file_name(labels: Labels, model: str) -> str:
     """Return a display's file name, like ``run7010_subrun1705_event85251_nugraph3.png``."""
     run, subrun, event = labels.event.event_id
@@ -71,7 +75,8 @@ def write_display(labels: Labels, path: Path, model: ServedModel) -> None:
     try:
         write_atomically(path, picture.getvalue())
     except OSError as error:
-        raise KitError(f"{path} cannot be written: {error.strerror or error}") from error
+        cause = f"{path} cannot be written: {error.strerror or error}"
+        raise DisplayError(cause, "choose another --display") from error
 
 
 def draw(labels: Labels, model: ServedModel) -> Figure:

@@ -13,7 +13,7 @@ import numpy as np
 
 from deploy.client.transport import ServedModel, TritonTransport
 from deploy.events.answers import Labels
-from deploy.events.display import file_name, write_display
+from deploy.events.display import DisplayError, file_name, write_display
 from deploy.events.files import EventFile, EventTensors
 from deploy.events.grouping import EventId
 from deploy.events.inference import Answer, Failure, ServerLostError, infer
@@ -124,11 +124,11 @@ def send(
                 else:
                     if writer is not None:
                         writer.add(outcome)
+                    tally.count(outcome)
                     if displays is not None:
                         _draw(outcome.labels, displays, model, tally)
-                    tally.count(outcome)
                 progress(tally)
-        except ServerLostError as error:
+        except (ServerLostError, DisplayError) as error:
             tally.ended = error
         if tally.interrupted or tally.ended is not None:
             why = tally.ended or KitError("interrupted")

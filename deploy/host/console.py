@@ -135,6 +135,11 @@ class Console:
         self.answer({"ok": False, "error": error.cause, "remedy": error.remedy})
 
 
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Return a number and what it counts, as in ``1 event`` and ``2 events``."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
 def _plain_console(*, stderr: bool) -> RichConsole:
     from rich.console import Console as RichConsole  # not imported for JSON output
 

@@ -113,7 +113,7 @@ def request_reload(repository: Path, model: str) -> None:
     """
     folder = repository / model
     # Later than before, even if the clock was set back or the disk keeps whole seconds only.
-    newest = max(path.stat().st_mtime_ns for path in folder.rglob("*"))
+    newest = max((path.stat().st_mtime_ns for path in folder.rglob("*")), default=0)
     touched = max(time.time_ns(), newest + 10**9)
     for version in folder.iterdir():
         if version.is_dir():

@@ -130,8 +130,8 @@ def test_a_service_behind_a_proxy_is_proved(kit: Kit, proxy: Proxy, site: Author
         ),
         (
             "dead",
-            "{url}: a proxy answers with HTTP status 502 and does not forward gRPC",
-            "check the server behind the proxy",
+            "{url}: a proxy answers with HTTP status 502: it reaches no server",
+            "check the servers behind the proxy",
         ),
         (
             "closed",

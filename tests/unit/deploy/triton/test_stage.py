@@ -20,7 +20,7 @@ from deploy.triton.config import (
     write_config,
 )
 from deploy.triton.contract import Signature, Tensor
-from deploy.triton.stage import MODEL_FILES, plan_models, stage
+from deploy.triton.stage import MODEL_FILES, plan_models, request_reload, stage
 
 SETTINGS = LaunchSettings(
     environment=Path('/env "with" quotes'), parameters={"threads": "1"}, instances=2
@@ -297,7 +297,8 @@ def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
     with pytest.raises(RepositoryError, match=f"1/{missing}: no such file") as caught:
         plan_models(tmp_path, ["nugraph3"], SETTINGS, {})
     assert caught.value.remedy == (
-        "git checkout it, or import the checkpoint again (scripts/import_checkpoint.py)"
+        "restore it with git checkout, or import the checkpoint again "
+        "(scripts/import_checkpoint.py)"
     )
 
 
@@ -317,3 +318,11 @@ def test_a_broken_model_json_is_named(tmp_path: Path, card: str) -> None:
     (version / "model.json").write_text(card)
     with pytest.raises(RepositoryError, match=r"model\.json"):
         plan_models(tmp_path, ["nugraph3"], SETTINGS, {})
+
+
+def test_a_reload_of_a_model_whose_folder_was_removed_is_refused_with_its_name(
+    tmp_path: Path,
+) -> None:
+    """The supervisor goes on after an OSError, and keeps the other models."""
+    with pytest.raises(FileNotFoundError, match="nugraph3"):
+        request_reload(tmp_path, "nugraph3")
