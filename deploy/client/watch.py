@@ -48,8 +48,9 @@ class Metrics:
         self._state = gauge("state", state, of_state)
         self._checks = counter("checks", "Checks that found the model in this state", of_state)
         self._latency = gauge("latency_seconds", "Time the last right answer took", of_model)
-        right = "Unix time of the last right answer, 0 if there was none"
+        right = "Unix time of the last right answer; until there is one, of the first check"
         self._last_right = gauge("last_right_timestamp_seconds", right, of_model)
+        self._known: set[tuple[str, str]] = set()
 
     def record(
         self, check: ServiceCheck, models: Sequence[str], *, now: float, expires: float | None
@@ -73,7 +74,10 @@ class Metrics:
             for each in STATES:
                 self._state.labels(check.url, name, each).set(each == states[name])
                 self._checks.labels(check.url, name, each).inc(each == states[name])
-            last_right = self._last_right.labels(check.url, name)  # exported as 0 until set
+            last_right = self._last_right.labels(check.url, name)
+            if (check.url, name) not in self._known:
+                self._known.add((check.url, name))
+                last_right.set(now)  # from here on it is late
             latency = found[name].latency if name in found else None
             if latency is not None:
                 self._latency.labels(check.url, name).set(latency.median_s)

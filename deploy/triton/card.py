@@ -14,7 +14,9 @@ from deploy.host.files import sha256_of
 from deploy.triton.contract import Signature, Tensor
 
 CARD_FILE = "model.json"
-AGAIN = "git checkout it, or import the checkpoint again (scripts/import_checkpoint.py)"
+AGAIN = (
+    "restore it with git checkout, or import the checkpoint again (scripts/import_checkpoint.py)"
+)
 _COPY = "copy both files again, or import the checkpoint again (scripts/import_checkpoint.py)"
 _FORMAT = 2
 _TYPES = ("INT32", "FP32")
@@ -49,12 +51,6 @@ class Card:
     heads: tuple[Head, ...]
     sha256: str
     demo: bool = False
-
-    @property
-    def coordinates(self) -> frozenset[str]:
-        """The outputs of heads that are not classifiers, whose argmax has no meaning."""
-        outputs = {head.output for head in self.heads if not head.classes}
-        return frozenset(n for n in self.signature.outputs if n.rpartition("_")[0] in outputs)
 
 
 def read_card(folder: Path) -> Card:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deploy.host.errors import RepositoryError
-from deploy.triton.card import CARD_FILE, read_card
+from deploy.triton.card import AGAIN, CARD_FILE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,30 +20,24 @@ if TYPE_CHECKING:
 GOLDEN_FILE = "golden.npz"
 
 # As in numl_serving: relative to the largest magnitude of the output's column (class), plus a share
-# of the whole output's, since float32 leaves no more of a small difference of large numbers.
+# of the whole output's, since float32 leaves no more of a small difference of large numbers. So
+# classes differ only where two scores are all but equal.
 TOLERANCE, NOISE = 1e-4, 1e-5
 
 
 @dataclass(frozen=True)
 class GoldenEvent:
-    """An event and its reference output.
-
-    Attributes:
-        coordinates: Outputs that are not class scores, though they may have columns.
-    """
+    """An event and its reference output."""
 
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Array]
-    coordinates: frozenset[str] = frozenset()
 
 
 def read_golden(path: Path) -> GoldenEvent:
     """Read a ``golden.npz`` (arrays ``input/NAME`` and ``output/NAME``).
 
-    A model card beside it says which outputs are scores of classes; without one all may be.
-
     Raises:
-        RepositoryError: If the file is not such a one, or the card cannot be read.
+        RepositoryError: If the file is not such a one.
     """
     import numpy as np  # takes long, and few commands read one
 
@@ -57,15 +51,13 @@ def read_golden(path: Path) -> GoldenEvent:
     except (EOFError, ValueError, zipfile.BadZipFile):
         # numpy's words are about pickles, which are never read here.
         cause = f"{path}: not a reference event"
-        remedy = "write it with numpy.savez, as docs/own-models.md shows"
-        raise RepositoryError(cause, remedy) from None
+        own = "write it with numpy.savez, as docs/own-models.md shows"
+        raise RepositoryError(cause, AGAIN if path.with_name(CARD_FILE).exists() else own) from None
     inputs = {n.removeprefix("input/"): a for n, a in named.items() if n.startswith("input/")}
     outputs = {n.removeprefix("output/"): a for n, a in named.items() if n.startswith("output/")}
     if not inputs or not outputs:
         raise RepositoryError(f"{path}: not a reference event: it lacks inputs or outputs")
-    ours = path.with_name(CARD_FILE).exists()
-    coordinates = read_card(path.parent).coordinates if ours else frozenset()
-    return GoldenEvent(inputs=inputs, outputs=outputs, coordinates=coordinates)
+    return GoldenEvent(inputs=inputs, outputs=outputs)
 
 
 def golden_of(folder: Path) -> GoldenEvent | None:
@@ -112,9 +104,6 @@ def difference(golden: GoldenEvent, answer: Mapping[str, Array]) -> str | None:
         if (off > allowed).any():
             worst = np.unravel_index((off - allowed).argmax(), off.shape)
             return f"output {name} is off by {off[worst]:.3g} at a scale of {scale[worst]:.3g}"
-        scores = want.ndim == 2 and name not in golden.coordinates
-        if scores and (got.argmax(axis=1) != want.argmax(axis=1)).any():
-            return f"output {name} picks another class"
     return None
 
 

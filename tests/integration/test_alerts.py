@@ -210,8 +210,7 @@ def test_a_watch_of_several_servers_is_about_each_of_them(watched: Watched) -> N
         ("NumlBucketAway", watched.agent),
     }
     until(lambda: wanted <= watched.delivered, DELIVERED_S, "the first alerts")
-    early = {("NumlNoRightAnswer", m) for m in watched.server["models"]}
-    assert watched.delivered - wanted - on_a_busy_host(watched) <= early
+    assert watched.delivered - wanted <= on_a_busy_host(watched)
     for model in watched.server["models"]:
         state = f'numl_smoke_state{{model="{model}",server="{watched.url}",state="right"}}'
         assert f"{state} 1.0" in watched.metrics()

@@ -92,7 +92,11 @@ def test_a_wrong_answer_of_a_ready_server_is_wrong_and_leaves_the_last_right_one
 def test_where_there_never_was_a_right_answer_there_is_no_latency() -> None:
     lines = exported(replace(CHECK, models=(WRONG,)))
     assert not any(line.startswith("numl_smoke_latency_seconds") for line in lines)
-    assert any("last_right" in line and line.endswith(" 0.0") for line in lines)
+
+
+def test_a_model_that_never_gave_a_right_answer_is_late_from_the_first_check_on() -> None:
+    lines = exported(replace(CHECK, models=(WRONG,)), replace(CHECK, models=(WRONG,)))
+    assert f"numl_smoke_last_right_timestamp_seconds{{{LABELS}}} 100.0" in lines
 
 
 def test_the_certificate_of_a_server_that_is_gone_is_not_exported() -> None:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from deploy.host.errors import RepositoryError
-from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.golden import GoldenEvent, difference, golden_of, read_golden
 
 WANT: dict[str, np.ndarray] = {"x": np.array([[1.0, 2.0], [4.0, 3.0]], np.float32)}
@@ -41,16 +40,10 @@ def test_a_wrong_answer_is_described(answer: dict[str, np.ndarray], said: str) -
     assert difference(golden(**WANT), answer) == said
 
 
-def test_another_class_is_wrong_however_close_the_values_are() -> None:
-    want = {"x": np.array([[1.0, 1.00001]], np.float32)}
-    assert difference(golden(**want), {"x": want["x"][:, ::-1]}) == "output x picks another class"
-
-
-def test_coordinates_name_no_class() -> None:
+def test_two_classes_that_are_all_but_equal_may_change_places() -> None:
+    """As the runtime says, which judges the same answers in a pod."""
     near = np.array([[1.0, 1.00001]], np.float32)
-    assert difference(GoldenEvent({}, {"v": near}, frozenset("v")), {"v": near[:, ::-1]}) is None
-    of_a_model = read_golden(MODEL_REPOSITORY / "nugraph3" / "1" / "golden.npz").coordinates
-    assert of_a_model == {"v_evt", "x_filter_u", "x_filter_v", "x_filter_y"}
+    assert difference(golden(x=near), {"x": near[:, ::-1]}) is None
 
 
 def test_an_empty_plane_s_empty_answer_is_right() -> None:
