@@ -77,7 +77,7 @@ def _logs(options: argparse.Namespace, console: Console) -> int:
 def _of_pods(rollout: Rollout, options: argparse.Namespace, console: Console) -> int:
     """Show the logs of all containers, each line with its container if there are several."""
     if options.supervisor:
-        raise DeploymentError("--supervisor: in a cluster there is none, the kubelet restarts pods")
+        raise DeploymentError("--supervisor: a cluster has none; the kubelet restarts containers")
     rollout.require()
     if options.follow:
         return _follow_pods(rollout, options.tail, console)

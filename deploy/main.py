@@ -37,7 +37,7 @@ def main() -> int:
         return 0
     known = (*COMMANDS, "completion")
     near = difflib.get_close_matches(command, known, n=1)
-    error = f"no command {command!r}" if command else "which command?"
+    error = f"no command {command!r}" if command else "no command given"
     remedy = f"numlkit {near[0]}" if near else "numlkit --help"
     sys.stderr.write(f"error: {error}\n  try: {as_typed(remedy)}\n")
     return 2

@@ -178,7 +178,10 @@ def _verify(folder: DeploymentFolder, state: DeploymentState, signer: Signer) ->
     engine.verified(signer)
     if engine.artefact() != plan.artefact:
         cause = f"deployment {state.name} was started from something that has changed since"
-        remedy = f"numlkit down --name {state.name}, then numlkit up --verify {signer.path}"
+        remedy = (
+            f"numlkit down --name {state.name}, then numlkit up with the same file and flags, and "
+            f"--verify {signer.path}"
+        )
         raise SignatureError(cause, remedy)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deploy.deployment.state import DeploymentFolder, DeploymentState, known_deployments
 from deploy.engines.choose import engine_named
-from deploy.engines.health import why_dead
+from deploy.engines.health import UP_AGAIN, why_dead
 from deploy.engines.leftovers import FIX, LEFTOVERS, remove_leftovers
 from deploy.host.errors import DeploymentError, KitError
 from deploy.host.files import nobody_at_work
@@ -72,10 +72,10 @@ def _unwatched(subject: str, folder: DeploymentFolder, state: DeploymentState) -
     except KitError as error:
         detail = f"its supervisor is dead, and perhaps its server: {error.cause}"
         return Finding("problem", subject, detail, error.remedy)
-    up, down = f"numlkit up --name {state.name}", f"numlkit down --name {state.name}"
+    down = f"numlkit down --name {state.name}"
     if alive:
         detail = "its supervisor is dead; its server still runs, but failures are no longer healed"
-        return Finding("problem", subject, detail, f"{up} starts it again, {down} stops it")
+        return Finding("problem", subject, detail, f"{UP_AGAIN}; {down} stops it")
     death = why_dead(state)
     detail = f"its supervisor and its server are dead{f': {death.cause}' if death else ''}"
     remedy = f"{down} or {FIX} cleans it up"

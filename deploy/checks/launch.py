@@ -1,7 +1,7 @@
 """What makes a launch fail before anything is made; doctor reports the same."""
 
 from deploy.checks.host import port_findings, room_findings, tls_findings, writable_findings
-from deploy.checks.repository import launch_findings
+from deploy.checks.repository import model_findings
 from deploy.engines.base import Engine
 from deploy.engines.checkpoints import check_own_weights
 from deploy.engines.resolved import Resolved
@@ -29,7 +29,7 @@ def check_launch(engine: Engine) -> list[Finding]:
     """Refuse a launch that is bound to fail; return warnings."""
     resolved = engine.resolved
     _ = resolved.devices
-    refuse(launch_findings(MODEL_REPOSITORY, resolved.kit, resolved.own_weights))
+    refuse(model_findings(MODEL_REPOSITORY, resolved.kit, resolved.own_weights))
     warnings = check_room(engine)
     refuse(port_findings(resolved.deployment))
     return warnings

@@ -19,11 +19,11 @@ _WEIGHTS = "weights.safetensors"
 _CODE = "model.py"
 # A stub beside the configuration has its own Python, that of the library it is linked to.
 _BESIDE_CONFIG = {CONFIG, VERSION, STUB}
-_REMEDY = "correct the file, or git checkout it"
+_REMEDY = "correct the file, or restore it with git checkout"
 _BESIDE_WEIGHTS = {_CODE, *MODEL_FILES, "__pycache__"}
 
 
-def launch_findings(
+def model_findings(
     repository: Path, models: Sequence[str], weights: Mapping[str, Path]
 ) -> Iterator[Finding]:
     """Return what keeps ``models`` from being served, with ``weights`` in place of their own."""
@@ -44,7 +44,7 @@ def repository_findings(
     repository: Path, models: Sequence[str], weights: Mapping[str, Path]
 ) -> Iterator[Finding]:
     """Return everything that is wrong with a repository, and what does not belong in it."""
-    found = list(launch_findings(repository, models, weights))
+    found = list(model_findings(repository, models, weights))
     if not found:
         for model in models:
             if model not in weights:

@@ -254,10 +254,13 @@ _OPTIONS = {
 _TABLES: Mapping[str, type[BaseModel]] = {
     table.__name__.lower(): table for table in (Ports, Tls, Batch, Kubernetes)
 }
+_NAMES = {
+    "name": "at most 40 lower-case letters, digits, '.', '_' and '-', a letter or digit first",
+    "namespace": "at most 63 lower-case letters, digits and '-', with no '-' at either end",
+}
 _A_SIZE = "a size like 512m or 4g (1m is the least)"
 # What is wanted instead, by pydantic's name for the error.
 _WANTED = {
-    "string_pattern_mismatch": "at most 40 lower-case letters, digits, dots and dashes",
     **dict.fromkeys(("byte_size", "byte_size_unit", "greater_than_equal"), _A_SIZE),
     "string_type": "text in quotes",
     "bool_type": "true or false",
@@ -330,6 +333,8 @@ def _in_words(error: ErrorDetails) -> str:
     """Return what is wrong with a value, in the kit's words."""
     kind = error["type"]
     *keys, last = _TABLES.get(str(error["loc"][0]) if error["loc"] else "", Deployment).model_fields
+    if kind == "string_pattern_mismatch":
+        return f"{error['input']!r} is not {_NAMES[str(error['loc'][-1])]}"
     if kind in _WANTED:
         return f"{error['input']!r} is not {_WANTED[kind]}"
     if kind == "literal_error":
@@ -337,7 +342,7 @@ def _in_words(error: ErrorDetails) -> str:
     if kind == "extra_forbidden":
         return f"no such key (valid keys: {', '.join([*keys, last])})"
     if kind == "missing":
-        return "is missing: TLS needs a certificate and its private key"
+        return "missing: TLS needs a certificate and its private key"
     if kind in ("model_type", "dataclass_type"):
         return f"expected a table with {', '.join(keys)} and {last}"
     return error["msg"].removeprefix("Value error, ")

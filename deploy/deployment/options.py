@@ -39,7 +39,7 @@ def add_deployment_options(flags: Parser) -> None:
     own = "your own model repository, served beside the kit's; nothing in it is changed"
     add("--models-dir", type=Path, metavar="DIR", help=own)
     add("--listen", help="address to listen on (default: 127.0.0.1)")
-    add("--ports", metavar="HTTP,GRPC,METRICS", help="ports (default: the first three free)")
+    add("--ports", metavar="HTTP,GRPC,METRICS", help="default: 8000,8001,8002, or any three free")
     for flag, what in (
         ("--tls-cert", "encrypt gRPC with this certificate (PEM); HTTP stays on 127.0.0.1"),
         ("--tls-key", "its private key (PEM)"),

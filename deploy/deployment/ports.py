@@ -22,11 +22,12 @@ def is_free(address: str, port: int) -> bool:
             probe.bind(where)
             probe.listen(1)
         except PermissionError:
-            raise DeploymentError(f"ports: this user may not listen on port {port}") from None
+            cause = f"ports: this user may not listen on port {port}"
+            raise DeploymentError(cause, "use ports from 1024 on (--ports)") from None
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
                 cause = f"listen: {address!r} is not an address of this host"
-                raise DeploymentError(cause) from None
+                raise DeploymentError(cause, "ip address lists them; 0.0.0.0 is all") from None
             return False
     return True
 

@@ -305,9 +305,8 @@ def _await_ready(
     # The supervisor keeps the deadline; this one is for a supervisor that is not running.
     deadline = time.monotonic() + timeout + STOP_TIMEOUT_S
     while time.monotonic() < deadline:
-        ended = (
-            supervisor.poll() is not None
-        )  # before reading the state, so that it is the last one
+        # Before the state is read, so that this is the last one.
+        ended = supervisor.poll() is not None
         state = folder.state()
         if state is not None and state.phase == "ready":
             return state

@@ -15,6 +15,9 @@ from deploy.triton.golden import golden_of
 # More than a server logs in its life, unless it serves for months.
 _LAST_WORDS_BYTES = 10**6
 
+# A deployment's flags are not kept: by its name alone up would start the kit's own models.
+UP_AGAIN = "numlkit up, with the same file and flags, starts it again"
+
 
 @dataclass(frozen=True)
 class ModelHealth:
@@ -48,7 +51,7 @@ def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float)
     problems, remedy = [], state.remedy
     if state.supervisor.process() is None:
         problems.append("the supervisor is dead: failures will not be healed")
-        remedy = f"numlkit up --name {state.name} starts it again"
+        remedy = UP_AGAIN
     server = state.server.process() if state.server is not None else None
     if server is None:
         death = why_dead(state)

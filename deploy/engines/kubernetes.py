@@ -63,7 +63,7 @@ class KubernetesEngine:
             if field not in given or (field in _PUBLISHED and self._bucket):
                 continue
             why = _ELSEWHERE.get(field, _FROM_BUCKET)
-            raise DeploymentError(f"{field} is not for engine {self.name}: {why}")
+            raise DeploymentError(f"{field} does not apply to engine {self.name}: {why}")
         if "_" in deployment.name or "." in deployment.name or deployment.name.endswith("-"):
             cause = f"name: {deployment.name!r} is not a name for Kubernetes"
             raise DeploymentError(cause, "lower-case letters, digits, and dashes between them")
@@ -210,9 +210,9 @@ class KubernetesEngine:
                 cause = (
                     f"{what} in namespace {cluster.namespace} was created by {by}, not by numlkit"
                 )
-                raise LaunchError(
-                    cause, f"another --name, or helm uninstall {self.deployment.name}"
-                )
+                helm = f"helm uninstall {self.deployment.name} -n {cluster.namespace}"
+                other = helm if by == "Helm" else "have whoever made it remove it"
+                raise LaunchError(cause, f"another --name, or {other}")
 
     def _rehearse(self, cluster: Cluster, objects: list[Object], *, first: bool) -> None:
         """Have the API server check everything, with its admission; nothing is stored."""
@@ -306,7 +306,9 @@ class KubernetesEngine:
             yield ok(self.subject, f"{len(having)} of {len(nodes)} nodes have {wanted} {GPU}")
             return
         detail = f"none of {len(nodes)} nodes has {wanted} {GPU}"
-        yield Finding("problem", self.subject, detail, "--cpu, or NVIDIA's device plugin there")
+        yield Finding(
+            "problem", self.subject, detail, "--cpu, or install NVIDIA's device plugin on the nodes"
+        )
 
 
 def _given(deployment: Deployment) -> set[str]:

@@ -23,6 +23,7 @@ from pathlib import Path
 import psutil
 
 from deploy.deployment.state import DeploymentFolder, ProcessId, Surroundings, known_deployments
+from deploy.host.console import counted
 from deploy.host.errors import DeploymentError, KitError
 from deploy.host.files import locked, remove_folder
 from deploy.host.finding import Finding
@@ -33,6 +34,7 @@ SHARED_MEMORY = Path("/dev/shm")
 SCRATCH = Path("/tmp")  # Triton's Python backend ignores TMPDIR
 FIX = "numlkit doctor --fix"
 LEFTOVERS = "leftovers"  # the subject of findings
+_STUBS = ("model process", "model processes")
 # A region is created a moment before it is mapped.
 _OLD_ENOUGH_S = 60
 _END_S = 5
@@ -171,11 +173,11 @@ def end_stubs(stubs: tuple[ProcessId, ...]) -> str:
     _, left = psutil.wait_procs(processes, timeout=_END_S)
     if left:
         raise KitError(f"process {left[0].pid} does not exit")
-    return f"stopped {len(stubs)} model processes without a server"
+    return f"stopped {counted(len(processes), *_STUBS)} without a server"
 
 
 def remove_regions(regions: tuple[Path, ...]) -> str:
-    done = f"removed {len(regions)} shared memory regions from {SHARED_MEMORY}"
+    done = f"removed {counted(len(regions), 'shared memory region')} from {SHARED_MEMORY}"
     return remove_leftovers(regions, unused_regions, done)
 
 
@@ -206,11 +208,13 @@ def remove_leftovers(
 def leftover_findings() -> Iterator[Finding]:
     if stubs := orphaned_stubs():
         numbers = ", ".join(str(stub.pid) for stub in stubs)
-        detail = f"{len(stubs)} model processes whose server is dead: {numbers}"
+        detail = f"{counted(len(stubs), *_STUBS)} whose server is dead: {numbers}"
         yield _left_behind(detail, partial(end_stubs, stubs))
     if regions := unused_regions():
         size = sum(region.stat().st_blocks * 512 for region in regions) / 1e6
-        detail = f"{len(regions)} shared memory regions of dead servers in {SHARED_MEMORY}"
+        detail = (
+            f"{counted(len(regions), 'shared memory region')} of dead servers in {SHARED_MEMORY}"
+        )
         yield _left_behind(f"{detail} ({size:.0f} MB)", partial(remove_regions, regions))
     if folders := tuple(sorted(scratch_since(_NOTHING_BEFORE, None))):
         detail = f"scratch folders of dead servers: {', '.join(map(str, folders))}"

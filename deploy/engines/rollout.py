@@ -19,7 +19,7 @@ from deploy.engines.pods import (
     component_of,
     read_pod,
 )
-from deploy.host.console import Say
+from deploy.host.console import Say, counted
 from deploy.host.errors import ClusterError, LaunchError, NotRunningError
 from deploy.host.failures import diagnose, last_words
 from deploy.triton.command import IMAGE_HEALTH
@@ -200,7 +200,8 @@ class Rollout:
     def _given_up(self, pods: Sequence[PodState], why: str) -> LaunchError:
         if pods:
             return self._failure(pods[0])
-        return LaunchError(f"{self.name} did not become ready: {why}", "numlkit doctor")
+        remedy = "numlkit doctor, with the deployment file"
+        return LaunchError(f"{self.name} did not become ready: {why}", remedy)
 
     def _failure(self, pod: PodState) -> LaunchError:
         """Return why a pod fails; if it crashes, with what its log says."""
@@ -279,7 +280,9 @@ class Rollout:
         said = ""
         while left := self.cluster.listed("pods", label_selector=self._pod_labels):
             grace = max(pod["spec"].get("terminationGracePeriodSeconds", 30) for pod in left)
-            if (words := f"{len(left)} pods drain and stop (at most {grace} s)") != said:
+            if (
+                words := f"waiting for {counted(len(left), 'pod')} to drain (at most {grace} s)"
+            ) != said:
                 say(words)
                 said = words
             time.sleep(_POLL_S)

@@ -79,10 +79,10 @@ def check_site(resolved: Resolved, runtime: Runtime, say: Say) -> None:
         elif model.stub is not None:
             built_for = python_of_stub(model.stub)
             if built_for != python:
-                what = model.environment or "the kit's environment, where it is to run,"
+                what = model.environment or "the kit's environment, in which it runs,"
                 stub = f"its stub is built for Python {built_for}"
                 remedy = f"a stub for Python {python}, or none: the kit has its own stubs"
-                cause = f"model {model.name}: {stub}, {what} has Python {python}"
+                cause = f"model {model.name}: {stub}; {what} has Python {python}"
                 raise EnvironmentSetupError(cause, remedy)
         elif given is not None and python != runtime.server_python:
             ensure_distribution(release, python, say)

@@ -37,7 +37,7 @@ _LDD = re.compile(r"\s*(\S+) => (\S+) \(0x")
 def lay_out(interpreter: Interpreter, prefix: Path) -> None:
     """Copy ``interpreter`` with its standard library and shared libraries into ``prefix``."""
     command = [str(interpreter.executable), "-I", "-c", _PROBE]
-    failed = f"{interpreter.executable} does not run as a Python"
+    failed = f"{interpreter.executable} is not a working Python"
     answer = run(command, failed=failed, error=EnvironmentSetupError)
     stdlib, platstdlib, base, platlibdir = json.loads(answer)
     short = interpreter.short_version

@@ -76,10 +76,11 @@ def given_interpreter(executable: Path, pythons: Sequence[str]) -> Interpreter:
     """Return the Python at ``executable``; refuse one that is not of ``pythons`` (``X.Y``)."""
     found = _probe(executable)
     if found is None:
-        raise EnvironmentSetupError(f"{executable} does not run as a Python")
+        raise EnvironmentSetupError(f"{executable} is not a working Python")
     version = found if isinstance(found, str) else found.version
     if not _is_release(version):
-        raise EnvironmentSetupError(f"{executable} is Python {version}, which is no release")
+        cause = f"{executable} is Python {version}, a pre-release"
+        raise EnvironmentSetupError(cause, f"use a release of Python {_either(pythons)}")
     short = version.rpartition(".")[0]
     if short not in pythons:
         raise EnvironmentSetupError(

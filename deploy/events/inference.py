@@ -97,7 +97,8 @@ def infer(
                 given_up = given_up + 1 if isinstance(error, ServerAwayError) else 0
                 if given_up > 1:
                     cause = f"the server was unreachable for {PATIENCE_S:g} s: {error.cause}"
-                    raise ServerLostError(cause, "numlkit status") from error
+                    remedy = "numlkit status on its host, or numlkit smoke --url"
+                    raise ServerLostError(cause, remedy) from error
                 yield Failure(event.event_id, event.source, error.cause)
             else:
                 given_up = 0

@@ -14,7 +14,7 @@ from deploy.host.command_line import Parser as Parser
 from deploy.host.command_line import as_typed
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError, KitError
-from deploy.host.paths import DEFAULT_NAME
+from deploy.host.paths import DEFAULT_NAME, cache_folder, state_folder
 
 Command = Callable[[argparse.Namespace, Console], int]
 
@@ -75,7 +75,7 @@ def end_in_order(*signals: int) -> None:
 
 
 def interrupted() -> KitError:
-    return KitError("interrupted; nothing incomplete was kept: run the command again")
+    return KitError("interrupted", "run the command again")
 
 
 def describe_os_error(error: OSError) -> KitError:
@@ -85,9 +85,11 @@ def describe_os_error(error: OSError) -> KitError:
         cause = f"disk full: {cause}"
         return KitError(cause, "free space there (df -h), then run the command again")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return KitError(
-            cause, "set XDG_CACHE_HOME and XDG_STATE_HOME to folders that you can write to"
-        )
+        remedy = "check its owner and permissions, and those of its folder (ls -ld)"
+        place = Path(os.fsdecode(error.filename or "/")).absolute()
+        if place.is_relative_to(cache_folder()) or place.is_relative_to(state_folder()):
+            remedy = "set XDG_CACHE_HOME and XDG_STATE_HOME to folders that you can write to"
+        return KitError(cause, remedy)
     return KitError(cause)
 
 

@@ -30,7 +30,7 @@ GENERAL: tuple[Row, ...] = (
 _MODEL = r"failed to load '(?P<model>[^']+)' version \d+: Internal: "
 _WRONG_PYTHON = "the environment's Python must be the version that the stub is built for"
 _FREE_SHM = "free space in /dev/shm (numlkit doctor --fix removes what dead servers left)"
-_REMAKE = "rm -r ~/.cache/numlkit/environments, then run the command again"
+_REMAKE = "numlkit doctor names the environment, and how to make it again"
 TRITON: tuple[Row, ...] = (
     (r"(?:/[^\s:]+: (?:cannot read file data: )?|\[Errno 5\] )Input/output error(?:: '[^'\n]+')?",
      "a file cannot be read ({0}): the .sif or the disk is damaged",
@@ -136,7 +136,7 @@ INSTALL_TOOLKIT = (
     "install nvidia-container-toolkit, then: sudo nvidia-ctk runtime configure --runtime=docker "
     "&& sudo systemctl restart docker; or start with --cpu"
 )
-_DRIVER = "install NVIDIA's driver until nvidia-smi works on this host, or start with --cpu"
+_DRIVER = "install NVIDIA's driver, check it with nvidia-smi, or start with --cpu"
 _DELEGATE = (
     "leave out --cpus and --memory, or have the administrator delegate the cgroup controllers "
     "(rootless engines: cgroup v2, and Delegate=yes for user@.service)"
@@ -270,7 +270,7 @@ APPTAINER: tuple[Row, ...] = (
      "run it in a systemd session with cgroup v2, or let the batch system set the limits"),
     (r"Could not find any nv files on this host",
      "Apptainer found no libraries of NVIDIA's driver on this host (--nv)",
-     "install NVIDIA's driver until nvidia-smi works, or start with --cpu"),
+     _DRIVER),
     (r"mount source (?P<path>\S+) doesn't exist",
      "{path} does not exist and cannot be mounted in the container",
      "run the command again, which stages it"),

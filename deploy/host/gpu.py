@@ -165,10 +165,10 @@ def _facts(nvml: Any, handle: Any, capability: Any) -> dict[str, Any]:
 
 def _broken(nvml: Any, error: Any, index: int) -> BrokenGpu:
     remedies = {
-        nvml.NVML_ERROR_GPU_IS_LOST: "it fell off the bus: see dmesg, restart the host",
+        nvml.NVML_ERROR_GPU_IS_LOST: "restart the host; dmesg says why it fell off the bus",
         nvml.NVML_ERROR_RESET_REQUIRED: f"sudo nvidia-smi --gpu-reset -i {index}",
         nvml.NVML_ERROR_NO_PERMISSION: f"ls -l /dev/nvidia{index}: this user may not open it",
-        nvml.NVML_ERROR_INSUFFICIENT_POWER: "its extra power cables are not plugged in",
+        nvml.NVML_ERROR_INSUFFICIENT_POWER: "plug in its extra power cables",
     }
     return BrokenGpu(
         index=index,
@@ -183,7 +183,7 @@ def _why_no_answer(nvml: Any, error: Any, root: Path) -> GpuError:
     match error.value:
         case nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
             cause = "no NVIDIA driver here: its library libnvidia-ml.so.1 cannot be loaded"
-            remedy = "install NVIDIA's driver until nvidia-smi works"
+            remedy = "install NVIDIA's driver, check it with nvidia-smi"
         case nvml.NVML_ERROR_DRIVER_NOT_LOADED if loaded and not (root / "dev/nvidiactl").exists():
             cause = f"NVIDIA's kernel driver {loaded} is loaded, but there is no /dev/nvidiactl"
             remedy = (
@@ -203,7 +203,7 @@ def _why_no_answer(nvml: Any, error: Any, root: Path) -> GpuError:
             cause, remedy = _closed_device(root)
         case nvml.NVML_ERROR_UNKNOWN:
             cause = "NVIDIA's driver does not answer: Unknown Error"
-            remedy = "restart a container that has lost its devices; else see dmesg"
+            remedy = "restart the container if it has lost its devices; otherwise see dmesg"
     return GpuError(cause, f"{remedy}, {_OR_CPU}")
 
 

@@ -13,6 +13,7 @@ from deploy.artefacts.manifest import Artefact, Kind, read_manifest
 from deploy.artefacts.request import image_name, sif_name
 from deploy.artefacts.signing import sign_built, verify_built, would_sign
 from deploy.artefacts.statements import CHECKSUMS, provenance_of, read_checksums, sbom_of
+from deploy.artefacts.tools import install_hint
 from deploy.host.console import Say
 from deploy.host.errors import DeploymentError, PublishError
 from deploy.host.files import sha256_of
@@ -47,7 +48,8 @@ def built_sif(order: Order) -> tuple[Path, Artefact]:
             f"{sif} is not what was built: manifest.json has a different digest", build
         )
     if not shutil.which("apptainer"):
-        raise PublishError("apptainer is not installed: the .sif cannot be checked", "install it")
+        cause = "apptainer is not installed: the .sif cannot be checked"
+        raise PublishError(cause, install_hint())
     return sif, _signed(sif.parent, made, order)
 
 

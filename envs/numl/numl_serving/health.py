@@ -2,8 +2,8 @@
 
 ``python -m numl_serving.health [--host HOST] [--port PORT] [--wait SECONDS] REPOSITORY`` prints
 one line and exits with 1 if anything is wrong. It runs on the server's host, in its container:
-Triton says that a model is ready when its processes (stubs) have died, and hides the loss of one
-by giving requests to another, so they are counted.
+Triton still reports a model as ready when its processes (stubs) have died, and hides the loss of
+one by giving requests to another, so they are counted.
 
 Source of the protocol: KServe's predict protocol, version 2, with Triton's extensions for binary
 tensors, the model's configuration and the index of the repository. Needs numpy and the standard

@@ -16,4 +16,4 @@ class BucketError(SyncError):
 
 
 class ReleaseError(SyncError):
-    """A release is wrong: it is not tried again until another is published."""
+    """A release is wrong: it is tried again after half an hour, a restart or a new publication."""

@@ -1,5 +1,6 @@
 """Around the artefacts: the manifest, the steps, which source they are made from."""
 
+import errno
 import json
 import subprocess
 from dataclasses import replace
@@ -63,6 +64,23 @@ def test_a_full_disk_is_named_by_the_folder_where_the_system_names_no_file(tmp_p
         full.write(b"x")
     error = describe_os_error(caught.value)
     assert error.cause == f"disk full: {tmp_path}: No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("place", "remedy"),
+    [
+        ("cache/numlkit/triton", "set XDG_CACHE_HOME and XDG_STATE_HOME to folders that you can"),
+        ("results.h5", "check its owner and permissions"),
+    ],
+)
+def test_what_may_not_be_written_is_told_by_whose_folder_it_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, remedy: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = str(tmp_path / place)
+    error = describe_os_error(PermissionError(errno.EACCES, "Permission denied", path))
+    assert error.cause == f"{path}: Permission denied"
+    assert (error.remedy or "").startswith(remedy)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.checks.repository import launch_findings, repository_findings
+from deploy.checks.repository import model_findings, repository_findings
 from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.host.paths import MODEL_REPOSITORY
 
@@ -66,7 +66,7 @@ def test_what_keeps_a_model_from_being_served_is_named_with_a_remedy(
     repository: Path, harm: Break, said: str
 ) -> None:
     harm(repository)
-    found = list(launch_findings(repository, DEFAULT_MODELS, {}))
+    found = list(model_findings(repository, DEFAULT_MODELS, {}))
     assert [f.level for f in found] == ["problem"]
     assert said in found[0].detail
     assert "\n" not in found[0].detail
@@ -82,7 +82,7 @@ def test_a_sound_repository_is_told_to_be_one() -> None:
 
 def test_a_broken_model_among_good_ones_is_the_only_one_named(repository: Path) -> None:
     _flip_a_byte(repository)
-    assert not list(launch_findings(repository, ["nugraph2", "nugraph2_cpu"], {}))
+    assert not list(model_findings(repository, ["nugraph2", "nugraph2_cpu"], {}))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_outputs_that_are_not_those_of_the_weights_are_named_and_keep_no_launch(
     repository: Path, old: str, new: str, named: str
 ) -> None:
     _edit(repository / CONFIG, old, new)
-    assert not list(launch_findings(repository, DEFAULT_MODELS, {}))
+    assert not list(model_findings(repository, DEFAULT_MODELS, {}))
     found = list(repository_findings(repository, DEFAULT_MODELS, {}))
     assert [(f.level, f.detail) for f in found] == [
         ("problem", f"{repository / CONFIG}: its {named} are not those of the weights")
@@ -128,9 +128,9 @@ def test_own_weights_are_looked_at_in_the_tracked_ones_place(
     own = tmp_path / "own"
     shutil.copytree(repository / "nugraph3/1", own)
     _flip_a_byte(repository)
-    assert not list(launch_findings(repository, ["nugraph3"], {"nugraph3": own}))
+    assert not list(model_findings(repository, ["nugraph3"], {"nugraph3": own}))
     (own / "golden.npz").unlink()
-    found = list(launch_findings(repository, ["nugraph3"], {"nugraph3": own}))
+    found = list(model_findings(repository, ["nugraph3"], {"nugraph3": own}))
     assert [f.detail for f in found] == [f"{own}/golden.npz: no such file"]
     not_imported = {"nugraph3": tmp_path / "later"}
-    assert not list(launch_findings(repository, ["nugraph3"], not_imported))
+    assert not list(model_findings(repository, ["nugraph3"], not_imported))

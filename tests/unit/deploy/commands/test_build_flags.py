@@ -52,7 +52,7 @@ def test_a_dry_run_of_a_build_shows_the_plan_beside_what_is_missing(tmp_path: Pa
 def test_a_build_without_a_usable_python_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     done = run_here(["deploy/build.py", "--target", "env", "--python", "/bin/ls"], tmp_path)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: /bin/ls does not run as a Python")
+    assert done.stderr.startswith("error: /bin/ls is not a working Python")
     assert list(tmp_path.iterdir()) == []
 
 

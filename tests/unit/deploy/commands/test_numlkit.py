@@ -102,7 +102,7 @@ def test_numlkit_tells_its_version() -> None:
     [
         (["staus"], "no command 'staus'", "numlkit status"),
         (["xyzzy"], "no command 'xyzzy'", "numlkit --help"),
-        ([], "which command?", "numlkit --help"),
+        ([], "no command given", "numlkit --help"),
     ],
 )
 def test_numlkit_names_the_nearest_command(words: list[str], error: str, remedy: str) -> None:

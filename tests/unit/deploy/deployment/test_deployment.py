@@ -140,8 +140,8 @@ def test_own_weights_for_a_sites_model_are_refused(tmp_path: Path) -> None:
         ('listen = "node.example"', "listen: 'node.example' is not an IP address"),
         ('[norms]\nnugraph3 = "n.json"', "norm given for nugraph3, which has no checkpoint file"),
         ("instances = ", "not TOML"),
-        ('[tls]\ncert = "x"', "tls.key: is missing: TLS needs a certificate and its private key"),
-        ('[tls]\ncerts = "x"', "tls.cert: is missing"),
+        ('[tls]\ncert = "x"', "tls.key: missing: TLS needs a certificate and its private key"),
+        ('[tls]\ncerts = "x"', "tls.cert: missing"),
         (
             '[tls]\ncert = "x"\nkey = "y"\nroot = "z"',
             "tls.root: no such key (valid keys: cert, key, ca)",
@@ -175,7 +175,7 @@ def test_a_wrong_file_is_named_with_its_fault_in_one_line(
         ({"devices": ("x",), "flavour": "gpu"}, "--gpu: 'x' is neither the number nor the UUID"),
         (
             {"tls": {"cert": Path("x")}},
-            "--tls-key: is missing: TLS needs a certificate and its private key",
+            "--tls-key: missing: TLS needs a certificate and its private key",
         ),
     ],
 )

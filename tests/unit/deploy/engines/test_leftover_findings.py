@@ -141,7 +141,7 @@ def test_a_stub_with_a_server_is_left_alone(tmp_path: Path) -> None:
 def test_a_stub_whose_server_is_dead_is_ended(tmp_path: Path) -> None:
     with stub(tmp_path, parent="somebody") as process:
         assert process in orphaned_stubs()
-        assert end_stubs((process,)) == "stopped 1 model processes without a server"
+        assert end_stubs((process,)) == "stopped 1 model process without a server"
         assert process.process() is None
 
 

@@ -95,7 +95,7 @@ def test_a_stub_for_another_python_than_the_environments_is_refused(
     monkeypatch.setattr(launch, "python_of_stub", lambda _program: "3.12")
     failure = failed(tmp_path / "models")
     assert failure.cause == (
-        f"model m: its stub is built for Python 3.12, {archive} has Python 3.10"
+        f"model m: its stub is built for Python 3.12; {archive} has Python 3.10"
     )
     monkeypatch.setattr(launch, "python_of_stub", lambda _program: "3.10")
     assert check(tmp_path / "models") == []
@@ -108,8 +108,8 @@ def test_a_stub_for_another_python_than_the_kits_environment_is_refused(
     (version.parent / "triton_python_backend_stub").touch()
     monkeypatch.setattr(launch, "python_of_stub", lambda _program: "3.12")
     assert failed(tmp_path).cause == (
-        "model m: its stub is built for Python 3.12, the kit's environment, where it is to "
-        "run, has Python 3.11"
+        "model m: its stub is built for Python 3.12; the kit's environment, in which it runs, "
+        "has Python 3.11"
     )
 
 

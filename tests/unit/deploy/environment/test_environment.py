@@ -265,8 +265,8 @@ def test_a_python_that_is_given_is_taken(given: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("exit 1", "does not run as a Python"),
-        ("echo hello", "does not run as a Python"),
+        ("exit 1", "is not a working Python"),
+        ("echo hello", "is not a working Python"),
         (
             """echo '["3.9.1", "/p", "/usr", "/lib", "", ""]'""",
             rf"is Python 3\.9\.1; .* for .*{HERE}",
@@ -284,7 +284,7 @@ def test_a_python_that_is_given_must_be_fit(given: Path, text: str, reason: str)
 
 
 def test_a_python_that_is_not_there_is_named(given: Path) -> None:
-    with pytest.raises(EnvironmentSetupError, match="python does not run as a Python"):
+    with pytest.raises(EnvironmentSetupError, match="python is not a working Python"):
         plan_environment("serving", python=given / "python")
 
 

@@ -31,7 +31,7 @@ def test_a_pre_release_is_passed_over(candidate: Path) -> None:
 def test_a_pre_release_that_is_given_is_refused(candidate: Path) -> None:
     with pytest.raises(EnvironmentSetupError) as caught:
         given_interpreter(candidate, ["3.11"])
-    assert caught.value.cause == f"{candidate} is Python 3.11.0 candidate 1, which is no release"
+    assert caught.value.cause == f"{candidate} is Python 3.11.0 candidate 1, a pre-release"
 
 
 LISTED = """\

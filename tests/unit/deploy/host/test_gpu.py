@@ -202,7 +202,7 @@ def test_mig_that_waits_for_a_reset_does_not_count_yet() -> None:
         (
             pynvml.NVML_ERROR_GPU_IS_LOST,
             "GPU 1 cannot be used: NVIDIA's driver says 'GPU is lost'",
-            "it fell off the bus: see dmesg, restart the host",
+            "restart the host; dmesg says why it fell off the bus",
         ),
         (
             pynvml.NVML_ERROR_NO_PERMISSION,
@@ -212,7 +212,7 @@ def test_mig_that_waits_for_a_reset_does_not_count_yet() -> None:
         (
             pynvml.NVML_ERROR_INSUFFICIENT_POWER,
             "GPU 1 cannot be used: NVIDIA's driver says 'Insufficient External Power'",
-            "its extra power cables are not plugged in",
+            "plug in its extra power cables",
         ),
         (
             Card(memory=pynvml.NVML_ERROR_RESET_REQUIRED),
@@ -241,7 +241,7 @@ def test_a_gpu_that_fails_is_told_beside_those_that_work(
         (
             pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
             "no NVIDIA driver here: its library libnvidia-ml.so.1 cannot be loaded",
-            "install NVIDIA's driver until nvidia-smi works, or start with --cpu",
+            "install NVIDIA's driver, check it with nvidia-smi, or start with --cpu",
         ),
         (
             pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
@@ -262,7 +262,8 @@ def test_a_gpu_that_fails_is_told_beside_those_that_work(
         (
             pynvml.NVML_ERROR_UNKNOWN,
             "NVIDIA's driver does not answer: Unknown Error",
-            "restart a container that has lost its devices; else see dmesg, or start with --cpu",
+            "restart the container if it has lost its devices; otherwise see dmesg, "
+            "or start with --cpu",
         ),
         (
             pynvml.NVML_ERROR_OPERATING_SYSTEM,

@@ -85,10 +85,22 @@ def test_every_container_of_a_server_is_known_as_one_of_the_kit_s() -> None:
 @pytest.mark.parametrize(
     ("words", "text", "said"),
     [
-        ("--ports 1,2,3", "", "ports is not for engine kubernetes: the chart's Services have"),
-        ("--listen 0.0.0.0", "", "listen is not for engine kubernetes"),
-        ("--gpu 0", "", "devices is not for engine kubernetes: the cluster chooses the GPUs"),
-        ("--threads 4", "", "threads is not for engine kubernetes: the image has the kit's own"),
+        (
+            "--ports 1,2,3",
+            "",
+            "ports does not apply to engine kubernetes: the chart's Services have",
+        ),
+        ("--listen 0.0.0.0", "", "listen does not apply to engine kubernetes"),
+        (
+            "--gpu 0",
+            "",
+            "devices does not apply to engine kubernetes: the cluster chooses the GPUs",
+        ),
+        (
+            "--threads 4",
+            "",
+            "threads does not apply to engine kubernetes: the image has the kit's own",
+        ),
         ("--name a.b", "", "name: 'a.b' is not a name for Kubernetes"),
         ("", '[kubernetes]\nvalues = ["tpu"]', "kubernetes.values: the chart has no 'tpu'"),
         ("", '[kubernetes]\nvalues = ["no.yaml"]', "no.yaml: No such file or directory"),
