@@ -77,7 +77,7 @@ class Metrics:
             last_right = self._last_right.labels(check.url, name)
             if (check.url, name) not in self._known:
                 self._known.add((check.url, name))
-                last_right.set(now)  # from here on it is late
+                last_right.set(now)  # the first one is due from here on
             latency = found[name].latency if name in found else None
             if latency is not None:
                 self._latency.labels(check.url, name).set(latency.median_s)

@@ -27,7 +27,8 @@ def is_free(address: str, port: int) -> bool:
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
                 cause = f"listen: {address!r} is not an address of this host"
-                raise DeploymentError(cause, "ip address lists them; 0.0.0.0 is all") from None
+                remedy = "use one that ip address shows, or 0.0.0.0 for all"
+                raise DeploymentError(cause, remedy) from None
             return False
     return True
 

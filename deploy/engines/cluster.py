@@ -268,11 +268,8 @@ class Cluster:
                 return 1, f"no answer within {_EXEC_S:.0f} s"
             try:
                 return int(process.returncode), str(process.read_all())
-            except (
-                TypeError,
-                KeyError,
-                ValueError,
-            ):  # no status came: the pod or the way to it went
+            except (TypeError, KeyError, ValueError):
+                # No status came: the pod is gone, or the way to it.
                 return 1, "the connection to the pod broke"
 
 

@@ -306,9 +306,8 @@ class KubernetesEngine:
             yield ok(self.subject, f"{len(having)} of {len(nodes)} nodes have {wanted} {GPU}")
             return
         detail = f"none of {len(nodes)} nodes has {wanted} {GPU}"
-        yield Finding(
-            "problem", self.subject, detail, "--cpu, or install NVIDIA's device plugin on the nodes"
-        )
+        remedy = "--cpu, or install NVIDIA's device plugin on the nodes"
+        yield Finding("problem", self.subject, detail, remedy)
 
 
 def _given(deployment: Deployment) -> set[str]:

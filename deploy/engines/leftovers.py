@@ -212,9 +212,8 @@ def leftover_findings() -> Iterator[Finding]:
         yield _left_behind(detail, partial(end_stubs, stubs))
     if regions := unused_regions():
         size = sum(region.stat().st_blocks * 512 for region in regions) / 1e6
-        detail = (
-            f"{counted(len(regions), 'shared memory region')} of dead servers in {SHARED_MEMORY}"
-        )
+        what = counted(len(regions), "shared memory region")
+        detail = f"{what} of dead servers in {SHARED_MEMORY}"
         yield _left_behind(f"{detail} ({size:.0f} MB)", partial(remove_regions, regions))
     if folders := tuple(sorted(scratch_since(_NOTHING_BEFORE, None))):
         detail = f"scratch folders of dead servers: {', '.join(map(str, folders))}"

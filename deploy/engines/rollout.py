@@ -280,9 +280,8 @@ class Rollout:
         said = ""
         while left := self.cluster.listed("pods", label_selector=self._pod_labels):
             grace = max(pod["spec"].get("terminationGracePeriodSeconds", 30) for pod in left)
-            if (
-                words := f"waiting for {counted(len(left), 'pod')} to drain (at most {grace} s)"
-            ) != said:
+            words = f"waiting for {counted(len(left), 'pod')} to drain (at most {grace} s)"
+            if words != said:
                 say(words)
                 said = words
             time.sleep(_POLL_S)

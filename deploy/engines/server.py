@@ -88,9 +88,8 @@ def end_process(process: psutil.Process) -> None:
         remedy = "run the command as the user who started the deployment"
         raise LaunchError(f"process {process.pid} belongs to another user", remedy) from None
     cause = f"process {process.pid} does not exit, although it was killed"
-    raise LaunchError(
-        cause, "it waits for a disk or device: run the command again once that answers"
-    )
+    remedy = "it waits for a disk or a device: run the command again once that answers"
+    raise LaunchError(cause, remedy)
 
 
 def servers(
