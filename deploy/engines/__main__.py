@@ -46,7 +46,7 @@ def main(argument: str) -> int:
         golden = {model: golden_of(plan.repository / model) for model in plan.deployment.models}
         address = host_port(reachable_host(plan.deployment.http_listen), plan.ports.http)
         probe = Probe(f"http://{address}", identity=plan.identity)
-        supervisor = Supervisor(folder, plan, engine.start, probe, golden)
+        supervisor = Supervisor(folder, plan, engine.server_type, probe, golden)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: supervisor.request_stop())
         return supervisor.run()

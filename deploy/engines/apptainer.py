@@ -234,7 +234,7 @@ class ApptainerEngine(ContainerEngine):
 
     name = "apptainer"
     reason = "its .sif is here"
-    start = InstanceServer
+    server_type = InstanceServer
 
     @cached_property
     def image(self) -> ImageInUse:

@@ -48,12 +48,12 @@ class Engine(ABC):
         reason: Why ``auto`` chooses it, if it can start.
         contained: Whether it starts images.
         isolated: Whether its containers have their own network address and CPU limit.
-        start: Starts a planned server, as the supervisor does.
+        server_type: What the supervisor starts from a plan.
     """
 
     name: ClassVar[EngineName]
     reason: ClassVar[str]
-    start: ClassVar[type[Server]]
+    server_type: ClassVar[type[Server]]
     contained: ClassVar[bool] = False
     isolated: ClassVar[bool] = False
 

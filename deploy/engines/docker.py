@@ -199,7 +199,7 @@ class DockerEngine(ContainerEngine):
 
     name = "docker"
     reason = "its image is here"
-    start = ContainerServer
+    server_type = ContainerServer
     command = staticmethod(run_command)
     isolated = True
 

@@ -105,7 +105,7 @@ class LocalEngine(Engine):
 
     name = "local"
     reason = "needs no container"
-    start = ProcessServer
+    server_type = ProcessServer
 
     @cached_property
     def environment_here(self) -> Environment:
