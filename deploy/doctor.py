@@ -16,7 +16,7 @@ from typing import Any
 from deploy.checks.all import examine_everything
 from deploy.deployment.deployment import load_deployment
 from deploy.host.cli import Parser, make_parser, run
-from deploy.host.command_line import as_typed
+from deploy.host.command_line import as_typed, for_this_user
 from deploy.host.console import Console, counted
 from deploy.host.errors import KitError
 from deploy.host.finding import Finding
@@ -82,8 +82,9 @@ def _lines(finding: Finding) -> list[str]:
         )
 
     lines = wrapped(f"{finding.subject}: {finding.detail}", f"{finding.level:<8} ")
-    if finding.remedy is not None:
-        lines += wrapped(finding.remedy, f"{'':9}try: ")
+    remedy = for_this_user(finding.remedy)
+    if remedy is not None:
+        lines += wrapped(remedy, f"{'':9}try: ")
     return lines
 
 
@@ -92,7 +93,7 @@ def _document(finding: Finding) -> dict[str, Any]:
         "level": finding.level,
         "finding": finding.subject,
         "detail": finding.detail,
-        "remedy": finding.remedy,
+        "remedy": for_this_user(finding.remedy),
         "fixable": finding.fix is not None,
     }
 

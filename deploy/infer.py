@@ -16,6 +16,7 @@ from deploy.client.endpoint import Endpoint, ProtocolName
 from deploy.client.transport import ServedModel, TritonTransport
 from deploy.deployment.options import add_tls_options, tls_files
 from deploy.deployment.state import DeploymentFolder, default_endpoint
+from deploy.events.display import check_folder
 from deploy.events.grouping import EventId
 from deploy.events.run import Tally, send
 from deploy.host.cli import INTERRUPTED, Parser, make_parser, run
@@ -73,6 +74,8 @@ def _infer(options: argparse.Namespace, console: Console) -> int:
         if path is not None and not path.parent.is_dir():
             remedy = f"mkdir -p {path.parent}, or another {flag}"
             raise DeploymentError(f"no such folder: {path.parent}", remedy)
+    if options.display is not None:
+        check_folder(options.display)
     endpoint = _endpoint(options)
     if out is not None and any(_same(out, path) for path in options.files):
         raise ClientError(f"--out {out} is one of the input files")
@@ -160,6 +163,8 @@ def _show(report: dict[str, Any], tally: Tally, console: Console) -> None:
     if tally.displays:
         shown = tally.displays[0] if len(tally.displays) == 1 else tally.displays[0].parent
         console.line(f"  display  {shown} ({len(tally.displays)} PNG)")
+    if not (report["out"] or tally.displays):
+        console.line("  nothing is written without --out FILE.h5 or --display FOLDER")
     if tally.failures:
         console.line(f"{len(tally.failures)} failed:")
         for line in _failed(tally):

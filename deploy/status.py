@@ -18,7 +18,7 @@ from deploy.deployment.state import DeploymentFolder
 from deploy.engines.choose import find_rollout
 from deploy.engines.health import examine
 from deploy.host.cli import Parser, make_parser, run
-from deploy.host.command_line import as_seconds
+from deploy.host.command_line import as_seconds, for_this_user
 from deploy.host.console import Console, counted
 
 if TYPE_CHECKING:
@@ -51,8 +51,9 @@ def _status(options: argparse.Namespace, console: Console) -> int:
     console.table(title, columns, rows)
     for problem in health.problems:
         console.line(f"problem: {problem}")
-    if health.remedy is not None:
-        console.line(f"  try: {health.remedy}")
+    remedy = for_this_user(health.remedy)
+    if remedy is not None:
+        console.line(f"  try: {remedy}")
     healed = (
         f"healed stubs {counted(state.heals, 'time')}, "
         f"restarted the server {counted(state.restarts, 'time')}"
@@ -63,7 +64,7 @@ def _status(options: argparse.Namespace, console: Console) -> int:
         {
             "ok": not health.problems,
             "problems": health.problems,
-            "remedy": health.remedy,
+            "remedy": remedy,
             "models": [{**dataclasses.asdict(m), "ok": m.ok} for m in health.models],
             "state": state.model_dump(mode="json"),
         }

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from deploy.artefacts.keys import read_signer
 from deploy.checks.launch import check_given, check_launch
-from deploy.deployment.deployment import load_deployment
+from deploy.deployment.deployment import Ports, load_deployment
 from deploy.deployment.options import add_deployment_options, deployment_words, overrides
 from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.engines.base import Engine, describe_instances
@@ -24,7 +24,7 @@ from deploy.engines.choose import choose_engine, cluster_engine, engine_named
 from deploy.engines.health import examine
 from deploy.engines.resolved import Resolved
 from deploy.host.cli import Parser, end_in_order, make_parser, run
-from deploy.host.command_line import quote
+from deploy.host.command_line import for_this_user, quote
 from deploy.host.console import Console, Say
 from deploy.host.errors import DeploymentError, LaunchError
 from deploy.host.failures import LOCK_LOST, PORT_TAKEN
@@ -116,7 +116,8 @@ def _launch(
     engine: Engine, folder: DeploymentFolder, console: Console, warnings: list[Finding]
 ) -> DeploymentState:
     for finding in [*warnings, *check_launch(engine)]:
-        remedy = f" ({finding.remedy})" if finding.remedy is not None else ""
+        remedy = for_this_user(finding.remedy)
+        remedy = f" ({remedy})" if remedy is not None else ""
         console.say(f"warning: {finding.detail}{remedy}")
     with console.step("prepare") as say:
         engine.prepare(say)
@@ -125,7 +126,13 @@ def _launch(
         # A killed supervisor leaves its server behind, serving unwatched.
         engine_named(stale.engine).stop(folder, stale)
     with console.step("start") as say:
-        return start(engine, say)
+        state = start(engine, say)
+    if engine.deployment.ports is None and state.ports != Ports():
+        usual, ports = (
+            ", ".join(map(str, p.model_dump().values())) for p in (Ports(), state.ports)
+        )
+        console.say(f"ports {usual} are not all free: using {ports}")
+    return state
 
 
 def start(engine: Engine, say: Say) -> DeploymentState:

@@ -290,7 +290,8 @@ class _Handler(BaseHTTPRequestHandler):
         ended: Object = {"status": "Success"}
         if status:
             cause = {"reason": "ExitCode", "message": str(status)}
-            ended = {"status": "Failure", "details": {"causes": [cause]}}
+            details = {"causes": [cause]}
+            ended = {"status": "Failure", "reason": "NonZeroExitCode", "details": details}
         for channel, text in ((b"\1", said), (b"\3", json.dumps(ended))):
             data = channel + text.encode()
             self.wfile.write(struct.pack("!BBH", 0x82, 126, len(data)) + data)

@@ -62,7 +62,8 @@ def _watched(subject: str, state: DeploymentState) -> Finding:
     if state.phase == "ready":
         return ok(subject, f"ready, with engine {state.engine}, at HTTP port {state.ports.http}")
     cause = f": {state.cause}" if state.cause else ""
-    remedy = state.remedy or f"numlkit logs --supervisor --name {state.name}"
+    look = "down" if state.phase == "stopping" else "logs --supervisor"
+    remedy = state.remedy or f"numlkit {look} --name {state.name}"
     return Finding("warning", subject, f"it is {state.phase}{cause}", remedy)
 
 

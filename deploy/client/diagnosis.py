@@ -62,7 +62,7 @@ def _detour(endpoint: Endpoint) -> ClientError | None:
         return None
     proxy = f"the proxy {os.environ[used]} ({used})"
     cause = f"{endpoint.url} can be reached, but gRPC goes through {proxy}"
-    return ClientError(cause, f"export no_proxy=$no_proxy,{endpoint.host}")
+    return ClientError(cause, f'export no_proxy="${{no_proxy:-$NO_PROXY}},{endpoint.host}"')
 
 
 def _why_no_tls(endpoint: Endpoint, tls: ClientTls, timeout: float) -> ClientError | None:

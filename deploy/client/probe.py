@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from deploy.client.endpoint import Endpoint
 from deploy.client.transport import ServedModel, TritonTransport
-from deploy.host.errors import KitError, LateError, RequestError, ServerAwayError
+from deploy.host.errors import KitError, RequestError, ServerAwayError
 from deploy.triton.golden import GoldenEvent, difference
 
 
@@ -83,7 +83,7 @@ def smoke(probe: Probe, model: str, golden: GoldenEvent | None) -> SmokeResult:
                     started = time.perf_counter()
                     error = ask_golden(transport, model, golden)
                     seconds = time.perf_counter() - started
-    except (ServerAwayError, LateError) as away:
+    except ServerAwayError as away:
         ready, error = False, away.cause
     except RequestError as refused:
         error = refused.cause

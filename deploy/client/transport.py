@@ -10,14 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from deploy.client.endpoint import Endpoint, channel_options, credentials, trusted_file
-from deploy.host.errors import (
-    ClientError,
-    KitError,
-    LateError,
-    NoTritonError,
-    RequestError,
-    ServerAwayError,
-)
+from deploy.host.errors import ClientError, KitError, NoTritonError, RequestError, ServerAwayError
 from deploy.triton.contract import INPUTS, planes_of
 
 if TYPE_CHECKING:
@@ -215,7 +208,7 @@ class TritonTransport:
         if isinstance(error, InferenceServerException):
             status, text = str(error.status() or ""), triton_reason(error.message())
             if status == "StatusCode.DEADLINE_EXCEEDED":
-                return LateError(f"no answer within {self._timeout:g} s (--timeout)")
+                return RequestError(f"no answer within {self._timeout:g} s (--timeout)")
             proxy = _PROXY_STATUS.search(text)
             if proxy is not None:
                 return _proxy_in_the_way(url, proxy[1])
@@ -228,7 +221,7 @@ class TritonTransport:
                 return no_triton(self._endpoint)
             return RequestError(text)
         if isinstance(error, TimeoutError) and elapsed >= self._timeout:
-            return LateError(f"no answer within {self._timeout:g} s (--timeout)")
+            return RequestError(f"no answer within {self._timeout:g} s (--timeout)")
         text = _line(error) or type(error).__name__
         if "Expected HTTP" in text:
             scheme = "grpc" if self._endpoint.tls is None else "grpcs"
@@ -249,7 +242,7 @@ def _optional(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> frozens
 
 def _proxy_in_the_way(url: str, status: str) -> KitError:
     if status in ("502", "503", "504"):
-        cause = f"{url}: a proxy answers with HTTP status {status}: it reaches no server"
+        cause = f"{url}: a proxy answers with HTTP status {status}, so it reaches no server"
         return ServerAwayError(cause, "check the servers behind the proxy")
     cause = f"{url}: a proxy answers with HTTP status {status} and does not forward gRPC"
     if status == "400":

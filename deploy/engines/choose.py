@@ -10,6 +10,7 @@ from deploy.deployment.deployment import ClusterName, Deployment, EngineName
 from deploy.deployment.state import DeploymentFolder, Place
 from deploy.engines.base import Engine
 from deploy.engines.resolved import Resolved
+from deploy.host.command_line import for_this_user
 from deploy.host.errors import DeploymentError, KitError, LaunchError
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def choose_engine(resolved: Resolved) -> tuple[Engine, str | None]:
         # A cause that also stops the last one is in the models, and is reported once.
         raise errors[0 if unable else -1]
     causes = (
-        f"{name}: {error.cause}" + (f" ({error.remedy})" if error.remedy else "")
+        f"{name}: {error.cause}" + (f" ({for_this_user(error.remedy)})" if error.remedy else "")
         for name, error in refusals
     )
     remedy = "choose one with --engine, and follow its remedy"

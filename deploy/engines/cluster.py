@@ -266,11 +266,21 @@ class Cluster:
             if process.is_open():
                 process.close()
                 return 1, f"no answer within {_EXEC_S:.0f} s"
-            try:
-                return int(process.returncode), str(process.read_all())
-            except (TypeError, KeyError, ValueError):
-                # No status came: the pod is gone, or the way to it.
-                return 1, "the connection to the pod broke"
+            channel = needed("kubernetes.stream.ws_client").ERROR_CHANNEL
+            return _ended(process.read_channel(channel), str(process.read_all()))
+
+
+def _ended(status: str, said: str) -> tuple[int, str]:
+    """Return how a command ended, by the document about it, and what it said."""
+    try:
+        document = json.loads(status)
+    except ValueError:  # none came: the pod is gone, or the way to it
+        return 1, "the connection to the pod broke"
+    if document.get("status") == "Success":
+        return 0, said
+    if document.get("reason") == "NonZeroExitCode":
+        return int(document["details"]["causes"][0]["message"]), said
+    return 1, str(document.get("message") or "the cluster does not say why it failed")
 
 
 def _refusal(error: Any) -> ClusterError:

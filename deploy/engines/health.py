@@ -49,6 +49,8 @@ def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float)
     The server's own word is not enough: it claims to be ready when a stub has died.
     """
     problems, remedy = [], state.remedy
+    if state.phase == "stopping":
+        remedy = f"numlkit down --name {state.name}"
     if state.supervisor.process() is None:
         problems.append("the supervisor is dead: failures will not be healed")
         remedy = UP_AGAIN

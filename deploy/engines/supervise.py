@@ -62,6 +62,8 @@ class Supervisor:
         self._stop = threading.Event()
         self._server: Server | None = None
         self._serving: tuple[Stub, ...] = ()
+        # Models whose staged files are gone, which cannot be reloaded.
+        self._lost: set[str] = set()
         # Stubs no longer serving, with the deadline for finishing their work.
         self._retired: dict[ProcessId, float] = {}
         deployment = plan.deployment
@@ -107,7 +109,7 @@ class Supervisor:
         note = partial(self._note, phase)
         size = self._plan.log.stat().st_size if self._plan.log.exists() else 0
         note(server=None, log_start=size)
-        self._serving, self._retired = (), {}
+        self._serving, self._retired, self._lost = (), {}, set()
         self._server = self._start_server(self._plan, note)
         started = time.monotonic()
         self._server.wait_ready(
@@ -191,7 +193,11 @@ class Supervisor:
         old = [stub for stub in server.living_stubs(stopped=True) if stub.model in missing]
         position = server.log_size()
         for model in missing:
-            request_reload(self._plan.repository, model)
+            try:
+                request_reload(self._plan.repository, model)
+            except FileNotFoundError as error:
+                self._lose(model, error)
+                return  # the next check heals the others
         # A load takes no longer than a start; twice that for a busy host.
         patience = max(HEAL_S, 2 * (self._state.seconds_to_ready or 0))
         deadline, loading = time.monotonic() + patience, set(missing)
@@ -206,6 +212,8 @@ class Supervisor:
             if not loading and all(smoke(self._probe, m, self._golden[m]).ok for m in missing):
                 self._note("ready", heals=self._state.heals + 1, cause=None, remedy=None)
                 log.info("healed %s", ", ".join(missing))
+                for model in self._lost:
+                    self._note_lost(model)
                 return
             if "failed to load" in said:
                 # Triton tries again at each poll.
@@ -243,7 +251,19 @@ class Supervisor:
         self._serving = tuple(stub for stub in self._serving if self._serves(stub))
         if missing_stubs(self._serving, wanted):
             self._serving = tuple(filter(self._serves, server.living_stubs()))
-        return missing_stubs(self._serving, wanted)
+        missing = missing_stubs(self._serving, wanted)
+        return {model: count for model, count in missing.items() if model not in self._lost}
+
+    def _lose(self, model: str, error: OSError) -> None:
+        """Stop healing a model whose staged files someone removed; the others are served."""
+        log.error("cannot heal: %s", error)
+        self._lost.add(model)
+        self._note_lost(model)
+
+    def _note_lost(self, model: str) -> None:
+        cause = f"model {model} cannot be reloaded: its files are gone from {self._plan.repository}"
+        remedy = "numlkit down, then numlkit up with the same file and flags"
+        self._note("degraded", cause=cause, remedy=remedy)
 
     def _serves(self, stub: Stub) -> bool:
         return stub.process not in self._retired and stub.process.is_running()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -60,6 +61,18 @@ def colours(classes: Sequence[str]) -> tuple[str, ...]:
 
 class DisplayError(KitError):
     """A display cannot be written."""
+
+
+def check_folder(folder: Path) -> None:
+    """Raise DisplayError if no display can be written to ``folder``, which need not exist."""
+    there = folder if folder.exists() else folder.absolute().parent
+    if not there.is_dir():
+        raise DisplayError(
+            f"--display {folder}: {there} is not a folder", "choose another --display"
+        )
+    if not os.access(there, os.W_OK | os.X_OK):
+        cause = f"--display {folder}: this user may not write to {there}"
+        raise DisplayError(cause, "choose another --display")
 
 
 def file_name(labels: Labels, model: str) -> str:

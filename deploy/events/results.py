@@ -46,6 +46,8 @@ class ResultsWriter:
         self._events = 0
         self._indices: dict[str, list[tuple[int, int]]] = {}
         self._classes: dict[Literal["semantic", "event"], int] = {"semantic": 0, "event": 0}
+        if path.exists() and not path.is_file():
+            raise KitError(f"--out {path} is not a regular file", "choose another --out")
         try:
             # HDF5 opens by name; in a folder of our own that name is free and private.
             self._folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))

@@ -19,6 +19,7 @@ from deploy.events.grouping import EventId
 from deploy.events.inference import Answer, Failure, ServerLostError, infer
 from deploy.events.results import ResultsWriter
 from deploy.events.tables import EventFileError
+from deploy.host.console import counted
 from deploy.host.errors import KitError
 
 
@@ -125,20 +126,21 @@ def send(
                     if writer is not None:
                         writer.add(outcome)
                     tally.count(outcome)
-                    if displays is not None:
+                    if displays is not None and tally.ended is None:
                         _draw(outcome.labels, displays, model, tally)
                 progress(tally)
-        except (ServerLostError, DisplayError) as error:
+        except ServerLostError as error:
             tally.ended = error
-        if tally.interrupted or tally.ended is not None:
+        cut = tally.interrupted or tally.seen > tally.done
+        if cut:
             why = tally.ended or KitError("interrupted")
-            missed = f"at least {tally.seen - tally.done} events were not answered"
+            missed = f"at least {counted(tally.seen - tally.done, 'event')} not answered"
             tally.ended = KitError(f"{why.cause}; {missed}", why.remedy)
-        unread = sum(failure.event_id is None for failure in tally.failures)
         if writer is not None:
-            writer.complete = tally.ended is None and not unread
-            if unread == len(files):
-                # No event could be read: keep the results of an earlier run.
+            unread = any(failure.event_id is None for failure in tally.failures)
+            writer.complete = not cut and not unread
+            if not tally.latencies and not any(map(_was_read, tally.failures)):
+                # No event was sent: keep the results of an earlier run.
                 writer.discard()
             else:
                 tally.out = out
@@ -172,13 +174,21 @@ def _events(
         yield Failure(event_id, "", "no such event in the files")
 
 
+def _was_read(failure: Failure) -> bool:
+    return failure.event_id is not None and bool(failure.source)
+
+
 def _draw(labels: Labels, folder: Path, model: ServedModel, tally: Tally) -> None:
     started = time.monotonic()
     path = folder / file_name(labels, model.name)
     same = sum(p == path or p.stem.startswith(f"{path.stem}_again") for p in tally.displays)
     if same:
         path = path.with_stem(f"{path.stem}_again{same}")
-    write_display(labels, path, model)
+    try:
+        write_display(labels, path, model)
+    except DisplayError as error:
+        tally.ended = error  # no more are drawn; the answers are worth more
+        return
     tally.displays.append(path)
     tally.drawing_s += time.monotonic() - started
 

@@ -59,5 +59,5 @@ def ensure_kit() -> None:
             os.execv(KIT_PYTHON, [KIT_PYTHON, *sys.argv])
         except OSError:
             problem = "the kit's environment in .venv is broken"
-    sys.stderr.write("error: %s: run scripts/kit-environment, which sets them up\n" % problem)  # noqa: UP031
+    sys.stderr.write("error: %s\n  try: scripts/kit-environment\n" % problem)  # noqa: UP031
     raise SystemExit(2)

@@ -86,10 +86,11 @@ def describe_os_error(error: OSError) -> KitError:
         return KitError(cause, "free space there (df -h), then run the command again")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         remedy = "check its owner and permissions, and those of its folder (ls -ld)"
-        # It may also be a file's number.
-        place = Path(error.filename if isinstance(error.filename, str) else "/").absolute()
-        if place.is_relative_to(cache_folder()) or place.is_relative_to(state_folder()):
-            remedy = "set XDG_CACHE_HOME and XDG_STATE_HOME to folders that you can write to"
+        # Or a folder above ours, such as a home; it may also be a file's number.
+        if isinstance(error.filename, str) and (place := Path(error.filename)).is_absolute():
+            ours = (cache_folder(), state_folder())
+            if any(place.is_relative_to(one) or one.is_relative_to(place) for one in ours):
+                remedy = "set XDG_CACHE_HOME and XDG_STATE_HOME to folders that you can write to"
         return KitError(cause, remedy)
     return KitError(cause)
 

@@ -22,7 +22,7 @@ INTERRUPTED = 130  # the exit status after Ctrl-C
 
 _SCRIPTS = (CHECKOUT / "deploy", CHECKOUT / "scripts")
 _COMMAND = re.compile(r"(?<![\w./-])numlkit ([a-z]+)\b")
-_SUDO = re.compile(r"(&& )?(?<![\w./-])sudo (?=[\w/-])")
+_SUDO = re.compile(r"(&& )?(?<![\w./-])sudo (?=\w)")
 
 
 class Parser(argparse.ArgumentParser):
@@ -65,17 +65,12 @@ def count_to(most: int) -> Callable[[str], int]:
 
 
 def as_typed(text: str) -> str:
-    """Return ``text`` with the commands in it as this user can type them here, for pasting.
-
-    ``numlkit COMMAND`` is spelled as this process was started. Of ``sudo COMMAND``, root types the
-    command alone; where there is no sudo, it says ``as root: COMMAND``.
-    """
-    text = _as_root(text)
+    """Return ``text`` with ``numlkit COMMAND`` spelled as this process was started, for pasting."""
     program = Path(sys.argv[0])
     if program.name == "numlkit":
         found = shutil.which("numlkit")
         typed = "numlkit" if found == str(program) else quote(_nearby(program))
-        return _COMMAND.sub(rf"{typed} \1", text)
+        return _COMMAND.sub(lambda match: f"{typed} {match[1]}", text)
     if program.suffix != ".py" or program.resolve().parent not in _SCRIPTS:
         return text
 
@@ -86,13 +81,19 @@ def as_typed(text: str) -> str:
     return _COMMAND.sub(script, text)
 
 
-def _as_root(text: str) -> str:
+def for_this_user(remedy: str | None) -> str | None:
+    """Return a remedy with ``sudo COMMAND`` as this user can type it here.
+
+    Root types the command alone; where there is no sudo, it says ``as root: COMMAND``.
+    """
+    if remedy is None or _SUDO.search(remedy) is None:
+        return remedy
     if os.geteuid() == 0:
-        return _SUDO.sub(lambda match: match[1] or "", text)
+        return _SUDO.sub(lambda match: match[1] or "", remedy)
     if shutil.which("sudo"):
-        return text
+        return remedy
     # Root's shell would put its own name for $USER.
-    return _SUDO.sub(lambda match: match[1] or "as root: ", text.replace("$USER", "USER"))
+    return _SUDO.sub(lambda match: match[1] or "as root: ", re.sub(r"\$USER\b", "USER", remedy))
 
 
 def _nearby(path: Path) -> str:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from deploy.host.command_line import as_typed
+from deploy.host.command_line import as_typed, for_this_user
 from deploy.host.errors import KitError
 
 if TYPE_CHECKING:
@@ -126,13 +126,26 @@ class Console:
     def answer(self, document: Any) -> None:
         """Print the result as JSON, in JSON mode only."""
         if self.mode == "json":
-            sys.stdout.write(as_typed(json.dumps(document, indent=2)) + "\n")
+            sys.stdout.write(json.dumps(_as_typed(document), indent=2) + "\n")
 
     def error(self, error: KitError) -> None:
+        remedy = for_this_user(error.remedy)
         _tell(as_typed(f"error: {error.cause}"))
-        if error.remedy:
-            _tell(as_typed(f"  try: {error.remedy}"))
-        self.answer({"ok": False, "error": error.cause, "remedy": error.remedy})
+        if remedy:
+            _tell(as_typed(f"  try: {remedy}"))
+        self.answer({"ok": False, "error": error.cause, "remedy": remedy})
+
+
+def _as_typed(document: Any) -> Any:
+    """Return a document with its texts as typed; in JSON, a path's quotes would end a text."""
+    match document:
+        case str():
+            return as_typed(document)
+        case dict():
+            return {name: _as_typed(value) for name, value in document.items()}
+        case list() | tuple():
+            return [_as_typed(value) for value in document]
+    return document
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:

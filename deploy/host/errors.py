@@ -66,9 +66,5 @@ class RequestError(KitError):
     """The server refused one event, or did not answer it."""
 
 
-class LateError(RequestError):
-    """The server did not answer within the time limit; it may still do so."""
-
-
 class ServerAwayError(KitError):
     """The connection is lost, or the model is not being served: worth another try."""

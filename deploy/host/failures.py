@@ -30,7 +30,7 @@ GENERAL: tuple[Row, ...] = (
 _MODEL = r"failed to load '(?P<model>[^']+)' version \d+: Internal: "
 _WRONG_PYTHON = "the environment's Python must be the version that the stub is built for"
 _FREE_SHM = "free space in /dev/shm (numlkit doctor --fix removes what dead servers left)"
-_REMAKE = "numlkit doctor names the environment, and how to make it again"
+_REMAKE = "numlkit doctor, which names the environment and how to make it again"
 TRITON: tuple[Row, ...] = (
     (r"(?:/[^\s:]+: (?:cannot read file data: )?|\[Errno 5\] )Input/output error(?:: '[^'\n]+')?",
      "a file cannot be read ({0}): the .sif or the disk is damaged",
@@ -136,7 +136,7 @@ INSTALL_TOOLKIT = (
     "install nvidia-container-toolkit, then: sudo nvidia-ctk runtime configure --runtime=docker "
     "&& sudo systemctl restart docker; or start with --cpu"
 )
-_DRIVER = "install NVIDIA's driver, check it with nvidia-smi, or start with --cpu"
+_DRIVER = "install NVIDIA's driver (nvidia-smi must then work), or start with --cpu"
 _DELEGATE = (
     "leave out --cpus and --memory, or have the administrator delegate the cgroup controllers "
     "(rootless engines: cgroup v2, and Delegate=yes for user@.service)"

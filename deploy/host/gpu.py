@@ -183,7 +183,7 @@ def _why_no_answer(nvml: Any, error: Any, root: Path) -> GpuError:
     match error.value:
         case nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
             cause = "no NVIDIA driver here: its library libnvidia-ml.so.1 cannot be loaded"
-            remedy = "install NVIDIA's driver, check it with nvidia-smi"
+            remedy = "install NVIDIA's driver (nvidia-smi must then work)"
         case nvml.NVML_ERROR_DRIVER_NOT_LOADED if loaded and not (root / "dev/nvidiactl").exists():
             cause = f"NVIDIA's kernel driver {loaded} is loaded, but there is no /dev/nvidiactl"
             remedy = (

@@ -98,7 +98,7 @@ def rollback_target(releases: Sequence[int], serving: int | None, to: str | None
         none = f"release {serving} serves, and there is none before it"
         there = ", ".join(str(number) for number in releases if number != serving)
         cause = none if to is None else f"there is no release {to}"
-        raise PublishError(cause, f"--to with one of: {there}" if there else None)
+        raise PublishError(cause, f"use --to with one of: {there}" if there else None)
     return found[0]
 
 

@@ -75,7 +75,7 @@ ROWS: dict[str, tuple[Graph, ...]] = {
             "s",
             {
                 "{{server}} {{model}}": "time() - "
-                f"(numl_smoke_last_right_timestamp_seconds{{{_MODEL}}} > 0)"
+                f"numl_smoke_last_right_timestamp_seconds{{{_MODEL}}}"
             },
         ),
         Graph(

@@ -130,7 +130,7 @@ def test_a_service_behind_a_proxy_is_proved(kit: Kit, proxy: Proxy, site: Author
         ),
         (
             "dead",
-            "{url}: a proxy answers with HTTP status 502: it reaches no server",
+            "{url}: a proxy answers with HTTP status 502, so it reaches no server",
             "check the servers behind the proxy",
         ),
         (

@@ -262,7 +262,7 @@ def test_a_proxy_of_this_host_that_grpc_takes_is_told(
         assert told(endpoint.url, site) == (
             f"{endpoint.url} can be reached, but gRPC goes through the proxy "
             "http://127.0.0.1:1 (https_proxy)",
-            "export no_proxy=$no_proxy,localhost",
+            'export no_proxy="${no_proxy:-$NO_PROXY},localhost"',
         )
         monkeypatch.setenv("no_proxy", "localhost")
         assert told(endpoint.url, site) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -232,3 +233,22 @@ def test_a_new_stub_that_dies_before_its_model_answers_is_healed_next(
     server.own += [stubs.add(), stubs.add()]
     server.say("successfully loaded 'm'")
     run.until(lambda state: (state.phase, state.heals) == ("ready", 1))
+
+
+def test_a_model_whose_files_somebody_removed_is_named_and_the_others_are_still_healed(
+    run: Run, stubs: Stubs
+) -> None:
+    server = run.servers[0]
+    shutil.rmtree(run.version.parent)
+    stubs.kill(server.own[0])
+    run.until(lambda state: state.phase == "degraded")
+    assert run.state.cause == (
+        f"model m cannot be reloaded: its files are gone from {run.folder.repository}"
+    )
+    before = run.other_version.stat().st_mtime_ns
+    stubs.kill(server.own[2])
+    run.until(lambda _: run.other_version.stat().st_mtime_ns > before)
+    server.own.append(stubs.add("n"))
+    server.say("successfully loaded 'n'")
+    run.until(lambda state: state.heals == 1 and state.phase == "degraded")
+    assert not server.stopped

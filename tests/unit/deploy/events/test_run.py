@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from deploy.client.transport import ServedModel
+from deploy.events.display import DisplayError, check_folder
 from deploy.events.run import send
+from deploy.host.errors import KitError
 from deploy.host.paths import CHECKOUT
 from deploy.triton.contract import INPUTS
 
@@ -31,7 +36,7 @@ class Answers:
         pass
 
 
-def test_a_display_that_cannot_be_written_ends_the_run_and_keeps_what_was_answered(
+def test_a_display_that_cannot_be_written_costs_no_results(
     tmp_path: Path,
 ) -> None:
     out, displays = tmp_path / "results.h5", tmp_path / "displays"
@@ -41,5 +46,39 @@ def test_a_display_that_cannot_be_written_ends_the_run_and_keeps_what_was_answer
     assert tally.ended is not None
     assert "cannot be written" in tally.ended.cause
     assert tally.ended.remedy == "choose another --display"
-    assert tally.out == out
-    assert out.stat().st_size > 0
+    assert "answered" not in tally.ended.cause
+    assert not tally.ok
+    with h5py.File(out) as results:
+        assert results.attrs["complete"]
+        assert len(results["hit_table/event_id"]) == tally.hits > 0
+
+
+def test_a_run_that_answers_nothing_keeps_the_results_of_an_earlier_one(tmp_path: Path) -> None:
+    out = tmp_path / "results.h5"
+    connect: Any = Answers
+    assert send([EVENTS], MODEL, "http://x", connect, out=out).ok
+    before = out.read_bytes()
+    tally = send([EVENTS], MODEL, "http://x", connect, out=out, wanted=[(9, 9, 9)])
+    assert [failure.reason for failure in tally.failures] == ["no such event in the files"]
+    assert tally.out is None
+    assert out.read_bytes() == before
+
+
+def test_results_do_not_take_the_place_of_what_is_no_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    connect: Any = Answers
+    os.mkfifo(pipe)
+    with pytest.raises(KitError, match="is not a regular file"):
+        send([EVENTS], MODEL, "http://x", connect, out=pipe)
+    assert pipe.is_fifo()
+
+
+def test_where_no_display_can_be_written_it_is_told_before_an_event_is_sent(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(DisplayError, match="is not a folder"):
+            check_folder(folder)
+    check_folder(tmp_path / "new")
+    assert not (tmp_path / "new").exists()

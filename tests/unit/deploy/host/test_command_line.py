@@ -3,7 +3,7 @@ import subprocess
 import pytest
 
 from deploy.host import command_line
-from deploy.host.command_line import as_typed, quote
+from deploy.host.command_line import for_this_user, quote
 
 
 @pytest.mark.parametrize(
@@ -51,17 +51,16 @@ def test_sudo_is_named_only_to_those_who_need_it_and_have_it(
     monkeypatch.setattr(command_line.os, "geteuid", lambda: user)
     monkeypatch.setattr(command_line.shutil, "which", lambda name: name if name in there else None)
     text = "start it (sudo systemctl start docker), or: sudo dnf install a && sudo dnf install b"
-    assert as_typed(text) == said
+    assert for_this_user(text) == said
 
 
 def test_a_user_for_whom_root_types_is_a_placeholder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_line.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(command_line.shutil, "which", lambda _name: None)
-    assert as_typed("sudo usermod -aG docker $USER") == "as root: usermod -aG docker USER"
+    assert for_this_user("sudo usermod -aG docker $USER") == "as root: usermod -aG docker USER"
 
 
 def test_a_file_named_sudo_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_line.os, "geteuid", lambda: 0)
-    assert as_typed("/etc/sudo is a folder, not-sudo a word") == (
-        "/etc/sudo is a folder, not-sudo a word"
-    )
+    for text in ("ls /etc/sudo is", "a not-sudo word", "sudo -u bob ls", "cat $USERNAME"):
+        assert for_this_user(text) == text

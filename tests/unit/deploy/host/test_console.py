@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
@@ -101,3 +102,14 @@ def test_a_log_on_a_terminal_cannot_steer_it(tmp_path: Path) -> None:
     os.close(side)
     assert os.read(main, 1000) == rb"a\rb :100:\x1b[2J" + b"\r\n"
     os.close(main)
+
+
+def test_json_stays_json_where_the_command_s_own_path_has_quotes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["/home/o'brien/v\\bin/numlkit"])
+    Console("json").answer({"remedy": "numlkit down --name x", "found": [1, None, True]})
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["remedy"].endswith(" down --name x")
+    assert "brien" in answer["remedy"]
+    assert answer["found"] == [1, None, True]

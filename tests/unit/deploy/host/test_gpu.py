@@ -241,7 +241,7 @@ def test_a_gpu_that_fails_is_told_beside_those_that_work(
         (
             pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
             "no NVIDIA driver here: its library libnvidia-ml.so.1 cannot be loaded",
-            "install NVIDIA's driver, check it with nvidia-smi, or start with --cpu",
+            "install NVIDIA's driver (nvidia-smi must then work), or start with --cpu",
         ),
         (
             pynvml.NVML_ERROR_DRIVER_NOT_LOADED,

@@ -122,7 +122,7 @@ def test_going_back_moves_one_link_and_pruning_keeps_numbers(
     assert publish(root, "d").release == "4"
     with pytest.raises(PublishError, match="there is no release 3") as raised:
         place.rollback("3", dry_run=False)
-    assert raised.value.remedy == "--to with one of: 1, 2"
+    assert raised.value.remedy == "use --to with one of: 1, 2"
     assert place.rollback("1", dry_run=True).lines == ("would switch to release 1",)
     place.rollback("1", dry_run=False)
     with pytest.raises(PublishError, match="release 1 serves, and there is none before it"):

@@ -155,7 +155,7 @@ def test_a_rollback_to_nothing_says_what_is_there() -> None:
     for to in ("3", "x", ""):
         with pytest.raises(PublishError, match=f"^there is no release {to}$") as raised:
             rollback_target([1, 2], 2, to)
-        assert raised.value.remedy == "--to with one of: 1"
+        assert raised.value.remedy == "use --to with one of: 1"
     with pytest.raises(PublishError, match="release 1 serves, and there is none before it"):
         rollback_target([1, 2], 1, None)
     with pytest.raises(PublishError) as raised:
