@@ -163,7 +163,7 @@ def _show(report: dict[str, Any], tally: Tally, console: Console) -> None:
     if tally.displays:
         shown = tally.displays[0] if len(tally.displays) == 1 else tally.displays[0].parent
         console.line(f"  display  {shown} ({len(tally.displays)} PNG)")
-    if not (report["out"] or tally.displays):
+    if report["events"] and not (report["out"] or tally.displays or tally.ended):
         console.line("  nothing is written without --out FILE.h5 or --display FOLDER")
     if tally.failures:
         console.line(f"{len(tally.failures)} failed:")

@@ -192,12 +192,12 @@ class Supervisor:
             return
         old = [stub for stub in server.living_stubs(stopped=True) if stub.model in missing]
         position = server.log_size()
+        if gone := {model for model in missing if not (self._plan.repository / model).is_dir()}:
+            self._lost |= gone
+            self._note_lost()
+            return  # the next check heals the others
         for model in missing:
-            try:
-                request_reload(self._plan.repository, model)
-            except FileNotFoundError as error:
-                self._lose(model, error)
-                return  # the next check heals the others
+            request_reload(self._plan.repository, model)
         # A load takes no longer than a start; twice that for a busy host.
         patience = max(HEAL_S, 2 * (self._state.seconds_to_ready or 0))
         deadline, loading = time.monotonic() + patience, set(missing)
@@ -212,8 +212,8 @@ class Supervisor:
             if not loading and all(smoke(self._probe, m, self._golden[m]).ok for m in missing):
                 self._note("ready", heals=self._state.heals + 1, cause=None, remedy=None)
                 log.info("healed %s", ", ".join(missing))
-                for model in self._lost:
-                    self._note_lost(model)
+                if self._lost:
+                    self._note_lost()
                 return
             if "failed to load" in said:
                 # Triton tries again at each poll.
@@ -254,15 +254,12 @@ class Supervisor:
         missing = missing_stubs(self._serving, wanted)
         return {model: count for model, count in missing.items() if model not in self._lost}
 
-    def _lose(self, model: str, error: OSError) -> None:
-        """Stop healing a model whose staged files someone removed; the others are served."""
-        log.error("cannot heal: %s", error)
-        self._lost.add(model)
-        self._note_lost(model)
-
-    def _note_lost(self, model: str) -> None:
-        cause = f"model {model} cannot be reloaded: its files are gone from {self._plan.repository}"
+    def _note_lost(self) -> None:
+        """Note the models whose staged files someone removed; the others are served and healed."""
+        names, repository = ", ".join(sorted(self._lost)), self._plan.repository
+        cause = f"model {names} cannot be reloaded: its files are gone from {repository}"
         remedy = "numlkit down, then numlkit up with the same file and flags"
+        log.error("%s", cause)
         self._note("degraded", cause=cause, remedy=remedy)
 
     def _serves(self, stub: Stub) -> bool:
