@@ -45,7 +45,7 @@ def _status(options: argparse.Namespace, console: Console) -> int:
     for model in health.models:
         stubs = f"{model.alive} of {model.wanted}" if model.wanted else "none needed"
         ready = "ready" if model.smoke.ready else "not ready"
-        rows.append([model.model, stubs, ready, model.smoke.words, *_counted(model.counts)])
+        rows.append([model.model, stubs, ready, model.smoke.words, *_request_cells(model.counts)])
     title = f"deployment {state.name}: {'healthy' if not health.problems else 'not healthy'}"
     columns = ("model", "stubs", "says", "smoke inference", "requests", "failed", "p50", "p99")
     console.table(title, columns, rows)
@@ -86,7 +86,7 @@ def _on_cluster(rollout: Rollout, console: Console) -> int:
     return 1 if status.problems else 0
 
 
-def _counted(counts: ModelCounts | None) -> list[str]:
+def _request_cells(counts: ModelCounts | None) -> list[str]:
     """Return requests, failures, p50 and p99 in words."""
     if counts is None:
         return ["-"] * 4

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from deploy.deployment.state import LaunchPlan
 from deploy.engines.local import check_stub_fits
 from deploy.environment.environment import MARKER, Environment
 from deploy.environment.interpreter import Interpreter, find_interpreter
@@ -152,15 +151,8 @@ def test_an_environment_of_another_python_is_refused_before_the_launch(
         check_stub_fits(other_python, triton)
 
 
-# With another Python's environment the stub finds no libpython of its own version there and
-# takes the host's, with the packages of the host's Python. What happens then depends on the
-# host, so the tests say what the host has.
-
-
-def _on_host(plan: LaunchPlan, interpreter: Interpreter) -> LaunchPlan:
-    """Let the server's host have a Python of the stub's version."""
-    libraries = f"{plan.variables['LD_LIBRARY_PATH']}:{interpreter.libpython.parent}"
-    return plan.model_copy(update={"variables": {**plan.variables, "LD_LIBRARY_PATH": libraries}})
+# With another Python's environment the stub finds no libpython of its own version there and takes
+# the one on the server's library path, the kit's own, with the packages of that Python.
 
 
 def _with_packages(code: str, *environments: Path) -> str:
@@ -170,10 +162,10 @@ def _with_packages(code: str, *environments: Path) -> str:
 
 
 def test_an_environment_of_another_python_is_named_where_the_host_s_has_no_numpy(
-    bench: Bench, other_python: Environment, standard: Environment
+    bench: Bench, other_python: Environment
 ) -> None:
     plan = bench.plan(environment=other_python.folder, code=GOOD_MODEL)
-    cause = bench.failure(_on_host(plan, standard.interpreter)).cause
+    cause = bench.failure(plan).cause
     assert "no numpy: not the execution environment's" in cause
 
 
@@ -188,7 +180,7 @@ def test_an_environment_of_another_python_cannot_be_seen_in_what_a_plain_model_a
     code += "    def initialize(self, args):\n"
     code += "        print('RUNS', *sys.version_info[:2], sys.prefix, flush=True)\n"
     plan = bench.plan(environment=other_python.folder, code=code)
-    bench.start(_on_host(plan, standard.interpreter))
+    bench.start(plan)
     log = plan.log.read_text()
     assert f"RUNS 3 11 {other_python.folder}\n" in log
     assert diagnose(log) is None
@@ -211,7 +203,7 @@ def test_an_environment_of_another_python_is_named_by_our_own_models(
     code = (version / "model.py").read_text()
     (version / "model.py").write_text(_with_packages(code, bench.environment, standard.packages))
     failure = bench.failure(
-        _on_host(bench.plan_to_serve(repository), standard.interpreter),
+        bench.plan_to_serve(repository),
         golden={"nugraph3": read_golden(version / "golden.npz")},
     )
     assert failure.cause == (
