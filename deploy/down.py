@@ -8,9 +8,8 @@ if __package__ in (None, ""):
 import argparse
 from functools import partial
 
-from deploy.deployment.options import add_namespace
 from deploy.deployment.state import DeploymentFolder, known_deployments
-from deploy.engines.choose import engine_named, find_rollout
+from deploy.engines.choose import engine_named
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.console import Console
 from deploy.host.paths import DEFAULT_NAME
@@ -21,20 +20,10 @@ def parser() -> Parser:
     flags.add_argument(
         "--all", action="store_true", help="stop every deployment of this user on this host"
     )
-    add_namespace(flags)
     return flags
 
 
 def _down(options: argparse.Namespace, console: Console) -> int:
-    rollout = None if options.all else find_rollout(options.name, options.namespace)
-    if rollout is not None:
-        with console.step(f"stop {options.name}") as say:
-            found = rollout.remove(say)
-        DeploymentFolder(options.name).forget_place()
-        if not found:
-            console.say(f"{rollout.cluster.where} has no deployment {options.name}")
-        console.answer({"ok": True, "stopped": [options.name] if found else []})
-        return 0
     names = known_deployments() if options.all else (options.name,)
     stopped = []
     for name in names:

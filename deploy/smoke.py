@@ -15,16 +15,15 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-from deploy.artefacts.cosign import verify_image
 from deploy.artefacts.keys import Signer, read_signer
 from deploy.client.endpoint import Endpoint, client_tls
 from deploy.client.service import ExpectedModel, ServiceCheck, check_service
 from deploy.client.tls import read_pair
 from deploy.client.watch import Watch
 from deploy.deployment.deployment import DEFAULT_MODELS
-from deploy.deployment.options import add_namespace, add_tls_options, tls_files
+from deploy.deployment.options import add_tls_options, tls_files
 from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.command_line import as_address, as_seconds, count_to
@@ -37,9 +36,6 @@ from deploy.host.errors import (
     SignatureError,
 )
 from deploy.host.paths import DEFAULT_NAME, MODEL_REPOSITORY
-
-if TYPE_CHECKING:
-    from deploy.engines.rollout import Rollout
 
 _WATCH_S = 30.0
 _METRICS = ("127.0.0.1", 9464)
@@ -74,7 +70,6 @@ def parser() -> Parser:
     add("--watch", type=as_seconds, nargs="?", const=_WATCH_S, metavar="SECONDS", help=watch)
     exported = f"where --watch exports them (default: {_METRICS[0]}:{_METRICS[1]})"
     add("--metrics", type=as_address, metavar="[ADDRESS:]PORT", help=exported)
-    add_namespace(flags)
     return flags
 
 
@@ -82,18 +77,6 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
     _check_flags(options)
     names: Sequence[str] = DEFAULT_MODELS
     repository = options.repository or MODEL_REPOSITORY
-    rollout = None
-    if options.url is None:
-        from deploy.engines.choose import find_rollout  # as below
-
-        rollout = find_rollout(options.name or DEFAULT_NAME, options.namespace)
-    if rollout is not None:
-        status = rollout.status()
-        if options.verify is not None:
-            _verify_pods(rollout, read_signer(options.verify), console)
-        if status.url is None:
-            return _within_pods(rollout, options, console)
-        options.url, names = [status.url], status.models
     if options.url is not None:
         asked = [Endpoint.parse(url, **tls_files(options)) for url in options.url]
         endpoints = list({endpoint.url: endpoint for endpoint in asked}.values())
@@ -128,41 +111,10 @@ def _check_flags(options: argparse.Namespace) -> None:
         raise DeploymentError("--url and --name both choose the server: leave one out")
     if options.url is not None and options.verify is not None:
         cause = "--verify checks a deployment's image, but --url names a server"
-        raise DeploymentError(cause, "--name, and --namespace where a cluster runs it")
+        raise DeploymentError(cause, "--name")
     if options.repository is not None and not options.repository.is_dir():
         cause = f"model repository {options.repository}: no such folder"
         raise RepositoryError(cause, "--repository with a folder that holds the models' folders")
-
-
-def _verify_pods(rollout: Rollout, signer: Signer, console: Console) -> None:
-    """Check that what the pods of a cluster run is signed."""
-    for image in rollout.images():
-        verify_image(image, signer)
-        console.say(f"signed by {signer}: {image}")
-
-
-def _within_pods(rollout: Rollout, options: argparse.Namespace, console: Console) -> int:
-    """Have each pod check its own values, where clients reach the service by no known address."""
-    if options.watch is not None or options.models is not None:
-        cause = f"{rollout.name} has no address in its deployment file, so each pod checks itself"
-        remedy = "--url with where clients reach it, or the chart's own: the value watch.enabled"
-        raise DeploymentError(f"{cause}, all models, once", remedy)
-    answers = list(rollout.ask_pods())
-    problems = [f"pod {pod.name}: {said}" for pod, status, said in answers if status != 0]
-    if not answers:
-        problems.append(f"no pod of {rollout.name} is ready")
-    rows = [[pod.name, "FAILED" if status else "ok", said] for pod, status, said in answers]
-    console.table("smoke inference, in each pod", ("pod", "result", "says"), rows)
-    remedy = f"numlkit status --name {rollout.name}"
-    if console.mode != "json":
-        for problem in problems:
-            console.error(KitError(problem, remedy))
-    results = [{"pod": p.name, "ok": status == 0, "said": said} for p, status, said in answers]
-    document: dict[str, Any] = {"ok": not problems, "results": results}
-    if problems:
-        document |= {"error": problems[0], "remedy": remedy}
-    console.answer(document)
-    return 1 if problems else 0
 
 
 def _verify(folder: DeploymentFolder, state: DeploymentState, signer: Signer) -> None:

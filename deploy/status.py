@@ -10,19 +10,13 @@ if __package__ in (None, ""):
 import argparse
 import dataclasses
 from functools import partial
-from typing import TYPE_CHECKING
 
 from deploy.client.metrics import ModelCounts
-from deploy.deployment.options import add_namespace
 from deploy.deployment.state import DeploymentFolder
-from deploy.engines.choose import find_rollout
 from deploy.engines.health import examine
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.command_line import as_seconds, for_this_user
 from deploy.host.console import Console, counted
-
-if TYPE_CHECKING:
-    from deploy.engines.rollout import Rollout
 
 
 def parser() -> Parser:
@@ -30,14 +24,10 @@ def parser() -> Parser:
     flags.add_argument(
         "--timeout", type=as_seconds, default=10.0, help="seconds for an answer (default: 10)"
     )
-    add_namespace(flags)
     return flags
 
 
 def _status(options: argparse.Namespace, console: Console) -> int:
-    rollout = find_rollout(options.name, options.namespace)
-    if rollout is not None:
-        return _on_cluster(rollout, console)
     folder = DeploymentFolder(options.name)
     state = folder.require_state()
     health = examine(folder, state, timeout=options.timeout)
@@ -70,20 +60,6 @@ def _status(options: argparse.Namespace, console: Console) -> int:
         }
     )
     return 1 if health.problems else 0
-
-
-def _on_cluster(rollout: Rollout, console: Console) -> int:
-    status = rollout.status()
-    health = "healthy" if not status.problems else "not healthy"
-    columns, rows = status.table
-    console.table(f"deployment {rollout.name}: {health}", columns, rows)
-    for problem in status.problems:
-        console.line(f"problem: {problem}")
-    counts = [f"{n} of {of} pods of the {what} are ready" for what, (n, of) in status.ready.items()]
-    console.line(f"{rollout.cluster.where}: {', '.join(counts)}")
-    answer = {"ok": not status.problems, "problems": status.problems}
-    console.answer({**answer, **rollout.document(status)})
-    return 1 if status.problems else 0
 
 
 def _request_cells(counts: ModelCounts | None) -> list[str]:

@@ -12,7 +12,6 @@ import signal
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from deploy.artefacts.keys import read_signer
 from deploy.checks.launch import check_given, check_launch
@@ -20,20 +19,17 @@ from deploy.deployment.deployment import Ports, load_deployment
 from deploy.deployment.options import add_deployment_options, deployment_words, overrides
 from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.engines.base import Engine, describe_instances
-from deploy.engines.choose import choose_engine, cluster_engine, engine_named
+from deploy.engines.choose import choose_engine, engine_named
 from deploy.engines.health import examine
 from deploy.engines.resolved import Resolved
 from deploy.host.cli import Parser, end_in_order, make_parser, run
 from deploy.host.command_line import for_this_user, quote
 from deploy.host.console import Console, Say
-from deploy.host.errors import DeploymentError, LaunchError
+from deploy.host.errors import LaunchError
 from deploy.host.failures import LOCK_LOST, PORT_TAKEN
 from deploy.host.finding import Finding
 from deploy.triton.golden import golden_of
 from deploy.triton.start import read_starts, slowest
-
-if TYPE_CHECKING:
-    from deploy.engines.kubernetes import KubernetesEngine
 
 _HEALTH_TIMEOUT_S = 10.0
 
@@ -53,9 +49,6 @@ def _up(options: argparse.Namespace, console: Console) -> int:
     # What this launch has made is taken down. A shell that exits sends the last one twice.
     end_in_order(signal.SIGTERM, signal.SIGHUP)
     deployment = load_deployment(options.file, overrides(options))
-    on_cluster = cluster_engine(deployment)
-    if on_cluster is not None:
-        return _roll_out(on_cluster, options, console)
     resolved = Resolved(deployment)
     warnings = check_given(resolved)
     engine, reason = choose_engine(resolved)
@@ -69,9 +62,6 @@ def _up(options: argparse.Namespace, console: Console) -> int:
         _show_plan(console, engine, options.words)
         return 0
     folder = DeploymentFolder(deployment.name)
-    if folder.place() is not None:
-        cause = f"a cluster runs deployment {deployment.name}"
-        raise DeploymentError(cause, f"numlkit down --name {deployment.name}, or another --name")
     # Two commands that start the same deployment take turns; the second finds it running.
     with folder.taking_turns():
         state = folder.state_here()
@@ -83,32 +73,6 @@ def _up(options: argparse.Namespace, console: Console) -> int:
                 console.say(f"engine: {engine.name} ({reason})")
             state = _launch(engine, folder, console, warnings)
     _show(console, folder, state)
-    return 0
-
-
-def _roll_out(engine: KubernetesEngine, options: argparse.Namespace, console: Console) -> int:
-    name = engine.deployment.name
-    if options.verify is not None:
-        signer = read_signer(options.verify)
-        console.say(f"signed by {signer}: {engine.verified(signer)}")
-    if options.dry_run:
-        from deploy.engines.chart import as_yaml  # for this engine only
-
-        objects = engine.dry_run()
-        console.line(as_yaml(objects))
-        console.answer({"ok": True, "objects": objects})
-        return 0
-    folder = DeploymentFolder(name)
-    with folder.taking_turns():
-        if folder.state_here() is not None:
-            cause = f"this host has a deployment {name} already"
-            raise DeploymentError(cause, f"numlkit down --name {name}, or another --name")
-        with console.step("roll out") as say:
-            rollout = engine.launch(folder, say)
-    status = rollout.status()
-    columns, rows = status.table
-    console.table(f"deployment {name}: {rollout.cluster.where}", columns, rows)
-    console.answer({"ok": True, **rollout.document(status)})
     return 0
 
 

@@ -22,7 +22,6 @@ from deploy.engines.base import Engine
 from deploy.engines.choose import (
     ENGINES,
     choose_engine,
-    cluster_engine,
     engine_named,
     engine_to_prepare,
 )
@@ -83,9 +82,6 @@ def _findings(subject: str, run: Callable[[], Iterable[Finding]]) -> list[Findin
 
 def examine_everything(deployment: Deployment) -> list[Finding]:
     """Return all findings about this host, for a deployment and in general."""
-    on_cluster = cluster_engine(deployment)
-    if on_cluster is not None:
-        return examine([(on_cluster.subject, on_cluster.findings)])
     resolved = Resolved(deployment)
     chosen: list[Engine] = []
 

@@ -35,9 +35,6 @@ CONFIG = "config.pbtxt"
 DEFAULT_MODELS = ("nugraph2", "nugraph2_cpu", "nugraph3")
 
 EngineName = Literal["local", "docker", "apptainer"]
-"""The engines that start a server on this host."""
-ClusterName = Literal["kubernetes"]
-"""The engines that run servers in a cluster."""
 
 
 def _number(low: float, high: float, kind: type[int] | type[float] = int) -> BeforeValidator:
@@ -98,23 +95,6 @@ class Batch(BaseModel, frozen=True, extra="forbid"):
     wait_ms: Annotated[float, _number(0, 1000, float)] = 0.0
 
 
-class Kubernetes(BaseModel, frozen=True, extra="forbid"):
-    """In which cluster the pods run, where, and with which values of the chart.
-
-    Attributes:
-        context: Of the kubeconfig; None: its current one.
-        namespace: None: the context's own.
-        values: Values files of the chart; ``cpu``, ``gpu`` and ``okd`` are those that it brings.
-        url: Where clients reach the service, as ``numlkit smoke --url`` takes it; None: smoke asks
-            within each pod.
-    """
-
-    context: str | None = None
-    namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")] | None = None
-    values: tuple[str, ...] = ()
-    url: str | None = None
-
-
 class Deployment(BaseModel, frozen=True, extra="forbid"):
     """A server to start. Most fields are flags of ``numlkit up``, whose help explains them.
 
@@ -127,11 +107,10 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
         tls: How gRPC is encrypted; None: not at all.
         batch: How requests are batched; None: as the model's configuration says, by default on
             GPUs only.
-        kubernetes: For the engine of this name.
     """
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)] = DEFAULT_NAME
-    engine: Literal["auto", EngineName, ClusterName] = "auto"
+    engine: Literal["auto", EngineName] = "auto"
     flavour: Literal["cpu", "gpu"] = "cpu"
     devices: tuple[str, ...] = ()
     image: str | None = None
@@ -154,7 +133,6 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
     shared_memory: bool = False
     heal: bool = True
     timeout: Annotated[float, _number(0.001, 3600, float)] = 120.0
-    kubernetes: Kubernetes = Kubernetes()
 
     @field_validator("models")
     @classmethod
@@ -249,19 +227,16 @@ _OPTIONS = {
     "devices": "--gpu",
     "checkpoints": "--checkpoint",
     "norms": "--norm",
-    "kubernetes": "--namespace",
 }
 _TABLES: Mapping[str, type[BaseModel]] = {
-    table.__name__.lower(): table for table in (Ports, Tls, Batch, Kubernetes)
+    table.__name__.lower(): table for table in (Ports, Tls, Batch)
 }
-_NAMES = {
-    "name": "at most 40 lower-case letters, digits, '.', '_' and '-', a letter or digit first",
-    "namespace": "at most 63 lower-case letters, digits and '-', with no '-' at either end",
-}
+_A_NAME = "at most 40 lower-case letters, digits, '.', '_' and '-', a letter or digit first"
 _A_SIZE = "a size like 512m or 4g (1m is the least)"
 # What is wanted instead, by pydantic's name for the error.
 _WANTED = {
     **dict.fromkeys(("byte_size", "byte_size_unit", "greater_than_equal"), _A_SIZE),
+    "string_pattern_mismatch": _A_NAME,
     "string_type": "text in quotes",
     "bool_type": "true or false",
     "bool_parsing": "true or false",
@@ -299,11 +274,9 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
             if isinstance(values.get(table), dict):
                 paths = ((key, file.parent / str(path)) for key, path in values[table].items())
                 values[table] = {key: path.absolute() for key, path in paths}
-        _find_values_files(values, file.parent)
     given = {key: value for key, value in overrides.items() if value is not None}
-    for table in ("tls", "kubernetes"):
-        if isinstance(values.get(table), dict) and table in given:
-            given[table] = {**values[table], **given[table]}
+    if isinstance(values.get("tls"), dict) and "tls" in given:
+        given["tls"] = {**values["tls"], **given["tls"]}
     values.update(given)
     if isinstance(values.get("models_dir"), Path):
         _add_site_models(values)
@@ -320,21 +293,10 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
         raise DeploymentError(f"{where}: {_in_words(first)}{origin}") from None
 
 
-def _find_values_files(values: dict[str, Any], folder: Path) -> None:
-    """Make the paths of values files absolute; the chart's own are names, not paths."""
-    table = values.get("kubernetes")
-    if isinstance(table, dict) and isinstance(table.get("values"), list):
-        files = [str(each) for each in table["values"]]
-        found = [str((folder / f).absolute()) if Path(f).suffix else f for f in files]
-        values["kubernetes"] = {**table, "values": found}
-
-
 def _in_words(error: ErrorDetails) -> str:
     """Return what is wrong with a value, in the kit's words."""
     kind = error["type"]
     *keys, last = _TABLES.get(str(error["loc"][0]) if error["loc"] else "", Deployment).model_fields
-    if kind == "string_pattern_mismatch":
-        return f"{error['input']!r} is not {_NAMES[str(error['loc'][-1])]}"
     if kind in _WANTED:
         return f"{error['input']!r} is not {_WANTED[kind]}"
     if kind == "literal_error":

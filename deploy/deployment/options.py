@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from deploy.deployment.deployment import ClusterName, EngineName, Ports
+from deploy.deployment.deployment import EngineName, Ports
 from deploy.host.cli import assignments
 from deploy.host.command_line import Parser
 from deploy.host.errors import DeploymentError
@@ -33,9 +33,8 @@ def add_deployment_options(flags: Parser) -> None:
     flags.set_defaults(name=None)  # so that the file's name counts where none is given
     add_model_options(flags)
     add = flags.add_argument
-    engines = ("auto", *get_args(EngineName), *get_args(ClusterName))
+    engines = ("auto", *get_args(EngineName))
     add("--engine", choices=engines, help="what runs the server (default: auto)")
-    add_namespace(flags)
     own = "your own model repository, served beside the kit's; nothing in it is changed"
     add("--models-dir", type=Path, metavar="DIR", help=own)
     add("--listen", help="address to listen on (default: 127.0.0.1)")
@@ -72,12 +71,6 @@ def add_deployment_options(flags: Parser) -> None:
     )
     no_heal = "do not restart crashed processes"
     add("--no-heal", action="store_const", const=False, dest="heal", help=no_heal)
-
-
-def add_namespace(flags: Parser) -> None:
-    flags.add_argument(
-        "--namespace", help="for engine kubernetes: where the pods are (default: the context's)"
-    )
 
 
 def add_tls_options(flags: Parser) -> None:
@@ -131,7 +124,6 @@ def overrides(options: argparse.Namespace) -> dict[str, Any]:
             if (path := getattr(options, field)) is not None
         },
         "ports": ports,
-        "kubernetes": {"namespace": options.namespace} if options.namespace is not None else None,
         "tls": tls or None,
     }
 

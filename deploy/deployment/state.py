@@ -133,13 +133,6 @@ class DeploymentState(BaseModel, frozen=True):
         return f"grpc{'s' if self.tls else ''}://{host_port(self.host, self.ports.grpc)}"
 
 
-class Place(BaseModel, frozen=True):
-    """Where a cluster runs a deployment and keeps its state; None: as the kubeconfig says."""
-
-    context: str | None = None
-    namespace: str | None = None
-
-
 class DeploymentFolder:
     """The folder of one named deployment."""
 
@@ -153,7 +146,6 @@ class DeploymentFolder:
         self.repository = self.path / "model_repository"
         self.log = self.path / "server.log"
         self.supervisor_log = self.path / "supervisor.log"
-        self.place_file = self.path / "place.json"
 
     @contextmanager
     def taking_turns(self) -> Iterator[None]:
@@ -196,25 +188,6 @@ class DeploymentFolder:
             gone = f"remove {self.state_file} if that host is gone"
             raise DeploymentError(cause, f"run it there, use another --name here, or {gone}")
         return state
-
-    def place(self) -> Place | None:
-        """Return where a cluster runs it, if that was started from this host."""
-        with suppress(OSError, ValidationError):
-            return Place.model_validate_json(self.place_file.read_bytes())
-        return None
-
-    def write_place(self, place: Place | None) -> None:
-        """Remember where a cluster runs it; None: forget."""
-        if place is None:
-            self.place_file.unlink(missing_ok=True)
-        else:
-            write_atomically(self.place_file, place.model_dump_json(indent=2) + "\n")
-
-    def forget_place(self) -> None:
-        """Forget that a cluster runs it; logs of a server of this host stay."""
-        if self.path.exists():
-            with self.taking_turns():
-                self.write_place(None)
 
     def plan(self) -> LaunchPlan | None:
         """Return the plan of the last launch, or None."""

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, cast, get_args
+from typing import cast
 
-from deploy.deployment.deployment import ClusterName, Deployment, EngineName
-from deploy.deployment.state import DeploymentFolder, Place
+from deploy.deployment.deployment import EngineName
 from deploy.engines.base import Engine
 from deploy.engines.resolved import Resolved
 from deploy.host.command_line import for_this_user
 from deploy.host.errors import DeploymentError, KitError, LaunchError
-
-if TYPE_CHECKING:
-    from deploy.engines.kubernetes import KubernetesEngine
-    from deploy.engines.rollout import Rollout
 
 # In the order in which ``auto`` tries them. Imported when used: the docker SDK takes 0.25 s.
 ENGINES: Mapping[EngineName, tuple[str, str]] = {
@@ -30,41 +25,10 @@ def engine_named(name: EngineName) -> type[Engine]:
     return cast("type[Engine]", getattr(import_module(module), engine))
 
 
-def cluster_engine(deployment: Deployment) -> KubernetesEngine | None:
-    """Return the engine of a deployment for a cluster; None if it is for this host."""
-    if deployment.engine not in get_args(ClusterName):
-        return None
-    from deploy.engines.kubernetes import KubernetesEngine
-
-    engine = KubernetesEngine(deployment)
-    engine.check_able()
-    return engine
-
-
-def find_rollout(name: str, namespace: str | None) -> Rollout | None:
-    """Return what a cluster runs under a name; None if the deployment is this host's.
-
-    Args:
-        namespace: Where it runs, whoever started it; None: where this host started it, if it did.
-    """
-    place = DeploymentFolder(name).place()
-    if namespace is not None and (place is None or place.namespace != namespace):
-        place = Place(namespace=namespace)
-    if place is None:
-        return None
-    from deploy.engines.cluster import Cluster
-    from deploy.engines.rollout import Rollout
-
-    return Rollout(Cluster.connect(place), name)
-
-
 def engine_to_prepare(resolved: Resolved) -> Engine:
     """Return the requested engine, or else ``local``, which needs the most preparation."""
     asked = resolved.deployment.engine
-    if asked not in ("auto", *ENGINES):
-        cause = f"engine {asked} needs no preparation on this host"
-        raise DeploymentError(cause, f"numlkit up --engine {asked}")
-    name = cast("EngineName", "local" if asked == "auto" else asked)
+    name: EngineName = "local" if asked == "auto" else asked
     engine = engine_named(name)(resolved)
     engine.check_able()
     return engine

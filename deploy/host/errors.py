@@ -34,14 +34,6 @@ class NotRunningError(KitError):
     """There is no such deployment."""
 
 
-class ClusterError(KitError):
-    """A cluster cannot be reached, or refuses something; ``status`` is HTTP's, or 0."""
-
-    def __init__(self, cause: str, remedy: str | None = None, *, status: int = 0) -> None:
-        super().__init__(cause, remedy)
-        self.status = status
-
-
 class BuildError(KitError):
     """An artefact cannot be built, or not on this host."""
 

@@ -115,11 +115,11 @@ def test_what_cannot_be_reached_or_is_refused_is_said_in_a_line_without_keys(
     assert not any(key in str(raised.value) for key in (*ADMIN, *change.values()) if key != "no")
 
 
-def test_what_pods_serve_can_be_published_from_a_site_file(bucket: S3) -> None:  # noqa: F811
-    site = "deploy/sites/okd.toml"
-    shown = run(bucket, "publish", bucket.destination("okd"), site, "--dry-run")
+def test_what_is_published_can_be_named_by_a_site_file(bucket: S3) -> None:  # noqa: F811
+    site = "deploy/sites/cpu-node.toml"
+    shown = run(bucket, "publish", bucket.destination("site"), site, "--dry-run")
     assert (shown["status"], shown["changed"]) == (0, False), shown
-    assert bucket.contents("okd") == {}
+    assert bucket.contents("site") == {}
 
 
 def test_a_configuration_names_its_version_the_images_environment_and_where_it_runs(

@@ -63,15 +63,6 @@ PROVED_ELSEWHERE = {
         ),
         "tests/integration/test_publishing.py",
     ),
-    **dict.fromkeys(
-        (
-            "numlkit up deploy/sites/okd.toml --image registry.example.org/lab/numl@sha256:... "
-            "--dry-run",
-            "numlkit up deploy/sites/okd.toml --image registry.example.org/lab/numl@sha256:...",
-            "scripts/kit-environment --kubernetes",
-        ),
-        "tests/unit/deploy/engines/cluster/test_rendering.py",
-    ),
     "numlkit publish /cvmfs/example.org/numl": "tests/containers/sif/test_publishing.py",
     "apptainer run /cvmfs/example.org/numl/current/numl.sif":
         "tests/containers/sif/test_publishing.py",
@@ -140,7 +131,13 @@ NOT_PROVABLE_HERE = {
             "helm upgrade --install numl containers/chart -n physics "
             "-f containers/chart/cpu-values.yaml "
             "--set image.repository=registry.example.org/lab/numl "
-            "--set image.digest=sha256:...",
+            "--set image.digest=sha256:... --wait",
+            "helm upgrade --install numl containers/chart -n physics "
+            "-f containers/chart/cpu-values.yaml --dry-run=server",
+            "helm template numl containers/chart -f containers/chart/cpu-values.yaml",
+            "kubectl -n physics auth can-i --list",
+            "kubectl -n physics get pods,events",
+            "kubectl -n physics logs --all-containers --follow deployment/numl",
             "kubectl -n physics create secret tls numl-tls --cert=numl.pem --key=numl.key",
             "kubectl -n physics create secret generic bucket-reader "
             "--from-file=credentials=$HOME/.aws/credentials",

@@ -93,7 +93,7 @@ def test_own_weights_for_a_sites_model_are_refused(tmp_path: Path) -> None:
     [
         (
             'engine = "podman"',
-            "engine: 'podman' is not 'auto', 'local', 'docker', 'apptainer' or 'kubernetes'",
+            "engine: 'podman' is not 'auto', 'local', 'docker' or 'apptainer'",
         ),
         ('devices = ["0"]', "devices name GPUs, but flavour is cpu"),
         ('archive = "env.tar.gz"', "archive given without env packed"),

@@ -37,7 +37,7 @@ def test_one_file_names_every_key() -> None:
     assert set(Deployment.model_fields) - untold - named == set()
 
 
-@pytest.mark.parametrize("name", ["cpu-node", "laptop", "okd"])
+@pytest.mark.parametrize("name", ["cpu-node", "laptop"])
 def test_a_server_without_a_container_can_be_planned(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
