@@ -1,0 +1,122 @@
+"""Which statements are accepted: signed, not older than one that was seen, of the same line."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from numl_formats.errors import StatementError
+from numl_formats.published import (
+    DATA_FILES,
+    File,
+    Model,
+    Published,
+    Release,
+    published_release,
+    renewed,
+)
+from numl_formats.statement import statement
+from numl_formats.trust import Seen, check, signature_path
+
+NOW = datetime(2026, 11, 24, 2, 30, tzinfo=timezone.utc)
+DAY = timedelta(days=1)
+
+
+def sign(content: bytes, key: bytes = b"owner") -> bytes:
+    """What stands for a signature."""
+    return hashlib.sha256(key + content).hexdigest().encode()
+
+
+def verify(content: bytes, signature: bytes) -> bool:
+    return signature == sign(content)
+
+
+def first() -> Published:
+    files = {name: File("0" * 64, 1) for name in DATA_FILES}
+    release = Release(1, NOW, "abc", {"nu": Model(1, files)})
+    return published_release(None, release, created=NOW, expires=NOW + DAY)
+
+
+ONE = first()
+TWO = renewed(ONE, created=NOW, expires=NOW + DAY)
+ALSO_TWO = renewed(ONE, created=NOW, expires=NOW + 2 * DAY)
+ELSEWHERE = renewed(TWO, created=NOW, expires=None)
+
+
+def checked(
+    published: Published,
+    seen: Seen | None,
+    *,
+    key: bytes = b"owner",
+    now: datetime = NOW,
+    least: int = 0,
+) -> Seen:
+    content = statement(published)
+    found, remembered = check(
+        content, sign(content, key), verify=verify, seen=seen, now=now, least=least
+    )
+    assert found == published
+    return remembered
+
+
+def test_what_is_signed_and_not_older_is_accepted_and_remembered() -> None:
+    seen = checked(ONE, None)
+    assert seen == Seen(ONE.line, 1, hashlib.sha256(statement(ONE)).hexdigest())
+    assert checked(ONE, seen) == seen
+    assert checked(TWO, seen).sequence == 2
+    assert checked(TWO, None, least=2).sequence == 2
+
+
+@pytest.mark.parametrize(
+    ("published", "how", "reason", "words"),
+    [
+        (ONE, {"key": b"other"}, "signature", "is not signed with the key that is trusted"),
+        (ONE, {}, "replay", "is an old one: statement 1, 2 was published"),
+        (ALSO_TWO, {}, "replay", "is another statement 2 than the one before"),
+        (TWO, {"least": 3}, "replay", "is an old one: statement 2, 3 was published"),
+        (first(), {}, "line", "is of another line of releases"),
+        (TWO, {"now": NOW + DAY}, "expired", "has expired: 2026-11-25T02:30:00Z"),
+    ],
+)
+def test_anything_else_is_refused(published: Published, how: dict, reason: str, words: str) -> None:  # type: ignore[type-arg]
+    seen = checked(TWO, None)
+    with pytest.raises(StatementError, match=words) as refused:
+        checked(published, seen, **how)
+    assert refused.value.reason == reason
+
+
+def test_a_fresh_server_refuses_what_is_below_its_floor_or_has_expired() -> None:
+    with pytest.raises(StatementError, match="is an old one: statement 1, 2 was published"):
+        checked(ONE, None, least=2)
+    with pytest.raises(StatementError, match="has expired"):
+        checked(ONE, None, now=NOW + DAY)
+
+
+def test_what_is_not_signed_is_not_even_read() -> None:
+    with pytest.raises(StatementError, match=r"is not signed$"):
+        check(b"{", None, verify=verify, seen=None, now=NOW)
+    with pytest.raises(StatementError, match="is not signed with the key"):
+        check(b"{", b"", verify=verify, seen=None, now=NOW)
+
+
+def test_what_is_signed_and_says_nothing_is_refused() -> None:
+    with pytest.raises(StatementError, match="not JSON") as refused:
+        check(b"{", sign(b"{"), verify=verify, seen=None, now=NOW)
+    assert refused.value.reason == "format"
+
+
+def test_a_statement_without_a_sequence_is_not_accepted_for_a_signature() -> None:
+    content = (
+        b'{"format": 1, "serving": 1, "last": 1, "releases": [{"number": 1, "revision": "a",'
+        b'"created": "2026-11-24T02:30:00Z", "models": {"nu": {"version": 1, "config": "",'
+        b'"files": {}}}}]}'
+    )
+    with pytest.raises(StatementError, match="is an old one: statement 0"):
+        check(content, sign(content), verify=verify, seen=None, now=NOW)
+
+
+def test_the_signature_is_named_by_what_it_signs() -> None:
+    digest = hashlib.sha256(b"x").hexdigest()
+    assert signature_path(b"x") == f"signatures/{digest}.sig"
