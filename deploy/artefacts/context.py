@@ -4,9 +4,10 @@
 layers that begin at the root of the file system, and copies ``models/`` and ``bin/``.
 """
 
+import json
 import shutil
-import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from deploy.environment.lock import Flavour
 from deploy.environment.tars import write_tar
 from deploy.host.console import Say
 from deploy.host.errors import BuildError
-from deploy.host.files import built_folder
+from deploy.host.files import built_folder, work_folder
 from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY
 from deploy.host.programs import needed_by, search_path, set_search_path
 from deploy.triton.command import TRITON_ROOT, image_flags
@@ -114,8 +115,7 @@ def triton_layer(distribution: TritonDistribution, out: Path, *, base: Base, say
     available = {path.name: path for path in distribution.libraries.iterdir()}
     binaries = [part for part in parts if part.suffix != ".py"]
     needed = closure((distribution.root / part for part in binaries), available)
-    with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
-        tree = Path(scratch)
+    with work_folder(out) as tree:
         for part in parts:
             (tree / part).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(distribution.root / part, tree / part)
@@ -146,11 +146,27 @@ def closure(binaries: Iterable[Path], available: dict[str, Path]) -> set[str]:
 
 
 def check_target(target: Path) -> None:
-    """Check that ``target`` is new, empty or an older wired repository."""
-    if target.is_dir() and not any(target.iterdir()):
-        return
-    if target.exists() and not (target / MARKER).is_file():
-        raise BuildError(f"{target} is not empty and was not made by --wire", "choose a new folder")
+    """Check that ``target`` is new, empty or an older wired repository with nothing else in it."""
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise BuildError(f"{target} is not a folder", "choose a new folder")
+    made: set[str] = set()
+    with suppress(OSError, ValueError, TypeError):
+        made = set(json.loads((target / MARKER).read_text(encoding="utf-8")))
+    for name in _files(target):
+        if name not in made:
+            cause = f"{target} holds {name}, which --wire did not make"
+            raise BuildError(cause, "choose a new folder")
+
+
+def mark_wired(folder: Path) -> None:
+    """List what is in a wired repository, so that nothing else is removed with it later."""
+    text = json.dumps([MARKER, *_files(folder)], indent=1)
+    (folder / MARKER).write_text(text + "\n", encoding="utf-8")
+
+
+def _files(folder: Path) -> list[str]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return [path.relative_to(folder).as_posix() for path in paths]
 
 
 def wire(
@@ -173,4 +189,4 @@ def wire(
     with built_folder(target) as folder:
         write_models([replace(model, stub=stub) for model in planned], folder)
         shutil.copyfile(archive, folder / archive.name)
-        (folder / MARKER).touch()
+        mark_wired(folder)

@@ -14,13 +14,11 @@ from deploy.engines.choose import engine_named
 from deploy.engines.health import UP_AGAIN, why_dead
 from deploy.engines.leftovers import FIX, LEFTOVERS, remove_leftovers
 from deploy.host.errors import DeploymentError, KitError
-from deploy.host.files import nobody_at_work
+from deploy.host.files import nobody_at_work, partials
 from deploy.host.finding import Finding, ok, wrong
 from deploy.host.paths import CHECKOUT, cache_folder, deployments_folder
 
 _LOCKS = (".lock", "*.lock", "*/.lock", "*/*.lock")
-# What deploy/host/files.py and Python's tempfile call things that are not finished.
-_PARTIAL = (".*.partial", "*/.*.partial", "tmp????????", "*/tmp????????")
 
 
 def clear_deployment(name: str) -> str:
@@ -103,7 +101,8 @@ def half_built_findings() -> Iterator[Finding]:
 
 
 def half_built(root: Path) -> tuple[Path, ...]:
-    return tuple(sorted({path for pattern in _PARTIAL for path in root.glob(pattern)}))
+    folders = (root, *(path for path in root.glob("*") if path.is_dir()))
+    return tuple(sorted(path for folder in folders for path in partials(folder)))
 
 
 def _locks(root: Path) -> tuple[Path, ...]:

@@ -5,8 +5,9 @@ Seen with Triton 24.10: ``/dev/shm/<prefix><uuid>`` for each stub, a folder
 
 A scratch folder does not say whose it is. It is taken to be a server's if it was made after that
 server started, is not known to be another deployment's, and no other process that might have made
-it is alive. So a folder may be left behind, but a live server's is never removed. A region of
-shared memory is unused if no process has it mapped, whichever server made it.
+it is alive. So a folder may be left behind, but a live server's is never removed. One that no
+deployment's state names may be of a Triton that is not the kit's: doctor does not touch it.
+A region of shared memory is unused if no process has it mapped, whichever server made it.
 """
 
 import hashlib
@@ -39,8 +40,9 @@ _STUBS = ("model process", "model processes")
 _OLD_ENOUGH_S = 60
 _END_S = 5
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of the kernel's proc_ns.h
-_NOTHING_BEFORE = Surroundings(folders=(), processes=())
 _OUTSIDE = "numlkit doctor --fix outside this container, where all processes can be seen"
+# mkdtemp's name, and the folders in it, one for each packed environment.
+_SCRATCH = re.compile(r"python_env_[A-Za-z0-9]{6}")
 _BACKEND = b"/libtriton_python.so"  # the Python backend, in a process's memory map
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # STUB .../MODEL/VERSION/model.py REGION ..., or a shell that is about to start it.
@@ -96,13 +98,17 @@ def stubs_at(prefix: str) -> list[psutil.Process]:
 
 
 def scratch_folders() -> frozenset[Path]:
-    found = set()
-    for path in SCRATCH.glob("python_env_*"):
-        with suppress(FileNotFoundError):
-            facts = path.lstat()
-            if stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid():
-                found.add(path)
-    return frozenset(found)
+    return frozenset(path for path in SCRATCH.glob("python_env_*") if _is_scratch(path))
+
+
+def _is_scratch(path: Path) -> bool:
+    """Return whether a folder is this user's, and is named and filled as a Python backend does."""
+    with suppress(OSError):
+        facts = path.lstat()
+        own = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid()
+        if own and _SCRATCH.fullmatch(path.name):
+            return all(entry.name.isdecimal() and entry.is_dir() for entry in path.iterdir())
+    return False
 
 
 def backend_processes() -> frozenset[ProcessId]:
@@ -160,7 +166,7 @@ def sweep(*, prefix: str, scratch: Iterable[Path]) -> None:
     psutil.wait_procs(alive, timeout=_END_S)
     for region in shared_memory_regions(prefix):
         region.unlink(missing_ok=True)
-    for folder in scratch:
+    for folder in filter(_is_scratch, scratch):
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -179,11 +185,6 @@ def end_stubs(stubs: tuple[ProcessId, ...]) -> str:
 def remove_regions(regions: tuple[Path, ...]) -> str:
     done = f"removed {counted(len(regions), 'shared memory region')} from {SHARED_MEMORY}"
     return remove_leftovers(regions, unused_regions, done)
-
-
-def remove_scratch(folders: tuple[Path, ...]) -> str:
-    with taking_turns():  # nothing is being started
-        return remove_leftovers(folders, lambda: scratch_since(_NOTHING_BEFORE, None))
 
 
 def remove_leftovers(
@@ -215,9 +216,6 @@ def leftover_findings() -> Iterator[Finding]:
         what = counted(len(regions), "shared memory region")
         detail = f"{what} of dead servers in {SHARED_MEMORY}"
         yield _left_behind(f"{detail} ({size:.0f} MB)", partial(remove_regions, regions))
-    if folders := tuple(sorted(scratch_since(_NOTHING_BEFORE, None))):
-        detail = f"scratch folders of dead servers: {', '.join(map(str, folders))}"
-        yield _left_behind(detail, partial(remove_scratch, folders))
 
 
 def _left_behind(detail: str, fix: Callable[[], str]) -> Finding:

@@ -36,8 +36,11 @@ def clear_cache(cache: Path) -> tuple[list[str], int]:
 
 
 def _folders(folder: Path) -> Iterator[Path]:
+    """Yield what builds have made: each has its lock beside it, which nobody else makes."""
     if folder.is_dir():
-        yield from sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+        for path in sorted(folder.iterdir()):
+            if path.is_dir() and not path.is_symlink() and path.with_suffix(".lock").exists():
+                yield path
 
 
 def _last_use(path: Path) -> float:

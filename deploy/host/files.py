@@ -4,6 +4,7 @@ import fcntl
 import glob
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -14,12 +15,16 @@ from typing import IO
 from deploy.host.errors import KitError
 
 _OPENING_ATTEMPTS = 100
+# Marks what the kit has not finished: nothing without this name is ever removed as left behind.
+_MARK, _UNFINISHED = ".numlkit.", ".partial"
+_PARTIAL = re.compile(r"\.numlkit\..+\.[a-z0-9_]{8}\.partial")
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write ``content`` under a temporary name in the same folder, then rename it to ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    prefix = f"{_MARK}{path.name}."
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=_UNFINISHED)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content.encode() if isinstance(content, str) else content)
@@ -37,13 +42,25 @@ def work_folder(target: Path) -> Iterator[Path]:
     What interrupted builds of ``target`` left is removed first: callers hold a lock on it.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    for stale in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):
+    prefix = f"{_MARK}{target.name}."
+    for stale in partials(target.parent, f"{glob.escape(prefix)}????????{_UNFINISHED}"):
         remove_folder(stale)
-    folder = tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".partial")
+    folder = tempfile.mkdtemp(dir=target.parent, prefix=prefix, suffix=_UNFINISHED)
     try:
         yield Path(folder)
     finally:
         remove_folder(Path(folder))
+
+
+def partials(folder: Path, pattern: str = f"{_MARK}*{_UNFINISHED}") -> tuple[Path, ...]:
+    """Return what this user's commands have not finished in ``folder``, or still work on."""
+    found = []
+    for path in sorted(folder.glob(pattern)):
+        with suppress(FileNotFoundError):
+            own = path.lstat().st_uid == os.getuid() and not path.is_symlink()
+            if own and _PARTIAL.fullmatch(path.name):
+                found.append(path)
+    return tuple(found)
 
 
 @contextmanager

@@ -7,14 +7,13 @@ unpacked, not installed: its own requirements would change the environment it la
 import os
 import platform
 import shutil
-import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError
-from deploy.host.files import built_folder, locked, sha256_of
+from deploy.host.files import built_folder, locked, sha256_of, work_folder
 from deploy.host.paths import cache_folder
 from deploy.host.programs import run_pip
 from deploy.triton.release import TritonRelease
@@ -66,8 +65,8 @@ def ensure_distribution(release: TritonRelease, python: str, say: Say) -> Triton
         return found
     with locked(found.root.with_name(f"{found.root.name}.lock")):
         if not found.executable.exists():
-            with tempfile.TemporaryDirectory(dir=found.root.parent) as scratch:
-                wheel = _download(release, Path(scratch), say)
+            with work_folder(found.root.with_suffix(".whl")) as scratch:
+                wheel = _download(release, scratch, say)
                 say("unpacking tritonserver")
                 with built_folder(found.root) as folder:
                     _unpack(wheel, folder, python)

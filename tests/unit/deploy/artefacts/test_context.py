@@ -9,10 +9,19 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
-from deploy.artefacts.context import CONTAINERS, SCRIPTS, stage_models, write_scripts
+from deploy.artefacts.context import (
+    CONTAINERS,
+    MARKER,
+    SCRIPTS,
+    check_target,
+    mark_wired,
+    stage_models,
+    write_scripts,
+)
 from deploy.deployment.deployment import DEFAULT_MODELS, Ports
 from deploy.environment.cpython import IMAGE_PREFIX
 from deploy.environment.lock import Flavour
+from deploy.host.errors import BuildError
 from deploy.triton.command import server_arguments
 from deploy.triton.config import read_config
 from deploy.triton.distribution import TritonDistribution
@@ -41,6 +50,31 @@ def test_the_scripts_can_be_run_and_know_the_environment_s_place() -> None:
         assert os.access(CONTAINERS / script, os.X_OK)
         needs_python = script != "probe"  # which is asked every few seconds
         assert (f"{IMAGE_PREFIX}/bin/python" in text.replace("$numl", "/opt/numl")) == needs_python
+
+
+def test_a_wired_repository_is_replaced_only_if_all_in_it_was_made_by_wire(tmp_path: Path) -> None:
+    target = tmp_path / "model_store"
+    check_target(target)
+    target.mkdir()
+    check_target(target)
+    (target / "nugraph3" / "1").mkdir(parents=True)
+    (target / "nugraph3" / "1" / "model.py").touch()
+    with pytest.raises(
+        BuildError, match=r"model_store holds nugraph3/1/model\.py, which --wire did"
+    ):
+        check_target(target)
+    mark_wired(target)
+    check_target(target)
+    for added in ("mine/config.pbtxt", "nugraph3/2/model.py", "notes.txt"):
+        (target / added).parent.mkdir(exist_ok=True)
+        (target / added).touch()
+        with pytest.raises(BuildError, match=re.escape(f"model_store holds {added}, which")):
+            check_target(target)
+        (target / added).unlink()
+    check_target(target)
+    (target / MARKER).write_text("")
+    with pytest.raises(BuildError, match="which --wire did not make"):
+        check_target(target)
 
 
 def test_serve_starts_the_server_as_the_kit_does(tmp_path: Path) -> None:

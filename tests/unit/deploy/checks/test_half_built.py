@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,9 @@ def test_what_interrupted_commands_leave_is_found_and_what_is_finished_is_not(
 ) -> None:
     left = _make(
         cache,
-        "triton/.2.51.0-py3.11.x7k2.partial",
-        "environments/.serving-0123456789abcdef.x7k2.partial",
-        "tmpab12cd34",
+        "triton/.numlkit.2.51.0-py3.11.x7k2_abc.partial",
+        "environments/.numlkit.serving-0123456789abcdef.x7k2_abc.partial",
+        ".numlkit.state.json.x7k2_abc.partial",
     )
     finished = _make(
         cache, "triton/2.51.0-py3.11", "environments/serving-fedcba9876543210", "tmpfiles"
@@ -43,6 +44,29 @@ def test_what_interrupted_commands_leave_is_found_and_what_is_finished_is_not(
     assert not any(path.exists() for path in left)
     assert all((path / "lib" / "file").exists() for path in finished)
     assert not list(half_built_findings())
+
+
+def test_folders_of_people_are_never_taken_for_half_built(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dist = tmp_path / "checkout" / "dist"
+    _make(
+        dist,
+        "tmp_results",
+        "tmpab12cd34",
+        "plots/tmp_figures",
+        ".thesis.abcd1234.partial",
+        ".numlkit.thesis.partial",
+        "numlkit.thesis.abcd1234.partial",
+    )
+    (mine,) = _make(tmp_path, "home")
+    (dist / ".numlkit.link.abcd1234.partial").symlink_to(mine)
+    assert half_built(dist) == ()
+    assert not list(half_built_findings())
+    (theirs,) = _make(dist, ".numlkit.numl.sif.abcd1234.partial")
+    assert half_built(dist) == (theirs,)
+    monkeypatch.setattr(os, "getuid", lambda: 65534)  # of another user of a shared folder
+    assert half_built(dist) == ()
 
 
 def test_what_somebody_is_building_is_no_finding_and_is_not_removed(cache: Path) -> None:
@@ -62,7 +86,9 @@ def test_what_has_been_finished_meanwhile_is_not_removed(cache: Path) -> None:
 
 
 def test_output_folder_and_deployments_are_looked_at_too(cache: Path, tmp_path: Path) -> None:
-    sif = _make(tmp_path / "checkout" / "dist", ".numl-24.10-cpu.sif.ab12.partial")
-    staged = _make(tmp_path / "state/numlkit/deployments/numl", ".model_repository.cd34.partial")
+    sif = _make(tmp_path / "checkout" / "dist", ".numlkit.numl-24.10-cpu.sif.ab12cd34.partial")
+    staged = _make(
+        tmp_path / "state/numlkit/deployments/numl", ".numlkit.model_repository.cd34ef56.partial"
+    )
     details = [found.detail for found in half_built_findings()]
     assert details == [f"half-built and left behind: {path}" for path in (*sif, *staged)]

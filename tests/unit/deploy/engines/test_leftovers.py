@@ -55,11 +55,31 @@ def test_scratch_folders_are_folders_not_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leftovers, "SCRATCH", tmp_path)
-    folder = tmp_path / "python_env_abc"
+    folder = tmp_path / "python_env_aB3xYz"
     folder.mkdir()
-    (tmp_path / "python_env_link").symlink_to(folder)
-    (tmp_path / "python_env_file").touch()
+    (tmp_path / "python_env_linked").symlink_to(folder)
+    (tmp_path / "python_env_linkAB").symlink_to(folder)
+    (tmp_path / "python_env_fileAB").touch()
     assert scratch_folders() == {folder}
+
+
+def test_a_folder_that_a_person_named_or_filled_is_no_scratch_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "SCRATCH", tmp_path)
+    of_triton, named, filled, found_twice = (
+        tmp_path / f"python_env_{name}" for name in ("aB3xYz", "of_my_thesis", "thesis", "abc123")
+    )
+    for folder in (of_triton / "0" / "bin", named, filled / "0", found_twice / "0"):
+        folder.mkdir(parents=True)
+    (filled / "chapter1.tex").touch()
+    assert scratch_folders() == {of_triton, found_twice}
+    (found_twice / "notes.txt").touch()  # since it was found
+    sweep(prefix="numlkit-test-", scratch=(of_triton, named, filled, found_twice))
+    assert not of_triton.exists()
+    assert named.exists()
+    assert filled.exists()
+    assert found_twice.exists()
 
 
 def test_regions_are_named_after_the_state_folder_too(tmp_path: Path) -> None:

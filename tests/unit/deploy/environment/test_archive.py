@@ -190,7 +190,7 @@ def test_an_interrupted_or_failed_check_leaves_nothing(
 def test_what_a_killed_build_left_is_removed_by_the_next(
     prefix: Environment, tmp_path: Path
 ) -> None:
-    stale = tmp_path / "dist" / f".{archive_name(prefix)}.abc.partial"
+    stale = tmp_path / "dist" / f".numlkit.{archive_name(prefix)}.abcd1234.partial"
     (stale / "unpacked").mkdir(parents=True)
     pack_archive(prefix, tmp_path / "dist", lambda _: None, EPOCH)
     assert not stale.exists()

@@ -78,3 +78,11 @@ def test_wheels_and_sync_agents_used_last_stay(tmp_path: Path, kind: str) -> Non
 def test_a_cache_that_is_not_there_needs_no_clearing(tmp_path: Path) -> None:
     assert clear_cache(tmp_path / "none") == ([], 0)
     assert not (tmp_path / "none").exists()
+
+
+def test_folders_that_no_build_made_stay(cache: Path) -> None:
+    for name in ("notes", "cpu-packages-mine"):
+        (cache / "relocatable" / name).mkdir()
+    clear_cache(cache)
+    assert {"notes", "cpu-packages-mine"} <= set(names(cache / "relocatable"))
+    assert not (cache / "relocatable" / "notes.lock").exists()

@@ -32,7 +32,7 @@ def test_a_folder_replaces_the_one_before_and_clears_interrupted_builds(tmp_path
     target = tmp_path / "out"
     target.mkdir()
     (target / "old").write_text("x")
-    (tmp_path / ".out.abc.partial").mkdir()
+    (tmp_path / ".numlkit.out.abcd1234.partial").mkdir()
     with built_folder(target) as folder:
         (folder / "new").write_text("x")
     assert [p.name for p in target.iterdir()] == ["new"]
@@ -53,12 +53,18 @@ def test_nothing_is_left_of_a_build_that_ends_early(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_build_left_is_removed_and_other_files_stay(tmp_path: Path) -> None:
-    (tmp_path / ".numl[1].sif.abc.partial").mkdir()
-    (tmp_path / ".other.sif.abc.partial").mkdir()
+    stale = tmp_path / ".numlkit.numl[1].sif.abcd1234.partial"
+    others = {
+        ".numlkit.other.sif.abcd1234.partial",
+        ".numlkit.numl[1].sif.sha256.abcd1234.partial",  # of a build of numl[1].sif.sha256
+        ".numl[1].sif.abcd1234.partial",
+    }
+    for name in (stale.name, *others):
+        (tmp_path / name).mkdir()
     (tmp_path / "numl[1].sif").write_text("older")
     with work_folder(tmp_path / "numl[1].sif"):
-        assert not (tmp_path / ".numl[1].sif.abc.partial").exists()
-    assert {p.name for p in tmp_path.iterdir()} == {"numl[1].sif", ".other.sif.abc.partial"}
+        assert not stale.exists()
+    assert {p.name for p in tmp_path.iterdir()} == {"numl[1].sif", *others}
 
 
 def test_a_text_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
