@@ -35,6 +35,19 @@ def test_apptainer_goes_into_a_folder_of_its_own_and_works(tmp_path: Path) -> No
     assert "made: by-this-one" in shown.stdout
 
 
+def test_a_folder_that_it_did_not_make_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.tex").touch()
+    (tmp_path / "thesis.partial").mkdir()
+    command = [SCRIPT, "--only", "apptainer", "--prefix", tmp_path / "thesis"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    (line,) = (line for line in done.stderr.splitlines() if not line.startswith("==>"))
+    assert "thesis has files that are not Apptainer's" in line
+    assert (tmp_path / "thesis" / "chapter1.tex").exists()
+    assert (tmp_path / "thesis.partial").exists()
+
+
 def test_what_is_there_is_left_as_it_is() -> None:
     said = _install("--dry-run")
     assert "Apptainer is there" in said

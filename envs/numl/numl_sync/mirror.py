@@ -68,6 +68,9 @@ class Mirror:
         self._seen: set[tuple[Path, str, int]] = set()
         try:
             self.repository.mkdir(parents=True, exist_ok=True)
+            if not (folder / "lock").exists() and any(self.repository.iterdir()):
+                # An agent removes what is not of its release.
+                raise UsageError(f"{self.repository} has files that no sync agent put there")
             self._incoming.mkdir(exist_ok=True)
             self._lock = _locked(folder / "lock")
         except OSError as error:

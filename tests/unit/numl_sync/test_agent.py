@@ -150,5 +150,16 @@ def test_two_agents_do_not_share_a_folder(serving: Stage) -> None:
         Mirror(serving.folder)
 
 
+def test_a_folder_with_files_of_others_is_left_alone(tmp_path: Path) -> None:
+    model = tmp_path / "repository" / "mine" / "config.pbtxt"
+    model.parent.mkdir(parents=True)
+    model.touch()
+    for _ in range(2):
+        with pytest.raises(UsageError, match="repository has files that no sync agent put there"):
+            Mirror(tmp_path)
+    assert model.exists()
+    assert not (tmp_path / "incoming").exists()
+
+
 def newest(folder: Path) -> int:
     return max(path.stat().st_mtime_ns for path in (folder, *folder.rglob("*")))
