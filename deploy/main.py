@@ -13,6 +13,7 @@ from deploy.host.command_line import INTERRUPTED, Parser, as_typed
 
 COMMANDS = (
     *("prepare", "up", "infer", "status", "logs", "smoke", "doctor", "down", "build"),
+    "load",
     *("publish", "published", "rollback"),
 )
 _SHELLS = ("bash", "zsh", "fish")

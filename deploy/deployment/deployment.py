@@ -95,6 +95,20 @@ class Batch(BaseModel, frozen=True, extra="forbid"):
     wait_ms: Annotated[float, _number(0, 1000, float)] = 0.0
 
 
+class Limits(BaseModel, frozen=True, extra="forbid"):
+    """What a model of the kit accepts; the rest is refused at once.
+
+    Attributes:
+        waiting: The most requests that wait for each instance of a model.
+        wait_s: The longest that a request waits (s).
+        hits: The most hits of an event.
+    """
+
+    waiting: Annotated[int, _number(1, 1_000_000)] = 256
+    wait_s: Annotated[float, _number(0.001, 3600, float)] = 1.0
+    hits: Annotated[int, _number(1, 100_000)] = 50_000
+
+
 class Deployment(BaseModel, frozen=True, extra="forbid"):
     """A server to start. Most fields are flags of ``numlkit up``, whose help explains them.
 
@@ -107,6 +121,7 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
         tls: How gRPC is encrypted; None: not at all.
         batch: How requests are batched; None: as the model's configuration says, by default on
             GPUs only.
+        limits: What the kit's models accept; a site's own have the queue that they configure.
     """
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)] = DEFAULT_NAME
@@ -127,6 +142,7 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
     instances: Annotated[int, _number(1, 256)] | None = None
     threads: Annotated[int, _number(1, 256)] = 1
     batch: Batch | None = None
+    limits: Limits = Limits()
     cpus: Annotated[int, _number(1, 1024)] | None = None
     memory: Size | None = None
     shm_size: Size | None = None
@@ -229,7 +245,7 @@ _OPTIONS = {
     "norms": "--norm",
 }
 _TABLES: Mapping[str, type[BaseModel]] = {
-    table.__name__.lower(): table for table in (Ports, Tls, Batch)
+    table.__name__.lower(): table for table in (Ports, Tls, Batch, Limits)
 }
 _A_NAME = "at most 40 lower-case letters, digits, '.', '_' and '-', a letter or digit first"
 _A_SIZE = "a size like 512m or 4g (1m is the least)"

@@ -164,6 +164,7 @@ class Engine(ABC):
             instances=self.deployment.instance_count(),
             gpu_instances=resolved.gpu_instances,
             batch=self.deployment.batch,
+            limits=self.deployment.limits,
         )
         kit = plan_models(MODEL_REPOSITORY, resolved.kit, settings, resolved.own_weights)
         return (

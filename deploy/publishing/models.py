@@ -87,6 +87,7 @@ def _settings(deployment: Deployment) -> LaunchSettings:
         instances=count,
         gpu_instances=count if deployment.flavour == "gpu" else None,
         batch=deployment.batch,
+        limits=deployment.limits,
     )
 
 

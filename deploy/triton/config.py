@@ -5,7 +5,7 @@ Source of the format: Triton's ``model_config.proto``.
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from runpy import run_path
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from google.protobuf import text_format
 
-from deploy.deployment.deployment import CONFIG, Batch
+from deploy.deployment.deployment import CONFIG, Batch, Limits
 from deploy.host.errors import RepositoryError
 from deploy.host.files import write_atomically
 from deploy.triton.card import Card
@@ -41,6 +41,7 @@ ENSEMBLE = "ensemble"
 _KIND = model_config_pb2.ModelInstanceGroup
 # Parameters that numl_serving reads.
 BATCH_EVENTS, BATCH_WAIT = "batch_max_events", "batch_max_wait_ms"
+MAX_HITS = "max_hits"
 # A GPU takes about as long for a few events as for one; on a CPU batching gains nothing.
 GPU_BATCH = Batch()
 
@@ -57,6 +58,7 @@ class LaunchSettings:
             A model made for CPUs stays there.
         batch: How requests are batched; None: as the tracked configuration says, and on GPUs
             otherwise as ``GPU_BATCH``.
+        limits: What each model accepts.
     """
 
     environment: Path
@@ -64,6 +66,7 @@ class LaunchSettings:
     instances: int
     gpu_instances: int | None = None
     batch: Batch | None = None
+    limits: Limits = field(default_factory=Limits)
 
 
 def read_config(path: Path) -> ModelConfig:
@@ -116,6 +119,7 @@ def for_launch(config: ModelConfig, settings: LaunchSettings, card: Card) -> Mod
     if settings.batch is not None:
         for name, value in _batch_parameters(settings.batch).items():
             launched.parameters[name].string_value = value
+    _bound(launched, settings)
     _fit(launched, card)
     return launched
 
@@ -194,6 +198,16 @@ def misfits(config: ModelConfig, card: Card) -> tuple[str, ...]:
 
 def _batch_parameters(batch: Batch) -> dict[str, str]:
     return {BATCH_EVENTS: str(batch.max_events), BATCH_WAIT: f"{batch.wait_ms:g}"}
+
+
+def _bound(config: ModelConfig, settings: LaunchSettings) -> None:
+    """Give ``config`` the limits of a launch; each instance takes from the same queue."""
+    limits = settings.limits
+    policy = config.dynamic_batching.default_queue_policy
+    policy.default_timeout_microseconds = int(limits.wait_s * 1e6)
+    policy.allow_timeout_override = True  # a client may wait for less, not for more
+    policy.max_queue_size = limits.waiting * (settings.gpu_instances or settings.instances)
+    config.parameters[MAX_HITS].string_value = str(limits.hits)
 
 
 def _fit(config: ModelConfig, card: Card) -> None:

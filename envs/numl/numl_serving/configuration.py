@@ -3,6 +3,8 @@
 Parameters of config.pbtxt (all strings, all optional; this module ignores others):
 
 - ``environment_digest``: digest of the execution environment that the model must run in.
+- ``max_hits``: most hits of an event; one that has more is refused. By default, what the native
+  library accepts.
 - ``batch_max_events``: on a GPU, most events in one batch, default 1.
 - ``batch_max_wait_ms``: on a GPU, longest time (ms) for which an event waits for others, default 0.
 - ``batch_max_hits``, ``batch_max_edges``: on a GPU, most hits and edges in one batch; an event that
@@ -38,6 +40,7 @@ class Parameters:
     batch_max_wait_ms: float = 0.0
     limits: Limits = field(default_factory=Limits)
     environment_digest: str | None = None
+    max_hits: int | None = None
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Parameters:
@@ -63,6 +66,7 @@ class Parameters:
                 edges=size("batch_max_edges", largest.edges),
             ),
             environment_digest=given.get("environment_digest"),
+            max_hits=size("max_hits", 1) if "max_hits" in given else None,
         )
 
 

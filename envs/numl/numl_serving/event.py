@@ -24,6 +24,9 @@ SPACEPOINTS = "spacepoint_table_"
 MAX_INTEGRAL = 1e6
 """Largest hit integral (ADC counts x ticks) that pynuml keeps; it drops an event with more."""
 
+SPACEPOINTS_PER_HIT = 3
+"""As many are accepted for each hit that is; the native library has the same ratio."""
+
 _INT32 = np.dtype(np.int32)
 _FLOAT32 = np.dtype(np.float32)
 _TYPE_NAMES = {_INT32: "INT32", _FLOAT32: "FP32"}
@@ -186,6 +189,26 @@ class Event:
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Return the event's columns, keyed by request tensor name."""
         return dict(self.columns)
+
+
+def check_size(tensors: Mapping[str, NDArray[Any]], max_hits: int) -> None:
+    """Refuse an event before anything is done with it that takes long.
+
+    Raises:
+        EventError: It has more hits than a model is set to accept, or more spacepoints than go
+            with so many hits.
+    """
+    most = {
+        f"{HITS}hit_id": max_hits,
+        f"{SPACEPOINTS}spacepoint_id": SPACEPOINTS_PER_HIT * max_hits,
+    }
+    for name, limit in most.items():
+        rows = np.size(tensors.get(name, ()))
+        if rows > limit:
+            raise EventError(
+                f"{_readable(name).partition('.')[0]} has {rows} rows: this server accepts at most "
+                f"{limit} (limits.hits in its deployment file)"
+            )
 
 
 def empty_event(schema: Schema) -> Event:

@@ -14,7 +14,7 @@ another: at most one batch runs and one gathers here, the others stay in Triton'
 queue drops cancelled requests; without it they would all be computed. In it,
 ``default_queue_policy { max_queue_size: N }`` refuses what exceeds N, and
 ``default_timeout_microseconds`` what has waited longer (all tested with Triton 2.51, also on
-CPUs). By default the queue has no limit.
+CPUs). A launch sets both from the deployment's ``[limits]``.
 
 When a GPU is lost to this process, or the worker fails, each request that is held gets an error
 and the process exits: Triton would keep sending it requests; whoever supervises Triton replaces it.
@@ -49,7 +49,7 @@ from numl_serving.errors import (
     ServingError,
     one_line,
 )
-from numl_serving.event import Event
+from numl_serving.event import Event, check_size
 from numl_serving.metrics import Metrics
 from numl_serving.native import guard_arrays
 from numl_serving.runtime import CPU, Runtime
@@ -89,7 +89,7 @@ class TritonPythonModel:
         device = choose_device(args["model_instance_kind"], args["model_instance_device_id"])
         # One thread: instances share the cores.
         self._runtime = Runtime.load(directory, device=device, threads=1, limits=parameters.limits)
-        self._schema = self._runtime.card.schema
+        self._schema, self._max_hits = self._runtime.card.schema, parameters.max_hits
         check_tensors(config, self._runtime.card)
         startup.end("weights")
         self._runtime.infer(warm_up_event(directory, self._runtime.card))
@@ -195,6 +195,8 @@ class TritonPythonModel:
         if self._worker is not None and request.is_cancelled():
             raise _CancelledError("the request was cancelled")
         tensors = {tensor.name(): to_array(tensor) for tensor in request.inputs()}
+        if self._max_hits is not None:
+            check_size(tensors, self._max_hits)
         return Event.from_tensors(tensors, self._schema)
 
     def _response(self, request: Any, result: Outputs | Exception) -> Any:

@@ -74,6 +74,7 @@ def test_an_input_that_is_not_declared_is_named(start):
     ("name", "text"),
     [
         ("batch_max_hits", "0"),
+        ("max_hits", "many"),
         ("batch_max_edges", "many"),
         ("batch_max_events", "1.5"),
         ("batch_max_wait_ms", "-1"),

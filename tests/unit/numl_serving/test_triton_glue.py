@@ -295,3 +295,29 @@ def test_broken_metrics_cost_no_answer(start, mode, when, monkeypatch):
     assert bad.error is None or bad.error.code == "invalid"
     model.finalize()
     assert len(fake_triton.Logger.lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("hits", "spacepoints", "refused"),
+    [
+        (20, 60, None),
+        (21, 0, "hit_table has 21 rows: this server accepts at most 20 (limits.hits in its"),
+        (1, 61, "spacepoint_table has 61 rows: this server accepts at most 60 (limits.hits in"),
+    ],
+)
+def test_an_event_that_is_larger_than_the_limit_is_refused_before_its_content_is_read(
+    start, hits, spacepoints, refused
+):
+    model = start(max_hits="20")
+    tensors = random_event(NUGRAPH3.schema, 3).tensors()
+    for name, column in tensors.items():
+        rows = hits if name.startswith("hit_table") else spacepoints
+        tensors[name] = np.full(rows, 0, column.dtype)
+    if refused:
+        tensors["hit_table_rms"] = np.full(hits, np.nan, np.float32)
+    (answer,) = responses(model, [Request(tensors, ["x_filter_u"])])
+    if refused is None:
+        assert answer.error is None
+    else:
+        assert str(answer.error).startswith(refused)
+        assert answer.error.code == fake_triton.TritonError.INVALID_ARG

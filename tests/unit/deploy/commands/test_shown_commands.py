@@ -63,6 +63,15 @@ PROVED_ELSEWHERE = {
         ),
         "tests/integration/test_publishing.py",
     ),
+    **dict.fromkeys(
+        (
+            "numlkit load",
+            "numlkit load my_events.h5 --rates 20,50,100",
+            "numlkit load --url grpcs://triton.example.org --ca ca.pem --tenant light:10:200 "
+            "--plot load.png",
+        ),
+        "tests/integration/test_load.py",
+    ),
     "numlkit publish /cvmfs/example.org/numl": "tests/containers/sif/test_publishing.py",
     "apptainer run /cvmfs/example.org/numl/current/numl.sif":
         "tests/containers/sif/test_publishing.py",

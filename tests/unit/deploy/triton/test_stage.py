@@ -93,6 +93,13 @@ instance_group {
   count: 2
   kind: KIND_CPU
 }
+dynamic_batching {
+  default_queue_policy {
+    default_timeout_microseconds: 1000000
+    allow_timeout_override: true
+    max_queue_size: 512
+  }
+}
 parameters {
   key: "EXECUTION_ENV_PATH"
   value {
@@ -103,6 +110,12 @@ parameters {
   key: "event_classes"
   value {
     string_value: "cc,nc,other"
+  }
+}
+parameters {
+  key: "max_hits"
+  value {
+    string_value: "50000"
   }
 }
 parameters {

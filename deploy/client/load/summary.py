@@ -1,0 +1,97 @@
+"""What a load test found, as figures, as JSON, and as the rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from deploy.client.load.open_loop import Counts, Round
+
+COLUMNS = ("offered/s", "clients", "goodput/s", "in time", "p50 ms", "p99 ms", "refused", "late")
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one tenant got at one rate.
+
+    Attributes:
+        offered: Events that arrived, per second.
+        goodput: Events answered rightly within the deadline, per second.
+        p50_ms, p99_ms: Time from arrival to answer, of those; None: there were none.
+        refused, late, wrong: Events.
+        sent: Requests, with those sent again.
+        statuses: The status of gRPC of the refused ones.
+        reason: What was said most often; empty: nothing.
+    """
+
+    tenant: str
+    offered: float
+    goodput: float
+    arrived: int
+    p50_ms: float | None
+    p99_ms: float | None
+    refused: int
+    late: int
+    wrong: int
+    sent: int
+    statuses: dict[str, int]
+    reason: str
+
+
+def figures(name: str, counts: Counts, seconds: float) -> Figures:
+    good = counts.latencies
+    p50, p99 = (float(ms) for ms in np.percentile(good, (50, 99)) * 1e3) if good else (None, None)
+    common = counts.reasons.most_common(1)
+    return Figures(
+        tenant=name,
+        offered=counts.arrived / seconds,
+        goodput=len(good) / seconds,
+        arrived=counts.arrived,
+        p50_ms=None if p50 is None else round(p50, 2),
+        p99_ms=None if p99 is None else round(p99, 2),
+        refused=sum(counts.refused.values()),
+        late=counts.late,
+        wrong=counts.wrong,
+        sent=counts.sent,
+        statuses=dict(counts.refused),
+        reason=common[0][0] if common else "",
+    )
+
+
+def all_figures(rounds: Sequence[Round]) -> list[list[Figures]]:
+    """Return the figures of each round, a tenant each."""
+    return [
+        [figures(name, counts, each.seconds) for name, counts in each.tenants.items()]
+        for each in rounds
+    ]
+
+
+def row(figure: Figures) -> tuple[str, ...]:
+    """Return the figures as a row below `COLUMNS`."""
+    answered = figure.goodput * 100 / figure.offered if figure.offered else 0.0
+    times = ("-" if ms is None else f"{ms:.0f}" for ms in (figure.p50_ms, figure.p99_ms))
+    return (
+        f"{figure.offered:.0f}",
+        figure.tenant,
+        f"{figure.goodput:.1f}",
+        f"{answered:.0f}%",
+        *times,
+        str(figure.refused),
+        str(figure.late),
+    )
+
+
+def document(rounds: Sequence[Round], **facts: Any) -> dict[str, Any]:
+    """Return everything as JSON has it."""
+    told = [
+        {
+            "behind_ms": round(each.behind_s * 1e3, 1),
+            "tenants": [asdict(figure) for figure in found],
+        }
+        for each, found in zip(rounds, all_figures(rounds), strict=True)
+    ]
+    wrong = sum(counts.wrong for each in rounds for counts in each.tenants.values())
+    return {"ok": wrong == 0, **facts, "rounds": told}

@@ -1,0 +1,219 @@
+"""Load a server with events that do not wait for answers; say what clients get in time."""
+
+if __package__ in (None, ""):
+    from host.bootstrap import ensure_kit
+
+    ensure_kit()
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deploy.client.endpoint import Endpoint
+from deploy.client.transport import ServedModel, TritonTransport
+from deploy.deployment.options import add_tls_options, tls_files
+from deploy.deployment.state import DeploymentFolder, default_endpoint
+from deploy.events.files import EventFile
+from deploy.host.cli import Parser, make_parser, run
+from deploy.host.command_line import as_seconds, count_to
+from deploy.host.console import Console
+from deploy.host.errors import ClientError, DeploymentError, NotRunningError
+from deploy.client.load.connection import Connections, Request, as_request
+from deploy.client.load.open_loop import Round, capacity, offer
+from deploy.client.load.plot import write_plot
+from deploy.client.load.summary import COLUMNS, all_figures, document, row
+from deploy.client.load.traffic import Patience, Tenant, simulated_event
+
+_RATES = "0.5x,1x,2x,5x,10x"
+_HITS = 1300
+_DIFFERENT = 16
+"""Events that are sent in turn."""
+_PROBING_S, _PROBING_CLIENTS = 5.0, 8
+_WAITS_S = 60.0
+"""How long a server without load may take for an event."""
+_BEHIND_S = 0.05
+_MAIN = "clients"
+
+
+def parser() -> Parser:
+    flags = make_parser("load", __doc__, deployment=False)
+    add = flags.add_argument
+    add(
+        "files", nargs="*", type=Path, metavar="FILE.h5", help="events to send (default: simulated)"
+    )
+    server = flags.add_mutually_exclusive_group()
+    server.add_argument("--url", help="grpc[s]://HOST[:PORT] (default: the running deployment)")
+    server.add_argument("--name", help="the deployment to load, if several are running")
+    add_tls_options(flags)
+    add("--model", default="nugraph3", help="the model to ask (default: %(default)s)")
+    add(
+        "--hits", type=count_to(1_000_000), default=_HITS, metavar="N",
+        help="hits of a simulated event (default: %(default)s)",
+    )  # fmt: skip
+    add(
+        "--rates", type=_rates, default=_RATES, metavar="R,R,...",
+        help="events per second to offer, one after the other; 2x is twice what the server can "
+        "answer, which is measured first (default: %(default)s)",
+    )  # fmt: skip
+    add("--seconds", type=as_seconds, default=10.0, metavar="S", help="for each rate (10)")
+    add(
+        "--tenant", type=_tenant, action="append", default=[], metavar="NAME:RATE[:HITS]",
+        help="further clients, who send at their own rate beside; may be repeated",
+    )  # fmt: skip
+    add("--deadline", type=as_seconds, default=2.0, metavar="S", help="of each request (2)")
+    add("--retries", type=int, default=2, metavar="N", help="of a refused or late request (2)")
+    add(
+        "--pause", type=float, default=0.0, metavar="S",
+        help="before a request is sent again (0, as existing clients do it)",
+    )  # fmt: skip
+    add("--connections", type=count_to(1024), default=4, metavar="N", help="to the server (4)")
+    add("--plot", type=Path, metavar="FILE.png", help="draw goodput against offered load")
+    return flags
+
+
+def _rates(text: str) -> list[tuple[float, bool]]:
+    """Parse rates: each with whether it is a multiple of the capacity."""
+    try:
+        found = [(float(each.removesuffix("x")), each.endswith("x")) for each in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or any(not 0 < rate < 1e6 for rate, _ in found):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of rates such as 0.5x,1x,200")
+    return found
+
+
+def _tenant(text: str) -> Tenant:
+    name, _, rest = text.partition(":")
+    rate, _, hits = rest.partition(":")
+    try:
+        tenant = Tenant(name, float(rate), int(hits or _HITS))
+    except ValueError:
+        tenant = Tenant("", 0.0, 0)
+    if not tenant.name or tenant.name == _MAIN or not 0 < tenant.rate < 1e6 or not tenant.hits:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME:RATE or NAME:RATE:HITS")
+    return tenant
+
+
+def _load(options: argparse.Namespace, console: Console) -> int:
+    plot: Path | None = options.plot
+    if plot is not None and not plot.parent.is_dir():
+        raise DeploymentError(f"no such folder: {plot.parent}", f"mkdir -p {plot.parent}")
+    endpoint = _endpoint(options)
+    transport = TritonTransport(endpoint, timeout=_WAITS_S)
+    try:
+        model = transport.describe(options.model)
+    finally:
+        transport.close()
+    tenant = Tenant(_MAIN, 0.0, None if options.files else options.hits)
+    traffic = {tenant: _requests(model, options.files, options.hits)}
+    for each in options.tenant:
+        traffic[each] = _requests(model, (), each.hits)
+    patience = Patience(options.deadline, options.retries, options.pause)
+    found, rounds = asyncio.run(_offered(endpoint, traffic, patience, options, console))
+    facts: dict[str, Any] = {
+        "endpoint": endpoint.url,
+        "model": model.title,
+        "capacity": None if found is None else round(found, 2),
+        "seconds": options.seconds,
+        "deadline_s": patience.deadline_s,
+        "retries": patience.retries,
+        "pause_s": patience.pause_s,
+    }
+    told = document(rounds, **facts)
+    _show(told, rounds, console)
+    if plot is not None:
+        write_plot({"goodput": told}, plot)
+        console.line(f"  picture  {plot}")
+    console.answer(told)
+    return 0 if told["ok"] else 1
+
+
+def _endpoint(options: argparse.Namespace) -> Endpoint:
+    if options.url is not None:
+        url = options.url
+    elif options.name is not None:
+        url = DeploymentFolder(options.name).require_state().url("grpc")
+    else:
+        url = default_endpoint("grpc")
+        if url is None:
+            raise NotRunningError("no deployment is running", "numlkit up, or --url grpc://HOST")
+    endpoint = Endpoint.parse(url, protocol="grpc", **tls_files(options))
+    return endpoint
+
+
+def _requests(model: ServedModel, files: Sequence[Path], hits: int | None) -> list[Request]:
+    if not files:
+        random = np.random.default_rng(hits)
+        events = [simulated_event(model.inputs, hits or _HITS, random) for _ in range(_DIFFERENT)]
+        return [Request(as_request(model, event), hits or _HITS) for event in events]
+    requests = []
+    for path in files:
+        with EventFile(path, model.inputs, model.optional) as file:
+            for index in range(len(file)):
+                event = file.read(index)
+                requests.append(Request(as_request(model, event.tensors), event.hits))
+    if not requests:
+        raise ClientError(f"{', '.join(map(str, files))}: no events")
+    return requests
+
+
+async def _offered(
+    endpoint: Endpoint,
+    traffic: dict[Tenant, list[Request]],
+    patience: Patience,
+    options: argparse.Namespace,
+    console: Console,
+) -> tuple[float | None, list[Round]]:
+    """Measure the capacity, offer each rate, and return both."""
+    async with Connections(endpoint, count=options.connections) as connections:
+        with console.step("ask for each event alone"):
+            known = {
+                tenant: await connections.references(requests, _WAITS_S)
+                for tenant, requests in traffic.items()
+            }
+        main, *others = known
+        with console.step("measure what the server can answer"):
+            most = await capacity(
+                connections, known[main], clients=_PROBING_CLIENTS, seconds=_PROBING_S
+            )
+        rounds = []
+        for number, (rate, relative) in enumerate(options.rates):
+            offered = Tenant(main.name, rate * most if relative else rate, main.hits)
+            with console.step(f"offer {offered.rate:.0f} events/s"):
+                rounds.append(
+                    await offer(
+                        connections,
+                        [(offered, known[main]), *((each, known[each]) for each in others)],
+                        patience,
+                        seconds=options.seconds,
+                        seed=number,
+                    )
+                )
+        return most, rounds
+
+
+def _show(told: dict[str, Any], rounds: Sequence[Round], console: Console) -> None:
+    title = f"{told['model']} at {told['endpoint']}; it can answer {told['capacity']:.0f} events/s"
+    found = all_figures(rounds)
+    console.table(title, COLUMNS, [row(figure) for each in found for figure in each])
+    reasons = {f.reason: f.statuses for each in found for f in each if f.reason}
+    for reason in reasons:
+        console.line(f"  refused: {reason}")
+    behind = max(each.behind_s for each in rounds)
+    if behind > _BEHIND_S:
+        console.line(
+            f"  this client was up to {behind:.2g} s behind: run it on another host, or offer less"
+        )
+    if not told["ok"]:
+        console.line("  some answers were wrong")
+
+
+main = partial(run, _load, parser)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,110 @@
+"""More than a server can answer: what it does about it, and what ``numlkit load`` says of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deploy.client.endpoint import Endpoint
+from deploy.client.transport import TritonTransport
+from deploy.client.load.connection import Connections, as_request
+from deploy.client.load.traffic import simulated_event
+from tests.kit import SOON_S, Kit
+
+WAITING, HITS, AT_ONCE = 8, 5000, 64
+FILE = f"""
+models = ["nugraph3"]
+instances = 1
+
+[limits]
+waiting = {WAITING}
+wait_s = 60
+hits = {HITS}
+"""
+FULL, LATE = "Exceeds maximum queue size", "Request timeout expired"
+
+
+@pytest.fixture(scope="module")
+def url(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    file = tmp_path_factory.mktemp("bounded") / "bounded.toml"
+    file.write_text(FILE)
+    server = kit.up("bounded", str(file))
+    yield f"grpc://127.0.0.1:{server['ports']['grpc']}"
+    kit.down("bounded")
+
+
+def events(url: str, *hits: int) -> list[bytes]:
+    transport = TritonTransport(Endpoint.parse(url), timeout=SOON_S)
+    model = transport.describe("nugraph3")
+    transport.close()
+    random = np.random.default_rng(0)
+    return [as_request(model, simulated_event(model.inputs, each, random)) for each in hits]
+
+
+def send(
+    url: str, requests: list[bytes], *, deadline: float = SOON_S
+) -> list[tuple[bytes | None, str, str]]:
+    """Send requests at once; return answer, status and message of each."""
+
+    async def all_at_once() -> list[tuple[bytes | None, str, str]]:
+        async with Connections(Endpoint.parse(url), count=4) as connections:
+            return await asyncio.gather(*(connections.infer(r, deadline) for r in requests))
+
+    return asyncio.run(all_at_once())
+
+
+def test_what_exceeds_the_queue_is_refused_at_once_and_the_rest_is_answered(url: str) -> None:
+    found = send(url, events(url, HITS) * AT_ONCE)
+    told = Counter((status, text) for _, status, text in found)
+    assert set(told) == {("OK", ""), ("UNAVAILABLE", f"[request id: <id_unknown>] {FULL}")}
+    assert told["OK", ""] >= WAITING
+    assert send(url, events(url, 10))[0][1] == "OK"
+
+
+def test_an_event_above_the_limit_is_refused_and_names_it(url: str) -> None:
+    ((answer, status, text),) = send(url, events(url, HITS + 1))
+    assert answer is None
+    assert status == "INVALID_ARGUMENT"
+    assert text == (
+        f"hit_table has {HITS + 1} rows: this server accepts at most {HITS} "
+        "(limits.hits in its deployment file)"
+    )
+
+
+def test_load_tells_what_clients_got(kit: Kit, url: str, tmp_path: Path) -> None:
+    picture = tmp_path / "load.png"
+    flags = ["--name", "bounded", "--hits", "200", "--rates", "20,4x", "--seconds", "1"]
+    done = kit.run("load", *flags, "--tenant", "light:5:50", "--plot", str(picture), "--json")
+    told: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert told["capacity"] > 0
+    slow, fast = (each["tenants"] for each in told["rounds"])
+    assert [tenant["tenant"] for tenant in slow] == ["clients", "light"]
+    assert fast[0]["arrived"] > slow[0]["arrived"] > 0
+    for tenant in (*slow, *fast):
+        ended = tenant["refused"] + tenant["late"] + tenant["goodput"] * told["seconds"]
+        assert round(ended) == tenant["arrived"]
+        assert tenant["wrong"] == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_events_of_a_file_are_sent(kit: Kit, url: str) -> None:
+    flags = ["--url", url, "--rates", "5", "--seconds", "1", "--json"]
+    done = kit.run("load", "scripts/data/demo_events.h5", *flags)
+    assert done.returncode == 0, done.stderr
+    (tenant,) = json.loads(done.stdout)["rounds"][0]["tenants"]
+    assert tenant["wrong"] == 0
+
+
+def test_load_without_a_server_says_how_to_start_one(kit: Kit) -> None:
+    done = kit.run("load", "--url", "grpc://127.0.0.1:9", "--rates", "1")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) <= 3
+    assert done.stderr.startswith("error: ")
