@@ -15,6 +15,11 @@ from typing import Any
 import numpy as np
 
 from deploy.client.endpoint import Endpoint
+from deploy.client.load.connection import Connections, Request, as_request
+from deploy.client.load.open_loop import Round, capacity, offer
+from deploy.client.load.plot import write_plot
+from deploy.client.load.summary import COLUMNS, all_figures, document, row
+from deploy.client.load.traffic import Patience, Tenant, simulated_event
 from deploy.client.transport import ServedModel, TritonTransport
 from deploy.deployment.options import add_tls_options, tls_files
 from deploy.deployment.state import DeploymentFolder, default_endpoint
@@ -23,11 +28,6 @@ from deploy.host.cli import Parser, make_parser, run
 from deploy.host.command_line import as_seconds, count_to
 from deploy.host.console import Console
 from deploy.host.errors import ClientError, DeploymentError, NotRunningError
-from deploy.client.load.connection import Connections, Request, as_request
-from deploy.client.load.open_loop import Round, capacity, offer
-from deploy.client.load.plot import write_plot
-from deploy.client.load.summary import COLUMNS, all_figures, document, row
-from deploy.client.load.traffic import Patience, Tenant, simulated_event
 
 _RATES = "0.5x,1x,2x,5x,10x"
 _HITS = 1300

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from deploy.client.endpoint import Endpoint
-from deploy.client.transport import TritonTransport
 from deploy.client.load.connection import Connections, as_request
 from deploy.client.load.traffic import simulated_event
+from deploy.client.transport import TritonTransport
 from tests.kit import SOON_S, Kit
 
 WAITING, HITS, AT_ONCE = 8, 5000, 64

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from deploy.client.transport import ServedModel
-from deploy.host.errors import ClientError
 from deploy.client.load.connection import Request, as_request, is_same
 from deploy.client.load.open_loop import Counts, Round, deliver, offer
 from deploy.client.load.summary import all_figures, document, row
 from deploy.client.load.traffic import Patience, Tenant, arrivals, simulated_event
+from deploy.client.transport import ServedModel
+from deploy.host.errors import ClientError
 from deploy.triton.contract import INPUTS
 
 MODEL = ServedModel("nugraph3", INPUTS, ("x_filter_u",), {})
