@@ -98,6 +98,8 @@ def _infer(options: argparse.Namespace, console: Console) -> int:
         )
     report = tally.report(model, endpoint.url, options.files)
     _show(report, tally, console)
+    if out is not None and tally.out is None and out.exists():
+        console.say(f"{out} is left as it was: no event was answered")
     if tally.ended is not None and console.mode != "json":
         console.error(tally.ended)
     console.answer(report)

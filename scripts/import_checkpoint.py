@@ -26,7 +26,7 @@ SOURCES = str(CHECKOUT / "envs" / "numl")
 sys.path.append(SOURCES)
 
 import numl_serving
-from numl_serving.checkpoint import read_checkpoint
+from numl_serving.checkpoint import check_regular, read_checkpoint
 from numl_serving.errors import ServingError
 from numl_serving.generations import HEADS
 from numl_serving.modelcard import KINDS
@@ -77,6 +77,7 @@ def require_files(options: argparse.Namespace) -> None:
         if path is None:
             continue
         try:
+            check_regular(path)
             path.open("rb").close()
         except OSError as error:
             raise ServingError(f"{path}: {error.strerror}: {remedy}") from None

@@ -66,9 +66,10 @@ class Endpoint:
         cert: Path | None = None,
         key: Path | None = None,
     ) -> Endpoint:
-        """Read ``[http[s]://|grpc[s]://]host[:port]``; a file for TLS implies TLS.
+        """Read ``[http[s]://|grpc[s]://]host[:port]``.
 
-        Defaults: HTTP, or ``protocol``, and Triton's port 8000 or 8001, with TLS 443.
+        Without a scheme, a file for TLS implies TLS. Defaults: HTTP, or ``protocol``, and Triton's
+        port 8000 or 8001, with TLS 443.
         """
         scheme, separator, rest = url.rpartition("://")
         if separator and scheme not in _SCHEMES:
@@ -79,7 +80,11 @@ class Endpoint:
             named = "grpc" if scheme.startswith("grpc") else "http"
         if protocol is not None and named != protocol:
             raise DeploymentError(f"--url {url} contradicts --protocol {protocol}")
-        encrypted = tls or scheme.endswith("s") or any((ca, cert, key))
+        files = any((ca, cert, key))
+        if files and separator and not (tls or scheme.endswith("s")):
+            cause = f"{url} is without TLS, but --ca, --cert and --key are for it"
+            raise DeploymentError(cause, f"{scheme}s://{rest}, or leave them out")
+        encrypted = tls or scheme.endswith("s") or files
         try:
             parts = urlsplit(f"//{rest}")
             host, port = parts.hostname, parts.port

@@ -237,6 +237,7 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
         return self.instances or min(self.cpus or usable, usable)
 
 
+_MOST_BYTES = 1 << 15  # of a deployment file; the parser's time grows with the square
 # Flags whose name differs from the key they set.
 _OPTIONS = {
     "ports": "--ports",
@@ -275,13 +276,7 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
     """
     values: dict[str, Any] = {}
     if file is not None:
-        try:
-            values = tomllib.loads(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            remedy = "a TOML file such as deploy/sites/cpu-node.toml, or none"
-            raise DeploymentError(f"deployment file {file}: {error.strerror}", remedy) from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise DeploymentError(f"deployment file {file}: not TOML: {error}") from None
+        values = _read(file)
         for path in ("archive", "models_dir"):
             if isinstance(values.get(path), str):
                 values[path] = (file.parent / values[path]).absolute()
@@ -307,6 +302,22 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
             raise DeploymentError(f"{option}: {_in_words(first)}") from None
         origin = f" (in {file})" if file is not None else ""
         raise DeploymentError(f"{where}: {_in_words(first)}{origin}") from None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(_MOST_BYTES + 1)
+    except OSError as error:
+        remedy = "a TOML file such as deploy/sites/cpu-node.toml, or none"
+        raise DeploymentError(f"deployment file {file}: {error.strerror}", remedy) from None
+    if len(content) > _MOST_BYTES:
+        raise DeploymentError(f"deployment file {file}: larger than {_MOST_BYTES >> 10} KiB")
+    try:
+        return tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise DeploymentError(f"deployment file {file}: not TOML: {why}") from None
 
 
 def _in_words(error: ErrorDetails) -> str:

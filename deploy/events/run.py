@@ -139,8 +139,9 @@ def send(
         if writer is not None:
             unread = any(failure.event_id is None for failure in tally.failures)
             writer.complete = not cut and not unread
-            if not tally.latencies and not any(map(_was_read, tally.failures)):
-                # No event was sent: keep the results of an earlier run.
+            nothing_sent = not any(map(_was_read, tally.failures))
+            if not tally.latencies and (nothing_sent or (out is not None and out.exists())):
+                # No event was answered: keep the results of an earlier run.
                 writer.discard()
             else:
                 tally.out = out

@@ -1,13 +1,15 @@
 """The kit's exceptions: a cause in one line, a remedy in the next."""
 
+_SHOWN = 2000  # characters; what was given may have megabytes
+
 
 class KitError(Exception):
     """Something that the user can fix."""
 
     def __init__(self, cause: str, remedy: str | None = None) -> None:
-        super().__init__(cause)
-        self.cause = cause
-        self.remedy = remedy
+        self.cause = _shortened(cause)
+        self.remedy = None if remedy is None else _shortened(remedy)
+        super().__init__(self.cause)
 
 
 class DeploymentError(KitError):
@@ -60,3 +62,10 @@ class RequestError(KitError):
 
 class ServerAwayError(KitError):
     """The connection is lost, or the model is not being served: worth another try."""
+
+
+def _shortened(text: str) -> str:
+    """Return a text without its middle if it is too long to be read."""
+    if len(text) <= _SHOWN:
+        return text
+    return f"{text[: _SHOWN // 2]} [...] {text[-_SHOWN // 2 :]}"

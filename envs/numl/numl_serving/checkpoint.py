@@ -7,8 +7,10 @@ names is ever looked up: `numl_serving.inert_pickle` runs it.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
+import stat
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -113,8 +115,16 @@ def _read(archive: zipfile.ZipFile, path: Path, digest: str) -> Checkpoint:
     )
 
 
+def check_regular(path: Path) -> None:
+    """Raise OSError for a pipe or a device, which may never end; files and folders pass."""
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
 def _sha256(path: Path) -> str:
     try:
+        check_regular(path)
         digest = hashlib.sha256()
         with path.open("rb") as file:
             while block := file.read(1 << 20):

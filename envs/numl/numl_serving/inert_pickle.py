@@ -69,34 +69,38 @@ class _Items(dict[str, Any]):
     """An ordered dictionary from the pickle; may carry attributes, as state dicts do."""
 
 
+# A pickle may give an object a new state. With slots=True, dataclass would add a __setstate__ that
+# does so even to frozen ones; with these slots they have neither that nor a dictionary.
+@dataclass(frozen=True)
 class _Function:
-    """Wraps a function of this module that stands in for one of PyTorch's; immutable."""
+    """Wraps a function of this module that stands in for one of PyTorch's."""
 
-    __slots__ = ("_function",)
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
+    __slots__ = ("function",)
+    function: Callable[..., Any]
 
     def __call__(self, *args: Any) -> Any:
-        return self._function(*args)
+        return self.function(*args)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Dtype:
+    __slots__ = ("name",)
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Storage:
+    __slots__ = ("dtype", "elements", "key")
     key: str
     dtype: str | None
     elements: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LazyTensor:
     """A tensor as its pickle describes it: offset and stride are counted in elements."""
 
+    __slots__ = ("dtype", "offset", "size", "storage", "stride")
     storage: _Storage
     dtype: str
     offset: int

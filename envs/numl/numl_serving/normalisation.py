@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 
 from numl_serving.cardfile import normalisation_from
+from numl_serving.checkpoint import check_regular
 from numl_serving.errors import ModelFilesError
 from numl_serving.modelcard import PlaneNormalisation
 
 Normalisation = dict[str, PlaneNormalisation]
 
 _HDF5_START = b"\x89HDF\r\n\x1a\n"
+# What reading a file of another kind raises.
+_NOT_IT = (EOFError, KeyError, RecursionError, TypeError, ValueError, zipfile.BadZipFile)
 _NAME_LISTS = ("planes", "semantic_classes", "event_classes")
 
 
@@ -113,12 +116,13 @@ def _is_hdf5(path: Path) -> bool:
 def _reading(path: Path, what: str) -> Iterator[None]:
     """Turn errors into one line that names the file and what was read from it."""
     try:
+        check_regular(path)
         yield
     except ModelFilesError as error:
         raise ModelFilesError(f"{path}: {error}") from None
     except OSError as error:
         raise ModelFilesError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+    except _NOT_IT as error:
         raise ModelFilesError(f"{path} holds no {what}: {error}") from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import pickle
 import tempfile
 import zipfile
@@ -322,6 +323,14 @@ def test_damage_of_the_archive_itself_is_refused(
         (b"X\x01\x00\x00\x000", b"X\x01\x00\x00\x00x\x85b"),  # of a dtype
         (b"K\x00K\x0c\x85", b"(X\x01\x00\x00\x000K\x07Ntb"),  # of a storage
         (b"s.", b"(NNNNNtb"),  # of a tensor
+        # As their own classes would restore them, with values that could be right:
+        (b"X\x01\x00\x00\x000", b"]X\x07\x00\x00\x00float16ab"),  # of a dtype
+        (b"X\x01\x00\x00\x000", b"N}X\x04\x00\x00\x00nameX\x07\x00\x00\x00float16s\x86b"),
+        (b"K\x00K\x0c\x85", b"](X\x01\x00\x00\x000X\x07\x00\x00\x00float32K\x07eb"),  # of a storage
+        (b"s.", b"N}X\x06\x00\x00\x00offsetJ\xff\xff\xff\xffs\x86b"),  # of a tensor
+        (b"s.", b"}X\x06\x00\x00\x00offsetK\x01sb"),
+        (b"((X\x07", b"N}X\x09\x00\x00\x00_functionNs\x86b"),  # of a function
+        (b"((X\x07", b"N}X\x08\x00\x00\x00functionNs\x86b"),
     ],
 )
 def test_objects_that_a_pickle_changes_once_they_are_checked_are_refused(
@@ -334,7 +343,8 @@ def test_objects_that_a_pickle_changes_once_they_are_checked_are_refused(
     )
     path = rewrite(save({"w": torch.zeros(12)}, tmp_path / "a.ckpt"), "data.pkl", program)
     assert list(read_checkpoint(path).state) == ["w"]
-    assert "damaged" in refusal(rewrite(path, "data.pkl", program.replace(opcode, change + opcode)))
+    changed = rewrite(path, "data.pkl", program.replace(opcode, change + opcode))
+    assert "its pickle cannot be read" in refusal(changed)
 
 
 def test_a_compressed_entry_is_refused(tmp_path: Path) -> None:
@@ -347,3 +357,13 @@ def test_a_compressed_entry_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [{"state_dict": {}}, {"state_dict": {"a": 1}}, {"x": "y"}])
 def test_a_checkpoint_without_weights_is_refused(tmp_path: Path, content: Any) -> None:
     assert "no state_dict with tensors" in refusal(save(content, tmp_path / "a.ckpt"))
+
+
+@pytest.mark.parametrize("special", [Path("/dev/zero"), Path("/dev/null"), "pipe"])
+def test_what_is_no_regular_file_is_refused_without_reading_it(
+    tmp_path: Path, special: Path | str
+) -> None:
+    path = special if isinstance(special, Path) else tmp_path / special
+    if not path.exists():
+        os.mkfifo(path)
+    assert "not a regular file" in refusal(path)

@@ -43,6 +43,10 @@ def run(folder: Path, *arguments: object, **environment: str) -> subprocess.Comp
         (["cut.ckpt"], "cut.ckpt: it is truncated or damaged"),
         (["good.ckpt", "--norm", "no.json"], "no.json: No such file or directory: give --norm"),
         (["good.ckpt", "--event", "no.npz"], "no.npz: No such file or directory: give --event"),
+        (["pipe"], "pipe: not a regular file: give the .ckpt file"),
+        (["/dev/zero"], "/dev/zero: not a regular file: give the .ckpt file"),
+        (["good.ckpt", "--norm", "pipe"], "pipe: not a regular file: give --norm"),
+        (["good.ckpt", "--event", "pipe"], "pipe: not a regular file: give --event"),
         (["good.ckpt", "--out", "text.ckpt/m"], "/text.ckpt: not a folder that you can write to"),
     ],
 )
@@ -52,13 +56,19 @@ def test_an_unusable_file_is_refused_in_one_line_before_an_environment_is_made(
     good = checkpoint_of({"weight": torch.zeros(1)}, tmp_path).rename(tmp_path / "good.ckpt")
     (tmp_path / "cut.ckpt").write_bytes(good.read_bytes()[:-100])
     (tmp_path / "text.ckpt").write_text("weights")
+    os.mkfifo(tmp_path / "pipe")
     done = run(tmp_path, *arguments, XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")
     assert complaint in line
     assert done.stdout == ""
-    assert {path.name for path in tmp_path.iterdir()} == {"good.ckpt", "cut.ckpt", "text.ckpt"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "good.ckpt",
+        "cut.ckpt",
+        "text.ckpt",
+        "pipe",
+    }
 
 
 @pytest.mark.parametrize(

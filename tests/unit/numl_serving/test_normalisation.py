@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -48,6 +49,7 @@ def test_a_normalisation_is_read_from_each_kind_of_file(tmp_path: Path, kind: st
         b"PK\x03\x04",
         b"\x89HDF\r\n\x1a\n",
         b"[1, 2]",
+        b"[" * 100_000,
         b'{"u": 1, "v": 2, "y": 3}',
         b'{"u": {"mean": [1, 1, 1, 1], "std": [1, 1, 0, 1]}, "v": {}, "y": {}}',
     ],
@@ -74,3 +76,13 @@ def test_without_h5py_the_message_says_what_to_do(
     with pytest.raises(ModelFilesError, match="pip install h5py, or give the normalisation as"):
         read_normalisation(path, UVY, 4)
     assert read_metadata(norm_file(tmp_path)) == {}
+
+
+def test_a_normalisation_from_what_is_no_regular_file_is_refused_without_reading_it(
+    tmp_path: Path,
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (Path("/dev/zero"), tmp_path / "pipe"):
+        for read in (lambda p: read_normalisation(p, UVY, 4), read_metadata):
+            with pytest.raises(ModelFilesError, match="not a regular file"):
+                read(path)

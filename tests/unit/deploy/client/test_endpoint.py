@@ -80,8 +80,19 @@ def test_files_mean_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "site")
     mine = authority.issue("me")
     assert Endpoint.parse("h", ca=authority.file).url == "https://h:443"
-    endpoint = Endpoint.parse("grpc://h", cert=mine.cert, key=mine.key)
+    endpoint = Endpoint.parse("h", protocol="grpc", cert=mine.cert, key=mine.key)
     assert (endpoint.url, endpoint.tls) == ("grpcs://h:443", ClientTls(None, mine.cert, mine.key))
+
+
+@pytest.mark.parametrize("url", ["grpc://h", "http://h:8000"])
+def test_files_for_tls_contradict_an_address_without_it(url: str, tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "site")
+    mine = authority.issue("me")
+    for files in ({"ca": authority.file}, {"cert": mine.cert, "key": mine.key}):
+        with pytest.raises(DeploymentError) as caught:
+            Endpoint.parse(url, **files)
+        assert caught.value.cause == f"{url} is without TLS, but --ca, --cert and --key are for it"
+        assert caught.value.remedy == f"{url.replace('://', 's://')}, or leave them out"
 
 
 def test_a_missing_authority_is_named(tmp_path: Path) -> None:

@@ -140,6 +140,8 @@ def test_own_weights_for_a_sites_model_are_refused(tmp_path: Path) -> None:
         ('listen = "node.example"', "listen: 'node.example' is not an IP address"),
         ('[norms]\nnugraph3 = "n.json"', "norm given for nugraph3, which has no checkpoint file"),
         ("instances = ", "not TOML"),
+        (f"instances = {'[' * 1000}{']' * 1000}", "not TOML: nested too deeply"),
+        (f"# {' ' * 70_000}", "larger than 32 KiB"),
         ('[tls]\ncert = "x"', "tls.key: missing: TLS needs a certificate and its private key"),
         ('[tls]\ncerts = "x"', "tls.cert: missing"),
         (

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from deploy.client.transport import ServedModel
 from deploy.events.display import DisplayError, check_folder
 from deploy.events.run import send
-from deploy.host.errors import KitError
+from deploy.host.errors import ClientError, KitError
 from deploy.host.paths import CHECKOUT
 from deploy.triton.contract import INPUTS
 
@@ -62,6 +62,26 @@ def test_a_run_that_answers_nothing_keeps_the_results_of_an_earlier_one(tmp_path
     assert [failure.reason for failure in tally.failures] == ["no such event in the files"]
     assert tally.out is None
     assert out.read_bytes() == before
+
+
+class Refusals(Answers):
+    def infer(self, _model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        raise ClientError("too large")
+
+
+def test_a_run_whose_events_all_fail_keeps_the_results_of_an_earlier_one(tmp_path: Path) -> None:
+    out, new = tmp_path / "results.h5", tmp_path / "new.h5"
+    answers: Any = Answers
+    refusals: Any = Refusals
+    assert send([EVENTS], MODEL, "http://x", answers, out=out).ok
+    before = out.read_bytes()
+    tally = send([EVENTS], MODEL, "http://x", refusals, out=out)
+    assert {failure.reason for failure in tally.failures} == {"too large"}
+    assert tally.out is None
+    assert out.read_bytes() == before
+    assert send([EVENTS], MODEL, "http://x", refusals, out=new).out == new
+    with h5py.File(new) as results:
+        assert len(results["failed_table/event_id"]) == len(tally.failures)
 
 
 def test_results_do_not_take_the_place_of_what_is_no_file(tmp_path: Path) -> None:
