@@ -53,6 +53,7 @@ SITES = {
                 "credentialsSecret": "bucket-reader",
                 "caConfigMap": "site-ca",
             },
+            "verify": {"key": {"configMap": "release-key"}, "minSequence": 12},
             "networkPolicy": {"bucketPorts": [9000]},
             "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
             "watch": {"enabled": True},

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -16,12 +16,20 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tritonclient.http as triton_http
-from google.protobuf import text_format
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    ECDSA,
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    generate_private_key,
+)
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from deploy.environment.agent import agent_folder
 from deploy.environment.environment import Environment, plan_environment
@@ -31,7 +39,18 @@ from deploy.triton.config import LaunchSettings
 from deploy.triton.distribution import TritonDistribution, ensure_distribution
 from deploy.triton.golden import GoldenEvent, difference, read_golden
 from deploy.triton.release import find_release
-from deploy.triton.stage import plan_models
+from deploy.triton.stage import plan_models, write_templates
+from numl_formats.published import (
+    DATA_FILES,
+    File,
+    Model,
+    Published,
+    Release,
+    published_release,
+    rolled_back,
+)
+from numl_formats.statement import statement
+from numl_formats.trust import signature_path
 from tests.bucket import BUCKET, READER, S3
 from tests.kit import free_ports, until
 
@@ -68,6 +87,7 @@ class House:
     environment: Environment
     distribution: TritonDistribution
     agent: Path
+    templates: Path
     versions: Mapping[int, Path]
 
     def golden(self, model: str, version: int) -> GoldenEvent:
@@ -93,7 +113,26 @@ def make_house(folder: Path) -> House:
             if number == 2:
                 command = [environment.python, "-IBc", _ALTER, place / model]
                 subprocess.run(command, check=True)
-    return House(environment, distribution, agent_folder(environment, say), versions)
+    settings = LaunchSettings(environment.folder, {}, 1)
+    templates = folder / "templates"
+    write_templates(plan_models(MODEL_REPOSITORY, MODELS, settings, {}), templates)
+    return House(environment, distribution, agent_folder(environment, say), templates, versions)
+
+
+def sign(key: EllipticCurvePrivateKey, content: bytes) -> bytes:
+    """Return what ``cosign sign-blob`` writes."""
+    return base64.b64encode(key.sign(content, ECDSA(SHA256())))
+
+
+def write_key(key: EllipticCurvePrivateKey, path: Path) -> Path:
+    """Write its public half, as cosign does."""
+    pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    path.write_bytes(pem)
+    return path
+
+
+def new_key() -> EllipticCurvePrivateKey:
+    return generate_private_key(SECP256R1())
 
 
 @dataclass
@@ -101,14 +140,15 @@ class Publisher:
     """Writes what ``numlkit publish`` writes, in the same order.
 
     Attributes:
-        environment: Where the server finds the models' environment; None: on this host.
+        key: What statements are signed with; None: they are not.
     """
 
     house: House
     s3: S3
     prefix: str
-    environment: Path | None = None
-    releases: list[dict[str, Any]] = field(default_factory=list)
+    key: EllipticCurvePrivateKey | None = None
+    expires: datetime | None = None
+    published: Published | None = None
 
     @property
     def url(self) -> str:
@@ -124,33 +164,32 @@ class Publisher:
         Args:
             changed: What lies in the bucket instead of a file that is named, by its stem.
         """
-        models: dict[str, Any] = {}
+        models = {}
         for model in MODELS:
             files = {}
-            for path in sorted((self.house.versions[version] / model).iterdir()):
+            for name in DATA_FILES:
+                path = self.house.versions[version] / model / name
                 content = path.read_bytes()
-                digest = hashlib.sha256(content).hexdigest()
-                files[path.name] = {"sha256": digest, "bytes": len(content)}
-                content = changed.get(path.stem, content)
-                self.put(f"{model}/{version}/{path.name}", content)
-            config = self._config(model, version)
-            self.put(f"{model}/config.pbtxt", config.encode())
-            models[model] = {"version": version, "config": config, "files": files}
-        self.releases.append({"number": number, "models": models})
-        self.serve(number)
-        return time.monotonic()
+                files[name] = File(hashlib.sha256(content).hexdigest(), len(content))
+                self.put(f"{model}/{version}/{name}", changed.get(path.stem, content))
+            models[model] = Model(version, files)
+        now = datetime.now(timezone.utc)
+        new = Release(number, now, "0123abc", models)
+        return self.state(published_release(self.published, new, created=now, expires=self.expires))
 
     def serve(self, number: int) -> float:
         """Have a release serve; return when the last PUT was answered."""
-        said = {"format": 1, "serving": number, "releases": self.releases}
-        self.put("published.json", json.dumps(said).encode())
-        return time.monotonic()
+        assert self.published is not None
+        now = datetime.now(timezone.utc)
+        return self.state(rolled_back(self.published, number, created=now, expires=self.expires))
 
-    def _config(self, model: str, version: int) -> str:
-        settings = LaunchSettings(self.environment or self.house.environment.folder, {}, 1)
-        config = plan_models(MODEL_REPOSITORY, [model], settings, {})[0].config
-        config.version_policy.specific.versions.append(version)
-        return str(text_format.MessageToString(config))
+    def state(self, published: Published) -> float:
+        """Put a statement, with its signature before it."""
+        self.published, content = published, statement(published)
+        if self.key is not None:
+            self.put(signature_path(content), sign(self.key, content))
+        self.put("published.json", content)
+        return time.monotonic()
 
 
 @dataclass
@@ -173,7 +212,8 @@ class Sync:
     def command(self, *flags: str) -> list[str]:
         return [
             *(str(self.house.environment.python), "-IB", str(self.house.agent)),
-            *(self.url, str(self.folder), f"--poll={self.poll}", f"--server={self.server}", *flags),
+            *(self.url, str(self.folder), f"--poll={self.poll}", f"--server={self.server}"),
+            *(f"--templates={self.house.templates}", *flags),
         ]
 
     @property

@@ -1,7 +1,8 @@
 """The folder that an image is built from, and the model repository for a stock image.
 
 ``containers/Dockerfile`` takes ``triton.tar``, ``packages.tar``, ``sync.tar`` and ``serving.tar``,
-layers that begin at the root of the file system, and copies ``models/`` and ``bin/``.
+layers that begin at the root of the file system, and copies ``models/``, ``templates/`` and
+``bin/``.
 """
 
 import json
@@ -27,7 +28,7 @@ from deploy.host.programs import needed_by, search_path, set_search_path
 from deploy.triton.command import TRITON_ROOT, image_flags
 from deploy.triton.config import LaunchSettings
 from deploy.triton.distribution import TritonDistribution
-from deploy.triton.stage import plan_models, stage, write_models
+from deploy.triton.stage import plan_models, stage, write_models, write_templates
 from deploy.triton.stub import stub_of_wheel
 
 CONTAINERS = CHECKOUT / "containers"
@@ -60,7 +61,7 @@ def make_context(
     say: Say,
 ) -> None:
     """Fill ``folder``, which is empty, with a Triton whose stub fits the environment's Python."""
-    stage_models(folder / "models", environment.digest, environment.flavour)
+    stage_models(folder / "models", folder / "templates", environment.digest, environment.flavour)
     triton_layer(distribution, folder / "triton.tar", base=base, say=say)
     pack_layers(environment, folder, say)
     write_tar(agent_folder(environment, say), folder / "sync.tar", root=_AGENT)
@@ -77,12 +78,14 @@ def write_scripts(folder: Path) -> None:
     (folder / "flags").write_text("".join(f"{flag}\n" for flag in image_flags()))
 
 
-def stage_models(folder: Path, environment_digest: str, flavour: Flavour) -> None:
+def stage_models(folder: Path, templates: Path, environment_digest: str, flavour: Flavour) -> None:
     for device in ("cpu", "gpu") if flavour == "gpu" else ("cpu",):
         settings = launch_settings(
             Path(IMAGE_PREFIX), environment_digest=environment_digest, gpu=device == "gpu"
         )
-        stage(plan_models(MODEL_REPOSITORY, DEFAULT_MODELS, settings, {}), folder / device)
+        planned = plan_models(MODEL_REPOSITORY, DEFAULT_MODELS, settings, {})
+        stage(planned, folder / device)
+        write_templates(planned, templates / device)
 
 
 def launch_settings(place: Path, *, environment_digest: str, gpu: bool) -> LaunchSettings:

@@ -1,4 +1,4 @@
-"""The sync agent as a folder of the image: ``numl_sync`` and its S3 client.
+"""The sync agent as a folder of the image: ``numl_sync`` and what it imports.
 
 Apart from the models' packages, and run by their interpreter: ``python -IB FOLDER``.
 """
@@ -16,7 +16,7 @@ from deploy.host.files import built_folder, digest_of, locked
 from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE, cache_folder
 
 SYNC_LOCK = ENVIRONMENT_SOURCE / "locks" / "sync.txt"
-_SOURCE = ENVIRONMENT_SOURCE / "numl_sync"
+_SOURCES = (ENVIRONMENT_SOURCE / "numl_sync", ENVIRONMENT_SOURCE / "numl_formats")
 
 _MAIN = """\
 from numl_sync.command import main
@@ -29,7 +29,8 @@ _LEFT_OUT = ("*.dist-info/RECORD", "bin/*", "botocore/data/*/examples-1.json")
 
 
 def agent_digest() -> str:
-    files = [Path(__file__), SYNC_LOCK, *_SOURCE.glob("*.py")]
+    sources = [path for folder in _SOURCES for path in folder.glob("*.py")]
+    files = [Path(__file__), SYNC_LOCK, *sources]
     return digest_of(files, base=CHECKOUT)
 
 
@@ -50,9 +51,9 @@ def agent_folder(environment: Environment, say: Say) -> Path:
                     wheels=environment.wheels,
                 )
                 _slim(partial)
-                shutil.copytree(
-                    _SOURCE, partial / _SOURCE.name, ignore=shutil.ignore_patterns("__pycache__")
-                )
+                for source in _SOURCES:
+                    ignored = shutil.ignore_patterns("__pycache__")
+                    shutil.copytree(source, partial / source.name, ignore=ignored)
                 (partial / "__main__.py").write_text(_MAIN, encoding="utf-8")
                 compile_modules(partial, sorted(partial.rglob("*.py")), python.executable)
     return folder

@@ -124,6 +124,20 @@ def for_launch(config: ModelConfig, settings: LaunchSettings, card: Card) -> Mod
     return launched
 
 
+def template_of(config: ModelConfig) -> str:
+    """Return a launch's configuration without its name, versions and what the card says.
+
+    ``numl_formats.config`` makes a configuration of it, and of the card of other weights.
+    """
+    template = deepcopy(config)
+    for name in ("name", "version_policy", "input", "output"):
+        template.ClearField(name)
+    for name in list(template.parameters):
+        if name.endswith("_classes") or name == "weights":
+            del template.parameters[name]
+    return str(text_format.MessageToString(template))
+
+
 def made_for_cpu(config: ModelConfig) -> bool:
     """Return whether a tracked configuration keeps its model on CPUs, even in a GPU launch."""
     return any(group.kind == _KIND.KIND_CPU for group in config.instance_group)

@@ -11,7 +11,14 @@ from deploy.deployment.deployment import CONFIG
 from deploy.host.errors import RepositoryError
 from deploy.host.files import built_folder
 from deploy.triton.card import AGAIN, CARD_FILE, read_card
-from deploy.triton.config import LaunchSettings, ModelConfig, config_of, for_launch, write_config
+from deploy.triton.config import (
+    LaunchSettings,
+    ModelConfig,
+    config_of,
+    for_launch,
+    template_of,
+    write_config,
+)
 from deploy.triton.golden import GOLDEN_FILE
 from deploy.triton.stub import StubFiles, write_stub
 
@@ -103,6 +110,15 @@ def write_models(models: Sequence[StagedModel], folder: Path) -> None:
                 (copy.parent / _BYTECODE).touch()
         if model.stub is not None:
             write_stub(model.stub, target)
+
+
+def write_templates(models: Sequence[StagedModel], folder: Path) -> None:
+    """Write what the sync agent adds to the weights and cards of a bucket, by model."""
+    for model in models:
+        target = folder / model.name
+        target.mkdir(parents=True)
+        (target / CONFIG).write_text(template_of(model.config), encoding="utf-8")
+        shutil.copyfile(model.copies[f"{VERSION}/model.py"], target / "model.py")
 
 
 def request_reload(repository: Path, model: str) -> None:

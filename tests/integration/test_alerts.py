@@ -207,7 +207,7 @@ def test_a_watch_of_several_servers_is_about_each_of_them(watched: Watched) -> N
     wanted = {
         ("NumlCertificateExpires", watched.url),
         (UNREACHABLE, watched.nobody),
-        ("NumlBucketAway", watched.agent),
+        ("NumlBucketNeverRead", watched.agent),
     }
     until(lambda: wanted <= watched.delivered, DELIVERED_S, "the first alerts")
     assert watched.delivered - wanted <= on_a_busy_host(watched)

@@ -60,3 +60,16 @@ topologySpreadConstraints:
       matchLabels:
         {{- include "numl.selector" . | nindent 8 }}
 {{- end }}
+
+{{/* The volume with the public key that releases must be signed with; empty: none. */}}
+{{- define "numl.verifyKey" -}}
+{{- with .Values.verify.key }}
+{{- if and .configMap .secret }}
+{{- fail "verify.key: name a ConfigMap or a Secret, not both" }}
+{{- else if .configMap -}}
+configMap: {name: {{ .configMap }}}
+{{- else if .secret -}}
+secret: {secretName: {{ .secret }}}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -75,8 +75,8 @@ def _published_2(said: dict[str, Any]) -> Published:
     found = Published(
         line=line,
         sequence=_whole(said["sequence"], "sequence"),
-        created=_moment(said["created"], "created"),
-        expires=_moment(expires, "expires") if expires is not None else None,
+        created=time_of(said["created"], "created"),
+        expires=time_of(expires, "expires") if expires is not None else None,
         served=tuple(_whole(each, "served") for each in _list(said["served"], "served")),
         last=_whole(said["last"], "last"),
         releases=tuple(_release(each, 2) for each in _list(said["releases"], "releases")),
@@ -118,6 +118,15 @@ def _consistent(published: Published) -> Published:
     return published
 
 
+def read_release(said: Any) -> Release:
+    """Return what `release_as_json` returned, which was stored as JSON.
+
+    Raises:
+        FormatError: It is something else.
+    """
+    return _release(said, 2)
+
+
 def _release(said: Any, written: int) -> Release:
     brings = {"models", "image"} & _keys(said, "a release")
     _only(said, {"number", "created", "revision"} | brings, "a release")
@@ -128,7 +137,7 @@ def _release(said: Any, written: int) -> Release:
     models = said.get("models", {})
     found = Release(
         number=number,
-        created=_moment(said["created"], f"created of {where}"),
+        created=time_of(said["created"], f"created of {where}"),
         revision=_text(said["revision"], f"revision of {where}"),
         models={
             name: _model(name, models[name], written)
@@ -221,11 +230,12 @@ def _as_json(published: Published) -> dict[str, Any]:
         "serving": published.serving,
         "served": list(published.served),
         "last": published.last,
-        "releases": [_release_as_json(release) for release in published.releases],
+        "releases": [release_as_json(release) for release in published.releases],
     }
 
 
-def _release_as_json(release: Release) -> dict[str, Any]:
+def release_as_json(release: Release) -> dict[str, Any]:
+    """Return one entry of a statement's ``releases``."""
     said: dict[str, Any] = {
         "number": release.number,
         "created": as_time(release.created),
@@ -305,7 +315,8 @@ def _whole(said: Any, where: str) -> int:
     return said
 
 
-def _moment(said: Any, where: str) -> datetime:
+def time_of(said: Any, where: str) -> datetime:
+    """Return the time that `as_time` wrote; FormatError, which names ``where``, if it is none."""
     text = _text(said, where)
     try:
         # Python 3.10 knows no Z.

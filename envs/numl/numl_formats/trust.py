@@ -84,11 +84,11 @@ def check(
         raise StatementError(
             "replay", f"{NAME} is another statement {published.sequence} than the one before"
         )
-    refuse_expired(published, now)
+    refuse_expired(published.expires, now)
     return published, Seen(published.line, published.sequence, digest)
 
 
-def refuse_expired(published: Published, now: datetime) -> None:
-    """Raise a `StatementError` if a statement has expired."""
-    if published.expires is not None and published.expires <= now:
-        raise StatementError("expired", f"{NAME} has expired: {as_time(published.expires)}")
+def refuse_expired(expires: datetime | None, now: datetime) -> None:
+    """Raise a `StatementError` if a statement that ``expires`` then has expired."""
+    if expires is not None and expires <= now:
+        raise StatementError("expired", f"{NAME} has expired: {as_time(expires)}")

@@ -1,22 +1,28 @@
 """Brings the release that serves to the server, step by step.
 
-Every step may fail or be the last one of this process: it is tried again, and what was done stays
-done. The server is given files first and a configuration that names them last; what it answered
-with before is taken away only when it answers with the new.
+Any step may fail or be interrupted; it is then retried, and what was done stays done. The server is
+given files first and a configuration that names them last; what it answered with before is taken
+away only when it answers with the new.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from numl_formats.errors import StatementError
+from numl_formats.published import Release
+from numl_formats.trust import refuse_expired
 from numl_sync.errors import BucketError, ReleaseError
 from numl_sync.mirror import Mirror, Reader, State
-from numl_sync.published import Model, Release, read_published
 from numl_sync.status import Status
+from numl_sync.templates import Templates
+from numl_sync.trust import Trust
 
 REPEAT_S = 60.0
 """A failure that lasts is said so often (s)."""
@@ -26,6 +32,7 @@ RETRY_S = 1800.0
 """When a release that was refused before the server saw it is tried again (s)."""
 PAUSE_S = 0.5
 """How often (s) the server is asked whether it has loaded a release."""
+_STATEMENT = "statement"
 
 
 class Answers(Protocol):
@@ -35,7 +42,7 @@ class Answers(Protocol):
         """Return whether a version of a model answers; None if the server does not."""
 
     def config(self, model: str) -> bytes | None:
-        """Return the configuration that a model was loaded with; None: there is no telling."""
+        """Return the configuration that a model was loaded with; None if unknown."""
 
 
 class Agent:
@@ -45,7 +52,8 @@ class Agent:
         check: Raises a `ReleaseError` unless the versions in these folders give golden answers.
         say: Takes one line for the log.
         poll_s: Time (s) between two looks at the bucket.
-        clock: Seconds that never go back.
+        clock: Monotonic clock, in seconds.
+        today: The time of day, for statements that expire.
     """
 
     def __init__(
@@ -54,15 +62,19 @@ class Agent:
         mirror: Mirror,
         server: Answers,
         *,
+        trust: Trust,
+        templates: Templates,
         check: Callable[[Sequence[Path]], None],
         say: Callable[[str], None],
         poll_s: float,
         clock: Callable[[], float] = time.monotonic,
+        today: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         status: Status | None = None,
     ) -> None:
         self.status = status or Status()
         self.failure: str | None = None
         self._bucket, self._mirror, self._server = bucket, mirror, server
+        self._trust, self._templates, self._today = trust, templates, today
         self._check, self._say, self._poll_s, self._clock = check, say, poll_s, clock
         self._next_look = clock()
         self._away_since: float | None = None
@@ -74,12 +86,13 @@ class Agent:
         self._told: dict[str, float] = {}
         # Of models that are given another configuration for a version that answers already.
         self._config_before: dict[str, bytes] = {}
-        state = mirror.read_state()
+        state = self._trusted(mirror.read_state())
         known = state.wanted or state.serving
         self.status.published_release = known.number if known is not None else 0
         self.status.in_folder = state.serving is not None
         # A server that has nothing may need the older releases: read them again.
         self._etag = state.etag if state.serving is not None else None
+        self.status.verifies = trust.verify is not None
         self._set(state)
         self._attempt("mirror", self._mend)
         if self._state.serving is not None:
@@ -106,6 +119,8 @@ class Agent:
     def _attempt(self, what: str, action: Callable[[], None]) -> bool:
         try:
             action()
+        except StatementError as error:
+            self._refuse_statement(error)
         except ReleaseError as error:
             self._refuse(what, error)
         except BucketError as error:
@@ -132,21 +147,38 @@ class Agent:
         if self._away_since is not None:
             self._say(f"the bucket answers again after {self._clock() - self._away_since:.0f} s")
             self._away_since = None
+        accepted = self._state.accepted
         if found is None:
+            if self._trust.verify is not None and accepted is not None:
+                refuse_expired(accepted.expires, self._today())
             return
-        # An unreadable file is read only once.
-        self._etag, content = found
-        wanted, self._older = read_published(content)
+        etag, content = found
+        # Until it is accepted: one that is refused is read again, since its signature may follow.
+        self._etag = None
+        published, accepted = self._trust.accept(self._bucket, content, accepted, self._today())
+        self._etag, wanted, self._older = etag, published.current, list(published.fallbacks)
         self.status.published_release, self.status.refused = wanted.number, False
         self._loading_since = self._retry_at = None
+        self._told.pop(_STATEMENT, None)
         if wanted == self._state.serving and self._mirror.holds(wanted):
-            self._remember(State(self._etag, wanted))
+            self._remember(State(etag, wanted, None, accepted))
         else:
             self._say(f"release {wanted.number} is published")
             before, serving = self._state.wanted, self._state.serving
             if serving is None and before is not None and self._mirror.holds(before):
                 serving = before  # the server had no time to answer with it
-            self._remember(State(self._etag, serving, wanted))
+            self._remember(State(etag, serving, wanted, accepted))
+
+    def _trusted(self, state: State) -> State:
+        """Return what of a state may be used with this key and bucket."""
+        accepted = state.accepted
+        if accepted is not None and self._trust.knows(accepted):
+            return state
+        if self._trust.verify is not None and (accepted is None or not accepted.key):
+            # What is in the folder, if anything, was never verified.
+            self._mirror.clear()
+            return State()
+        return replace(state, etag=None, accepted=None)
 
     def _mend(self) -> None:
         """Fetch the serving release again if it is no longer in the folder."""
@@ -155,26 +187,28 @@ class Agent:
             self._say(f"{self._mirror.repository} was changed by someone else")
             self.status.in_folder = False
             self._etag = None
-            self._remember(State(None, None, serving))
+            self._remember(replace(self._state, etag=None, serving=None, wanted=serving))
 
     def _bring(self, wanted: Release) -> None:
         """Give the server the versions it lacks."""
         if self._mirror.holds(wanted):
             return
         self._loading_since = None
-        lacking = [model for model in wanted.models if not self._mirror.has(model)]
-        for model in lacking:
-            self._mirror.fetch(self._bucket, model)
-        versions = [self._mirror.assemble(model) for model in lacking]
-        self._check(versions)
+        self._templates.check(wanted)
+        models = wanted.models
+        lacking = [name for name, model in models.items() if not self._mirror.has(name, model)]
+        for name in lacking:
+            self._mirror.fetch(self._bucket, name, models[name])
+        versions = {name: self._mirror.assemble(name, models[name]) for name in lacking}
+        self._check(list(versions.values()))
         self._config_before = {
-            model.name: config
-            for model in wanted.models
-            if model not in lacking and not self._mirror.is_configured(model)
-            if (config := self._server.config(model.name)) is not None
+            name: config
+            for name, model in models.items()
+            if name not in lacking and not self._mirror.is_configured(name, model)
+            if (config := self._server.config(name)) is not None
         }
-        for model, version in zip(lacking, versions, strict=True):
-            self._mirror.place(model, version)
+        for name, version in versions.items():
+            self._mirror.place(name, models[name], version)
         self._mirror.configure(wanted)
         self._say(f"release {wanted.number} is in {self._mirror.repository}")
 
@@ -184,35 +218,41 @@ class Agent:
         now = self._clock()
         if self._loading_since is None:
             self._loading_since = now
-        loaded = [self._is_loaded(model) for model in wanted.models]
-        if None in loaded:
+        loaded = {each: self._is_loaded(*each) for each in wanted.versions.items()}
+        if None in loaded.values():
             self._silent_since = self._silent_since if self._silent_since is not None else now
             if now - self._silent_since >= REPEAT_S:
                 self._tell("loading", f"release {wanted.number}: the server does not answer")
             self._loading_since = now  # loading has not started
             return
         self._silent_since = None
-        loading = [model for model, done in zip(wanted.models, loaded, strict=True) if not done]
+        loading = {name: version for (name, version), done in loaded.items() if not done}
         if not loading:
             self._loading_since = None
             self._told.pop("loading", None)
             self._mirror.prune(wanted)
             # Without the ETag of a refused release: the next start of this program tries it again.
-            self._remember(State(None if self.status.refused else self._etag, wanted))
-            self._say(f"release {wanted.number} serves: {_versions(wanted.models)}")
+            etag = None if self.status.refused else self._etag
+            self._remember(replace(self._state, etag=etag, serving=wanted, wanted=None))
+            self._say(f"release {wanted.number} serves: {_versions(wanted.versions)}")
         elif now - self._loading_since > LOAD_S:
             words = f"{_versions(loading)} cannot be loaded: the server's log says why"
             if self._state.serving is not None or self._older:
                 raise ReleaseError(words)
             self._tell("loading", words)
 
-    def _is_loaded(self, model: Model) -> bool | None:
-        ready = self._server.is_ready(model.name, model.version)
-        before = self._config_before.get(model.name)
+    def _is_loaded(self, name: str, version: int) -> bool | None:
+        ready = self._server.is_ready(name, version)
+        before = self._config_before.get(name)
         if ready and before is not None:
             # A server that cannot use a configuration keeps the one it has.
-            return self._server.config(model.name) != before
+            return self._server.config(name) != before
         return ready
+
+    def _refuse_statement(self, error: StatementError) -> None:
+        self.status.refused = True
+        self.status.refused_statements[error.reason] += 1
+        self._tell(_STATEMENT, f"refused: {error}")
 
     def _refuse(self, what: str, error: ReleaseError) -> None:
         serving, wanted = self._state.serving, self._state.wanted
@@ -225,14 +265,15 @@ class Agent:
             if what == "download":
                 self._retry_at = self._clock() + RETRY_S
             older = self._older.pop(0) if serving is None and self._older else None
-            self._attempt("folder", partial(self._go_back, State(None, serving, older)))
+            state = replace(self._state, etag=None, wanted=older)
+            self._attempt("folder", partial(self._go_back, state))
         self._told.pop(what, None)
         self._tell(what, f"refused: {number}{error}")
 
     def _go_back(self, state: State) -> None:
         self._remember(state)
         serving = state.serving
-        if serving is not None and all(self._mirror.has(model) for model in serving.models):
+        if serving is not None and all(self._mirror.has(*each) for each in serving.models.items()):
             self._mirror.configure(serving)
             self._mirror.prune(serving)
 
@@ -247,7 +288,7 @@ class Agent:
             "no release yet" if serving is None else f"release {serving.number} stays in service"
         )
         if serving is None and wanted is not None and self.status.refused:
-            goes_on = f"release {wanted.number} is tried instead"
+            goes_on = f"falling back to release {wanted.number}"
         self.failure = f"{words}; {goes_on}"
         told = self._told.get(what)
         if told is None or self._clock() - told >= REPEAT_S:
@@ -261,7 +302,8 @@ class Agent:
     def _set(self, state: State) -> None:
         self._state = state
         self.status.release = state.serving.number if state.serving is not None else 0
+        self.status.statement = state.accepted
 
 
-def _versions(models: Sequence[Model]) -> str:
-    return ", ".join(f"{model.name} version {model.version}" for model in models)
+def _versions(versions: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} version {version}" for name, version in versions.items())

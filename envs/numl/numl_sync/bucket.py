@@ -26,7 +26,9 @@ from botocore.exceptions import (
     SSLError,
 )
 
-from numl_sync import published
+from numl_formats.errors import StatementError
+from numl_formats.statement import LARGEST, NAME
+from numl_formats.trust import LARGEST_SIGNATURE
 from numl_sync.errors import BucketError, ReleaseError
 from numl_sync.location import Location
 
@@ -54,29 +56,39 @@ class Bucket:
 
         Raises:
             BucketError: No answer, or no usable one.
-            ReleaseError: It is too large.
+            StatementError: It is too large.
         """
         condition = {"IfNoneMatch": etag} if etag and not etag.startswith(_DIGEST) else {}
         try:
-            answer = self._get(published.NAME, condition)
-            content = b""
-            # To the end: only there does botocore notice a truncated answer.
-            for chunk in answer["Body"].iter_chunks(_CHUNK):
-                content += chunk
-                if len(content) > published.LARGEST:
-                    raise ReleaseError(f"{published.NAME} has more than {published.LARGEST} bytes")
+            answer, content = self._whole(NAME, LARGEST, condition)
         except ClientError as error:
             if _status(error) == _UNCHANGED:
                 return None
             if _code(error) in _MISSING_CODES:
                 raise BucketError(
-                    f"{self._location} has no {published.NAME}: numlkit publish writes it"
+                    f"{self._location} has no {NAME}: numlkit publish writes it"
                 ) from None
             raise self._refused(error) from None
-        except (BotoCoreError, OSError) as error:
-            raise self._away(error) from None
+        except Exception as error:
+            raise self._unexpected(error) from None
         tag = str(answer.get("ETag") or f"{_DIGEST}{hashlib.sha256(content).hexdigest()}")
         return None if tag == etag else (tag, content)
+
+    def signature(self, path: str) -> bytes | None:
+        """Return a signature; None if it is not there.
+
+        Raises:
+            BucketError: No answer, or no usable one.
+            StatementError: It is too large.
+        """
+        try:
+            return self._whole(path, LARGEST_SIGNATURE, {})[1]
+        except ClientError as error:
+            if _code(error) in _MISSING_CODES:
+                return None
+            raise self._refused(error) from None
+        except Exception as error:
+            raise self._unexpected(error) from None
 
     def read(self, path: str, start: int, size: int) -> Iterator[bytes]:
         """Yield a file from byte ``start`` on; its whole size must be ``size`` bytes.
@@ -88,9 +100,10 @@ class Bucket:
         try:
             answer = self._get(path, {"Range": f"bytes={start}-"} if start else {})
             partial = answer["ResponseMetadata"]["HTTPStatusCode"] == _PARTIAL
-            there = int(answer["ContentLength"]) + (start if partial else 0)
+            length = answer.get("ContentLength")  # a chunked answer has none
+            there = int(length) + (start if partial else 0) if length is not None else size
             if there != size:
-                raise ReleaseError(f"{path} has {there} bytes, {published.NAME} says {size}")
+                raise ReleaseError(f"{path} has {there} bytes, {NAME} says {size}")
             surplus = 0 if partial else start  # from a service that sends all of it
             for chunk in answer["Body"].iter_chunks(_CHUNK):
                 if surplus < len(chunk):
@@ -101,17 +114,37 @@ class Bucket:
                 raise ReleaseError(f"{path} is not in the bucket") from None
             if _status(error) == _BEYOND_THE_END:
                 raise ReleaseError(
-                    f"{path} has at most {start} bytes, {published.NAME} says {size}"
+                    f"{path} has at most {start} bytes, {NAME} says {size}"
                 ) from None
             raise self._refused(error) from None
-        except (BotoCoreError, OSError) as error:
-            raise self._away(error) from None
+        except Exception as error:
+            raise self._unexpected(error) from None
+
+    def _whole(self, path: str, most: int, conditions: dict[str, str]) -> tuple[Any, bytes]:
+        answer = self._get(path, conditions)
+        content = b""
+        # To the end: only there does botocore notice a truncated answer.
+        for chunk in answer["Body"].iter_chunks(_CHUNK):
+            content += chunk
+            if len(content) > most:
+                raise StatementError("format", f"{path} has more than {most} bytes")
+        return answer, content
 
     def _get(self, path: str, conditions: dict[str, str]) -> Any:
         if self._made is None:
             self._made = _client(self._location)
         where = {"Bucket": self._location.bucket, "Key": self._location.key(path)}
         return self._made.get_object(**where, **conditions)
+
+    def _unexpected(self, error: Exception) -> Exception:
+        """Return what to raise for any other error: a service may answer anything."""
+        if isinstance(error, (BucketError, ReleaseError, StatementError)):
+            return error
+        if isinstance(error, (BotoCoreError, OSError)):
+            return self._away(error)
+        self._made = None
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        return BucketError(f"{self._location}: an answer that S3 does not give ({words[:200]})")
 
     def _refused(self, error: ClientError) -> BucketError:
         # New keys may have replaced the old ones.

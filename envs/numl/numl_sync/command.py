@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,11 +20,13 @@ from urllib.parse import urlsplit
 from numl_sync.agent import Agent
 from numl_sync.bucket import Bucket
 from numl_sync.check import check_answers
-from numl_sync.errors import SyncError
+from numl_sync.errors import SyncError, UsageError
 from numl_sync.location import read_location
 from numl_sync.mirror import Mirror
 from numl_sync.server import Server
 from numl_sync.status import serve_status
+from numl_sync.templates import Templates
+from numl_sync.trust import read_trust
 
 POLL_S = 3.0
 """Time (s) between polls of the bucket, by default."""
@@ -48,6 +51,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="HTTP address of the server that polls the folder (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
+        "--verify", type=Path, metavar="KEY", default=os.environ.get("NUML_VERIFY_KEY"),
+        help="public key (PEM) that releases must be signed with (default: NUML_VERIFY_KEY, else "
+        "nothing is verified)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--templates", type=Path, default=Path("/opt/numl/templates/cpu"), metavar="FOLDER",
+        help="the image's models, without weights (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
         "--status-port", type=int, metavar="PORT",
         help="serve /metrics and /ready here, at the address in NUML_LISTEN (default 127.0.0.1)",
     )  # fmt: skip
@@ -55,10 +67,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGINT, _end)
     try:
+        location = read_location(options.bucket, os.environ)
+        templates = Templates(options.templates)
+        trust = read_trust(options.verify, str(location), _least(os.environ))
+        if trust.verify is None:
+            _say("nothing is verified: no key is given (--verify)")
         agent = Agent(
-            Bucket(read_location(options.bucket, os.environ)),
-            Mirror(options.folder.absolute()),
+            Bucket(location),
+            Mirror(options.folder.absolute(), templates),
             options.server,
+            trust=trust,
+            templates=templates,
             check=check_answers,
             say=_say,
             poll_s=options.poll,
@@ -84,6 +103,13 @@ def _seconds(text: str) -> float:
         if 0 < (value := float(text)) < 86_400:
             return value
     raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+
+
+def _least(variables: Mapping[str, str]) -> int:
+    text = variables.get("NUML_VERIFY_SEQUENCE") or "0"
+    if not re.fullmatch(r"[0-9]{1,15}", text):
+        raise UsageError(f"NUML_VERIFY_SEQUENCE is {text!r}, not a number")
+    return int(text)
 
 
 def _server(url: str) -> Server:

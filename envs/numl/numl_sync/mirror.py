@@ -1,7 +1,8 @@
 """The local copy: a model repository that Triton polls, and a workshop beside it.
 
 ``FOLDER/repository`` is Triton's. In ``FOLDER/incoming``, which it does not see, files are
-downloaded and versions put together; they come into the repository by a rename, whole.
+downloaded and versions put together; they come into the repository by a rename, whole. Weights,
+cards and reference answers are downloaded; code and configurations are the image's.
 ``FOLDER/state.json`` says what the next start of this program goes on with.
 """
 
@@ -19,11 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from numl_formats.errors import FormatError
+from numl_formats.published import CONFIG, File, Model, Release
+from numl_formats.statement import read_release, release_as_json
 from numl_sync.errors import BucketError, ReleaseError, UsageError
-from numl_sync.published import File, Model, Release, read_release
+from numl_sync.templates import CODE, Templates
+from numl_sync.trust import Accepted, read_accepted
 
 _CHUNK = 1 << 20
-_CONFIG = "config.pbtxt"
 # Python would write a folder of this name, and the server, which polls, would load the changed
 # model a second time. A file of this name prevents that.
 _BYTECODE = "__pycache__"
@@ -34,6 +38,9 @@ class Reader(Protocol):
 
     def published(self, etag: str | None) -> tuple[str, bytes] | None:
         """Return ``published.json`` and its ETag; None: it is the one with ``etag``."""
+
+    def signature(self, path: str) -> bytes | None:
+        """Return a signature; None if it is not there."""
 
     def read(self, path: str, start: int, size: int) -> Iterator[bytes]:
         """Yield a file from byte ``start`` on; its whole size must be ``size`` bytes."""
@@ -47,11 +54,13 @@ class State:
         etag: Of the ``published.json`` that named ``wanted``, or ``serving`` if that is None.
         serving: The release that the server has answered with, last.
         wanted: The release that is to replace it; None: none.
+        accepted: The newest statement that was accepted.
     """
 
     etag: str | None = None
     serving: Release | None = None
     wanted: Release | None = None
+    accepted: Accepted | None = None
 
 
 class Mirror:
@@ -61,8 +70,9 @@ class Mirror:
         UsageError: Another agent has it, or it cannot be written to.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, templates: Templates) -> None:
         self.repository = folder / "repository"
+        self._templates = templates
         self._incoming = folder / "incoming"
         self._state = folder / "state.json"
         self._seen: set[tuple[Path, str, int]] = set()
@@ -84,35 +94,49 @@ class Mirror:
                 read_release(said[name]) if said[name] is not None else None
                 for name in ("serving", "wanted")
             )
-            return State(said["etag"], serving, wanted)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, ReleaseError):
+            accepted = said["accepted"]
+            return State(
+                said["etag"],
+                serving,
+                wanted,
+                read_accepted(accepted) if accepted is not None else None,
+            )
+        except (OSError, ValueError, KeyError, TypeError, FormatError):
             return State()
 
     def write_state(self, state: State) -> None:
         """Remember ``state``."""
         said: dict[str, Any] = {"etag": state.etag}
         for name, release in (("serving", state.serving), ("wanted", state.wanted)):
-            said[name] = release.as_json() if release is not None else None
+            said[name] = release_as_json(release) if release is not None else None
+        said["accepted"] = state.accepted.as_json() if state.accepted is not None else None
         self._write(self._state, json.dumps(said))
 
     def holds(self, release: Release) -> bool:
         """Return whether the server is given exactly this release, and perhaps older versions."""
-        return all(self.has(model) and self.is_configured(model) for model in release.models)
+        return all(
+            self.has(name, model) and self.is_configured(name, model)
+            for name, model in release.models.items()
+        )
 
-    def is_configured(self, model: Model) -> bool:
-        """Return whether the server is given a model's configuration."""
-        with suppress(OSError, UnicodeDecodeError):
-            path = self.repository / model.name / _CONFIG
-            return path.read_text(encoding="utf-8") == model.config
+    def is_configured(self, name: str, model: Model) -> bool:
+        """Return whether the server is given the configuration of a model that is there."""
+        with suppress(OSError, UnicodeDecodeError, ReleaseError):
+            there = (self.repository / name / CONFIG).read_text(encoding="utf-8")
+            return there == self._config(name, model)
         return False
 
-    def has(self, model: Model) -> bool:
-        """Return whether a model's version is there, every file as it must be.
+    def has(self, name: str, model: Model) -> bool:
+        """Return whether a model's version is there, every file as it must be, and no other.
 
         A digest is computed once in a process, and again if the file was changed since.
         """
-        place = self.repository / model.place
-        if any(_size(place / path) != file.size for path, file in model.files.items()):
+        place = self.repository / name / str(model.version)
+        if _names(place) != {*model.files, CODE, _BYTECODE}:
+            return False
+        if not self._templates.have(name) or _content(place / CODE) != self._templates.code(name):
+            return False
+        if any(_size(place / path) != file.bytes for path, file in model.files.items()):
             return False
         for path, file in model.files.items():
             # Nobody can set this time, unlike that of its content.
@@ -123,7 +147,7 @@ class Mirror:
                 self._seen.add(seen)
         return True
 
-    def fetch(self, bucket: Reader, model: Model) -> None:
+    def fetch(self, bucket: Reader, name: str, model: Model) -> None:
         """Download a version's files, each from where it broke off.
 
         Raises:
@@ -133,26 +157,26 @@ class Mirror:
         self.repository.mkdir(parents=True, exist_ok=True)
         self._incoming.mkdir(exist_ok=True)
         for path, file in model.files.items():
-            self._fetch(bucket, f"{model.place}/{path}", file)
+            self._fetch(bucket, f"{name}/{model.version}/{path}", file)
 
     def _fetch(self, bucket: Reader, path: str, file: File) -> None:
         # Named by what it must become: until then it is shorter.
         target = self._incoming / file.sha256
         digest, begun = _digest(target)
         have = begun
-        if have < file.size:
+        if have < file.bytes:
             with target.open("ab") as out:
-                for chunk in bucket.read(path, have, file.size):
+                for chunk in bucket.read(path, have, file.bytes):
                     have += len(chunk)
-                    if have > file.size:
+                    if have > file.bytes:
                         break
                     digest.update(chunk)
                     out.write(chunk)
-            if have < file.size:
-                raise BucketError(f"{path} was cut off after {have} of {file.size} bytes")
+            if have < file.bytes:
+                raise BucketError(f"{path} was cut off after {have} of {file.bytes} bytes")
         elif not begun:
             target.touch()
-        if have == file.size and digest.hexdigest() == file.sha256:
+        if have == file.bytes and digest.hexdigest() == file.sha256:
             return
         target.unlink()
         if begun:  # what was there may have been another's
@@ -160,30 +184,34 @@ class Mirror:
             return
         raise ReleaseError(f"{path} is not the published file: its sha256 differs")
 
-    def assemble(self, model: Model) -> Path:
-        """Return a folder with the version's files, all downloaded, where Triton does not look."""
-        folder = self._incoming / f"{model.name}-{model.version}"
+    def assemble(self, name: str, model: Model) -> Path:
+        """Return a folder with the version's files, all downloaded, where Triton does not look.
+
+        Raises:
+            ReleaseError: Its card is none.
+        """
+        folder = self._incoming / f"{name}-{model.version}"
         _remove(folder)
+        folder.mkdir()
         for path, file in model.files.items():
-            target = folder / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            # A copy: two models may have the same file, and nothing done to one may be the other's.
-            shutil.copyfile(self._incoming / file.sha256, target)
-            bytecode = target.parent / _BYTECODE
-            if target.suffix == ".py" and not bytecode.exists():
-                bytecode.touch()
+            # Copied, so that changing one model cannot affect another with the same file.
+            shutil.copyfile(self._incoming / file.sha256, folder / path)
+        (folder / CODE).write_bytes(self._templates.code(name))
+        (folder / _BYTECODE).touch()
+        self._templates.config(name, model.version, folder)
         return folder
 
-    def place(self, model: Model, version: Path) -> None:
+    def place(self, name: str, model: Model, version: Path) -> None:
         """Give the server a version that was assembled; its configuration does not yet name it."""
-        target = self.repository / model.place
+        target = self.repository / name / str(model.version)
         if not target.parent.exists():
             # With its configuration, or the server would complain of its absence.
-            folder = self._incoming / model.name
+            folder = self._incoming / name
             _remove(folder)
             folder.mkdir()
+            config = self._templates.config(name, model.version, version)
+            (folder / CONFIG).write_text(config, encoding="utf-8")
             version.rename(folder / target.name)
-            (folder / _CONFIG).write_text(model.config, encoding="utf-8")
             folder.rename(target.parent)
             return
         later = None
@@ -196,15 +224,24 @@ class Mirror:
 
     def configure(self, release: Release) -> None:
         """Have the server load the release: its versions are there."""
-        for model in release.models:
-            if self.is_configured(model):
+        for name, model in release.models.items():
+            if self.is_configured(name, model):
                 continue
-            folder = self.repository / model.name
-            self._write(folder / _CONFIG, model.config, _later(folder))
+            folder = self.repository / name
+            self._write(folder / CONFIG, self._config(name, model), _later(folder))
+
+    def _config(self, name: str, model: Model) -> str:
+        files = self.repository / name / str(model.version)
+        return self._templates.config(name, model.version, files)
+
+    def clear(self) -> None:
+        """Take every model away from the server."""
+        for folder in _folders(self.repository):
+            self._take_away(folder)
 
     def prune(self, release: Release) -> None:
         """Take away what is not of this release, and what was downloaded."""
-        versions = {model.name: str(model.version) for model in release.models}
+        versions = {name: str(version) for name, version in release.versions.items()}
         for folder in _folders(self.repository):
             if folder.name not in versions:
                 self._take_away(folder)
@@ -259,6 +296,20 @@ def _later(folder: Path) -> int:
     """
     times = [path.stat().st_mtime_ns for path in (folder, *folder.rglob("*"))]
     return max(time.time_ns(), max(times) + 10**9)
+
+
+def _names(folder: Path) -> set[str]:
+    try:
+        return {path.name for path in folder.iterdir()}
+    except OSError:
+        return set()
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
 
 
 def _size(path: Path) -> int | None:

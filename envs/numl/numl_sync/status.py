@@ -4,7 +4,13 @@
     ``numl_sync_release``: number of the release that the server answers with; 0: none yet.
     ``numl_sync_published_release``: number of the release that the bucket says serves; 0: unknown.
     ``numl_sync_refused``: 1 while that release is refused, else 0.
-    ``numl_sync_last_success_timestamp_seconds``: when the bucket answered last.
+    ``numl_sync_last_success_timestamp_seconds``: when the bucket answered last; absent: never yet.
+    ``numl_sync_verifies``: 1 if statements must be signed, else 0.
+    ``numl_sync_statement_sequence``: number of the newest statement that was accepted, with
+    ``numl_sync_statement_created_timestamp_seconds`` and, if it has an end,
+    ``numl_sync_statement_expires_timestamp_seconds``; absent: none yet.
+    ``numl_sync_refused_statements_total{reason="format|signature|line|replay|expired"}``: polls
+    that found a statement that is refused.
     ``numl_sync_failures_total{reason="bucket|release|folder"}``: polls without an answer that
     helps, releases refused, failures to write the folder.
 
@@ -15,12 +21,17 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, get_args
 
+from numl_formats.errors import Refusal
 from numl_sync.errors import UsageError
+from numl_sync.trust import Accepted
 
 _REASONS = ("bucket", "release", "folder")
+_REFUSALS: tuple[Refusal, ...] = get_args(Refusal)
 
 
 @dataclass
@@ -29,30 +40,49 @@ class Status:
 
     Attributes:
         in_folder: Whether the folder has a release, though the server may not yet answer with it.
-        last_success: Seconds since 1970; 0: never.
+        last_success: Seconds since 1970; None: never.
+        statement: The newest one that was accepted.
     """
 
     release: int = 0
     published_release: int = 0
     refused: bool = False
     in_folder: bool = False
-    last_success: float = 0.0
+    last_success: float | None = None
+    verifies: bool = False
+    statement: Accepted | None = None
     failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_REASONS, 0))
+    refused_statements: dict[Refusal, int] = field(
+        default_factory=lambda: dict.fromkeys(_REFUSALS, 0)
+    )
 
     def metrics(self) -> str:
         """Return them in Prometheus's text format."""
-        gauges = {
+        gauges: dict[str, float] = {
             "release": self.release,
             "published_release": self.published_release,
             "refused": int(self.refused),
-            "last_success_timestamp_seconds": f"{self.last_success:.3f}",
+            "verifies": int(self.verifies),
+        }
+        if self.last_success is not None:
+            gauges["last_success_timestamp_seconds"] = self.last_success
+        if (statement := self.statement) is not None:
+            gauges["statement_sequence"] = statement.seen.sequence
+            gauges["statement_created_timestamp_seconds"] = statement.created.timestamp()
+            if statement.expires is not None:
+                gauges["statement_expires_timestamp_seconds"] = statement.expires.timestamp()
+        counters: dict[str, Mapping[Any, int]] = {
+            "failures_total": self.failures,
+            "refused_statements_total": self.refused_statements,
         }
         lines = []
         for name, value in gauges.items():
-            lines += [f"# TYPE numl_sync_{name} gauge", f"numl_sync_{name} {value}"]
-        lines += ["# TYPE numl_sync_failures_total counter"]
-        for reason, count in self.failures.items():
-            lines += [f'numl_sync_failures_total{{reason="{reason}"}} {count}']
+            shown = value if isinstance(value, int) else f"{value:.3f}"
+            lines += [f"# TYPE numl_sync_{name} gauge", f"numl_sync_{name} {shown}"]
+        for name, counts in counters.items():
+            lines += [f"# TYPE numl_sync_{name} counter"]
+            for reason, count in counts.items():
+                lines += [f'numl_sync_{name}{{reason="{reason}"}} {count}']
         return "\n".join(lines) + "\n"
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from docker.types import Mount
 
 from deploy.artefacts.image import BuiltImage
-from deploy.environment.cpython import IMAGE_PREFIX
 from tests.bucket import READER, S3, bucket  # noqa: F401
 from tests.chart import Site, find, render
 from tests.containers.conftest import HEALTH, START_S, Runner, until
@@ -24,7 +23,7 @@ def test_the_pod_serves_a_bucket_under_a_private_authority(
     bucket: S3,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    publisher = Publisher(make_house(tmp_path / "versions"), bucket, "pod", Path(IMAGE_PREFIX))
+    publisher = Publisher(make_house(tmp_path / "versions"), bucket, "pod")
     assert bucket.https is not None
     assert bucket.ca is not None
     url = publisher.url.replace(bucket.url, bucket.https)

@@ -9,7 +9,6 @@ from typing import Any
 from docker.types import Mount
 
 from deploy.artefacts.image import BuiltImage
-from deploy.environment.cpython import IMAGE_PREFIX
 from tests.bucket import READER, S3, bucket  # noqa: F401
 from tests.containers.conftest import HEALTH, START_S, Runner, until
 from tests.kit import free_ports
@@ -23,7 +22,7 @@ def test_a_locked_down_pair_serves_a_bucket(
     tmp_path: Path,
 ) -> None:
     house = make_house(tmp_path / "versions")
-    publisher = Publisher(house, bucket, "pair", Path(IMAGE_PREFIX))
+    publisher = Publisher(house, bucket, "pair")
     folder = tmp_path / "models"
     folder.mkdir()
     folder.chmod(0o777)

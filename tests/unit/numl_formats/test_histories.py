@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -107,6 +108,7 @@ class History(RuleBasedStateMachine):
 
 
 TestHistory = History.TestCase
+TestHistory.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 
 
 def served(published: Published, *steps: int | None) -> Published:

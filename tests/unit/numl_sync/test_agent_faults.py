@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from numl_sync.agent import REPEAT_S
-from played import CONFIG, POLL_S, Stage, expected, files
+from played import POLL_S, Stage, config, expected, files
 
 
 def test_a_bucket_that_is_away_is_said_at_once_and_then_every_minute(serving: Stage) -> None:
@@ -67,15 +67,14 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(serving: Stage) -> None
 
 @pytest.mark.parametrize("damage", [b"", b"w", b"x" * 1001, b"x" * 5000, b"x" * 900])
 def test_what_lies_in_the_way_of_a_download_is_replaced(serving: Stage, damage: bytes) -> None:
-    said = serving.bucket.publish(2, 2)
-    digest = said["releases"][-1]["models"]["a"]["files"]["weights"]["sha256"]
+    digest = serving.bucket.publish(2, 2).models["a"].files["weights.safetensors"].sha256
     (serving.folder / "incoming" / digest).write_bytes(damage)
     serving.run(2 * POLL_S)
     assert serving.tree() == expected(2)
 
 
 def test_a_damaged_mirror_is_mended_at_the_next_start(serving: Stage) -> None:
-    weights = serving.folder / "repository" / "a" / "1" / "weights"
+    weights = serving.folder / "repository" / "a" / "1" / "weights.safetensors"
     weights.write_bytes(b"x" * weights.stat().st_size)
     serving.start()
     assert serving.said == [f"{serving.folder}/repository was changed by someone else"]
@@ -86,7 +85,7 @@ def test_a_damaged_mirror_is_mended_at_the_next_start(serving: Stage) -> None:
 
 
 def test_a_file_that_somebody_changes_is_mended_within_a_poll(serving: Stage) -> None:
-    weights = serving.folder / "repository" / "a" / "1" / "weights"
+    weights = serving.folder / "repository" / "a" / "1" / "weights.safetensors"
     before = weights.stat()
     weights.write_bytes(b"x" * before.st_size)
     os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -137,7 +136,7 @@ def killed_at(step: int) -> Iterator[list[str]]:
         return run
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("rename", "replace", "unlink", "mkdir", "write_text", "touch"):
+        for name in ("rename", "replace", "unlink", "mkdir", "write_text", "write_bytes", "touch"):
             patch.setattr(Path, name, counted(name, getattr(Path, name)))
         for name in ("copyfile", "rmtree"):
             patch.setattr(shutil, name, counted(name, getattr(shutil, name)))
@@ -160,9 +159,9 @@ def test_a_kill_at_any_change_to_the_disk_leaves_what_can_be_served(tmp_path: Pa
                 pass
         tree = stage.tree()
         for model in {path.partition("/")[0] for path in tree}:
-            config = tree[f"{model}/config.pbtxt"]
-            version = 1 if config == CONFIG.format(model, 1).encode() else 2
-            assert config == CONFIG.format(model, version).encode()
+            there = tree[f"{model}/config.pbtxt"]
+            version = 1 if there == config(model, 1).encode() else 2
+            assert there == config(model, version).encode()
             assert expected(version, model).items() <= tree.items(), (step, model)
         stage.start()
         stage.run(2 * POLL_S)
@@ -191,7 +190,7 @@ def test_a_damaged_folder_gets_an_older_release_if_the_bucket_is_damaged_too(
     for number in (1, 2):
         stage.bucket.publish(number, number)
     stage.run(10)
-    del stage.bucket.objects["a/2/weights"]
+    del stage.bucket.objects["a/2/weights.safetensors"]
     shutil.rmtree(stage.folder / "repository" / "a")
     stage.start()
     stage.run(3 * POLL_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from numl_sync.agent import LOAD_S, RETRY_S
+from numl_sync.agent import LOAD_S, REPEAT_S, RETRY_S
 from played import POLL_S, Stage, expected, files
 
 
@@ -22,29 +22,34 @@ def test_a_wrong_golden_answer_is_refused_before_the_server_sees_a_file(serving:
 @pytest.mark.parametrize("content", [b"other", b"w" * 1000 + b"X"])
 def test_another_file_than_published_is_refused(serving: Stage, content: bytes) -> None:
     serving.bucket.publish(2, 2)
-    serving.bucket.objects["a/2/weights"] = content
+    serving.bucket.objects["a/2/weights.safetensors"] = content
     serving.run(1000)
     assert serving.tree() == expected(1)
-    assert serving.said[-1].startswith("refused: release 2: a/2/weights ")
+    assert serving.said[-1].startswith("refused: release 2: a/2/weights.safetensors ")
     assert serving.said[-1].endswith("; release 1 stays in service")
     assert len(serving.said) == 2
-    serving.bucket.objects["a/2/weights"] = files(2)["weights"]
+    serving.bucket.objects["a/2/weights.safetensors"] = files(2)["weights.safetensors"]
     serving.start()
     serving.run(2 * POLL_S)
     assert serving.tree() == expected(2)  # a start of the agent tries once more
 
 
-def test_a_document_that_cannot_be_read_is_refused_once(serving: Stage) -> None:
-    serving.bucket.content = b'{"format": 2}'
-    serving.run(1000)
-    assert serving.said == [
-        "refused: published.json has format 2, but this image reads format 1: use an image of the "
-        "kit that published it; release 1 stays in service"
-    ]
+def test_a_document_that_cannot_be_read_is_said_every_minute_until_there_is_another(
+    serving: Stage,
+) -> None:
+    serving.bucket.content = b'{"format": 3}'
+    serving.run(2 * REPEAT_S - 1)
+    line = (
+        "refused: published.json cannot be used: format 3, but this release of the kit reads "
+        "formats 1 and 2: use one that is as new as what published it; release 1 stays in service"
+    )
+    assert serving.said == [line] * 2
     assert serving.tree() == expected(1)
+    assert serving.agent.status.refused_statements["format"] > 2
     serving.bucket.publish(2, 2)
     serving.run(2 * POLL_S)
     assert serving.tree() == expected(2)
+    assert not serving.agent.status.refused
 
 
 def test_a_document_that_cannot_be_read_does_not_stop_what_is_on_its_way(serving: Stage) -> None:
@@ -65,14 +70,15 @@ def test_a_fresh_server_gets_the_newest_older_release_that_is_right(
     for number in (1, 2, 3, 4):
         stage.bucket.publish(number, number)
     stage.wrong = {f"{model}-4"}
-    del stage.bucket.objects["a/3/weights"]
+    del stage.bucket.objects["a/3/weights.safetensors"]
     stage.run(10)
     assert stage.tree() == expected(2)
     wrong = f"refused: release 4: {model}-4 does not give its golden answer here: no"
     assert stage.said == [
         "release 4 is published",
-        f"{wrong}; release 3 is tried instead",
-        "refused: release 3: a/3/weights is not in the bucket; release 2 is tried instead",
+        f"{wrong}; falling back to release 3",
+        "refused: release 3: a/3/weights.safetensors is not in the bucket; "
+        "falling back to release 2",
         f"release 2 is in {stage.folder}/repository",
         "release 2 serves: a version 2, b version 2",
     ]
@@ -84,14 +90,18 @@ def test_a_fresh_server_gets_the_newest_older_release_that_is_right(
     assert not status.refused
 
 
-def test_a_rolled_back_release_is_not_gone_back_to(stage: Stage) -> None:
-    for number in (1, 2, 1):
+def test_a_fresh_server_falls_back_to_what_served_before_and_then_to_what_is_whole(
+    stage: Stage,
+) -> None:
+    for number in (1, 2, 3, 4):
         stage.bucket.publish(number, number)
-    stage.wrong = {"a-1"}
-    stage.run(1000)
-    assert stage.tree() == {}
-    assert stage.said[1:] == [
-        "refused: release 1: a-1 does not give its golden answer here: no; no release yet"
+    stage.bucket.roll_back(2)  # 1 served before it; 4 and 3 were rolled back from
+    stage.wrong = {"a-2", "a-1"}
+    stage.run(10)
+    assert stage.tree() == expected(4)
+    assert [line.rpartition("; ")[2] for line in stage.said if line.startswith("refused")] == [
+        "falling back to release 1",
+        "falling back to release 4",
     ]
 
 
@@ -103,7 +113,7 @@ def test_a_fresh_server_that_cannot_load_the_release_gets_an_older_one(stage: St
     assert stage.tree() == expected(1)
     assert stage.said[2:] == [
         "refused: release 2: b version 2 cannot be loaded: the server's log says why; "
-        "release 1 is tried instead",
+        "falling back to release 1",
         f"release 1 is in {stage.folder}/repository",
         "release 1 serves: a version 1, b version 1",
     ]

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from numl_sync import published
 from numl_sync.bucket import Bucket
 from numl_sync.errors import BucketError, ReleaseError
 from numl_sync.location import Location
+
+from numl_formats.errors import StatementError
 
 
 @dataclass
@@ -107,8 +108,8 @@ def test_an_answer_that_ends_early_is_one_line(service: Service) -> None:
 
 
 def test_an_endless_document_is_not_read(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(published, "LARGEST", 5)
-    with pytest.raises(ReleaseError, match=r"^published\.json has more than 5 bytes$"):
+    monkeypatch.setattr("numl_sync.bucket.LARGEST", 5)
+    with pytest.raises(StatementError, match=r"^published\.json has more than 5 bytes$"):
         service.bucket.published(None)
 
 

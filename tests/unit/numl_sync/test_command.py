@@ -45,5 +45,6 @@ def test_a_key_with_a_line_end_is_said_and_not_shown(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "word")
     assert main([URL, str(tmp_path), "--once"]) == 1
     assert capsys.readouterr().out == (
+        "sync: nothing is verified: no key is given (--verify)\n"
         f"sync: {URL}: the access key has an invalid character, such as a newline; no release yet\n"
     )

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
+from datetime import datetime, timezone
 
 import pytest
 from numl_sync.errors import UsageError
 from numl_sync.status import Status, serve_status
+from numl_sync.trust import Accepted
 from prometheus_client.parser import text_string_to_metric_families
 
+from numl_formats.trust import Seen
 from tests.kit import free_ports
+
+MADE = datetime(2026, 11, 24, tzinfo=timezone.utc)
+ENDS = datetime(2026, 12, 24, tzinfo=timezone.utc)
 
 
 def test_prometheus_reads_the_figures() -> None:
-    status = Status(release=3, published_release=4, refused=True, last_success=1.5)
+    status = Status(release=3, published_release=4, refused=True, last_success=1.5, verifies=True)
     status.failures["bucket"] = 7
+    status.refused_statements["replay"] = 2
+    status.statement = Accepted("key", "s3://bucket", Seen("0" * 16, 12, "0" * 64), MADE, ENDS)
     found = {
         sample.name + "".join(sample.labels.values()): (family.type, sample.value)
         for family in text_string_to_metric_families(status.metrics())
@@ -25,11 +33,26 @@ def test_prometheus_reads_the_figures() -> None:
         "numl_sync_release": ("gauge", 3),
         "numl_sync_published_release": ("gauge", 4),
         "numl_sync_refused": ("gauge", 1),
+        "numl_sync_verifies": ("gauge", 1),
         "numl_sync_last_success_timestamp_seconds": ("gauge", 1.5),
+        "numl_sync_statement_sequence": ("gauge", 12),
+        "numl_sync_statement_created_timestamp_seconds": ("gauge", MADE.timestamp()),
+        "numl_sync_statement_expires_timestamp_seconds": ("gauge", ENDS.timestamp()),
         "numl_sync_failures_totalbucket": ("counter", 7),
         "numl_sync_failures_totalrelease": ("counter", 0),
         "numl_sync_failures_totalfolder": ("counter", 0),
+        "numl_sync_refused_statements_totalformat": ("counter", 0),
+        "numl_sync_refused_statements_totalsignature": ("counter", 0),
+        "numl_sync_refused_statements_totalline": ("counter", 0),
+        "numl_sync_refused_statements_totalreplay": ("counter", 2),
+        "numl_sync_refused_statements_totalexpired": ("counter", 0),
     }
+
+
+def test_what_is_not_known_yet_has_no_figure() -> None:
+    text = Status().metrics()
+    assert "timestamp" not in text
+    assert "statement_sequence" not in text
 
 
 def test_it_is_ready_when_a_release_is_in_the_folder() -> None:

@@ -23,7 +23,7 @@ from deploy.environment.cpython import IMAGE_PREFIX
 from deploy.environment.lock import Flavour
 from deploy.host.errors import BuildError
 from deploy.triton.command import server_arguments
-from deploy.triton.config import read_config
+from deploy.triton.config import read_config, template_of
 from deploy.triton.distribution import TritonDistribution
 
 DOCKERFILE = (CONTAINERS / "Dockerfile").read_text()
@@ -112,8 +112,9 @@ def test_serve_starts_the_server_as_the_kit_does(tmp_path: Path) -> None:
     ("flavour", "devices"), [("serving", ["cpu"]), ("cpu", ["cpu"]), ("gpu", ["cpu", "gpu"])]
 )
 def test_the_models_of_an_image(tmp_path: Path, flavour: Flavour, devices: list[str]) -> None:
-    stage_models(tmp_path / "models", "e2bc", flavour)
-    assert sorted(path.name for path in (tmp_path / "models").iterdir()) == devices
+    stage_models(tmp_path / "models", tmp_path / "templates", "e2bc", flavour)
+    for kind in ("models", "templates"):
+        assert sorted(path.name for path in (tmp_path / kind).iterdir()) == devices
     for device in devices:
         for model in DEFAULT_MODELS:
             config = read_config(tmp_path / "models" / device / model / "config.pbtxt")
@@ -123,3 +124,6 @@ def test_the_models_of_an_image(tmp_path: Path, flavour: Flavour, devices: list[
             kind = "KIND_GPU" if device == "gpu" and model != "nugraph2_cpu" else "KIND_CPU"
             groups = [text_format.MessageToString(group) for group in config.instance_group]
             assert groups == [f"count: 2\nkind: {kind}\n"]
+            template = tmp_path / "templates" / device / model
+            assert (template / "config.pbtxt").read_text() == template_of(config)
+            assert (template / "model.py").is_file()

@@ -136,6 +136,10 @@ def test_the_number_of_pods_is_the_scaler_s_alone() -> None:
             {"bucket": {"url": "https://s3"}},
             "at '/bucket/url': 'https://s3' does not match pattern",
         ),
+        (
+            {"bucket": {"url": "s3://x"}, "verify": {"key": {"configMap": "a", "secret": "b"}}},
+            "verify.key: name a ConfigMap or a Secret, not both",
+        ),
         ({"gateway": {"enabled": True}}, "at '/gateway/parentRefs': minItems: got 0, want 1"),
         ({"resources": {"limits": {"memory": None}}}, "at '/resources/limits': missing property"),
         ({"frontDoor": {"enabled": True}}, "frontDoor.tlsSecret: name a Secret"),
@@ -190,3 +194,16 @@ def test_envoy_takes_its_configuration(name: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "eprecated" not in done.stderr
+
+
+def test_the_key_of_releases_may_be_in_a_secret_and_only_the_agent_can_write_models() -> None:
+    values = {"bucket": {"url": "s3://models"}, "verify": {"key": {"secret": "release-key"}}}
+    pod = find(render(Site((), values)), "Deployment")["spec"]["template"]["spec"]
+    assert {"name": "verify", "secret": {"secretName": "release-key"}} in pod["volumes"]
+    mounts = {
+        each["name"]: [mount for mount in each["volumeMounts"] if mount["name"] == "models"]
+        for each in pod["containers"]
+    }
+    path = "/models/repository"
+    read = {"name": "models", "mountPath": path, "subPath": "repository", "readOnly": True}
+    assert mounts == {"triton": [read], "sync": [{"name": "models", "mountPath": "/models"}]}

@@ -151,6 +151,7 @@ NOT_PROVABLE_HERE = {
             "kubectl -n physics create secret generic bucket-reader "
             "--from-file=credentials=$HOME/.aws/credentials",
             "kubectl -n physics create configmap site-ca --from-file=ca.crt=site.pem",
+            "kubectl -n physics create configmap release-key --from-file=cosign.pub",
             "kubectl -n physics rollout status deployment/numl",
             "kubectl -n physics exec deployment/numl -c triton -- /opt/numl/bin/health",
         ),
@@ -159,7 +160,11 @@ NOT_PROVABLE_HERE = {
     "LD_PRELOAD=$(g++ -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 "
     "PYTHONPATH=envs/numl $python -m numl_serving.check model_repository/nugraph3/1": "the same",
 }
-OF_OTHERS = ("--force", "--metrics-config")  # of other programs: apptainer and tritonserver
+OF_OTHERS = (
+    "--containall",
+    "--force",
+    "--metrics-config",
+)  # of other programs: apptainer and tritonserver
 
 
 @cache

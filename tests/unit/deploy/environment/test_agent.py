@@ -45,7 +45,7 @@ def test_it_has_what_reads_a_bucket_and_no_more(folders: list[Path]) -> None:
     folder = folders[0]
     services = {path.name for path in (folder / "botocore" / "data").iterdir() if path.is_dir()}
     assert services == {"s3", "sts"}
-    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 10 * MB
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 30 * MB
     assert {path.name for path in folder.glob("*.dist-info")} == {
         line.replace("==", "-").split(" ")[0].replace("python-", "python_") + ".dist-info"
         for line in Path("envs/numl/locks/sync.txt").read_text().splitlines()
@@ -60,6 +60,7 @@ def test_it_runs_from_a_folder_that_cannot_be_written_to(folders: list[Path]) ->
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     assert (done.returncode, done.stdout) == (
         2,
+        "sync: nothing is verified: no key is given (--verify)\n"
         "sync: /dev/null/x/repository: Not a directory\n",
     ), done.stderr
     # Everything that it imports was compiled before.
