@@ -19,6 +19,8 @@ CHART = CHECKOUT / "containers" / "chart"
 RENDERED = CHECKOUT / "tests" / "unit" / "deploy" / "chart" / "rendered"
 RELEASE, NAMESPACE = "numl", "physics"
 
+ENVOY = f"docker.io/envoyproxy/envoy@sha256:{'ce' * 32}"
+
 Object = dict[str, Any]
 
 
@@ -30,7 +32,8 @@ class Site:
     values: dict[str, Any] = field(default_factory=dict)
 
     def merged(self) -> dict[str, Any]:
-        merged: dict[str, Any] = {}
+        # Whoever has a front door names its image.
+        merged: dict[str, Any] = {"frontDoor": {"image": ENVOY}}
         for name in self.files:
             _merge(merged, yaml.safe_load((CHART / f"{name}-values.yaml").read_text()))
         _merge(merged, self.values)
@@ -54,10 +57,30 @@ SITES = {
                 "caConfigMap": "site-ca",
             },
             "verify": {"key": {"configMap": "release-key"}, "minSequence": 12},
-            "networkPolicy": {"bucketPorts": [9000]},
+            "networkPolicy": {"bucket": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]},
+            "spread": "DoNotSchedule",
+            "priorityClassName": "services",
+            "serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/numl"},
             "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
             "watch": {"enabled": True},
             "autoscaling": {"kind": "keda"},
+        },
+    ),
+    "tenants": Site(
+        ("cpu",),
+        {
+            "frontDoor": {
+                "tenants": {
+                    "by": "token",
+                    "configMap": "token-keys",
+                    "issuer": "https://tokens.example.org",
+                    "audience": "numl",
+                    "clients": [
+                        {"name": "dune", "subject": "dune-production"},
+                        {"name": "icarus", "subject": "icarus", "requestsPerSecond": 50},
+                    ],
+                }
+            }
         },
     ),
     "hpa": Site((), {"autoscaling": {"kind": "hpa"}, "networkPolicy": {"enabled": False}}),

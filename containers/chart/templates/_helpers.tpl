@@ -55,7 +55,7 @@ securityContext:
 topologySpreadConstraints:
   - maxSkew: 1
     topologyKey: kubernetes.io/hostname
-    whenUnsatisfiable: ScheduleAnyway
+    whenUnsatisfiable: {{ (index . 0).Values.spread }}
     labelSelector:
       matchLabels:
         {{- include "numl.selector" . | nindent 8 }}
@@ -72,4 +72,52 @@ configMap: {name: {{ .configMap }}}
 secret: {secretName: {{ .secret }}}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* What Envoy's heap may have of its container's memory, in bytes; the rest is its code, threads and kernel. */}}
+{{- define "numl.heapBytes" -}}
+{{- $limit := .Values.frontDoor.resources.limits.memory -}}
+{{- $mebi := int (regexFind "^[0-9]+" $limit) -}}
+{{- if hasSuffix "Gi" $limit }}{{ $mebi = mul $mebi 1024 }}{{ end -}}
+{{- div (mul $mebi 1048576 3) 4 -}}
+{{- end }}
+
+{{/* Who has a quota of its own, as a YAML list; without names: anyone, by address. */}}
+{{- define "numl.tenants" -}}
+{{- $door := .Values.frontDoor -}}
+{{- if eq $door.tenants.by "address" -}}
+{{- list (merge (dict "name" "anyone" "subject" "") $door.quota) | toYaml -}}
+{{- else -}}
+{{- $all := list -}}
+{{- range $door.tenants.clients }}{{ $all = append $all (mergeOverwrite (deepCopy $door.quota) .) }}{{ end -}}
+{{- $all | toYaml -}}
+{{- end -}}
+{{- end }}
+
+{{/* The port of the bucket's address. */}}
+{{- define "numl.bucketPort" -}}
+{{- $host := regexReplaceAll "^s3://(https?://)?([^/]*).*$" .Values.bucket.url "${2}" -}}
+{{- if regexMatch ":[0-9]+$" $host -}}
+{{- regexFind "[0-9]+$" $host -}}
+{{- else -}}
+{{- ternary 80 443 (hasPrefix "s3://http://" .Values.bucket.url) -}}
+{{- end -}}
+{{- end }}
+
+{{/* Who may read metrics: this namespace, unless clients need names. */}}
+{{- define "numl.monitoring" -}}
+{{- $named := and .Values.frontDoor.enabled (ne .Values.frontDoor.tenants.by "address") -}}
+{{- $none := list -}}
+{{- default (ternary $none (list (dict "podSelector" dict)) $named) .Values.networkPolicy.monitoring | toYaml -}}
+{{- end }}
+
+{{- define "numl.dns" -}}
+- to:
+    {{- toYaml .Values.networkPolicy.dns | nindent 4 }}
+  ports:
+    - {port: 53, protocol: UDP}
+    - {port: 53, protocol: TCP}
+    # OpenShift's DNS listens there.
+    - {port: 5353, protocol: UDP}
+    - {port: 5353, protocol: TCP}
 {{- end }}

@@ -18,6 +18,13 @@ from deploy.deployment.deployment import DEFAULT_MODELS
 from tests.certificates import Authority
 from tests.chart import CHART, RENDERED, SITES, Object, Site, find, render, render_text
 
+SELECTOR = {"app.kubernetes.io/name": "numl", "app.kubernetes.io/instance": "numl"}
+KEY = {  # RFC 7517, A.1
+    "kty": "EC",
+    "crv": "P-256",
+    "x": "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4",
+    "y": "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM",
+}
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 OTHERS = {"Route", "GRPCRoute", "ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject"}
 """Kinds that Kubernetes' own schemas do not have."""
@@ -121,6 +128,46 @@ def test_a_pod_is_given_its_drain_and_then_its_stop() -> None:
     assert "--grpc-max-connection-age=20000" in server["args"]
 
 
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [
+        ("s3://https://s3.example.org/models", 443),
+        ("s3://https://s3.example.org:9000/models/a:1", 9000),
+        ("s3://http://s3.example.org/models", 80),
+        ("s3://s3.example.org:8333/models", 8333),
+        ("s3://models/nugraph", 443),
+    ],
+)
+def test_the_way_out_is_to_the_port_of_the_bucket(url: str, port: int) -> None:
+    policy = find(render(Site((), {"bucket": {"url": url}})), "NetworkPolicy")
+    assert policy["spec"]["egress"][-1] == {"ports": [{"port": port, "protocol": "TCP"}]}
+
+
+def test_where_clients_need_names_nobody_reads_metrics_without_being_named() -> None:
+    def from_whom(**policy: Any) -> list[list[Object]]:
+        site = Site(SITES["tenants"].files, {**SITES["tenants"].values, "networkPolicy": policy})
+        return [e["from"] for e in find(render(site), "NetworkPolicy")["spec"]["ingress"]]
+
+    front = {"podSelector": {"matchLabels": SELECTOR | {"app.kubernetes.io/component": "front"}}}
+    assert from_whom() == [[front]]
+    named = [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+    assert from_whom(monitoring=named) == [[front], named]
+
+
+def test_envoy_s_heap_leaves_a_quarter_of_the_memory() -> None:
+    def heap(memory: str) -> int:
+        site = Site(("cpu",), {"frontDoor": {"resources": {"limits": {"memory": memory}}}})
+        config = yaml.safe_load(find(render(site), "ConfigMap", "numl-front")["data"]["envoy.yaml"])
+        return int(
+            config["overload_manager"]["resource_monitors"][0]["typed_config"][
+                "max_heap_size_bytes"
+            ]
+        )
+
+    assert heap("1Gi") == 3 * (1 << 28)
+    assert heap("512Mi") == 3 * (1 << 27)
+
+
 def test_the_number_of_pods_is_the_scaler_s_alone() -> None:
     assert "replicas" not in find(render(SITES["everything"]), "Deployment")["spec"]
 
@@ -143,6 +190,37 @@ def test_the_number_of_pods_is_the_scaler_s_alone() -> None:
         ({"gateway": {"enabled": True}}, "at '/gateway/parentRefs': minItems: got 0, want 1"),
         ({"resources": {"limits": {"memory": None}}}, "at '/resources/limits': missing property"),
         ({"frontDoor": {"enabled": True}}, "frontDoor.tlsSecret: name a Secret"),
+        (
+            {"frontDoor": {"enabled": True, "tlsSecret": "tls", "image": ""}},
+            "frontDoor.image: name Envoy by its digest",
+        ),
+        (
+            {"frontDoor": {"image": "docker.io/envoyproxy/envoy:v1.40.0"}},
+            "at '/frontDoor/image': 'docker.io/envoyproxy/envoy:v1.40.0' does not match pattern",
+        ),
+        (
+            {"frontDoor": {"resources": {"limits": {"memory": "1G"}}}},
+            "at '/frontDoor/resources/limits/memory': '1G' does not match pattern",
+        ),
+        (
+            {"frontDoor": {"tenants": {"by": "certificate", "configMap": "people"}}},
+            "at '/frontDoor/tenants/clients': minItems: got 0, want 1",
+        ),
+        (
+            {
+                "frontDoor": {
+                    "enabled": True,
+                    "tlsSecret": "tls",
+                    "tenants": {
+                        "by": "certificate",
+                        "configMap": "people",
+                        "clients": [{"name": "dune", "subject": "CN=dune"}],
+                    },
+                },
+                "networkPolicy": {"enabled": False},
+            },
+            "frontDoor.tenants needs networkPolicy.enabled",
+        ),
         (
             {
                 "gateway": {"enabled": True, "parentRefs": [{"name": "site"}]},
@@ -176,15 +254,16 @@ def test_the_schema_knows_no_value_that_there_is_not() -> None:
     assert list(names(schema, given)) == ["global"]  # Helm's own
 
 
-@pytest.mark.parametrize("name", ["cpu", "okd"])
+@pytest.mark.parametrize("name", ["cpu", "okd", "tenants"])
 def test_envoy_takes_its_configuration(name: str, tmp_path: Path) -> None:
     pair = Authority(tmp_path, "site").issue("localhost")
     pair.cert.rename(tmp_path / "tls.crt")
     pair.key.rename(tmp_path / "tls.key")
     for file, text in find(render(SITES[name]), "ConfigMap", "numl-front")["data"].items():
-        for folder in ("/etc/envoy", "/etc/numl/tls"):
+        for folder in ("/etc/envoy", "/etc/numl/tls", "/etc/numl/tenants"):
             text = text.replace(folder, str(tmp_path))
         (tmp_path / file).write_text(text)
+    (tmp_path / "jwks.json").write_text(json.dumps({"keys": [KEY]}))
     envoy = Path(sys.executable).with_name("envoy")
     done = subprocess.run(
         [envoy, "--mode", "validate", "--config-path", tmp_path / "envoy.yaml"],

@@ -126,6 +126,8 @@ PROVED_ELSEWHERE = {
     ),
     "numlkit smoke --watch 30 --url grpcs://triton.example.org:443 --ca site.pem --metrics 9464":
         "tests/integration/test_alerts.py",
+    "openssl x509 -in dune.pem -noout -subject -nameopt RFC2253":
+        "tests/integration/test_front_door_tenants.py",
 }  # fmt: skip
 NOT_PROVABLE_HERE = {
     "numlkit up --gpu 0,1": "no GPU",
@@ -135,15 +137,18 @@ NOT_PROVABLE_HERE = {
     "(cd envs/numl && ../../.venv/bin/python setup.py --quiet build_py --build-lib .)": "the same",
     "PYTHONPATH=envs/numl $python -m numl_serving.check model_repository/nugraph3/1": "the same",
     'export CXX="g++ -g -fsanitize=address,undefined"': "the same",
+    "NUMLKIT_CROWD=whole .venv/bin/python -m pytest tests/integration/test_front_door_limits.py": (
+        "two minutes; CI plays fewer"
+    ),
     **dict.fromkeys(
         (
             "helm upgrade --install numl containers/chart -n physics "
-            "-f containers/chart/cpu-values.yaml "
-            "--set image.repository=registry.example.org/lab/numl "
-            "--set image.digest=sha256:... --wait",
+            "-f containers/chart/cpu-values.yaml -f site.yaml --wait",
             "helm upgrade --install numl containers/chart -n physics "
-            "-f containers/chart/cpu-values.yaml --dry-run=server",
-            "helm template numl containers/chart -f containers/chart/cpu-values.yaml",
+            "-f containers/chart/cpu-values.yaml -f site.yaml --dry-run=server",
+            "helm template numl containers/chart -f containers/chart/cpu-values.yaml -f site.yaml",
+            "skopeo inspect --format '{{.Digest}}' docker://docker.io/envoyproxy/envoy:v1.40.0",
+            "kubectl -n physics create configmap people --from-file=ca.crt=people.pem",
             "kubectl -n physics auth can-i --list",
             "kubectl -n physics get pods,events",
             "kubectl -n physics logs --all-containers --follow deployment/numl",

@@ -1,0 +1,68 @@
+"""A small server in Triton's place: ``python -m tests.backend GRPC_PORT HTTP_PORT SECONDS``.
+
+It takes ``SECONDS`` for an inference and makes ``WORKERS`` of them at a time, and says that every
+model is ready. A test of a front door needs no more.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import grpc
+
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+ANSWER_BYTES = 1 << 20
+WORKERS = 16
+LARGEST = [("grpc.max_receive_message_length", 1 << 25)]
+
+
+@dataclass(frozen=True)
+class _Handler(grpc.GenericRpcHandler):
+    seconds: float
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        if details.method != INFER:
+            return None
+        return grpc.unary_unary_rpc_method_handler(self.answer)
+
+    def answer(self, asked: bytes, _: grpc.ServicerContext) -> bytes:
+        """Answer an ordinary request shortly, and one that begins with ``long`` at length."""
+        time.sleep(self.seconds)
+        return bytes(ANSWER_BYTES) if asked.startswith(b"long") else b"right"
+
+
+class _Ready(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class _Http(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of a door that closes a connection."""
+
+
+def main(grpc_port: str, http_port: str, seconds: str) -> None:
+    http = _Http(("127.0.0.1", int(http_port)), _Ready)
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    server = grpc.server(
+        ThreadPoolExecutor(WORKERS), handlers=[_Handler(float(seconds))], options=LARGEST
+    )
+    server.add_insecure_port(f"127.0.0.1:{grpc_port}")
+    server.start()
+    server.wait_for_termination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

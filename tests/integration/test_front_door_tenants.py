@@ -1,0 +1,216 @@
+"""Names and quotas at Envoy: nothing without a name, and no more than a quota with one."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import multiprocessing
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+
+from tests.asking import Clients, backends, trusting
+from tests.certificates import Authority, Pair
+from tests.chart import Site
+from tests.doors import Envoy, envoy
+
+EVENT = bytes(1000)
+SERVICE_S = 0.05
+QUOTA = {"requestsPerSecond": 60, "burst": 60, "inFlight": 20}
+ISSUER, AUDIENCE = "https://tokens.example.org", "numl"
+
+
+def encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+class Issuer:
+    """Signs tokens."""
+
+    def __init__(self) -> None:
+        self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+    @property
+    def keys(self) -> str:
+        numbers = self._key.public_key().public_numbers()
+        n, e = (
+            encoded(x.to_bytes((x.bit_length() + 7) // 8, "big")) for x in (numbers.n, numbers.e)
+        )
+        return json.dumps({"keys": [{"kty": "RSA", "alg": "RS256", "use": "sig", "n": n, "e": e}]})
+
+    def token(self, subject: str, **claims: Any) -> tuple[tuple[str, str], ...]:
+        """Return a token as metadata; ``claims`` replace what a good one says."""
+        said = {"iss": ISSUER, "aud": AUDIENCE, "sub": subject, "exp": int(time.time()) + 600}
+        parts = ({"alg": "RS256", "typ": "JWT"}, {k: v for k, v in {**said, **claims}.items() if v})
+        text = ".".join(encoded(json.dumps(part).encode()) for part in parts)
+        signed = self._key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256())
+        return (("authorization", f"Bearer {text}.{encoded(signed)}"),)
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Issuer:
+    return Issuer()
+
+
+@pytest.fixture(scope="module")
+def by_token(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Envoy]:
+    folder = tmp_path_factory.mktemp("token")
+    (folder / "jwks.json").write_text(issuer.keys)
+    clients = [{"name": "dune", "subject": "dune"}, {"name": "icarus", "subject": "icarus-jobs"}]
+    tenants = {"by": "token", "configMap": "keys", "issuer": ISSUER, "audience": AUDIENCE}
+    site = Site(
+        ("cpu",), {"frontDoor": {"quota": QUOTA, "tenants": {**tenants, "clients": clients}}}
+    )
+    with ExitStack() as stack:
+        servers = stack.enter_context(backends(2, SERVICE_S))
+        yield stack.enter_context(envoy(folder, servers, Authority(folder, "site"), site))
+
+
+def asked(door: Envoy, metadata: tuple[tuple[str, str], ...], requests: int = 4) -> Clients:
+    clients = Clients(door.port, trusting(door.authority), metadata)
+    clients.ask(requests, EVENT)
+    return clients
+
+
+def test_a_signed_token_names_a_client(by_token: Envoy, issuer: Issuer) -> None:
+    assert not asked(by_token, issuer.token("dune")).failed
+    assert not asked(by_token, issuer.token("icarus-jobs")).failed
+
+
+def test_who_has_no_name_gets_nothing(by_token: Envoy, issuer: Issuer) -> None:
+    refused = {
+        "UNAUTHENTICATED": (
+            (),
+            (("authorization", "Bearer x.y.z"),),
+            (("x-numl-client", "dune"),),
+            Issuer().token("dune"),
+            issuer.token("dune", iss="https://elsewhere.example.org"),
+            issuer.token("dune", exp=1),
+            issuer.token("dune", exp=None),
+        ),
+        "PERMISSION_DENIED": (
+            issuer.token("dune", aud="other"),
+            issuer.token("nobody"),
+            (*issuer.token("nobody"), ("x-numl-client", "dune")),
+        ),
+    }
+    for code, kinds in refused.items():
+        for metadata in kinds:
+            clients = asked(by_token, metadata)
+            assert (clients.took, dict(clients.failed)) == ([], {code: 4}), metadata
+
+
+def test_nor_does_it_over_http(by_token: Envoy, issuer: Issuer) -> None:
+    def status(metadata: tuple[tuple[str, str], ...]) -> int:
+        trusted = ssl.create_default_context(cafile=by_token.authority.file)
+        client = http.client.HTTPSConnection("127.0.0.1", by_token.port, context=trusted)
+        with closing(client):
+            client.request("GET", "/v2/models/nugraph3/ready", headers=dict(metadata))
+            return client.getresponse().status
+
+    assert status(issuer.token("dune")) == http.client.OK
+    assert status((("x-numl-client", "dune"),)) == http.client.UNAUTHORIZED
+    assert status(issuer.token("nobody")) == http.client.FORBIDDEN
+
+
+def test_a_client_above_its_quota_is_refused_at_once_and_counted_by_name(
+    by_token: Envoy, issuer: Issuer
+) -> None:
+    time.sleep(1)  # the quota is for a second
+    clients = asked(by_token, issuer.token("dune"), 400)
+    assert set(clients.failed) == {"RESOURCE_EXHAUSTED"}
+    assert clients.took
+    metrics = by_token.ask("/stats/prometheus")
+    limited = 'envoy_http_local_rate_limit_rate_limited{envoy_local_http_ratelimit_prefix="dune"}'
+    assert f"{limited} {clients.failed['RESOURCE_EXHAUSTED']}" in metrics
+    assert 'envoy_cluster_upstream_rq_completed{envoy_cluster_name="grpc-icarus"}' in metrics
+
+
+def flood(port: int, authority: bytes, metadata: tuple[tuple[str, str], ...]) -> None:
+    """Send ten times the quota, until it is ended."""
+    import grpc
+
+    clients = Clients(port, grpc.ssl_channel_credentials(authority), metadata)
+    clients.ask(100_000, EVENT, per_second=10 * QUOTA["requestsPerSecond"])
+
+
+def test_a_client_that_sends_ten_times_its_quota_does_not_slow_another(
+    by_token: Envoy, issuer: Issuer
+) -> None:
+    def p99() -> float:
+        clients = Clients(by_token.port, trusting(by_token.authority), issuer.token("icarus-jobs"))
+        clients.ask(200, EVENT, per_second=QUOTA["requestsPerSecond"] / 2)
+        assert not clients.failed
+        return clients.p99
+
+    alone = p99()
+    words = (by_token.port, by_token.authority.file.read_bytes(), issuer.token("dune"))
+    other = multiprocessing.get_context("spawn").Process(target=flood, args=words)
+    other.start()
+    try:
+        beside = min(p99(), p99())
+    finally:
+        other.kill()
+        other.join()
+    print(f"p99 alone {alone:.4f} s, beside the other {beside:.4f} s")
+    assert beside < 1.5 * alone
+
+
+def subject(pair: Pair) -> str:
+    """Return what docs/front-door.md says how to print."""
+    words = ["openssl", "x509", "-in", pair.cert, "-noout", "-subject", "-nameopt", "RFC2253"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    return done.stdout.strip().removeprefix("subject=").strip()
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> Authority:
+    return Authority(tmp_path, "people")
+
+
+def test_a_certificate_names_a_client(people: Authority, tmp_path: Path) -> None:
+    known, unknown = people.issue("dune.example.org"), people.issue("other.example.org")
+    stranger = Authority(tmp_path, "strangers").issue("dune.example.org")
+    (tmp_path / "ca.crt").write_bytes(people.file.read_bytes())
+    clients = [{"name": "dune", "subject": subject(known)}]
+    tenants = {"by": "certificate", "configMap": "people", "clients": clients}
+    site = Site(("cpu",), {"frontDoor": {"tenants": tenants}})
+    own = Authority(tmp_path, "site")
+    with backends(1, 0) as servers, envoy(tmp_path, servers, own, site) as door:
+
+        def failed(pair: Pair | None) -> set[str]:
+            clients = Clients(door.port, trusting(own, pair), (("x-numl-client", subject(known)),))
+            clients.ask(4, EVENT)
+            return set(clients.failed)
+
+        assert failed(known) == set()
+        assert failed(unknown) == {"PERMISSION_DENIED"}
+        assert failed(stranger) == failed(None) == {"UNAVAILABLE"}
+
+
+def test_without_names_each_address_has_a_quota(tmp_path: Path) -> None:
+    quota = {"requestsPerSecond": 10, "burst": 20, "inFlight": 100}
+    site = Site(("cpu",), {"frontDoor": {"quota": quota}})
+    authority = Authority(tmp_path, "site")
+
+    def status(address: str) -> int:
+        trusted = ssl.create_default_context(cafile=authority.file)
+        client = http.client.HTTPSConnection(
+            "127.0.0.1", door.port, context=trusted, source_address=(address, 0)
+        )
+        with closing(client):
+            client.request("GET", "/v2/models/nugraph3/ready")
+            return client.getresponse().status
+
+    with backends(1, 0) as servers, envoy(tmp_path, servers, authority, site) as door:
+        assert http.client.TOO_MANY_REQUESTS in {status("127.0.0.7") for _ in range(100)}
+        assert status("127.0.0.8") == http.client.OK
