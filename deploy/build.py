@@ -18,7 +18,7 @@ from deploy.environment.lock import Flavour
 from deploy.host.cli import Parser, end_in_order, make_parser, run
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError
-from deploy.host.paths import CHECKOUT
+from deploy.host.paths import DIST
 from deploy.triton.release import RELEASES
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -44,7 +44,7 @@ def parser() -> Parser:
     add("--wire", type=Path, metavar="DIR", help=wire)
     compressor = "compressor of the .sif; gzip for hosts that cannot read zstd (default: zstd)"
     add("--compressor", choices=("zstd", "gzip"), default="zstd", help=compressor)
-    add("--out", type=Path, default=CHECKOUT / "dist", metavar="DIR", help="default: dist/")
+    add("--out", type=Path, default=DIST, metavar="DIR", help="default: dist/")
     add("--dry-run", action="store_true", help="show the plan, build nothing")
     return flags
 

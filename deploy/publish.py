@@ -18,7 +18,7 @@ from deploy.engines.resolved import Resolved
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError
-from deploy.host.paths import CHECKOUT
+from deploy.host.paths import DIST
 from deploy.publishing.destination import parse_destination
 from deploy.publishing.place import Order, place_at
 
@@ -42,7 +42,7 @@ def parser() -> Parser:
     add("--instances", type=as_number, help="instances of each model in a bucket (default: 2)")
     sif = "the .sif to publish to a folder or oras:// (default: the one numlkit build made)"
     add("--image", type=Path, metavar="FILE.sif", help=sif)
-    built, default = "the folder that numlkit build wrote to (default: dist/)", CHECKOUT / "dist"
+    built, default = "the folder that numlkit build wrote to (default: dist/)", DIST
     add("--from", dest="built", type=Path, default=default, metavar="DIR", help=built)
     sign = (
         "sign it with a cosign private key, whose password is in COSIGN_PASSWORD, and in a "

@@ -1,5 +1,6 @@
 """The labels of an image or a .sif, and the source that it is built from."""
 
+import json
 import os
 import re
 import time
@@ -13,7 +14,7 @@ from deploy.artefacts.image import OCI_LABELS
 from deploy.environment.environment import Environment
 from deploy.environment.serving import serving_digest
 from deploy.host.errors import BuildError
-from deploy.host.paths import ENVIRONMENT_SOURCE
+from deploy.host.paths import ENVIRONMENT_SOURCE, IS_INSTALLED
 from deploy.host.programs import run
 
 _OWN = "org.numlkit"
@@ -21,6 +22,7 @@ FLAVOUR_LABEL = f"{_OWN}.flavour"
 TRITON_LABEL = f"{_OWN}.triton.release"
 ENVIRONMENT_LABEL = f"{_OWN}.environment.digest"
 SERVING_LABEL = f"{_OWN}.serving.digest"
+SOURCE_FILE = "source.json"
 # What a revision says about a checkout with changed files, and about no checkout.
 DIRTY, UNKNOWN = "-dirty", "unknown"
 
@@ -40,7 +42,12 @@ class Source:
 
 
 def find_source(checkout: Path) -> Source:
-    """Describe a checkout; its time is ``SOURCE_DATE_EPOCH``, else the commit's, else now."""
+    """Describe a checkout; its time is ``SOURCE_DATE_EPOCH``, else the commit's, else now.
+
+    An installed kit is described by the checkout that its wheel was made from.
+    """
+    if IS_INSTALLED:
+        return Source(**json.loads((checkout / SOURCE_FILE).read_text(encoding="utf-8")))
     commit = _git(checkout, "log", "-1", "--format=%H %ct").split()
     given = os.environ.get("SOURCE_DATE_EPOCH")
     if given is not None and not given.isdecimal():

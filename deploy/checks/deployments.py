@@ -16,7 +16,7 @@ from deploy.engines.leftovers import FIX, LEFTOVERS, remove_leftovers
 from deploy.host.errors import DeploymentError, KitError
 from deploy.host.files import nobody_at_work, partials
 from deploy.host.finding import Finding, ok, wrong
-from deploy.host.paths import CHECKOUT, cache_folder, deployments_folder
+from deploy.host.paths import DIST, cache_folder, deployments_folder
 
 _LOCKS = (".lock", "*.lock", "*/.lock", "*/*.lock")
 
@@ -88,7 +88,7 @@ def remove_half_built(root: Path, paths: tuple[Path, ...]) -> str:
 
 def half_built_findings() -> Iterator[Finding]:
     """Return half-built files that no running command is working on."""
-    for root in (cache_folder(), CHECKOUT / "dist", *sorted(deployments_folder().glob("*"))):
+    for root in (cache_folder(), DIST, *sorted(deployments_folder().glob("*"))):
         if not (paths := half_built(root)):
             continue
         try:

@@ -33,7 +33,7 @@ from deploy.host.errors import BuildError, KitError, LaunchError
 from deploy.host.failures import complaint, diagnose
 from deploy.host.files import marks_of, nobody_at_work
 from deploy.host.finding import Finding, Level, ok, wrong
-from deploy.host.paths import CHECKOUT, deployments_folder
+from deploy.host.paths import DIST, deployments_folder
 from deploy.host.room import Room, check_room, check_temporary_folder, file_system_of, size
 
 _TMPDIR = "APPTAINER_TMPDIR"  # Apptainer's own variable; it takes precedence over TMPDIR
@@ -254,7 +254,7 @@ class ApptainerEngine(ContainerEngine):
         return self.image.name
 
     def _place(self) -> tuple[Path, str]:
-        deployment, folder = self.deployment, CHECKOUT / "dist"
+        deployment, folder = self.deployment, DIST
         if deployment.image is not None:
             return Path(deployment.image).absolute(), "--image PATH.sif"
         if deployment.env == "packed":

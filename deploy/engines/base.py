@@ -29,7 +29,7 @@ from deploy.host.console import Say
 from deploy.host.errors import DeploymentError, EnvironmentSetupError, GpuError, LaunchError
 from deploy.host.failures import last_words
 from deploy.host.finding import Finding, Level
-from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY, cache_folder
+from deploy.host.paths import IMPORTS, MODEL_REPOSITORY, cache_folder
 from deploy.host.room import Room
 from deploy.triton.config import LaunchSettings
 from deploy.triton.stage import StagedModel, plan_models, stage
@@ -192,7 +192,7 @@ class Engine(ABC):
             supervisor = subprocess.Popen(
                 [sys.executable, "-m", "deploy.engines", str(folder.path)],
                 cwd="/",
-                env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+                env={**os.environ, "PYTHONPATH": str(IMPORTS)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

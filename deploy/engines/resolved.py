@@ -16,7 +16,7 @@ from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError, GpuError, RepositoryError
 from deploy.host.files import digest_of, marks_of
 from deploy.host.gpu import GpuStack, find_gpus
-from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
+from deploy.host.paths import DIST, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
 from deploy.triton.config import ModelConfig, config_of, is_complete, made_for_cpu, stub_count
 from deploy.triton.release import TritonRelease, find_release
 from deploy.triton.site import SiteModel, read_site_model
@@ -112,7 +112,7 @@ class Resolved:
             if not named.is_file():
                 raise EnvironmentSetupError(f"{named}: no such file", "--archive PATH")
             return named
-        folder, flavours = CHECKOUT / "dist", self.fitting_flavours
+        folder, flavours = DIST, self.fitting_flavours
         found = [path for each in flavours for path in folder.glob(f"numl-{each}-py*.tar.gz")]
         if not found:
             remedy = f"numlkit build --target env --flavour {flavours[0]}, or --archive PATH"

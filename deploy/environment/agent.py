@@ -13,7 +13,7 @@ from deploy.environment.lock import install_beside
 from deploy.environment.slimming import compile_modules
 from deploy.host.console import Say
 from deploy.host.files import built_folder, digest_of, locked
-from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE, cache_folder
+from deploy.host.paths import ENVIRONMENT_SOURCE, cache_folder
 
 SYNC_LOCK = ENVIRONMENT_SOURCE / "locks" / "sync.txt"
 _SOURCES = (ENVIRONMENT_SOURCE / "numl_sync", ENVIRONMENT_SOURCE / "numl_formats")
@@ -30,14 +30,14 @@ _LEFT_OUT = ("*.dist-info/RECORD", "bin/*", "botocore/data/*/examples-1.json")
 
 def agent_digest() -> str:
     sources = [path for folder in _SOURCES for path in folder.glob("*.py")]
-    files = [Path(__file__), SYNC_LOCK, *sources]
-    return digest_of(files, base=CHECKOUT)
+    return digest_of([SYNC_LOCK, *sources], base=ENVIRONMENT_SOURCE)
 
 
 def agent_folder(environment: Environment, say: Say) -> Path:
     """Return the folder, made if necessary, for the interpreter of an existing environment."""
     python = environment.interpreter
-    whole = f"{agent_digest()}{python.identity}"
+    recipe = digest_of([Path(__file__)], base=Path(__file__).parent)
+    whole = f"{recipe}{agent_digest()}{python.identity}"
     folder = cache_folder() / "sync" / hashlib.sha256(whole.encode()).hexdigest()[:16]
     with locked(folder.with_suffix(".lock")):
         if not folder.exists():

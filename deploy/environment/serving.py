@@ -1,7 +1,8 @@
 """``numl_serving`` as a wheel: built once, by the kit's own Python, for all environments.
 
 Its native library is a shared object that any Python loads, so no environment needs a compiler or
-build tools. The compiler is the host's, else the one that ``scripts/kit-environment`` installs.
+build tools. The compiler is the host's, else the one that ``scripts/kit-environment`` installs. An
+installed kit has it built already.
 """
 
 import hashlib
@@ -14,8 +15,10 @@ from deploy.environment.tars import CONTENT_EPOCH
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError
 from deploy.host.files import built_folder, digest_of, locked
+from deploy.host.paths import CHECKOUT, IS_INSTALLED
 from deploy.host.programs import run, run_pip
 
+PREBUILT = CHECKOUT / "prebuilt"
 _SOURCES = {".py", ".typed", ".cpp", ".h", ".map"}
 
 
@@ -28,6 +31,8 @@ def serving_digest(source: Path) -> str:
 
 
 def serving_wheel(cache: Path, source: Path, say: Say) -> Path:
+    for wheel in PREBUILT.glob("numl_serving-*.whl") if IS_INSTALLED else ():
+        return wheel
     made, digest = cache / "serving", serving_digest(source)[:16]
     compiler = compiler_of(source)
     if compiler is None:

@@ -1,4 +1,7 @@
-"""The folders the kit writes to, after the XDG base directory specification."""
+"""The folders that the kit reads from and writes to.
+
+The user's are those of the XDG base directory specification.
+"""
 
 import os
 from pathlib import Path
@@ -6,7 +9,15 @@ from pathlib import Path
 # The deployment of commands that name none.
 DEFAULT_NAME = "numl"
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+_PACKAGE = Path(__file__).resolve().parents[1]
+# What a wheel holds of a checkout: models, recipes, locks, chart.
+_SHARE = _PACKAGE / "share"
+IS_INSTALLED = _SHARE.is_dir()
+CHECKOUT = _SHARE if IS_INSTALLED else _PACKAGE.parent
+# Python finds the kit here.
+IMPORTS = _PACKAGE.parent
+# Where artefacts are built, unless told otherwise: in the checkout, or where the command is typed.
+DIST = (Path.cwd() if IS_INSTALLED else CHECKOUT) / "dist"
 MODEL_REPOSITORY = CHECKOUT / "model_repository"
 ENVIRONMENT_SOURCE = CHECKOUT / "envs" / "numl"
 

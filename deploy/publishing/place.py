@@ -13,7 +13,7 @@ from deploy.artefacts.keys import Signer, SigningKey
 from deploy.engines.resolved import Resolved
 from deploy.host.console import Console
 from deploy.host.errors import PublishError
-from deploy.host.paths import CHECKOUT
+from deploy.host.paths import DIST
 from deploy.publishing.destination import Bucket, Destination
 
 
@@ -33,7 +33,7 @@ class Order:
 
     resolved: Resolved
     artefact: Path | None = None
-    built: Path = CHECKOUT / "dist"
+    built: Path = DIST
     sandbox: bool = False
     sign: SigningKey | None = None
     verify: Signer | None = None
