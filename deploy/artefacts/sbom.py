@@ -22,6 +22,7 @@ from docker.errors import NotFound
 from deploy import __version__
 from deploy.artefacts.docker_client import unstarted
 from deploy.artefacts.image import BaseImage
+from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.environment.agent import SYNC_LOCK, agent_digest
 from deploy.environment.environment import Environment
 from deploy.environment.lock import read_pins
@@ -29,12 +30,13 @@ from deploy.environment.private_python import CHANNEL, pins
 from deploy.environment.serving import serving_digest
 from deploy.host.errors import BuildError
 from deploy.host.files import sha256_of
-from deploy.host.paths import ENVIRONMENT_SOURCE
+from deploy.host.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY
 from deploy.triton.release import TritonRelease
 
 _STATUS = "var/lib/dpkg/status"
 _RELEASE = "usr/lib/os-release"
 _FIELD = re.compile(r"^([A-Za-z-]+): *(.*)$", re.MULTILINE)
+_LOCKED = re.compile(r"^([\w.-]+)==([^\s;\\]+)", re.MULTILINE)
 _SETTING = re.compile(r'^([A-Z_]+)="?([^"\n]*)"?$', re.MULTILINE)
 
 
@@ -151,6 +153,16 @@ def of_environment(environment: Environment) -> Iterator[Component]:
     sources = (("sources.sha256", serving_digest(ENVIRONMENT_SOURCE)),)
     purl = _purl("generic", "numl-serving", number)
     yield Component("library", "numl-serving", number, purl, facts=sources)
+    yield _of_pypi(_QHULL, version(_QHULL), "")
+
+
+def of_kit(lock: Path) -> Iterator[Component]:
+    """Yield the parts of the kit's own wheel: what it needs, as locked, and what it bundles."""
+    for name, number in _LOCKED.findall(lock.read_text(encoding="utf-8")):
+        yield _of_pypi(name, number, "")
+    sources = (("sources.sha256", serving_digest(ENVIRONMENT_SOURCE)),)
+    yield Component("library", "numl-serving", facts=sources)
+    yield from of_models(MODEL_REPOSITORY, DEFAULT_MODELS)
     yield _of_pypi(_QHULL, version(_QHULL), "")
 
 
