@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -9,6 +11,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,11 +19,24 @@ from urllib.parse import urlsplit
 import pytest
 
 from numl_formats.published import DATA_FILES
+from numl_formats.statement import statement
 from tests.bucket import S3, seaweedfs
 from tests.certificates import Authority
 from tests.commands import run_command
 from tests.kit import SOON_S, until
-from tests.synced import MODELS, POLL_S, House, Load, Polling, Proxy, Publisher, Sync, make_house
+from tests.synced import (
+    MODELS,
+    POLL_S,
+    House,
+    Load,
+    Polling,
+    Proxy,
+    Publisher,
+    Sync,
+    make_house,
+    new_key,
+    write_key,
+)
 
 OUTAGE_S = 5 * POLL_S
 # From the last PUT to the first answer; two to four are usual.
@@ -236,6 +252,66 @@ def test_a_release_that_gives_other_answers_is_refused(
     assert done.returncode == 1
     assert "; falling back to release 1\nsync: release 1 is in " in done.stdout
     assert files(fresh) == expected(sync.house, 1)
+
+
+def test_an_attacker_with_the_bucket_s_keys_changes_nothing(
+    publisher: Publisher, sync: Sync, tmp_path: Path
+) -> None:
+    publisher.key = new_key()
+    publisher.expires = datetime.now(timezone.utc) + timedelta(days=1)
+    sync.variables = {"NUML_VERIFY_KEY": str(write_key(publisher.key, tmp_path / "cosign.pub"))}
+    publisher.publish(1, 1)
+    assert publisher.published is not None
+    old = publisher.published
+    publisher.publish(2, 2)
+    done = sync.once()
+    assert done.returncode == 0, done.stdout
+    served = sync.tree()
+    assert files(sync) == expected(sync.house, 2)
+    newest = publisher.published
+    evil = b"raise SystemExit('of the attacker')"
+
+    def own_code() -> None:
+        publisher.key = new_key()
+        for model in MODELS:
+            publisher.put(f"{model}/3/model.py", evil)
+            publisher.put(f"{model}/config.pbtxt", evil)
+        publisher.publish(3, 1)
+
+    def unsigned() -> None:
+        publisher.key = None
+        publisher.publish(4, 1)
+
+    def of_before() -> None:
+        listed = [{"sha256": hashlib.sha256(evil).hexdigest(), "bytes": len(evil)}] * 2
+        described = dict(zip(("model.py", "weights.safetensors"), listed, strict=True))
+        model = {"version": 9, "config": "", "files": described}
+        release = {"number": 9, "created": "2026-11-24T00:00:00Z", "revision": ""}
+        said = {"format": 1, "serving": 9, "last": 9}
+        releases = [release | {"models": dict.fromkeys(MODELS, model)}]
+        publisher.put("published.json", json.dumps(said | {"releases": releases}).encode())
+
+    attacks = {
+        "not signed with the key that is trusted": own_code,
+        "is not signed;": unsigned,
+        "published.json is not signed; ": of_before,
+        "is an old one: statement 1, 2 was published": lambda: publisher.put(
+            "published.json", statement(old)
+        ),
+    }
+    for words, attack in attacks.items():
+        attack()
+        done = sync.once()
+        assert done.returncode == 1, words
+        assert words in done.stdout
+        assert done.stdout.endswith("; going on with release 2\n")
+        assert sync.tree() == served
+    # The owner publishes again, on what was signed last.
+    publisher.key, publisher.published = new_key(), newest
+    sync.variables = {"NUML_VERIFY_KEY": str(write_key(publisher.key, tmp_path / "new.pub"))}
+    publisher.serve(1)
+    assert sync.once().returncode == 0
+    assert files(sync) == expected(sync.house, 2) | expected(sync.house, 1)
 
 
 def test_what_a_bucket_says_that_cannot_be_read_is_one_line(

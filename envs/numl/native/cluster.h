@@ -7,7 +7,8 @@
 
 namespace numl {
 
-// Above this many points clustering is refused: its time grows with their square.
+// Above this many points clustering is refused: where points lie within reach in one coordinate,
+// but not in all, its time grows with their square.
 constexpr int32_t kMostPoints = 20000;
 
 // labels[i] = the cluster of a point, numbered from 0 in the order of their first core points, or

@@ -61,6 +61,20 @@ class Builder {
     arena_->fail("weight %s%s%s is missing", part, name, kind);
   }
 
+  // Weights and biases of a layer: each set of weights has its biases.
+  struct Pair {
+    const numl_weight &weight, &bias;
+    int32_t sets;
+  };
+  Pair pair(const char* part, const char* name, bool single = false) const {
+    const numl_weight &w = weight(part, name, ".weight"), &b = weight(part, name, ".bias");
+    if (!single && w.sets != b.sets) {
+      arena_->fail("weight %s%s.bias is for %d %s, but %s%s.weight is for %d", part, name, b.sets,
+                   b.sets == 1 ? "plane" : "planes", part, name, w.sets);
+    }
+    return {w, b, single ? 1 : w.sets};
+  }
+
   // Some padding follows the last number: vectors are loaded whole.
   float* zeros(int64_t count) {
     float* const numbers = arena_->floats(count + 16);
@@ -86,19 +100,19 @@ class Builder {
     return {turned, start, inputs, outputs};
   }
 
-  static PerPlane<Layer> kept(const List<Layer>& layers) {
+  template <class T>
+  static PerPlane<T> kept(const List<T>& layers) {
     return {layers.data(), static_cast<int32_t>(layers.size())};
   }
 
   // `each` layers for a set of weights; a single one has no sets.
   PerPlane<Layer> layers(const char* part, const char* name, int32_t each, int32_t inputs,
                          int32_t outputs, bool single = false) {
-    const numl_weight &w = weight(part, name, ".weight"), &b = weight(part, name, ".bias");
-    const int32_t count = (single ? 1 : w.sets) * each;
+    const Pair all = pair(part, name, single);
     List<Layer> found(arena_);
-    for (int32_t i = 0; i < count; ++i) {
-      found.push_back(layer(w.data + int64_t{i} * inputs * outputs, b.data + int64_t{i} * outputs,
-                            inputs, outputs));
+    for (int32_t i = 0; i < all.sets * each; ++i) {
+      found.push_back(layer(all.weight.data + int64_t{i} * inputs * outputs,
+                            all.bias.data + int64_t{i} * outputs, inputs, outputs));
     }
     return kept(found);
   }
@@ -106,14 +120,13 @@ class Builder {
   // nugraph3's hidden layers take received features first, nugraph2's the node's own: kept as is.
   Block block(const char* part, int32_t each, int32_t target, int32_t source, int32_t outputs,
               bool single = false) {
-    const numl_weight &w = weight(part, ".gate.weight"), &b = weight(part, ".gate.bias");
-    const int32_t count = (single ? 1 : w.sets) * each;
+    const Pair all = pair(part, ".gate", single);
     List<Gate> gates(arena_);
-    for (int32_t i = 0; i < count; ++i) {
-      const float* from = w.data + int64_t{i} * (target + source);
-      gates.push_back({keep(from, target), keep(from + target, source), b.data[i]});
+    for (int32_t i = 0; i < all.sets * each; ++i) {
+      const float* from = all.weight.data + int64_t{i} * (target + source);
+      gates.push_back({keep(from, target), keep(from + target, source), all.bias.data[i]});
     }
-    return {{gates.data(), count},
+    return {kept(gates),
             layers(part, ".hidden", each, target + source, outputs, single),
             layers(part, ".output", each, outputs, outputs, single)};
   }
@@ -199,13 +212,13 @@ class Builder {
       if (static_cast<Node>(head.node) != node) {
         continue;
       }
-      const numl_weight &w = weight("heads.", head.name, ".weight"), &b = weight("heads.", head.name, ".bias");
-      const int32_t from = node == Node::hit && w.sets > 1 ? set : 0;
+      const Pair all = pair("heads.", head.name, node == Node::event);
+      const int32_t from = all.sets > 1 ? set : 0;
       const int32_t column = heads_[i].column;
       const int64_t numbers = int64_t{head.width} * inputs;
-      memcpy(weights.data() + int64_t{column} * inputs, w.data + from * numbers,
+      memcpy(weights.data() + int64_t{column} * inputs, all.weight.data + from * numbers,
              numbers * sizeof(float));
-      memcpy(biases.data() + column, b.data + int64_t{from} * head.width,
+      memcpy(biases.data() + column, all.bias.data + int64_t{from} * head.width,
              head.width * sizeof(float));
     }
     return layer(weights.data(), biases.data(), inputs, padded);

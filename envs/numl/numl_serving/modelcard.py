@@ -298,3 +298,12 @@ def check_weights(card: ModelCard, shapes: Mapping[str, tuple[int, ...]]) -> Non
             raise ModelFilesError(
                 f"weight {name} has shape {list(found)}, {CARD_FILE} describes {list(wanted)}"
             )
+    for name, shape in expected.items():
+        layer, _, kind = name.rpartition(".")
+        if kind == "bias" and shape[:1] == (-1,):
+            biases, sets = shapes[name][0], shapes[f"{layer}.weight"][0]
+            if biases != sets:
+                raise ModelFilesError(
+                    f"weight {name} is for {biases} {'plane' if biases == 1 else 'planes'}, "
+                    f"but {layer}.weight is for {sets}"
+                )

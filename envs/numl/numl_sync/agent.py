@@ -178,7 +178,7 @@ class Agent:
             # What is in the folder, if anything, was never verified.
             self._mirror.clear()
             return State()
-        return replace(state, etag=None, accepted=None)
+        return replace(state, etag=None)
 
     def _mend(self) -> None:
         """Fetch the serving release again if it is no longer in the folder."""
@@ -288,7 +288,8 @@ class Agent:
             "no release yet" if serving is None else f"release {serving.number} stays in service"
         )
         if serving is None and wanted is not None and self.status.refused:
-            goes_on = f"falling back to release {wanted.number}"
+            does = "going on with" if what == _STATEMENT else "falling back to"
+            goes_on = f"{does} release {wanted.number}"
         self.failure = f"{words}; {goes_on}"
         told = self._told.get(what)
         if told is None or self._clock() - told >= REPEAT_S:

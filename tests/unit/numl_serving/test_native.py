@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import threading
+import time
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -20,7 +21,8 @@ from cases import (
 from comparing import RANDOM, assert_as_near_as_nugraph
 from hypothesis import given
 from hypothesis import strategies as st
-from numl_serving.errors import EventError
+from numl_serving import native
+from numl_serving.errors import EventError, ModelFilesError
 from numl_serving.event import Event
 from numl_serving.modelcard import ModelCard, weight_shapes
 from numl_serving.native import NativeModel, cluster
@@ -79,6 +81,52 @@ def test_labels_are_those_of_scikit_learn(
     x = np.random.default_rng(seed).normal(size=(points, width)).astype(np.float32)
     wanted = DBSCAN(eps=eps, min_samples=min_samples).fit_predict(x) if points else np.empty(0)
     np.testing.assert_array_equal(cluster(x, eps, min_samples), wanted)
+
+
+@pytest.mark.parametrize("width", [1, 3, 8])
+@pytest.mark.parametrize("places", [1, 2, 40])
+def test_points_that_coincide_are_labelled_as_scikit_learn_labels_them(
+    width: int, places: int
+) -> None:
+    random = np.random.default_rng(places)
+    # At few places, some of them within reach of others, in no order; and points apart.
+    grid = random.integers(0, 9, (places, width)) * 0.25
+    x = np.concatenate([grid[random.integers(0, places, 600)], 50 + 9 * random.random((30, width))])
+    x = random.permutation(x).astype(np.float32)
+    for eps, min_samples in product((0.1, 0.25, 0.6), (1, 3, 40)):
+        wanted = DBSCAN(eps=eps, min_samples=min_samples).fit_predict(x)
+        np.testing.assert_array_equal(cluster(x, eps, min_samples), wanted)
+
+
+def test_many_points_in_one_place_take_about_as_long_as_as_many_apart() -> None:
+    apart = np.random.default_rng(0).uniform(0, 1e4, (20_000, 3)).astype(np.float32)
+    for min_samples in (3, 10):
+        taken = {}
+        for name, x in (("apart", apart), ("together", np.zeros_like(apart))):
+            begun = time.thread_time()
+            cluster(x, 0.5, min_samples)
+            taken[name] = time.thread_time() - begun
+        # Compared pair by pair they took some hundred times as long.
+        assert taken["together"] < 20 * taken["apart"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fewer_biases_than_weights_are_refused_by_the_library_itself(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "check_weights", lambda card, shapes: None)
+    card = card_of(kind)
+    weights = random_weights(card, 0)
+    by_plane = [n for n, shape in weight_shapes(card).items() if shape[:1] == (-1,)]
+    for bias in (name for name in by_plane if name.endswith(".bias")):
+        weight = bias.replace(".bias", ".weight")
+        planes = len(card.planes)
+        fewer = weights | {
+            weight: np.repeat(weights[weight][:1], planes, axis=0),
+            bias: weights[bias][:1],
+        }
+        with pytest.raises(ModelFilesError, match=f"^weight {bias} is for 1 plane, but"):
+            NativeModel(card, fewer)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -61,6 +61,16 @@ def test_weights_that_are_not_those_of_the_card_are_refused(tmp_path: Path) -> N
     assert "is int32" in refusal(tmp_path)
 
 
+def test_weights_of_each_plane_need_biases_of_each_plane(tmp_path: Path) -> None:
+    write_model(tmp_path)
+    weights = random_weights(NUGRAPH3)
+    for name in ("planar.hidden.bias", "heads.filter.weight"):
+        store(tmp_path, save(weights | {name: weights[name][:1]}))
+        layer = name.rpartition(".")[0]
+        assert f"weight {layer}.bias is for" in (told := refusal(tmp_path))
+        assert f"but {layer}.weight is for" in told
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -23,6 +23,7 @@ class Service:
     body: bytes = b"0123456789"
     headers: dict[str, str] = field(default_factory=dict)
     length: int | None = None
+    chunked: bool = False
     asked: list[dict[str, str]] = field(default_factory=list)
     port: int = 0
 
@@ -38,14 +39,21 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     played = Service()
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
         def do_GET(self) -> None:
             played.asked.append({"path": self.path, **self.headers})
             self.send_response(played.status)
             for name, value in played.headers.items():
                 self.send_header(name, value)
-            self.send_header("Content-Length", str(played.length or len(played.body)))
+            body = played.body
+            if played.chunked:
+                self.send_header("Transfer-Encoding", "chunked")
+                body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+            else:
+                self.send_header("Content-Length", str(played.length or len(body)))
             self.end_headers()
-            self.wfile.write(played.body)
+            self.wfile.write(body)
             self.close_connection = True
 
         def log_message(self, *_words: object) -> None:
@@ -137,3 +145,35 @@ def test_an_error_is_one_line_without_a_key(
     assert "\n" not in said
     assert "secret" not in said
     assert len(service.asked) == 1
+
+
+def test_a_file_of_unknown_length_is_read_to_its_end(service: Service) -> None:
+    service.chunked = True
+    assert b"".join(service.bucket.read("a/1/x", 0, 10)) == service.body
+
+
+def test_a_signature_that_is_not_there_is_none(service: Service) -> None:
+    assert service.bucket.signature("signatures/x.sig") == service.body
+    service.status, service.body = 404, b"<Error><Code>NoSuchKey</Code></Error>"
+    assert service.bucket.signature("signatures/x.sig") is None
+    service.status, service.body = 200, b"A" * 5000
+    with pytest.raises(StatementError, match="has more than 4096 bytes"):
+        service.bucket.signature("signatures/x.sig")
+
+
+@pytest.mark.parametrize("error", [KeyError("ContentLength"), AttributeError("x"), MemoryError()])
+def test_whatever_the_client_raises_is_no_end(
+    service: Service, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def broken(*_words: object, **_more: object) -> None:
+        raise error
+
+    bucket = service.bucket
+    monkeypatch.setattr(bucket, "_get", broken)
+    for ask in (
+        lambda: bucket.published(None),
+        lambda: bucket.signature("x"),
+        lambda: list(bucket.read("a/1/x", 0, 10)),
+    ):
+        with pytest.raises(BucketError, match="an answer that S3 does not give"):
+            ask()

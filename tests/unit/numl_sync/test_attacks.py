@@ -1,0 +1,360 @@
+"""An attacker with the bucket's credentials: only what was signed serves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from played import (
+    KEY,
+    POLL_S,
+    TODAY,
+    PlayedBucket,
+    Stage,
+    card,
+    expected,
+    file_of,
+    files,
+    release,
+    sign,
+)
+
+from numl_formats.published import published_release, renewed, rolled_back
+from numl_formats.statement import LARGEST, statement
+from numl_formats.trust import signature_path
+
+EVIL = b"import os  # of the attacker"
+LIFE = timedelta(days=30)
+WEIGHTS = "weights.safetensors"
+
+
+@dataclass
+class Attacker:
+    """Changes a bucket in which the owner has published releases 1, 2 and 3."""
+
+    bucket: PlayedBucket
+    statements: Mapping[int, bytes]
+
+    @property
+    def newest(self) -> bytes:
+        return self.statements[3]
+
+    def put(self, path: str, content: bytes) -> None:
+        self.bucket.objects[path] = content
+        self.bucket.content = self.newest
+
+    def remove(self, path: str) -> None:
+        del self.bucket.objects[path]
+        self.bucket.content = self.newest
+
+    def say(self, content: bytes, signature: bytes | None = None) -> None:
+        """Replace the statement; without a signature, put the newest one's beside it."""
+        own = self.bucket.objects[signature_path(self.newest)]
+        self.bucket.objects[signature_path(content)] = own if signature is None else signature
+        self.bucket.content = content
+
+    def edit(self, change: Callable[[dict[str, Any]], Any]) -> None:
+        said = json.loads(self.newest)
+        change(said)
+        self.say(json.dumps(said).encode())
+
+    def model(self, change: Callable[[dict[str, Any]], Any]) -> None:
+        self.edit(lambda said: change(said["releases"][-1]["models"]["a"]))
+
+    def bring(self, path: str) -> None:
+        """Put a file of code into the release, with its right digest."""
+        self.bucket.objects[f"a/3/{path}"] = EVIL
+        listed = {"sha256": file_of(EVIL).sha256, "bytes": len(EVIL)}
+        self.model(lambda model: model["files"].update({path: listed}))
+
+    def rename(self, name: str) -> None:
+        self.edit(lambda said: said["releases"][-1]["models"].update({name: {}}))
+
+
+def own_weights(by: Attacker) -> None:
+    by.bucket.objects[f"a/3/{WEIGHTS}"] = EVIL
+    listed = {"sha256": file_of(EVIL).sha256, "bytes": len(EVIL)}
+    by.model(lambda model: model["files"].update({WEIGHTS: listed}))
+
+
+def format_1(by: Attacker) -> None:
+    listed = {path: {"sha256": file_of(EVIL).sha256, "bytes": len(EVIL)} for path in files(3)}
+    model = {"version": 9, "config": 'name: "a"', "files": listed | {"model.py": listed[WEIGHTS]}}
+    new = {"number": 9, "created": "2026-11-24T00:00:00Z", "revision": "x", "models": {"a": model}}
+    for path in (*files(3), "model.py"):
+        by.bucket.objects[f"a/9/{path}"] = EVIL
+    by.say(json.dumps({"format": 1, "serving": 9, "last": 9, "releases": [new]}).encode())
+
+
+def nested(by: Attacker) -> None:
+    by.say(b'{"format": ' * 100_000)
+
+
+FILES: dict[str, Callable[[Attacker], object]] = {
+    "other weights": lambda by: by.put(f"a/3/{WEIGHTS}", b"x" * 1001),
+    "shorter weights": lambda by: by.put(f"a/3/{WEIGHTS}", b"w" * 1000),
+    "longer weights": lambda by: by.put(f"a/3/{WEIGHTS}", b"w" * 1002),
+    "empty weights": lambda by: by.put(f"a/3/{WEIGHTS}", b""),
+    "no weights": lambda by: by.remove(f"a/3/{WEIGHTS}"),
+    "weights of an older release": lambda by: by.put(f"a/3/{WEIGHTS}", files(1)[WEIGHTS]),
+    "the card where the weights were": lambda by: by.put(f"a/3/{WEIGHTS}", card(3)),
+    "another card": lambda by: by.put("a/3/model.json", card(7)),
+    "card of an older release": lambda by: by.put("a/3/model.json", card(1)),
+    "no card": lambda by: by.remove("a/3/model.json"),
+    "another reference answer": lambda by: by.put("a/3/golden.npz", EVIL),
+    "no reference answer": lambda by: by.remove("a/3/golden.npz"),
+    "code where the weights were": lambda by: by.put(f"a/3/{WEIGHTS}", EVIL),
+}
+"""The statement is the owner's; one file of the release that it names is not."""
+
+STATEMENTS: dict[str, tuple[str, Callable[[Attacker], object]]] = {
+    "own weights with their digest": ("signature", own_weights),
+    "model.py with its digest": ("signature", lambda by: by.bring("model.py")),
+    "config.pbtxt with its digest": ("signature", lambda by: by.bring("config.pbtxt")),
+    "compiled code with its digest": ("signature", lambda by: by.bring("__pycache__/model.pyc")),
+    "a path that climbs": ("signature", lambda by: by.bring("../../../etc/cron.d/x")),
+    "an absolute path": ("signature", lambda by: by.bring("/etc/cron.d/x")),
+    "a name that differs in case": ("signature", lambda by: by.bring("Model.json")),
+    "a model that climbs": ("signature", lambda by: by.rename("../a")),
+    "a model of its own": ("signature", lambda by: by.rename("evil")),
+    "code in the statement": ("signature", lambda by: by.model(lambda m: m.update(code={}))),
+    "a configuration in it": ("signature", lambda by: by.model(lambda m: m.update(config="x"))),
+    "another version": ("signature", lambda by: by.model(lambda m: m.update(version=2))),
+    "another release serves": ("signature", lambda by: by.edit(lambda d: d.update(serving=1))),
+    "a rollback of its own": (
+        "signature",
+        lambda by: by.edit(lambda d: d.update(serving=1, served=[1], sequence=9)),
+    ),
+    "a higher sequence number": ("signature", lambda by: by.edit(lambda d: d.update(sequence=9))),
+    "another line": ("signature", lambda by: by.edit(lambda d: d.update(line="0" * 16))),
+    "a later time": (
+        "signature",
+        lambda by: by.edit(lambda d: d.update(created="2036-01-01T00:00:00Z")),
+    ),
+    "no expiry": ("signature", lambda by: by.edit(lambda d: d.update(expires=None))),
+    "a format of before signatures": ("signature", format_1),
+    "an unknown format": ("signature", lambda by: by.edit(lambda d: d.update(format=3))),
+    "a space more": ("signature", lambda by: by.say(by.newest + b" ")),
+    "a byte order mark": ("signature", lambda by: by.say(b"\xef\xbb\xbf" + by.newest)),
+    "a key twice": ("signature", lambda by: by.say(b'{"serving": 1, ' + by.newest[1:])),
+    "a truncated statement": ("signature", lambda by: by.say(by.newest[:-100])),
+    "an empty statement": ("signature", lambda by: by.say(b"")),
+    "a huge statement": ("signature", lambda by: by.say(b" " * LARGEST + by.newest)),
+    "a deeply nested statement": ("signature", nested),
+    "an older statement": ("replay", lambda by: by.say(by.statements[1], sign(by.statements[1]))),
+    "an older one, signed by the new one": ("signature", lambda by: by.say(by.statements[1])),
+    "a signature by another key": (
+        "signature",
+        lambda by: by.say(by.newest, sign(by.newest, "another")),
+    ),
+    "an empty signature": ("signature", lambda by: by.say(by.newest, b"")),
+    "a long signature": ("signature", lambda by: by.say(by.newest, b"A" * 4096)),
+    "no signature": ("signature", lambda by: by.remove(signature_path(by.newest))),
+}
+"""By what refuses it."""
+
+IGNORED = {
+    "model.py in the version": "a/3/model.py",
+    "model.py in the model": "a/model.py",
+    "config.pbtxt": "a/config.pbtxt",
+    "a newer version": "a/4/model.py",
+    "a model that nobody published": "evil/1/model.py",
+    "compiled code": "a/3/__pycache__/model.cpython-311.pyc",
+    "what looks like a link": "a/3/weights.safetensors -> /etc/passwd",
+    "a path that climbs": "a/3/../../x",
+}
+"""Objects that no statement names."""
+
+
+@pytest.fixture
+def owned(tmp_path: Path) -> tuple[Stage, Attacker]:
+    """A server with release 2 of an owner who signs, and has just published release 3."""
+    stage = Stage(tmp_path / "mirror", key=KEY)
+    bucket = stage.bucket
+    bucket.key, bucket.expires = KEY, TODAY + LIFE
+    statements = {}
+    for number in (1, 2, 3):
+        if number == 3:
+            stage.run(10)
+            assert stage.tree() == expected(2)
+        bucket.publish(number, number)
+        assert bucket.content is not None
+        statements[number] = bucket.content
+    return stage, Attacker(bucket, statements)
+
+
+def fresh(stage: Stage, **more: Any) -> Stage:
+    """A server that starts now, with an empty folder."""
+    folder = stage.folder.with_name("fresh")
+    return Stage(folder, stage.bucket, key=KEY, today=stage.today, **more)
+
+
+@pytest.mark.parametrize("change", FILES)
+def test_another_file_than_the_signed_one_is_refused(
+    owned: tuple[Stage, Attacker], change: str
+) -> None:
+    stage, attacker = owned
+    FILES[change](attacker)
+    stage.run(10 * POLL_S)
+    assert stage.tree() == expected(2)
+    assert (stage.agent.status.release, stage.agent.status.refused) == (2, True)
+    assert stage.agent.status.failures["release"] == 1
+    new = fresh(stage)
+    new.run(10 * POLL_S)
+    assert new.tree() == expected(2)
+    assert new.agent.status.refused
+
+
+@pytest.mark.parametrize("change", STATEMENTS)
+def test_a_statement_that_the_owner_did_not_sign_last_is_refused(
+    owned: tuple[Stage, Attacker], change: str
+) -> None:
+    stage, attacker = owned
+    reason, attack = STATEMENTS[change]
+    attack(attacker)
+    read = len(stage.bucket.asked_for)
+    stage.run(10 * POLL_S)
+    stage.start()
+    stage.run(10 * POLL_S)
+    assert stage.tree() == expected(2)
+    assert (stage.agent.status.release, stage.agent.status.refused) == (2, True)
+    refused = {name: n for name, n in stage.agent.status.refused_statements.items() if n}
+    assert refused.keys() == {reason}
+    # Nothing that such a statement names is even read.
+    assert all(path.startswith("signatures/") for path in stage.bucket.asked_for[read:])
+    new = fresh(stage, least=3)
+    new.run(10 * POLL_S)
+    assert new.tree() == {}
+    assert new.agent.status.refused
+
+
+@pytest.mark.parametrize("change", IGNORED)
+def test_what_no_statement_names_is_not_read(owned: tuple[Stage, Attacker], change: str) -> None:
+    stage, attacker = owned
+    attacker.put(IGNORED[change], EVIL)
+    stage.run(10 * POLL_S)
+    assert stage.tree() == expected(3)
+    assert IGNORED[change] not in stage.bucket.asked_for
+    assert not stage.agent.status.refused
+
+
+def test_a_signed_statement_cannot_bring_code_either(owned: tuple[Stage, Attacker]) -> None:
+    stage, attacker = owned
+    model = replace(release(4, 4).models["a"], code={"model.py": file_of(EVIL)})
+    new = replace(release(4, 4), models={"a": model, "b": release(4, 4).models["b"]})
+    for name in ("a", "b"):
+        for path, content in {**files(4), "model.py": EVIL, "config.pbtxt": EVIL}.items():
+            attacker.bucket.objects[f"{name}/4/{path}"] = content
+    history = published_release(attacker.bucket.history, new, created=TODAY, expires=TODAY + LIFE)
+    attacker.bucket.put(history)
+    stage.run(10)
+    assert stage.tree() == expected(4)
+    assert not any(path.endswith((".py", ".pbtxt")) for path in attacker.bucket.asked_for)
+
+
+@pytest.mark.parametrize("reason", ["replay", "line", "expired"])
+def test_what_the_owner_signed_elsewhere_or_long_ago_is_refused(
+    owned: tuple[Stage, Attacker], reason: str
+) -> None:
+    stage, attacker = owned
+    stage.run(10)
+    history = stage.bucket.history
+    assert history is not None
+    other = {
+        "replay": renewed(history, created=TODAY, expires=TODAY + 2 * LIFE),
+        "line": replace(history, line="0" * 16, sequence=99),
+        "expired": renewed(history, created=TODAY, expires=TODAY),
+    }[reason]
+    if reason == "replay":  # a second one with the number of the newest
+        other = replace(other, sequence=history.sequence)
+    content = statement(other)
+    attacker.say(content, sign(content))
+    stage.run(10 * POLL_S)
+    assert stage.tree() == expected(3)
+    refused = {name: n for name, n in stage.agent.status.refused_statements.items() if n}
+    assert refused.keys() == {reason}
+    assert stage.agent.status.refused
+    # The owner mends it with the next statement.
+    stage.bucket.put(rolled_back(history, 2, created=TODAY, expires=TODAY + LIFE))
+    stage.run(10 * POLL_S)
+    assert stage.tree() == expected(2)
+    assert not stage.agent.status.refused
+
+
+def test_a_bucket_that_is_frozen_is_noticed_when_its_statement_expires(
+    owned: tuple[Stage, Attacker],
+) -> None:
+    stage, _ = owned
+    stage.run(10)
+    assert not stage.agent.status.refused
+    stage.today = TODAY + LIFE
+    stage.run(10)
+    assert stage.agent.status.refused
+    assert stage.agent.status.refused_statements["expired"] > 0
+    assert stage.said[-1] == (
+        "refused: published.json has expired: 2026-12-24T00:00:00Z; release 3 stays in service"
+    )
+    stage.start()
+    stage.run(10)
+    assert stage.tree() == expected(3)
+    new = fresh(stage)
+    new.run(10)
+    assert new.tree() == {}
+
+
+def test_an_older_statement_reaches_a_fresh_server_only_below_its_floor(
+    owned: tuple[Stage, Attacker],
+) -> None:
+    stage, attacker = owned
+    attacker.say(attacker.statements[1], sign(attacker.statements[1]))
+    new = fresh(stage)
+    new.run(10)
+    assert new.tree() == expected(1)  # signed, and nothing else is known
+    assert new.agent.status.statement is not None
+    assert new.agent.status.statement.seen.sequence == 1
+
+
+def test_a_signature_that_follows_is_seen(owned: tuple[Stage, Attacker]) -> None:
+    stage, attacker = owned
+    path = signature_path(attacker.newest)
+    signature = attacker.bucket.objects.pop(path)
+    stage.run(10)
+    assert stage.tree() == expected(2)
+    attacker.bucket.objects[path] = signature
+    stage.run(2 * POLL_S)
+    assert stage.tree() == expected(3)
+
+
+def test_what_came_without_a_key_is_removed_at_the_first_start_with_one(stage: Stage) -> None:
+    stage.bucket.publish(1, 1)
+    stage.run(10)
+    assert stage.tree() == expected(1)
+    stage.key = KEY
+    stage.start()
+    assert stage.tree() == {}
+    assert not stage.agent.status.in_folder
+    stage.bucket.key = KEY
+    stage.bucket.publish(2, 2)
+    stage.run(2 * POLL_S)
+    assert stage.tree() == expected(2)
+
+
+def test_another_key_does_not_stop_what_serves(owned: tuple[Stage, Attacker]) -> None:
+    stage, attacker = owned
+    stage.run(10)
+    stage.key = "another"
+    for _ in range(2):
+        stage.start()
+        stage.run(10)
+        assert stage.tree() == expected(3)
+        assert stage.agent.status.refused
+    # The new key's owner may begin anew.
+    attacker.bucket.key, attacker.bucket.history = "another", None
+    attacker.bucket.publish(1, 1)
+    stage.run(10)
+    assert stage.tree() == expected(1)
