@@ -6,14 +6,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
-from urllib.parse import urlsplit
 
 from deploy.artefacts.reference import Reference, parse_reference
 from deploy.host.errors import DeploymentError
+from numl_formats.errors import FormatError
+from numl_formats.location import Location, read_location
 
-# Triton's own expression for an S3 address knows no other characters.
-_KEY = re.compile(r"[0-9a-zA-Z._-]+(/[0-9a-zA-Z._-]+)*")
-_BUCKET = re.compile(r"[0-9a-z][0-9a-z.-]{1,61}[0-9a-z]")
 _FORMS = (
     "s3://BUCKET/PREFIX, s3://https://HOST:PORT/BUCKET/PREFIX, docker://HOST/REPOSITORY, "
     "oras://HOST/REPOSITORY or a folder"
@@ -21,23 +19,7 @@ _FORMS = (
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):/?/?")
 
 
-@dataclass(frozen=True)
-class Bucket:
-    """A location in an S3 bucket.
-
-    Attributes:
-        endpoint: URL of the service; None: AWS's own.
-        prefix: The prefix of all keys, without slashes around it; empty: the whole bucket.
-    """
-
-    endpoint: str | None
-    bucket: str
-    prefix: str
-
-    def __str__(self) -> str:
-        """Return it as Triton's ``--model-repository`` spells it."""
-        parts = (self.endpoint, self.bucket, self.prefix)
-        return "s3://" + "/".join(part for part in parts if part)
+Bucket: TypeAlias = Location
 
 
 @dataclass(frozen=True)
@@ -84,40 +66,13 @@ def parse_destination(text: str) -> Destination:
     return Path(text).absolute()
 
 
-def is_key(path: str) -> bool:
-    """Return whether Triton can read a file at ``path`` from a bucket."""
-    return _KEY.fullmatch(path) is not None and not {".", ".."} & set(path.split("/"))
-
-
 def _bucket(text: str) -> Bucket:
-    rest = text.removeprefix("s3://")
-    endpoint = None
-    if "@" in text:
-        # Not shown: it would end up in a log.
-        raise DeploymentError(
-            "the destination has a user or password in it",
-            "leave it out: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials",
-        )
-    if re.match(r"[^/]+:\d+/", rest):
-        rest = f"http://{rest}"  # as Triton has it
-    if re.match(r"https?://", rest):
-        parts = urlsplit(rest)
-        try:
-            plain = parts.hostname is not None and parts.port != 0
-        except ValueError:
-            plain = False
-        if not plain or parts.query or parts.fragment:
-            raise DeploymentError(
-                f"{text}: its endpoint is not a URL", "s3://http://HOST:PORT/BUCKET"
+    try:
+        return read_location(text)
+    except FormatError as error:
+        remedy = "as in s3://https://HOST:PORT/BUCKET/PREFIX: letters, digits, '.', '-', '_'"
+        if "@" in text:
+            remedy = (
+                "leave it out: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials"
             )
-        endpoint, rest = f"{parts.scheme}://{parts.netloc}", parts.path.lstrip("/")
-    bucket, _, prefix = rest.partition("/")
-    prefix = prefix.strip("/")
-    if not _BUCKET.fullmatch(bucket):
-        raise DeploymentError(f"{text}: {bucket!r} is not the name of a bucket", f"as in {_FORMS}")
-    if prefix and not is_key(prefix):
-        raise DeploymentError(
-            f"{text}: Triton cannot read such a prefix",
-            "only letters, digits, '.', '-', '_' and single slashes",
-        )
-    return Bucket(endpoint=endpoint, bucket=bucket, prefix=prefix)
+        raise DeploymentError(str(error), remedy) from None

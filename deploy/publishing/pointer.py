@@ -14,7 +14,7 @@ from pydantic import AwareDatetime, BaseModel, Field, ValidationError, model_val
 
 from deploy.deployment.deployment import MODEL_PATTERN
 from deploy.host.errors import PublishError
-from deploy.publishing.destination import is_key
+from numl_formats.location import is_key
 
 POINTER = "published.json"
 

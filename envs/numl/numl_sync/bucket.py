@@ -27,10 +27,10 @@ from botocore.exceptions import (
 )
 
 from numl_formats.errors import StatementError
+from numl_formats.location import Location
 from numl_formats.statement import LARGEST, NAME
 from numl_formats.trust import LARGEST_SIGNATURE
 from numl_sync.errors import BucketError, ReleaseError
-from numl_sync.location import Location
 
 CONNECT_S, READ_S = 4, 20
 """Time limits (s) for a connection, and for each part of an answer."""

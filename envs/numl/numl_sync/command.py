@@ -14,14 +14,16 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from numl_formats.errors import FormatError
+from numl_formats.location import Location, read_endpoint, read_location
 from numl_sync.agent import Agent
 from numl_sync.bucket import Bucket
 from numl_sync.check import check_answers
 from numl_sync.errors import SyncError, UsageError
-from numl_sync.location import read_location
 from numl_sync.mirror import Mirror
 from numl_sync.server import Server
 from numl_sync.status import serve_status
@@ -67,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGINT, _end)
     try:
-        location = read_location(options.bucket, os.environ)
+        location = _location(options.bucket, os.environ)
         templates = Templates(options.templates)
         trust = read_trust(options.verify, str(location), _least(os.environ))
         if trust.verify is None:
@@ -103,6 +105,21 @@ def _seconds(text: str) -> float:
         if 0 < (value := float(text)) < 86_400:
             return value
     raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+
+
+def _location(url: str, variables: Mapping[str, str]) -> Location:
+    """Return where the bucket is; the variable AWS_ENDPOINT names a host if ``url`` names none."""
+    try:
+        found = read_location(url)
+    except FormatError as error:
+        raise UsageError(f"{error}; give s3://[https://HOST:PORT/]BUCKET[/PREFIX]") from None
+    named = variables.get("AWS_ENDPOINT")
+    if found.endpoint is not None or not named:
+        return found
+    try:
+        return replace(found, endpoint=read_endpoint(named))
+    except FormatError as error:
+        raise UsageError(f"AWS_ENDPOINT is {error}") from None
 
 
 def _least(variables: Mapping[str, str]) -> int:

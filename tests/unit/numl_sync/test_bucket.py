@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from numl_sync.bucket import Bucket
 from numl_sync.errors import BucketError, ReleaseError
-from numl_sync.location import Location
 
 from numl_formats.errors import StatementError
+from numl_formats.location import Location
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Service:
 
     @property
     def bucket(self) -> Bucket:
-        return Bucket(Location("models", "prod", f"http://127.0.0.1:{self.port}"))
+        return Bucket(Location(f"http://127.0.0.1:{self.port}", "models", "prod"))
 
 
 @pytest.fixture

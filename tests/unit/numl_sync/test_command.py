@@ -34,7 +34,9 @@ def test_what_a_service_says_begins_no_line_of_the_log(
 ) -> None:
     assert main([URL + "/a\nsync: release 1 serves\x1b[2J", str(tmp_path)]) == 2
     out = capsys.readouterr().out
-    assert out.startswith("sync: s3://http://127.0.0.1:9/models/a sync: release 1 serves [2J: not ")
+    assert out.startswith(
+        "sync: s3://http://127.0.0.1:9/models/a sync: release 1 serves [2J: Triton "
+    )
     assert out.count("\n") == 1
 
 
@@ -48,3 +50,34 @@ def test_a_key_with_a_line_end_is_said_and_not_shown(
         "sync: nothing is verified: no key is given (--verify)\n"
         f"sync: {URL}: the access key has an invalid character, such as a newline; no release yet\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("named", "line"),
+    [
+        ("http://127.0.0.1:9", "sync: s3://http://127.0.0.1:9/models: no connection; "),
+        ("127.0.0.1:9", "sync: s3://https://127.0.0.1:9/models: no connection; "),
+        ("http://key:word@host", "sync: AWS_ENDPOINT is not [http[s]://]HOST[:PORT]\n"),
+    ],
+)
+def test_a_variable_names_the_service_of_an_address_without_one(
+    named: str,
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "some-key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "word")
+    monkeypatch.setenv("AWS_ENDPOINT", named)
+    assert main(["s3://models", str(tmp_path), "--once"]) > 0
+    assert line in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("least", ["x", "-1", "9" * 5000])
+def test_a_floor_that_is_no_number_is_refused(
+    least: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NUML_VERIFY_SEQUENCE", least)
+    assert main([URL, str(tmp_path), "--once"]) == 2
+    assert capsys.readouterr().out.startswith("sync: NUML_VERIFY_SEQUENCE is '")

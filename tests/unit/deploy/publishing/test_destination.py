@@ -18,7 +18,7 @@ from deploy.publishing.destination import Bucket, parse_destination
         ("s3://models/a/b.c_d-e/", Bucket(None, "models", "a/b.c_d-e")),
         ("s3://http://h:8333/models/prod", Bucket("http://h:8333", "models", "prod")),
         ("s3://https://s3.site.org/models/p", Bucket("https://s3.site.org", "models", "p")),
-        ("s3://s3.site.org:9000/models/p", Bucket("http://s3.site.org:9000", "models", "p")),
+        ("s3://s3.site.org:9000/models/p", Bucket("https://s3.site.org:9000", "models", "p")),
         ("s3://https://[::1]:8333/models", Bucket("https://[::1]:8333", "models", "")),
     ],
 )  # fmt: skip
@@ -51,7 +51,7 @@ def test_what_has_no_scheme_is_a_folder(text: str) -> None:
         ),
         (
             "s3://http://host:1/models?x=1",
-            "s3://http://host:1/models?x=1: its endpoint is not a URL",
+            "s3://http://host:1/models?x=1: 'models?x=1' is not the name of a bucket",
         ),
         ("s3://models/a//b", "s3://models/a//b: Triton cannot read such a prefix"),
         ("s3://models/a b", "s3://models/a b: Triton cannot read such a prefix"),
