@@ -1,4 +1,4 @@
-"""The ``numlkit`` command: the files in ``deploy/`` under one name."""
+"""The ``numlkit`` command: the modules in ``deploy/commands`` under one name."""
 
 import argparse
 import ast
@@ -6,10 +6,11 @@ import difflib
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from deploy import __version__
-from deploy.host.command_line import INTERRUPTED, Parser, as_typed
+from deploy.host.command_line import INTERRUPTED, Parser
 
 COMMANDS = (
     *("prepare", "up", "infer", "status", "logs", "smoke", "doctor", "down", "build"),
@@ -19,13 +20,13 @@ COMMANDS = (
 _SHELLS = ("bash", "zsh", "fish")
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:
         _complete()
-    command, words = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("", [])
+    command, *words = (sys.argv[1:] if argv is None else argv) or [""]
     if command in COMMANDS:
         try:
-            return int(importlib.import_module(f"deploy.{command}").main(words))
+            return int(importlib.import_module(f"deploy.commands.{command}").main(words))
         except KeyboardInterrupt:  # while it was imported
             return INTERRUPTED
     if command == "completion":
@@ -40,7 +41,7 @@ def main() -> int:
     near = difflib.get_close_matches(command, known, n=1)
     error = f"no command {command!r}" if command else "no command given"
     remedy = f"numlkit {near[0]}" if near else "numlkit --help"
-    sys.stderr.write(f"error: {error}\n  try: {as_typed(remedy)}\n")
+    sys.stderr.write(f"error: {error}\n  try: {remedy}\n")
     return 2
 
 
@@ -57,16 +58,15 @@ def _help() -> str:
 
 def _summary(command: str) -> str:
     """Return a command's summary: the first line of its docstring, read without importing it."""
-    source = Path(__file__).with_name(f"{command}.py").read_text(encoding="utf-8")
+    path = Path(__file__).with_name("commands") / f"{command}.py"
+    source = path.read_text(encoding="utf-8")
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
 def _completion(words: list[str]) -> int:
     from argcomplete.shell_integration import shellcode
 
-    parser = Parser(
-        prog=as_typed("numlkit completion"), description="Print the completion for a shell."
-    )
+    parser = Parser(prog="numlkit completion", description="Print the completion for a shell.")
     parser.add_argument(
         "shell", choices=_SHELLS, help='as in: eval "$(numlkit completion bash)", in ~/.bashrc'
     )
@@ -85,8 +85,9 @@ def _complete() -> None:
     commands.add_parser("completion").add_argument("shell", choices=_SHELLS)
     typed = os.environ.get("COMP_LINE", "").split()[1:2]
     for name in COMMANDS:
-        # Importing them all would keep the person waiting.
-        inherited = [importlib.import_module(f"deploy.{name}").parser()] if typed == [name] else []
+        inherited = []
+        if typed == [name]:  # importing them all would keep the person waiting
+            inherited = [importlib.import_module(f"deploy.commands.{name}").parser()]
         commands.add_parser(name, parents=inherited, add_help=not inherited)
     argcomplete.autocomplete(parser)
 

@@ -1,10 +1,15 @@
 #!/usr/bin/env python3
 """``numlkit infer``, under its former name."""
 
-import runpy
 import sys
 from pathlib import Path
 
-command = Path(__file__).resolve().parents[1] / "deploy" / "infer.py"
-sys.path[0] = str(command.parent)
-runpy.run_path(str(command), run_name="__main__")
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from deploy.host.bootstrap import ensure_kit
+
+ensure_kit()
+
+from deploy.main import main
+
+sys.exit(main(["infer", *sys.argv[1:]]))

@@ -2,7 +2,7 @@
 
 What a command imports takes longer than most of what these tests have it do. All else is as when
 a person types it: a process of its own, with its words, its folder, its variables and two pipes.
-That each file in ``deploy/`` imports what it uses, tests/unit/deploy/commands show.
+That each command imports what it uses, tests/unit/deploy/commands show.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from deploy.host.paths import CHECKOUT
-from deploy.main import COMMANDS
+from deploy.main import COMMANDS, main
 
 # What commands import only when they need it.
 _LATER = (
@@ -30,7 +30,8 @@ _LATER = (
 )
 _CLONE_NEWNS = 0x20000  # of linux/sched.h
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload([__name__, *(f"deploy.{name}" for name in COMMANDS), *_LATER])
+_NOW = (f"deploy.commands.{name}" for name in COMMANDS)
+_context.set_forkserver_preload([__name__, *_NOW, *_LATER])
 
 
 def run_command(
@@ -41,13 +42,13 @@ def run_command(
     cwd: Path = CHECKOUT,
     before: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``python3 deploy/COMMAND.py ...`` or ``python3 scripts/SCRIPT.py ...``.
+    """Run ``numlkit COMMAND ...`` or ``python3 scripts/SCRIPT.py ...``.
 
     Args:
-        words: All of that but the Python.
+        words: All of that but numlkit, or the Python.
         variables: The environment.
         timeout: In seconds.
-        cwd: Where; it has such a file of the checkout, too.
+        cwd: Where.
         before: Commands of the shell that change what it sees, in a mount name space of its own.
 
     Raises:
@@ -109,5 +110,8 @@ def _run(
     if before:
         assert ctypes.CDLL(None).unshare(_CLONE_NEWNS) == 0
         subprocess.run(["sh", "-c", f"mount --make-rprivate / && {before}"], check=True)
+    if words[0] in COMMANDS:
+        sys.argv = ["numlkit", *words]
+        sys.exit(main())
     sys.argv, sys.path[0] = words, str((CHECKOUT / words[0]).parent)
     runpy.run_path(words[0], run_name="__main__")

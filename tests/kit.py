@@ -25,6 +25,7 @@ from deploy.engines.leftovers import shared_memory_regions, shm_prefix, stubs_at
 from deploy.host.paths import CHECKOUT
 from tests.commands import run_command
 
+NUMLKIT = str(Path(sys.executable).with_name("numlkit"))
 START_S = 120
 # Far longer than anything takes that these tests wait for, on a host however busy.
 SOON_S = 120
@@ -59,13 +60,13 @@ class Kit:
     def start(self) -> list[str]:
         """The command that starts a deployment."""
         image = ["--image", self.image] if self.image is not None else []
-        return [*self.within, sys.executable, "deploy/up.py", "--engine", self.engine, *image]
+        return [*self.within, NUMLKIT, "up", "--engine", self.engine, *image]
 
     def run(
-        self, command: str, *flags: str, script: str = "deploy"
+        self, command: str, *flags: str, script: bool = False
     ) -> subprocess.CompletedProcess[str]:
-        other = [*self.within, sys.executable, f"{script}/{command}.py"]
-        words = self.start if command == "up" else other
+        numlkit = [sys.executable, f"scripts/{command}.py"] if script else [NUMLKIT, command]
+        words = self.start if command == "up" else [*self.within, *numlkit]
         if command == "up" and "--name" in flags and "--ports" not in flags:
             name = flags[flags.index("--name") + 1]
             if name not in self.ports:

@@ -11,7 +11,6 @@ from typing import NoReturn
 
 from deploy.host.command_line import INTERRUPTED as INTERRUPTED
 from deploy.host.command_line import Parser as Parser
-from deploy.host.command_line import as_typed
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError, KitError
 from deploy.host.paths import DEFAULT_NAME, cache_folder, state_folder
@@ -20,7 +19,7 @@ Command = Callable[[argparse.Namespace, Console], int]
 
 
 def make_parser(command: str, description: str, *, deployment: bool = True) -> Parser:
-    parser = Parser(prog=as_typed(f"numlkit {command}"), description=description)
+    parser = Parser(prog=f"numlkit {command}", description=description)
     if deployment:
         parser.add_argument(
             "--name", default=DEFAULT_NAME, help=f"the deployment's name (default: {DEFAULT_NAME})"

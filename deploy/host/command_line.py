@@ -1,4 +1,4 @@
-"""Command lines: how they are parsed, quoted, and named in messages.
+"""Command lines: how they are parsed and quoted, and shown in remedies.
 
 Standard library only: scripts that run in the execution environment use it too, which
 lacks the kit's own packages.
@@ -11,17 +11,11 @@ import os
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Callable
 from ipaddress import ip_address
-from pathlib import Path
-
-from deploy.host.paths import CHECKOUT
 
 INTERRUPTED = 130  # the exit status after Ctrl-C
 
-_SCRIPTS = (CHECKOUT / "deploy", CHECKOUT / "scripts")
-_COMMAND = re.compile(r"(?<![\w./-])numlkit ([a-z]+)\b")
 _SUDO = re.compile(r"(&& )?(?<![\w./-])sudo (?=\w)")
 
 
@@ -64,23 +58,6 @@ def count_to(most: int) -> Callable[[str], int]:
     return read
 
 
-def as_typed(text: str) -> str:
-    """Return ``text`` with ``numlkit COMMAND`` spelled as this process was started, for pasting."""
-    program = Path(sys.argv[0])
-    if program.name == "numlkit":
-        found = shutil.which("numlkit")
-        typed = "numlkit" if found == str(program) else quote(_nearby(program))
-        return _COMMAND.sub(lambda match: f"{typed} {match[1]}", text)
-    if program.suffix != ".py" or program.resolve().parent not in _SCRIPTS:
-        return text
-
-    def script(match: re.Match[str]) -> str:
-        path = CHECKOUT / "deploy" / f"{match[1]}.py"
-        return f"python3 {quote(_nearby(path))}" if path.is_file() else match[0]
-
-    return _COMMAND.sub(script, text)
-
-
 def for_this_user(remedy: str | None) -> str | None:
     """Return a remedy with ``sudo COMMAND`` as this user can type it here.
 
@@ -94,11 +71,6 @@ def for_this_user(remedy: str | None) -> str | None:
         return remedy
     # Root's shell would put its own name for $USER.
     return _SUDO.sub(lambda match: match[1] or "as root: ", re.sub(r"\$USER\b", "USER", remedy))
-
-
-def _nearby(path: Path) -> str:
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith("..") else relative
 
 
 def quote(word: str) -> str:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from deploy.host.command_line import as_typed, for_this_user
+from deploy.host.command_line import for_this_user
 from deploy.host.errors import KitError
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ class Console:
 
     def say(self, text: str) -> None:
         if self.mode == "normal":
-            _tell(as_typed(text))
+            _tell(text)
 
     def prompt(self, text: str) -> None:
         """Print, in every mode, what the user has to do now: the command waits for it."""
-        _tell(as_typed(text))
+        _tell(text)
 
     @contextmanager
     def step(self, title: str) -> Iterator[Say]:
@@ -90,7 +90,6 @@ class Console:
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         if self.mode == "json":
             return
-        rows = [[as_typed(cell) for cell in row] for row in rows]
         if self._out.is_terminal:
             from rich.table import Table
 
@@ -110,7 +109,7 @@ class Console:
     def line(self, text: str) -> None:
         """Print a line of the result, unless in JSON mode; on a terminal, controls are escaped."""
         if self.mode != "json":
-            _write(sys.stdout, as_typed(text))
+            _write(sys.stdout, text)
 
     def log_line(self, line: bytes) -> None:
         """Print a log line, given without its newline, like :meth:`line` but byte for byte."""
@@ -126,26 +125,14 @@ class Console:
     def answer(self, document: Any) -> None:
         """Print the result as JSON, in JSON mode only."""
         if self.mode == "json":
-            sys.stdout.write(json.dumps(_as_typed(document), indent=2) + "\n")
+            sys.stdout.write(json.dumps(document, indent=2) + "\n")
 
     def error(self, error: KitError) -> None:
         remedy = for_this_user(error.remedy)
-        _tell(as_typed(f"error: {error.cause}"))
+        _tell(f"error: {error.cause}")
         if remedy:
-            _tell(as_typed(f"  try: {remedy}"))
+            _tell(f"  try: {remedy}")
         self.answer({"ok": False, "error": error.cause, "remedy": remedy})
-
-
-def _as_typed(document: Any) -> Any:
-    """Return a document with its texts as typed; in JSON, a path's quotes would end a text."""
-    match document:
-        case str():
-            return as_typed(document)
-        case dict():
-            return {name: _as_typed(value) for name, value in document.items()}
-        case list() | tuple():
-            return [_as_typed(value) for value in document]
-    return document
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:

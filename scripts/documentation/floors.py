@@ -10,7 +10,8 @@ from pathlib import Path
 
 KIT = Path(__file__).resolve().parents[2] / "deploy"
 COMMANDS = "commands"
-ROOMS = sorted(folder.parent.name for folder in KIT.glob("*/__init__.py"))
+_PACKAGES = {folder.parent.name for folder in KIT.glob("*/__init__.py")}
+ROOMS = sorted(_PACKAGES - {COMMANDS})
 
 _WIDTH, _HEIGHT, _GAP, _MARGIN, _ASIDE = 150, 40, 34, 12, 20
 
@@ -83,12 +84,11 @@ def _direct(imports: Mapping[str, set[str]]) -> Iterator[tuple[str, str]]:
 
 
 def _box(room: str, x: int, y: int) -> str:
-    title = "deploy/*.py" if room == COMMANDS else f"deploy/{room}/"
     return (
         f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="4" fill="#eef3f7" '
         f'stroke="#345"/><text x="{x + _WIDTH // 2}" y="{y + _HEIGHT // 2 + 5}" font-size="14" '
         f'font-family="sans-serif" text-anchor="middle" fill="#123">{escape(room)}'
-        f"<title>{title}</title></text>"
+        f"<title>deploy/{room}/</title></text>"
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deploy.host.failures import APPTAINER, DOCKER, GENERAL, TRITON, TRITON_LAST
 from deploy.main import COMMANDS
-from scripts.documentation.floors import ROOMS, floors, imports_by_room, picture, sentence
+from scripts.documentation.floors import floors, imports_by_room, picture, sentence
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 DOCS = CHECKOUT / "docs"
@@ -64,7 +64,7 @@ def _link(found: re.Match[str]) -> str:
 
 def command_page(name: str) -> str:
     """Return a command's page of the reference: its own help."""
-    parser = importlib.import_module(f"deploy.{name}").parser()
+    parser = importlib.import_module(f"deploy.commands.{name}").parser()
     before, os.environ["COLUMNS"] = os.environ.get("COLUMNS"), _COLUMNS
     try:
         text = parser.format_help()
@@ -99,7 +99,7 @@ def rooms_table() -> str:
     by_floor = floors(imports)
     lines = ["| floor | room | what it is for | imports from |", "|---|---|---|---|"]
     for room in sorted(by_floor, key=lambda room: (-by_floor[room], room)):
-        what = sentence(room) if room in ROOMS else "The commands: parse, call, print."
+        what = sentence(room)
         below = ", ".join(sorted(imports[room]))
         lines.append(f"| {by_floor[room]} | {room} | {_code(what or '')} | {below} |")
     return "\n".join(lines)

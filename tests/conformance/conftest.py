@@ -1,7 +1,7 @@
 """One suite for every engine: what a deployment does must not depend on what started it.
 
 pytest tests/conformance                             without a container
-pytest tests/conformance --engines docker,apptainer  needs what deploy/build.py makes
+pytest tests/conformance --engines docker,apptainer  needs what numlkit build makes
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def robbed(engine, *, plan, say):
         taken.append(socket.create_server(("127.0.0.1", plan.ports.grpc)))
     return launch(engine, plan=plan, say=say)
 Engine.launch = robbed
-import deploy.up as up
+import deploy.commands.up as up
 sys.exit(up.main())
 """
 

@@ -32,7 +32,7 @@ from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY
 from deploy.triton.golden import read_golden
 from scripts.monitoring.dashboard import expressions
 from tests.certificates import Authority
-from tests.kit import Kit, free_ports, lacking, until
+from tests.kit import NUMLKIT, Kit, free_ports, lacking, until
 
 RULES = CHECKOUT / "containers/monitoring/rules.yaml"
 DELIVERED_S = 120
@@ -166,7 +166,7 @@ def watched(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watc
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         stack.enter_context(process(*mirror, cwd=CHECKOUT, env={**os.environ, **keys}, **silent))
         asked = ("--url", url, "--url", nobody, "--ca", authority.file, "--repository", repository)
-        smoke = (sys.executable, "deploy/smoke.py", "--watch", "0.5", "--metrics", exported)
+        smoke = (NUMLKIT, "smoke", "--watch", "0.5", "--metrics", exported)
         smoke = (*smoke, "--timeout", "60")  # what waits in a queue is not dead
         log = folder / "watch.log"
         said = {"stdout": stack.enter_context(log.open("w")), "stderr": subprocess.STDOUT}

@@ -35,7 +35,7 @@ def test_a_quick_run_measures_every_way_and_leaves_nothing(kit: Kit, tmp_path: P
     flags = ["--quick", "--models", "nugraph3", "--json", str(tmp_path / "run.json")]
     # One instance of each model: most of the time NuGraph's own code is imported in each.
     flags += ["--cores", str(min(os.sched_getaffinity(0)))]
-    done = kit.run("benchmark", *flags, "--plot", str(tmp_path / "run.png"), script="scripts")
+    done = kit.run("benchmark", *flags, "--plot", str(tmp_path / "run.png"), script=True)
     assert done.returncode == 0, done.stderr
     run = json.loads((tmp_path / "run.json").read_text())
     assert run["differences"] == []
@@ -74,7 +74,7 @@ def test_a_quick_run_measures_every_way_and_leaves_nothing(kit: Kit, tmp_path: P
 def test_wrong_options_are_told_before_anything_is_measured(
     kit: Kit, flags: list[str], said: str
 ) -> None:
-    done = kit.run("benchmark", *flags, script="scripts")
+    done = kit.run("benchmark", *flags, script=True)
     assert done.returncode == 2
     assert said in done.stderr
     assert done.stdout == ""
@@ -90,7 +90,7 @@ def test_wrong_options_are_told_before_anything_is_measured(
 def test_what_is_not_there_is_told_before_events_are_simulated(
     kit: Kit, flags: list[str], said: str
 ) -> None:
-    done = kit.run("benchmark", *flags, script="scripts")
+    done = kit.run("benchmark", *flags, script=True)
     assert done.returncode == 1
     assert said in done.stderr
     assert "simulating" not in done.stdout + done.stderr

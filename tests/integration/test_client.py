@@ -33,7 +33,7 @@ def test_every_hit_gets_a_label(
 ) -> None:
     out = tmp_path / "results.h5"
     flags = ["--url", _url(demo, protocol), "--model", model, "--out", str(out)]
-    done = kit.run("infer", str(EVENTS), *flags, script="scripts")
+    done = kit.run("infer", str(EVENTS), *flags, script=True)
     assert done.returncode == 0, done.stderr
     with h5py.File(EVENTS) as sent, h5py.File(out) as got:
         assert (got["event_table/event_id"][:] == sent["event_table/event_id"][:]).all()
@@ -68,7 +68,7 @@ def test_a_bad_event_is_listed_and_the_others_are_answered(
         file["hit_table/integral"][rows[3]] = 5e6
     out = tmp_path / "results.h5"
     done = kit.run(
-        "infer", str(spoilt), "--url", _url(demo, "http"), "--out", str(out), script="scripts"
+        "infer", str(spoilt), "--url", _url(demo, "http"), "--out", str(out), script=True
     )
     assert done.returncode == 1
     assert "integral" in done.stdout + done.stderr
@@ -98,7 +98,7 @@ def test_a_killed_server_costs_no_event(kit: Kit, single: dict[str, Any], tmp_pa
 
 
 def test_no_server_is_one_line(kit: Kit, tmp_path: Path) -> None:
-    done = kit.run("infer", str(EVENTS), "--url", "http://127.0.0.1:1", script="scripts")
+    done = kit.run("infer", str(EVENTS), "--url", "http://127.0.0.1:1", script=True)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "127.0.0.1:1" in done.stderr

@@ -39,7 +39,7 @@ class Site:
         file.write_text(f'name = "{file.stem}"\n{LOCAL}')
 
     def run(self, command: str, *flags: str) -> dict[str, Any]:
-        words = [f"deploy/{command}.py", "--json", *flags, str(self.file)]
+        words = [command, "--json", *flags, str(self.file)]
         variables = {**self.kit.variables, **self.variables}
         done = run_command(words, variables, timeout=120, before=self.before)
         assert done.stdout, done.stderr

@@ -64,8 +64,7 @@ def test_a_command_that_is_shown_does_its_work(
         words += ["--name", "demo"] if "--name" not in words else []
     if words[0] == "infer" and "--url" not in words:
         words += ["--name", "demo"]
-    command = [f"deploy/{words[0]}.py", *words[1:]]
-    done = run_command(command, kit.variables, timeout=120, cwd=tmp_path)
+    done = run_command(words, kit.variables, timeout=120, cwd=tmp_path)
     # What doctor finds is about this host; that it looks and tells is what the page says.
     assert done.returncode in ((0, 1) if words[0] == "doctor" else (0,)), done.stderr
     assert done.stdout
@@ -76,6 +75,6 @@ def test_a_command_that_is_shown_does_its_work(
 
 def test_events_are_simulated_as_shown(kit: Kit, tmp_path: Path) -> None:
     out = tmp_path / "more.h5"
-    done = kit.run("simulate_events", str(out), "--events", "20", script="scripts")
+    done = kit.run("simulate_events", str(out), "--events", "20", script=True)
     assert done.returncode == 0, done.stderr
     assert out.exists()

@@ -26,7 +26,7 @@ def run(
 ) -> dict[str, Any]:
     """Run a command as a person with these credentials does; return its JSON and its status."""
     variables = {**os.environ, **service.variables(identity), **more}
-    done = run_command([f"deploy/{command}.py", *words, "--json"], variables, timeout=120)
+    done = run_command([command, *words, "--json"], variables, timeout=120)
     return {**json.loads(done.stdout), "status": done.returncode, "stderr": done.stderr}
 
 

@@ -106,9 +106,8 @@ def _start_and_die(
         f'exec {sys.executable} "$@"\n'
     )
     python.chmod(0o755)
-    up = (
-        f"import sys; sys.executable = {str(python)!r}; import deploy.up as up; sys.exit(up.main())"
-    )
+    up = f"import sys; sys.executable = {str(python)!r}; "
+    up += "from deploy.commands.up import main; sys.exit(main())"
     kit.names.append(name)
     command = [sys.executable, "-c", up, *kit.start[2:], "--name", name, "--json", *SMALL]
     done = subprocess.run(

@@ -158,7 +158,7 @@ def test_releases_come_and_go_under_load_and_a_bucket_that_is_away_harms_nobody(
 
 def test_what_the_kit_publishes_is_mirrored(publisher: Publisher, sync: Sync) -> None:
     def run(command: str, *flags: str) -> None:
-        words = [f"deploy/{command}.py", publisher.url, *flags, "--quiet"]
+        words = [command, publisher.url, *flags, "--quiet"]
         variables = {**os.environ, **publisher.s3.variables()}
         assert run_command(words, variables, timeout=120).returncode == 0
         assert sync.once().returncode == 0

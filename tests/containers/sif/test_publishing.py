@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from deploy.artefacts.manifest import Artefact, record
 from deploy.host.files import sha256_of
 from deploy.host.paths import CHECKOUT
 from tests.containers.sif.conftest import Host
+from tests.kit import NUMLKIT
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def shared() -> Iterator[Path]:
 
 def run(command: str, *words: str | Path) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, f"deploy/{command}.py", *map(str, words), "--json"],
+        [NUMLKIT, command, *map(str, words), "--json"],
         cwd=CHECKOUT,
         capture_output=True,
         text=True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from deploy.host.paths import CHECKOUT
 from tests.bucket import ADMIN, READER, S3, bucket  # noqa: F401
 from tests.containers.conftest import HEALTH
 from tests.containers.sif.conftest import Host
-from tests.kit import free_ports, open_to_all, until
+from tests.kit import NUMLKIT, free_ports, open_to_all, until
 
 START_S = 180
 MODEL = "nugraph3"
@@ -26,7 +25,7 @@ def test_a_bucket_under_a_private_authority_is_served(
 ) -> None:
     host, url = ordinary_user, f"s3://{bucket.https}/models/sif"
     assert bucket.ca is not None
-    publish = [sys.executable, "deploy/publish.py", url, "--models", MODEL, "--quiet"]
+    publish = [NUMLKIT, "publish", url, "--models", MODEL, "--quiet"]
     trusted = {"AWS_CA_BUNDLE": str(bucket.ca)}
     subprocess.run(publish, cwd=CHECKOUT, env={**os.environ, **trusted, **bucket.variables(ADMIN)},
                    check=True)  # fmt: skip

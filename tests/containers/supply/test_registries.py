@@ -15,12 +15,12 @@ import psutil
 import pytest
 from docker.errors import ImageNotFound
 
-from deploy import publish, published, rollback
 from deploy.artefacts.image import BuiltImage
 from deploy.artefacts.manifest import record
 from deploy.artefacts.reference import Reference, parse_reference
 from deploy.artefacts.sif_signature import verify_sif
 from deploy.artefacts.statements import provenance_of, sbom_of, subjects, write_checksums
+from deploy.commands import publish, published, rollback
 from deploy.deployment.deployment import Deployment
 from deploy.engines.docker import DockerEngine
 from deploy.engines.resolved import Resolved

@@ -115,9 +115,9 @@ def test_a_client_sends_its_events_over_tls(
 ) -> None:
     events = CHECKOUT / "scripts" / "data" / "demo_events.h5"
     flags = ("--url", url(encrypted), "--ca", str(site.file), "--json")
-    done = kit.run("infer", str(events), *flags, script="scripts")
+    done = kit.run("infer", str(events), *flags, script=True)
     assert done.returncode == 0, done.stderr
-    done = kit.run("infer", str(events), "--url", url(encrypted), script="scripts")
+    done = kit.run("infer", str(events), "--url", url(encrypted), script=True)
     assert done.returncode == 1
     assert "was not issued by an authority that this host trusts" in done.stderr
 

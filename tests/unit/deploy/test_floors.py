@@ -23,8 +23,9 @@ def test_no_room_imports_from_one_that_imports_from_it_and_there_are_at_most_sev
     assert found[COMMANDS] == max(found.values())
 
 
-def test_the_top_of_the_kit_holds_commands_only() -> None:
-    files = {path.stem for path in KIT.glob("*.py")} - {"__init__", "main"}
+def test_the_top_of_the_kit_holds_its_entries_only() -> None:
+    assert {path.stem for path in KIT.glob("*.py")} == {"__init__", "main", "up", "build"}
+    files = {path.stem for path in (KIT / COMMANDS).glob("*.py")} - {"__init__"}
     assert files == set(main.COMMANDS)
 
 

@@ -24,7 +24,7 @@ def variables_of(home: Path, **more: str) -> dict[str, str]:
 
 
 def run_here(words: Sequence[str], home: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in this process as a person would who typed ``python3 deploy/...``."""
+    """Run a command in this process as a person would who typed ``numlkit`` and the words."""
     written = [io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2)]
     handlers = {number: signal.getsignal(number) for number in ENDING}
     with (
@@ -33,13 +33,13 @@ def run_here(words: Sequence[str], home: Path, **more: str) -> subprocess.Comple
         redirect_stderr(written[1]),
     ):
         patch.chdir(CHECKOUT)
-        patch.setattr("sys.argv", list(words))
+        patch.setattr("sys.argv", ["numlkit", *words])
         for name in [name for name in os.environ if name.startswith("XDG_")]:
             patch.delenv(name)
         for name, value in variables_of(home, **more).items():
             patch.setenv(name, value)
         try:
-            status = importlib.import_module(f"deploy.{Path(words[0]).stem}").main(words[1:])
+            status = importlib.import_module(f"deploy.commands.{words[0]}").main(words[1:])
         except SystemExit as exit:
             status = exit.code
         finally:

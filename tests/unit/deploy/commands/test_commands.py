@@ -21,23 +21,29 @@ from tests.unit.deploy.deployment.test_state import make_state
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_file_in_deploy_runs_as_it_stands_and_explains_itself(
-    command: str, tmp_path: Path
-) -> None:
+def test_a_command_explains_itself(command: str, tmp_path: Path) -> None:
+    done = run_process(["-m", "deploy.main", command, "--help"], tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"usage: numlkit {command} ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["up", "build"])
+def test_two_commands_can_be_started_as_files_of_the_checkout(command: str, tmp_path: Path) -> None:
     done = run_process([f"deploy/{command}.py", "--help"], tmp_path)
     assert done.returncode == 0
-    assert done.stdout.startswith(f"usage: python3 deploy/{command}.py")
+    assert done.stdout.startswith(f"usage: numlkit {command} ")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_wrong_usage_is_one_line_and_where_help_is(command: str, tmp_path: Path) -> None:
     wanted = {"infer": "x.h5", "publish": "x", "published": "x", "rollback": "x"}
     files = [wanted[command]] if command in wanted else []
-    done = run_here([f"deploy/{command}.py", *files, "--colour"], tmp_path)
+    done = run_here([command, *files, "--colour"], tmp_path)
     assert done.returncode == 2
     lines = done.stderr.splitlines()
     assert lines[0].startswith("error: unrecognized arguments")
-    assert lines[1] == f"  try: python3 deploy/{command}.py --help"
+    assert lines[1] == f"  try: numlkit {command} --help"
 
 
 @pytest.mark.parametrize(
@@ -80,10 +86,10 @@ def test_wrong_usage_of_a_script_is_one_line_and_where_help_is(
 
 @pytest.mark.parametrize("command", ["status", "logs", "smoke", "down"])
 def test_asking_for_a_deployment_that_is_not_there_says_so(command: str, tmp_path: Path) -> None:
-    done = run_here([f"deploy/{command}.py", "--name", "none"], tmp_path)
+    done = run_here([command, "--name", "none"], tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
-    assert "try: python3 deploy/up.py --name none" in done.stderr
+    assert "try: numlkit up --name none" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -91,7 +97,7 @@ def test_asking_for_a_deployment_that_is_not_there_says_so(command: str, tmp_pat
 def test_stopping_what_does_not_run_is_no_error(flags: list[str], tmp_path: Path) -> None:
     # A deployment that was stopped leaves its folder, with the log.
     (tmp_path / ".local/state/numlkit/deployments/stopped").mkdir(parents=True)
-    done = run_here(["deploy/down.py", *flags], tmp_path)
+    done = run_here(["down", *flags], tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -100,7 +106,7 @@ def test_stopping_what_never_was_names_those_that_are_there(tmp_path: Path) -> N
     for name in ("one", "other"):
         (deployments / name).mkdir(parents=True)
         (deployments / name / "state.json").touch()
-    done = run_here(["deploy/down.py", "--name", "nope"], tmp_path)
+    done = run_here(["down", "--name", "nope"], tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         "error: no deployment named 'nope'\n  try: --name with one of: one, other\n"
@@ -124,7 +130,7 @@ def test_stopping_what_never_was_names_those_that_are_there(tmp_path: Path) -> N
     ],
 )
 def test_a_wrong_flag_is_refused_before_anything_is_done(flags: list[str], tmp_path: Path) -> None:
-    done = run_here(["deploy/up.py", "--dry-run", *flags], tmp_path)
+    done = run_here(["up", "--dry-run", *flags], tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert "Traceback" not in done.stderr
@@ -155,7 +161,7 @@ def test_a_wrong_flag_is_refused_before_anything_is_done(flags: list[str], tmp_p
 def test_a_wrong_number_is_told_with_its_option_and_what_is_wanted(
     words: list[str], said: str, tmp_path: Path
 ) -> None:
-    done = run_here([f"deploy/{words[0]}.py", *words[1:]], tmp_path)
+    done = run_here([words[0], *words[1:]], tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {said}\n")
 
@@ -164,15 +170,15 @@ def test_a_wrong_number_is_told_with_its_option_and_what_is_wanted(
     ("words", "said"),
     [
         (
-            ["deploy/infer.py", "x.h5", "--url", "localhost", "--name", "numl"],
+            ["infer", "x.h5", "--url", "localhost", "--name", "numl"],
             "argument --name: not allowed with argument --url",
         ),
         (
-            ["deploy/smoke.py", "--url", "localhost", "--name", "numl"],
+            ["smoke", "--url", "localhost", "--name", "numl"],
             "--url and --name both choose the server: leave one out",
         ),
         (
-            ["deploy/logs.py", "--follow", "--json"],
+            ["logs", "--follow", "--json"],
             "--follow never ends, but --json prints one document: leave one out",
         ),
     ],
@@ -189,7 +195,7 @@ def test_flags_that_contradict_each_other_are_refused(
 def test_status_shows_where_clients_find_the_server(tmp_path: Path) -> None:
     folder = DeploymentFolder("numl", tmp_path / ".local/state/numlkit/deployments")
     folder.write_state(make_state("numl", ports=Ports(http=1, grpc=2, metrics=3)))
-    done = run_here(["deploy/status.py"], tmp_path)
+    done = run_here(["status"], tmp_path)
     assert done.returncode == 1  # nothing answers there
     assert done.stdout.splitlines()[-2:] == [
         "http://127.0.0.1:1  grpc://127.0.0.1:2",
@@ -203,7 +209,7 @@ def test_a_checkpoint_that_is_none_is_refused_before_anything_is_made(
 ) -> None:
     (tmp_path / "own.ckpt").touch()
     flags = ["--checkpoint", f"nugraph3={tmp_path}/own.ckpt"]
-    done = run_here([f"deploy/{command}.py", *flags], tmp_path)
+    done = run_here([command, *flags], tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: checkpoint for nugraph3: {tmp_path}/own.ckpt: ")
     assert [path.name for path in tmp_path.iterdir()] == ["own.ckpt"]
@@ -213,14 +219,14 @@ def test_a_refused_launch_leaves_no_deployment(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         flags = ["--engine", "local", "--ports", f"{port},{port - 1},{port - 2}"]
-        done = run_here(["deploy/up.py", *flags], tmp_path)
+        done = run_here(["up", *flags], tmp_path)
     assert done.returncode == 2
     assert f"http port {port} " in done.stderr
     assert list((tmp_path / ".local/state/numlkit/deployments").iterdir()) == []
 
 
 def test_a_dry_run_shows_a_command_and_changes_nothing(tmp_path: Path) -> None:
-    done = run_here(["deploy/up.py", "--dry-run", "--models", "nugraph3", "--json"], tmp_path)
+    done = run_here(["up", "--dry-run", "--models", "nugraph3", "--json"], tmp_path)
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)["plan"]
     assert plan["deployment"]["models"] == ["nugraph3"]
@@ -231,12 +237,12 @@ def test_a_dry_run_shows_a_command_and_changes_nothing(tmp_path: Path) -> None:
 def test_a_dry_run_begins_with_what_its_command_needs(tmp_path: Path) -> None:
     state = tmp_path / "state"
     flags = ["--models", "nugraph3", "--instances", "2", "--dry-run", "--engine", "local"]
-    done = run_here(["deploy/up.py", *flags], tmp_path, XDG_STATE_HOME=str(state))
+    done = run_here(["up", *flags], tmp_path, XDG_STATE_HOME=str(state))
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     repository = state / "numlkit/deployments/numl/model_repository"
     assert lines[:5] == [
-        "# first: python3 deploy/prepare.py --models nugraph3 --instances 2 --engine local",
+        "# first: numlkit prepare --models nugraph3 --instances 2 --engine local",
         f"# which stages the model repository in {repository}",
         "# 2 x nugraph3",
         "env \\",
@@ -263,7 +269,7 @@ def test_prepare_makes_what_the_command_of_a_dry_run_needs(
     tmp_path: Path, prepared: dict[str, str]
 ) -> None:
     flags = ["--engine", "local", "--name", "hand", "--models", "nugraph3", "--threads", "1"]
-    shown = run_here(["deploy/up.py", "--dry-run", *flags], tmp_path, **prepared).stdout
+    shown = run_here(["up", "--dry-run", *flags], tmp_path, **prepared).stdout
     first = shlex.split(shown.splitlines()[0].removeprefix("# first: "))
     done = run_here(first[1:], tmp_path, **prepared)
     assert done.returncode == 0, done.stderr
@@ -282,7 +288,7 @@ def test_prepare_leaves_a_deployment_that_is_there_alone(
     folder = DeploymentFolder("numl", tmp_path / "state/numlkit/deployments")
     folder.write_state(make_state("numl"))
     (folder.repository / "served").mkdir(parents=True)
-    done = run_here(["deploy/prepare.py"], tmp_path, **prepared)
+    done = run_here(["prepare"], tmp_path, **prepared)
     assert done.returncode == 0, done.stderr
     assert "deployment numl exists" in done.stderr
     assert [path.name for path in folder.repository.iterdir()] == ["served"]
@@ -294,7 +300,7 @@ def test_prepare_leaves_a_deployment_that_is_there_alone(
 def test_a_folder_that_cannot_be_shown_is_refused_at_once(
     variable: str, engine: str, command: list[str], tmp_path: Path
 ) -> None:
-    words = [f"deploy/{command[0]}.py", "--engine", engine, *command[1:]]
+    words = [command[0], "--engine", engine, *command[1:]]
     done = run_here(words, tmp_path, **{variable: f"{tmp_path}/a\ntouch b"})
     assert done.returncode == 2
     folder = rf"'{tmp_path}/a\ntouch b/numlkit'"

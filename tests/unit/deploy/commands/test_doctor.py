@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy import doctor
+from deploy.commands import doctor
 from deploy.deployment.deployment import Deployment
 from deploy.host.errors import KitError
 from deploy.host.finding import Finding, distinct, ok, wrong

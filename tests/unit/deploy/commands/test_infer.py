@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from deploy import infer
 from deploy.client.endpoint import Endpoint
 from deploy.client.transport import ServedModel
+from deploy.commands import infer
 from deploy.host.errors import ClientError, RequestError, ServerAwayError
 from deploy.triton.contract import INPUTS
 

@@ -174,7 +174,7 @@ OF_OTHERS = (
 
 @cache
 def parser(command: str) -> Parser:
-    found: Parser = importlib.import_module(f"deploy.{command}").parser()
+    found: Parser = importlib.import_module(f"deploy.commands.{command}").parser()
     return found
 
 
@@ -264,7 +264,7 @@ def test_a_launch_that_is_shown_can_be_planned(
     ]
     words += [] if "--engine" in words else ["--engine", "local"]
     words += ["--ports", ",".join(map(str, free_ports()))]  # a file may name some that are taken
-    status = importlib.import_module("deploy.up").main([*words, "--dry-run", "--quiet"])
+    status = importlib.import_module("deploy.commands.up").main([*words, "--dry-run", "--quiet"])
     captured = capsys.readouterr()
     assert status == 0, captured.err
     assert "tritonserver" in captured.out

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from deploy import smoke
 from deploy.client.service import Latency, ModelCheck, ServiceCheck
+from deploy.commands import smoke
 
 URL = "grpcs://triton.example.org:443"
 GOOD = ModelCheck("nugraph3", ready=True, latency=Latency(5, 0.0412, 0.0526))

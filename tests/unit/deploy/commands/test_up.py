@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from deploy.commands.up import start
 from deploy.deployment.deployment import Deployment, Ports
 from deploy.engines.base import Engine
 from deploy.host.errors import LaunchError
 from deploy.host.failures import diagnose
-from deploy.up import start
 
 RACE = diagnose(
     "terminate called after throwing an instance of 'boost::interprocess::lock_exception'\n"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from deploy.commands.up import main
 from deploy.deployment.deployment import Deployment
 from deploy.host.gpu import Gpu, GpuStack, Memory
 from deploy.host.paths import CHECKOUT
-from deploy.up import main
 from tests.certificates import Authority
 from tests.kit import free_ports
 

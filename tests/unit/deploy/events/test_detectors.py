@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from deploy import infer
 from deploy.client.endpoint import Endpoint
 from deploy.client.transport import ServedModel, TritonTransport
+from deploy.commands import infer
 from deploy.events.files import EventFile, planes_of
 from deploy.events.tables import EventFileError
 from deploy.triton.contract import INPUTS

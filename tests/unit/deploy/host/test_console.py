@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import subprocess
@@ -82,7 +81,7 @@ def _logs(home: Path, content: bytes, *flags: str, **more: object) -> subprocess
     log = home / ".local/state/numlkit/deployments/numl/server.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(content)
-    command = [sys.executable, "deploy/logs.py", *flags]
+    command = [sys.executable, "-m", "deploy.main", "logs", *flags]
     variables = {"HOME": str(home), "PATH": "/usr/bin:/bin", "TERM": "xterm"}
     return subprocess.run(command, cwd=CHECKOUT, env=variables, check=True, **more)  # type: ignore[call-overload]
 
@@ -102,14 +101,3 @@ def test_a_log_on_a_terminal_cannot_steer_it(tmp_path: Path) -> None:
     os.close(side)
     assert os.read(main, 1000) == rb"a\rb :100:\x1b[2J" + b"\r\n"
     os.close(main)
-
-
-def test_json_stays_json_where_the_command_s_own_path_has_quotes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["/home/o'brien/v\\bin/numlkit"])
-    Console("json").answer({"remedy": "numlkit down --name x", "found": [1, None, True]})
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["remedy"].endswith(" down --name x")
-    assert "brien" in answer["remedy"]
-    assert answer["found"] == [1, None, True]

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-if __package__ in (None, ""):
-    from host.bootstrap import ensure_kit
-
-    ensure_kit()
-
 import argparse
 import dataclasses
 from functools import partial
@@ -71,6 +66,3 @@ def _request_cells(counts: ModelCounts | None) -> list[str]:
 
 
 main = partial(run, _status, parser)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

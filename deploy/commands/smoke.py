@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-if __package__ in (None, ""):
-    from host.bootstrap import ensure_kit
-
-    ensure_kit()
-
 import argparse
 import dataclasses
 import os
@@ -227,6 +222,3 @@ def _document(checks: Sequence[ServiceCheck]) -> dict[str, Any]:
 
 
 main = partial(run, _smoke, parser)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,10 +1,5 @@
 """Go back to an older release at a destination."""
 
-if __package__ in (None, ""):
-    from host.bootstrap import ensure_kit
-
-    ensure_kit()
-
 import argparse
 from functools import partial
 
@@ -34,6 +29,3 @@ def _rollback(options: argparse.Namespace, console: Console) -> int:
 
 
 main = partial(run, _rollback, parser)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,10 +1,5 @@
 """Stop a deployment and remove what it leaves behind."""
 
-if __package__ in (None, ""):
-    from host.bootstrap import ensure_kit
-
-    ensure_kit()
-
 import argparse
 from functools import partial
 
@@ -43,6 +38,3 @@ def _down(options: argparse.Namespace, console: Console) -> int:
 
 
 main = partial(run, _down, parser)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

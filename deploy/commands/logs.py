@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-if __package__ in (None, ""):
-    from host.bootstrap import ensure_kit
-
-    ensure_kit()
-
 import argparse
 import time
 from functools import partial
@@ -74,6 +69,3 @@ def _follow(path: Path, offset: int, console: Console) -> None:
 
 
 main = partial(run, _logs, parser)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,10 +1,5 @@
 """Make what a launch needs, without starting anything: Triton, environment, checks."""
 
-if __package__ in (None, ""):
-    from host.bootstrap import ensure_kit
-
-    ensure_kit()
-
 import argparse
 from functools import partial
 
@@ -58,6 +53,3 @@ def _prepare(options: argparse.Namespace, console: Console) -> int:
 
 
 main = partial(run, _prepare, parser)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,10 +1,5 @@
 """Send the events of HDF5 files to a server; write labels per hit, and event displays."""
 
-if __package__ in (None, ""):
-    from host.bootstrap import ensure_kit
-
-    ensure_kit()
-
 import argparse
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -182,6 +177,3 @@ def _failed(tally: Tally) -> Iterator[str]:
 
 
 main = partial(run, _infer, parser)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

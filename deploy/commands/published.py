@@ -1,10 +1,5 @@
 """List the releases at a destination, and say which one serves."""
 
-if __package__ in (None, ""):
-    from host.bootstrap import ensure_kit
-
-    ensure_kit()
-
 import argparse
 import dataclasses
 from functools import partial
@@ -53,6 +48,3 @@ def _published(options: argparse.Namespace, console: Console) -> int:
 
 
 main = partial(run, _published, parser)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,10 +1,5 @@
 """Publish what was built and verified, for servers on other hosts."""
 
-if __package__ in (None, ""):
-    from host.bootstrap import ensure_kit
-
-    ensure_kit()
-
 import argparse
 from functools import partial
 from pathlib import Path
@@ -94,6 +89,3 @@ def _publish(options: argparse.Namespace, console: Console) -> int:
 
 
 main = partial(run, _publish, parser)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,10 +1,5 @@
 """Load a server with events that do not wait for answers; say what clients get in time."""
 
-if __package__ in (None, ""):
-    from host.bootstrap import ensure_kit
-
-    ensure_kit()
-
 import argparse
 import asyncio
 from collections.abc import Sequence
@@ -214,6 +209,3 @@ def _show(told: dict[str, Any], rounds: Sequence[Round], console: Console) -> No
 
 
 main = partial(run, _load, parser)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

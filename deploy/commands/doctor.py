@@ -1,10 +1,5 @@
 """Find what is wrong with this host, the kit or a deployment, and what to do about it."""
 
-if __package__ in (None, ""):
-    from host.bootstrap import ensure_kit
-
-    ensure_kit()
-
 import argparse
 import shutil
 import textwrap
@@ -16,7 +11,7 @@ from typing import Any
 from deploy.checks.all import examine_everything
 from deploy.deployment.deployment import load_deployment
 from deploy.host.cli import Parser, make_parser, run
-from deploy.host.command_line import as_typed, for_this_user
+from deploy.host.command_line import for_this_user
 from deploy.host.console import Console, counted
 from deploy.host.errors import KitError
 from deploy.host.finding import Finding
@@ -73,7 +68,7 @@ def _lines(finding: Finding) -> list[str]:
 
     def wrapped(text: str, before: str) -> list[str]:
         return textwrap.wrap(
-            as_typed(text),
+            text,
             width,
             initial_indent=before,
             subsequent_indent=" " * len(before),
@@ -103,6 +98,3 @@ def _count(findings: Sequence[Finding], level: str) -> int:
 
 
 main = partial(run, _doctor, parser)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,0 +1,119 @@
+"""Build what a server on another machine needs: packed environment, image, .sif."""
+
+import argparse
+import re
+import signal
+from functools import partial
+from pathlib import Path
+from typing import get_args
+
+from deploy.artefacts.build import Workplace, build, survey
+from deploy.artefacts.request import TARGETS, BuildRequest
+from deploy.environment.lock import Flavour
+from deploy.host.cli import Parser, end_in_order, make_parser, run
+from deploy.host.console import Console
+from deploy.host.errors import DeploymentError
+from deploy.host.paths import DIST
+from deploy.triton.release import RELEASES
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def parser() -> Parser:
+    flags = make_parser("build", __doc__, deployment=False)
+    add = flags.add_argument
+    add("--target", choices=(*TARGETS, "all"), help="what to build")
+    flavour = (
+        "serving: small, what the kit's models need on CPUs; cpu or gpu: with torch and NuGraph's "
+        "own packages, for models of your own (default: serving)"
+    )
+    add("--flavour", choices=get_args(Flavour), default="serving", help=flavour)
+    base = "base image: slim, a bare Debian, or ngc, NVIDIA's Triton image (default: slim)"
+    add("--base", choices=("slim", "ngc"), default="slim", help=base)
+    add("--base-digest", metavar="sha256:...", help="pin the base image to this digest")
+    add("--triton", choices=sorted(RELEASES), default="24.10", help="release (default: 24.10)")
+    add("--wheels", type=Path, metavar="DIR", help="use the wheels in DIR instead of downloading")
+    python = "repack this Python (default: conda-forge's if reachable, else one found here)"
+    add("--python", type=Path, metavar="PATH", help=python)
+    wire = "also make a model repository with the packed environment, for a stock Triton image"
+    add("--wire", type=Path, metavar="DIR", help=wire)
+    compressor = "compressor of the .sif; gzip for hosts that cannot read zstd (default: zstd)"
+    add("--compressor", choices=("zstd", "gzip"), default="zstd", help=compressor)
+    add("--out", type=Path, default=DIST, metavar="DIR", help="default: dist/")
+    add("--dry-run", action="store_true", help="show the plan, build nothing")
+    return flags
+
+
+def _build(options: argparse.Namespace, console: Console) -> int:
+    end_in_order(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    request = _request(options)
+    workplace = survey(request)
+    if options.dry_run:
+        _show(request, workplace, console)
+        return 0
+    made = build(request, workplace, console)
+    rows = [
+        [artefact.kind, artefact.name, f"{artefact.bytes / 1e6:.0f} MB", artefact.sha256[:19]]
+        for artefact in made
+    ]
+    console.table("built", ("artefact", "name", "size", "sha256"), rows)
+    parts = [[part, f"{size / 1e6:.0f}"] for part, size in made[-1].largest.items()]
+    console.table("largest parts of the environment", ("part", "MB"), parts)
+    document = [artefact.model_dump(mode="json") for artefact in made]
+    console.answer({"ok": True, "out": str(request.out), "artefacts": document})
+    return 0
+
+
+def _request(options: argparse.Namespace) -> BuildRequest:
+    if options.target is None:
+        raise DeploymentError(f"--target is missing: {', '.join(TARGETS)} or all")
+    targets = TARGETS if options.target == "all" else (options.target,)
+    if options.wire is not None and "env" not in targets:
+        raise DeploymentError("--wire needs --target env or all: it uses the packed environment")
+    if options.base_digest is not None and not _DIGEST.fullmatch(options.base_digest):
+        raise DeploymentError(f"--base-digest {options.base_digest!r}: expected sha256:<64 digits>")
+    if options.base_digest is not None and targets == ("env",):
+        raise DeploymentError("--base-digest needs --target image, sif or all")
+    for flag, path in (("--wheels", options.wheels), ("--python", options.python)):
+        if path is not None and not path.exists():
+            cause = f"{flag} {path}: no such file or folder"
+            raise DeploymentError(cause, f"correct it, or leave out {flag}")
+    return BuildRequest(
+        targets=targets,
+        flavour=options.flavour,
+        base=options.base,
+        base_digest=options.base_digest,
+        triton=RELEASES[options.triton],
+        wheels=options.wheels.absolute() if options.wheels else None,
+        python=options.python.absolute() if options.python else None,
+        out=options.out.absolute(),
+        wire=options.wire.absolute() if options.wire else None,
+        compressor=options.compressor,
+    )
+
+
+def _show(request: BuildRequest, workplace: Workplace, console: Console) -> None:
+    names = {
+        "env": str(request.out / "numl-....tar.gz"),
+        "image": request.image_tag,
+        "sif": str(request.sif),
+    }
+    rows = [[target, names[target]] for target in request.targets]
+    if workplace.environment is not None:
+        rows.append(["Python", workplace.environment.interpreter.version])
+    if workplace.route is not None:
+        why = f" ({workplace.without_docker})" if workplace.without_docker else ""
+        rows.append(["builds with", f"{workplace.route}{why}"])
+    if request.wire is not None:
+        rows.append(["wired repository", str(request.wire)])
+    room = [[f"room for {need.purpose}", f"{need.bytes / 1e9:.1f} GB in {need.folder}"]
+            for need in workplace.needs]  # fmt: skip
+    problems = [[problem.cause, problem.remedy or ""] for problem in workplace.problems]
+    console.table("plan", ("", ""), [*rows, *room])
+    if problems:
+        console.table("to fix first", ("problem", "try"), problems)
+    document = [{"error": cause, "remedy": remedy or None} for cause, remedy in problems]
+    console.answer({"ok": True, "plan": dict(rows), "room": dict(room), "problems": document})
+
+
+main = partial(run, _build, parser)

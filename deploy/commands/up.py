@@ -1,0 +1,170 @@
+"""Start a server and wait until every model gives its reference output."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from deploy.artefacts.keys import read_signer
+from deploy.checks.launch import check_given, check_launch
+from deploy.deployment.deployment import Ports, load_deployment
+from deploy.deployment.options import add_deployment_options, deployment_words, overrides
+from deploy.deployment.state import DeploymentFolder, DeploymentState
+from deploy.engines.base import Engine, describe_instances
+from deploy.engines.choose import choose_engine, engine_named
+from deploy.engines.health import examine
+from deploy.engines.resolved import Resolved
+from deploy.host.cli import Parser, end_in_order, make_parser, run
+from deploy.host.command_line import for_this_user, quote
+from deploy.host.console import Console, Say
+from deploy.host.errors import LaunchError
+from deploy.host.failures import LOCK_LOST, PORT_TAKEN
+from deploy.host.finding import Finding
+from deploy.triton.golden import golden_of
+from deploy.triton.start import read_starts, slowest
+
+_HEALTH_TIMEOUT_S = 10.0
+
+
+def parser() -> Parser:
+    flags = make_parser("up", __doc__)
+    add_deployment_options(flags)
+    signed = "start only an image or a .sif that is signed with this public key, or by the signer "
+    signed += "named in this file (docs/supply-chain.md)"
+    flags.add_argument("--verify", type=Path, metavar="KEY", help=signed)
+    dry = "show what would be done, and do nothing"
+    flags.add_argument("--dry-run", action="store_true", help=dry)
+    return flags
+
+
+def _up(options: argparse.Namespace, console: Console) -> int:
+    # What this launch has made is taken down. A shell that exits sends the last one twice.
+    end_in_order(signal.SIGTERM, signal.SIGHUP)
+    deployment = load_deployment(options.file, overrides(options))
+    resolved = Resolved(deployment)
+    warnings = check_given(resolved)
+    engine, reason = choose_engine(resolved)
+    if options.verify is not None:
+        # Start exactly what was verified: by its digest, where it has one.
+        signer = read_signer(options.verify)
+        resolved = Resolved(engine.verified(signer))
+        engine = type(engine)(resolved)
+        console.say(f"signed by {signer}: {resolved.deployment.image}")
+    if options.dry_run:
+        _show_plan(console, engine, options.words)
+        return 0
+    folder = DeploymentFolder(deployment.name)
+    # Two commands that start the same deployment take turns; the second finds it running.
+    with folder.taking_turns():
+        state = folder.state_here()
+        if state is not None and state.supervisor.process() is not None:
+            _check_same(engine_named(state.engine)(resolved), folder, state)
+            console.say(f"deployment {deployment.name} is already running")
+        else:
+            if reason is not None:
+                console.say(f"engine: {engine.name} ({reason})")
+            state = _launch(engine, folder, console, warnings)
+    _show(console, folder, state)
+    return 0
+
+
+def _launch(
+    engine: Engine, folder: DeploymentFolder, console: Console, warnings: list[Finding]
+) -> DeploymentState:
+    for finding in [*warnings, *check_launch(engine)]:
+        remedy = for_this_user(finding.remedy)
+        remedy = f" ({remedy})" if remedy is not None else ""
+        console.say(f"warning: {finding.detail}{remedy}")
+    with console.step("prepare") as say:
+        engine.prepare(say)
+    stale = folder.state_here()
+    if stale is not None:
+        # A killed supervisor leaves its server behind, serving unwatched.
+        engine_named(stale.engine).stop(folder, stale)
+    with console.step("start") as say:
+        state = start(engine, say)
+    if engine.deployment.ports is None and state.ports != Ports():
+        usual, ports = (
+            ", ".join(map(str, p.model_dump().values())) for p in (Ports(), state.ports)
+        )
+        console.say(f"ports {usual} are not all free: using {ports}")
+    return state
+
+
+def start(engine: Engine, say: Say) -> DeploymentState:
+    """Start a server; retry where that may help: with other ports, or after a race in Triton."""
+    # Ports that were found, not requested, may be lost to another start meanwhile.
+    retries = {PORT_TAKEN: 3 if engine.deployment.ports is None else 0, LOCK_LOST: 1}
+    while True:
+        try:
+            return engine.launch(plan=engine.plan(), say=say)
+        except LaunchError as error:
+            why = next((why for why, left in retries.items() if left and why in error.cause), None)
+            if why is None:
+                raise
+            retries[why] -= 1
+            say(f"{error.cause}; starting again")
+
+
+def _check_same(engine: Engine, folder: DeploymentFolder, state: DeploymentState) -> None:
+    deployment = engine.deployment
+    problems = examine(folder, state, timeout=_HEALTH_TIMEOUT_S).problems
+    if problems:
+        cause = f"deployment {deployment.name} is running but not healthy: {problems[0]}"
+        raise LaunchError(cause, f"numlkit status --name {deployment.name}")
+    plan = folder.plan()
+    if plan is None or plan.deployment != deployment:
+        changed = "different settings"
+    elif plan.artefact != engine.artefact():
+        changed = "an environment, weights or configuration that have changed since"
+    else:
+        return
+    cause = f"deployment {deployment.name} is running with {changed}"
+    raise LaunchError(cause, f"numlkit down --name {deployment.name}, or another --name")
+
+
+def _show_plan(console: Console, engine: Engine, words: Sequence[str]) -> None:
+    plan = engine.plan()
+    prepare = ["numlkit", "prepare", *deployment_words(words)]
+    if plan.deployment.engine == "auto":
+        # By then auto may choose another engine.
+        prepare += ["--engine", engine.name]
+    console.line(f"# first: {' '.join(map(quote, prepare))}")
+    console.line(f"# which stages the model repository in {quote(str(plan.repository))}")
+    console.line(f"# {describe_instances(plan)}")
+    *command, last = map(quote, engine.command(plan))
+    for number, word in enumerate(command):
+        console.line(f"{'  ' if number else ''}{word} \\")
+    console.line(f"  {last}")
+    console.answer({"ok": True, "plan": plan.model_dump(mode="json")})
+
+
+def _show(console: Console, folder: DeploymentFolder, state: DeploymentState) -> None:
+    rows = []
+    for model in state.models:
+        golden = golden_of(folder.repository / model)
+        rows.append([model, "ready", "matches the reference" if golden else "no golden.npz"])
+    title = f"deployment {state.name} (Triton, {state.engine})"
+    console.table(title, ("model", "state", "smoke inference"), rows)
+    console.line(f"{state.url('http')}  {state.url('grpc')}")
+    if state.tls is not None:
+        isolated = engine_named(state.engine).isolated
+        also = " and on the container's own address" if isolated else ""
+        plain = f"HTTP and metrics: they listen on 127.0.0.1{also} only"
+        console.line(f"gRPC is encrypted. Triton cannot encrypt {plain}")
+    console.line(f"log: {state.log}")
+    starts = read_starts(state.log.read_bytes()[state.log_start :].decode(errors="replace"))
+    if state.seconds_to_ready is not None:
+        phases = f"; {slowest(starts)}" if starts else ""
+        console.line(f"ready in {state.seconds_to_ready:.1f} s{phases}")
+    plan = folder.plan()
+    if plan is not None and plan.container is not None and plan.container.extracted_bytes:
+        extracted = f"{plan.container.extracted_bytes / 1e6:.0f} MB is extracted at every start"
+        console.line(f"{extracted}; the kit's image (no --env packed) has it unpacked")
+    console.answer({"ok": True, **state.model_dump(mode="json")})
+
+
+main = partial(run, _up, parser)
