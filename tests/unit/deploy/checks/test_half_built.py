@@ -13,7 +13,7 @@ from deploy.host.files import built_folder, locked
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(module, "CHECKOUT", tmp_path / "checkout")
+    monkeypatch.setattr(module, "DIST", tmp_path / "checkout" / "dist")
     return tmp_path / "cache" / "numlkit"
 
 
