@@ -42,7 +42,7 @@ LABELS = {
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(resolved, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(resolved, "DIST", tmp_path / "dist")
     return tmp_path
 
 
