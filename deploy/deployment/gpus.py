@@ -19,8 +19,6 @@ from deploy.host.gpu import Device, Gpu, GpuStack, MigInstance
 
 # Expected for a model's process, not measured: its CUDA context takes about half of it.
 PROCESS_BYTES = 1 << 30
-# From this driver release on a process sees several MIG instances, and whole GPUs beside them.
-_SEVERAL_INSTANCES_DRIVER = 570
 _MIB = 1 << 20
 
 
@@ -107,7 +105,7 @@ def plan_gpus(
 
     Args:
         names: Numbers and UUIDs of the devices asked for; none: those that CUDA_VISIBLE_DEVICES
-            names, else every whole GPU that fits, else the one MIG instance there is.
+            names, else every GPU that fits. MIG instances are taken as they are named.
         processes: Processes of models on each device.
         visible: The caller's CUDA_VISIBLE_DEVICES, by which a batch system says which devices
             a job has been given, or None if it is not set.
@@ -115,11 +113,11 @@ def plan_gpus(
     if isinstance(found, GpuError):
         raise found
     warnings = _check_driver(found, needs)
-    given = _all(found.gpus) if visible is None else _given(found, visible)
+    given = _given(found, visible)
     if names or visible is not None:
         devices = [_named(name, found) for name in names] if names else given
         for device in devices:
-            if device not in _all(given):
+            if visible is not None and device not in given:
                 given_here = f"this shell has been given: CUDA_VISIBLE_DEVICES={visible!r}"
                 cause = f"{device.label} is not among those that {given_here}"
                 raise GpuError(cause, "leave it out of --gpu, or unset CUDA_VISIBLE_DEVICES")
@@ -127,7 +125,9 @@ def plan_gpus(
     else:
         devices, left_out = _any(found, needs)
         warnings += left_out
-    _check_together(devices, found)
+    for number, device in enumerate(devices):
+        if device in devices[:number]:
+            raise GpuError(f"{device.label} is named twice", "name each device once")
     warnings += [w for device in devices for w in _memory_warnings(device, processes)]
     return DevicePlan(tuple(devices), tuple(warnings))
 
@@ -150,8 +150,10 @@ def _check_driver(found: GpuStack, needs: Sequence[GpuNeeds]) -> list[str]:
     ]
 
 
-def _given(found: GpuStack, visible: str) -> list[Device]:
+def _given(found: GpuStack, visible: str | None) -> list[Device]:
     """Return the devices of CUDA_VISIBLE_DEVICES: by CUDA's rule, up to the first unknown one."""
+    if visible is None:
+        return [*found.gpus]
     given: list[Device] = []
     for name in map(str.strip, visible.split(",")):
         if not DEVICE_PATTERN.fullmatch(name):
@@ -177,7 +179,7 @@ def _named(name: str, found: GpuStack) -> Device:
         raise GpuError(f"{name} matches {len(matches)} UUIDs", f"give more of it: {uuids}")
     _refuse_broken(name, found)
     what = f"GPU {name}" if name.isdecimal() else name
-    there = ", ".join(device.label for device in _all(found.gpus)) or "no usable GPU"
+    there = ", ".join(device.label for device in found.gpus) or "no usable GPU"
     raise GpuError(f"there is no {what} here", f"available: {there}")
 
 
@@ -188,21 +190,15 @@ def _refuse_broken(name: str, found: GpuStack) -> None:
 
 
 def _matches(name: str, found: GpuStack) -> list[Device]:
+    if name.lower().startswith("mig-"):
+        return [MigInstance(name)]
     if name.isdecimal():
         return [gpu for gpu in found.gpus if gpu.index == int(name)]
-    return [d for d in _all(found.gpus) if d.uuid.lower().startswith(name.lower())]
-
-
-def _all(devices: Sequence[Device]) -> list[Device]:
-    """Return devices together with their MIG instances."""
-    found: list[Device] = []
-    for device in devices:
-        found += [device, *(device.instances if isinstance(device, Gpu) else ())]
-    return found
+    return [gpu for gpu in found.gpus if gpu.uuid.lower().startswith(name.lower())]
 
 
 def _any(found: GpuStack, needs: Sequence[GpuNeeds]) -> tuple[list[Device], list[str]]:
-    """Return every whole GPU that fits, else the only MIG instance; and why others are left out."""
+    """Return every GPU that fits, and why others are left out."""
     devices: list[Device] = []
     faults: list[GpuError] = []
     for gpu in found.gpus:
@@ -214,23 +210,16 @@ def _any(found: GpuStack, needs: Sequence[GpuNeeds]) -> tuple[list[Device], list
     faults += [GpuError(broken.cause, broken.remedy) for broken in found.broken]
     if devices:
         return devices, [f"left out: {fault.cause}" for fault in faults]
-    parts = [part for gpu in found.gpus for part in gpu.instances]
-    if len(parts) == 1:
-        _check(parts[0], found.gpus, needs)
-        return [parts[0]], []
-    if parts:
-        cause = f"the GPUs here are divided by MIG into {len(parts)} instances: name those to use"
-        raise GpuError(cause, _instances_remedy(parts))
     raise faults[0]
 
 
 def _check(device: Device, others: Sequence[Device], needs: Sequence[GpuNeeds]) -> None:
     """Raise if ``device`` by itself cannot be used; the remedy names those ``others`` that can."""
-    if isinstance(device, Gpu) and device.divided:
-        make = f"make an instance of it (sudo nvidia-smi mig -i {device.index} -cgi PROFILE -C)"
-        remedy = f"{make}, or switch MIG off (sudo nvidia-smi -i {device.index} -mig 0)"
-        if device.instances:
-            remedy = _instances_remedy(device.instances)
+    if isinstance(device, MigInstance):
+        return
+    if device.divided:
+        instances = "--gpu with UUIDs of its instances, as nvidia-smi -L lists them"
+        remedy = f"{instances}, or switch MIG off (sudo nvidia-smi -i {device.index} -mig 0)"
         raise GpuError(f"{device.label} is divided by MIG and cannot be used whole", remedy)
     unmet = [need for need in needs if device.compute_capability < need.compute_capability]
     if unmet:
@@ -247,38 +236,14 @@ def _check(device: Device, others: Sequence[Device], needs: Sequence[GpuNeeds]) 
         raise GpuError(cause, f"--gpu {','.join(fits)}" if fits else "start with --cpu")
 
 
-def _check_together(devices: Sequence[Device], found: GpuStack) -> None:
-    """Raise if ``devices`` cannot be used by one server."""
-    seen: dict[tuple[int, int], MigInstance] = {}
-    for number, device in enumerate(devices):
-        if device in devices[:number]:
-            raise GpuError(f"{device.label} is named twice", "name each device once")
-        if not isinstance(device, MigInstance):
-            continue
-        if len(devices) > 1 and found.driver_release < _SEVERAL_INSTANCES_DRIVER:
-            limit = "a server can use one MIG instance and no other device"
-            remedy = f"--gpu {device.uuid}, and another deployment for each other device"
-            newer = f"or driver {_SEVERAL_INSTANCES_DRIVER}"
-            raise GpuError(f"with NVIDIA driver {found.driver} {limit}", f"{remedy}; {newer}")
-        other = seen.setdefault((device.gpu, device.gpu_instance), device)
-        if other is not device:
-            shared = f"{other.label} and {device.uuid} share a GPU instance"
-            cause = f"{shared}; CUDA can use only one of them"
-            raise GpuError(cause, f"--gpu with one of the two, as in --gpu {other.uuid}")
-
-
 def _memory_warnings(device: Device, processes: int) -> Iterator[str]:
-    memory, expected = device.memory, processes * PROCESS_BYTES
+    expected = processes * PROCESS_BYTES
+    memory = device.memory if isinstance(device, Gpu) else None
     if memory is not None and memory.free < expected:
         yield (
             f"{device.label} has {memory.free // _MIB} MiB free of {memory.total // _MIB}: "
             f"its models' processes ({processes}) are expected to need {expected // _MIB}"
         )
-
-
-def _instances_remedy(instances: Sequence[MigInstance]) -> str:
-    named = ", ".join(f"--gpu {part.uuid} ({part.name.rpartition(' ')[2]})" for part in instances)
-    return f"one of: {named}"
 
 
 def _dotted(version: tuple[int, int]) -> str:

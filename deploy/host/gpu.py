@@ -29,29 +29,21 @@ class Memory:
 
 @dataclass(frozen=True)
 class MigInstance:
-    """A MIG compute instance, which CUDA treats as a device: one of each GPU instance.
-
-    Named like ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``; memory is None if the driver does not say.
-    """
+    """A part of a GPU that MIG divides, as CUDA takes it; the driver is not asked about it."""
 
     uuid: str
-    name: str
-    gpu: int
-    gpu_instance: int
-    compute_capability: tuple[int, int]
-    memory: Memory | None
 
     @property
     def label(self) -> str:
-        return f"{self.uuid} ({self.name})"
+        return self.uuid
 
 
 @dataclass(frozen=True)
 class Gpu:
     """A GPU, numbered in the order of the PCI bus, as ``nvidia-smi`` shows it.
 
-    ``divided``: MIG mode is on, and only instances can be used; ``instances`` are those that this
-    user can see. Memory is None if the driver does not say.
+    ``divided``: MIG mode is on, and only its instances can be used. Memory is None if the driver
+    does not say.
     """
 
     index: int
@@ -60,7 +52,6 @@ class Gpu:
     compute_capability: tuple[int, int]
     memory: Memory | None
     divided: bool = False
-    instances: tuple[MigInstance, ...] = ()
 
     @property
     def label(self) -> str:
@@ -138,29 +129,17 @@ def _gpu(nvml: Any, index: int) -> Gpu:
     unknown = ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND")
     mode = _unless(nvml, unknown, nvml.nvmlDeviceGetMigMode, handle)
     divided = mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE
-    instances = []
-    for slot in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if divided else 0):
-        # A slot may be empty, or hold an instance given to someone else.
-        closed = ("NOT_FOUND", "NO_PERMISSION")
-        part = _unless(nvml, closed, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, slot)
-        if part is not None:
-            slice_id = nvml.nvmlDeviceGetGpuInstanceId(part)
-            facts = _facts(nvml, part, capability)
-            instances.append(MigInstance(gpu=index, gpu_instance=slice_id, **facts))
-    facts = _facts(nvml, handle, capability)
-    return Gpu(index=index, divided=divided, instances=tuple(instances), **facts)
-
-
-def _facts(nvml: Any, handle: Any, capability: Any) -> dict[str, Any]:
     # A GPU may share the host's memory; one divided by MIG may tell its own to root only.
     untold = ("NOT_SUPPORTED", "NO_PERMISSION")
     memory = _unless(nvml, untold, nvml.nvmlDeviceGetMemoryInfo, handle)
-    return {
-        "uuid": nvml.nvmlDeviceGetUUID(handle),
-        "name": nvml.nvmlDeviceGetName(handle),
-        "compute_capability": tuple(capability),
-        "memory": memory and Memory(total=int(memory.total), free=int(memory.free)),
-    }
+    return Gpu(
+        index=index,
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        name=nvml.nvmlDeviceGetName(handle),
+        compute_capability=tuple(capability),
+        memory=memory and Memory(total=int(memory.total), free=int(memory.free)),
+        divided=divided,
+    )
 
 
 def _broken(nvml: Any, error: Any, index: int) -> BrokenGpu:

@@ -28,17 +28,6 @@ def _gpu(index: int, name: str = "NVIDIA A100-SXM4-40GB", **changed: object) -> 
     return replace(gpu, **changed)  # type: ignore[arg-type]
 
 
-def _part(number: int, gpu: int, *, gpu_instance: int | None = None) -> MigInstance:
-    return MigInstance(
-        uuid=f"MIG-{number}6d4f1ef-42e4",
-        name="NVIDIA A100-SXM4-40GB MIG 1g.5gb",
-        gpu=gpu,
-        gpu_instance=number if gpu_instance is None else gpu_instance,
-        compute_capability=(8, 0),
-        memory=Memory(5 * GIB, 5 * GIB),
-    )
-
-
 def _stack(*gpus: Gpu, driver: str = "580.65.06", broken: Sequence[int] = ()) -> GpuStack:
     lost = (BrokenGpu(i, f"GPU {i} cannot be used: lost", "restart the host") for i in broken)
     return GpuStack(driver, gpus, tuple(lost))
@@ -46,9 +35,8 @@ def _stack(*gpus: Gpu, driver: str = "580.65.06", broken: Sequence[int] = ()) ->
 
 A, B = _gpu(0), _gpu(1)
 OLD = _gpu(2, "Tesla P100-PCIE-16GB", compute_capability=(6, 0))
-PARTS = (_part(1, gpu=3), _part(2, gpu=3))
-DIVIDED = _gpu(3, divided=True, instances=PARTS)
-ONE_PART = _gpu(4, divided=True, instances=(_part(5, gpu=4),))
+DIVIDED = _gpu(3, divided=True)
+PARTS = (MigInstance("MIG-16d4f1ef-42e4"), MigInstance("MIG-26d4f1ef-42e4"))
 
 
 def _plan(
@@ -76,15 +64,13 @@ def _refusal(names: str, found: GpuStack | GpuError, **more: object) -> tuple[st
         ("1", None, (A, B), (B,)),
         ("1,0", None, (A, B), (B, A)),
         ("gpu-1d5", None, (A, B), (B,)),
-        ("MIG-2", None, (A, DIVIDED), (PARTS[1],)),
-        ("", None, (ONE_PART,), ONE_PART.instances),
+        ("MIG-26d4f1ef-42e4", None, (A, DIVIDED), (PARTS[1],)),
         ("", "1", (A, B), (B,)),
         ("", " GPU-1d5ba0d6 , 0", (A, B), (B, A)),
         ("", "1,-1,0", (A, B), (B,)),  # CUDA, too, reads up to what it does not know
-        ("", "MIG-1,MIG-2", (A, DIVIDED), PARTS),
+        ("", "MIG-16d4f1ef-42e4,MIG-26d4f1ef-42e4", (A, DIVIDED), PARTS),
         ("0", "1,0", (A, B), (A,)),
-        ("MIG-1", "3", (A, DIVIDED), (PARTS[0],)),
-        ("0,MIG-1", None, (A, DIVIDED), (A, PARTS[0])),
+        ("0,MIG-16d4f1ef-42e4", None, (A, DIVIDED), (A, PARTS[0])),
     ],
 )
 def test_what_is_asked_for_is_given_in_its_order(
@@ -94,7 +80,7 @@ def test_what_is_asked_for_is_given_in_its_order(
 
 
 def test_a_server_sees_its_devices_only_and_counts_them_from_0() -> None:
-    plan = _plan("1,MIG-2", _stack(A, B, DIVIDED))
+    plan = _plan("1,MIG-26d4f1ef-42e4", _stack(A, B, DIVIDED))
     assert plan.uuids == ("GPU-1d5ba0d6-d33d", "MIG-26d4f1ef-42e4")
     assert plan.variables == {"CUDA_VISIBLE_DEVICES": "GPU-1d5ba0d6-d33d,MIG-26d4f1ef-42e4"}
 
@@ -172,14 +158,11 @@ def test_the_remedy_names_no_gpu_that_the_shell_has_not_been_given() -> None:
 
 @pytest.mark.parametrize(
     ("names", "cause"),
-    [("7", "there is no GPU 7 here"), ("0,MIG-9", "there is no MIG-9 here")],
+    [("7", "there is no GPU 7 here"), ("0,GPU-9", "there is no GPU-9 here")],
 )
 def test_a_device_that_is_not_there_is_answered_with_those_that_are(names: str, cause: str) -> None:
-    assert _refusal(names, _stack(A, ONE_PART)) == (
-        cause,
-        "available: GPU 0 (NVIDIA A100-SXM4-40GB), GPU 4 (NVIDIA A100-SXM4-40GB), "
-        "MIG-56d4f1ef-42e4 (NVIDIA A100-SXM4-40GB MIG 1g.5gb)",
-    )
+    available = "available: GPU 0 (NVIDIA A100-SXM4-40GB), GPU 3 (NVIDIA A100-SXM4-40GB)"
+    assert _refusal(names, _stack(A, DIVIDED)) == (cause, available)
 
 
 def test_a_uuid_cut_too_short_is_answered_with_those_it_may_mean() -> None:
@@ -218,45 +201,22 @@ def test_without_names_every_whole_gpu_that_fits_is_taken_and_the_others_are_tol
     )
 
 
-@pytest.mark.parametrize(("names", "visible"), [("3", None), ("", "3"), ("3", "3")])
-def test_a_divided_gpu_is_not_given_whole(names: str, visible: str | None) -> None:
-    assert _refusal(names, _stack(A, DIVIDED), visible=visible) == (
+@pytest.mark.parametrize(
+    ("names", "visible", "gpus"),
+    [
+        ("3", None, (A, DIVIDED)),
+        ("", "3", (A, DIVIDED)),
+        ("3", "3", (A, DIVIDED)),
+        ("", None, (DIVIDED,)),
+    ],
+)
+def test_a_divided_gpu_is_not_given_whole(
+    names: str, visible: str | None, gpus: Sequence[Gpu]
+) -> None:
+    assert _refusal(names, _stack(*gpus), visible=visible) == (
         "GPU 3 (NVIDIA A100-SXM4-40GB) is divided by MIG and cannot be used whole",
-        "one of: --gpu MIG-16d4f1ef-42e4 (1g.5gb), --gpu MIG-26d4f1ef-42e4 (1g.5gb)",
-    )
-
-
-def test_a_divided_gpu_without_instances_is_told_what_it_lacks() -> None:
-    assert _refusal("", _stack(replace(DIVIDED, instances=()))) == (
-        "GPU 3 (NVIDIA A100-SXM4-40GB) is divided by MIG and cannot be used whole",
-        "make an instance of it (sudo nvidia-smi mig -i 3 -cgi PROFILE -C), or switch MIG off "
+        "--gpu with UUIDs of its instances, as nvidia-smi -L lists them, or switch MIG off "
         "(sudo nvidia-smi -i 3 -mig 0)",
-    )
-
-
-def test_which_of_several_instances_is_for_a_person_to_say() -> None:
-    assert _refusal("", _stack(DIVIDED)) == (
-        "the GPUs here are divided by MIG into 2 instances: name those to use",
-        "one of: --gpu MIG-16d4f1ef-42e4 (1g.5gb), --gpu MIG-26d4f1ef-42e4 (1g.5gb)",
-    )
-
-
-@pytest.mark.parametrize("names", ["MIG-1,MIG-2", "MIG-1,0"])
-def test_an_older_driver_gives_a_server_one_mig_instance_and_nothing_else(names: str) -> None:
-    found = _stack(A, DIVIDED, driver="550.54.15")
-    assert _refusal(names, found, needs=[TRITON]) == (
-        "with NVIDIA driver 550.54.15 a server can use one MIG instance and no other device",
-        "--gpu MIG-16d4f1ef-42e4, and another deployment for each other device; or driver 570",
-    )
-    assert len(_plan("MIG-1", found, needs=[TRITON]).devices) == 1
-
-
-def test_two_parts_of_one_gpu_instance_are_refused() -> None:
-    shared = (_part(1, gpu=3, gpu_instance=7), _part(2, gpu=3, gpu_instance=7))
-    assert _refusal("MIG-1,MIG-2", _stack(replace(DIVIDED, instances=shared))) == (
-        "MIG-16d4f1ef-42e4 (NVIDIA A100-SXM4-40GB MIG 1g.5gb) and MIG-26d4f1ef-42e4 share a GPU "
-        "instance; CUDA can use only one of them",
-        "--gpu with one of the two, as in --gpu MIG-16d4f1ef-42e4",
     )
 
 
@@ -308,15 +268,11 @@ def test_the_tracked_environment_and_release_agree_on_what_they_need() -> None:
 def _hosts(draw: st.DrawFn) -> GpuStack:
     gpus = []
     for index in range(draw(st.integers(0, 4))):
-        groups = draw(st.lists(st.integers(0, 3), max_size=3))
-        divided = draw(st.sampled_from([False, False, True]))
-        parts = (_part(10 * index + n, index, gpu_instance=g) for n, g in enumerate(groups))
         gpus.append(
             _gpu(
                 index,
                 compute_capability=draw(st.sampled_from([(9, 0), (8, 0), (7, 5), (6, 0)])),
-                divided=divided,
-                instances=tuple(parts) if divided else (),
+                divided=draw(st.sampled_from([False, False, True])),
             )
         )
     # A driver without any GPU, not even a broken one, is told as none at all.
@@ -327,9 +283,8 @@ def _hosts(draw: st.DrawFn) -> GpuStack:
 
 def _names_in(found: GpuStack) -> st.SearchStrategy[list[str]]:
     """Return names of devices of a host, and now and then of one that is not there."""
-    devices = [*found.gpus, *(part for gpu in found.gpus for part in gpu.instances)]
-    known = [device.uuid for device in devices] + [str(gpu.index) for gpu in found.gpus]
-    return st.lists(st.sampled_from([*known, "4", "MIG-0"]), max_size=3)
+    known = [gpu.uuid for gpu in found.gpus] + [str(gpu.index) for gpu in found.gpus]
+    return st.lists(st.sampled_from([*known, "4", "GPU-9", "MIG-0", "MIG-1"]), max_size=3)
 
 
 @settings(max_examples=300)
@@ -358,18 +313,16 @@ def test_a_plan_can_be_carried_out_or_is_refused_in_a_line(
         assert refusal.remedy
         assert len(f"{refusal.cause} {refusal.remedy}".splitlines()) == 1
         return
-    there = [*found.gpus, *(part for gpu in found.gpus for part in gpu.instances)]
     assert plan.devices
     assert len(set(plan.uuids)) == len(plan.uuids) == len(plan.devices)
     for device in plan.devices:
-        assert device in there
-        assert not (isinstance(device, Gpu) and device.divided)
+        if isinstance(device, MigInstance):
+            assert device.uuid in [*names, *map(str.strip, (visible or "").split(","))]
+            continue
+        assert device in found.gpus
+        assert not device.divided
         assert all(device.compute_capability >= need.compute_capability for need in needs)
     assert all(found.driver_release >= need.oldest_driver for need in needs)
     if names:
         assert len(plan.devices) == len(names)
-    parts = [device for device in plan.devices if isinstance(device, MigInstance)]
-    assert len({(part.gpu, part.gpu_instance) for part in parts}) == len(parts)
-    if parts and found.driver_release < 570:
-        assert len(plan.devices) == 1
     assert not any(len(warning.splitlines()) > 1 for warning in plan.warnings)

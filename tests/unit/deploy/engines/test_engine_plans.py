@@ -270,7 +270,7 @@ def test_models_are_spread_over_gpus_and_those_made_for_a_cpu_stay_there(
     gpus = tuple(
         Gpu(
             index=i, name="H100", uuid=f"GPU-{i}", compute_capability=(9, 0), memory=memory,
-            divided=False, instances=(),
+            divided=False,
         )
         for i in range(2)
     )  # fmt: skip

@@ -10,7 +10,7 @@ import inspect
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,20 +19,9 @@ import pynvml
 import pytest
 
 from deploy.host.errors import GpuError
-from deploy.host.gpu import BrokenGpu, Gpu, GpuStack, Memory, MigInstance, find_gpus
+from deploy.host.gpu import BrokenGpu, Gpu, GpuStack, Memory, find_gpus
 
 GIB = 1 << 30
-SLICE = "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f"
-
-
-@dataclass
-class Part:
-    """A MIG instance that NVML will tell of."""
-
-    uuid: str = SLICE
-    name: str = "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
-    gpu_instance: int = 7
-    memory: Any = (5 * GIB, 4 * GIB)
 
 
 @dataclass
@@ -44,7 +33,6 @@ class Card:
     capability: Any = (8, 0)
     memory: Any = (40 * GIB, 39 * GIB)
     mig: Any = (0, 0)
-    slots: list[Any] = field(default_factory=list)
 
 
 class FakeNvml:
@@ -91,15 +79,6 @@ class FakeNvml:
     def nvmlDeviceGetMigMode(self, device: Any) -> Any:
         return list(_answer(device.mig))
 
-    def nvmlDeviceGetMaxMigDeviceCount(self, device: Any) -> int:
-        return len(device.slots)
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, device: Any, index: int) -> Any:
-        return _answer(device.slots[index])
-
-    def nvmlDeviceGetGpuInstanceId(self, device: Any) -> int:
-        return int(device.gpu_instance)
-
 
 def _answer(given: Any) -> Any:
     if isinstance(given, int) and given != 0:
@@ -145,40 +124,10 @@ def test_the_gpus_are_told_as_the_driver_tells_them() -> None:
     assert nvml.users == 0
 
 
-def test_a_divided_gpu_is_told_with_the_instances_that_this_user_may_see() -> None:
-    empty, foreign = pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION
-    card = Card(mig=(1, 1), memory=foreign, slots=[Part(), foreign, Part("MIG-2", "B", 8, 3)])
-    card.slots += [empty] * 4
-    found = find_gpus(FakeNvml(card))
+def test_a_divided_gpu_is_told_even_if_its_memory_is_not() -> None:
+    found = find_gpus(FakeNvml(Card(mig=(1, 1), memory=pynvml.NVML_ERROR_NO_PERMISSION)))
     assert isinstance(found, GpuStack)
-    assert found.gpus == (
-        Gpu(
-            0,
-            "GPU-5d5ba0d6",
-            "NVIDIA A100-SXM4-40GB",
-            compute_capability=(8, 0),
-            memory=None,
-            divided=True,
-            instances=(
-                MigInstance(
-                    SLICE,
-                    "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
-                    gpu=0,
-                    gpu_instance=7,
-                    compute_capability=(8, 0),
-                    memory=Memory(5 * GIB, 4 * GIB),
-                ),
-                MigInstance(
-                    "MIG-2",
-                    "B",
-                    gpu=0,
-                    gpu_instance=8,
-                    compute_capability=(8, 0),
-                    memory=None,
-                ),
-            ),
-        ),
-    )
+    assert [(gpu.divided, gpu.memory) for gpu in found.gpus] == [(True, None)]
 
 
 @pytest.mark.parametrize(
