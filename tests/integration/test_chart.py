@@ -99,8 +99,20 @@ NVIDIA = (
 )
 
 
-def test_prometheus_sees_the_queue_of_the_one_model_that_is_asked(tmp_path: Path) -> None:
-    """Three models; a request of one waits for 0.5 s, of the others there are none."""
+@pytest.mark.parametrize(
+    ("asked", "wait_us", "seen"),
+    [
+        (("nugraph3", 150, 0), 500_000, {"keda": 500, "adapter": 500, "nvidia": 166_389}),
+        # Waiting requests count, too: 77 of them, of which 10 are answered in a second.
+        (("nugraph3", 150, 77), 200, {"keda": 7700, "adapter": 7700, "nvidia": 67}),
+        (("nugraph3", 0, 0), 0, {"keda": 0, "adapter": 0, "nvidia": 0}),
+    ],
+    ids=["waited", "waiting", "idle"],
+)
+def test_prometheus_sees_the_queue_of_the_one_model_that_is_asked(
+    tmp_path: Path, asked: tuple[str, int, int], wait_us: int, seen: Mapping[str, int]
+) -> None:
+    """Three models, of which one is asked; NVIDIA's example shows a third, in microseconds."""
     promtool = shutil.which("promtool")
     if promtool is None:
         lacking("promtool is missing: apt-get install --no-install-recommends prometheus")
@@ -127,10 +139,13 @@ def test_prometheus_sees_the_queue_of_the_one_model_that_is_asked(tmp_path: Path
     )
     labels = 'namespace="physics",service="numl",pod="numl-0",version="1"'
     series = []
-    for model, requests in (("nugraph2", 0), ("nugraph2_cpu", 0), ("nugraph3", 150)):
-        for metric, each in (("queue_duration_us", 500_000), ("request_success", 1)):
-            name = f'nv_inference_{metric}{{{labels},model="{model}"}}'
-            series.append({"series": name, "values": f"0+{requests * each}x40"})
+    for model, requests, waiting in (("nugraph2", 0, 0), ("nugraph2_cpu", 0, 0), asked):
+        for metric, values in (
+            ("inference_queue_duration_us", f"0+{requests * wait_us}x40"),
+            ("inference_request_success", f"0+{requests}x40"),
+            ("inference_pending_request_count", " ".join([f"{waiting}"] * 40)),
+        ):
+            series.append({"series": f'nv_{metric}{{{labels},model="{model}"}}', "values": values})
 
     def sample(name: str, value: float, of_pod: bool) -> dict[str, Any]:
         labels = f'{name}{{pod="numl-0"}}' if of_pod else name
@@ -147,11 +162,7 @@ def test_prometheus_sees_the_queue_of_the_one_model_that_is_asked(tmp_path: Path
             {
                 "interval": "15s",
                 "input_series": series,
-                "promql_expr_test": [
-                    sample("keda", 500, False),
-                    sample("adapter", 500, True),
-                    sample("nvidia", 166_389, True),  # in microseconds: a third
-                ],
+                "promql_expr_test": [sample(n, v, n != "keda") for n, v in seen.items()],
             }
         ],
     }

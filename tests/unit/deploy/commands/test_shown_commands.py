@@ -137,6 +137,8 @@ NOT_PROVABLE_HERE = {
     "(cd envs/numl && ../../.venv/bin/python setup.py --quiet build_py --build-lib .)": "the same",
     "PYTHONPATH=envs/numl $python -m numl_serving.check model_repository/nugraph3/1": "the same",
     'export CXX="g++ -g -fsanitize=address,undefined"': "the same",
+    "systemctl --user enable --now numl.service": "no systemd",
+    "loginctl enable-linger": "the same",
     "NUMLKIT_CROWD=whole .venv/bin/python -m pytest tests/integration/test_front_door_limits.py": (
         "two minutes; CI plays fewer"
     ),
