@@ -6,8 +6,9 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
@@ -87,3 +88,11 @@ def backends(count: int, seconds: float) -> Iterator[list[Server]]:
             stack.callback(server.wait)
             stack.callback(server.kill)
         yield servers
+
+
+def asked(servers: Sequence[Server]) -> int:
+    """Return how many inferences these servers were asked for."""
+    return sum(
+        int(urllib.request.urlopen(f"http://127.0.0.1:{server.http}/asked").read())
+        for server in servers
+    )

@@ -1,7 +1,7 @@
 """A small server in Triton's place: ``python -m tests.backend GRPC_PORT HTTP_PORT SECONDS``.
 
-It takes ``SECONDS`` for an inference and makes ``WORKERS`` of them at a time, and says that every
-model is ready. A test of a front door needs no more.
+It takes ``SECONDS`` for an inference and makes ``WORKERS`` of them at a time, says that every model
+is ready, and how many inferences it was asked for. A test of a front door needs no more.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import grpc
@@ -24,41 +24,50 @@ LARGEST = [("grpc.max_receive_message_length", 1 << 25)]
 @dataclass(frozen=True)
 class _Handler(grpc.GenericRpcHandler):
     seconds: float
+    asked: list[None] = field(default_factory=list)
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         if details.method != INFER:
             return None
         return grpc.unary_unary_rpc_method_handler(self.answer)
 
-    def answer(self, asked: bytes, _: grpc.ServicerContext) -> bytes:
-        """Answer an ordinary request shortly, and one that begins with ``long`` at length."""
+    def answer(self, asked: bytes, context: grpc.ServicerContext) -> bytes:
+        """Answer an ordinary request shortly, ``long`` at length, and ``busy`` as a full queue."""
+        self.asked.append(None)
         time.sleep(self.seconds)
+        if asked.startswith(b"busy"):
+            context.abort(grpc.StatusCode.UNAVAILABLE, "exceeds maximum queue size")
         return bytes(ANSWER_BYTES) if asked.startswith(b"long") else b"right"
 
 
 class _Ready(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    server: _Http
 
     def do_GET(self) -> None:
+        said = str(len(self.server.handler.asked)).encode()
         self.send_response(200)
-        self.send_header("Content-Length", "0")
+        self.send_header("Content-Length", str(len(said)))
         self.end_headers()
+        self.wfile.write(said)
 
     def log_message(self, *_: object) -> None:
         pass
 
 
 class _Http(ThreadingHTTPServer):
+    handler: _Handler
+
     def handle_error(self, *_: object) -> None:
         """Say nothing of a door that closes a connection."""
 
 
 def main(grpc_port: str, http_port: str, seconds: str) -> None:
+    handler = _Handler(float(seconds))
     http = _Http(("127.0.0.1", int(http_port)), _Ready)
+    http.handler = handler
     threading.Thread(target=http.serve_forever, daemon=True).start()
-    server = grpc.server(
-        ThreadPoolExecutor(WORKERS), handlers=[_Handler(float(seconds))], options=LARGEST
-    )
+    server = grpc.server(ThreadPoolExecutor(WORKERS), handlers=[handler], options=LARGEST)
     server.add_insecure_port(f"127.0.0.1:{grpc_port}")
     server.start()
     server.wait_for_termination()

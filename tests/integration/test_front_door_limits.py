@@ -9,10 +9,13 @@ import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
+import grpc
 import pytest
 
-from tests.asking import Clients, backends, trusting
+from tests.asking import Clients, asked, backends, trusting
+from tests.backend import INFER
 from tests.certificates import Authority
 from tests.chart import Site
 from tests.crowd import Crowd, half_sent, idle, slow_readers
@@ -54,13 +57,44 @@ def test_a_crowd_costs_others_no_request_and_the_door_no_memory_beyond_its_limit
     async def play() -> None:
         async with crowd.at(door.port, door.authority.file) as entered:
             assert entered > 0.9 * crowd.count
-            asked = asyncio.create_task(asyncio.to_thread(clients.ask, REQUESTS, EVENT))
-            while not asked.done():
+            asking = asyncio.create_task(asyncio.to_thread(clients.ask, REQUESTS, EVENT))
+            while not asking.done():
                 most.append(door.memory)
                 await asyncio.sleep(0.05)
-            await asked
+            await asking
 
     asyncio.run(play())
     print(f"memory at most {max(most) >> 20} MiB")
-    assert (clients.failed, len(clients.took)) == ([], REQUESTS)
+    assert (dict(clients.failed), len(clients.took)) == ({}, REQUESTS)
     assert max(most) < door.limit
+
+
+def test_what_a_busy_server_refuses_is_not_sent_again_without_bound(tmp_path: Path) -> None:
+    authority, requests = Authority(tmp_path, "site"), 2000
+    with backends(2, 0.02) as servers, envoy(tmp_path, servers, authority) as door:
+        address, own = f"127.0.0.1:{door.port}", [("grpc.use_local_subchannel_pool", 1)]
+        with ExitStack() as stack:
+            calls = [
+                stack.enter_context(
+                    grpc.secure_channel(address, trusting(authority), own)
+                ).unary_unary(INFER)
+                for _ in range(4)
+            ]
+            sent = [calls[n % 4].future(b"busy", timeout=60) for n in range(requests)]
+            assert {each.code() for each in sent} <= {
+                grpc.StatusCode.UNAVAILABLE,
+                grpc.StatusCode.RESOURCE_EXHAUSTED,  # above the quota of an address
+            }
+        assert asked(servers) < 1.5 * requests
+        metrics = door.ask("/stats/prometheus")
+        for name in ("fixed_heap", "global_downstream_max_connections"):  # as an alert has them
+            assert f"\nenvoy_overload_envoy_resource_monitors_{name}_pressure" in metrics
+
+
+def test_clients_do_not_say_how_a_front_door_retries_or_waits(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "site")
+    with backends(1, 0.05) as servers, envoy(tmp_path, servers, authority) as door:
+        impatient = (("x-envoy-upstream-rq-timeout-ms", "1"), ("x-envoy-max-retries", "100"))
+        clients = Clients(door.port, trusting(authority), impatient)
+        clients.ask(4, EVENT)
+        assert not clients.failed

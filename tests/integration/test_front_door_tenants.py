@@ -14,11 +14,13 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from tests.asking import Clients, backends, trusting
+from tests.backend import INFER
 from tests.certificates import Authority, Pair
 from tests.chart import Site
 from tests.doors import Envoy, envoy
@@ -135,10 +137,20 @@ def test_a_client_above_its_quota_is_refused_at_once_and_counted_by_name(
     assert 'envoy_cluster_upstream_rq_completed{envoy_cluster_name="grpc-icarus"}' in metrics
 
 
+def test_a_client_with_too_many_requests_in_flight_is_refused_at_once(
+    by_token: Envoy, issuer: Issuer
+) -> None:
+    time.sleep(1)
+    trusted, token = trusting(by_token.authority), issuer.token("icarus-jobs")
+    with grpc.secure_channel(f"127.0.0.1:{by_token.port}", trusted) as channel:
+        call = channel.unary_unary(INFER)
+        sent = [call.future(EVENT, timeout=30, metadata=token) for _ in range(50)]
+        codes = {each.code() for each in sent}
+    assert codes == {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
+
+
 def flood(port: int, authority: bytes, metadata: tuple[tuple[str, str], ...]) -> None:
     """Send ten times the quota, until it is ended."""
-    import grpc
-
     clients = Clients(port, grpc.ssl_channel_credentials(authority), metadata)
     clients.ask(100_000, EVENT, per_second=10 * QUOTA["requestsPerSecond"])
 
