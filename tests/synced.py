@@ -379,16 +379,20 @@ def _inputs(event: GoldenEvent) -> list[Any]:
 
 
 class Proxy:
-    """Passes connections on to a service, counts requests, and can stop after so many bytes."""
+    """Passes connections on to a service, notes requests, and can stop after so many bytes."""
 
     def __init__(self, target: int) -> None:
-        self.requests = 0
+        self.asked: list[str] = []
         self.sent = 0
         self.most: int | None = None
         self._target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def requests(self) -> int:
+        return len(self.asked)
 
     def close(self) -> None:
         self._listener.close()
@@ -411,7 +415,8 @@ class Proxy:
                         time.sleep(0.02)
                     self.sent += len(data)
                 else:
-                    self.requests += len(re.findall(rb"^(?:GET|HEAD|PUT|POST) /", data, re.M))
+                    asked = re.findall(rb"^([A-Z]+ /\S*) HTTP/1", data, re.M)
+                    self.asked += [line.decode() for line in asked]
                 target.sendall(data)
         except OSError:
             pass

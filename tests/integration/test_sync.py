@@ -20,7 +20,8 @@ import pytest
 
 from numl_formats.published import DATA_FILES
 from numl_formats.statement import statement
-from tests.bucket import S3, seaweedfs
+from numl_formats.trust import signature_path
+from tests.bucket import BUCKET, S3, seaweedfs
 from tests.certificates import Authority
 from tests.commands import run_command
 from tests.kit import SOON_S, until
@@ -367,10 +368,20 @@ def test_a_stop_is_at_once_and_a_second_agent_is_refused(publisher: Publisher, s
     assert sync.kill(signal.SIGTERM) == 0, "long before the next poll"
 
 
-def test_nothing_but_the_two_kinds_of_objects_is_asked_for(
-    publisher: Publisher, sync: Sync
+def test_nothing_is_asked_for_but_the_statement_its_signature_and_data(
+    publisher: Publisher, sync: Sync, tmp_path: Path
 ) -> None:
     # The identity in these tests may list; a site's may not be allowed to.
+    publisher.key = new_key()
+    sync.variables = {"NUML_VERIFY_KEY": str(write_key(publisher.key, tmp_path / "cosign.pub"))}
     publisher.publish(1, 1)
-    source = Path(sync.house.agent, "numl_sync", "bucket.py").read_text()
-    assert re.findall(r"_made\.(\w+)\(", source) == ["get_object"]
+    assert publisher.published is not None
+    proxy = Proxy(urlsplit(publisher.s3.url).port or 0)
+    sync.url = publisher.url.replace(publisher.s3.url, f"http://127.0.0.1:{proxy.port}")
+    assert sync.once().returncode == 0
+    signature = signature_path(statement(publisher.published))
+    wanted = ["published.json", signature, *expected(sync.house, 1)]
+    assert sorted(proxy.asked) == sorted(
+        f"GET /{BUCKET}/{publisher.prefix}/{path}" for path in wanted
+    )
+    proxy.close()

@@ -21,7 +21,7 @@ class Server:
         return None if answer is None else answer[0] == http.client.OK
 
     def config(self, model: str) -> bytes | None:
-        """Return the configuration that a model was loaded with; None: there is no telling."""
+        """Return the configuration that a model was loaded with; None if unknown."""
         answer = self._get(f"/v2/models/{model}/config")
         return answer[1] if answer is not None and answer[0] == http.client.OK else None
 

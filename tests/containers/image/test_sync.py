@@ -53,8 +53,11 @@ def test_a_locked_down_pair_serves_a_bucket(
     )
 
     def metric(line: str) -> bool:
-        with urllib.request.urlopen(f"http://127.0.0.1:{status}/metrics", timeout=5) as answer:
-            return line in answer.read().decode().splitlines()
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{status}/metrics", timeout=5) as answer:
+                return line in answer.read().decode().splitlines()
+        except OSError:  # it starts
+            return False
 
     for number in (1, 2):
         publisher.publish(number, number)
