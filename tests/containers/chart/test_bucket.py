@@ -39,8 +39,9 @@ def test_the_pod_serves_a_bucket_under_a_private_authority(
     )
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "ca.crt").write_bytes(bucket.ca.read_bytes())
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models").chmod(0o777)
+    for folder in ("models", "models/repository"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder).chmod(0o777)
     folders = {"models": "models", "aws": "keys", "ca": "site"}
     ports, others = free_ports(), free_ports()
     # They share the pod's network, and here the host's: hence other ports.
@@ -62,7 +63,7 @@ def test_the_pod_serves_a_bucket_under_a_private_authority(
             mounts=[
                 Mount(
                     mount["mountPath"],
-                    str(tmp_path / folders[mount["name"]]),
+                    str(tmp_path / folders[mount["name"]] / mount.get("subPath", "")),
                     type="bind",
                     read_only=mount.get("readOnly", False),
                 )

@@ -24,8 +24,10 @@ def test_a_locked_down_pair_serves_a_bucket(
     house = make_house(tmp_path / "versions")
     publisher = Publisher(house, bucket, "pair")
     folder = tmp_path / "models"
-    folder.mkdir()
-    folder.chmod(0o777)
+    served = folder / "repository"
+    served.mkdir(parents=True)
+    for each in (folder, served):
+        each.chmod(0o777)
     ports, status = free_ports(), free_ports().http
     where = {
         "NUML_LISTEN": "127.0.0.1",
@@ -37,15 +39,17 @@ def test_a_locked_down_pair_serves_a_bucket(
         "user": "1000660000:0",  # as OpenShift chooses one
         "ports": {},
         "network_mode": "host",
-        "mounts": [Mount("/models", str(folder), type="bind")],
     }
+    reads = [Mount("/models/repository", str(served), type="bind", read_only=True)]
+    writes = [Mount("/models", str(folder), type="bind")]
     repository = {"NUML_MODELS": "/models/repository"}
-    server = runner.start(image.tag, environment=where | repository, **options)
+    server = runner.start(image.tag, environment=where | repository, mounts=reads, **options)
     words = ("/opt/numl/bin/sync", publisher.url, "/models", f"--poll={POLL_S}")
     keys = bucket.variables(READER)
     agent = runner.start(
-        image.tag, *words, f"--status-port={status}", environment=where | keys, **options
-    )
+        image.tag, *words, f"--status-port={status}",
+        environment=where | keys, mounts=writes, **options,
+    )  # fmt: skip
     until(
         lambda: server.exec(HEALTH)[1] == "unhealthy: /models/repository has no models yet\n",
         START_S,

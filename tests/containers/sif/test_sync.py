@@ -31,16 +31,21 @@ def test_a_bucket_under_a_private_authority_is_served(
                    check=True)  # fmt: skip
     authority, models = tmp_path / "ca.pem", tmp_path / "models"
     authority.write_bytes(bucket.ca.read_bytes())
-    models.mkdir()
+    served = models / "repository"
+    served.mkdir(parents=True)
     open_to_all(tmp_path)
-    models.chmod(0o777)
+    for folder in (models, served):
+        folder.chmod(0o777)
     ports = [f"NUML_{use.upper()}_PORT={port}" for use, port in free_ports().model_dump().items()]
     repository = "NUML_MODELS=/models/repository"
     keys = [f"{name}={value}" for name, value in bucket.variables(READER).items()]
-    mounts = ("--bind", f"{models}:/models,{authority}:/ca.pem")
+    reads = ("--containall", "--bind", f"{served}:/models/repository:ro")
+    writes = ("--containall", "--bind", f"{models}:/models,{authority}:/ca.pem")
     log = tmp_path / "log"
 
-    def start(action: str, variables: list[str], *words: str) -> subprocess.Popen[bytes]:
+    def start(
+        action: str, mounts: tuple[str, ...], variables: list[str], *words: str
+    ) -> subprocess.Popen[bytes]:
         environment = ("--env", ",".join([*ports, *variables]))
         command = host.words("apptainer", action, *mounts, *environment, sif, *words)
         with log.open("ab") as stream:
@@ -49,16 +54,16 @@ def test_a_bucket_under_a_private_authority_is_served(
             )
 
     with ExitStack() as stack:
-        server = start("run", [repository], "--cpu")
+        server = start("run", reads, [repository], "--cpu")
         stack.callback(server.kill)
         words = ("/opt/numl/bin/sync", url, "/models", "--poll=1")
-        agent = start("exec", [*keys, "AWS_CA_BUNDLE=/ca.pem"], *words)
+        agent = start("exec", writes, [*keys, "AWS_CA_BUNDLE=/ca.pem"], *words)
         stack.callback(agent.kill)
         serves = f"sync: release 1 serves: {MODEL} version 1\n"
         until(lambda: serves in log.read_text(errors="replace"), START_S, "release 1 serves")
         environment = ("--env", ",".join([*ports, repository]))
-        health = host.run("apptainer", "exec", *mounts, *environment, sif, HEALTH)
-        assert health.stdout == f"healthy: {MODEL} gave their golden answers\n"
+        health = host.run("apptainer", "exec", *reads, *environment, sif, HEALTH)
+        assert health.stdout == f"healthy: {MODEL} gave their golden answers\n", health.stderr
         for process in (agent, server):
             process.terminate()
             assert process.wait(timeout=60) == 0
