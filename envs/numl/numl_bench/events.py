@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 from numl_demo.simulate import SimulationError, simulate_event
-from numpy.typing import NDArray
 
-Tensors: TypeAlias = Mapping[str, NDArray[Any]]
+from .measure import Outputs, Tensors
 
 _TOLERANCE = 0.05
 _ATTEMPTS = 8
@@ -62,7 +60,7 @@ def write_sets(path: Path, sets: Mapping[str, Sequence[Tensors]]) -> None:
 
 def read_sets(path: Path) -> dict[str, list[Tensors]]:
     """Read a file of `write_sets`."""
-    sets: dict[str, dict[int, dict[str, NDArray[Any]]]] = {}
+    sets: dict[str, dict[int, Outputs]] = {}
     with np.load(path, allow_pickle=False) as arrays:
         for key in arrays.files:
             name, number, tensor = key.rsplit("/", 2)

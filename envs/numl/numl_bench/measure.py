@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
 from numpy.typing import NDArray
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
-Outputs: TypeAlias = dict[str, NDArray[np.float32]]
+Outputs: TypeAlias = dict[str, NDArray[Any]]
 Seconds: TypeAlias = list[list[tuple[float, float, float, float]]]
 
 

@@ -9,18 +9,15 @@ The environment has nugraph 24.7.1; 25.4.0 is laid beside it. A process can have
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import safetensors.numpy
 from numl_demo.nugraph25 import lay_beside
 from numl_serving.cardfile import read_card
 from numl_serving.modelcard import CARD_FILE
-from numpy.typing import NDArray
 
-Outputs: TypeAlias = dict[str, NDArray[Any]]
-Tensors: TypeAlias = Mapping[str, NDArray[Any]]
+from .measure import Outputs, Tensors
 
 
 class Reference(Protocol):

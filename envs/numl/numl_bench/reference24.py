@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
-from .reference import Outputs, Tensors
+from .measure import Outputs, Tensors
 
 # pynuml imports MPI, which leaves shared memory behind when a process with it is killed.
 mpi4py.rc.initialize = False

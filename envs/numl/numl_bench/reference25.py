@@ -23,8 +23,8 @@ from numl_demo.oracle import (
 from numl_serving.modelcard import POSITION_FEATURES, ModelCard
 from numpy.typing import NDArray
 
+from .measure import Outputs, Tensors
 from .nugraph_names import nugraph_state
-from .reference import Outputs, Tensors
 
 
 class Reference25:

@@ -20,8 +20,8 @@ import torch
 from numl_serving.errors import ServingError
 from numl_serving.golden import disagreements
 
-from .events import Tensors, read_sets
-from .measure import Path, measure, warm
+from .events import read_sets
+from .measure import Path, Tensors, measure, warm
 from .paths import GRADIENTS_OFF, reference_paths, serving_path
 
 
