@@ -1,8 +1,8 @@
 """Signatures by cosign: of images in a registry with their attestations, and of files.
 
 With a key, and without the public transparency log: nothing leaves the site, and no network is
-needed. The key's password comes from ``COSIGN_PASSWORD``, or is asked for. Or keyless, with
-Sigstore's certificates and log. Registry passwords are where ``docker login`` puts them.
+needed. The key's password comes from ``COSIGN_PASSWORD``, or is asked for. Registry passwords are
+where ``docker login`` puts them.
 """
 
 from __future__ import annotations
@@ -16,33 +16,31 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from getpass import getpass
 from pathlib import Path
+from typing import Any
 
-from deploy.artefacts.keys import Keyless, Signer, SigningKey, same_key
+from deploy.artefacts.keys import Signer, same_key
 from deploy.artefacts.reference import Reference
 from deploy.host.errors import SignatureError
 from deploy.host.failures import complaint
+from numl_formats.statement import as_time
 
 # What cosign calls the two kinds of statements, and what it finds them by.
 SBOM, PROVENANCE = "cyclonedx", "slsaprovenance1"
 _WHAT = {SBOM: "its SBOM", PROVENANCE: "its provenance"}
 PASSWORD = "COSIGN_PASSWORD"
+_SEQUENCE, _CREATED = "sequence", "created"
 _INSTALL = "sudo scripts/install_container_tools --only cosign (Debian, Ubuntu)"
-_KEYLESS = (
-    "keyless signing needs a login (SIGSTORE_ID_TOKEN or a browser) and access to Fulcio and "
-    "Rekor; without them, use --sign cosign.key"
-)
 _UNSIGNED = re.compile(r"no signatures found|no matching attestations: *$|manifest unknown", re.I)
 _AWAY = re.compile(
     r"dial tcp|no such host|\b(timeout|EOF|UNAUTHORIZED|DENIED)\b"
     r"|\b5\d\d (Internal|Bad|Service|Gateway)",
     re.I,
 )
-_OTHERS = "got subjects"  # then come names that others have chosen
-# What it prints of a login, on its standard output: the address with the code, and for how long.
-_LOGIN = re.compile(r"(Enter the verification code|Code will be valid) ")
 _PASSWORD = re.compile(r"decrypt|password", re.I)
 
 
@@ -74,7 +72,23 @@ def verify_image(reference: Reference, signer: Signer) -> None:
         _verify(attestation, f"{what} at {reference}", signer)
 
 
-def sign_image(reference: Reference, key: SigningKey, statements: Mapping[str, Path]) -> None:
+@dataclass(frozen=True)
+class Signed:
+    """What is signed together with an image's digest.
+
+    Attributes:
+        sequence: Grows with every image that is signed for a tag: a tag that names one with a
+            smaller number than before has been set back by somebody without the key.
+        created: When it was signed.
+    """
+
+    sequence: int
+    created: datetime
+
+
+def sign_image(
+    reference: Reference, key: Path, statements: Mapping[str, Path], signed: Signed
+) -> None:
     """Sign an image in a registry, and attach signed statements about it.
 
     Args:
@@ -82,7 +96,9 @@ def sign_image(reference: Reference, key: SigningKey, statements: Mapping[str, P
         statements: Files by kind; the provenance as the kit writes it.
     """
     words = [*_with(key), *_http(reference)]
-    _sign(["sign", *words, str(reference)], f"sign {reference} with", key)
+    facts = {_SEQUENCE: str(signed.sequence), _CREATED: as_time(signed.created)}
+    said = [f"--annotations={name}={value}" for name, value in facts.items()]
+    _sign(["sign", *words, *said, str(reference)], f"sign {reference} with", key)
     with tempfile.TemporaryDirectory() as scratch:
         for kind, file in statements.items():
             # cosign makes a statement itself, about the image's digest in the registry.
@@ -95,19 +111,41 @@ def sign_image(reference: Reference, key: SigningKey, statements: Mapping[str, P
             _sign(attest, f"sign {_WHAT[kind]} at {reference} with", key)
 
 
+def signed_of(reference: Reference, signer: Signer) -> Signed | None:
+    """Return what a signer has signed last with an image; None: signed, but without a number.
+
+    Args:
+        reference: By digest.
+
+    Raises:
+        SignatureError: If the image is not signed, not by this signer, or has changed since.
+    """
+    words = ["verify", "--output=json", *_whose(signer, "an image"), *_http(reference)]
+    said = _verify([*words, str(reference)], f"{reference}", signer)
+    found = [each for each in map(_signed, json.loads(said)) if each is not None]
+    return max(found, key=lambda each: each.sequence, default=None)
+
+
+def _signed(payload: Any) -> Signed | None:
+    facts = payload.get("optional") or {}
+    try:
+        created = datetime.fromisoformat(re.sub(r"Z$", "+00:00", facts[_CREATED]))
+        return Signed(int(facts[_SEQUENCE]), created)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
 @contextmanager
-def signer_of(key: SigningKey, named: Signer | None) -> Iterator[Signer | None]:
-    """Yield the signer that a key belongs to; keyless, the one named, or None: unknown.
+def signer_of(key: Path, named: Signer | None) -> Iterator[Signer]:
+    """Yield the signer that a private key belongs to.
 
     Raises:
         SignatureError: If whoever is named cannot have made it; if the private key cannot be read,
             or not with this password.
     """
-    if named is not None:
-        _require_kind(key, named)
-    if isinstance(key, Keyless):
-        yield named
-        return
+    if named is not None and named.kind != "pem":
+        cause = f"{named.path} is a PGP key, but {key} is a cosign key"
+        raise SignatureError(cause, "--verify with the matching cosign.pub")
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "cosign.pub")
         said = _sign(["public-key", "--key", str(key)], "read the public key of", key)
@@ -119,25 +157,19 @@ def signer_of(key: SigningKey, named: Signer | None) -> Iterator[Signer | None]:
         yield signer
 
 
-def _require_kind(key: SigningKey, named: Signer) -> None:
-    if isinstance(key, Keyless):
-        if named.kind != "keyless":
-            cause = f"{named.path} is a key, but keyless signing uses none"
-            raise SignatureError(cause, "--verify signer.toml, which names the signer")
-    elif named.kind != "pem":
-        what = "is a PGP key, but" if named.kind == "pgp" else "names a keyless signer, but"
-        cause = f"{named.path} {what} {key} is a cosign key"
-        raise SignatureError(cause, "--verify with the matching cosign.pub")
-
-
-def sign_file(file: Path, signature: Path, key: SigningKey) -> None:
-    """Write the signature of a file.
-
-    With a key it is what ``openssl dgst -verify`` reads, in base64; keyless, cosign's bundle.
-    """
-    where = "--bundle" if isinstance(key, Keyless) else "--output-signature"
-    words = [*_with(key), where, str(signature), str(file)]
+def sign_file(file: Path, signature: Path, key: Path) -> None:
+    """Write the signature of a file: what ``openssl dgst -verify`` reads, in base64."""
+    words = [*_with(key), "--output-signature", str(signature), str(file)]
     _sign(["sign-blob", *words], f"sign {file} with", key)
+
+
+def sign_bytes(content: bytes, key: Path) -> bytes:
+    """Return the signature of a small content, as :func:`sign_file` writes it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file, signature = Path(scratch, "content"), Path(scratch, "signature")
+        file.write_bytes(content)
+        sign_file(file, signature, key)
+        return signature.read_bytes()
 
 
 def verify_file(file: Path, signature: Path, signer: Signer) -> None:
@@ -149,8 +181,7 @@ def verify_file(file: Path, signature: Path, signer: Signer) -> None:
     words = _whose(signer, "a list of checksums")
     if not signature.is_file():
         raise unsigned(str(file))
-    where = "--bundle" if signer.kind == "keyless" else "--signature"
-    _verify(["verify-blob", *words, where, str(signature), str(file)], str(file), signer)
+    _verify(["verify-blob", *words, "--signature", str(signature), str(file)], str(file), signer)
 
 
 def password_of(key: Path) -> str:
@@ -183,18 +214,11 @@ def _whose(signer: Signer, what: str) -> list[str]:
     if signer.kind == "pgp":
         cause = f"{signer.path} is a PGP key, but {what} is signed with cosign"
         raise SignatureError(cause, "--verify cosign.pub")
-    if signer.kind == "pem":
-        return ["--key", str(signer.path), "--insecure-ignore-tlog=true"]
-    return [
-        *("--certificate-identity", signer.identity),
-        *("--certificate-oidc-issuer", signer.issuer),
-    ]
+    return ["--key", str(signer.path), "--insecure-ignore-tlog=true"]
 
 
-def _with(key: SigningKey) -> list[str]:
+def _with(key: Path) -> list[str]:
     """Return cosign's options for what to sign with."""
-    if isinstance(key, Keyless):
-        return ["--yes"]
     return ["--yes", "--tlog-upload=false", "--key", str(key)]
 
 
@@ -202,12 +226,12 @@ def _http(reference: Reference) -> list[str]:
     return ["--allow-http-registry"] if reference.loopback else []
 
 
-def _verify(words: list[str], what: str, signer: Signer) -> None:
+def _verify(words: list[str], what: str, signer: Signer) -> str:
     done = subprocess.run([require_cosign(), *words], capture_output=True, text=True, check=False)
     if done.returncode == 0:
-        return
+        return done.stdout
     reason = complaint(done.stderr)
-    if _AWAY.search(reason.partition(_OTHERS)[0]):
+    if _AWAY.search(reason):
         raise SignatureError(
             f"cannot check the signature of {what}: {reason}",
             "check the network and docker login, then run the command again",
@@ -215,38 +239,17 @@ def _verify(words: list[str], what: str, signer: Signer) -> None:
     raise unsigned(what) if _UNSIGNED.search(reason) else changed(what, signer)
 
 
-def _sign(words: list[str], doing: str, key: SigningKey) -> str:
-    done = _logged_in(words, key) if isinstance(key, Keyless) else _with_password(words, key)
+def _sign(words: list[str], doing: str, key: Path) -> str:
+    if not key.is_file():
+        raise SignatureError(f"private key {key}: no such file", "cosign generate-key-pair")
+    done = subprocess.run(
+        [require_cosign(), *words], env={**os.environ, PASSWORD: password_of(key)},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     if done.returncode == 0:
         return done.stdout
     reason = complaint(done.stderr)
     remedy = "check the network and docker login, and that it is a cosign key"
-    if isinstance(key, Keyless):
-        doing, remedy = doing.removesuffix(" with"), _KEYLESS
-    elif _PASSWORD.search(reason):
+    if _PASSWORD.search(reason):
         remedy = f"set {PASSWORD} to its password"
     raise SignatureError(f"cosign cannot {doing} {key}: {reason}", remedy)
-
-
-def _with_password(words: list[str], key: Path) -> subprocess.CompletedProcess[str]:
-    if not key.is_file():
-        raise SignatureError(f"private key {key}: no such file", "cosign generate-key-pair")
-    return subprocess.run(
-        [require_cosign(), *words], env={**os.environ, PASSWORD: password_of(key)},
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-
-def _logged_in(words: list[str], key: Keyless) -> subprocess.CompletedProcess[str]:
-    """Run cosign; show where to log in as soon as it says so: it waits for the login."""
-    said = ""
-    with subprocess.Popen(
-        [require_cosign(), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True,
-    ) as cosign:  # fmt: skip
-        assert cosign.stdout is not None
-        for line in cosign.stdout:
-            said += line
-            if _LOGIN.match(line):
-                key.show(line.strip())
-    return subprocess.CompletedProcess(words, cosign.returncode, stdout="", stderr=said)

@@ -1,46 +1,17 @@
-"""Who signs, and who must have signed: keys in files, or whoever logs in without one (keyless)."""
+"""Who must have signed: public keys in files."""
 
 from __future__ import annotations
 
-import sys
+import base64
+from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal
 
-from deploy.host.console import Say
 from deploy.host.errors import SignatureError
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-_TWO_LINES = 'identity = "release@example.org" and issuer = "https://accounts.example.org"'
 _PGP = b"-----BEGIN PGP PUBLIC KEY BLOCK-----"
-
-
-@dataclass(frozen=True)
-class Keyless:
-    """A certificate for whoever logs in, made for one signature.
-
-    Attributes:
-        show: Shows a line that says where to log in.
-    """
-
-    show: Say
-
-    def __str__(self) -> str:
-        """Return it as typed on the command line."""
-        return "keyless"
-
-
-SigningKey: TypeAlias = Path | Keyless
-"""cosign's private key, or none."""
-
-
-def parse_signing_key(text: str, show: Say) -> SigningKey:
-    """Return what ``--sign`` names; ``show`` shows where to log in."""
-    return Keyless(show) if text == "keyless" else Path(text)
 
 
 @dataclass(frozen=True)
@@ -49,20 +20,14 @@ class Signer:
 
     Attributes:
         kind: A public key, ``pem`` as cosign and OpenSSL write it or ``pgp``, which only signs .sif
-            files; or ``keyless``.
-        identity: If keyless, whom the signature's certificate names.
-        issuer: If keyless, the URL of the identity provider that vouched for it.
+            files.
     """
 
     path: Path
-    kind: Literal["pem", "pgp", "keyless"]
-    identity: str = ""
-    issuer: str = ""
+    kind: Literal["pem", "pgp"]
 
     def __str__(self) -> str:
         """Return it as messages name it."""
-        if self.kind == "keyless":
-            return f"{self.identity} ({self.issuer})"
         return f"the owner of {self.path}"
 
 
@@ -70,7 +35,7 @@ def read_signer(path: Path) -> Signer:
     """Read the expected signer from a file.
 
     Raises:
-        SignatureError: If there is no such file, or it names no signer.
+        SignatureError: If there is no such file, or it is not a public key.
     """
     # They take long, and nothing else of most commands needs them.
     from cryptography.exceptions import UnsupportedAlgorithm
@@ -87,7 +52,9 @@ def read_signer(path: Path) -> Signer:
     try:
         load_pem_public_key(content)
     except (ValueError, UnsupportedAlgorithm):
-        return _keyless(path, content)
+        what = "is a private key" if b"PRIVATE KEY" in content else "is not a public key"
+        remedy = "name the public key, such as cosign.pub"
+        raise SignatureError(f"{path} {what}", remedy) from None
     return Signer(path, "pem")
 
 
@@ -99,19 +66,38 @@ def same_key(one: Signer, other: Signer) -> bool:
     return first == second
 
 
-def _keyless(path: Path, content: bytes) -> Signer:
-    try:
-        named = tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
-        if b"PRIVATE KEY" in content:
-            remedy = "name its public key, such as cosign.pub"
-            raise SignatureError(f"{path} is a private key", remedy) from None
-        raise SignatureError(
-            f"{path} has neither a public key nor a signer",
-            f"a public key such as cosign.pub, or two lines: {_TWO_LINES}",
-        ) from None
-    if named.keys() != {"identity", "issuer"} or not all(
-        isinstance(value, str) and value.strip() for value in named.values()
-    ):
-        raise SignatureError(f"{path} names no signer", f"two lines: {_TWO_LINES}")
-    return Signer(path, "keyless", named["identity"], named["issuer"])
+def fingerprint(signer: Signer) -> str:
+    """Return what tells a public key in PEM from others, whatever its encoding."""
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_pem_public_key,
+    )
+
+    key = load_pem_public_key(signer.path.read_bytes())
+    return sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+
+
+def verifier(signer: Signer) -> Callable[[bytes, bytes], bool]:
+    """Return whether a signature, as ``cosign sign-blob`` writes it, is a key's for some content.
+
+    Raises:
+        SignatureError: If it is not a key of cosign's.
+    """
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    key = load_pem_public_key(signer.path.read_bytes()) if signer.kind == "pem" else None
+    if not isinstance(key, EllipticCurvePublicKey):
+        raise SignatureError(f"{signer.path} is not a key of cosign's", "--verify cosign.pub")
+
+    def is_signed(content: bytes, signature: bytes) -> bool:
+        try:
+            key.verify(base64.b64decode(signature.strip(), validate=True), content, ECDSA(SHA256()))
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+    return is_signed

@@ -4,7 +4,6 @@ Credentials are those of ``docker login``, read by Docker's SDK; nothing is writ
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,12 +41,10 @@ class Registry:
     def __init__(self, reference: Reference) -> None:
         self._at = reference
         scheme = "http" if reference.loopback else "https"
-        self._url = f"{scheme}://{reference.host}/v2/{reference.repository}"
+        # Docker Hub's images are named after one host and served by another.
+        host = "registry-1.docker.io" if reference.host == "docker.io" else reference.host
+        self._url = f"{scheme}://{host}/v2/{reference.repository}"
         self._session = requests.Session()
-
-    def tags(self) -> list[str]:
-        answer = self._ask("GET", "/tags/list")
-        return sorted(answer.json().get("tags") or ()) if answer is not None else []
 
     def manifest(self, name: str) -> Manifest | None:
         """Return the manifest with a tag or a digest; None if there is none."""
@@ -55,16 +52,6 @@ class Registry:
         if answer is None:
             return None
         return Manifest(f"sha256:{hashlib.sha256(answer.content).hexdigest()}", answer.json())
-
-    def document(self, digest: str) -> dict[str, Any]:
-        answer = self._ask("GET", f"/blobs/{digest}")
-        return dict(answer.json()) if answer is not None else {}
-
-    def put(self, content: Mapping[str, Any], tag: str) -> str:
-        """Push a manifest, whose blobs are already there, under a tag; return its digest."""
-        text = json.dumps(content, indent=3).encode()
-        self._write(tag, str(content["mediaType"]), text)
-        return f"sha256:{hashlib.sha256(text).hexdigest()}"
 
     def tag(self, name: str, tag: str) -> None:
         """Point a tag at what another tag or a digest names, byte for byte."""

@@ -7,11 +7,10 @@ import tempfile
 from pathlib import Path
 
 from deploy.artefacts.cosign import changed, sign_file, signer_of, verify_file
-from deploy.artefacts.keys import Signer, SigningKey
+from deploy.artefacts.keys import Signer
 from deploy.artefacts.manifest import Artefact, record
-from deploy.artefacts.sif_signature import WITH_A_KEY, sign_sif, verify_sif
+from deploy.artefacts.sif_signature import sign_sif, verify_sif
 from deploy.artefacts.statements import (
-    BUNDLE,
     CHECKSUMS,
     SIGNATURE,
     provenance_of,
@@ -26,7 +25,7 @@ from deploy.host.files import locked, sha256_of, work_folder, write_atomically
 
 
 def sign_built(
-    folder: Path, artefact: Artefact, key: SigningKey, named: Signer | None = None
+    folder: Path, artefact: Artefact, key: Path, named: Signer | None = None
 ) -> Artefact:
     """Sign an artefact and its folder's checksums unless they are signed; return the artefact.
 
@@ -35,20 +34,17 @@ def sign_built(
 
     Args:
         artefact: As the manifest has it.
-        named: Who signs, keyless; None: there is no telling whether it is done.
+        named: Who the key must belong to; None: anyone.
 
     Raises:
         SignatureError: If it cannot be signed, or is not what was built.
     """
     with locked(folder / ".lock"), signer_of(key, named) as signer:
-        if _changes(folder, artefact, key, signer) and isinstance(key, Path):
+        if _changes(folder, artefact, key, signer):
             artefact = _sign(folder, artefact, key)
         write_checksums(folder)
-        sums, signature = (
-            folder / CHECKSUMS,
-            folder / (SIGNATURE if isinstance(key, Path) else BUNDLE),
-        )
-        if signer is None or not _is_signed(sums, signature, signer):
+        sums, signature = folder / CHECKSUMS, folder / SIGNATURE
+        if not _is_signed(sums, signature, signer):
             with tempfile.TemporaryDirectory() as scratch:
                 partial = Path(scratch, signature.name)
                 sign_file(sums, partial, key)
@@ -57,7 +53,7 @@ def sign_built(
 
 
 def would_sign(
-    folder: Path, artefact: Artefact, key: SigningKey, named: Signer | None = None
+    folder: Path, artefact: Artefact, key: Path, named: Signer | None = None
 ) -> Artefact:
     """Return what `sign_built` would, and raise as it would; an unknown digest is empty."""
     with signer_of(key, named) as signer:
@@ -71,8 +67,7 @@ def verify_built(folder: Path, artefact: Artefact, signer: Signer) -> None:
     Raises:
         SignatureError: If one is not signed by this signer, or has changed since.
     """
-    signature = BUNDLE if signer.kind == "keyless" else SIGNATURE
-    verify_file(folder / CHECKSUMS, folder / signature, signer)
+    verify_file(folder / CHECKSUMS, folder / SIGNATURE, signer)
     signed = read_checksums(folder)
     names = [sbom_of(artefact), provenance_of(artefact)]
     if artefact.kind != "image":
@@ -89,12 +84,10 @@ def verify_built(folder: Path, artefact: Artefact, signer: Signer) -> None:
         verify_sif(folder / artefact.name, signer)
 
 
-def _changes(folder: Path, artefact: Artefact, key: SigningKey, signer: Signer | None) -> bool:
+def _changes(folder: Path, artefact: Artefact, key: Path, signer: Signer) -> bool:
     """Return whether signing changes the artefact itself; SignatureError if it cannot be signed."""
     if artefact.kind == "image":
         return False
-    if not isinstance(key, Path) or signer is None:
-        raise SignatureError(WITH_A_KEY, "--sign cosign.key")
     _require_built(folder, artefact)
     if artefact.unsigned is not None:
         try:

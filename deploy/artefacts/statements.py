@@ -111,8 +111,7 @@ def _source(source: Source) -> Resource:
 
 
 CHECKSUMS = "SHA256SUMS"
-# Made with a key, and keyless.
-SIGNATURE, BUNDLE = f"{CHECKSUMS}.sig", f"{CHECKSUMS}.bundle"
+SIGNATURE = f"{CHECKSUMS}.sig"
 
 
 def sbom_of(artefact: Artefact) -> str:
@@ -138,7 +137,7 @@ def write_statements(
 def write_checksums(folder: Path) -> None:
     """Write the sha256 of every artefact and its statements, as ``sha256sum -c`` reads them.
 
-    Signatures of earlier checksums are removed.
+    The signature of earlier checksums is removed.
     """
     sums: dict[str, str] = {}
     for artefact in read_manifest(folder).artefacts:
@@ -150,8 +149,7 @@ def write_checksums(folder: Path) -> None:
     text = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
     path = folder / CHECKSUMS
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        for name in (SIGNATURE, BUNDLE):
-            (folder / name).unlink(missing_ok=True)
+        (folder / SIGNATURE).unlink(missing_ok=True)
         write_atomically(path, text)
 
 

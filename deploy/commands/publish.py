@@ -1,11 +1,12 @@
 """Publish what was built and verified, for servers on other hosts."""
 
 import argparse
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deploy.artefacts.keys import parse_signing_key, read_signer
+from deploy.artefacts.keys import read_signer
 from deploy.checks.launch import check_given
 from deploy.deployment.deployment import load_deployment
 from deploy.deployment.options import add_model_options, as_number, model_overrides
@@ -34,23 +35,29 @@ def parser() -> Parser:
     )
     add("destination", metavar="DEST", help=destination)
     add_model_options(flags)
-    add("--instances", type=as_number, help="instances of each model in a bucket (default: 2)")
+    add(
+        "--instances", type=as_number, help="with --with-code: instances of each model (default: 2)"
+    )
     sif = "the .sif to publish to a folder or oras:// (default: the one numlkit build made)"
     add("--image", type=Path, metavar="FILE.sif", help=sif)
     built, default = "the folder that numlkit build wrote to (default: dist/)", DIST
     add("--from", dest="built", type=Path, default=default, metavar="DIR", help=built)
     sign = (
-        "sign it with a cosign private key, whose password is in COSIGN_PASSWORD, and in a "
-        "registry attach its SBOM and provenance; keyless: sign an image as whoever logs in"
+        "sign the release with a cosign private key, whose password is in COSIGN_PASSWORD, and in "
+        "a registry attach its SBOM and provenance"
     )
-    add("--sign", metavar="KEY", help=sign)
-    verify = (
-        "publish only what was signed when it was built, with this public key or by the signer "
-        "named in this file"
-    )
+    add("--sign", type=Path, metavar="KEY", help=sign)
+    verify = "publish only what was signed when it was built, with this public key"
     add("--verify", type=Path, metavar="KEY", help=verify)
+    valid = "with --sign: servers accept the release for so long; publish again to renew it"
+    add("--valid-for", type=as_number, metavar="DAYS", help=valid)
+    code = (
+        "also publish model.py and config.pbtxt to a bucket, for a Triton that polls it by itself: "
+        "whoever can write to that bucket runs code on the server"
+    )
+    add("--with-code", action="store_true", help=code)
     add("--sandbox", action="store_true", help="unpack the .sif into a folder, as for CVMFS")
-    prune = "remove all releases except the one being served and the one before it"
+    prune = "remove all releases except the one that serves and the one that served before it"
     add("--prune", action="store_true", help=prune)
     url = "with --prune: a server that must first answer with the new versions; repeatable"
     add("--url", action="append", default=[], help=url)
@@ -62,14 +69,18 @@ def _publish(options: argparse.Namespace, console: Console) -> int:
     destination = parse_destination(options.destination)
     if options.url and not options.prune:
         raise DeploymentError("--url needs --prune")
+    if options.instances is not None and not options.with_code:
+        raise DeploymentError("--instances needs --with-code: servers set their own number")
     given = {**model_overrides(options), "instances": options.instances}
     order = Order(
         resolved=Resolved(load_deployment(options.file, given)),
         artefact=options.image.absolute() if options.image is not None else None,
         built=options.built.absolute(),
-        sign=parse_signing_key(options.sign, console.prompt) if options.sign is not None else None,
+        sign=options.sign,
         verify=read_signer(options.verify) if options.verify is not None else None,
         sandbox=options.sandbox,
+        valid_for=timedelta(days=options.valid_for) if options.valid_for is not None else None,
+        with_code=options.with_code,
         dry_run=options.dry_run,
     )
     check_given(order.resolved)
@@ -80,7 +91,7 @@ def _publish(options: argparse.Namespace, console: Console) -> int:
         console.line(line)
     answer |= {**outcome.facts, "changed": outcome.changed}
     if options.prune:
-        pruned = place.prune(tuple(options.url), console, dry_run=options.dry_run)
+        pruned = place.prune(tuple(options.url), order.signing, console, dry_run=options.dry_run)
         for line in pruned.lines:
             console.line(line)
         answer |= {**pruned.facts, "changed": outcome.changed or pruned.changed}

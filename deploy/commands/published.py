@@ -3,26 +3,34 @@
 import argparse
 import dataclasses
 from functools import partial
+from pathlib import Path
 
+from deploy.artefacts.keys import read_signer
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.console import Console
 from deploy.host.room import size
 from deploy.publishing.destination import parse_destination
-from deploy.publishing.place import place_at
+from deploy.publishing.place import Entry, Look, place_at
 
 
 def parser() -> Parser:
     flags = make_parser("published", __doc__, deployment=False)
     flags.add_argument("destination", metavar="DEST", help="as for publish")
     flags.add_argument("--url", help="also ask this server which versions it serves")
+    signed = "accept only what is signed with this cosign public key, and is not older than before"
+    flags.add_argument("--verify", type=Path, metavar="KEY", help=signed)
+    check = "read every file of every release, and list what the kit has not published"
+    flags.add_argument("--check", action="store_true", help=check)
     return flags
 
 
 def _published(options: argparse.Namespace, console: Console) -> int:
-    listing = place_at(parse_destination(options.destination)).listing(options.url)
+    verify = read_signer(options.verify) if options.verify is not None else None
+    look = Look(options.url, verify, options.check)
+    listing = place_at(parse_destination(options.destination)).listing(look)
     rows = [
         [
-            f"{entry.release}{' serves' if entry.serving else ''}",
+            _release(entry),
             entry.created,
             entry.revision[:12],
             entry.what,
@@ -35,6 +43,8 @@ def _published(options: argparse.Namespace, console: Console) -> int:
         console.table(title, ("release", "created", "revision", "what", "size"), rows)
     else:
         console.line(f"nothing is published in {options.destination}")
+    for note in listing.notes:
+        console.line(note)
     for problem in listing.problems:
         console.line(f"problem: {problem}")
     console.answer(
@@ -42,9 +52,16 @@ def _published(options: argparse.Namespace, console: Console) -> int:
             "ok": not listing.problems,
             "releases": [dataclasses.asdict(entry) for entry in listing.entries],
             "problems": listing.problems,
+            "notes": listing.notes,
         }
     )
     return 1 if listing.problems else 0
+
+
+def _release(entry: Entry) -> str:
+    if entry.damaged:
+        return f"{entry.release} damaged"
+    return f"{entry.release} serves" if entry.serving else entry.release
 
 
 main = partial(run, _published, parser)

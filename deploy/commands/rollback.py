@@ -1,26 +1,29 @@
-"""Go back to an older release at a destination."""
+"""Go back to a release that served before, in a bucket or folder."""
 
 import argparse
 from functools import partial
+from pathlib import Path
 
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.console import Console
 from deploy.publishing.destination import parse_destination
-from deploy.publishing.place import place_at
+from deploy.publishing.place import Signing, place_at
 
 
 def parser() -> Parser:
     flags = make_parser("rollback", __doc__, deployment=False)
     add = flags.add_argument
     add("destination", metavar="DEST", help="as for publish")
-    add("--to", metavar="RELEASE", help="default: the release before the one being served")
+    add("--to", metavar="RELEASE", help="default: the one that served before")
+    sign = "sign it, with the private key that the releases are signed with"
+    add("--sign", type=Path, metavar="KEY", help=sign)
     add("--dry-run", action="store_true", help="show what would be done, and do nothing")
     return flags
 
 
 def _rollback(options: argparse.Namespace, console: Console) -> int:
     place = place_at(parse_destination(options.destination))
-    outcome = place.rollback(options.to, dry_run=options.dry_run)
+    outcome = place.rollback(options.to, Signing(options.sign), dry_run=options.dry_run)
     for line in outcome.lines:
         console.line(line)
     answer = {"ok": True, "dry_run": options.dry_run, "release": outcome.release}

@@ -45,10 +45,6 @@ class Console:
         if self.mode == "normal":
             _tell(text)
 
-    def prompt(self, text: str) -> None:
-        """Print, in every mode, what the user has to do now: the command waits for it."""
-        _tell(text)
-
     @contextmanager
     def step(self, title: str) -> Iterator[Say]:
         """Show that a step runs and, at its end, how long it took; yield a way to show details."""

@@ -1,19 +1,17 @@
-"""A bucket of models, from which a Triton or the kit's sync agent takes them.
+"""A bucket of models, from which the kit's sync agent takes them, or a Triton by itself.
 
-The order of writes keeps a partial publication from being seen: first a version's files, then the
-configurations that name it, then ``published.json``. docs/publishing.md has the layout.
+The order of writes keeps a partial publication from being seen: first a version's files, then what
+a Triton that polls the bucket reads, then ``published.json``. docs/publishing.md has the layout.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from datetime import datetime, timezone
+from hashlib import md5, sha256
 from itertools import count
 
 from deploy.artefacts.labels import find_source
-from deploy.deployment.deployment import CONFIG
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError, PublishError
 from deploy.host.paths import CHECKOUT
@@ -24,25 +22,25 @@ from deploy.publishing.models import LocalModel, verified_models
 from deploy.publishing.place import (
     Entry,
     Listing,
+    Look,
     Order,
     Outcome,
     Place,
+    Signing,
     as_time,
     nothing_published,
-    rollback_target,
-)
-from deploy.publishing.pointer import (
-    POINTER,
-    Published,
-    PublishedFile,
-    Release,
-    pruned,
-    read_pointer,
-    serving,
-    with_release,
 )
 from deploy.publishing.s3 import Store, TakenError
 from deploy.publishing.servers import await_release, differences, read_goldens
+from deploy.publishing.signed import Change, Stated, changing, current_of
+from numl_formats.published import (
+    CONFIG,
+    File,
+    Published,
+    Release,
+)
+from numl_formats.statement import NAME
+from numl_formats.trust import SIGNATURES, signature_path
 
 _BUSY = "someone else has published or rolled back there in the meantime"
 _AGAIN = "look at it with numlkit published, and run the command again"
@@ -59,261 +57,353 @@ class BucketPlace(Place):
         """Verify the models, upload what is missing, and have them serve."""
         if order.artefact is not None or order.sandbox:
             raise DeploymentError("--image and --sandbox are for a folder: a bucket takes models")
-        if order.sign is not None or order.verify is not None:
+        if order.verify is not None and order.sign is None:
             raise DeploymentError(
-                "--sign and --verify are for images and .sif files: a bucket takes models"
+                "--verify is for what was signed when it was built: models are signed here",
+                "--sign KEY",
+            )
+        if order.with_code and order.sign is not None:
+            raise DeploymentError(
+                "--with-code is for a Triton that polls the bucket by itself, which checks no "
+                "signature",
+                "leave out --with-code or --sign",
             )
         # Before the verification, which takes long where an environment is made.
         state = self._look()
         with ExitStack() as stack:
+            change = stack.enter_context(changing(state.stated, order.signing, order.verify))
             with console.step("verify") as say:
-                local = stack.enter_context(verified_models(order.resolved, say))
-            return self._bring(local, state, order, console)
+                models = verified_models(order.resolved, say, with_code=order.with_code)
+                local = stack.enter_context(models)
+            return self._bring(local, state, change, order, console)
 
-    def listing(self, server: str | None) -> Listing:
-        """Return the releases; anything incomplete, or served differently, is a problem."""
+    def listing(self, look: Look) -> Listing:
+        """Return the releases; anything damaged, or served differently, is a problem."""
         state = self._look()
-        if state.published is None:
+        published = current_of(state.stated, look.verify)
+        if published is None:
             return Listing(())
-        published, problems = state.published, []
-        for release in published.releases:
-            for name, model in release.models.items():
-                for key in state.lacks(name, model):
-                    problems.append(f"release {release.number}: {key} is missing or incomplete")
+        problems, damaged = [], set()
+        read: dict[str, bool] = {}  # whether a file is whole
+        for release in reversed(published.releases):
+            # What serves is always read; the rest only if asked.
+            serves = release.number == published.serving
+            for key in self._damaged(release, state, read if look.check or serves else None):
+                damaged.add(release.number)
+                problems.append(f"release {release.number}: {key} is missing or damaged")
         for name in self._stale(published.current, state):
             problems.append(
                 f"{name}/{CONFIG} is not that of release {published.serving}: a publish or "
                 "rollback was interrupted; run it again"
             )
-        if server is not None and not problems:
+        notes = []
+        if look.check:
+            notes = [f"not published by the kit: {key}" for key in state.unknown(published)]
+        if look.server is not None and not problems:
             goldens = read_goldens(self._store, published.current)
-            problems += differences(server, published.current, goldens)
+            problems += differences(look.server, published.current, goldens)
         entries = (
             Entry(
                 release=str(release.number),
                 created=as_time(release.created),
                 revision=release.revision,
                 what=release.summary,
-                bytes=sum(model.bytes for model in release.models.values()),
+                bytes=release.bytes,
                 serving=release.number == published.serving,
+                damaged=release.number in damaged,
             )
             for release in published.releases
         )
-        return Listing(tuple(entries), tuple(dict.fromkeys(problems)))
+        return Listing(tuple(entries), tuple(dict.fromkeys(problems)), tuple(notes))
 
-    def rollback(self, to: str | None, *, dry_run: bool) -> Outcome:
-        """Point the configurations and ``published.json`` at an older release."""
+    def rollback(self, to: str | None, signing: Signing, *, dry_run: bool) -> Outcome:
+        """Have a release serve that served before."""
         state = self._look()
-        published = state.published
-        if published is None:
-            raise nothing_published(self._place)
-        there = [release.number for release in published.releases]
-        target = published.release(rollback_target(there, published.serving, to))
-        for name, model in target.models.items():
-            for key in state.lacks(name, model):
+        with changing(state.stated, signing) as change:
+            published = change.before
+            if published is None:
+                raise nothing_published(self._place)
+            new = change.rolled_back(published, to)
+            target, number = new.current, str(new.serving)
+            for key in self._damaged(target, state, {}):
                 raise PublishError(
-                    f"release {target.number} is incomplete: {self._store.name(key)} is missing",
-                    "publish it again, or roll back to another",
+                    f"release {number} is damaged: {self._store.name(key)}",
+                    "publish it again, or roll back to another (--to)",
                 )
-        new = serving(published, target.number)
-        stale = self._stale(target, state)
-        changed = bool(stale) or new != published
-        facts = {"before": published.serving, "serving": target.number}
-        number = str(target.number)
-        if not changed:
-            return Outcome(False, number, (f"release {number} is already serving",), facts)
-        if dry_run:
-            return Outcome(False, number, (f"would switch to release {number}",), facts)
-        self._switch(state, new, stale)
+            stale = self._stale(target, state)
+            facts = {"before": published.serving, "serving": target.number}
+            if published.serving == target.number and not stale:
+                return Outcome(False, number, (f"release {number} is already serving",), facts)
+            if dry_run:
+                return Outcome(False, number, (f"would switch to release {number}",), facts)
+            self._switch(state, change, new, stale)
         lines = [f"release {number} serves; before: release {published.serving}"]
-        for name in sorted(published.current.models.keys() - target.models.keys()):
-            lines.append(
-                f"{name} is not in release {number}: a Triton that polls the bucket itself "
-                "keeps serving it"
-            )
+        lines += self._left_alone(new, state)
         return Outcome(True, number, tuple(lines), facts)
 
-    def prune(self, servers: tuple[str, ...], console: Console, *, dry_run: bool) -> Outcome:
-        """Remove versions used by neither the serving release nor the one before it."""
+    def prune(
+        self, servers: tuple[str, ...], signing: Signing, console: Console, *, dry_run: bool
+    ) -> Outcome:
+        """Remove what neither the serving release nor the one that served before it needs."""
         state = self._look()
-        published = state.published
-        if published is None:
-            return Outcome(False, "", ("nothing to remove",), {"removed": 0})
-        kept = pruned(published)
-        number = str(published.serving)
-        old = state.outdated(kept)
-        facts: dict[str, object] = {"kept": [release.number for release in kept.releases]}
-        if not old and kept == published:
-            return Outcome(False, number, ("nothing to remove",), {**facts, "removed": 0})
-        total = sum(state.sizes[key] for key in old)
-        gone = {r.number for r in published.releases} - {r.number for r in kept.releases}
-        what = f"releases {', '.join(map(str, sorted(gone)))}: " if gone else ""
-        what += f"{len(old)} files ({size(total)}) that no release needs"
-        if not servers:
-            line = f"kept {what}: name each server with --url, so that it can be asked first"
-            return Outcome(False, number, (line,), {**facts, "removed": 0})
-        if dry_run:
-            return Outcome(False, number, (f"would remove {what}",), {**facts, "removed": 0})
-        goldens = read_goldens(self._store, published.current)
-        with console.step("ask the servers") as say:
-            for server in servers:
-                await_release(server, published.current, goldens, say)
-        if kept != published:
-            self._replace_pointer(state, kept)
-        self._store.remove(old)
+        with changing(state.stated, signing) as change:
+            published = change.before
+            if published is None:
+                return Outcome(False, "", ("nothing to remove",), {"removed": 0})
+            kept = change.pruned(published)
+            number = str(published.serving)
+            gone = {r.number for r in published.releases} - {r.number for r in kept.releases}
+            old = [*state.unneeded(published, kept)]
+            old += [key for key in state.unfinished(kept) if self._store.is_own(key)]
+            old += state.old_signatures()
+            facts: dict[str, object] = {"kept": [release.number for release in kept.releases]}
+            if not old and not gone:
+                return Outcome(False, number, ("nothing to remove",), {**facts, "removed": 0})
+            total = sum(state.sizes[key] for key in old)
+            what = f"releases {', '.join(map(str, sorted(gone)))}: " if gone else ""
+            what += f"{len(old)} files ({size(total)}) that no release needs"
+            if not servers:
+                line = f"kept {what}: name each server with --url, so that it can be asked first"
+                return Outcome(False, number, (line,), {**facts, "removed": 0})
+            if dry_run:
+                return Outcome(False, number, (f"would remove {what}",), {**facts, "removed": 0})
+            goldens = read_goldens(self._store, published.current)
+            with console.step("ask the servers") as say:
+                for server in servers:
+                    await_release(server, published.current, goldens, say)
+            if gone:
+                self._state_anew(state, change, kept)
+            self._store.remove(old)
         return Outcome(True, number, (f"removed {what}",), {**facts, "removed": len(old)})
 
     def _look(self) -> Contents:
         objects = self._store.objects()
-        stored = self._store.read(POINTER) if POINTER in objects else None
-        published = None
-        if stored is not None:
-            published = read_pointer(stored.content, self._store.name(POINTER))
-        return Contents(stored, published, objects)
+        stored = self._store.read(NAME) if NAME in objects else None
+        signature = None
+        if stored is not None and (path := signature_path(stored.content)) in objects:
+            signature = self._store.read(path)
+        stated = Stated(
+            str(self._place),
+            stored.content if stored is not None else None,
+            signature.content if signature is not None else None,
+            any(key.startswith(f"{SIGNATURES}/") for key in objects),
+        )
+        return Contents(stored, stated, objects)
+
+    def _damaged(
+        self, release: Release, state: Contents, read: dict[str, bool] | None
+    ) -> list[str]:
+        """Return the keys of a release's files that are missing or not whole.
+
+        Args:
+            read: Whether files that were read before are whole, to which more are added; None:
+                only lengths are compared.
+        """
+        found = []
+        for name, model in release.models.items():
+            lacking = state.lacks(name, model)
+            for key, file in keys_of(name, model).items():
+                if key in lacking:
+                    found.append(key)
+                elif read is not None:
+                    if key not in read:
+                        read[key] = self._store.sha256(key) == file.sha256
+                    if not read[key]:
+                        found.append(key)
+        return found
 
     def _bring(
-        self, local: Mapping[str, LocalModel], state: Contents, order: Order, console: Console
+        self,
+        local: Mapping[str, LocalModel],
+        state: Contents,
+        change: Change,
+        order: Order,
+        console: Console,
     ) -> Outcome:
-        before = state.published
-        new = self._plan(local, state)
-        missing = {
-            key: (local[name], key.split("/", 2)[2], file)
+        new = self._plan(local, state, change)
+        unchanged = new == change.before
+        if unchanged and order.valid_for is not None:
+            new = change.renewed(new)
+        brought = {
+            key: (local[name], file)
             for name, model in new.current.models.items()
             for key, file in keys_of(name, model).items()
             if key in state.lacks(name, model)
         }
-        total = sum(file.bytes for _, _, file in missing.values())
+        total = sum(file.bytes for _, file in brought.values())
         stale = self._stale(new.current, state)
         number = str(new.serving)
-        facts = {"uploaded": len(missing), "bytes": total, "models": new.current.versions}
-        if before is not None and new == before and not stale:
+        facts = {"uploaded": len(brought), "bytes": total, "models": new.current.versions}
+        if new == change.before and not stale:
             line = f"release {number} is already there with the same digests, and serves"
             return Outcome(False, number, (line,), facts)
         what = f"release {number}: {new.current.summary}"
         if order.dry_run:
-            line = f"would publish {what}; {len(missing)} files ({size(total)}) to upload"
+            line = f"would publish {what}; {len(brought)} files ({size(total)}) to upload"
             return Outcome(False, number, (line,), facts)
         done = 0
         with console.progress("kB uploaded") as advance:
-            for key, (model, path, file) in missing.items():
+            for key, (model, file) in brought.items():
                 so_far = done
 
                 def sent(count: int, so_far: int = so_far, key: str = key) -> None:
                     advance((so_far + count) // 1000, total // 1000, key)
 
-                self._upload(key, model, path, file, sent)
+                self._upload(key, model, file, sent)
                 done += file.bytes
-        self._switch(state, new, stale)
-        line = f"published {what}; {len(missing)} files ({size(total)}) uploaded"
-        return Outcome(True, number, (line,), facts)
+        self._switch(state, change, new, stale)
+        line = f"published {what}; {len(brought)} files ({size(total)}) uploaded"
+        if unchanged:
+            line = f"release {number} serves as before"
+        if change.expires is not None:
+            line += f"; its signature expires {as_time(change.expires)}"
+        return Outcome(True, number, (line, *self._left_alone(new, state)), facts)
 
-    def _plan(self, local: Mapping[str, LocalModel], state: Contents) -> Published:
-        """Return the pointer once ``local`` is published.
+    def _plan(self, local: Mapping[str, LocalModel], state: Contents, change: Change) -> Published:
+        """Return the statement once ``local`` is published.
 
         Models that are not published now stay as they are. A version that is there with the same
         files is reused.
         """
-        before = state.published
-        first = before.last + 1 if before is not None else 1
-        there = {name: self._there(name, model, state) for name, model in local.items()}
+        before = change.before
+        given = state.stated.read() if before is None else before
+        there = {name: self._there(name, model, state, before) for name, model in local.items()}
         brought = {name: model for name, model in local.items() if there[name] is None}
         # What an aborted publish of other files has left is not touched.
         number = next(
             number
-            for number in count(first)
+            for number in count(given.last + 1 if given is not None else 1)
             if all(self._is_ours(name, number, model, state) for name, model in brought.items())
         )
-        kept = dict(before.current.models) if before is not None else {}
-        models = kept | {n: model.as_version(there[n] or number) for n, model in local.items()}
-        for name in models.keys() - local.keys():
-            for key in state.lacks(name, models[name]):
+        models = {n: model.as_version(there[n] or number) for n, model in local.items()}
+        for name, model in (given.current.models if given is not None else {}).items():
+            if name in local:
+                continue
+            if before is None:
+                raise PublishError(
+                    f"{name} was published unsigned: signing it would vouch for whoever wrote it",
+                    f"publish {name} too (--models)",
+                )
+            for key in state.lacks(name, model):
                 raise PublishError(
                     f"{self._store.name(key)} is missing or incomplete",
                     f"publish {name} too (--models), or another release",
                 )
+            models[name] = model
         if before is not None and models == before.current.models:
             return before
-        return with_release(
-            before,
-            number=number,
-            created=datetime.now(timezone.utc).replace(microsecond=0),
-            revision=find_source(CHECKOUT).revision,
-            models=dict(sorted(models.items())),
+        release = Release(
+            number, change.now, find_source(CHECKOUT).revision, dict(sorted(models.items()))
         )
+        return change.published(release)
 
-    def _there(self, name: str, model: LocalModel, state: Contents) -> int | None:
+    def _there(
+        self, name: str, model: LocalModel, state: Contents, before: Published | None
+    ) -> int | None:
         """Return the version that has a model's files; None if none has, or it was changed."""
-        version = state.same_version(name, model.files)
-        for path, file in model.files.items() if version is not None else ():
-            key = f"{name}/{version}/{path}"
-            tag, content = state.objects[key].tag, (model.folder / path).read_bytes()
-            # Encrypted objects have other tags: only what they hold says whether it is the same.
-            other = tag not in ("", hashlib.md5(content, usedforsecurity=False).hexdigest())
-            if other and self._store.content_sha256(key) != file.sha256:
-                return None
-        return version
+        for release in reversed(before.releases if before is not None else ()):
+            there = release.models.get(name)
+            if there is None or model.as_version(there.version) != there:
+                continue
+            if state.lacks(name, there):
+                continue
+            for key, file in keys_of(name, there).items():
+                tag, content = state.objects[key].tag, self._content(model, there.version, key)
+                # Encrypted objects have other tags: only what they hold tells.
+                same = tag == md5(content, usedforsecurity=False).hexdigest()
+                if not same and self._store.sha256(key) != file.sha256:
+                    return None
+            return there.version
+        return None
 
     def _is_ours(self, name: str, number: int, model: LocalModel, state: Contents) -> bool:
         """Return whether a version's folder holds nothing but what would be uploaded to it."""
-        folder = f"{name}/{number}/"
+        folder, files = f"{name}/{number}/", keys_of(name, model.as_version(number))
         for key in (key for key in state.sizes if key.startswith(folder)):
-            file = model.files.get(key.removeprefix(folder))
+            file = files.get(key)
             if file is None or file.bytes != state.sizes[key]:
                 return False
             if self._store.sha256(key) != file.sha256:
                 return False
         return True
 
-    def _upload(
-        self,
-        key: str,
-        model: LocalModel,
-        path: str,
-        file: PublishedFile,
-        sent: Callable[[int], None],
-    ) -> None:
+    @staticmethod
+    def _content(model: LocalModel, version: int, key: str) -> bytes:
+        path = key.split("/", 2)[2]
+        return model.config_of(version) if path == CONFIG else (model.folder / path).read_bytes()
+
+    def _upload(self, key: str, model: LocalModel, file: File, sent: Callable[[int], None]) -> None:
+        content = self._content(model, int(key.split("/")[1]), key)
         try:
-            self._store.upload(key, model.folder / path, file.sha256, sent)
+            self._store.upload(key, content, file.sha256, sent)
         except TakenError:
             # Someone publishing the same, or ourselves: the first response was lost.
             if self._store.sha256(key) != file.sha256:
                 raise PublishError(f"{self._store.name(key)}: {_BUSY}", _AGAIN) from None
 
     def _stale(self, release: Release, state: Contents) -> list[str]:
-        """Return the models whose ``config.pbtxt`` is not that of ``release``."""
+        """Return the models whose ``config.pbtxt`` is not that of ``release``, which has one."""
         found = []
         for name, model in release.models.items():
-            key = f"{name}/{CONFIG}"
-            there = self._store.read(key) if key in state.sizes else None
-            if there is None or there.content != model.config.encode():
-                found.append(name)
+            if CONFIG in model.code:
+                key = f"{name}/{CONFIG}"
+                there = self._store.sha256(key) if key in state.sizes else None
+                if there != model.code[CONFIG].sha256:
+                    found.append(name)
         return found
 
-    def _switch(self, state: Contents, new: Published, stale: Sequence[str]) -> None:
+    def _left_alone(self, new: Published, state: Contents) -> list[str]:
+        """Return what a Triton that polls the bucket by itself does not get from a release."""
+        models = new.current.models
+        names = {key.partition("/")[0] for key in state.sizes if key.endswith(f"/{CONFIG}")}
+        without = [name for name in sorted(names) if name not in models or not models[name].code]
+        return [
+            f"{name} has no code in release {new.serving}: a Triton that polls the bucket by "
+            "itself keeps what it has"
+            for name in without
+        ]
+
+    def _switch(
+        self, state: Contents, change: Change, new: Published, stale: Sequence[str]
+    ) -> None:
         """Have a release serve whose files are there; ``stale``: configurations to rewrite."""
-        now = self._store.read(POINTER)
-        if (now.content if now else None) != (state.stored.content if state.stored else None):
+        self._refuse_changed(state)
+        try:
+            self._write_configs(new.current, stale)
+        except PublishError:
+            self._refuse_changed(state)
+            raise
+        if new != change.before:
+            self._state_anew(state, change, new)
+
+    def _refuse_changed(self, state: Contents) -> None:
+        now = self._store.read(NAME)
+        if (now.content if now else None) != state.stated.content:
             raise PublishError(f"{self._place}: {_BUSY}", _AGAIN)
-        self._write_configs(new.current, stale)
-        if new != state.published:
-            self._replace_pointer(state, new)
 
     def _write_configs(self, release: Release, names: Sequence[str]) -> None:
         for name in names:
-            self._store.write(f"{name}/{CONFIG}", release.models[name].config.encode())
+            model = release.models[name]
+            stored = self._store.read(f"{name}/{model.version}/{CONFIG}")
+            if stored is None or sha256(stored.content).hexdigest() != model.code[CONFIG].sha256:
+                key = self._store.name(f"{name}/{model.version}/{CONFIG}")
+                raise PublishError(f"{key} is missing or damaged", "publish --with-code again")
+            self._store.write(f"{name}/{CONFIG}", stored.content)
 
-    def _replace_pointer(self, state: Contents, new: Published) -> None:
-        content = new.text().encode()
-        try:
-            self._store.replace(POINTER, content, state.stored)
-        except TakenError:
-            there = self._store.read(POINTER)
-            if there is not None and there.content == content:
-                return  # ourselves: the first response was lost
-            # The configurations are ours, and the release that serves is another's.
-            with suppress(PublishError):
-                now = self._look()
-                if now.published is not None:
-                    current = now.published.current
-                    self._write_configs(current, self._stale(current, now))
-            raise PublishError(f"{self._place}: {_BUSY}", _AGAIN) from None
+    def _state_anew(self, state: Contents, change: Change, new: Published) -> None:
+        def replaced(content: bytes) -> None:
+            try:
+                self._store.replace(NAME, content, state.stored)
+            except TakenError:
+                there = self._store.read(NAME)
+                if there is not None and there.content == content:
+                    return  # ourselves: the first response was lost
+                # The configurations are ours, and the release that serves is another's.
+                with suppress(PublishError):
+                    now = self._look()
+                    if (published := now.stated.read()) is not None:
+                        current = published.current
+                        self._write_configs(current, self._stale(current, now))
+                raise PublishError(f"{self._place}: {_BUSY}", _AGAIN) from None
+
+        change.write(new, self._store.write, replaced)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from deploy.deployment.deployment import CONFIG
-from deploy.publishing.pointer import Published, PublishedFile, PublishedModel, versions
 from deploy.publishing.s3 import Listed, Stored
+from deploy.publishing.signed import Stated
+from numl_formats.published import CONFIG, DATA_FILES, File, Model, Published, versions
+from numl_formats.statement import NAME
+from numl_formats.trust import SIGNATURES, signature_path
+
+_SIGNATURE = re.compile(rf"{SIGNATURES}/[0-9a-f]{{64}}\.sig")
 
 
 @dataclass(frozen=True)
@@ -17,53 +22,80 @@ class Contents:
 
     Attributes:
         stored: ``published.json`` as it is; None: nothing was published yet.
-        published: What it says.
+        stated: The same, with its signature.
         objects: Every object, by key.
     """
 
     stored: Stored | None
-    published: Published | None
+    stated: Stated
     objects: Mapping[str, Listed]
 
     @cached_property
     def sizes(self) -> dict[str, int]:
         return {key: listed.bytes for key, listed in self.objects.items()}
 
-    def lacks(self, name: str, model: PublishedModel) -> list[str]:
+    def lacks(self, name: str, model: Model) -> list[str]:
         """Return the keys of a version's files that are missing, or differ in length."""
         keys = keys_of(name, model)
         return [key for key, file in keys.items() if self.sizes.get(key) != file.bytes]
 
-    def same_version(self, name: str, files: Mapping[str, PublishedFile]) -> int | None:
-        """Return the newest complete version with these files, or None."""
-        for release in reversed(self.published.releases if self.published is not None else ()):
-            there = release.models.get(name)
-            if there is not None and there.files == files and not self.lacks(name, there):
-                return there.version
-        return None
-
-    def outdated(self, kept: Published) -> list[str]:
-        """Return the keys of versions that ``kept`` does not name, except one being uploaded.
+    def unneeded(self, before: Published, kept: Published) -> list[str]:
+        """Return the keys of files that ``before`` lists and ``kept`` does not.
 
         Configurations come before the versions that they name.
         """
-        before = self.published.releases if self.published is not None else ()
-        models = {name for release in before for name in release.models}
-        needed = versions(kept)
-        found: list[str] = []
-        for key in self.sizes:
-            name, _, rest = key.partition("/")
-            version = rest.partition("/")[0]
-            if name not in models:
+        needed = files_of(kept)
+        models = {name for release in kept.releases for name in release.models}
+        gone = {name for release in before.releases for name in release.models} - models
+        configs = [f"{name}/{CONFIG}" for name in sorted(gone)]
+        files = [key for key in files_of(before) if key not in needed]
+        return [key for key in (*configs, *files) if key in self.objects]
+
+    def unfinished(self, kept: Published) -> list[str]:
+        """Return the keys that a publish which was killed may have left; their mark is to be read.
+
+        A number that is still to be given may be another publish's that is at work.
+        """
+        known = versions(kept)
+        found = []
+        for key in self.objects:
+            name, version, path, *more = (*key.split("/"), "", "")
+            if name not in known or path not in _PUBLISHED or any(more) or not version.isdecimal():
                 continue
-            if rest == CONFIG and name not in needed:
-                found.insert(0, key)
-            old = version.isdecimal() and int(version) <= kept.last
-            if old and int(version) not in needed.get(name, ()):
+            if int(version) <= kept.last and int(version) not in known[name]:
                 found.append(key)
         return found
 
+    def old_signatures(self) -> list[str]:
+        """Return the keys of signatures of statements before the current one."""
+        current = signature_path(self.stored.content) if self.stored is not None else ""
+        return [key for key in self.objects if _SIGNATURE.fullmatch(key) and key != current]
 
-def keys_of(name: str, model: PublishedModel) -> dict[str, PublishedFile]:
-    """Return a version's files by their keys."""
-    return {f"{name}/{model.version}/{path}": file for path, file in model.files.items()}
+    def unknown(self, published: Published) -> list[str]:
+        """Return the keys of what the kit has not published here."""
+        models = {name for release in published.releases for name in release.models}
+        known = {NAME, *files_of(published), *(f"{name}/{CONFIG}" for name in models)}
+        return [key for key in self.objects if key not in known and not _SIGNATURE.fullmatch(key)]
+
+
+_PUBLISHED = {*DATA_FILES, "model.py", CONFIG}
+
+
+def keys_of(name: str, model: Model) -> dict[str, File]:
+    """Return a version's files by their keys.
+
+    Its ``config.pbtxt`` lies in the version's folder, too; what Triton reads is a copy of it.
+    """
+    return {
+        f"{name}/{model.version}/{path}": file
+        for path, file in (*model.files.items(), *model.code.items())
+    }
+
+
+def files_of(published: Published) -> dict[str, File]:
+    """Return the files of all releases by their keys."""
+    found: dict[str, File] = {}
+    for release in published.releases:
+        for name, model in release.models.items():
+            found |= keys_of(name, model)
+    return found

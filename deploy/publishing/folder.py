@@ -1,48 +1,56 @@
 """A folder that other hosts see: one folder for each release, and a link to the one that serves.
 
-``DEST/3/numl.sif`` (or ``DEST/3/numl``, a sandbox), ``DEST/3/release.json``, ``DEST/current -> 3``.
-A release appears by one rename and is never changed; the link is replaced atomically.
+``DEST/3/numl.sif`` (or ``DEST/3/numl``, a sandbox), ``DEST/published.json``, ``DEST/current -> 3``.
+A release appears by one rename and is never changed; then the statement is replaced, then the link.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AwareDatetime, BaseModel, Field, ValidationError
-
+from deploy.artefacts.keys import Signer
 from deploy.artefacts.labels import find_source
 from deploy.artefacts.manifest import Artefact
 from deploy.artefacts.statements import provenance_of, sbom_of
 from deploy.host.console import Console, Say
 from deploy.host.errors import DeploymentError, PublishError
-from deploy.host.files import built_folder, remove_folder, sha256_of
+from deploy.host.files import (
+    built_folder,
+    partials,
+    remove_folder,
+    sha256_of,
+    write_atomically,
+)
 from deploy.host.paths import CHECKOUT
 from deploy.host.programs import run
 from deploy.host.room import size
 from deploy.publishing.built import built_sif, check_sif
+from deploy.publishing.lock import alone_in
 from deploy.publishing.place import (
     Entry,
     Listing,
+    Look,
     Order,
     Outcome,
     Place,
+    Signing,
     as_time,
     nothing_published,
-    rollback_target,
 )
+from deploy.publishing.records import MARK, RECORD, read_records
+from deploy.publishing.signed import Change, Stated, changing, current_of
+from numl_formats.published import Image, Published, Release
+from numl_formats.statement import NAME
+from numl_formats.trust import SIGNATURES, signature_path
 
-RECORD = "release.json"
 CURRENT = "current"
 
-_NAMES = {"sif": "numl.sif", "sandbox": "numl"}
 _BLOCK = 1 << 22
 _WHERE = "publish where this user can write; to a CVMFS, after cvmfs_server transaction"
 _ROOM = "make room there (df -h), then run the command again"
@@ -50,28 +58,6 @@ _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _ROOM),
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), _WHERE),
 }
-
-
-class Record(BaseModel, frozen=True, extra="forbid"):
-    """What a release is: the content of its ``release.json``.
-
-    Attributes:
-        sha256: Digest of the ``.sif``, also where it was unpacked.
-        bytes: Size of the ``.sif``.
-    """
-
-    format: Literal[1] = 1
-    number: Annotated[int, Field(ge=1)]
-    created: AwareDatetime
-    revision: str
-    form: Literal["sif", "sandbox"]
-    source: str
-    sha256: str
-    bytes: int
-
-    @property
-    def name(self) -> str:
-        return _NAMES[self.form]
 
 
 class FolderPlace(Place):
@@ -82,84 +68,127 @@ class FolderPlace(Place):
 
     def publish(self, order: Order, console: Console) -> Outcome:
         """Copy a verified ``.sif`` there, run its own check from there, and switch to it."""
+        if order.with_code:
+            raise DeploymentError("--with-code is for a bucket: an image has its models' code")
         sif, artefact = built_sif(order)
-        digest = artefact.sha256
-        form: Literal["sif", "sandbox"] = "sandbox" if order.sandbox else "sif"
         if not self._root.is_dir():
-            raise PublishError(f"{self._root}: no such folder", f"mkdir {self._root}")
-        with self._alone():
-            releases = self._releases()
-            there = [each for each in releases if (each.sha256, each.form) == (digest, form)]
-            if there:
-                return self._switch(there[-1], dry_run=order.dry_run, brought=None)
-            new = Record(
-                number=max(self._numbers(), default=0) + 1,
-                created=datetime.now(timezone.utc).replace(microsecond=0),
-                revision=find_source(CHECKOUT).revision,
-                form=form,
-                source=sif.name,
-                sha256=digest,
-                bytes=sif.stat().st_size,
-            )
+            raise PublishError(f"{self._root}: no such folder", f"mkdir -p {self._root}")
+        with self._change(order.signing, order.verify) as change:
+            there = self._there(artefact, order, change)
+            if there is not None:
+                return self._publish_again(there, change, order)
+            image = self._image(sif, artefact, order)
+            new = Release(self._next(), change.now, find_source(CHECKOUT).revision, image=image)
             if not order.dry_run:
                 with console.step("publish") as say:
                     self._bring(sif, artefact, new, console, say)
-            return self._switch(new, dry_run=order.dry_run, brought=sif)
+            return self._switch(change, change.published(new), dry_run=order.dry_run, brought=sif)
 
-    def listing(self, server: str | None) -> Listing:
-        """Return the releases; a dangling link is a problem."""
-        _refuse_servers((server,) if server is not None else ())
-        serving, releases = self._serving(), self._releases()
-        problems = []
-        if releases and serving not in [each.number for each in releases]:
-            problems.append(f"{self._root / CURRENT} points to no release; publish again")
+    def listing(self, look: Look) -> Listing:
+        """Return the releases; one whose files differ, or a link elsewhere, is a problem."""
+        _refuse_servers((look.server,) if look.server is not None else ())
+        self._require()
+        published = current_of(self._stated(), look.verify)
+        if published is None:
+            return Listing(())
+        damaged = [
+            each.number for each in published.releases if not self._is_whole(each, read=look.check)
+        ]
+        problems = [f"release {number}: its image is missing or damaged" for number in damaged]
+        if self._linked() != published.serving:
+            problems.append(
+                f"{self._root / CURRENT} does not point to release {published.serving}: a publish "
+                "or rollback was interrupted; run it again"
+            )
         entries = (
             Entry(
                 release=str(each.number),
                 created=as_time(each.created),
                 revision=each.revision,
-                what=f"{each.form} of {each.source}",
+                what=each.summary,
                 bytes=each.bytes,
-                serving=each.number == serving,
+                serving=each.number == published.serving,
+                damaged=each.number in damaged,
             )
-            for each in releases
+            for each in published.releases
         )
-        return Listing(tuple(entries), tuple(problems))
+        notes = [f"not published by the kit: {name}" for name in self._unknown(published)]
+        return Listing(tuple(entries), tuple(problems), tuple(notes) if look.check else ())
 
-    def rollback(self, to: str | None, *, dry_run: bool) -> Outcome:
-        """Switch the link to an older release."""
+    def rollback(self, to: str | None, signing: Signing, *, dry_run: bool) -> Outcome:
+        """Have a release serve that served before."""
         self._require()
-        with self._alone():
-            releases = {each.number: each for each in self._releases()}
-            if not releases:
+        with self._change(signing) as change:
+            if change.before is None:
                 raise nothing_published(self._root)
-            number = rollback_target(list(releases), self._serving(), to)
-            return self._switch(releases[number], dry_run=dry_run, brought=None)
+            new = change.rolled_back(change.before, to)
+            if not self._is_whole(new.current, read=True):
+                raise PublishError(
+                    f"release {new.serving} is damaged", "roll back to another (--to)"
+                )
+            if new.serving == change.before.serving:
+                new = change.before
+            return self._switch(change, new, dry_run=dry_run, brought=None)
 
-    def prune(self, servers: tuple[str, ...], console: Console, *, dry_run: bool) -> Outcome:
-        """Remove the files of all releases but the one that serves and the one before it."""
+    def prune(
+        self, servers: tuple[str, ...], signing: Signing, console: Console, *, dry_run: bool
+    ) -> Outcome:
+        """Remove all releases but the one that serves and the one that served before it."""
         _refuse_servers(servers)
-        with self._alone():
-            releases, serving = self._releases(), self._serving()
-            before = [each.number for each in releases if each.number < (serving or 0)][-1:]
-            kept = [*before, *([serving] if serving else [])]
-            old = [each for each in releases if serving and each.number not in kept]
-            for each in [] if dry_run else old:
-                # The record stays, so that the number is not given again.
-                path = self._root / str(each.number) / each.name
-                path.unlink() if each.form == "sif" else remove_folder(path)
-            numbers = ", ".join(str(each.number) for each in old)
-            done = f"{'would remove' if dry_run else 'removed'} release {numbers}"
-            facts = {"kept": kept, "removed": 0 if dry_run else len(old)}
+        with self._change(signing) as change:
+            before = change.before
+            if before is None:
+                return Outcome(False, "", ("nothing to remove",), {"removed": 0})
+            kept = change.pruned(before)
+            numbers = {release.number for release in kept.releases}
+            old = [number for number in self._numbers() if number not in numbers]
+            old = [number for number in old if self._is_own(number)]
+            if not dry_run:
+                if kept.releases != before.releases:
+                    self._state_anew(change, kept)
+                for number in old:
+                    remove_folder(self._root / str(number))
+                self._remove_signatures()
+            named = ", ".join(map(str, old))
+            done = f"{'would remove' if dry_run else 'removed'} release {named}"
+            facts = {"kept": sorted(numbers), "removed": 0 if dry_run else len(old)}
             line = done if old else "nothing to remove"
-            return Outcome(bool(old) and not dry_run, str(serving), (line,), facts)
+            return Outcome(bool(old) and not dry_run, str(before.serving), (line,), facts)
+
+    def _there(self, artefact: Artefact, order: Order, change: Change) -> Release | None:
+        """Return the newest release that is an artefact, whole."""
+        form = _form(order)
+        for release in reversed(change.before.releases if change.before is not None else ()):
+            image = release.image
+            same = image is not None and (image.sha256, image.form) == (artefact.sha256, form)
+            if same and self._is_whole(release, read=True):
+                return release
+        return None
+
+    def _publish_again(self, there: Release, change: Change, order: Order) -> Outcome:
+        """Have a release serve that is there; renew its statement if that was asked for."""
+        assert change.before is not None
+        if there.number != change.before.serving:
+            new = change.rolled_back(change.before, str(there.number))
+        elif order.valid_for is not None:
+            new = change.renewed(change.before)
+        else:
+            new = change.before
+        return self._switch(change, new, dry_run=order.dry_run, brought=None)
+
+    def _image(self, sif: Path, artefact: Artefact, order: Order) -> Image:
+        # Of one that a dry run would sign, the digest is not known yet.
+        digest = artefact.sha256 or "0" * 64
+        return Image(_form(order), sif.name, digest, sif.stat().st_size)
 
     def _bring(
-        self, sif: Path, artefact: Artefact, new: Record, console: Console, say: Say
+        self, sif: Path, artefact: Artefact, new: Release, console: Console, say: Say
     ) -> None:
+        image = new.image
+        assert image is not None
         with built_folder(self._root / str(new.number)) as folder:
-            target = folder / new.name
-            if new.form == "sandbox":
+            target = folder / image.name
+            if image.form == "sandbox":
                 say("unpacking")
                 run(
                     ["apptainer", "build", "--sandbox", target, sif],
@@ -173,11 +202,11 @@ class FolderPlace(Place):
                     with sif.open("rb") as stream:
                         while block := stream.read(_BLOCK):
                             copy.write(block)
-                            advance(copy.tell() // 1000, new.bytes // 1000, "")
+                            advance(copy.tell() // 1000, image.bytes // 1000, "")
                     copy.flush()
                     os.fsync(copy.fileno())
                 target.chmod(0o644)
-                if sha256_of(target) != new.sha256:
+                if sha256_of(target) != image.sha256:
                     raise PublishError(
                         f"{target} differs from what was copied there", "check the disk"
                     )
@@ -187,46 +216,88 @@ class FolderPlace(Place):
                 if (sif.parent / name).is_file():
                     shutil.copyfile(sif.parent / name, folder / name)
                     (folder / name).chmod(0o644)
-            (folder / RECORD).write_text(new.model_dump_json(indent=1) + "\n", encoding="utf-8")
-            (folder / RECORD).chmod(0o644)
+            (folder / MARK).touch(0o644)
 
-    def _switch(self, to: Record, *, dry_run: bool, brought: Path | None) -> Outcome:
-        """Point the link at a release."""
-        before, number = self._serving(), str(to.number)
-        facts = {"before": before, "serving": to.number, "sha256": to.sha256}
-        facts["path"] = str(self._root / CURRENT / to.name)
-        if before == to.number:
+    def _switch(
+        self, change: Change, new: Published, *, dry_run: bool, brought: Path | None
+    ) -> Outcome:
+        """Write a statement, and point the link at what serves."""
+        to, number = new.current, str(new.serving)
+        assert to.image is not None
+        before = change.before.serving if change.before is not None else None
+        facts = {"before": before, "serving": to.number, "sha256": to.image.sha256}
+        facts["path"] = str(self._root / CURRENT / to.image.name)
+        if new == change.before and self._linked() == to.number:
             line = f"release {number} is already there with the same digest, and serves"
             return Outcome(False, number, (line,), facts)
-        signed = "" if to.sha256 else ", once signed,"
+        signed = ", once signed," if dry_run and to.image.sha256 == "0" * 64 else ""
         come = f"{brought.name} ({size(to.bytes)}){signed} as " if brought is not None else ""
         if dry_run:
             line = f"publish {come}release {number} and switch to it"
             line = f"would {line if come else f'switch to release {number}'}"
             return Outcome(False, number, (line,), facts)
+        if new != change.before:
+            self._state_anew(change, new)
         link = self._root / f".{CURRENT}"
         link.unlink(missing_ok=True)
         link.symlink_to(number)
         link.replace(self._root / CURRENT)
-        lines = (f"published {come}release {number}" if come else f"release {number} serves",)
+        lines = [f"published {come}release {number}" if come else f"release {number} serves"]
+        if change.expires is not None:
+            lines.append(f"its signature expires {as_time(change.expires)}")
         return Outcome(True, number, (*lines, f"start it: apptainer run {facts['path']}"), facts)
 
-    def _releases(self) -> list[Record]:
-        """Return the releases whose files are there, oldest first."""
-        found = []
-        for number in self._numbers():
-            path = self._root / str(number) / RECORD
-            try:
-                record = Record.model_validate_json(path.read_bytes())
-            except FileNotFoundError:
-                continue
-            except ValidationError:
-                raise PublishError(
-                    f"{path} was not written by the kit", "publish to another folder"
-                ) from None
-            if (path.parent / record.name).exists():
-                found.append(record)
-        return found
+    def _state_anew(self, change: Change, new: Published) -> None:
+        change.write(
+            new,
+            lambda path, content: write_atomically(self._root / path, content),
+            lambda content: write_atomically(self._root / NAME, content),
+        )
+
+    def _is_whole(self, release: Release, *, read: bool) -> bool:
+        """Return whether a release's image is there; if it is read, whether it is what it was."""
+        assert release.image is not None
+        path = self._root / str(release.number) / release.image.name
+        if release.image.form == "sandbox":
+            return path.is_dir()
+        if not path.is_file() or path.stat().st_size != release.image.bytes:
+            return False
+        return not read or sha256_of(path) == release.image.sha256
+
+    def _is_own(self, number: int) -> bool:
+        """Return whether the kit has made a release's folder: only that is ever removed."""
+        folder = self._root / str(number)
+        made = (folder / MARK).is_file() or (folder / RECORD).is_file()
+        return made and not folder.is_symlink()
+
+    def _unknown(self, published: Published) -> list[str]:
+        known = {NAME, SIGNATURES, CURRENT, *(str(each.number) for each in published.releases)}
+        return sorted(
+            path.name
+            for path in self._root.iterdir()
+            if path.name not in known and not path.name.startswith(".numlkit.")
+        )
+
+    def _remove_signatures(self) -> None:
+        """Remove the signatures of statements before the current one, if it is signed."""
+        stated = self._stated()
+        if stated.content is None or stated.signature is None:
+            return
+        current = self._root / signature_path(stated.content)
+        for path in current.parent.glob("[0-9a-f]" * 64 + ".sig"):
+            if path != current:
+                path.unlink()
+
+    def _stated(self) -> Stated:
+        path = self._root / NAME
+        signed = any((self._root / SIGNATURES).glob("*.sig"))
+        if not path.is_file():
+            older = read_records(self._root, self._linked())
+            return Stated(str(self._root), None, None, signed, older)
+        content = path.read_bytes()
+        signature = self._root / signature_path(content)
+        there = signature.read_bytes() if signature.is_file() else None
+        return Stated(str(self._root), content, there, signed)
 
     def _require(self) -> None:
         if not self._root.is_dir():
@@ -235,40 +306,43 @@ class FolderPlace(Place):
             )
 
     def _numbers(self) -> list[int]:
-        self._require()
         return sorted(int(path.name) for path in self._root.iterdir() if path.name.isdecimal())
 
-    def _serving(self) -> int | None:
+    def _next(self) -> int:
+        """Return a number that no release ever had; what a killed publish left is replaced."""
+        published = self._stated().read()
+        number = published.last + 1 if published is not None else 1
+        while (self._root / str(number)).exists() and not self._is_own(number):
+            number += 1
+        return number
+
+    def _linked(self) -> int | None:
         link = self._root / CURRENT
         name = str(link.readlink()) if link.is_symlink() else ""
         return int(name) if name.isdecimal() else None
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Lock the folder itself, so that no lock file is left in it."""
+    def _change(self, signing: Signing, named: Signer | None = None) -> Iterator[Change]:
+        """Hold the folder's lock, and yield a change to it."""
         try:
-            opened = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError as error:
-            raise PublishError(f"{self._root}: {error.strerror}") from None
-        try:
-            try:
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise PublishError(
-                    f"another publish or rollback is at work in {self._root}",
-                    "wait until it has finished",
-                ) from None
-            current = self._root / CURRENT
-            if current.exists() and not current.is_symlink():
-                raise PublishError(
-                    f"{current} is not a link made by the kit", "publish to another folder"
-                )
-            yield
+            with alone_in(self._root):
+                current = self._root / CURRENT
+                if current.exists() and not current.is_symlink():
+                    raise PublishError(
+                        f"{current} is not a link made by the kit", "publish to another folder"
+                    )
+                # What a command that was killed has left.
+                for left in (*partials(self._root), *partials(self._root / SIGNATURES)):
+                    left.unlink() if left.is_file() else remove_folder(left)
+                with changing(self._stated(), signing, named) as change:
+                    yield change
         except OSError as error:
             cause = f"cannot write to {self._root}: {error.strerror or error}"
             raise PublishError(cause, _REMEDIES.get(error.errno or 0)) from None
-        finally:
-            os.close(opened)
+
+
+def _form(order: Order) -> Literal["sif", "sandbox"]:
+    return "sandbox" if order.sandbox else "sif"
 
 
 def _refuse_servers(servers: tuple[str, ...]) -> None:

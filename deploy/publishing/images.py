@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing, suppress
-from typing import Any
 
 import docker
 from docker.errors import APIError
@@ -20,8 +19,6 @@ from deploy.publishing.registry import RegistryPlace
 
 class ImagePlace(RegistryPlace):
     """Images, pushed by the Docker engine."""
-
-    what = "image"
 
     def _publish(self, order: Order, say: Say) -> Outcome:
         if order.artefact is not None:
@@ -63,7 +60,3 @@ class ImagePlace(RegistryPlace):
         # Newer engines call an image by its manifest's digest, older ones by its configuration's.
         config = manifest.content.get("config", {}).get("digest")
         return artefact.sha256 in (config, manifest.digest)
-
-    def _facts(self, manifest: Manifest) -> dict[str, Any]:
-        document = self.registry.document(manifest.content["config"]["digest"])
-        return document.get("config", {}).get("Labels") or {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,9 +21,9 @@ from deploy.host.console import Say
 from deploy.host.errors import DeploymentError
 from deploy.host.files import sha256_of
 from deploy.host.paths import MODEL_REPOSITORY
-from deploy.publishing.pointer import PublishedFile, PublishedModel
 from deploy.triton.config import LaunchSettings, ModelConfig
 from deploy.triton.stage import VERSION, StagedModel, plan_models, stage
+from numl_formats.published import CONFIG, DATA_FILES, File, Model
 
 
 @dataclass(frozen=True)
@@ -30,26 +31,41 @@ class LocalModel:
     """A model that was verified, and its files.
 
     Attributes:
-        folder: Where they lie.
-        files: What they hold, by their paths in the folder of a version.
+        config: For a Triton that polls the bucket by itself.
+        folder: Where its files lie.
+        files: Its data, by name.
+        code: What else that Triton runs, except its configuration; None: neither is published.
     """
 
     config: ModelConfig
     folder: Path
-    files: Mapping[str, PublishedFile]
+    files: Mapping[str, File]
+    code: Mapping[str, File] | None
 
-    def as_version(self, number: int) -> PublishedModel:
-        """Return it as published under a version number, the only version that a server loads."""
+    def as_version(self, number: int) -> Model:
+        """Return it as published under a version number."""
+        if self.code is None:
+            return Model(number, self.files)
+        content = self.config_of(number)
+        config = File(sha256(content).hexdigest(), len(content))
+        return Model(number, self.files, {CONFIG: config, **self.code})
+
+    def config_of(self, number: int) -> bytes:
+        """Return its ``config.pbtxt``: the version is the only one that a server loads."""
         config = type(self.config)()
         config.CopyFrom(self.config)
         config.version_policy.specific.versions[:] = [number]
-        text = text_format.MessageToString(config)
-        return PublishedModel(version=number, config=text, files=self.files)
+        return str(text_format.MessageToString(config)).encode()
 
 
 @contextmanager
-def verified_models(resolved: Resolved, say: Say) -> Iterator[Mapping[str, LocalModel]]:
+def verified_models(
+    resolved: Resolved, say: Say, *, with_code: bool
+) -> Iterator[Mapping[str, LocalModel]]:
     """Yield the models of a deployment, by name; their files are private copies.
+
+    Args:
+        with_code: Whether they have what a Triton that polls a bucket by itself runs.
 
     Raises:
         KitError: If one cannot be served, or does not give its reference output from these files.
@@ -72,7 +88,9 @@ def verified_models(resolved: Resolved, say: Say) -> Iterator[Mapping[str, Local
         say("checking every model against its reference output")
         folders = [target / model.name / VERSION for model in staged]
         check_models_answer(made, folders, threads=1)
-        yield {model.name: _local(model, target / model.name / VERSION) for model in staged}
+        yield {
+            model.name: _local(model, target / model.name / VERSION, with_code) for model in staged
+        }
 
 
 def _settings(deployment: Deployment) -> LaunchSettings:
@@ -91,10 +109,9 @@ def _settings(deployment: Deployment) -> LaunchSettings:
     )
 
 
-def _local(model: StagedModel, folder: Path) -> LocalModel:
+def _local(model: StagedModel, folder: Path, with_code: bool) -> LocalModel:
     names = sorted(path.removeprefix(f"{VERSION}/") for path in model.copies)
-    files = {
-        name: PublishedFile(sha256=sha256_of(folder / name), bytes=(folder / name).stat().st_size)
-        for name in names
-    }
-    return LocalModel(model.config, folder, files)
+    files = {name: File(sha256_of(folder / name), (folder / name).stat().st_size) for name in names}
+    data = {name: file for name, file in files.items() if name in DATA_FILES}
+    code = {name: file for name, file in files.items() if name not in DATA_FILES}
+    return LocalModel(model.config, folder, data, code if with_code else None)

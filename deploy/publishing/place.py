@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from deploy.artefacts.keys import Signer, SigningKey
+from deploy.artefacts.keys import Signer
 from deploy.engines.resolved import Resolved
 from deploy.host.console import Console
 from deploy.host.errors import PublishError
@@ -26,8 +26,10 @@ class Order:
         artefact: The ``.sif``, for a folder or ``oras://``; None: what ``build`` made.
         built: The folder that ``build`` wrote to.
         sandbox: Whether it is unpacked into a folder.
-        sign: What to sign it with; None: it is published as it is.
+        sign: A private key to sign it with; None: it is published as it is.
         verify: Who must have signed it; None: anyone, or no one.
+        valid_for: How long the signed statement of a bucket or folder is accepted; None: for good.
+        with_code: Whether a bucket also gets what a Triton that polls it by itself runs.
         dry_run: Whether only to report what would be done.
     """
 
@@ -35,9 +37,43 @@ class Order:
     artefact: Path | None = None
     built: Path = DIST
     sandbox: bool = False
-    sign: SigningKey | None = None
+    sign: Path | None = None
     verify: Signer | None = None
+    valid_for: timedelta | None = None
+    with_code: bool = False
     dry_run: bool = False
+
+    @property
+    def signing(self) -> Signing:
+        return Signing(self.sign, self.valid_for)
+
+
+@dataclass(frozen=True)
+class Signing:
+    """How a change to a place is signed.
+
+    Attributes:
+        key: A private key; None: it is not.
+        valid_for: How long it is accepted; None: until something newer is there.
+    """
+
+    key: Path | None = None
+    valid_for: timedelta | None = None
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is asked about a place.
+
+    Attributes:
+        server: URL of a server that must serve what the place says.
+        verify: Who must have signed it.
+        check: Whether to read every file.
+    """
+
+    server: str | None = None
+    verify: Signer | None = None
+    check: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +97,7 @@ class Entry:
 
     Attributes:
         what: The models and their versions, or the file.
+        damaged: Whether some of its files are missing or differ from what was published.
     """
 
     release: str
@@ -69,37 +106,25 @@ class Entry:
     what: str
     bytes: int
     serving: bool
+    damaged: bool = False
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The releases at a destination, oldest first, and what is wrong there."""
+    """The releases at a destination, oldest first, and what is wrong there.
+
+    Attributes:
+        notes: What else there is to know.
+    """
 
     entries: tuple[Entry, ...]
     problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def as_time(created: datetime) -> str:
     """Return a release's time as listed."""
     return created.strftime("%Y-%m-%d %H:%M UTC")
-
-
-def rollback_target(releases: Sequence[int], serving: int | None, to: str | None) -> int:
-    """Return the release to roll back to, given those that are there; ``to`` None: the one before.
-
-    Raises:
-        PublishError: If it is not there; with those that are.
-    """
-    if to is None:
-        found = [number for number in releases if number < (serving or 0)][-1:]
-    else:
-        found = [number for number in releases if str(number) == to]
-    if not found:
-        none = f"release {serving} serves, and there is none before it"
-        there = ", ".join(str(number) for number in releases if number != serving)
-        cause = none if to is None else f"there is no release {to}"
-        raise PublishError(cause, f"use --to with one of: {there}" if there else None)
-    return found[0]
 
 
 def nothing_published(where: object) -> PublishError:
@@ -115,16 +140,18 @@ class Place(ABC):
         """Verify what was ordered, publish it, and have it serve."""
 
     @abstractmethod
-    def listing(self, server: str | None) -> Listing:
-        """Return what is there, what serves, and whether the server at a URL agrees."""
+    def listing(self, look: Look) -> Listing:
+        """Return what is there, what serves, and what is wrong with it."""
 
     @abstractmethod
-    def rollback(self, to: str | None, *, dry_run: bool) -> Outcome:
-        """Have an older release serve again; None: the one before."""
+    def rollback(self, to: str | None, signing: Signing, *, dry_run: bool) -> Outcome:
+        """Have a release serve again; None: the one that served before."""
 
     @abstractmethod
-    def prune(self, servers: tuple[str, ...], console: Console, *, dry_run: bool) -> Outcome:
-        """Remove all releases but the one that serves and the one before it.
+    def prune(
+        self, servers: tuple[str, ...], signing: Signing, console: Console, *, dry_run: bool
+    ) -> Outcome:
+        """Remove all releases but the one that serves and the one that served before it.
 
         Args:
             servers: URLs of servers that must answer with what serves, or nothing is removed.

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import IO, Any
 
 from deploy.host.errors import PublishError
 from deploy.publishing.destination import Bucket
 
-_SHA256 = "sha256"
+# Marks what the kit has written: only that is ever removed.
+_MARK = "sha256"
 _SETTINGS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE and ~/.aws"
 # The service's error codes that someone can act on: cause and remedy.
 _REFUSALS = {
@@ -51,6 +51,7 @@ _REFUSALS |= {
 _ABSENT = ("NoSuchKey", "404", "NotFound")
 _TAKEN = ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")
 _BLOCK = 1 << 20
+_LARGEST = 64 << 20
 
 
 class TakenError(PublishError):
@@ -117,7 +118,9 @@ class Store:
     def read(self, key: str) -> Stored | None:
         with self._errors("read", key):
             answer = self._if_there(self.client.get_object, key)
-            return None if answer is None else Stored(answer["Body"].read(), answer.get("ETag"))
+            if answer is None:
+                return None
+            return Stored(answer["Body"].read(_LARGEST), answer.get("ETag"))
 
     def _if_there(self, ask: Callable[..., Any], key: str) -> Any:
         """Return the service's answer about an object; None if it does not exist."""
@@ -131,8 +134,13 @@ class Store:
             raise
 
     def write(self, key: str, content: bytes) -> None:
+        """Write a small object, whatever is there, and read it back."""
         with self._errors("write", key):
-            self.client.put_object(**self._named(key), Body=content)
+            mark = {_MARK: hashlib.sha256(content).hexdigest()}
+            self.client.put_object(**self._named(key), Body=content, Metadata=mark)
+        there = self.read(key)
+        if there is None or there.content != content:
+            raise self._differs(key)
 
     def replace(self, key: str, content: bytes, before: Stored | None) -> None:
         """Write a small object if it is still ``before``; None: if it does not exist.
@@ -150,26 +158,30 @@ class Store:
         with self._errors("write", key):
             self._put(condition, **self._named(key), Body=content)
 
-    def upload(self, key: str, file: Path, sha256: str, advance: Callable[[int], None]) -> None:
-        """Write a file that is not there yet.
+    def upload(self, key: str, content: bytes, sha256: str, advance: Callable[[int], None]) -> None:
+        """Write an object that is not there yet, and read it back.
 
         Args:
             advance: Called with the bytes sent so far.
 
         Raises:
             TakenError: If the object is there.
+            PublishError: If what the service then holds is not the file.
         """
         if self._head(key) is not None:
             raise TakenError(f"{self.name(key)} was written by someone else")
-        with self._errors("write", key), file.open("rb") as stream:
+        with self._errors("write", key):
             self._put(
                 {"IfNoneMatch": "*"},
                 **self._named(key),
-                Body=_Counted(stream, advance),
-                Metadata={_SHA256: sha256},
+                Body=_Counted(io.BytesIO(content), advance),
+                Metadata={_MARK: sha256},
                 # So that the service refuses content that changed in transit.
                 ChecksumSHA256=base64.b64encode(bytes.fromhex(sha256)).decode(),
             )
+        # Not every service looks at the checksum: what counts is what it gives back.
+        if self.sha256(key) != sha256:
+            raise self._differs(key)
 
     def _put(self, condition: Mapping[str, str], **named: Any) -> None:
         """Write an object conditionally; older services do not support conditions."""
@@ -180,22 +192,30 @@ class Store:
         except ClientError as error:
             if _code(error) != "NotImplemented":
                 raise
+            if isinstance(named["Body"], io.IOBase):
+                named["Body"].seek(0)  # it was sent, and read, once
             self.client.put_object(**named)
 
     def sha256(self, key: str) -> str | None:
-        metadata = self._head(key)
-        if metadata is None:
-            return None
-        # Not every service keeps metadata.
-        return metadata.get(_SHA256) or self.content_sha256(key)
-
-    def content_sha256(self, key: str) -> str:
-        """Return the digest of an object's content, whatever its metadata says."""
+        """Return the digest of what an object holds; None if it does not exist."""
         total = hashlib.sha256()
         with self._errors("read", key):
-            for block in self.client.get_object(**self._named(key))["Body"].iter_chunks(_BLOCK):
+            answer = self._if_there(self.client.get_object, key)
+            if answer is None:
+                return None
+            for block in answer["Body"].iter_chunks(_BLOCK):
                 total.update(block)
         return total.hexdigest()
+
+    def is_own(self, key: str) -> bool:
+        """Return whether the kit has written an object; False where services keep no marks."""
+        return _MARK in (self._head(key) or {})
+
+    def _differs(self, key: str) -> PublishError:
+        return PublishError(
+            f"{self.name(key)} does not hold what was sent to it",
+            "see the service's log, and run the command again",
+        )
 
     def _head(self, key: str) -> Mapping[str, str] | None:
         """Return an object's metadata; None if it does not exist."""

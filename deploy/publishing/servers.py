@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 from deploy.client.probe import Probe, ask_golden
 from deploy.host.console import Say
 from deploy.host.errors import KitError, PublishError
-from deploy.publishing.pointer import Release
 from deploy.publishing.s3 import Store
 from deploy.triton.card import CARD_FILE
 from deploy.triton.golden import GOLDEN_FILE, GoldenEvent, read_golden
+from numl_formats.published import Release
 
 _SECONDS = 30.0
 # A server that polls has a new version within seconds; one that is being restarted, within minutes.

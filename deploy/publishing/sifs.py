@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from deploy.artefacts.manifest import Artefact
 from deploy.artefacts.registry import Manifest
@@ -14,13 +12,11 @@ from deploy.host.errors import PublishError
 from deploy.host.programs import run
 from deploy.publishing.built import built_sif, check_sif
 from deploy.publishing.place import Order, Outcome
-from deploy.publishing.registry import CREATED, REVISION, RegistryPlace
+from deploy.publishing.registry import RegistryPlace
 
 
 class SifPlace(RegistryPlace):
     """The .sif files, pushed by Apptainer."""
-
-    what = ".sif"
 
     def _publish(self, order: Order, say: Say) -> Outcome:
         sif, artefact = built_sif(order)
@@ -47,19 +43,7 @@ class SifPlace(RegistryPlace):
             remedy=f"docker login {self.at.host}, then run the command again",
             error=PublishError,
         )
-        pushed = self.registry.manifest(release)
-        if pushed is not None:
-            # Apptainer writes no time and no revision.
-            when = datetime.fromtimestamp(artefact.created, timezone.utc)
-            facts = {
-                CREATED: when.strftime("%Y-%m-%dT%H:%M:%SZ"),
-                REVISION: artefact.inputs.get("revision", ""),
-            }
-            self.registry.put({**pushed.content, "annotations": facts}, release)
 
     def _holds(self, manifest: Manifest, artefact: Artefact) -> bool:
         layers = [layer["digest"] for layer in manifest.content.get("layers", ())]
         return layers == [f"sha256:{artefact.sha256}"]
-
-    def _facts(self, manifest: Manifest) -> dict[str, Any]:
-        return manifest.content.get("annotations") or {}

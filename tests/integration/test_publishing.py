@@ -16,7 +16,7 @@ from tritonclient.grpc import model_config_pb2
 from deploy.host.errors import PublishError
 from deploy.host.paths import CHECKOUT
 from deploy.publishing.destination import parse_destination
-from deploy.publishing.place import place_at
+from deploy.publishing.place import Look, place_at
 from tests.bucket import ADMIN, READER, S3, bucket  # noqa: F401
 from tests.commands import run_command
 
@@ -40,10 +40,9 @@ def test_what_is_published_is_there_whole_and_a_rollback_brings_the_old_back(
     done = run(bucket, "publish", place, "--models", "nugraph3")
     assert (done["status"], done["release"], done["models"]) == (0, "1", {"nugraph3": 1}), done
     there = bucket.contents("first")
-    files = ("golden.npz", "model.json", "model.py", "weights.safetensors")
+    files = ("golden.npz", "model.json", "weights.safetensors")
     assert set(there) == {
         "published.json",
-        "nugraph3/config.pbtxt",
         *(f"nugraph3/1/{name}" for name in files),
     }
     for name in files:
@@ -52,13 +51,27 @@ def test_what_is_published_is_there_whole_and_a_rollback_brings_the_old_back(
     again = run(bucket, "publish", place, "--models", "nugraph3")
     assert (again["status"], again["changed"], again["bytes"]) == (0, False, 0), again
     assert bucket.contents("first") == there
-    second = run(bucket, "publish", place, "--models", "nugraph3", "--instances", "1")
-    assert (second["release"], second["models"], second["bytes"]) == ("2", {"nugraph3": 1}, 0)
+    words = ("--models", "nugraph3", "--with-code", "--instances", "1")
+    second = run(bucket, "publish", place, *words)
+    assert (second["release"], second["models"]) == ("2", {"nugraph3": 2})
+    code = {"nugraph3/config.pbtxt", "nugraph3/2/config.pbtxt", "nugraph3/2/model.py"}
+    assert code <= set(bucket.contents("first"))
     back = run(bucket, "rollback", place)
     assert (back["status"], back["serving"], back["before"]) == (0, 1, 2), back
-    assert bucket.contents("first")["nugraph3/config.pbtxt"] == there["nugraph3/config.pbtxt"]
+    assert run(bucket, "published", place, "--check")["status"] == 0
+    weights = "first/nugraph3/1/weights.safetensors"
+    length = len(there["nugraph3/1/weights.safetensors"])
+    bucket.client().put_object(Bucket="models", Key=weights, Body=bytes(length))
+    damaged = run(bucket, "published", place)
+    assert damaged["status"] == 1
+    assert [entry["damaged"] for entry in damaged["releases"]] == [True, False]
+    forward = run(bucket, "rollback", place, "--to", "2")
+    assert (forward["status"], forward["serving"]) == (0, 2), forward
+    refused = run(bucket, "rollback", place)
+    assert refused["status"] == 1
+    assert refused["error"].startswith("release 1 is damaged: ")
     listed = run(bucket, "published", place)
-    assert [(e["release"], e["serving"]) for e in listed["releases"]] == [("1", True), ("2", False)]
+    assert [(e["release"], e["serving"]) for e in listed["releases"]] == [("1", False), ("2", True)]
 
 
 def test_who_may_only_read_can_list_and_is_told_that_the_service_denies_the_rest(
@@ -108,7 +121,7 @@ def test_what_cannot_be_reached_or_is_refused_is_said_in_a_line_without_keys(
     url = place.format(url=bucket.url, address=address, tls=tls)
     destination = parse_destination(f"s3://{url}")
     with pytest.raises(PublishError) as raised:
-        place_at(destination).listing(None)
+        place_at(destination).listing(Look())
     assert cause in raised.value.cause
     assert remedy in (raised.value.remedy or "")
     assert "\n" not in raised.value.cause
@@ -127,7 +140,7 @@ def test_a_configuration_names_its_version_the_images_environment_and_where_it_r
 ) -> None:
     place = bucket.destination("gpu")
     models = ["--models", "nugraph3,nugraph2_cpu"]
-    done = run(bucket, "publish", place, "--gpu", "--instances", "3", *models)
+    done = run(bucket, "publish", place, "--gpu", "--with-code", "--instances", "3", *models)
     assert (done["status"], done["models"]) == (0, {"nugraph2_cpu": 1, "nugraph3": 1}), done
     there = bucket.contents("gpu")
     on_gpu, on_cpu = (

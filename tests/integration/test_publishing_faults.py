@@ -27,8 +27,9 @@ from deploy.host.errors import PublishError
 from deploy.publishing.bucket import BucketPlace
 from deploy.publishing.destination import Bucket, parse_destination
 from deploy.publishing.models import LocalModel
-from deploy.publishing.place import Order, Outcome
-from deploy.publishing.pointer import Published, PublishedFile, read_pointer
+from deploy.publishing.place import Look, Order, Outcome, Signing
+from numl_formats.published import File, Published
+from numl_formats.statement import read_published
 from tests.bucket import ADMIN, S3, bucket, juicefs  # noqa: F401
 
 NAMES = ("one", "two")
@@ -67,12 +68,13 @@ def local(folder: Path, content: str) -> dict[str, LocalModel]:
     for name in NAMES:
         (folder / content / name).mkdir(parents=True)
         files = {}
-        for file, text in (("model.py", "same"), ("weights", content)):
+        for file, text in (("model.py", "same"), ("weights.safetensors", content)):
             (folder / content / name / file).write_text(text)
             digest = hashlib.sha256(text.encode()).hexdigest()
-            files[file] = PublishedFile(sha256=digest, bytes=len(text))
+            files[file] = File(digest, len(text))
         config = model_config_pb2.ModelConfig(backend="python")
-        models[name] = LocalModel(config, folder / content / name, files)
+        code = {"model.py": files.pop("model.py")}
+        models[name] = LocalModel(config, folder / content / name, files, code)
     return models
 
 
@@ -82,7 +84,9 @@ def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ou
     made = {content: local(tmp_path, content) for content in ("old", "new", "another")}
 
     @contextmanager
-    def models(resolved: Resolved, _say: object) -> Iterator[dict[str, LocalModel]]:
+    def models(
+        resolved: Resolved, _say: object, *, with_code: bool
+    ) -> Iterator[dict[str, LocalModel]]:
         yield made[resolved.deployment.name]
 
     monkeypatch.setattr("deploy.publishing.bucket.verified_models", models)
@@ -139,29 +143,29 @@ def die() -> None:
 
 def seen(service: S3, prefix: str) -> Published:
     """Return what a fresh reader sees, all of which is there whole."""
-    return whole(service.contents(prefix), prefix)
+    return whole(service.contents(prefix))
 
 
-def whole(there: Mapping[str, bytes], prefix: str) -> Published:
+def whole(there: Mapping[str, bytes]) -> Published:
     """Return what is published, all of which is there whole.
 
     That is: of the pointer the release that serves, and of each configuration its version.
     """
-    published = read_pointer(there["published.json"], prefix)
+    published = read_published(there["published.json"])
     for release in published.releases:
         for name, model in release.models.items():
-            for path, file in model.files.items():
+            for path, file in (*model.files.items(), *model.code.items()):
                 content = there[f"{name}/{model.version}/{path}"]
                 assert hashlib.sha256(content).hexdigest() == file.sha256
-    named = {m.config.encode(): m for r in published.releases for m in r.models.values()}
+    named = {m.code["config.pbtxt"].sha256 for r in published.releases for m in r.models.values()}
     for name in NAMES:
         config = there[f"{name}/config.pbtxt"]
-        if config in named:
+        if hashlib.sha256(config).hexdigest() in named:
             continue
         # The release that was being brought when it was killed: it is whole, too.
         version = published.last + 1
         assert f"versions: {version}" in config.decode()
-        for path in ("model.py", "weights"):
+        for path in ("model.py", "weights.safetensors"):
             assert f"{name}/{version}/{path}" in there
     return published
 
@@ -185,7 +189,7 @@ def test_a_publish_that_is_killed_at_any_step_leaves_the_old_release_and_can_be_
         assert (again.release, again.changed) == ("2", not killed_late)
         published = seen(bucket, prefix)
         assert (published.serving, published.current.versions) == (2, {"one": 2, "two": 2})
-        assert at_destination(place).listing(None).problems == ()
+        assert at_destination(place).listing(Look()).problems == ()
     assert 20 < step < MANY - 1
     # Only the last step of all, after the answer to the last PUT, finds the new one serving.
     assert killed_late
@@ -201,7 +205,7 @@ def test_a_publish_that_was_killed_goes_on_at_a_service_without_conditional_writ
     status = in_child(lambda: publish(place, "new", at_step(14, die)))
     assert status == -signal.SIGKILL
     assert seen(without_conditions, "killed").serving == 1
-    assert publish(place, "new").facts["uploaded"] == 3
+    assert publish(place, "new").facts["uploaded"] == 5
     assert seen(without_conditions, "killed").current.versions == {"one": 2, "two": 2}
 
 
@@ -216,15 +220,15 @@ def test_a_rollback_that_is_killed_at_any_step_can_be_repeated(
     def back(step: int) -> None:
         at = at_destination(place)
         at_step(step, die)(at._store.client)
-        at.rollback("1", dry_run=False)
+        at.rollback("1", Signing(), dry_run=False)
 
     for step in range(MANY):
         status = in_child(lambda: back(step))  # noqa: B023
         seen(bucket, "back")
-        assert at_destination(place).rollback("1", dry_run=False).release == "1"
+        assert at_destination(place).rollback("1", Signing(), dry_run=False).release == "1"
         assert seen(bucket, "back").serving == 1
-        assert at_destination(place).listing(None).problems == ()
-        at_destination(place).rollback("2", dry_run=False)
+        assert at_destination(place).listing(Look()).problems == ()
+        at_destination(place).rollback("2", Signing(), dry_run=False)
         if status == 0:
             break
     assert 8 < step < MANY - 1
@@ -252,16 +256,19 @@ def test_of_two_publishes_at_once_one_wins_whole_at_whatever_step_they_meet(
         if not met:
             break
         there = bucket.contents(prefix)
-        published = whole(there, prefix)
+        published = whole(there)
         if complaint:
             assert "someone else has published" in complaint
             assert [release.number for release in published.releases] == [1, published.serving]
-            assert published.current.models["one"].files["weights"].bytes == len("another")
+            assert published.current.models["one"].files["weights.safetensors"].bytes == len(
+                "another"
+            )
             lost += 1
         else:  # one after the other
             assert (published.serving, len(published.releases)) == (3, 3)
         for name, model in published.current.models.items():
-            assert there[f"{name}/config.pbtxt"].decode() == model.config
+            config = there[f"{name}/config.pbtxt"]
+            assert hashlib.sha256(config).hexdigest() == model.code["config.pbtxt"].sha256
     assert 20 < step < MANY - 1
     assert lost > 10
 
@@ -275,16 +282,16 @@ def test_numbers_are_not_given_again_after_a_rollback_and_a_prune(
     publish(place, "old")
     publish(place, "new")
     at = at_destination(place)
-    at.rollback(None, dry_run=False)
-    kept = at.prune((), Console("quiet"), dry_run=False)
+    at.rollback(None, Signing(), dry_run=False)
+    kept = at.prune((), Signing(), Console("quiet"), dry_run=False)
     assert "name each server with --url" in kept.lines[0]
-    assert "one/2/weights" in service.contents("numbers")
+    assert "one/2/weights.safetensors" in service.contents("numbers")
     # The server that is asked has what serves; that one is asked another test shows.
     for name in ("read_goldens", "await_release"):
         monkeypatch.setattr(f"deploy.publishing.bucket.{name}", lambda *_: {})
-    removed = at.prune(("http://127.0.0.1:1",), Console("quiet"), dry_run=False)
-    assert removed.facts["removed"] == 4
-    assert "one/2/weights" not in service.contents("numbers")
+    removed = at.prune(("http://127.0.0.1:1",), Signing(), Console("quiet"), dry_run=False)
+    assert removed.facts["removed"] == 6
+    assert "one/2/weights.safetensors" not in service.contents("numbers")
     assert publish(place, "another").release == "3"
     assert seen(service, "numbers").current.versions == {"one": 3, "two": 3}
 
@@ -325,9 +332,9 @@ def test_a_version_that_lost_a_file_is_a_problem_and_is_published_anew(
 ) -> None:
     place = bucket.destination("lost")
     publish(place, "old")
-    bucket.client().delete_object(Bucket="models", Key="lost/one/1/weights")
-    problems = at_destination(place).listing(None).problems
-    assert problems == ("release 1: one/1/weights is missing or incomplete",)
+    bucket.client().delete_object(Bucket="models", Key="lost/one/1/weights.safetensors")
+    problems = at_destination(place).listing(Look()).problems
+    assert problems == ("release 1: one/1/weights.safetensors is missing or damaged",)
     assert publish(place, "old").facts["models"] == {"one": 2, "two": 1}
 
 
@@ -335,13 +342,13 @@ def test_a_version_that_somebody_has_changed_is_published_anew(
     bucket: S3,  # noqa: F811
     publish: Callable[..., Outcome],
 ) -> None:
-    place, key = bucket.destination("changed"), "changed/one/1/weights"
+    place, key = bucket.destination("changed"), "changed/one/1/weights.safetensors"
     publish(place, "old")
     client = bucket.client()
     said = client.head_object(Bucket="models", Key=key)["Metadata"]
     client.put_object(Bucket="models", Key=key, Body=b"bad", Metadata=said)
     done = publish(place, "old")
-    assert (done.facts["models"], done.facts["uploaded"]) == ({"one": 2, "two": 1}, 2)
+    assert (done.facts["models"], done.facts["uploaded"]) == ({"one": 2, "two": 1}, 3)
     assert publish(place, "old").changed is False
 
 
@@ -351,6 +358,6 @@ def test_a_pointer_that_is_not_the_kits_is_left_alone(
 ) -> None:
     key = "foreign/published.json"
     bucket.client().put_object(Bucket="models", Key=key, Body=b'{"format": 7}')
-    with pytest.raises(PublishError, match="was not written by the kit: format"):
+    with pytest.raises(PublishError, match=r"published.json cannot be used: format 7"):
         publish(bucket.destination("foreign"), "old")
     assert bucket.contents("foreign") == {"published.json": b'{"format": 7}'}

@@ -18,7 +18,7 @@ from deploy.engines.resolved import Resolved
 from deploy.host.console import Console
 from deploy.publishing.bucket import BucketPlace
 from deploy.publishing.destination import Bucket, parse_destination
-from deploy.publishing.place import Order, Outcome
+from deploy.publishing.place import Look, Order, Outcome, Signing
 from deploy.triton.command import server_arguments, server_environment
 from tests.bucket import ADMIN, S3, bucket, juicefs  # noqa: F401
 from tests.kit import free_ports, until
@@ -85,14 +85,18 @@ class Site:
     def publish(self, version: int, at: BucketPlace | None = None) -> Outcome:
         own = {MODEL: self.house.versions[version] / MODEL}
         deployment = Deployment(models=(MODEL,), instances=1, checkpoints=own)
-        return (at or self.place()).publish(Order(Resolved(deployment)), QUIET)
+        return (at or self.place()).publish(Order(Resolved(deployment), with_code=True), QUIET)
 
     def await_served(self, server: str) -> None:
-        until(lambda: not self.place().listing(server).problems, START_S, "what serves is served")
+        until(
+            lambda: not self.place().listing(Look(server=server)).problems,
+            START_S,
+            "what serves is served",
+        )
 
     def assert_served(self, *servers: str) -> None:
         for server in servers:
-            assert not self.place().listing(server).problems
+            assert not self.place().listing(Look(server=server)).problems
 
 
 @pytest.fixture(autouse=True)
@@ -132,16 +136,16 @@ def test_a_half_upload_harms_no_server_and_a_release_and_a_rollback_reach_all(
             site.assert_served(running, fresh)
 
             done = site.publish(2)
-            assert (done.facts["models"], done.facts["uploaded"]) == ({MODEL: 2}, 2)
-            said = site.place().listing(running).problems
+            assert (done.facts["models"], done.facts["uploaded"]) == ({MODEL: 2}, 3)
+            said = site.place().listing(Look(server=running)).problems
             assert not said or f"{MODEL} serves version 1, release 2 has 2" in said[0]
             for server in (running, fresh):
                 site.await_served(server)
 
-            site.place().rollback(None, dry_run=False)
+            site.place().rollback(None, Signing(), dry_run=False)
             # Waits until both have taken it.
-            pruned = site.place().prune((running, fresh), QUIET, dry_run=False)
-            assert (pruned.facts["kept"], pruned.facts["removed"]) == ([1], 4)
+            pruned = site.place().prune((running, fresh), Signing(), QUIET, dry_run=False)
+            assert (pruned.facts["kept"], pruned.facts["removed"]) == ([1], 5)
             site.assert_served(running)
             time.sleep(TWO_LOOKS_S)
             site.assert_served(running, fresh)
@@ -158,5 +162,5 @@ def test_a_gateway_without_etags_and_conditional_writes_serves_releases(
             site.await_served(server)
             assert site.publish(2).facts["models"] == {MODEL: 2}
             site.await_served(server)
-            site.place().rollback(None, dry_run=False)
+            site.place().rollback(None, Signing(), dry_run=False)
             site.await_served(server)

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.artefacts.cosign import sign_image, verify_image
-from deploy.artefacts.keys import Keyless, read_signer
+from deploy.artefacts.keys import read_signer
 from deploy.artefacts.manifest import read_manifest
-from deploy.artefacts.reference import parse_reference
 from deploy.artefacts.sif_signature import sign_sif, verify_sif
 from deploy.artefacts.signing import sign_built, verify_built, would_sign
-from deploy.artefacts.statements import BUNDLE, CHECKSUMS, SIGNATURE, provenance_of, sbom_of
+from deploy.artefacts.statements import CHECKSUMS, SIGNATURE, provenance_of, sbom_of
 from deploy.host.errors import SignatureError
 from tests.containers.failures.tiny import make_sif
 from tests.containers.supply.conftest import Dist, Pair
@@ -159,29 +157,3 @@ def test_without_cosign_one_line_says_how_to_get_it(
     with pytest.raises(SignatureError, match=r"^cosign, .* is not installed") as caught:
         sign_built(copy.folder, copy.image, keys.private)
     assert "scripts/install_container_tools --only cosign" in str(caught.value.remedy)
-
-
-def test_keyless_words_are_cosign_s_own_and_end_at_the_network_in_a_line(
-    copy: Dist, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """How it ends with a network is not shown: Fulcio and Rekor cannot be reached from here."""
-    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")  # wherever this runs
-    monkeypatch.delenv("SIGSTORE_ID_TOKEN", raising=False)
-    file = tmp_path / "signer.toml"
-    file.write_text('identity = "a@example.org"\nissuer = "https://accounts.example.org"\n')
-    signer, keyless = read_signer(file), Keyless(lambda _line: None)
-    reference = parse_reference(f"127.0.0.1:1/lab/numl@sha256:{'ab' * 32}")
-    with pytest.raises(SignatureError, match=r"^cosign cannot sign .* keyless: .*Fulcio") as caught:
-        sign_built(copy.folder, copy.image, keyless)
-    assert "SIGSTORE_ID_TOKEN" in str(caught.value.remedy)
-    with pytest.raises(SignatureError, match=r"^cosign cannot sign .* keyless: .*Fulcio"):
-        sign_image(reference, keyless, {})
-    with pytest.raises(SignatureError, match=r"^cannot check the signature of .*: .*TUF"):
-        verify_image(reference, signer)
-    (copy.folder / BUNDLE).write_text("{}")
-    with pytest.raises(SignatureError, match=r"^cannot check the signature of .*: .*TUF"):
-        verify_built(copy.folder, copy.image, signer)
-    with pytest.raises(SignatureError, match=r"never keyless$"):
-        verify_sif(small, signer)
-    with pytest.raises(SignatureError, match=r"never keyless$"):
-        sign_built(copy.folder, copy.sif, keyless)

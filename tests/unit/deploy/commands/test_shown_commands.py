@@ -72,6 +72,15 @@ PROVED_ELSEWHERE = {
         ),
         "tests/integration/test_load.py",
     ),
+    **dict.fromkeys(
+        (
+            "numlkit publish s3://https://s3.example.org:8333/models/prod --sign cosign.key "
+            "--valid-for 30",
+            "numlkit rollback s3://https://s3.example.org:8333/models/prod --sign cosign.key",
+            "numlkit published s3://https://s3.example.org:8333/models/prod --verify cosign.pub",
+        ),
+        "tests/unit/deploy/publishing/test_signing.py",
+    ),
     "numlkit publish /cvmfs/example.org/numl": "tests/containers/sif/test_publishing.py",
     "apptainer run /cvmfs/example.org/numl/current/numl.sif":
         "tests/containers/sif/test_publishing.py",
@@ -83,9 +92,6 @@ PROVED_ELSEWHERE = {
             "cosign verify-blob --key cosign.pub --insecure-ignore-tlog=true "
             "--signature SHA256SUMS.sig SHA256SUMS",
             "apptainer verify --all --key cosign.pub numl-24.10-serving.sif",
-            "numlkit publish docker://registry.example.org/lab/numl --sign keyless",
-            "numlkit up --engine docker --image registry.example.org/lab/numl:24.10-serving "
-            "--verify signer.toml",
         ),
         "tests/containers/supply/test_signatures.py",
     ),
@@ -94,8 +100,8 @@ PROVED_ELSEWHERE = {
             "numlkit build --target image",
             "numlkit publish docker://registry.example.org/lab/numl --sign cosign.key",
             "numlkit publish oras://registry.example.org/lab/numl-sif --sign cosign.key",
-            "numlkit published docker://registry.example.org/lab/numl",
-            "numlkit rollback oras://registry.example.org/lab/numl-sif",
+            "numlkit published docker://registry.example.org/lab/numl:24.10-serving "
+            "--verify cosign.pub",
             "numlkit up --engine docker --image registry.example.org/lab/numl:24.10-serving "
             "--verify cosign.pub",
             "numlkit up --engine apptainer --image numl-24.10-serving.sif --verify cosign.pub",

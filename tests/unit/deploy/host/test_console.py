@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.host.console import Console, Mode
+from deploy.host.console import Console
 from deploy.host.errors import KitError
 from deploy.host.paths import CHECKOUT
 
@@ -56,18 +56,6 @@ def test_on_a_terminal_what_would_steer_it_is_shown_escaped(
         r"\x1b[2J\xffé" + "\t:100:",
         "",
     ]
-
-
-@pytest.mark.parametrize("mode", ["normal", "quiet", "json"])
-def test_what_a_command_waits_for_is_shown_in_every_mode(
-    capsys: pytest.CaptureFixture[str], mode: Mode
-) -> None:
-    console = Console(mode)
-    with console.step("sign"):
-        console.prompt("log in at https://login.example.org")
-    shown = capsys.readouterr()
-    assert "log in at https://login.example.org" in shown.err.splitlines()
-    assert shown.out == ""
 
 
 def test_json_alone_is_shown_in_json_mode(capsys: pytest.CaptureFixture[str]) -> None:

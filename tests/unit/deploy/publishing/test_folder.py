@@ -7,10 +7,13 @@ tests/containers.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,8 @@ from deploy.host.console import Console
 from deploy.host.errors import DeploymentError, PublishError
 from deploy.host.files import sha256_of
 from deploy.publishing.folder import FolderPlace
-from deploy.publishing.place import Order, Outcome
+from deploy.publishing.lock import LOCK, Owner, alone_in
+from deploy.publishing.place import Look, Order, Outcome, Signing
 
 MANY = 200
 # What changes something in a folder; opening a file may, too.
@@ -55,7 +59,7 @@ def served(root: Path) -> str:
 
 
 def listed(root: Path) -> dict[str, bool]:
-    listing = FolderPlace(root).listing(None)
+    listing = FolderPlace(root).listing(Look())
     assert listing.problems == ()
     return {entry.release: entry.serving for entry in listing.entries}
 
@@ -92,13 +96,22 @@ def test_a_publish_that_is_killed_at_any_change_leaves_the_old_release_and_can_b
         root.mkdir()
         publish(root, "old")
         killed = killed_at(step, root, lambda: publish(root, "new"))  # noqa: B023
-        assert served(root) == ("old" if killed else "new")
-        assert listed(root) in ({"1": True}, {"1": True, "2": False}, {"1": False, "2": True})
+        done = served(root) == "new"
+        assert killed or done
+        listing = FolderPlace(root).listing(Look())
+        assert [each.serving for each in listing.entries] in ([True], [False, True])
+        interrupted = (root / "current").readlink() != Path(str(len(listing.entries)))
+        assert bool(listing.problems) == interrupted
         again = publish(root, "new")
-        assert (again.release, again.changed) == ("2", killed)
+        assert (again.release, again.changed) == ("2", not done)
         assert served(root) == "new"
         assert listed(root) == {"1": False, "2": True}
-        assert sorted(path.name for path in root.iterdir()) == ["1", "2", "current"]
+        assert sorted(path.name for path in root.iterdir()) == [
+            "1",
+            "2",
+            "current",
+            "published.json",
+        ]
         if not killed:
             break
     assert 8 < step < MANY - 1
@@ -112,26 +125,29 @@ def test_going_back_moves_one_link_and_pruning_keeps_numbers(
     for content in ("a", "b", "c"):
         publish(root, content)
     place = FolderPlace(root)
-    assert place.rollback(None, dry_run=True).changed is False
+    assert place.rollback(None, Signing(), dry_run=True).changed is False
     assert served(root) == "c"
-    assert place.rollback(None, dry_run=False).facts["serving"] == 2
+    assert place.rollback(None, Signing(), dry_run=False).facts["serving"] == 2
     assert served(root) == "b"
-    assert place.rollback("2", dry_run=False).changed is False
-    assert place.prune((), Console("quiet"), dry_run=False).facts == {"kept": [1, 2], "removed": 1}
+    assert place.rollback("2", Signing(), dry_run=False).changed is False
+    assert place.prune((), Signing(), Console("quiet"), dry_run=False).facts == {
+        "kept": [1, 2],
+        "removed": 1,
+    }
     assert listed(root) == {"1": False, "2": True}
     assert publish(root, "d").release == "4"
     with pytest.raises(PublishError, match="there is no release 3") as raised:
-        place.rollback("3", dry_run=False)
+        place.rollback("3", Signing(), dry_run=False)
     assert raised.value.remedy == "use --to with one of: 1, 2"
-    assert place.rollback("1", dry_run=True).lines == ("would switch to release 1",)
-    place.rollback("1", dry_run=False)
-    with pytest.raises(PublishError, match="release 1 serves, and there is none before it"):
-        place.rollback(None, dry_run=False)
+    assert place.rollback("1", Signing(), dry_run=True).lines == ("would switch to release 1",)
+    place.rollback("1", Signing(), dry_run=False)
+    with pytest.raises(PublishError, match="release 1 serves, and none served before it"):
+        place.rollback(None, Signing(), dry_run=False)
 
 
 def test_there_is_nothing_to_go_back_to_where_nothing_is_published(tmp_path: Path) -> None:
     with pytest.raises(PublishError, match=f"nothing is published in {tmp_path}") as raised:
-        FolderPlace(tmp_path).rollback(None, dry_run=False)
+        FolderPlace(tmp_path).rollback(None, Signing(), dry_run=False)
     assert raised.value.remedy == f"numlkit publish {tmp_path}"
 
 
@@ -186,9 +202,73 @@ def test_two_at_once_are_refused_and_the_folder_holds_no_lock_file(
 ) -> None:
     root = tmp_path / "place"
     root.mkdir()
-    with FolderPlace(root)._alone(), pytest.raises(PublishError, match="is at work in"):
+    with alone_in(root), pytest.raises(PublishError, match="is being changed by process") as said:
         publish(root, "a")
+    assert said.value.remedy is not None
+    assert f"rm {root / LOCK}" in said.value.remedy
     assert not any(root.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("host", "pid", "taken_over"),
+    [
+        (socket.gethostname(), 2**22 + 1, True),  # no such process
+        (socket.gethostname(), 1, True),  # another process has its id now
+        ("another.example.org", 2**22 + 1, False),  # nobody here can tell
+    ],
+)
+def test_the_lock_of_a_killed_publish_is_taken_over_on_its_own_host_only(
+    host: str, pid: int, taken_over: bool, tmp_path: Path
+) -> None:
+    dead = Owner(host, pid, 1.0, "2026-11-23 02:27 UTC", "t")
+    (tmp_path / LOCK).write_text(json.dumps(asdict(dead)))
+    if taken_over:
+        with alone_in(tmp_path):
+            pass
+        assert not any(tmp_path.iterdir())
+    else:
+        refused = pytest.raises(PublishError, match=r"on another.example.org, since 2026-11-23")
+        with refused, alone_in(tmp_path):
+            pass
+        assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+
+
+def test_a_folder_of_an_older_kit_is_read_and_published_to(
+    publish: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    root = tmp_path / "place"
+    for number, content in enumerate(("a", "b"), 1):
+        (root / str(number)).mkdir(parents=True)
+        (root / str(number) / "numl.sif").write_text(content)
+        digest = sha256_of(root / str(number) / "numl.sif")
+        record = {
+            "format": 1, "number": number, "created": "2026-11-23T02:27:00Z", "revision": "r",
+            "form": "sif", "source": f"{content}.sif", "sha256": digest, "bytes": 1,
+        }  # fmt: skip
+        (root / str(number) / "release.json").write_text(json.dumps(record))
+    (root / "current").symlink_to("2")
+    assert listed(root) == {"1": False, "2": True}
+    assert publish(root, "c").release == "3"
+    assert FolderPlace(root).rollback(None, Signing(), dry_run=False).release == "2"
+    place = FolderPlace(root)
+    assert place.prune((), Signing(), Console("quiet"), dry_run=False).facts["kept"] == [1, 2]
+
+
+def test_what_the_kit_did_not_make_is_never_removed(
+    publish: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    root = tmp_path / "place"
+    own = [root / "1" / "thesis.txt", root / "7" / "numl.sif", root / "notes" / "a"]
+    for path in own:
+        path.parent.mkdir(parents=True)
+        path.write_text("mine")
+    for content in ("a", "b", "c"):
+        publish(root, content)
+    FolderPlace(root).prune((), Signing(), Console("quiet"), dry_run=False)
+    assert {path.read_text() for path in own} == {"mine"}
+    assert list(listed(root)) == ["3", "4"]
+    notes = FolderPlace(root).listing(Look(check=True)).notes
+    assert notes == tuple(f"not published by the kit: {name}" for name in ("1", "7", "notes"))
 
 
 @pytest.mark.parametrize(
@@ -215,9 +295,12 @@ def test_what_was_not_built_here_is_refused(
 
 def test_a_folder_that_is_not_there_and_a_server_are_refused(tmp_path: Path) -> None:
     place = FolderPlace(tmp_path / "none")
-    for ask in (lambda: place.listing(None), lambda: place.rollback(None, dry_run=False)):
+    for ask in (
+        lambda: place.listing(Look()),
+        lambda: place.rollback(None, Signing(), dry_run=False),
+    ):
         with pytest.raises(PublishError, match="none: no such folder") as caught:
             ask()
         assert caught.value.remedy == "correct it, or publish to it first"
     with pytest.raises(DeploymentError, match="does not say which"):
-        place.listing("http://127.0.0.1:1")
+        place.listing(Look(server="http://127.0.0.1:1"))

@@ -6,7 +6,7 @@ credentials, a wrong clock or region cannot be had there.
 
 from __future__ import annotations
 
-from typing import Any
+from hashlib import sha256
 
 import pytest
 from botocore.stub import Stubber
@@ -14,6 +14,7 @@ from botocore.stub import Stubber
 from deploy.host.errors import PublishError
 from deploy.publishing.destination import Bucket
 from deploy.publishing.s3 import Store, TakenError
+from tests.unit.deploy.publishing.store import Service
 
 PLACE = Bucket("http://127.0.0.1:9", "models", "prod")
 
@@ -68,18 +69,39 @@ def test_what_somebody_else_has_written_is_an_error_of_its_own(store: Store, cod
             store.replace("x", b"", None)
 
 
-def test_a_service_without_conditional_writes_is_asked_again_without_the_condition(
-    store: Store,
+@pytest.mark.parametrize("conditional", [True, False])
+def test_an_object_is_there_whole_also_where_conditions_are_refused_after_it_was_sent(
+    store: Store, conditional: bool
 ) -> None:
-    wanted: dict[str, Any] = {"Bucket": "models", "Key": "prod/x", "Body": b"1"}
-    with Stubber(store.client) as stub:
-        stub.add_client_error("get_object", "NoSuchKey")
-        stub.add_client_error(
-            "put_object", "NotImplemented", expected_params={**wanted, "IfNoneMatch": "*"}
-        )
-        stub.add_response("put_object", {}, expected_params=wanted)
-        store.replace("x", b"1", None)
-        stub.assert_no_pending_responses()
+    service, content, seen = Service(conditional=conditional), b"x" * 200_000, [0]
+    store.__dict__["client"] = service
+    store.upload("one/1/weights", content, sha256(content).hexdigest(), seen.append)
+    store.replace("published.json", b"1", None)
+    store.replace("published.json", b"2", store.read("published.json"))
+    assert service.objects == {"prod/one/1/weights": content, "prod/published.json": b"2"}
+    assert max(seen) == len(content)
+
+
+@pytest.mark.parametrize("spoilt", [b"", b"x" * 99, b"y" * 100])
+def test_what_a_service_does_not_give_back_as_it_was_sent_is_an_error(
+    store: Store, spoilt: bytes
+) -> None:
+    store.__dict__["client"] = Service(spoil=lambda *_: spoilt)
+    content = b"x" * 100
+    for write in (
+        lambda: store.upload("a", content, sha256(content).hexdigest(), lambda _: None),
+        lambda: store.write("b", content),
+    ):
+        with pytest.raises(PublishError, match="does not hold what was sent to it") as raised:
+            write()
+        assert raised.value.remedy
+
+
+def test_only_what_is_marked_is_the_kits(store: Store) -> None:
+    service = Service(objects={"prod/theirs": b""})
+    store.__dict__["client"] = service
+    store.upload("ours", b"", sha256(b"").hexdigest(), lambda _: None)
+    assert [store.is_own(key) for key in ("ours", "theirs", "none")] == [True, False, False]
 
 
 @pytest.mark.parametrize(

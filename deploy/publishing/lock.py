@@ -1,0 +1,111 @@
+"""A lock in a folder that several hosts see.
+
+A file that only one can make: unlike ``flock``, this holds on network file systems too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+import psutil
+
+from deploy.host.errors import PublishError
+
+LOCK = ".numlkit.lock"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who holds a lock.
+
+    Attributes:
+        started: When its process was started, in seconds since 1970: ids are given again.
+        token: Tells this lock from all others.
+    """
+
+    host: str
+    pid: int
+    started: float
+    since: str
+    token: str
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it is a process of this host that has ended."""
+        if self.host != socket.gethostname():
+            return False
+        try:
+            return psutil.Process(self.pid).create_time() != self.started
+        except psutil.NoSuchProcess:
+            return True
+        except psutil.Error:
+            return False
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock for the block; what a dead process of this host left is taken over.
+
+    Raises:
+        PublishError: If somebody else holds it.
+        OSError: If it cannot be written.
+    """
+    lock = folder / LOCK
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    own = Owner(
+        socket.gethostname(), os.getpid(), psutil.Process().create_time(), now, secrets.token_hex(8)
+    )
+    while not _made(lock, own):
+        there = _owner(lock)
+        if there is not None and there.is_dead and _taken_away(lock, there):
+            continue
+        who = f"process {there.pid} on {there.host}, since {there.since}" if there else "someone"
+        raise PublishError(
+            f"{folder} is being changed by {who}",
+            f"wait until it has finished; if it was killed: rm {lock}",
+        )
+    try:
+        yield
+    finally:
+        if _owner(lock) == own:
+            lock.unlink()
+
+
+def _made(lock: Path, owner: Owner) -> bool:
+    """Make the lock; return whether there was none."""
+    try:
+        with lock.open("x", encoding="utf-8") as stream:
+            json.dump(asdict(owner), stream)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _owner(lock: Path) -> Owner | None:
+    try:
+        return Owner(**json.loads(lock.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _taken_away(lock: Path, dead: Owner) -> bool:
+    """Remove a dead owner's lock; return whether to try again."""
+    aside = lock.with_name(f"{lock.name}.{dead.token}")
+    try:
+        lock.rename(aside)
+    except FileNotFoundError:
+        return True
+    is_dead = _owner(aside) == dead
+    if not is_dead:  # somebody else was faster, and has made a new one
+        with suppress(OSError):
+            os.link(aside, lock)
+    aside.unlink(missing_ok=True)
+    return is_dead

@@ -1,0 +1,67 @@
+"""What kits before format 2 wrote into a folder: a ``release.json`` in each release's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, BaseModel, Field, ValidationError
+
+from deploy.host.errors import PublishError
+from numl_formats.published import IMAGE_NAMES, Image, Published, Release
+
+RECORD = "release.json"
+MARK = ".numlkit"
+"""Marks a release's folder as made by the kit."""
+
+
+class Record(BaseModel, frozen=True, extra="forbid"):
+    """What a release is: the content of its ``release.json``."""
+
+    format: Literal[1] = 1
+    number: Annotated[int, Field(ge=1)]
+    created: AwareDatetime
+    revision: str
+    form: Literal["sif", "sandbox"]
+    source: str
+    sha256: str
+    bytes: int
+
+
+def read_records(root: Path, linked: int | None) -> Published | None:
+    """Return what the records in a folder say; None if there are none.
+
+    Args:
+        linked: The release that ``current`` points to.
+
+    Raises:
+        PublishError: If one was not written by the kit.
+    """
+    numbers = sorted(int(path.name) for path in root.iterdir() if path.name.isdecimal())
+    releases = []
+    for number in numbers:
+        path = root / str(number) / RECORD
+        try:
+            said = Record.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            continue
+        except (OSError, ValidationError):
+            raise PublishError(
+                f"{path} was not written by the kit", "publish to another folder"
+            ) from None
+        if (path.parent / IMAGE_NAMES[said.form]).exists():
+            image = Image(said.form, said.source, said.sha256, said.bytes)
+            releases.append(Release(number, said.created, said.revision, image=image))
+    if not releases:
+        return None
+    there = [release.number for release in releases]
+    serving = linked if linked in there else there[-1]
+    return Published(
+        line="",
+        sequence=0,
+        created=releases[-1].created,
+        expires=None,
+        served=tuple(number for number in there if number <= serving),
+        last=numbers[-1],
+        releases=tuple(releases),
+    )

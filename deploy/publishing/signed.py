@@ -1,0 +1,207 @@
+"""A place's statement and its signature: checked before it is built upon, and made anew."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+
+from deploy.artefacts.cosign import sign_bytes, signer_of
+from deploy.artefacts.keys import Signer, verifier
+from deploy.artefacts.seen import remember, seen_at
+from deploy.host.errors import DeploymentError, PublishError, SignatureError
+from deploy.publishing.place import Signing
+from numl_formats.errors import FormatError, StatementError
+from numl_formats.published import (
+    Published,
+    Release,
+    pruned,
+    published_release,
+    renewed,
+    rolled_back,
+)
+from numl_formats.statement import read_published, statement
+from numl_formats.trust import Seen, check, signature_path
+
+_REMEDIES = {
+    "format": "publish to another place, or restore the file",
+    "signature": "ask its publisher: it was changed, or signed with another key",
+    "line": "ask its publisher: is it a new place under an old name?",
+    "replay": "somebody has put an older one there: have its publisher publish again",
+    "expired": "have its publisher renew it: numlkit publish DEST --sign KEY --valid-for DAYS",
+}
+_ALWAYS = datetime.min.replace(tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A place's statement as it is there.
+
+    Attributes:
+        place: The place, as typed.
+        content: ``published.json``; None: nothing was published yet.
+        signature: The content's signature; None: there is none.
+        signed: Whether anything was ever signed there.
+        older: What a kit before format 2 has published, which wrote no such file.
+    """
+
+    place: str
+    content: bytes | None
+    signature: bytes | None
+    signed: bool
+    older: Published | None = None
+
+    def read(self) -> Published | None:
+        """Return what it says, whoever has written it."""
+        if self.content is None:
+            return self.older
+        try:
+            published = read_published(self.content)
+        except StatementError as error:
+            raise self._refused(error) from None
+        return published if published.line else _without_code(published)
+
+    def verified(self, signer: Signer, now: datetime) -> Published | None:
+        """Return what it says, signed by ``signer`` and not older than what was seen before.
+
+        Raises:
+            SignatureError: If it is not; nothing of it is to be used.
+        """
+        if self.content is None:
+            if self.older is not None:
+                raise SignatureError(f"{self.place} is not signed", "numlkit publish --sign KEY")
+            return None
+        is_signed, seen = verifier(signer), seen_at(self.place, signer)
+        try:
+            published, newest = check(
+                self.content, self.signature, verify=is_signed, seen=seen, now=now
+            )
+        except StatementError as error:
+            raise self._refused(error) from None
+        remember(self.place, signer, newest)
+        return published
+
+    def _refused(self, error: StatementError) -> PublishError | SignatureError:
+        kind = PublishError if error.reason == "format" else SignatureError
+        return kind(f"{self.place}: {error}", _REMEDIES[error.reason])
+
+
+def _without_code(published: Published) -> Published:
+    """Return what a kit before format 2 has published, which had code in every release.
+
+    Its configurations can be written again only by publishing with code again.
+    """
+    releases = tuple(
+        replace(each, models={n: replace(m, code={}) for n, m in each.models.items()})
+        for each in published.releases
+    )
+    return replace(published, releases=releases)
+
+
+def current_of(stated: Stated, signer: Signer | None) -> Published | None:
+    """Return what a place says; if a signer is named, only what they have signed."""
+    if signer is None:
+        return stated.read()
+    return stated.verified(signer, datetime.now(timezone.utc))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change to a place, signed or not.
+
+    Attributes:
+        before: What it is based on; None: a new line of releases.
+        now: Its time.
+        expires: Until when it is accepted; None: until something newer is there.
+        signing: How it is signed.
+    """
+
+    place: str
+    before: Published | None
+    now: datetime
+    expires: datetime | None
+    signing: Signing
+    _signer: Signer | None = field(default=None, repr=False)
+
+    def published(self, release: Release) -> Published:
+        """Return the statement with a new release, which serves."""
+        return published_release(self.before, release, created=self.now, expires=self.expires)
+
+    def renewed(self, published: Published) -> Published:
+        """Return the same statement with the times of now."""
+        return renewed(published, created=self.now, expires=self.expires)
+
+    def pruned(self, published: Published) -> Published:
+        """Return the statement with what serves and what served before it."""
+        return pruned(published, created=self.now, expires=self.expires)
+
+    def rolled_back(self, published: Published, to: str | None) -> Published:
+        """Return the statement after a rollback; ``to`` None: to what served before.
+
+        Raises:
+            PublishError: If it is not there; with those that are.
+        """
+        try:
+            if to is not None and not to.isdecimal():
+                raise FormatError(f"there is no release {to}")
+            number = int(to) if to is not None else None
+            return rolled_back(published, number, created=self.now, expires=self.expires)
+        except FormatError as error:
+            there = [release.number for release in published.releases]
+            others = ", ".join(str(number) for number in there if number != published.serving)
+            remedy = f"use --to with one of: {others}" if others else None
+            raise PublishError(str(error), remedy) from None
+
+    def write(
+        self, new: Published, put: Callable[[str, bytes], None], replace: Callable[[bytes], None]
+    ) -> None:
+        """Write a statement: its signature first, so that a reader never finds it without.
+
+        Args:
+            put: Writes a file.
+            replace: Replaces ``published.json``.
+        """
+        content = statement(new)
+        if self.signing.key is not None:
+            put(signature_path(content), sign_bytes(content, self.signing.key))
+        replace(content)
+        if self._signer is not None:
+            digest = hashlib.sha256(content).hexdigest()
+            remember(self.place, self._signer, Seen(new.line, new.sequence, digest))
+
+
+@contextmanager
+def changing(stated: Stated, signing: Signing, named: Signer | None = None) -> Iterator[Change]:
+    """Yield a change to a place, based only on what the same key has signed.
+
+    Where nothing was signed before, a signed line of releases begins: nobody vouches for what is
+    there.
+
+    Raises:
+        DeploymentError: If it is to be unsigned where others are signed.
+        SignatureError: If what is there is not what this key signed last.
+    """
+    now = datetime.now(timezone.utc).replace(microsecond=0)
+    if signing.key is None:
+        if signing.valid_for is not None:
+            raise DeploymentError("--valid-for needs --sign KEY")
+        if stated.signed:
+            raise DeploymentError(
+                f"{stated.place} is signed: unsigned, every server would refuse it", "--sign KEY"
+            )
+        yield Change(stated.place, stated.read(), now, None, signing)
+        return
+    with signer_of(signing.key, named) as signer:
+        before = None
+        if stated.signed or seen_at(stated.place, signer) is not None:
+            # One that has expired is renewed so.
+            before = stated.verified(signer, _ALWAYS)
+            if before is None:
+                cause = f"{stated.place}: published.json, which was signed, is gone"
+                raise SignatureError(cause, "restore it, or publish to another place")
+        expires = before.expires if before is not None else None
+        if signing.valid_for is not None:
+            expires = now + signing.valid_for
+        yield Change(stated.place, before, now, expires, signing, signer)

@@ -1,0 +1,278 @@
+"""A bucket's history: whatever is done, killed or damaged, what serves is what should, whole.
+
+The bucket is in memory, and has variants without conditional writes, ETags and metadata; real
+services are published to in tests/integration.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from deploy.artefacts.labels import Source
+from deploy.deployment.deployment import Deployment
+from deploy.engines.resolved import Resolved
+from deploy.host.console import Console
+from deploy.host.errors import PublishError
+from deploy.publishing.bucket import BucketPlace
+from deploy.publishing.contents import files_of
+from deploy.publishing.destination import Bucket
+from deploy.publishing.place import Look, Order, Outcome, Signing
+from numl_formats.published import Published
+from numl_formats.statement import read_published
+from tests.unit.deploy.publishing.store import Service, local_models
+
+QUIET = Console("quiet")
+SERVER = ("http://127.0.0.1:1",)
+CONTENTS = ("a", "b", "c", "d")
+# What people have put there: the kit leaves it alone.
+PEOPLES = {
+    f"prod/{key}": b"mine"
+    for key in ("one/1/thesis.txt", "one/2/weights/x", "two/README", "three/1/model.json", "x.sig")
+}
+# More requests than any command makes.
+MANY = 200
+
+
+class KilledError(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def models() -> Iterator[None]:
+    """Publish small files, and take every server's word."""
+    with tempfile.TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patch:
+
+        @contextmanager
+        def verified(resolved: Resolved, _: object, *, with_code: bool) -> Iterator[object]:
+            yield local_models(Path(scratch), resolved.deployment.name, code=with_code)
+
+        where = "deploy.publishing.bucket"
+        patch.setattr(f"{where}.verified_models", verified)
+        patch.setattr(f"{where}.find_source", lambda _: Source("abc", 0, ""))
+        for name in ("read_goldens", "await_release"):
+            patch.setattr(f"{where}.{name}", lambda *_: {})
+        yield
+
+
+def at(service: Service) -> BucketPlace:
+    place = BucketPlace(Bucket("http://127.0.0.1:9", "models", "prod"))
+    place._store.__dict__["client"] = service
+    return place
+
+
+def publish(service: Service, content: str, **more: Any) -> Outcome:
+    order = Order(Resolved(Deployment(name=content)), **more)
+    return at(service).publish(order, QUIET)
+
+
+def rollback(service: Service, to: str | None = None) -> Outcome:
+    return at(service).rollback(to, Signing(), dry_run=False)
+
+
+def prune(service: Service) -> Outcome:
+    return at(service).prune(SERVER, Signing(), QUIET, dry_run=False)
+
+
+def statement(service: Service) -> Published | None:
+    content = service.objects.get("prod/published.json")
+    return read_published(content) if content is not None else None
+
+
+def after(requests: int, act: Callable[[], None]) -> Callable[[], None]:
+    steps = itertools.count()
+
+    def step() -> None:
+        if next(steps) == requests:
+            act()
+
+    return step
+
+
+def die() -> None:
+    raise KilledError
+
+
+class Histories(RuleBasedStateMachine):
+    """A bucket, and what should be in it: numbers of what served, and each release's content."""
+
+    @initialize(conditional=st.booleans(), tags=st.booleans(), marks=st.booleans())
+    def start(self, conditional: bool, tags: bool, marks: bool) -> None:
+        self.service = Service(conditional, tags, marks, objects=dict(PEOPLES))
+        self.served: list[int] = []
+        self.contents: dict[int, str] = {}
+        self.damaged: set[str] = set()
+        self.last = 0
+
+    def whole(self, number: int) -> bool:
+        published = statement(self.service)
+        assert published is not None
+        release = published.release(number)
+        one = Published("", 0, release.created, None, (number,), number, (release,))
+        return not self.damaged & files_of(one).keys()
+
+    def has_published(self, content: str) -> None:
+        """Take over what a publish has done: a new release, unless the same serves whole."""
+        published = statement(self.service)
+        assert published is not None
+        if self.served and published.serving == self.served[-1]:
+            assert self.contents[self.served[-1]] == content
+            return
+        assert published.serving > self.last
+        self.last = published.serving
+        self.served.append(self.last)
+        self.contents[self.last] = content
+        assert self.whole(self.last)
+
+    @rule(content=st.sampled_from(CONTENTS), with_code=st.booleans())
+    def publish(self, content: str, with_code: bool) -> None:
+        publish(self.service, content, with_code=with_code)
+        self.has_published(content)
+        assert self.whole(self.served[-1])
+
+    @precondition(lambda self: self.served)
+    @rule(data=st.data())
+    def rollback(self, data: st.DataObject) -> None:
+        to = data.draw(st.sampled_from([None, *self.contents]))
+        served = self.expected(to)
+        if served is None or not self.whole(served[-1]):
+            with pytest.raises(PublishError):
+                rollback(self.service, str(to) if to is not None else None)
+            return
+        rollback(self.service, str(to) if to is not None else None)
+        self.served = served
+
+    def expected(self, to: int | None) -> list[int] | None:
+        """What served, after a rollback; None: it is refused."""
+        if to is None:
+            return self.served[:-1] or None
+        return self.served[: self.served.index(to) + 1] if to in self.served else [*self.served, to]
+
+    @precondition(lambda self: self.served)
+    @rule()
+    def prune(self) -> None:
+        prune(self.service)
+        self.has_pruned()
+
+    def has_pruned(self) -> None:
+        published = statement(self.service)
+        assert published is not None
+        if len(published.releases) <= 2:
+            self.served = self.served[-2:]
+            self.contents = {number: self.contents[number] for number in self.served}
+
+    @rule(
+        content=st.sampled_from(CONTENTS),
+        what=st.sampled_from(["publish", "rollback", "prune"]),
+        requests=st.integers(0, 60),
+    )
+    def kill(self, content: str, what: str, requests: int) -> None:
+        before = self.service.objects.get("prod/published.json")
+        served = self.expected(None) if self.served else None
+        acts: dict[str, Callable[[], object]] = {
+            "publish": lambda: publish(self.service, content),
+            "rollback": lambda: rollback(self.service),
+            "prune": lambda: prune(self.service),
+        }
+        self.service.step = after(requests, die)
+        with suppress(KilledError, PublishError):
+            acts[what]()
+        self.service.step = lambda: None
+        if self.service.objects.get("prod/published.json") == before:
+            return
+        if what == "publish":
+            self.has_published(content)
+        elif what == "rollback":
+            assert served is not None
+            self.served = served
+        else:
+            self.has_pruned()
+
+    # A service that knows no conditions is asked before each write: this may come in between.
+    @precondition(lambda self: self.served and self.service.conditional and self.service.tags)
+    @rule(
+        mine=st.sampled_from(CONTENTS),
+        theirs=st.sampled_from(CONTENTS),
+        with_code=st.booleans(),
+        at=st.integers(0, 60),
+    )
+    def two_publish(self, mine: str, theirs: str, with_code: bool, at: int) -> None:
+        """Another publish comes in between, whole."""
+
+        def other() -> None:
+            self.service.step = lambda: None
+            publish(self.service, theirs, with_code=with_code)
+            self.has_published(theirs)
+
+        self.service.step = after(at, other)
+        try:
+            publish(self.service, mine, with_code=with_code)
+        except PublishError as error:
+            refused = error.cause
+        else:
+            refused = ""
+            self.has_published(mine)
+        finally:
+            self.service.step = lambda: None
+        assert not refused or "someone else has published" in refused
+
+    @precondition(lambda self: self.served)
+    @rule(data=st.data(), lose=st.booleans())
+    def damage(self, data: st.DataObject, lose: bool) -> None:
+        published = statement(self.service)
+        assert published is not None
+        key = data.draw(st.sampled_from(sorted(files_of(published))))
+        if f"prod/{key}" not in self.service.objects:
+            return
+        if lose:
+            del self.service.objects[f"prod/{key}"]
+        else:
+            content = self.service.objects[f"prod/{key}"]
+            self.service.objects[f"prod/{key}"] = b"!" * len(content)
+        self.damaged.add(key)
+
+    @invariant()
+    def what_serves_is_what_should(self) -> None:
+        published = statement(self.service)
+        if not self.served:
+            assert published is None
+            return
+        assert published is not None
+        assert list(published.served) == self.served
+        assert {release.number for release in published.releases} == set(self.contents)
+        assert published.last == self.last
+        for key, file in files_of(published).items():
+            content = self.service.objects.get(f"prod/{key}")
+            if key not in self.damaged:
+                assert content is not None, key
+                assert hashlib.sha256(content).hexdigest() == file.sha256
+        for number, content in self.contents.items():
+            weights = published.release(number).models["one"].files["weights.safetensors"]
+            assert weights.sha256 == hashlib.sha256(f"{content} of one".encode()).hexdigest()
+
+    @invariant()
+    def what_people_put_there_stays(self) -> None:
+        assert PEOPLES.items() <= self.service.objects.items()
+
+    @precondition(lambda self: self.served)
+    @invariant()
+    def a_check_finds_exactly_what_is_damaged(self) -> None:
+        listing = at(self.service).listing(Look(check=True))
+        found = {int(entry.release) for entry in listing.entries if entry.damaged}
+        assert found == {number for number in self.contents if not self.whole(number)}
+        if found:
+            assert listing.problems
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(max_examples=30, stateful_step_count=15, deadline=None)

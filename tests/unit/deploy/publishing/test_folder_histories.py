@@ -1,0 +1,209 @@
+"""A folder's history: whatever is done, killed or damaged, what serves is what should, whole.
+
+Each command runs in a process of its own, which may be killed at any change that it makes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from deploy.artefacts.labels import Source
+from deploy.artefacts.manifest import Artefact, record
+from deploy.deployment.deployment import Deployment
+from deploy.engines.resolved import Resolved
+from deploy.host.console import Console
+from deploy.host.errors import PublishError
+from deploy.host.files import sha256_of
+from deploy.publishing.folder import FolderPlace
+from deploy.publishing.place import Look, Order, Signing
+from numl_formats.published import Published
+from numl_formats.statement import read_published
+from tests.unit.deploy.publishing.test_folder import killed_at
+
+CONTENTS = ("a", "b", "c")
+PEOPLES = ("notes.txt", "2/thesis.txt", "current.old/numl.sif")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def files() -> Iterator[None]:
+    """Publish small files, for which no check is run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("deploy.publishing.built.run", lambda *_, **__: "")
+        patch.setattr("deploy.publishing.built.shutil.which", str)
+        patch.setattr("deploy.publishing.folder.find_source", lambda _: Source("abc", 0, ""))
+        yield
+
+
+class Histories(RuleBasedStateMachine):
+    """A folder, and what should be in it: numbers of what served, and each release's content."""
+
+    @initialize()
+    def start(self) -> None:
+        self.scratch = Path(tempfile.mkdtemp(prefix="numlkit-test-"))
+        self.root = self.scratch / "place"
+        for name in PEOPLES:
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / name).write_text("mine")
+        self.served: list[int] = []
+        self.contents: dict[int, str] = {}
+        self.damaged: set[int] = set()
+        self.last = 0
+
+    def teardown(self) -> None:
+        if hasattr(self, "scratch"):
+            shutil.rmtree(self.scratch)
+
+    def run_publish(self, content: str) -> None:
+        sif = self.scratch / "dist" / f"{content}.sif"
+        sif.parent.mkdir(exist_ok=True)
+        sif.write_text(content)
+        made = Artefact(
+            kind="sif", name=sif.name, bytes=1, sha256=sha256_of(sif), created=0, inputs={},
+            steps={},
+        )  # fmt: skip
+        record(sif.parent, made)
+        order = Order(Resolved(Deployment()), artefact=sif)
+        FolderPlace(self.root).publish(order, Console("quiet"))
+
+    def run_rollback(self, to: int | None) -> None:
+        number = str(to) if to is not None else None
+        FolderPlace(self.root).rollback(number, Signing(), dry_run=False)
+
+    def run_prune(self) -> None:
+        FolderPlace(self.root).prune((), Signing(), Console("quiet"), dry_run=False)
+
+    def published(self) -> Published | None:
+        path = self.root / "published.json"
+        return read_published(path.read_bytes()) if path.exists() else None
+
+    def after_publish(self, content: str) -> None:
+        """What a publish does: it goes back to one that is there, or brings a new one."""
+        there = [n for n, each in self.contents.items() if each == content]
+        whole = [number for number in there if number not in self.damaged]
+        if whole:
+            self.served = self.after_rollback(max(whole)) or []
+            return
+        published = self.published()
+        assert published is not None
+        assert published.serving > self.last
+        self.last = published.serving
+        self.served.append(self.last)
+        self.contents[self.last] = content
+
+    def after_rollback(self, to: int | None) -> list[int] | None:
+        """What served, after a rollback; None: it is refused."""
+        if to is None:
+            return self.served[:-1] or None
+        return self.served[: self.served.index(to) + 1] if to in self.served else [*self.served, to]
+
+    def after_prune(self) -> None:
+        self.served = self.served[-2:]
+        self.contents = {number: self.contents[number] for number in self.served}
+
+    @rule(content=st.sampled_from(CONTENTS))
+    def publish(self, content: str) -> None:
+        self.run_publish(content)
+        self.after_publish(content)
+        self.linked()
+
+    @precondition(lambda self: self.served)
+    @rule(data=st.data())
+    def rollback(self, data: st.DataObject) -> None:
+        to = data.draw(st.sampled_from([None, *self.contents]))
+        served = self.after_rollback(to)
+        if served is None or served[-1] in self.damaged:
+            with pytest.raises(PublishError):
+                self.run_rollback(to)
+            return
+        self.run_rollback(to)
+        self.served = served
+        self.linked()
+
+    @precondition(lambda self: self.served)
+    @rule()
+    def prune(self) -> None:
+        self.run_prune()
+        self.after_prune()
+        ours = {path.parent.name for path in self.root.glob("[0-9]*/.numlkit")}
+        assert ours == {str(number) for number in self.contents}
+
+    @rule(
+        what=st.sampled_from(["publish", "rollback", "prune"]),
+        content=st.sampled_from(CONTENTS),
+        step=st.integers(0, 25),
+    )
+    def kill(self, what: str, content: str, step: int) -> None:
+        before = self.published()
+        acts: dict[str, Callable[[], object]] = {
+            "publish": lambda: self.run_publish(content),
+            "rollback": lambda: self.run_rollback(None),
+            "prune": self.run_prune,
+        }
+        target = self.after_rollback(None)
+        if what == "rollback" and (target is None or target[-1] in self.damaged):
+            return
+        killed_at(step, self.root, acts[what])
+        after = self.published()
+        if after == before:
+            return
+        if what == "publish":
+            self.after_publish(content)
+        elif what == "rollback":
+            self.served = target or []
+        else:
+            self.after_prune()
+
+    @precondition(lambda self: self.served)
+    @rule(data=st.data(), lose=st.booleans())
+    def damage(self, data: st.DataObject, lose: bool) -> None:
+        number = data.draw(st.sampled_from(sorted(self.contents)))
+        path = self.root / str(number) / "numl.sif"
+        if lose:
+            path.unlink(missing_ok=True)
+        elif path.exists():
+            path.write_text("!")
+        self.damaged.add(number)
+
+    def linked(self) -> None:
+        """What serves is what a node starts."""
+        assert (self.root / "current").readlink() == Path(str(self.served[-1]))
+        if self.served[-1] not in self.damaged:
+            content = (self.root / "current" / "numl.sif").read_text()
+            assert content == self.contents[self.served[-1]]
+        names = {path.name for path in self.root.iterdir()}
+        assert not {name for name in names if name.startswith(".")}
+
+    @invariant()
+    def what_serves_is_what_should(self) -> None:
+        published = self.published()
+        if not self.served:
+            assert published is None
+            return
+        assert published is not None
+        assert list(published.served) == self.served
+        assert {release.number for release in published.releases} == set(self.contents)
+        for number, content in self.contents.items():
+            if number not in self.damaged:
+                assert (self.root / str(number) / "numl.sif").read_text() == content
+
+    @invariant()
+    def a_check_finds_exactly_what_is_damaged(self) -> None:
+        listing = FolderPlace(self.root).listing(Look(check=True))
+        found = {int(entry.release) for entry in listing.entries if entry.damaged}
+        assert found == self.damaged & set(self.contents)
+
+    @invariant()
+    def what_people_put_there_stays(self) -> None:
+        assert {(self.root / name).read_text() for name in PEOPLES} == {"mine"}
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(max_examples=12, stateful_step_count=12, deadline=None)

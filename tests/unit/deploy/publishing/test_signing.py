@@ -1,0 +1,310 @@
+"""Signed releases in a bucket: what is signed, who accepts it, and what nobody can slip in.
+
+Keys are used as cosign uses them; cosign itself is run in tests/containers/supply.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    ECDSA,
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    generate_private_key,
+)
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+from deploy.artefacts.keys import Signer, read_signer
+from deploy.artefacts.labels import Source
+from deploy.deployment.deployment import Deployment
+from deploy.engines.resolved import Resolved
+from deploy.host.console import Console
+from deploy.host.errors import DeploymentError, KitError, PublishError, SignatureError
+from deploy.publishing.bucket import BucketPlace
+from deploy.publishing.destination import Bucket
+from deploy.publishing.models import LocalModel
+from deploy.publishing.place import Listing, Look, Order, Outcome, Signing
+from numl_formats.statement import read_published
+from numl_formats.trust import signature_path
+from tests.unit.deploy.publishing.store import Service, local_models
+
+QUIET = Console("quiet")
+POINTER = "prod/published.json"
+DAY = timedelta(days=1)
+
+
+def pair(folder: Path, name: str) -> Path:
+    """Make a key pair; return the private key's file."""
+    private = generate_private_key(SECP256R1())
+    pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / f"{name}.key").write_bytes(pem)
+    pem = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (folder / f"{name}.pub").write_bytes(pem)
+    return folder / f"{name}.key"
+
+
+def public(key: Path) -> Signer:
+    return read_signer(key.with_suffix(".pub"))
+
+
+class Place:
+    """A bucket in memory, and a publisher's machine."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.service = Service()
+        self.key, self.other = pair(scratch, "ours"), pair(scratch, "others")
+
+    @property
+    def at(self) -> BucketPlace:
+        place = BucketPlace(Bucket("http://127.0.0.1:9", "models", "prod"))
+        place._store.__dict__["client"] = self.service
+        return place
+
+    def publish(self, content: str, **more: Any) -> Outcome:
+        models = ("one",) if more.pop("one", False) else ("one", "two")
+        resolved = Resolved(Deployment(name=content, models=models))
+        return self.at.publish(Order(resolved, **more), QUIET)
+
+    def sign(self, content: str, **more: Any) -> Outcome:
+        return self.publish(content, sign=self.key, **more)
+
+    def rollback(self, key: Path | None) -> Outcome:
+        return self.at.rollback(None, Signing(key), dry_run=False)
+
+    def prune(self, key: Path | None) -> Outcome:
+        return self.at.prune(("http://x",), Signing(key), QUIET, dry_run=False)
+
+    def verified(self, key: Path | None = None) -> Listing:
+        return self.at.listing(Look(verify=public(key or self.key)))
+
+    @property
+    def serving(self) -> list[int]:
+        return [int(entry.release) for entry in self.verified().entries if entry.serving]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    @contextmanager
+    def models(
+        resolved: Resolved, _: object, *, with_code: bool
+    ) -> Iterator[dict[str, LocalModel]]:
+        made = local_models(tmp_path, resolved.deployment.name, code=with_code)
+        yield {name: made[name] for name in resolved.deployment.models}
+
+    @contextmanager
+    def signer_of(key: Path, _: Signer | None) -> Iterator[Signer]:
+        yield public(key)
+
+    def sign_bytes(content: bytes, key: Path) -> bytes:
+        private = load_pem_private_key(key.read_bytes(), None)
+        assert isinstance(private, EllipticCurvePrivateKey)
+        return base64.b64encode(private.sign(content, ECDSA(SHA256())))
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("deploy.publishing.signed.signer_of", signer_of)
+    monkeypatch.setattr("deploy.publishing.signed.sign_bytes", sign_bytes)
+    monkeypatch.setattr("deploy.publishing.bucket.verified_models", models)
+    monkeypatch.setattr("deploy.publishing.bucket.find_source", lambda _: Source("abc", 0, ""))
+    for name in ("read_goldens", "await_release"):
+        monkeypatch.setattr(f"deploy.publishing.bucket.{name}", lambda *_: {})
+    return Place(tmp_path)
+
+
+def test_every_act_on_a_signed_line_is_a_newer_signed_statement(place: Place) -> None:
+    seen = []
+    for act in (
+        lambda: place.sign("a"),
+        lambda: place.sign("b"),
+        lambda: place.rollback(place.key),
+        lambda: place.sign("c"),
+        lambda: place.sign("c", valid_for=DAY),
+        lambda: place.prune(place.key),
+    ):
+        act()
+        content = place.service.objects[POINTER]
+        assert f"prod/{signature_path(content)}" in place.service.objects
+        assert place.verified().problems == ()
+        published = read_published(content)
+        seen.append((published.sequence, published.serving, published.line))
+    assert [(sequence, serving) for sequence, serving, _ in seen] == [
+        (1, 1), (2, 2), (3, 1), (4, 3), (5, 3), (6, 3),
+    ]  # fmt: skip
+    assert len({line for *_, line in seen}) == 1
+    assert published.expires is not None
+
+
+def test_a_statement_that_serves_is_signed_wherever_a_publish_is_killed(place: Place) -> None:
+    place.sign("a")
+    for request in range(100):
+        left = [request]
+
+        def die(left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+
+        place.service.step = die
+        try:
+            place.sign("b" if request % 2 else "a")
+        except KeyboardInterrupt:
+            done = False
+        else:
+            done = True
+        place.service.step = lambda: None
+        assert place.verified().problems == ()
+        if done:
+            break
+    assert done
+
+
+@pytest.mark.parametrize(
+    "act",
+    [lambda p: p.publish("b"), lambda p: p.rollback(None), lambda p: p.prune(None)],
+    ids=["publish", "rollback", "prune"],
+)
+def test_an_unsigned_act_on_a_signed_line_is_refused(
+    place: Place, act: Callable[[Place], object]
+) -> None:
+    place.sign("a")
+    place.sign("c")
+    before = dict(place.service.objects)
+    with pytest.raises(DeploymentError, match="is signed: unsigned, every server") as raised:
+        act(place)
+    assert raised.value.remedy == "--sign KEY"
+    assert place.service.objects == before
+
+
+ATTACKS: dict[str, Callable[[dict[str, bytes], bytes], None]] = {
+    "changed": lambda there, _: there.update({POINTER: there[POINTER].replace(b"abc", b"abd")}),
+    "older": lambda there, old: there.update({POINTER: old}),
+    "gone": lambda there, _: there.pop(POINTER) and None,
+    "signature changed": lambda there, _: there.update(
+        {f"prod/{signature_path(there[POINTER])}": b"bm8="}
+    ),
+    "signature gone": lambda there, _: there.pop(f"prod/{signature_path(there[POINTER])}") and None,
+    "all signatures gone": lambda there, _: (
+        [there.pop(key) for key in list(there) if key.startswith("prod/signatures/")] and None
+    ),
+    "not a statement": lambda there, _: there.update({POINTER: b"{}"}),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_what_was_changed_is_refused_by_who_verifies_and_by_who_publishes_next(
+    place: Place, attack: str
+) -> None:
+    place.sign("a")
+    old = place.service.objects[POINTER]
+    place.sign("b")
+    place.verified()
+    ATTACKS[attack](place.service.objects, old)
+    before = dict(place.service.objects)
+    acts: list[Callable[[], object]] = [lambda: place.sign("c"), lambda: place.rollback(place.key)]
+    if attack != "gone":
+        acts.append(place.verified)
+    for act in acts:
+        with pytest.raises(KitError) as raised:
+            act()
+        assert raised.value.remedy
+        assert "\n" not in raised.value.cause
+    assert place.service.objects == before
+
+
+def test_another_key_neither_verifies_nor_publishes(place: Place) -> None:
+    place.sign("a")
+    for act in (lambda: place.verified(place.other), lambda: place.rollback(place.other)):
+        with pytest.raises(SignatureError, match="is not signed with the key that is trusted"):
+            act()
+    with pytest.raises(SignatureError):
+        place.publish("b", sign=place.other)
+
+
+def test_releases_that_nobody_signed_are_not_signed_later(place: Place) -> None:
+    """Whoever could write to the bucket until now may have written them."""
+    place.publish("a")
+    place.publish("b")
+    with pytest.raises(PublishError, match="two was published unsigned") as raised:
+        place.sign("b", one=True)
+    assert raised.value.remedy == "publish two too (--models)"
+    place.sign("b")
+    published = read_published(place.service.objects[POINTER])
+    assert (published.served, published.last) == ((3,), 3)
+    assert [release.number for release in published.releases] == [3]
+    with pytest.raises(PublishError, match="none served before it"):
+        place.rollback(place.key)
+
+
+def test_an_expired_statement_is_refused_until_it_is_renewed(place: Place) -> None:
+    place.sign("a", valid_for=-DAY)
+    with pytest.raises(SignatureError, match="has expired") as raised:
+        place.verified()
+    assert "--valid-for DAYS" in str(raised.value.remedy)
+    again = place.sign("a", valid_for=DAY)
+    assert again.changed
+    assert "release 1 serves as before; its signature expires" in again.lines[0]
+    assert place.serving == [1]
+    assert not place.sign("a").changed
+
+
+def test_without_a_key_there_is_no_expiry_and_with_code_no_signature(place: Place) -> None:
+    with pytest.raises(DeploymentError, match="--valid-for needs --sign KEY"):
+        place.publish("a", valid_for=DAY)
+    with pytest.raises(DeploymentError, match="which checks no signature"):
+        place.sign("a", with_code=True)
+    assert place.service.objects == {}
+
+
+def test_a_bucket_has_data_only_unless_code_is_asked_for(place: Place) -> None:
+    said = place.publish("a")
+    assert {key.rpartition("/")[2] for key in place.service.objects} == {
+        "published.json", "model.json", "weights.safetensors",
+    }  # fmt: skip
+    place.publish("a", with_code=True)
+    there = place.service.objects
+    assert there["prod/one/config.pbtxt"] == there["prod/one/2/config.pbtxt"]
+    assert b"versions: 2" in there["prod/one/config.pbtxt"]
+    place.publish("b", with_code=True)
+    assert b"versions: 3" in there["prod/one/config.pbtxt"]
+    place.rollback(None)
+    assert b"versions: 2" in there["prod/one/config.pbtxt"]
+    said = place.rollback(None)
+    assert "one has no code in release 1" in said.lines[1]
+    assert b"versions: 2" in there["prod/one/config.pbtxt"]
+
+
+def test_a_bucket_of_an_older_kit_is_published_to_without_its_code(place: Place) -> None:
+    card = sha256(b"card").hexdigest()
+    code = sha256(b"run").hexdigest()
+    old = (
+        '{"format": 1, "serving": 1, "last": 1, "releases": [{"number": 1, "created": '
+        '"2026-11-23T02:27:00Z", "revision": "r", "models": {"one": {"version": 1, "config": "x", '
+        f'"files": {{"model.json": {{"sha256": "{card}", "bytes": 4}}, '
+        f'"model.py": {{"sha256": "{code}", "bytes": 3}}}}}}}}}}]}}'
+    )
+    place.service.objects |= {
+        POINTER: old.encode(), "prod/one/1/model.json": b"card", "prod/one/1/model.py": b"run",
+        "prod/one/config.pbtxt": b"x",
+    }  # fmt: skip
+    assert place.at.listing(Look(check=True)).problems == ()
+    said = place.publish("a")
+    assert "one has no code in release 2" in said.lines[1]
+    published = read_published(place.service.objects[POINTER])
+    assert (published.served, published.sequence) == ((1, 2), 1)
+    place.rollback(None)
+    assert read_published(place.service.objects[POINTER]).served == (1,)
+    assert place.service.objects["prod/one/1/model.py"] == b"run"
