@@ -1,0 +1,197 @@
+"""A tag in a registry: what it is pointed at, and when.
+
+The registry is a dictionary and cosign's answers are given: real ones are in tests/containers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from deploy.artefacts.cosign import Signed
+from deploy.artefacts.keys import Signer
+from deploy.artefacts.manifest import Artefact
+from deploy.artefacts.reference import Reference, parse_reference
+from deploy.artefacts.registry import Manifest, Registry
+from deploy.deployment.deployment import Deployment
+from deploy.engines.resolved import Resolved
+from deploy.host.console import Console, Say
+from deploy.host.errors import DeploymentError, SignatureError
+from deploy.publishing.destination import InRegistry
+from deploy.publishing.place import Look, Order, Outcome, Signing
+from deploy.publishing.registry import RegistryPlace
+
+KEY, SIGNER = Path("cosign.key"), Signer(Path("cosign.pub"), "pem")
+QUIET = Console("quiet")
+
+
+class Tags:
+    """A repository: what each tag names."""
+
+    def __init__(self) -> None:
+        self.tags: dict[str, str] = {}
+
+    def manifest(self, name: str) -> Manifest | None:
+        digest = self.tags.get(name)
+        return Manifest(digest, {"layers": [{"size": 5}]}) if digest is not None else None
+
+    def tag(self, name: str, tag: str) -> None:
+        self.tags[tag] = name
+
+
+class Place(RegistryPlace):
+    """Publishes an artefact whose digest in the registry is its own."""
+
+    def __init__(self, registry: Tags) -> None:
+        super().__init__(InRegistry("docker", parse_reference("r.example.org/lab/numl:prod")))
+        self.registry = registry  # type: ignore[assignment]
+        self.artefact = ""
+
+    def _publish(self, order: Order, say: Say) -> Outcome:
+        made = Artefact(
+            kind="image", name="n:t", bytes=1, sha256=self.artefact, created=0, inputs={}, steps={}
+        )
+        return self.bring(
+            order,
+            made,
+            folder=Path(),
+            default_tag="t",
+            push=lambda tag: self.registry.tag(self.artefact, tag),
+            say=say,
+        )
+
+    def _holds(self, manifest: Manifest, artefact: Artefact) -> bool:
+        return manifest.digest == artefact.sha256
+
+
+class Signatures:
+    """What is signed, and what no longer holds."""
+
+    def __init__(self) -> None:
+        self.signed: dict[str, list[Signed]] = {}
+        self.tampered: set[str] = set()
+
+    def sign(self, at: Reference, _: Path, __: Mapping[str, Path], signed: Signed) -> None:
+        self.signed.setdefault(at.digest, []).append(signed)
+        self.tampered.discard(at.digest)
+
+    def verify(self, at: Reference, _: Signer) -> None:
+        if at.digest not in self.signed:
+            raise SignatureError(f"{at} is not signed")
+        if at.digest in self.tampered:
+            raise SignatureError(f"{at} is not what was signed")
+
+    def newest(self, at: Reference, signer: Signer) -> Signed:
+        self.verify(at, signer)
+        return max(self.signed[at.digest], key=lambda each: each.sequence)
+
+
+@pytest.fixture
+def signatures(monkeypatch: pytest.MonkeyPatch) -> Signatures:
+    @contextmanager
+    def signer_of(_: Path, __: Signer | None) -> Iterator[Signer]:
+        yield SIGNER
+
+    found = Signatures()
+    where = "deploy.publishing.registry"
+    monkeypatch.setattr(f"{where}.require_cosign", str)
+    monkeypatch.setattr(f"{where}.signer_of", signer_of)
+    monkeypatch.setattr(f"{where}.sign_image", found.sign)
+    monkeypatch.setattr(f"{where}.verify_image", found.verify)
+    monkeypatch.setattr(f"{where}.signed_of", found.newest)
+    return found
+
+
+Publish = Callable[..., Outcome]
+
+
+@pytest.fixture
+def tags() -> Tags:
+    return Tags()
+
+
+@pytest.fixture
+def publish(tags: Tags) -> Publish:
+    def run(name: str, sign: Path | None = None, verify: Signer | None = None) -> Outcome:
+        place = Place(tags)
+        place.artefact = f"sha256:{name * 64}"
+        return place.publish(Order(Resolved(Deployment()), sign=sign, verify=verify), QUIET)
+
+    return run
+
+
+def test_a_tag_is_not_pointed_at_what_the_key_has_not_signed(
+    tags: Tags, signatures: Signatures, publish: Publish
+) -> None:
+    publish("a", KEY)
+    with pytest.raises(SignatureError, match=r"is not signed$"):
+        publish("b", None, SIGNER)
+    assert tags.tags["prod"] == f"sha256:{'a' * 64}"
+    signatures.tampered.add(tags.tags["prod"])
+    with pytest.raises(SignatureError, match="is not what was signed"):
+        publish("a", None, SIGNER)
+    assert publish("a", KEY, SIGNER).changed
+    assert not publish("a", None, SIGNER).changed
+
+
+def test_the_number_that_is_signed_grows_also_for_an_older_image(
+    tags: Tags, signatures: Signatures, publish: Publish
+) -> None:
+    newest = []
+    for name in ("a", "b", "a"):
+        publish(name, KEY)
+        reference = parse_reference(f"r.example.org/lab/numl@{tags.tags['prod']}")
+        newest.append(signatures.newest(reference, SIGNER).sequence)
+    assert newest == sorted(set(newest))
+    assert not publish("a", KEY).changed
+    # A clock that was set back does not set the number back.
+    later = Signed(2**40, datetime(2026, 11, 23, tzinfo=timezone.utc))
+    signatures.signed[tags.tags["prod"]].append(later)
+    publish("b", KEY)
+    assert signatures.signed[tags.tags["prod"]][-1].sequence == 2**40 + 1
+
+
+def test_what_a_tag_names_is_shown_and_its_signature_checked_only_with_a_key(
+    tags: Tags, signatures: Signatures, publish: Publish
+) -> None:
+    place, digest = Place(tags), f"sha256:{'a' * 64}"
+    assert place.listing(Look()).entries == ()
+    publish("a")
+    assert place.listing(Look()).entries[0].what == f"{digest}, not signed"
+    publish("a", KEY)
+    tags.tags[f"{digest.replace(':', '-')}.sig"] = "sha256:0"
+    assert place.listing(Look()).entries[0].what == f"{digest}, a signature is there"
+    verified = place.listing(Look(verify=SIGNER))
+    assert verified.problems == ()
+    assert verified.entries[0].what == f"{digest}, signed by the owner of cosign.pub"
+    signatures.tampered.add(digest)
+    assert place.listing(Look(verify=SIGNER)).problems
+
+
+def test_a_registry_keeps_no_history(tags: Tags) -> None:
+    place = Place(tags)
+    for ask in (
+        lambda: place.rollback(None, Signing(), dry_run=False),
+        lambda: place.prune((), Signing(), QUIET, dry_run=False),
+        lambda: place.listing(Look(check=True)),
+        lambda: place.listing(Look(server="http://x")),
+    ):
+        with pytest.raises(DeploymentError) as raised:
+            ask()
+        assert raised.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("docker.io/lab/numl", "https://registry-1.docker.io/v2/lab/numl"),
+        ("r.example.org/lab/numl", "https://r.example.org/v2/lab/numl"),
+        ("127.0.0.1:5000/lab/numl", "http://127.0.0.1:5000/v2/lab/numl"),
+    ],
+)
+def test_docker_hub_is_asked_where_it_answers(name: str, url: str) -> None:
+    assert Registry(parse_reference(name))._url == url
