@@ -153,8 +153,9 @@ class BucketPlace(Place):
             kept = change.pruned(published)
             number = str(published.serving)
             gone = {r.number for r in published.releases} - {r.number for r in kept.releases}
-            old = [*state.unneeded(published, kept)]
-            old += [key for key in state.unfinished(kept) if self._store.is_own(key)]
+            old = state.unneeded(published, kept)
+            left = [key for key in state.unfinished(kept) if key not in old]
+            old += [key for key in left if self._store.is_own(key)]
             old += state.old_signatures()
             facts: dict[str, object] = {"kept": [release.number for release in kept.releases]}
             if not old and not gone:
