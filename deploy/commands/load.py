@@ -26,8 +26,8 @@ from deploy.host.errors import ClientError, DeploymentError, NotRunningError
 
 _RATES = "0.5x,1x,2x,5x,10x"
 _HITS = 1300
-_DIFFERENT = 16
-"""Events that are sent in turn."""
+_DIFFERENT, _DIFFERENT_HITS = 16, 100_000
+"""Events that are sent in turn, and the most hits of all of them, unless one has more."""
 _PROBING_S, _PROBING_CLIENTS = 5.0, 8
 _WAITS_S = 60.0
 """How long a server without load may take for an event."""
@@ -143,9 +143,11 @@ def _endpoint(options: argparse.Namespace) -> Endpoint:
 
 def _requests(model: ServedModel, files: Sequence[Path], hits: int | None) -> list[Request]:
     if not files:
-        random = np.random.default_rng(hits)
-        events = [simulated_event(model.inputs, hits or _HITS, random) for _ in range(_DIFFERENT)]
-        return [Request(as_request(model, event), hits or _HITS) for event in events]
+        size = hits or _HITS
+        random = np.random.default_rng(size)
+        count = max(1, min(_DIFFERENT, _DIFFERENT_HITS // size))
+        events = [simulated_event(model.inputs, size, random) for _ in range(count)]
+        return [Request(as_request(model, event), size) for event in events]
     requests = []
     for path in files:
         with EventFile(path, model.inputs, model.optional) as file:
@@ -172,6 +174,9 @@ async def _offered(
                 for tenant, requests in traffic.items()
             }
         main, *others = known
+        if not any(request.answer for request in known[main]):
+            cause = f"{endpoint.url} refuses the events of {main.name}"
+            raise ClientError(cause, "events with fewer hits (--hits), or a higher limit")
         with console.step("measure what the server can answer"):
             most = await capacity(
                 connections, known[main], clients=_PROBING_CLIENTS, seconds=_PROBING_S

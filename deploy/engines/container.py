@@ -8,8 +8,8 @@ from pathlib import Path
 
 from deploy.artefacts.keys import Signer
 from deploy.artefacts.labels import ENVIRONMENT_LABEL, FLAVOUR_LABEL, SERVING_LABEL, TRITON_LABEL
-from deploy.deployment.deployment import Ports, Tls
-from deploy.deployment.plan import ContainerPlan, Mount, image_in_words
+from deploy.deployment.deployment import Deployment, Ports, Tls
+from deploy.deployment.plan import ContainerPlan, Mount
 from deploy.deployment.state import DeploymentFolder
 from deploy.engines.base import Engine
 from deploy.engines.resolved import Resolved
@@ -45,18 +45,11 @@ STOCK_LABEL = "com.nvidia.tritonserver.version"
 
 @dataclass(frozen=True)
 class ImageInUse:
-    """An image or a .sif on this host.
-
-    Attributes:
-        name: Its name, or its path.
-        digest: Its id, or the sha256 of the .sif.
-        release: The number that a release statement gives it, if one does.
-    """
+    """An image or a .sif on this host, by its name or path."""
 
     name: str
     digest: str
     labels: Mapping[str, str]
-    release: int | None = None
 
     @property
     def environment_digest(self) -> str:
@@ -88,9 +81,6 @@ def image_in_use(
         cause = f"{name} was not built by this kit: it has no label {ENVIRONMENT_LABEL}"
         raise LaunchError(cause, "--image with one that numlkit build made, or --env packed")
     flavours = resolved.fitting_flavours
-    if deployment.image is not None and deployment.flavour == "cpu":
-        # Too large to be chosen, but it has all that a CPU needs.
-        flavours = (*flavours, "gpu")
     for what, label, wanted in (
         ("flavour", FLAVOUR_LABEL, flavours),
         ("Triton", TRITON_LABEL, (deployment.triton,)),
@@ -117,20 +107,15 @@ class ContainerEngine(Engine):
 
     contained = True
 
-    def verified(self, signer: Signer) -> tuple[Engine, str]:
+    def verified(self, signer: Signer) -> Deployment:
         if self.deployment.env == "packed":
             cause = "a packed environment is not signed, and a stock image is signed by others"
             raise DeploymentError(cause, "leave out --env packed")
-        engine = self.with_verified_image(signer)
-        return engine, engine.runs()
+        return self.deployment.model_copy(update={"image": self.verified_image(signer)})
 
     @abstractmethod
-    def with_verified_image(self, signer: Signer) -> "ContainerEngine":
-        """Check the signature of the image that a launch starts; return the engine for it."""
-
-    def started_as(self, folder: DeploymentFolder) -> str:
-        """Return what names the image to the engine: always the same one, also after a crash."""
-        return self.image.digest
+    def verified_image(self, signer: Signer) -> str:
+        """Check the signature of the image that a launch starts; return the image's name."""
 
     @property
     def user(self) -> str | None:
@@ -150,10 +135,6 @@ class ContainerEngine(Engine):
         Raises:
             LaunchError: If it is not here; with the command that makes it.
         """
-
-    def runs(self) -> str:
-        """Return in words which image a launch starts."""
-        return image_in_words(self.image.name, self.image.digest, self.image.release)
 
     def artefact(self) -> str:
         runtime = self.image.digest
@@ -202,7 +183,7 @@ class ContainerEngine(Engine):
         self, folder: DeploymentFolder, ports: Ports, identity: str, prefix: str
     ) -> tuple[tuple[str, ...], dict[str, str], ContainerPlan]:
         resolved, deployment = self.resolved, self.deployment
-        listen, http_listen, own_ports = deployment.listen, resolved.http_listen, ports
+        listen, http_listen, own_ports = deployment.listen, deployment.http_listen, ports
         if self.isolated:
             listen = http_listen = CONTAINER_LISTEN
             own_ports = CONTAINER_PORTS
@@ -224,8 +205,7 @@ class ContainerEngine(Engine):
         )
         variables = {**thread_settings(deployment.threads), **resolved.devices.variables}
         container = ContainerPlan(
-            named=self.image.name,
-            image=self.started_as(folder),
+            image=self.image.name,
             name=prefix.rstrip("-"),
             user=self.user,
             mounts=tuple(mounts),
@@ -234,8 +214,6 @@ class ContainerEngine(Engine):
             health=IMAGE_HEALTH if deployment.env == "unpacked" else (),
             gpus=resolved.devices.uuids,
             extracted_bytes=resolved.extracted_bytes,
-            digest=self.image.digest if deployment.env == "unpacked" else "",
-            release=self.image.release,
         )
         return arguments, variables, container
 

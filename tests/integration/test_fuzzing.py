@@ -10,7 +10,6 @@ import json
 import os
 import re
 import threading
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,11 +23,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tritonclient.utils import InferenceServerException
 
-from deploy.client.metrics import read_counts
 from deploy.engines.server import living_stubs
 from deploy.host.paths import CHECKOUT
 from deploy.triton.golden import GoldenEvent, difference, read_golden
-from tests.kit import SOON_S, Kit, until
+from tests.kit import Kit
 
 MODEL = "nugraph3"
 REQUESTS = int(os.environ.get("NUMLKIT_FUZZED_REQUESTS", "3000"))
@@ -37,7 +35,6 @@ MEMORY = 1 << 30
 
 LARGEST = 10_000_000
 ANSWER_S = 120
-CANCELLED = 1000
 IMPOSSIBLE = "tensor hit_table_hit_id has an impossible shape"
 HITS = {
     "hit_id": np.int32,
@@ -100,16 +97,6 @@ class Server:
 
     def grpc(self) -> grpc.InferenceServerClient:
         return grpc.InferenceServerClient(f"127.0.0.1:{self.ports['grpc']}")
-
-    def metrics(self) -> str:
-        url = f"http://127.0.0.1:{self.ports['metrics']}/metrics"
-        with urllib.request.urlopen(url) as answer:
-            return str(answer.read(), "utf-8")
-
-    def waiting(self) -> int:
-        """Return how many requests are in the queue."""
-        count = re.search(r"nv_inference_pending_request_count\{.*\} (\d+)", self.metrics())
-        return int(count[1])  # type: ignore[index]
 
     def peak(self) -> int:
         """Return the most memory that the instance has ever held, in bytes."""
@@ -216,10 +203,6 @@ def grpc_inputs(columns: Columns) -> list[grpc.InferInput]:
         inputs.append(grpc.InferInput(name, list(array.shape), kind))
         inputs[-1].set_data_from_numpy(array)
     return inputs
-
-
-def ignore(result: grpc.InferResult | None, error: InferenceServerException | None) -> None:
-    """Take the end of an asynchronous request."""
 
 
 def damaged(rng: np.random.Generator, columns: Columns, damage: str) -> Request:
@@ -357,20 +340,6 @@ def test_an_impossible_shape_is_refused_by_name_over_grpc_too(
     inputs[0].set_shape([hits + beyond])
     with server.grpc() as client, pytest.raises(InferenceServerException, match=IMPOSSIBLE):
         client.infer(MODEL, inputs, client_timeout=ANSWER_S)
-    server.check()
-
-
-def test_cancelled_requests_are_not_computed(server: Server) -> None:
-    inputs = grpc_inputs(dict(server.golden.inputs))
-    before = read_counts(server.metrics())[MODEL].requests
-    with server.grpc() as client:
-        calls = [client.async_infer(MODEL, inputs, ignore) for _ in range(CANCELLED)]
-        until(lambda: server.waiting() > CANCELLED / 2, SOON_S, "a queue")
-        for call in calls:
-            call.cancel()
-        until(lambda: server.waiting() < CANCELLED / 10, SOON_S, "an empty queue")
-    computed = read_counts(server.metrics())[MODEL].requests - before
-    assert computed < CANCELLED * 3 / 4
     server.check()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,41 @@ def test_what_exceeds_the_queue_is_refused_at_once_and_the_rest_is_answered(url:
     assert set(told) == {("OK", ""), ("UNAVAILABLE", f"[request id: <id_unknown>] {FULL}")}
     assert told["OK", ""] >= WAITING
     assert send(url, events(url, 10))[0][1] == "OK"
+
+
+@pytest.mark.parametrize("how", ["by its deadline", "by its client"])
+def test_a_request_that_is_cancelled_while_it_waits_is_never_computed(url: str, how: str) -> None:
+    (request, small), soon = events(url, HITS, 10), 0.1
+
+    async def cancelled() -> int:
+        async with Connections(Endpoint.parse(url), count=1) as connections:
+
+            async def ask() -> bool:
+                if how == "by its deadline":
+                    return (await connections.infer(request, soon))[0] is not None
+                with suppress(TimeoutError, asyncio.TimeoutError):
+                    call = connections.infer(request, SOON_S)
+                    return (await asyncio.wait_for(call, soon))[0] is not None
+                return False
+
+            answered = await asyncio.gather(*(ask() for _ in range(WAITING)))
+            assert (await connections.infer(small, SOON_S))[1] == "OK"
+            return sum(answered)
+
+    before = computed(url)
+    answered = asyncio.run(cancelled())
+    # The small one, one that ran when its time was over, and one just taken from the queue.
+    assert computed(url) - before <= answered + 3
+    assert answered + 3 <= WAITING
+
+
+def computed(url: str) -> float:
+    """Return how many requests the model has been given."""
+    from tritonclient.grpc import InferenceServerClient
+
+    with InferenceServerClient(Endpoint.parse(url).address) as client:
+        (model,) = client.get_inference_statistics("nugraph3").model_stats
+    return float(model.inference_stats.compute_infer.count)
 
 
 def test_an_event_above_the_limit_is_refused_and_names_it(url: str) -> None:

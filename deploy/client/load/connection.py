@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +19,9 @@ from deploy.triton.golden import GoldenEvent, difference
 _INFER = "/inference.GRPCInferenceService/ModelInfer"
 AGAIN = ("UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")
 """The statuses of gRPC after which clients send a request again."""
+_PAUSE_S = 0.25
+REFUSED = "INVALID_ARGUMENT"
+"""The status of an event that the server will never answer, as one that is too large."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,7 +30,7 @@ class Request:
 
     Attributes:
         content: The serialized request.
-        answer: The serialized answer of a server without load; empty: not known yet.
+        answer: The serialized answer of a server without load; empty: not known, or refused.
     """
 
     content: bytes
@@ -117,14 +122,20 @@ class Connections:
     async def references(self, requests: Sequence[Request], deadline_s: float) -> list[Request]:
         """Ask for each event alone; return the requests with these answers.
 
+        An event that the server is set to refuse stays without: it will be refused under load, too.
+
         Raises:
-            ClientError: If one is refused.
+            ClientError: If there is no answer for another reason.
         """
-        known = []
+        known: list[Request] = []
         for request in requests:
+            end = time.monotonic() + deadline_s
             answer, status, text = await self.infer(request.content, deadline_s)
-            if answer is None:
-                cause = f"{self._endpoint.url} refuses an event of {request.hits:,} hits"
+            while status in AGAIN and time.monotonic() < end:  # the server is not without load yet
+                await asyncio.sleep(_PAUSE_S)
+                answer, status, text = await self.infer(request.content, deadline_s)
+            if answer is None and status != REFUSED:
+                cause = f"{self._endpoint.url} does not answer an event of {request.hits:,} hits"
                 raise ClientError(f"{cause}: {text or status}")
-            known.append(Request(request.content, request.hits, answer))
+            known.append(Request(request.content, request.hits, answer or b""))
         return known

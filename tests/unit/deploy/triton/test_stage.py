@@ -95,9 +95,9 @@ instance_group {
 }
 dynamic_batching {
   default_queue_policy {
-    default_timeout_microseconds: 1000000
+    default_timeout_microseconds: 500000
     allow_timeout_override: true
-    max_queue_size: 512
+    max_queue_size: 256
   }
 }
 parameters {
@@ -115,7 +115,7 @@ parameters {
 parameters {
   key: "max_hits"
   value {
-    string_value: "50000"
+    string_value: "25000"
   }
 }
 parameters {
