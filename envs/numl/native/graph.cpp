@@ -82,11 +82,14 @@ void take_features(const Event& event, Graph* graph) {
   graph->feature.resize(int64_t{event.hits} * event.features);
   for (int32_t f = 0; f < event.features; ++f) {
     const Feature& feature = event.feature[f];
+    if (feature.column == nullptr) {
+      continue;
+    }
     float* to = graph->feature.data() + f;
     for (int32_t i = 0; i < event.hits; ++i, to += event.features) {
       const int32_t row = graph->row[i];
       const float value =
-          feature.is_integer
+          feature.from == From::integers
               ? static_cast<float>(static_cast<const int32_t*>(feature.column)[row])
               : static_cast<const float*>(feature.column)[row];
       *to = value * feature.scale;
@@ -146,6 +149,94 @@ void connect_planes(const Event& event, Graph* graph, Arena* arena) {
     graph->edge_offsets[hit + 1] = kept;
   }
   graph->edge_source.resize(kept);
+}
+
+// The two hits of a plane that are nearest to each, and the distance to the first. The nearest is
+// a neighbour in the triangulation; the second is one too, or a neighbour of the nearest. A hit is
+// the nearest of few others, so that this takes time in proportion to the number of edges.
+struct Nearest {
+  int32_t hit[2];
+  double square[2];
+
+  void offer(int32_t other, double distance) {
+    if (other == hit[0] || distance >= square[1]) {
+      return;
+    }
+    const bool first = distance < square[0];
+    hit[1] = first ? hit[0] : other;
+    square[1] = first ? square[0] : distance;
+    if (first) {
+      hit[0] = other;
+      square[0] = distance;
+    }
+  }
+};
+
+// Planes of so few hits may have no triangulation: all of their hits are compared.
+constexpr int32_t kFewHits = 16;
+
+void extend_features(const Event& event, Graph* graph, Arena* arena) {
+  bool wanted = false;
+  for (int32_t f = 0; f < event.features; ++f) {
+    wanted |= event.feature[f].column == nullptr;
+  }
+  if (!wanted) {
+    return;
+  }
+  List<float> wire(arena, event.hits), time(arena, event.hits);
+  for (int32_t i = 0; i < event.hits; ++i) {
+    wire[i] = static_cast<float>(event.wire[graph->row[i]]) * event.wire_scale;
+    time[i] = event.time[graph->row[i]] * event.time_scale;
+  }
+  const auto square = [&](int32_t a, int32_t b) {
+    const double w = double{wire[a]} - wire[b], t = double{time[a]} - time[b];
+    return w * w + t * t;
+  };
+  for (int32_t plane = 0; plane < event.planes; ++plane) {
+    const int32_t begin = graph->first[plane], end = graph->first[plane + 1];
+    for (int32_t hit = begin; hit < end; ++hit) {
+      Nearest near{{hit, hit}, {__builtin_inf(), __builtin_inf()}};
+      const auto offer_neighbours = [&](int32_t of) {
+        for (int32_t e = graph->edge_offsets[of]; e < graph->edge_offsets[of + 1]; ++e) {
+          const int32_t other = graph->edge_source[e];
+          if (other != hit) {
+            near.offer(other, square(hit, other));
+          }
+        }
+      };
+      if (end - begin <= kFewHits) {
+        for (int32_t other = begin; other < end; ++other) {
+          if (other != hit) {
+            near.offer(other, square(hit, other));
+          }
+        }
+      } else {
+        offer_neighbours(hit);
+        offer_neighbours(near.hit[0]);
+      }
+      const int32_t degree = graph->edge_offsets[hit + 1] - graph->edge_offsets[hit];
+      const auto [first, second] = near.hit;
+      float* const to = graph->feature.data() + int64_t{hit} * event.features;
+      for (int32_t f = 0; f < event.features; ++f) {
+        switch (event.feature[f].from) {
+          case From::wire_difference:
+            to[f] = 2 * wire[hit] - wire[second] - wire[first];
+            break;
+          case From::time_difference:
+            to[f] = 2 * time[hit] - time[second] - time[first];
+            break;
+          case From::degree:
+            to[f] = degree > 1 ? static_cast<float>(__builtin_log(degree)) : 0.0f;
+            break;
+          case From::distance:
+            to[f] = first == hit ? 0.0f : static_cast<float>(__builtin_sqrt(near.square[0]));
+            break;
+          default:
+            break;
+        }
+      }
+    }
+  }
 }
 
 void connect_spacepoints(const Event& event, Graph* graph, Arena* arena) {
@@ -208,6 +299,7 @@ Graph build_graph(const Event& event, Arena* arena) {
   connect_spacepoints(event, &graph, arena);
   take_features(event, &graph);
   connect_planes(event, &graph, arena);
+  extend_features(event, &graph, arena);
   graph.position.assign(3 * int64_t{event.spacepoints}, 0.0f);
   for (int32_t axis = 0; event.position != nullptr && axis < 3; ++axis) {
     for (int32_t s = 0; s < event.spacepoints; ++s) {

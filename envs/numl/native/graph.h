@@ -7,10 +7,13 @@
 
 namespace numl {
 
-// A column of the hit table as a feature: its numbers times a factor.
+// Where a feature comes from: a column of the hit table, or the graph of its plane.
+enum class From : int32_t { floats, integers, wire_difference, time_difference, degree, distance };
+
+// A feature: the numbers of a column times a factor, or nugraph's extension made from the graph.
 struct Feature {
-  const void* column;
-  int32_t is_integer;  // int32 instead of float
+  const void* column;  // null for what comes from the graph
+  From from;
   float scale;
 };
 

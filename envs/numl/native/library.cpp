@@ -140,10 +140,10 @@ void cluster_hits(const numl_network& network, const Graph& graph, float* const*
 bool finite(const numl_network& network, const Graph& graph, float* const* outputs) {
   for (int32_t h = 0; h < network.network.head_count; ++h) {
     const Head& head = network.network.heads[h];
-    for (int32_t plane = 0; plane < (head.node == Node::hit ? graph.planes : 1); ++plane) {
+    for (int32_t plane = 0; plane < (head.node == Node::event ? 1 : graph.planes); ++plane) {
       const float* numbers = outputs[h * graph.planes + plane];
       const int64_t rows =
-          head.node == Node::hit ? graph.first[plane + 1] - graph.first[plane] : 1;
+          head.node == Node::event ? 1 : graph.first[plane + 1] - graph.first[plane];
       for (int64_t i = 0; i < rows * head.width; ++i) {
         if (!__builtin_isfinite(numbers[i])) {
           return false;

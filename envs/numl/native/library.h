@@ -17,7 +17,7 @@ struct numl_weight {
 
 struct numl_head {
   const char* name;
-  int32_t node;        // 0 hit, 1 event
+  int32_t node;        // 0 hit, 1 event; 2 beta and 3 coordinates of the embedding
   int32_t width;
   int32_t activation;  // 0 none, 1 softmax, 2 sigmoid
 };
@@ -35,6 +35,8 @@ struct numl_card {
   int32_t iterations, planes, features, classes;
   int32_t hit_width, nexus_width, event_width;
   int32_t starts_from_position;
+  int32_t embedding_layers;  // of an update: 2 or 3; 0: no embedding
+  int32_t embedding_width, embedding_hidden;
   const float* mean;  // [planes, features], or null
   const float* std;
   int32_t heads;

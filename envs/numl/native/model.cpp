@@ -37,6 +37,11 @@ class Builder {
       n.from_event = block("from_event", 1, merged, e, x, true);
       n.down = block("down", 1, h, x, h);
       join_first();
+      n.has_embedding = card_.embedding_layers > 0;
+      if (n.has_embedding) {
+        n.beta = embedding("beta", 1);
+        n.coordinates = embedding("coordinates", card_.embedding_width);
+      }
     } else {
       const int32_t c = n.classes;
       n.encoder = layers("encoder", "", c, f, h);
@@ -131,6 +136,20 @@ class Builder {
             layers(part, ".output", each, outputs, outputs, single)};
   }
 
+  Embedding embedding(const char* part, int32_t width) {
+    const Network& n = to_->network;
+    const int32_t h = n.hit_width, x = card_.embedding_hidden;
+    const auto one = [&](const char* name, int32_t inputs, int32_t outputs) {
+      return layers(part, name, 1, inputs, outputs, true)[0];
+    };
+    return {one(".start", n.features, width),
+            one(".hidden", width + h, x),
+            card_.embedding_layers > 2 ? one(".middle", x, x) : Layer{},
+            one(".output", x, width),
+            one(".decoder", h + width, h),
+            {}};
+  }
+
   // W_own (W_encoder f + b_encoder) + b_hidden as one layer on the input features f.
   void join_first() {
     Network& n = to_->network;
@@ -181,7 +200,7 @@ class Builder {
   // All heads of a node as one layer, as wide as the widest vectors are.
   void join_heads() {
     Network& n = to_->network;
-    int32_t widths[2] = {0, 0};
+    int32_t widths[4] = {};
     int32_t sets = 1;
     for (int32_t i = 0; i < card_.heads; ++i) {
       const numl_head& head = card_.head[i];
@@ -201,6 +220,10 @@ class Builder {
     n.hit_heads = kept(hit);
     if (widths[1] > 0) {
       n.event_heads = joined(Node::event, 0, n.event_width, widths[1]);
+    }
+    if (n.has_embedding) {
+      n.beta.heads = joined(Node::beta, 0, n.hit_width, widths[2]);
+      n.coordinates.heads = joined(Node::coordinates, 0, n.hit_width, widths[3]);
     }
   }
 

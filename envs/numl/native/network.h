@@ -38,7 +38,7 @@ struct Block {
 
 enum class Kind { nugraph3, nugraph2 };
 enum class Nexus { sum, concat, joint };
-enum class Node { hit, event };
+enum class Node { hit, event, beta, coordinates };
 enum class Activation { none, softmax, sigmoid };
 
 struct Head {
@@ -46,6 +46,13 @@ struct Head {
   int32_t width;
   Activation activation;
   int32_t column;  // the first of its columns in the layer of all heads of its node
+};
+
+// One vector of the instance embedding (nugraph3), and the heads on it.
+struct Embedding {
+  Layer start, hidden;
+  Layer middle;  // without outputs: an update has two layers, and the last one's Mish
+  Layer output, decoder, heads;
 };
 
 // For nugraph2 with C classes, the index plane C + class in everything that is per plane.
@@ -69,6 +76,8 @@ struct Network {
   int32_t head_count;
   PerPlane<Layer> hit_heads;  // all heads on hits side by side
   Layer event_heads;
+  bool has_embedding;
+  Embedding beta, coordinates;
 };
 
 // The lists of a Graph.

@@ -55,7 +55,15 @@ class NuGraph3 {
     for (int32_t s = 0; s < spacepoints; ++s) {
       every_[s] = s;
     }
-    const int64_t widest = h + n + merged_width_ + e + network.features + 3;
+    beta_ = coordinates_ = nullptr;
+    int64_t widest = h + n + merged_width_ + e + network.features + 3;
+    if (network.has_embedding) {
+      const int64_t width = network.coordinates.output.outputs;
+      beta_ = arena->floats(whole_tiles(hits));
+      coordinates_ = arena->floats(whole_tiles(hits) * width);
+      widest += width + network.coordinates.hidden.outputs + network.coordinates.heads.outputs +
+                network.beta.heads.outputs;
+    }
     scratch_ = scratch(arena, 2 * widest, widest, widest);
   }
 
@@ -66,6 +74,18 @@ class NuGraph3 {
       up();
       through_event();
       down();
+      if (network_.has_embedding) {
+        update<Sigmoid>(network_.beta, beta_);
+        if (network_.coordinates.middle.outputs > 0) {
+          update<Identity>(network_.coordinates, coordinates_);
+        } else {
+          update<Mish>(network_.coordinates, coordinates_);
+        }
+      }
+    }
+    if (network_.has_embedding) {
+      decode(network_.beta, beta_, Node::beta, outputs);
+      decode(network_.coordinates, coordinates_, Node::coordinates, outputs);
     }
     decode_hits(network_, graph_, hits_, network_.hit_width, 1, outputs, arena_);
     if (network_.event_heads.outputs > 0) {
@@ -120,6 +140,64 @@ class NuGraph3 {
       fill(0, int64_t{graph_.spacepoints} * network_.nexus_width, nexus_);
     }
     fill(0, network_.event_width, event_);
+    if (network_.has_embedding) {
+      start<Sigmoid>(network_.beta, beta_);
+      start<Mish>(network_.coordinates, coordinates_);
+    }
+  }
+
+  template <class F>
+  void start(const Embedding& embedding, float* to) {
+    const int64_t features = network_.features;
+    one_layer<F>(0, graph_.hits, dense(embedding.start), to, embedding.start.outputs, scratch_,
+                 [&](int64_t i, float* row) { copy(input_ + i * features, features, row); });
+  }
+
+  // A vector of the embedding after an iteration, from itself and the hit's features. Last is what
+  // follows the last layer.
+  template <class Last>
+  void update(const Embedding& embedding, float* own) {
+    const int64_t width = embedding.output.outputs, h = network_.hit_width;
+    const int64_t inner = embedding.hidden.outputs;
+    float* const first = scratch_ + kNodes * (width + h + width);
+    float* const second = first + kNodes * inner;
+    const Dense hidden = dense(embedding.hidden), middle = dense(embedding.middle),
+                output = dense(embedding.output);
+    over_nodes(
+        0, graph_.hits, width + h, width, own, width, scratch_,
+        [&](int64_t i, float* row) {
+          copy(own + i * width, width, row);
+          copy(hits_ + i * h, h, row + width);
+        },
+        [&](int64_t node, const float* x, int rows, float* to, int64_t stride) {
+          apply<Mish>(hidden, node, x, rows, first, inner);
+          if (middle.outputs > 0) {
+            apply<Mish>(middle, node, first, rows, second, inner);
+          }
+          apply<Last>(output, node, middle.outputs > 0 ? second : first, rows, to, stride);
+        });
+  }
+
+  void decode(const Embedding& embedding, const float* own, Node node, float* const* outputs) {
+    const int64_t width = embedding.output.outputs, h = network_.hit_width;
+    const int64_t stride = embedding.heads.outputs;
+    float* const rows = arena_->floats(whole_tiles(graph_.hits) * stride);
+    float* const middle = scratch_ + kNodes * (h + width + stride);
+    const Dense decoder = dense(embedding.decoder), heads = dense(embedding.heads);
+    over_nodes(
+        0, graph_.hits, h + width, stride, rows, stride, scratch_,
+        [&](int64_t i, float* row) {
+          copy(hits_ + i * h, h, row);
+          copy(own + i * width, width, row + h);
+        },
+        [&](int64_t first, const float* x, int count, float* to, int64_t to_stride) {
+          apply<Mish>(decoder, first, x, count, middle, h);
+          apply<Identity>(heads, first, middle, count, to, to_stride);
+        });
+    for (int32_t plane = 0; plane < graph_.planes; ++plane) {
+      const int64_t first = graph_.first[plane], last = graph_.first[plane + 1];
+      deal_out(network_, node, plane, rows + first * stride, last - first, stride, outputs);
+    }
   }
 
   void planar(bool is_first) {
@@ -274,6 +352,7 @@ class NuGraph3 {
   bool joint_;
   const float* input_ = nullptr;
   float *hits_, *next_hits_, *nexus_, *merged_, *planes_, *start_, *event_, *sent_;
+  float *beta_, *coordinates_;  // the instance embedding
   float *gate_, *target_, *source_, *scratch_;
   int32_t* every_;
 };

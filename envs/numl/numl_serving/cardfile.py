@@ -13,12 +13,14 @@ from typing import Any
 from numl_serving.errors import ModelFilesError
 from numl_serving.modelcard import (
     ACTIVATIONS,
+    EMBEDDED_HEADS,
     FORMAT,
     KINDS,
     NEXUS_RULES,
     NEXUS_STARTS,
     NODES,
     Clustering,
+    Embedding,
     Head,
     ModelCard,
     NetworkSpec,
@@ -32,7 +34,9 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 def dump_card(card: ModelCard) -> str:
     """Return the text of ``model.json``, including the tensors derived from the card."""
-    content = {"format": FORMAT} | asdict(card)
+    content: dict[str, Any] = {"format": FORMAT} | asdict(card)
+    if card.network.embedding is None:
+        del content["network"]["embedding"]  # as it was before there were any
     if card.normalisation is not None:
         content["normalisation"] = {
             plane: {"mean": list(norm.mean), "std": list(norm.std)}
@@ -84,6 +88,7 @@ def parse_card(content: Any) -> ModelCard:
     normalisation = read.value("normalisation")
     clustering = read.optional("clustering")
     network = read.object("network")
+    embedding = network.optional("embedding") if network.has("embedding") else None
     scale = read.numbers("position_scale")
     if len(scale) != 2:
         raise ModelFilesError("position_scale needs two factors (wire, time)")
@@ -98,6 +103,7 @@ def parse_card(content: Any) -> ModelCard:
             classes=network.size("classes"),
             nexus_start=network.choice("nexus_start", NEXUS_STARTS),
             nexus=network.choice("nexus", NEXUS_RULES),
+            embedding=None if embedding is None else _embedding(embedding),
         ),
         planes=read.names("planes"),
         hit_features=read.names("hit_features"),
@@ -158,6 +164,14 @@ def normalisation_from(
     return found
 
 
+def _embedding(read: _Fields) -> Embedding:
+    found = Embedding(read.size("width"), read.size("hidden"), read.size("layers", least=2))
+    read.done()
+    if found.layers > 3:
+        raise ModelFilesError(f"network.embedding.layers is {found.layers}: expected 2 or 3")
+    return found
+
+
 def _head(read: _Fields) -> Head:
     classes = read.value("classes")
     head = Head(
@@ -202,6 +216,12 @@ def _check_consistency(card: ModelCard) -> None:
         raise ModelFilesError("nugraph2 needs network.nexus concat and nexus_start zeros")
     if card.spacepoint_positions and spec.nexus_start != "position":
         raise ModelFilesError("spacepoint_positions need network.nexus_start position")
+    if (embedding := spec.embedding) is not None:
+        widths = tuple(h.width for n in EMBEDDED_HEADS for h in card.heads if h.name == n)
+        if spec.kind != "nugraph3" or widths != (1, embedding.width):
+            raise ModelFilesError(
+                "network.embedding needs nugraph3 and its heads instance_beta and instance"
+            )
     if not card.heads:
         raise ModelFilesError("heads is empty: the network would have no outputs")
     if spec.kind == "nugraph2" and any(head.node == "event" for head in card.heads):
@@ -232,6 +252,9 @@ class _Fields:
         if name not in self._left:
             raise ModelFilesError(f"{self._where}{name} is missing")
         return self._left.pop(name)
+
+    def has(self, name: str) -> bool:
+        return name in self._left
 
     def done(self) -> None:
         if self._left:

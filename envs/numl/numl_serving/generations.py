@@ -10,8 +10,10 @@ semantic class).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from numl_serving.modelcard import EXTENSION_FEATURES
 
 
 class HeadRow(NamedTuple):
@@ -58,8 +60,20 @@ HEADS: tuple[HeadRow, ...] = (
     HeadRow("event", "e", "event", "softmax", ("event_decoder.net",), named_classes=True),
     HeadRow("vertex", "v", "event", "none", ("vertex_decoder.net",)),
     HeadRow("spacepoint", "x_position", "hit", "none", ("spacepoint_decoder.net.{index}",)),
-    HeadRow("instance_beta", "of", "hit", "sigmoid", ("instance_decoder.beta_net",)),
-    HeadRow("instance", "ox", "hit", "none", ("instance_decoder.coord_net",)),
+    HeadRow(
+        "instance_beta",
+        "of",
+        "hit",
+        "sigmoid",
+        ("instance_decoder.beta_net", "instance_decoder.beta_net.2"),
+    ),
+    HeadRow(
+        "instance",
+        "ox",
+        "hit",
+        "none",
+        ("instance_decoder.coord_net", "instance_decoder.coord_net.2"),
+    ),
 )
 """Every head that can be served, in the order of the answer. A new one needs a row here."""
 
@@ -90,6 +104,19 @@ _SECOND_WITH_TPC = _SECOND._replace(
 )
 
 
+def _extended(graphs: tuple[Graphs, ...]) -> tuple[Graphs, ...]:
+    """Return the graphs, then the same with nugraph's feature extension."""
+    more = (each._replace(features=(*each.features, *EXTENSION_FEATURES)) for each in graphs)
+    return (*graphs, *more)
+
+
+class Dbscan(NamedTuple):
+    """The parameters of an inference's DBSCAN."""
+
+    eps: float
+    min_samples: int
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """A message passing that nugraph has, and where its weights are.
@@ -104,7 +131,9 @@ class Generation:
         nexus_start: The same.
         softmax: Whether the heads of classes end in a softmax.
         input_norm: Pattern of the module that normalises the hit features, or None.
-        clusters: Whether its inference makes instances of the embedding.
+        dbscan: How its inference makes instances of the embedding; None: it does not.
+        embedding: Pattern of nugraph's name for each layer of the card's `Embedding`. They are in
+            each checkpoint but, without the instance decoder's, of no use.
     """
 
     kind: str
@@ -116,7 +145,8 @@ class Generation:
     nexus_start: str = "zeros"
     softmax: bool = False
     input_norm: str | None = None
-    clusters: bool = False
+    dbscan: Dbscan | None = None
+    embedding: Mapping[str, str] = field(default_factory=dict)
 
 
 def _blocks(modules: Mapping[str, str], net: str = "net", each: str = "") -> dict[str, str]:
@@ -147,6 +177,19 @@ _JOINT_BLOCKS = _blocks(
         "down": "core_net.nexus_to_plane",
     }
 )
+
+
+def _embedding(*updates: str) -> dict[str, str]:
+    """Return the layers of the instance embedding; those named are of an update."""
+    layers: dict[str, str] = {}
+    for name, module in (("beta", "beta_net"), ("coordinates", "coord_net")):
+        layers[f"{name}.start"] = f"encoder.{module}.0"
+        for index, layer in enumerate(updates):
+            layers[f"{name}.{layer}"] = f"core_net.{module}.{2 * index}"
+        layers[f"{name}.decoder"] = f"instance_decoder.{module}.0"
+    return layers
+
+
 _CLASS_BLOCKS = _blocks(
     {"planar": "plane_net.net.{plane}", "down": "nexus_net.nexus_down.{plane}"},
     net="node_net",
@@ -183,21 +226,45 @@ GENERATIONS = (
         nexus="joint",
         softmax=True,
         input_norm="encoder.input_norm.norm",
-        clusters=True,
+        dbscan=Dbscan(0.5, 5),  # cuml's defaults
+    ),
+    Generation(
+        "nugraph3",
+        "2026-01",
+        "nugraph's main branch between January and May 2026",
+        {"encoder": "encoder.planar_net"} | _JOINT_BLOCKS,
+        _extended((_FIRST_WITH_PLANE, _SECOND, _SECOND_WITH_TPC)),
+        nexus="joint",
+        softmax=True,
+        input_norm="encoder.input_norm.norm",
+        dbscan=Dbscan(0.3, 15),
+        embedding=_embedding("hidden", "output"),
+    ),
+    Generation(
+        "nugraph3",
+        "2026-05",
+        "nugraph's main branch since May 2026",
+        {"encoder": "encoder.planar_net"} | _JOINT_BLOCKS,
+        _extended((_FIRST_WITH_PLANE, _SECOND, _SECOND_WITH_TPC)),
+        nexus="joint",
+        softmax=True,
+        input_norm="encoder.input_norm.norm",
+        dbscan=Dbscan(0.3, 15),
+        embedding=_embedding("hidden", "middle", "output"),
     ),
     Generation(
         "nugraph2",
         "24.7.1",
         "nugraph 24.7.1",
         {"encoder": "encoder.net.{plane}.0.net.{set}"} | _CLASS_BLOCKS,
-        (_FIRST,),
+        _extended((_FIRST,)),
     ),
     Generation(
         "nugraph2",
         "25.4",
         "nugraph 25.4",
         {"encoder": "encoder.net.{plane}.1.net.{set}"} | _CLASS_BLOCKS,
-        (_FIRST, _SECOND, _SECOND_WITH_TPC),
+        _extended((_FIRST, _SECOND, _SECOND_WITH_TPC)),
         input_norm="encoder.net.{plane}.0.norm",
     ),
 )

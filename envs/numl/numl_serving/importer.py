@@ -44,6 +44,7 @@ from numl_serving.recognition import (
     is_served,
     modern_name,
     recognise,
+    without_empty_extension,
 )
 from numl_serving.runtime import Runtime
 
@@ -139,6 +140,15 @@ def import_checkpoint(request: Request) -> Report:
     told = _told(request, checkpoint)
     notes: list[str] = []
     found = _recognise(request, state, told, notes)
+    if request.features is None and (less := without_empty_extension(state, found)) is not None:
+        notes.append(
+            "the feature extension was zero in the training, as nugraph's main branch leaves it: "
+            "served without it"
+        )
+        state = less
+        found = _recognise(request, state, told, [])
+    if found.unused:
+        notes.append("the network has no instance head: its instance embedding is not used")
     with np.errstate(over="ignore", invalid="ignore"):
         weights = found.weights(state)
     _check_finite(checkpoint, weights)
@@ -164,7 +174,9 @@ def import_checkpoint(request: Request) -> Report:
     return Report(
         card=card,
         parameters=sum(array.size for array in weights.values()),
-        ignored_weights=tuple(name for name in checkpoint.state if not is_served(name)),
+        ignored_weights=tuple(
+            name for name in checkpoint.state if not is_served(name) or name in found.unused
+        ),
         ignored_globals=checkpoint.ignored_globals,
         facts=checkpoint.facts,
         notes=tuple(notes),
@@ -303,6 +315,8 @@ def _hit_features(
         scale = request.position_scale or own[0].position_scale
         names = own[0].features
         notes.append(f"hit features not named in the checkpoint: assumed {', '.join(names)}")
+        for other in own[1:]:
+            notes.append(f"they may also be {', '.join(other.features)}: pass --features if so")
     else:
         if len(names) != count:
             raise CheckpointError(

@@ -28,6 +28,15 @@ NODES = ("hit", "event")
 
 POSITION_FEATURES = ("wire_position", "time_position")
 """Hit features computed as a column times its position scale factor."""
+EXTENSION_FEATURES = ("wire_difference", "time_difference", "log_degree", "nearest_distance")
+"""Hit features made from the graph of a plane, by nugraph's ``FeatureExtension``.
+
+Twice the hit's own wire (time) position less those of the two nearest hits, the logarithm of its
+number of neighbours (at least 1), and the distance to the nearest hit. Where there are fewer than
+two other hits, the hit itself stands for those that are missing, and the distance may be 0.
+"""
+EMBEDDED_HEADS = ("instance_beta", "instance")
+"""With an `Embedding`, these heads are applied to its ``decoder`` layers, not to the hits."""
 
 _COLUMN_OF = {"wire_position": "local_wire", "time_position": "local_time"}
 
@@ -40,12 +49,33 @@ class PlaneNormalisation(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Embedding:
+    """nugraph3's instance embedding, which is updated in every iteration (nugraph since 2026).
+
+    It is two vectors of each hit: ``beta``, one number, and ``coordinates``. Both start from the
+    hit's input features and are then updated from themselves and the hit's features. They never
+    feed back into the features.
+
+    Attributes:
+        width: Numbers of the coordinates.
+        hidden: Width of the hidden layers of an update.
+        layers: Linear layers of an update: 3, or 2 with a Mish behind the new coordinates
+            (January to May 2026).
+    """
+
+    width: int
+    hidden: int
+    layers: int
+
+
+@dataclass(frozen=True, slots=True)
 class NetworkSpec:
     """The network's message passing.
 
     Attributes:
         kind: nugraph3 or nugraph2.
-        generation: Where the weights come from, for people: 24.7.1, per-plane or 25.4.
+        generation: Where the weights come from, for people: 24.7.1, per-plane, 25.4, 2026-01 or
+            2026-05.
         iterations: Number of message-passing iterations.
         hit_width: Features of a hit (nugraph2: for each class).
         nexus_width: Features of a spacepoint (nugraph2: for each class). With the rule concat a
@@ -57,6 +87,7 @@ class NetworkSpec:
         nexus: What a spacepoint makes of its hits. ``sum``: each plane's hits are aggregated and
             updated apart, and added; ``concat``: the same, side by side; ``joint``: the hits of
             all planes are aggregated together. nugraph2 is ``concat``.
+        embedding: Of the instances, or None.
     """
 
     kind: str
@@ -68,6 +99,7 @@ class NetworkSpec:
     classes: int
     nexus_start: str
     nexus: str
+    embedding: Embedding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +177,8 @@ class ModelCard:
     Attributes:
         network: The message passing.
         planes: Names of the wire planes; a hit's ``local_plane`` is an index into them.
-        hit_features: What the network is given of a hit, in its order: `POSITION_FEATURES`, or
-            names of columns of the hit table.
+        hit_features: What the network is given of a hit, in its order: `POSITION_FEATURES`,
+            `EXTENSION_FEATURES`, or names of columns of the hit table.
         position_scale: Factors for wire and time, of the graph's positions.
         spacepoint_positions: Whether requests may carry spacepoint positions.
         normalisation: By plane; None: the features go in as they are.
@@ -176,7 +208,11 @@ class ModelCard:
     @property
     def schema(self) -> Schema:
         """The columns of a request."""
-        columns = [_COLUMN_OF.get(feature, feature) for feature in self.hit_features]
+        columns = [
+            _COLUMN_OF.get(feature, feature)
+            for feature in self.hit_features
+            if feature not in EXTENSION_FEATURES
+        ]
         return Schema.of(self.planes, columns, positions=self.spacepoint_positions)
 
     @property
@@ -229,6 +265,10 @@ def shapes_of(
       ``nexus.output`` [C, N, N]; ``down.gate`` [P, C, H + N], ``down.hidden`` [P, C, H, H + N],
       ``down.output`` [P, C, H, H]. The receiving node's features come first everywhere.
     - ``heads.NAME`` [P, width, C H] (class by class), or [width, E] for a head on the event.
+    - with an embedding, for ``beta`` (W = 1) and ``coordinates`` (W = their width), with hidden
+      width X: ``start`` [W, F]; of an update ``hidden`` [X, W + H] (its own numbers first),
+      ``middle`` [X, X] if there are three layers, and ``output`` [W, X]; ``decoder`` [H, H + W]
+      (the hit's features first), in front of its head.
 
     Each is ``NAME.weight``; ``NAME.bias`` has its shape without the inputs.
     """
@@ -255,6 +295,14 @@ def shapes_of(
             layer(f"{name}.gate", *lead, target + source)
             layer(f"{name}.hidden", *lead, out, source + target)
             layer(f"{name}.output", *lead, out, out)
+        if (embedding := spec.embedding) is not None:
+            for name, width in (("beta", 1), ("coordinates", embedding.width)):
+                layer(f"{name}.start", width, features)
+                layer(f"{name}.hidden", embedding.hidden, width + h)
+                if embedding.layers > 2:
+                    layer(f"{name}.middle", embedding.hidden, embedding.hidden)
+                layer(f"{name}.output", width, embedding.hidden)
+                layer(f"{name}.decoder", h, h + width)
     else:
         joined = 2 * (h + features)
         layer("encoder", -1, c, h, features)

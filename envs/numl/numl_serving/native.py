@@ -22,9 +22,13 @@ from numl_serving.errors import EventError, ModelFilesError
 from numl_serving.event import HITS, SPACEPOINTS, Event, Int32Array
 from numl_serving.modelcard import (
     ACTIVATIONS,
+    EMBEDDED_HEADS,
+    EXTENSION_FEATURES,
     NEXUS_RULES,
     NODES,
     POSITION_FEATURES,
+    Embedding,
+    Head,
     ModelCard,
     check_weights,
 )
@@ -36,7 +40,7 @@ _ERROR_BYTES = 512
 
 
 class _Feature(Structure):
-    _fields_ = (("column", c_void_p), ("is_integer", c_int32), ("scale", c_float))
+    _fields_ = (("column", c_void_p), ("kind", c_int32), ("scale", c_float))
 
 
 class _Event(Structure):
@@ -93,6 +97,9 @@ class _Card(Structure):
         ("nexus_width", c_int32),
         ("event_width", c_int32),
         ("starts_from_position", c_int32),
+        ("embedding_layers", c_int32),
+        ("embedding_width", c_int32),
+        ("embedding_hidden", c_int32),
         ("mean", c_void_p),
         ("std", c_void_p),
         ("heads", c_int32),
@@ -164,15 +171,14 @@ class NativeModel:
         places = {head.output: index for index, head in enumerate(card.heads)}
         heads = (_Head * len(card.heads))(
             *(
-                _Head(
-                    h.name.encode(), NODES.index(h.node), h.width, ACTIVATIONS.index(h.activation)
-                )
+                _Head(h.name.encode(), _node(card, h), h.width, ACTIVATIONS.index(h.activation))
                 for h in card.heads
             )
         )
         table = (_Weight * len(arrays))(
             *(_Weight(n.encode(), a.ctypes.data, a.shape[0]) for n, a in arrays.items())
         )
+        embedding = spec.embedding or Embedding(0, 0, 0)
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         handle = _library.numl_network_new(
             _Card(
@@ -186,6 +192,9 @@ class NativeModel:
                 nexus_width=spec.nexus_width,
                 event_width=spec.event_width,
                 starts_from_position=spec.nexus_start == "position",
+                embedding_layers=embedding.layers,
+                embedding_width=embedding.width,
+                embedding_hidden=embedding.hidden,
                 mean=None if mean is None else mean.ctypes.data,
                 std=None if std is None else std.ctypes.data,
                 heads=len(heads),
@@ -269,6 +278,9 @@ def event_columns(
     columns = {"wire_position": "local_wire", "time_position": "local_time"}
     table = (_Feature * len(features))()
     for index, feature in enumerate(features):
+        if feature in EXTENSION_FEATURES:
+            table[index] = _Feature(None, 2 + EXTENSION_FEATURES.index(feature), 1.0)
+            continue
         column = event.hit(columns.get(feature, feature))
         table[index] = _Feature(
             column.ctypes.data, column.dtype == np.int32, scales.get(feature, 1.0)
@@ -374,6 +386,13 @@ def _normalisation(
         np.array([row.mean for row in rows], np.float32),
         np.array([row.std for row in rows], np.float32),
     )
+
+
+def _node(card: ModelCard, head: Head) -> int:
+    """Return what a head applies to, by ``native/library.h``."""
+    if card.network.embedding is not None and head.name in EMBEDDED_HEADS:
+        return len(NODES) + EMBEDDED_HEADS.index(head.name)
+    return NODES.index(head.node)
 
 
 def _clustering(card: ModelCard, places: Mapping[str, int]) -> _Clustering:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 from numl_serving import generations
 from numl_serving.errors import ModelFilesError
 from numl_serving.generations import GENERATIONS, Generation, HeadRow
-from numl_serving.modelcard import Clustering, Head, NetworkSpec, shapes_of
+from numl_serving.modelcard import (
+    EMBEDDED_HEADS,
+    EXTENSION_FEATURES,
+    Clustering,
+    Embedding,
+    Head,
+    NetworkSpec,
+    shapes_of,
+)
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
@@ -49,6 +57,7 @@ class Recognised:
         features: Number of hit features.
         heads: Its heads; the classes have no names yet.
         layers: Pattern of nugraph's name for each layer of `weight_shapes`.
+        unused: Shape of each weight, by nugraph's name, of an embedding without an instance head.
     """
 
     generation: Generation
@@ -57,6 +66,7 @@ class Recognised:
     features: int
     heads: tuple[Head, ...]
     layers: Mapping[str, str]
+    unused: Shapes
 
     @property
     def classified(self) -> frozenset[str]:
@@ -67,14 +77,15 @@ class Recognised:
     def clustering(self) -> Clustering | None:
         """How its hits become instances."""
         there = {head.name: head.output for head in self.heads}
-        if not self.generation.clusters or "instance" not in there:
+        dbscan = self.generation.dbscan
+        if dbscan is None or "instance" not in there:
             return None
-        # nugraph 25.4's InstanceDecoder: cuml's DBSCAN() with its defaults; class 6 is "diffuse".
+        # As nugraph's InstanceDecoder has it: class 6 is "diffuse".
         return Clustering(
             output="x_i",
             embedding=there["instance"],
-            eps=0.5,
-            min_samples=5,
+            eps=dbscan.eps,
+            min_samples=dbscan.min_samples,
             signal=there.get("filter"),
             semantic=there.get("semantic"),
             background=6,
@@ -98,7 +109,7 @@ class Recognised:
 
     def expected(self) -> dict[str, Shape]:
         """Return nugraph's name and shape of all weights that the network uses."""
-        shapes: dict[str, Shape] = {}
+        shapes = dict(self.unused)
         card = self.shapes()
         for layer, pattern in self.layers.items():
             given = card[f"{layer}.weight"]
@@ -163,17 +174,45 @@ class Recognised:
         folded = dict(state)
         modules = self._norm_modules()
         encoders = self.names(self.layers["encoder"]) if modules else []
+        starts = [self.layers[n] for n in ("beta.start", "coordinates.start") if n in self.layers]
         for module, names in zip(modules, encoders, strict=True):
             mean, var = (
-                np.broadcast_to(state[f"{module}.{what}"], (len(names), self.features))
+                np.broadcast_to(
+                    state[f"{module}.{what}"], (len(names) + len(starts), self.features)
+                )
                 for what in ("mean", "var")
             )
             scale = 1 / np.sqrt(var.astype(np.float64) + _NORM_EPSILON)
-            for name, shift, factor in zip(names, mean, scale, strict=True):
+            for name, shift, factor in zip([*names, *starts], mean, scale, strict=True):
                 weight = state[f"{name}.weight"] * factor
                 folded[f"{name}.weight"] = weight
                 folded[f"{name}.bias"] = state[f"{name}.bias"] - weight @ shift
         return folded
+
+
+def without_empty_extension(
+    state: Mapping[str, NDArray[Any]], found: Recognised
+) -> dict[str, NDArray[Any]] | None:
+    """Take out the feature extension of a network whose training filled it with zeros.
+
+    nugraph's main branch appends the four features but does not write their values (up to 1b49275
+    at least): the statistics of the input then have neither mean nor variance, and the weights on
+    the features do nothing.
+
+    Returns:
+        The weights without those features, or None where the training saw them.
+    """
+    norm, count = found.generation.input_norm, len(EXTENSION_FEATURES)
+    widths = {len(graphs.features) for graphs in found.generation.graphs}
+    if found.network.kind != "nugraph3" or norm is None or found.features - count not in widths:
+        return None
+    statistics = [f"{norm}.{what}" for what in ("mean", "var")]
+    if any(state[name][-count:].any() for name in statistics):
+        return None
+    inputs = ["encoder.planar_net"]
+    inputs += [name for layer, name in found.generation.embedding.items() if "start" in layer]
+    less = {*statistics, *(f"{name}.weight" for name in inputs)}
+    return {name: array[..., :-count] if name in less else array for name, array in state.items()}
 
 
 def is_served(name: str) -> bool:
@@ -258,7 +297,33 @@ def _candidate(
                 heads.append(_head(row, bias[0] * (sets if "{set}" in pattern else 1), generation))
                 layers[f"heads.{row.name}"] = pattern
                 break
-    return Recognised(generation, network, known, size("encoder", 1), tuple(heads), layers)
+    found = Recognised(generation, network, known, size("encoder", 1), tuple(heads), layers, {})
+    return _with_embedding(found, shapes) if generation.embedding else found
+
+
+def _with_embedding(found: Recognised, shapes: Shapes) -> Recognised:
+    """Add the instance embedding to the network, or to what it does not use."""
+    patterns = found.generation.embedding
+    width, hidden = (
+        shapes.get(f"{patterns[name]}.bias", (1,))[0]
+        for name in ("coordinates.start", "coordinates.hidden")
+    )
+    embedding = Embedding(width, hidden, 3 if "coordinates.middle" in patterns else 2)
+    there = replace(
+        found,
+        network=replace(found.network, embedding=embedding),
+        layers={**found.layers, **patterns},
+    )
+    if any(head.name in EMBEDDED_HEADS for head in found.heads):
+        return there
+    core = {name for name, pattern in patterns.items() if not name.endswith(".decoder")}
+    shapes_there = there.shapes()
+    unused = {
+        f"{patterns[layer]}.{part}": shapes_there[f"{layer}.{part}"]
+        for layer in core
+        for part in ("weight", "bias")
+    }
+    return replace(found, unused=unused)
 
 
 def _head(row: HeadRow, width: int, generation: Generation) -> Head:

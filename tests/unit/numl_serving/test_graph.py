@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from numl_serving.errors import EventError
 from numl_serving.event import Event
 from numl_serving.graph import EventGraph, build_graph
+from numl_serving.modelcard import EXTENSION_FEATURES
 from numpy.typing import NDArray
 from oracle import card_of
 from scipy.sparse import coo_array
@@ -296,3 +297,27 @@ def test_an_event_without_positions_has_zeros_and_one_with_them_passes_them_on()
     graph = build_graph(Event.from_tensors(columns, card.schema), card)
     assert graph.num_spacepoints == 1
     np.testing.assert_array_equal(graph.position, [[1, 2, 3]])
+
+
+@pytest.mark.parametrize("hits", [0, 1, 2, 3, 16, 17, 400])
+def test_the_feature_extension_is_that_of_the_two_nearest_hits(hits: int) -> None:
+    rng = np.random.default_rng(hits)
+    card = replace(CARD, hit_features=EXTENSION_FEATURES)
+    event = random_event(rng, hits, 5)
+    graph = build_graph(event, card)
+    wire, time = event.hit("local_wire")[graph.rows], event.hit("local_time")[graph.rows]
+    place = np.stack((wire, time), 1).astype(np.float32) * np.float32(card.position_scale)
+    plane = event.hit("local_plane")[graph.rows]
+    degrees = np.bincount(graph.edge_source, minlength=hits)
+    for hit in range(hits):
+        others = np.flatnonzero(plane == plane[hit])
+        others = others[others != hit]
+        distance = np.linalg.norm(place[others].astype(float) - place[hit], axis=1)
+        order = np.argsort(distance)[:2]
+        near = [*others[order], hit, hit][:2]
+        expected = [
+            *(2 * place[hit] - place[near[0]] - place[near[1]]),
+            np.log(max(degrees[hit], 1)),
+            distance.min(initial=np.inf) if len(others) else 0,
+        ]
+        assert graph.features[hit] == pytest.approx(expected, rel=1e-4, abs=1e-3)

@@ -30,20 +30,30 @@ class Heads(nn.Module):
                 PlaneLinear(*(each[None] if head.node == "event" else each for each in layer))
             )
 
-    def forward(self, hits: Tensor, event: Tensor, sizes: Sequence[int]) -> dict[str, Tensor]:
+    def forward(
+        self,
+        hits: Tensor,
+        event: Tensor,
+        sizes: Sequence[int],
+        decoded: Mapping[str, Tensor] | None = None,
+    ) -> dict[str, Tensor]:
         """Return the heads' tensors by name.
 
         Args:
             hits: ``[H, features]``.
             event: ``[B, features]``.
             sizes: Number of hits of each plane.
+            decoded: ``[H, features]`` by head, for those with features of their own.
         """
+        own = decoded or {}
         outputs: dict[str, Tensor] = {}
         for head, layer in zip(self.card.heads, self.layers, strict=True):
             if head.node == "event":
                 outputs[f"{head.output}_evt"] = _activated(layer(event, ()), head)
             else:
-                values = torch.split(_activated(layer(hits, sizes), head), list(sizes))
+                values = torch.split(
+                    _activated(layer(own.get(head.name, hits), sizes), head), list(sizes)
+                )
                 names = (f"{head.output}_{plane}" for plane in self.card.planes)
                 outputs.update(zip(names, values, strict=True))
         return outputs

@@ -8,7 +8,8 @@ block is ``sigmoid(g([x_target, x_source])) x_source``, aggregated by a softmax;
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from numl_serving.networks.heads import Heads
 from numl_serving.networks.layers import Gate, PlaneLinear, softmax_aggregate
 
 Weights = Mapping[str, Tensor]
+Activation = Callable[[Tensor], Tensor]
 
 
 class Block(nn.Module):
@@ -67,6 +69,47 @@ class Block(nn.Module):
         return functional.mish(self.output(hidden, target_sizes))
 
 
+class Embedded(nn.Module):
+    """One vector of the instance embedding: ``beta`` or ``coordinates``.
+
+    Args:
+        weights: The weights by name.
+        name: The vector's name.
+        start: What follows the layer that makes it of the input features.
+        update: What follows the last layer of an update, if anything does.
+    """
+
+    def __init__(
+        self, weights: Weights, name: str, start: Activation, update: Activation | None
+    ) -> None:
+        super().__init__()
+
+        def layer(part: str) -> PlaneLinear:
+            return PlaneLinear(*(weights[f"{name}.{part}.{k}"][None] for k in ("weight", "bias")))
+
+        self.start, self.decoder = layer("start"), layer("decoder")
+        inner = ("hidden", "middle") if f"{name}.middle.weight" in weights else ("hidden",)
+        self.inner = nn.ModuleList(map(layer, inner))
+        self.output = layer("output")
+        self._start, self._update = start, update
+
+    def begin(self, features: Tensor) -> Tensor:
+        """Return the vectors ``[H, W]`` of hits with the input features ``[H, F]``."""
+        return self._start(self.start(features, ()))
+
+    def updated(self, own: Tensor, hits: Tensor) -> Tensor:
+        """Return the vectors after an iteration that gave the hits new features."""
+        joined = torch.cat((own, hits), dim=1)
+        for layer in self.inner:
+            joined = functional.mish(layer(joined, ()))
+        new: Tensor = self.output(joined, ())
+        return new if self._update is None else self._update(new)
+
+    def decoded(self, own: Tensor, hits: Tensor) -> Tensor:
+        """Return what the head is applied to."""
+        return functional.mish(self.decoder(torch.cat((hits, own), dim=1), ()))
+
+
 class NuGraph3(nn.Module):
     """The network.
 
@@ -90,6 +133,12 @@ class NuGraph3(nn.Module):
         self.to_event = Block(weights, "to_event", spec.event_width, planes=False)
         self.from_event = Block(weights, "from_event", merged, planes=False)
         self.down = Block(weights, "down", spec.hit_width, planes=True)
+        embedded: dict[str, nn.Module] = {}
+        if (embedding := spec.embedding) is not None:
+            last = functional.mish if embedding.layers == 2 else None
+            embedded["instance_beta"] = Embedded(weights, "beta", torch.sigmoid, torch.sigmoid)
+            embedded["instance"] = Embedded(weights, "coordinates", functional.mish, last)
+        self.embedded = nn.ModuleDict(embedded)
         self.heads = Heads(card, weights)
 
     def forward(self, batch: GraphBatch) -> dict[str, Tensor]:
@@ -103,6 +152,8 @@ class NuGraph3(nn.Module):
         else:
             nexus = self.nexus_encoder(position, ())
         event = position.new_zeros((batch.to_event.offsets.shape[0] - 1, spec.event_width))
+        parts = cast("Mapping[str, Embedded]", dict(self.embedded.items()))
+        embedded = {name: each.begin(batch.features) for name, each in parts.items()}
         for _ in range(spec.iterations):
             hits = self.planar(hits, hits, batch.planar, sizes, sizes)
             if spec.nexus == "joint":
@@ -114,5 +165,8 @@ class NuGraph3(nn.Module):
             event = self.to_event(event, nexus, batch.to_event)
             nexus = self.from_event(nexus, event, batch.from_event)
             hits = self.down(hits, nexus.repeat(planes, 1), batch.down, sizes, segments)
-        outputs: dict[str, Tensor] = self.heads(hits, event, sizes)
+            for name, each in parts.items():
+                embedded[name] = each.updated(embedded[name], hits)
+        decoded = {n: each.decoded(embedded[n], hits) for n, each in parts.items()}
+        outputs: dict[str, Tensor] = self.heads(hits, event, sizes, decoded)
         return outputs
