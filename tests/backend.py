@@ -51,6 +51,12 @@ class _Ready(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(said)
 
+    def do_POST(self) -> None:
+        left = int(self.headers["Content-Length"])
+        while left and (read := self.rfile.read1(left)):
+            left -= len(read)
+        self.do_GET()
+
     def log_message(self, *_: object) -> None:
         pass
 

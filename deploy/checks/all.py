@@ -104,7 +104,7 @@ def examine_everything(deployment: Deployment) -> list[Finding]:
         *map(check, engines),
         ("GPU", lambda: gpu_findings(resolved)),
         ("room", lambda: _rooms(chosen[0] if chosen else engine_to_prepare(resolved))),
-        ("ports", lambda: port_findings(deployment)),
+        ("ports", lambda: port_findings(resolved)),
         ("model repository", lambda: repository(resolved.kit, resolved.own_weights)),
         ("model repository", lambda: site_findings(resolved)),
         ("TLS", lambda: tls_findings(deployment)),

@@ -77,15 +77,16 @@ def temporary_findings() -> Iterator[Finding]:
             yield wrong(ROOM, error)
 
 
-def port_findings(deployment: Deployment) -> Iterator[Finding]:
+def port_findings(resolved: Resolved) -> Iterator[Finding]:
     """Return which ports a launch uses; DeploymentError if they are not free."""
+    deployment = resolved.deployment
     state = _own_server(deployment)
     if state is not None:
         # A server without a supervisor is stopped before another is started in its place.
         there = state.ports.model_dump().values()
         yield ok(_PORTS, f"{', '.join(map(str, there))}: the deployment's own")
         return
-    ports = choose_ports(deployment).model_dump().values()
+    ports = choose_ports(deployment, resolved.http_listen).model_dump().values()
     yield ok(_PORTS, f"{', '.join(map(str, ports))} on {deployment.listen} are free")
 
 

@@ -31,7 +31,7 @@ def check_launch(engine: Engine) -> list[Finding]:
     _ = resolved.devices
     refuse(model_findings(MODEL_REPOSITORY, resolved.kit, resolved.own_weights))
     warnings = check_room(engine)
-    refuse(port_findings(resolved.deployment))
+    refuse(port_findings(resolved))
     return warnings
 
 

@@ -28,6 +28,14 @@ class Probe:
         except KitError:
             return False
 
+    def answers(self) -> bool:
+        """Return whether anything at all is answered in time."""
+        try:
+            with self.connected() as transport:
+                return transport.server_live()
+        except KitError:
+            return False
+
     def connected(self) -> AbstractContextManager[TritonTransport]:
         return closing(TritonTransport(Endpoint.parse(self.url), timeout=self.timeout))
 

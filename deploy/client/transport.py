@@ -112,6 +112,9 @@ class TritonTransport:
         models = answer.get("models", ()) if isinstance(answer, dict) else answer
         return {m["name"]: (m.get("state", ""), m.get("reason", "")) for m in models}
 
+    def server_live(self) -> bool:
+        return bool(self._call("is_server_live"))
+
     def server_ready(self) -> bool:
         return bool(self._call("is_server_live") and self._call("is_server_ready"))
 

@@ -3,8 +3,9 @@
 import argparse
 from functools import partial
 
-from deploy.deployment.state import DeploymentFolder, known_deployments
+from deploy.deployment.state import DeploymentFolder, known_deployments, starting_deployments
 from deploy.engines.choose import engine_named
+from deploy.engines.server import end_process
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.console import Console
 from deploy.host.paths import DEFAULT_NAME
@@ -19,11 +20,18 @@ def parser() -> Parser:
 
 
 def _down(options: argparse.Namespace, console: Console) -> int:
-    names = known_deployments() if options.all else (options.name,)
+    names = {*known_deployments(), *starting_deployments()} if options.all else {options.name}
     stopped = []
-    for name in names:
+    for name in sorted(names):
         folder = DeploymentFolder(name)
+        starter = folder.starter()
+        if starter is not None:
+            with console.step(f"end the start of {name}"):
+                end_process(starter)  # it takes down what it has made
+            stopped.append(name)
         state = folder.state_here()
+        if state is None and starter is not None:
+            continue
         if state is None:
             if name != DEFAULT_NAME and not folder.path.exists():
                 folder.require_state()  # a mistyped name: the message lists those there are
@@ -32,7 +40,7 @@ def _down(options: argparse.Namespace, console: Console) -> int:
             continue
         with console.step(f"stop {name}"):
             engine_named(state.engine).stop(folder, state)
-        stopped.append(name)
+        stopped += [name] * (starter is None)
     console.answer({"ok": True, "stopped": stopped})
     return 0
 

@@ -49,7 +49,7 @@ def parser() -> Parser:
     add("--sign", type=Path, metavar="KEY", help=sign)
     verify = "publish only what was signed when it was built, with this public key"
     add("--verify", type=Path, metavar="KEY", help=verify)
-    valid = "with --sign: servers accept the release for so long; publish again to renew it"
+    valid = "with --sign: days that servers accept the release; publish again to renew it"
     add("--valid-for", type=as_number, metavar="DAYS", help=valid)
     code = (
         "also publish model.py and config.pbtxt to a bucket, for a Triton that polls it by itself: "

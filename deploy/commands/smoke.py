@@ -121,8 +121,13 @@ def _verify(folder: DeploymentFolder, state: DeploymentState, signer: Signer) ->
     plan = folder.plan()
     if plan is None:
         raise NotRunningError(f"deployment {state.name} has no plan, so what it runs is not known")
-    engine = engine_named(state.engine)(Resolved(plan.deployment))
-    engine.verified(signer)
+    deployment, container = plan.deployment, plan.container
+    if container is not None:
+        # What runs, whatever its name stands for by now; a release is found by its number.
+        image = container.image if container.release is None else container.named
+        deployment = deployment.model_copy(update={"image": image})
+    engine = engine_named(state.engine)(Resolved(deployment))
+    engine, _ = engine.verified(signer)
     if engine.artefact() != plan.artefact:
         cause = f"deployment {state.name} was started from something that has changed since"
         remedy = (

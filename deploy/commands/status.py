@@ -44,6 +44,8 @@ def _status(options: argparse.Namespace, console: Console) -> int:
         f"restarted the server {counted(state.restarts, 'time')}"
     )
     console.line(f"{state.url('http')}  {state.url('grpc')}")
+    if state.runs is not None:
+        console.line(f"runs {state.runs}")
     console.line(f"phase {state.phase}; {healed}")
     console.answer(
         {

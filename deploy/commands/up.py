@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,8 @@ from deploy.artefacts.keys import read_signer
 from deploy.checks.launch import check_given, check_launch
 from deploy.deployment.deployment import Ports, load_deployment
 from deploy.deployment.options import add_deployment_options, deployment_words, overrides
-from deploy.deployment.state import DeploymentFolder, DeploymentState
+from deploy.deployment.plan import LaunchPlan
+from deploy.deployment.state import DeploymentFolder, DeploymentState, is_loopback
 from deploy.engines.base import Engine, describe_instances
 from deploy.engines.choose import choose_engine, engine_named
 from deploy.engines.health import examine
@@ -24,6 +25,7 @@ from deploy.host.errors import LaunchError
 from deploy.host.failures import LOCK_LOST, PORT_TAKEN
 from deploy.host.finding import Finding
 from deploy.triton.golden import golden_of
+from deploy.triton.release import find_release
 from deploy.triton.start import read_starts, slowest
 
 _HEALTH_TIMEOUT_S = 10.0
@@ -46,22 +48,20 @@ def _up(options: argparse.Namespace, console: Console) -> int:
     deployment = load_deployment(options.file, overrides(options))
     resolved = Resolved(deployment)
     warnings = check_given(resolved)
-    engine, reason = choose_engine(resolved)
-    if options.verify is not None:
-        # Start exactly what was verified: by its digest, where it has one.
-        signer = read_signer(options.verify)
-        resolved = Resolved(engine.verified(signer))
-        engine = type(engine)(resolved)
-        console.say(f"signed by {signer}: {resolved.deployment.image}")
     if options.dry_run:
+        engine, _ = _chosen(options, resolved, console)
         _show_plan(console, engine, options.words)
         return 0
     folder = DeploymentFolder(deployment.name)
-    # Two commands that start the same deployment take turns; the second finds it running.
-    with folder.taking_turns():
+    # Two commands that start the same deployment take turns; the second finds it running. From here
+    # on down ends this one, too.
+    with folder.starting():
+        engine, reason = _chosen(options, resolved, console)
         state = folder.state_here()
         if state is not None and state.supervisor.process() is not None:
-            _check_same(engine_named(state.engine)(resolved), folder, state)
+            if engine.name != state.engine:
+                engine = engine_named(state.engine)(engine.resolved)
+            _check_same(engine, folder, state)
             console.say(f"deployment {deployment.name} is already running")
         else:
             if reason is not None:
@@ -69,6 +69,18 @@ def _up(options: argparse.Namespace, console: Console) -> int:
             state = _launch(engine, folder, console, warnings)
     _show(console, folder, state)
     return 0
+
+
+def _chosen(
+    options: argparse.Namespace, resolved: Resolved, console: Console
+) -> tuple[Engine, str | None]:
+    """Return the engine, for an image that is verified if that is asked for; why it was chosen."""
+    engine, reason = choose_engine(resolved)
+    if options.verify is not None:
+        signer = read_signer(options.verify)
+        engine, image = engine.verified(signer)
+        console.say(f"signed by {signer}: {image}")
+    return engine, reason
 
 
 def _launch(
@@ -142,6 +154,24 @@ def _show_plan(console: Console, engine: Engine, words: Sequence[str]) -> None:
     console.answer({"ok": True, "plan": plan.model_dump(mode="json")})
 
 
+def _about_http(plan: LaunchPlan) -> Iterator[str]:
+    """Yield who can reach HTTP and metrics, where others than this host's may expect to."""
+    deployment, risk = plan.deployment, find_release(plan.deployment.triton).http_attack
+    if is_loopback(plan.http_listen):
+        if is_loopback(deployment.listen):
+            return
+        also = " and on the container's own address" if engine_named(plan.engine).isolated else ""
+        why = "Triton cannot encrypt them" if deployment.tls is not None else risk
+        yield f"HTTP and metrics listen on 127.0.0.1{also} only: {why} (--listen-http opens them)"
+        return
+    clear = ", and they are not encrypted" if deployment.tls is not None else ""
+    if risk is not None or clear:
+        yield (
+            f"warning: HTTP and metrics listen on {plan.http_listen}{clear}"
+            f"{f': {risk}' if risk is not None else ''}; open them to clients that you trust only"
+        )
+
+
 def _show(console: Console, folder: DeploymentFolder, state: DeploymentState) -> None:
     rows = []
     for model in state.models:
@@ -150,17 +180,17 @@ def _show(console: Console, folder: DeploymentFolder, state: DeploymentState) ->
     title = f"deployment {state.name} (Triton, {state.engine})"
     console.table(title, ("model", "state", "smoke inference"), rows)
     console.line(f"{state.url('http')}  {state.url('grpc')}")
-    if state.tls is not None:
-        isolated = engine_named(state.engine).isolated
-        also = " and on the container's own address" if isolated else ""
-        plain = f"HTTP and metrics: they listen on 127.0.0.1{also} only"
-        console.line(f"gRPC is encrypted. Triton cannot encrypt {plain}")
+    plan = folder.plan()
+    if plan is not None:
+        for line in _about_http(plan):
+            console.line(line)
+    if state.runs is not None:
+        console.line(f"runs {state.runs}")
     console.line(f"log: {state.log}")
     starts = read_starts(state.log.read_bytes()[state.log_start :].decode(errors="replace"))
     if state.seconds_to_ready is not None:
         phases = f"; {slowest(starts)}" if starts else ""
         console.line(f"ready in {state.seconds_to_ready:.1f} s{phases}")
-    plan = folder.plan()
     if plan is not None and plan.container is not None and plan.container.extracted_bytes:
         extracted = f"{plan.container.extracted_bytes / 1e6:.0f} MB is extracted at every start"
         console.line(f"{extracted}; the kit's image (no --env packed) has it unpacked")

@@ -118,6 +118,8 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
         checkpoints: The user's own weights by model: a Lightning checkpoint, or a folder
             with ``weights.safetensors`` and ``model.json``.
         norms: Feature normalisation by model, for checkpoint files that carry none.
+        listen_http: Address for HTTP and metrics; None: that of gRPC, or 127.0.0.1 where opening
+            it to others would be a risk.
         tls: How gRPC is encrypted; None: not at all.
         batch: How requests are batched; None: as the model's configuration says, by default on
             GPUs only.
@@ -137,6 +139,7 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
     checkpoints: dict[str, Path] = Field(default_factory=dict)
     norms: dict[str, Path] = Field(default_factory=dict)
     listen: str = "127.0.0.1"
+    listen_http: str | None = None
     tls: Tls | None = None
     ports: Ports | None = None
     instances: Annotated[int, _number(1, 256)] | None = None
@@ -186,9 +189,11 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
             raise ValueError(f"{image!r} is neither an image's name nor a path")
         return image
 
-    @field_validator("listen")
+    @field_validator("listen", "listen_http")
     @classmethod
-    def _address(cls, listen: str) -> str:
+    def _address(cls, listen: str | None) -> str | None:
+        if listen is None:
+            return None
         # Triton accepts a name as an address and then listens somewhere else.
         try:
             address = str(ip_address("127.0.0.1" if listen == "localhost" else listen))
@@ -223,11 +228,6 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
         return self
 
     @property
-    def http_listen(self) -> str:
-        """The IP address for HTTP and metrics, for which Triton has no TLS."""
-        return self.listen if self.tls is None else "127.0.0.1"
-
-    @property
     def container_shm_bytes(self) -> int:
         return int(self.shm_size or 10**9)
 
@@ -244,6 +244,7 @@ _OPTIONS = {
     "devices": "--gpu",
     "checkpoints": "--checkpoint",
     "norms": "--norm",
+    "listen_http": "--listen-http",
 }
 _TABLES: Mapping[str, type[BaseModel]] = {
     table.__name__.lower(): table for table in (Ports, Tls, Batch, Limits)

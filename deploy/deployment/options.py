@@ -38,6 +38,11 @@ def add_deployment_options(flags: Parser) -> None:
     own = "your own model repository, served beside the kit's; nothing in it is changed"
     add("--models-dir", type=Path, metavar="DIR", help=own)
     add("--listen", help="address to listen on (default: 127.0.0.1)")
+    http = (
+        "address for HTTP and metrics, for clients that you trust (default: that of --listen if "
+        "only this host reaches it, else 127.0.0.1)"
+    )
+    add("--listen-http", metavar="ADDRESS", help=http)
     add("--ports", metavar="HTTP,GRPC,METRICS", help="default: 8000,8001,8002, or any three free")
     for flag, what in (
         ("--tls-cert", "encrypt gRPC with this certificate (PEM); HTTP stays on 127.0.0.1"),
@@ -112,7 +117,8 @@ def overrides(options: argparse.Namespace) -> dict[str, Any]:
     tls = {"cert": options.tls_cert, "key": options.tls_key, "ca": options.tls_ca}
     tls = {use: path.absolute() for use, path in tls.items() if path is not None}
     named = (
-        "name", "engine", "image", "env", "listen", "instances", "threads", "cpus", "memory",
+        "name", "engine", "image", "env", "listen", "listen_http", "instances", "threads", "cpus",
+        "memory",
         "shm_size", "shared_memory", "heal", "timeout",
     )  # fmt: skip
     return {

@@ -32,17 +32,29 @@ def mount_field(mount: Mount, target: str, read_only: str) -> str:
     return text.getvalue()
 
 
+def image_in_words(name: str, digest: str, release: int | None) -> str:
+    """Return what a server runs, as in ``release 3: /cvmfs/numl/3/numl.sif (sha256:0123...)``."""
+    number = f"release {release}: " if release is not None else ""
+    short = f" (sha256:{digest.removeprefix('sha256:')[:12]})" if digest else ""
+    return f"{number}{name}{short}"
+
+
 class ContainerPlan(BaseModel, frozen=True):
     """The container around a server.
 
     Attributes:
-        image: The image's name in the Docker engine, or the path of a .sif.
+        named: The image's name, or the path of the .sif, as it was found.
+        image: The image's id or digest in the Docker engine, or the path of a .sif: what it names
+            never changes, so that a server that is started again is the same one.
+        digest: That id, or the sha256 of the .sif; empty: a stock .sif, which is not read.
+        release: Its number, if a signed or published statement gives it one.
         user: ``uid:gid`` of its processes; None: the image's own user, or the calling user.
         limits: Its resource limits (ulimit) that differ from the engine's defaults, by name.
         extracted_bytes: What the server extracts to /tmp: packed environments.
         health: The command of the engine's own health check; empty: none.
     """
 
+    named: str = ""
     image: str
     name: str
     user: str | None = None
@@ -50,6 +62,8 @@ class ContainerPlan(BaseModel, frozen=True):
     limits: tuple[tuple[str, int], ...] = ()
     gpus: tuple[str, ...] = ()
     extracted_bytes: int = 0
+    digest: str = ""
+    release: int | None = None
     health: tuple[str, ...] = ()
 
 
@@ -57,6 +71,7 @@ class LaunchPlan(BaseModel, frozen=True):
     """Everything a launch does, rendered; ``--dry-run`` shows it, the supervisor runs it.
 
     Attributes:
+        http_listen: Address for HTTP and metrics.
         arguments: The server's command line, as it is in the container if there is one.
         variables: The server's whole environment; in a container, what is added to it.
         instances: How many processes serve each model.
@@ -68,6 +83,7 @@ class LaunchPlan(BaseModel, frozen=True):
     deployment: Deployment
     engine: EngineName
     ports: Ports
+    http_listen: str = "127.0.0.1"
     arguments: tuple[str, ...]
     variables: dict[str, str]
     repository: Path

@@ -33,14 +33,14 @@ def is_free(address: str, port: int) -> bool:
     return True
 
 
-def choose_ports(deployment: Deployment) -> Ports:
+def choose_ports(deployment: Deployment, http_listen: str = "127.0.0.1") -> Ports:
     """Return the ports asked for, if free; without any, 8000 to 8002 or any three that are free.
 
     Any, because a server takes its ports seconds after they were chosen: others that start
     meanwhile would all choose the same next ones.
     """
     wanted, address = deployment.ports, deployment.listen
-    addresses = dict.fromkeys(Ports.model_fields, deployment.http_listen) | {"grpc": address}
+    addresses = dict.fromkeys(Ports.model_fields, http_listen) | {"grpc": address}
     if wanted is not None:
         for use, port in wanted.model_dump().items():
             if not is_free(addresses[use], port):

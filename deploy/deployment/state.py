@@ -1,9 +1,11 @@
 """What is known about a running deployment: JSON files that other programs may read."""
 
+import os
 import platform
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +13,7 @@ import psutil
 from pydantic import BaseModel, ValidationError
 
 from deploy.deployment.deployment import EngineName, Ports, Tls
-from deploy.deployment.plan import LaunchPlan
+from deploy.deployment.plan import LaunchPlan, image_in_words
 from deploy.host.errors import DeploymentError, NotRunningError
 from deploy.host.files import locked, write_atomically
 from deploy.host.paths import deployments_folder
@@ -89,11 +91,15 @@ class DeploymentState(BaseModel, frozen=True):
 
     Attributes:
         node: The host it runs on; the folder may be shared between hosts.
-        host: The address that clients on this host use; with TLS, for gRPC only.
+        host: The address that clients on this host use for gRPC.
+        http_host: The address that they use for HTTP and metrics.
         artefact: Digest of execution environment and model files.
         log_start: Bytes in the log that earlier servers have written.
         server: The server's own process on this host, once started; in a container, too.
         container: The container's name, or the instance's; None without one.
+        image: The image's name, or the path of the .sif that it is a copy of.
+        digest: The image's id, or the sha256 of the .sif.
+        release: Its number, if a release statement gives it one.
         heals: How often dead stubs were replaced.
         restarts: How often a dead server was replaced.
         seconds_to_ready: From the server's start until the last model answered correctly.
@@ -105,6 +111,7 @@ class DeploymentState(BaseModel, frozen=True):
     engine: EngineName
     node: str
     host: str
+    http_host: str = "127.0.0.1"
     ports: Ports
     models: tuple[str, ...]
     artefact: str
@@ -114,6 +121,9 @@ class DeploymentState(BaseModel, frozen=True):
     supervisor: ProcessId
     server: ProcessId | None = None
     container: str | None = None
+    image: str | None = None
+    digest: str | None = None
+    release: int | None = None
     heals: int = 0
     restarts: int = 0
     seconds_to_ready: float | None = None
@@ -124,8 +134,11 @@ class DeploymentState(BaseModel, frozen=True):
     tls: Tls | None = None
 
     @property
-    def http_host(self) -> str:
-        return self.host if self.tls is None else "127.0.0.1"
+    def runs(self) -> str | None:
+        """The image that runs, in words; None: files of the checkout."""
+        if self.image is None:
+            return None
+        return image_in_words(self.image, self.digest or "", self.release)
 
     def url(self, protocol: Literal["http", "grpc"]) -> str:
         if protocol == "http":
@@ -159,6 +172,24 @@ class DeploymentFolder:
                     # A waiter may be in it by now, with its own lock file.
                     with suppress(OSError):
                         self.path.rmdir()
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Take turns as a command that starts the deployment, which ``down`` may end."""
+        with self.taking_turns():
+            # Found by `starter` for as long as the lock is held.
+            self.launch_lock.write_text(ProcessId.of(os.getpid()).model_dump_json())
+            try:
+                yield
+            finally:
+                with suppress(FileNotFoundError):
+                    os.truncate(self.launch_lock, 0)
+
+    def starter(self) -> psutil.Process | None:
+        """Return the command that is starting the deployment on this host, if one is."""
+        with suppress(OSError, ValidationError):
+            return ProcessId.model_validate_json(self.launch_lock.read_bytes()).process()
+        return None
 
     def state(self) -> DeploymentState | None:
         """Return the state file's content, or None if there is no such file.
@@ -215,6 +246,12 @@ def known_deployments() -> tuple[str, ...]:
     return tuple(sorted(p.parent.name for p in deployments_folder().glob("*/state.json")))
 
 
+def starting_deployments() -> tuple[str, ...]:
+    """Return the names of those that commands on this host are starting."""
+    folders = (DeploymentFolder(p.parent.name) for p in deployments_folder().glob("*/launch.lock"))
+    return tuple(sorted(folder.name for folder in folders if folder.starter() is not None))
+
+
 def default_endpoint(protocol: Literal["http", "grpc"]) -> str | None:
     """Return the URL of the one running deployment, or None if there is none."""
     ready = []
@@ -235,6 +272,11 @@ def default_endpoint(protocol: Literal["http", "grpc"]) -> str | None:
 def reachable_host(listen: str) -> str:
     """Return the address at which clients on this host reach a server listening on ``listen``."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen, listen)
+
+
+def is_loopback(listen: str) -> bool:
+    """Return whether only this host reaches a server that listens there."""
+    return ip_address(listen.partition("%")[0]).is_loopback
 
 
 def host_port(host: str, port: int) -> str:

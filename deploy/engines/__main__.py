@@ -44,7 +44,7 @@ def main(argument: str) -> int:
             chosen = random.sample(usable, min(plan.deployment.cpus, len(usable)))
             os.sched_setaffinity(0, chosen)
         golden = {model: golden_of(plan.repository / model) for model in plan.deployment.models}
-        address = host_port(reachable_host(plan.deployment.http_listen), plan.ports.http)
+        address = host_port(reachable_host(plan.http_listen), plan.ports.http)
         probe = Probe(f"http://{address}", identity=plan.identity)
         supervisor = Supervisor(folder, plan, engine.server_type, probe, golden)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

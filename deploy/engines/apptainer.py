@@ -12,12 +12,15 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
 import psutil
 from spython.main import get_client
 
+from deploy.artefacts.cosign import changed
 from deploy.artefacts.image import base_name
 from deploy.artefacts.keys import Signer
 from deploy.artefacts.request import sif_name
@@ -27,11 +30,14 @@ from deploy.deployment.plan import LaunchPlan, Mount, mount_field
 from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.engines.base import MORE_SHARED_MEMORY, ROOM
 from deploy.engines.container import ContainerEngine, ImageInUse, has_state, image_in_use
+from deploy.engines.kept import check_kept, forget, keep, kept_at
 from deploy.engines.leftovers import FIX, LEFTOVERS, SHARED_MEMORY
 from deploy.engines.server import Note, Server, await_server, end_process, servers
+from deploy.engines.source import Source, find_source
+from deploy.host.console import Say
 from deploy.host.errors import BuildError, KitError, LaunchError
 from deploy.host.failures import complaint, diagnose
-from deploy.host.files import marks_of, nobody_at_work
+from deploy.host.files import marks_of, nobody_at_work, sha256_of
 from deploy.host.finding import Finding, Level, ok, wrong
 from deploy.host.paths import DIST, deployments_folder
 from deploy.host.room import Room, check_room, check_temporary_folder, file_system_of, size
@@ -56,6 +62,8 @@ class InstanceServer(Server):
     def __init__(self, plan: LaunchPlan, note: Note) -> None:
         super().__init__(plan, note)
         self._name, self._folder = plan.contained.name, plan.log.parent
+        if plan.contained.digest:
+            check_kept(Path(plan.contained.image), plan.contained.digest)
         if plan.contained.extracted_bytes:
             shutil.rmtree(scratch_folder(self._folder), ignore_errors=True)
             scratch_folder(self._folder).mkdir(mode=0o700)
@@ -230,11 +238,12 @@ def _serves(file: Path) -> bool:
 
 
 class ApptainerEngine(ContainerEngine):
-    """Runs tritonserver in an instance of a .sif."""
+    """Runs tritonserver in an instance of a .sif, of which the deployment has its own copy."""
 
     name = "apptainer"
     reason = "its .sif is here"
     server_type = InstanceServer
+    _signer: Signer | None = None
 
     @cached_property
     def image(self) -> ImageInUse:
@@ -243,15 +252,57 @@ class ApptainerEngine(ContainerEngine):
         if (name := self.deployment.image or "").startswith("oras://"):
             pull = f"apptainer pull numl.sif {name}, then --image numl.sif"
             raise LaunchError(f"{name} is in a registry", pull)
-        sif, remedy = self._place()
-        if not sif.is_file():
-            raise LaunchError(f"{sif}: no such file", remedy)
-        # Reading half a gigabyte every time would cost more than it is worth.
-        return image_in_use(str(sif), marks_of(sif), labels_of(sif), self.resolved)
+        source = self._source
+        if self.deployment.env == "packed":
+            # A stock image of several gigabytes, which nobody can verify: it is not read.
+            digest = marks_of(source.path)
+        else:
+            digest = sha256_of(source.path)
+        image = image_in_use(str(source.path), digest, labels_of(source.path), self.resolved)
+        release = source.release
+        if release is None or release.image is None:
+            return image
+        if release.image.sha256 == digest:
+            return replace(image, release=release.number)
+        if self._signer is not None:
+            raise changed(str(source.path), self._signer)
+        return image
 
-    def verified_image(self, signer: Signer) -> str:
-        verify_sif(Path(self.image.name), signer)
-        return self.image.name
+    def with_verified_image(self, signer: Signer) -> ContainerEngine:
+        engine = ApptainerEngine(self.resolved)
+        engine._signer = signer
+        source = engine._source  # which verifies the statement, where there is one
+        if not source.trusted:
+            verify_sif(source.path, signer)
+        assert engine.image
+        return engine
+
+    def started_as(self, folder: DeploymentFolder) -> str:
+        if self.deployment.env == "packed":
+            return self.image.name
+        return str(kept_at(folder.path, self.image.digest))
+
+    def _keep(self, folder: DeploymentFolder) -> None:
+        """Give the deployment its own copy of the .sif; what was verified is verified there."""
+        if self.deployment.env == "packed":
+            return
+        kept = keep(self._source.path, self.image.digest, folder.path)
+        if self._signer is not None and not self._source.trusted:
+            verify_sif(kept, self._signer)
+
+    def launch(self, *, plan: LaunchPlan, say: Say) -> DeploymentState:
+        folder = DeploymentFolder(plan.deployment.name)
+        try:
+            self._keep(folder)
+            return super().launch(plan=plan, say=say)
+        except BaseException:
+            forget(folder.path)
+            raise
+
+    @cached_property
+    def _source(self) -> Source:
+        named, remedy = self._place()
+        return find_source(named, self._signer, remedy)
 
     def _place(self) -> tuple[Path, str]:
         deployment, folder = self.deployment, DIST
@@ -280,6 +331,17 @@ class ApptainerEngine(ContainerEngine):
         super().lay_out(folder)
         config_folder(folder.path).mkdir(exist_ok=True)
         scratch_folder(folder.path).mkdir(mode=0o700, exist_ok=True)
+        self._keep(folder)
+
+    def rooms(self) -> list[Room]:
+        """Return what a launch writes on this host, including its copy of the .sif."""
+        rooms = super().rooms()
+        with suppress(KitError, OSError):  # reported by the check of the image
+            if self.deployment.env == "unpacked":
+                folder = DeploymentFolder(self.deployment.name).path
+                size = self._source.path.stat().st_size
+                rooms.append(Room(folder, size, "the copy of the .sif", "set XDG_STATE_HOME"))
+        return rooms
 
     @classmethod
     def clear(cls, folder: DeploymentFolder, state: DeploymentState) -> None:

@@ -1,6 +1,7 @@
 """What an engine is, and the part of a launch that all engines share."""
 
 import os
+import resource
 import secrets
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from deploy.deployment.deployment import Deployment, EngineName, Ports
 from deploy.deployment.plan import ContainerPlan, LaunchPlan
 from deploy.deployment.ports import choose_ports
 from deploy.deployment.state import DeploymentFolder, DeploymentState
+from deploy.engines.kept import forget
 from deploy.engines.leftovers import shm_prefix
 from deploy.engines.resolved import Resolved
 from deploy.engines.server import STOP_TIMEOUT_S, Server, end_process, servers
@@ -30,13 +32,14 @@ from deploy.host.errors import DeploymentError, EnvironmentSetupError, GpuError,
 from deploy.host.failures import last_words
 from deploy.host.finding import Finding, Level
 from deploy.host.paths import IMPORTS, MODEL_REPOSITORY, cache_folder
-from deploy.host.room import Room
+from deploy.host.room import Room, size
 from deploy.triton.config import LaunchSettings
 from deploy.triton.stage import StagedModel, plan_models, stage
 
 ROOM = "room"  # the subject of findings about disks and memory
 MORE_SHARED_MEMORY = "use fewer --instances, or numlkit doctor --fix if dead servers fill it"
 _LAUNCH_BYTES = 100 * 10**6
+_ADDRESSES = 2 * 10**9  # 2 cores: 1.6 GB; with less than 1 GB it hangs
 _SHM_BYTES_PER_INSTANCE = 2 * 10**6
 
 
@@ -76,8 +79,8 @@ class Engine(ABC):
             what = "env packed" if deployment.env == "packed" else "an image"
             raise DeploymentError(f"{what} needs engine docker or apptainer")
 
-    def verified(self, signer: Signer) -> Deployment:
-        """Return the deployment with its image replaced by the one found to be signed.
+    def verified(self, signer: Signer) -> "tuple[Engine, str]":
+        """Return the engine for the image that was found to be signed; and the image, in words.
 
         Raises:
             SignatureError: If it is not signed by this signer, or has changed since.
@@ -91,7 +94,7 @@ class Engine(ABC):
 
     def plan(self) -> LaunchPlan:
         """Return what a launch would do, without making or changing anything."""
-        ports = choose_ports(self.deployment)
+        ports = choose_ports(self.deployment, self.resolved.http_listen)
         identity = f"numlkit-{self.deployment.name}-{secrets.token_hex(4)}"
         return self.render(ports=ports, identity=identity, artefact=self.artefact())
 
@@ -105,6 +108,7 @@ class Engine(ABC):
             deployment=deployment,
             engine=self.name,
             ports=ports,
+            http_listen=resolved.http_listen,
             arguments=arguments,
             variables=variables,
             repository=folder.repository,
@@ -287,7 +291,15 @@ class Engine(ABC):
         return count * _SHM_BYTES_PER_INSTANCE
 
     def launch_findings(self) -> Iterator[Finding]:
-        """Return what is wrong with a launch's shared memory and temporary folder."""
+        """Return what is wrong with a launch's memory and temporary folder."""
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if resource.RLIM_INFINITY != limit < _ADDRESSES:
+            # It would hang or crash somewhere, without a word about the reason.
+            detail = (
+                f"this shell limits programs to {size(limit)} of virtual memory; Triton reserves "
+                f"up to {size(_ADDRESSES)}"
+            )
+            yield Finding("problem", ROOM, detail, "ulimit -v unlimited, or start it elsewhere")
         if self.deployment.shm_size is not None:
             why = "only a Docker container has shared memory of a chosen size"
             detail = f"shm_size has no effect with engine {self.name}: {why}"
@@ -323,7 +335,8 @@ def _await_ready(
 
 
 def _forget(folder: DeploymentFolder) -> None:
-    """Remove a deployment's state and staged repository; its logs stay."""
+    """Remove a deployment's state, staged repository and copy of a .sif; its logs stay."""
+    forget(folder.path)
     folder.state_file.unlink(missing_ok=True)
     folder.plan_file.unlink(missing_ok=True)
     shutil.rmtree(folder.repository, ignore_errors=True)

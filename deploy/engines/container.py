@@ -8,8 +8,8 @@ from pathlib import Path
 
 from deploy.artefacts.keys import Signer
 from deploy.artefacts.labels import ENVIRONMENT_LABEL, FLAVOUR_LABEL, SERVING_LABEL, TRITON_LABEL
-from deploy.deployment.deployment import Deployment, Ports, Tls
-from deploy.deployment.plan import ContainerPlan, Mount
+from deploy.deployment.deployment import Ports, Tls
+from deploy.deployment.plan import ContainerPlan, Mount, image_in_words
 from deploy.deployment.state import DeploymentFolder
 from deploy.engines.base import Engine
 from deploy.engines.resolved import Resolved
@@ -45,11 +45,18 @@ STOCK_LABEL = "com.nvidia.tritonserver.version"
 
 @dataclass(frozen=True)
 class ImageInUse:
-    """An image or a .sif on this host, by its name or path."""
+    """An image or a .sif on this host.
+
+    Attributes:
+        name: Its name, or its path.
+        digest: Its id, or the sha256 of the .sif.
+        release: The number that a release statement gives it, if one does.
+    """
 
     name: str
     digest: str
     labels: Mapping[str, str]
+    release: int | None = None
 
     @property
     def environment_digest(self) -> str:
@@ -81,6 +88,9 @@ def image_in_use(
         cause = f"{name} was not built by this kit: it has no label {ENVIRONMENT_LABEL}"
         raise LaunchError(cause, "--image with one that numlkit build made, or --env packed")
     flavours = resolved.fitting_flavours
+    if deployment.image is not None and deployment.flavour == "cpu":
+        # Too large to be chosen, but it has all that a CPU needs.
+        flavours = (*flavours, "gpu")
     for what, label, wanted in (
         ("flavour", FLAVOUR_LABEL, flavours),
         ("Triton", TRITON_LABEL, (deployment.triton,)),
@@ -107,15 +117,20 @@ class ContainerEngine(Engine):
 
     contained = True
 
-    def verified(self, signer: Signer) -> Deployment:
+    def verified(self, signer: Signer) -> tuple[Engine, str]:
         if self.deployment.env == "packed":
             cause = "a packed environment is not signed, and a stock image is signed by others"
             raise DeploymentError(cause, "leave out --env packed")
-        return self.deployment.model_copy(update={"image": self.verified_image(signer)})
+        engine = self.with_verified_image(signer)
+        return engine, engine.runs()
 
     @abstractmethod
-    def verified_image(self, signer: Signer) -> str:
-        """Check the signature of the image that a launch starts; return the image's name."""
+    def with_verified_image(self, signer: Signer) -> "ContainerEngine":
+        """Check the signature of the image that a launch starts; return the engine for it."""
+
+    def started_as(self, folder: DeploymentFolder) -> str:
+        """Return what names the image to the engine: always the same one, also after a crash."""
+        return self.image.digest
 
     @property
     def user(self) -> str | None:
@@ -135,6 +150,10 @@ class ContainerEngine(Engine):
         Raises:
             LaunchError: If it is not here; with the command that makes it.
         """
+
+    def runs(self) -> str:
+        """Return in words which image a launch starts."""
+        return image_in_words(self.image.name, self.image.digest, self.image.release)
 
     def artefact(self) -> str:
         runtime = self.image.digest
@@ -183,7 +202,7 @@ class ContainerEngine(Engine):
         self, folder: DeploymentFolder, ports: Ports, identity: str, prefix: str
     ) -> tuple[tuple[str, ...], dict[str, str], ContainerPlan]:
         resolved, deployment = self.resolved, self.deployment
-        listen, http_listen, own_ports = deployment.listen, deployment.http_listen, ports
+        listen, http_listen, own_ports = deployment.listen, resolved.http_listen, ports
         if self.isolated:
             listen = http_listen = CONTAINER_LISTEN
             own_ports = CONTAINER_PORTS
@@ -205,7 +224,8 @@ class ContainerEngine(Engine):
         )
         variables = {**thread_settings(deployment.threads), **resolved.devices.variables}
         container = ContainerPlan(
-            image=self.image.name,
+            named=self.image.name,
+            image=self.started_as(folder),
             name=prefix.rstrip("-"),
             user=self.user,
             mounts=tuple(mounts),
@@ -214,6 +234,8 @@ class ContainerEngine(Engine):
             health=IMAGE_HEALTH if deployment.env == "unpacked" else (),
             gpus=resolved.devices.uuids,
             extracted_bytes=resolved.extracted_bytes,
+            digest=self.image.digest if deployment.env == "unpacked" else "",
+            release=self.image.release,
         )
         return arguments, variables, container
 

@@ -21,6 +21,7 @@ from deploy.artefacts.cosign import verify_image
 from deploy.artefacts.docker_client import connect, first_line, storage_folder
 from deploy.artefacts.image import base_name
 from deploy.artefacts.keys import Signer
+from deploy.artefacts.manifest import read_manifest
 from deploy.artefacts.reference import parse_reference
 from deploy.artefacts.request import image_name
 from deploy.deployment.plan import LaunchPlan
@@ -34,11 +35,13 @@ from deploy.engines.docker_container import (
     run_command,
 )
 from deploy.engines.leftovers import FIX, LEFTOVERS
+from deploy.engines.resolved import Resolved
 from deploy.engines.server import Note, Server, await_server, servers
 from deploy.host.console import Say
 from deploy.host.errors import DeploymentError, KitError, LaunchError, SignatureError
 from deploy.host.failures import INSTALL_TOOLKIT, diagnose
 from deploy.host.finding import Finding, Level, ok, wrong
+from deploy.host.paths import DIST
 from deploy.host.room import Room, size
 from deploy.triton.command import EXIT_TIMEOUT_S
 
@@ -159,6 +162,12 @@ def remove_ended(name: str, identity: str, folder: Path) -> str:
     return f"removed container {name}"
 
 
+def built_here() -> dict[str, str]:
+    """Return the ids of the images that this checkout has built, by name."""
+    artefacts = read_manifest(DIST).artefacts
+    return {each.name: each.sha256 for each in artefacts if each.kind == "image"}
+
+
 def docker_in_words(version: dict[str, Any], info: dict[str, Any]) -> str:
     """Return one line about an engine, from its answers to ``/version`` and ``/info``."""
     names = [component["Name"] for component in version.get("Components", [])]
@@ -216,12 +225,13 @@ class DockerEngine(ContainerEngine):
         with _engine_errors(), closing(connect()) as client:
             for name in names:
                 with suppress(ImageNotFound):
-                    image = client.images.get(name)
+                    # Who else builds on this engine gives its image the same name.
+                    image = client.images.get(built_here().get(name, name))
                     return image_in_use(name, str(image.id), image.labels, self.resolved)
         raise LaunchError(f"the Docker engine has no image {names[0]}", remedy)
 
-    def verified_image(self, signer: Signer) -> str:
-        """Check the image's signature in its registry; return the image by its digest there."""
+    def with_verified_image(self, signer: Signer) -> ContainerEngine:
+        """Check the image's signature in its registry; return the engine for it by its digest."""
         image = self.image
         with _engine_errors(), closing(connect()) as client:
             attributes = client.images.get(image.digest).attrs
@@ -231,7 +241,8 @@ class DockerEngine(ContainerEngine):
         for reference in sorted(found, key=lambda one: not image.name.startswith(one.name)):
             try:
                 verify_image(reference, signer)
-                return str(reference)
+                named = self.deployment.model_copy(update={"image": str(reference)})
+                return DockerEngine(Resolved(named))
             except SignatureError as error:
                 problem = problem or error
         if problem is not None:

@@ -64,7 +64,7 @@ def _options(plan: LaunchPlan) -> Iterator[tuple[list[str], dict[str, Any]]]:
     restart = "unless-stopped" if deployment.heal else "no"
     yield [f"--restart={restart}"], {"restart_policy": {"Name": restart}}
     published = [
-        (within, deployment.listen if use == "grpc" else deployment.http_listen, port)
+        (within, deployment.listen if use == "grpc" else plan.http_listen, port)
         for (use, port), (_, within) in zip(plan.ports, CONTAINER_PORTS, strict=True)
     ]
     yield (

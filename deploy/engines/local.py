@@ -150,7 +150,7 @@ class LocalEngine(Engine):
             ports=ports,
             shm_prefix=prefix,
             identity=identity,
-            http_listen=deployment.http_listen,
+            http_listen=self.resolved.http_listen,
             tls=deployment.tls,
             complete=self.resolved.complete,
             shared_memory=deployment.shared_memory,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from deploy.deployment.deployment import CONFIG, Deployment, find_site_models
 from deploy.deployment.gpus import ON_CPU, DevicePlan, plan_gpus
+from deploy.deployment.state import is_loopback
 from deploy.engines.checkpoints import ensure_imported, imported_folder
 from deploy.environment.given import GivenEnvironment, check_usable, look_into
 from deploy.environment.lock import Flavour, read_lock
@@ -18,7 +19,7 @@ from deploy.host.files import digest_of, marks_of
 from deploy.host.gpu import GpuStack, find_gpus
 from deploy.host.paths import DIST, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
 from deploy.triton.config import ModelConfig, config_of, is_complete, made_for_cpu, stub_count
-from deploy.triton.release import TritonRelease, find_release
+from deploy.triton.release import RELEASES, TritonRelease, find_release
 from deploy.triton.site import SiteModel, read_site_model
 from deploy.triton.stage import MODEL_FILES, VERSION, find_model
 
@@ -37,6 +38,19 @@ class Resolved:
     @cached_property
     def release(self) -> TritonRelease:
         return find_release(self.deployment.triton)
+
+    @cached_property
+    def http_listen(self) -> str:
+        """The address for HTTP and metrics, for which Triton has no TLS."""
+        deployment = self.deployment
+        if deployment.listen_http is not None:
+            return deployment.listen_http
+        # A release that is not known is refused elsewhere.
+        release = RELEASES.get(deployment.triton)
+        at_risk = release is None or release.http_attack is not None
+        if deployment.tls is None and (not at_risk or is_loopback(deployment.listen)):
+            return deployment.listen
+        return "127.0.0.1"
 
     @cached_property
     def kit(self) -> tuple[str, ...]:

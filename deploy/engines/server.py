@@ -190,6 +190,13 @@ class Server(ABC):
             return None
         return f"uses {used / 1e6:.0f} MB; its memory limit (--memory) is {limit / 1e6:.0f} MB"
 
+    def kill(self) -> None:
+        """Kill its process at once: one that hangs does not stop when it is asked to."""
+        process = self._process()
+        if process is not None:
+            with suppress(psutil.Error):  # another user's: its engine ends it
+                process.kill()
+
     @abstractmethod
     def stop(self) -> None:
         """Stop it, by force if need be, and remove what it leaves behind."""

@@ -3,8 +3,8 @@
 Triton 24.10 does not replace a stub that died: it keeps reporting ready, and every request to that
 instance fails. The supervisor notices within a fraction of a second and touches the model's staged
 files; Triton, which polls them, reloads the model, and the surviving stubs serve until the new ones
-are ready. A server that died is restarted, after growing pauses, and so is one that cannot get a
-model loaded.
+are ready. A server that died is restarted, after growing pauses, and so is one that no longer
+answers, or that cannot get a model loaded.
 """
 
 import logging
@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import psutil
@@ -27,6 +28,7 @@ from deploy.deployment.state import (
     ProcessId,
     reachable_host,
 )
+from deploy.engines.pulse import DEADLINE_S, Pulse
 from deploy.engines.server import Note, Server, Stub, missing_stubs
 from deploy.host.errors import KitError, LaunchError
 from deploy.host.failures import diagnose
@@ -61,24 +63,31 @@ class Supervisor:
         self._golden = golden
         self._stop = threading.Event()
         self._server: Server | None = None
+        self._pulse: Pulse | None = None
+        # Whether the state file is behind, for lack of room.
+        self._unwritten = False
         self._serving: tuple[Stub, ...] = ()
         # Models whose staged files are gone, which cannot be reloaded.
         self._lost: set[str] = set()
         # Stubs no longer serving, with the deadline for finishing their work.
         self._retired: dict[ProcessId, float] = {}
-        deployment = plan.deployment
+        deployment, container = plan.deployment, plan.container
         self._state = DeploymentState(
             name=deployment.name,
             engine=plan.engine,
             node=platform.node(),
             host=reachable_host(deployment.listen),
+            http_host=reachable_host(plan.http_listen),
             ports=plan.ports,
             models=deployment.models,
             artefact=plan.artefact,
             log=plan.log,
             phase="starting",
             tls=deployment.tls,
-            container=plan.container.name if plan.container is not None else None,
+            container=container.name if container is not None else None,
+            image=container.named or None if container is not None else None,
+            digest=container.digest or None if container is not None else None,
+            release=container.release if container is not None else None,
             supervisor=ProcessId.of(os.getpid()),
         )
 
@@ -109,6 +118,7 @@ class Supervisor:
         note = partial(self._note, phase)
         size = self._plan.log.stat().st_size if self._plan.log.exists() else 0
         note(server=None, log_start=size)
+        self._end_pulse()
         self._serving, self._retired, self._lost = (), {}, set()
         self._server = self._start_server(self._plan, note)
         started = time.monotonic()
@@ -119,11 +129,18 @@ class Supervisor:
             stopped=self._stop.is_set,
         )
         if not self._stop.is_set():
+            self._pulse = Pulse(replace(self._probe, timeout=DEADLINE_S).answers)
             seconds = round(time.monotonic() - started, 2)
             self._note("ready", seconds_to_ready=seconds, cause=None, remedy=None)
             log.info("ready in %.1f s", seconds)
 
+    def _end_pulse(self) -> None:
+        if self._pulse is not None:
+            self._pulse.stop()
+        self._pulse = None
+
     def _end(self) -> bool:
+        self._end_pulse()
         try:
             if self._server is not None:
                 self._server.stop()
@@ -141,12 +158,19 @@ class Supervisor:
             excess = None
             if time.monotonic() >= memory_due:
                 excess, memory_due = server.outgrown(), time.monotonic() + MEMORY_S
+                if self._unwritten:
+                    self._write_state()
             try:
                 if not server.alive():
                     log.warning("the server died; the end of its log: %s", server.output()[-300:])
                     self._replace()
                 elif excess is not None:
                     log.warning("the server %s: restarting it", excess)
+                    self._replace()
+                elif self._pulse is not None and self._pulse.lost:
+                    log.warning("the server does not answer: restarting it")
+                    if self._plan.deployment.heal:
+                        server.kill()
                     self._replace()
                 else:
                     self._end_retired()
@@ -158,7 +182,7 @@ class Supervisor:
 
     def _replace(self) -> None:
         if not self._plan.deployment.heal:
-            cause = "the server died or outgrew its memory limit, and healing is off"
+            cause = "the server died, hung or outgrew its memory limit, and healing is off"
             raise LaunchError(cause, f"read its log: {self._plan.log}")
         pause = FIRST_PAUSE_S
         while True:
@@ -267,8 +291,15 @@ class Supervisor:
 
     def _note(self, phase: Phase, **changes: object) -> None:
         self._state = self._state.model_copy(update={"phase": phase, **changes})
+        self._write_state()
+
+    def _write_state(self) -> None:
         try:
             self._folder.write_state(self._state)
         except OSError as error:
             # A full disk is no reason to stop a server that works.
-            log.error("the state file cannot be written: %s", error)
+            if not self._unwritten:
+                log.error("the state file cannot be written: %s", error)
+            self._unwritten = True
+        else:
+            self._unwritten = False

@@ -105,6 +105,11 @@ TRITON: tuple[Row, ...] = (
      "model {model}: its process died during initialisation (exit, crash or out of memory)",
      "the log's last lines before that message say more; check free memory (free -g), and a "
      ".sif's sha256 against dist/manifest.json"),
+    # The kit's Triton lies in the cache folder, which somebody may clear under a running server.
+    (r"failed to load '(?P<model>[^']+)' version \d+: [^\n]*?"
+     r"unable to find backend library for backend 'python'",
+     "model {model} cannot be loaded: Triton's own files are gone",
+     "numlkit down, then numlkit up with the same file and flags, which unpacks them again"),
     (r"failed to load '(?P<model>[^']+)' version \d+: [^\n]*?"
      r"unable to find backend library for backend '(?P<backend>[^']+)'",
      "model {model} needs backend {backend}, which this Triton does not have",

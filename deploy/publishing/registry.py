@@ -49,6 +49,10 @@ class RegistryPlace(Place):
         """Push what was built, sign it there, and point the tag at it."""
         if order.sandbox:
             raise DeploymentError("--sandbox is for a folder: a registry takes whole files")
+        if order.with_code or order.valid_for is not None:
+            raise DeploymentError(
+                "--with-code and --valid-for are not for a registry", "leave them out"
+            )
         if order.sign is not None:
             require_cosign()
         with console.step("publish") as say:

@@ -18,6 +18,7 @@ class TritonRelease:
         image_libc: The glibc in NVIDIA's image of it.
         image_python: ``X.Y`` of the Python that the stub in NVIDIA's image of it is built for.
         numpy_below: The first major version of numpy whose arrays its stubs send as empty ones.
+        http_attack: What one HTTP request can do to a server; None: nothing of that kind is known.
         gpu_needs: Which driver and GPUs it needs, according to its release notes.
     """
 
@@ -29,6 +30,7 @@ class TritonRelease:
     image_libc: tuple[int, int]
     numpy_below: int
     image_python: str
+    http_attack: str | None
     gpu_needs: GpuNeeds
 
 
@@ -42,6 +44,8 @@ RELEASES = {
         image_libc=(2, 35),  # Ubuntu 22.04
         numpy_below=2,
         image_python="3.10",
+        # Seen; tests/integration/test_front_door.py sends such requests.
+        http_attack="one crafted request can crash this Triton or fill its memory",
         # docs.nvidia.com/deeplearning/triton-inference-server/release-notes/rel-24-10.html, "Driver
         # Requirements" and "GPU Requirements". On data centre GPUs NVIDIA also supports older
         # drivers by name; for them the CUDA family's oldest driver counts here.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -152,3 +153,21 @@ def test_half_a_file_in_the_staged_copy_leaves_what_is_loaded_in_service(
     _only_two_new(pair, "nugraph3", before)
     until(lambda: kit.json("status", "--name", "pair")["ok"], HEALED_S, "the good state")
     _healthy(kit, pair)
+
+
+def test_a_connection_that_was_open_during_a_heal_ends_when_the_server_ends_it(
+    kit: Kit, pair: dict[str, Any]
+) -> None:
+    ask = b"GET /v2/health/live HTTP/1.1\r\nHost: numl\r\n%s\r\n"
+    address = ("127.0.0.1", pair["ports"]["http"])
+    with socket.create_connection(address, timeout=SOON_S) as connection:
+        connection.sendall(ask % b"")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+        heals = _heals(kit)
+        os.kill(_stubs(pair, "nugraph3")[-1].process.pid, signal.SIGKILL)
+        until(lambda: _heals(kit) > heals, HEALED_S, "healing")
+        connection.settimeout(20)
+        connection.sendall(ask % b"Connection: close\r\n")
+        with connection.makefile("rb") as answer:
+            # A process that has inherited the connection would keep it open.
+            assert answer.read().startswith(b"HTTP/1.1 200")

@@ -50,6 +50,7 @@ from numl_serving.errors import (
     one_line,
 )
 from numl_serving.event import Event, check_size
+from numl_serving.inherited import close_inherited_connections
 from numl_serving.metrics import Metrics
 from numl_serving.native import guard_arrays
 from numl_serving.runtime import CPU, Runtime
@@ -78,6 +79,7 @@ class TritonPythonModel:
             ServingError: The environment, the parameters or the model files do not fit.
         """
         startup = Startup()
+        close_inherited_connections()
         guard_arrays()
         # Exists only inside a stub, hence the import at run time.
         self._pb: Any = importlib.import_module("triton_python_backend_utils")

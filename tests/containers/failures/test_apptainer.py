@@ -24,8 +24,10 @@ from deploy.engines.apptainer import (
     instance_files,
     stop_instance,
 )
+from deploy.engines.kept import keep
 from deploy.host.errors import LaunchError
 from deploy.host.failures import diagnose
+from deploy.host.files import sha256_of
 from tests.containers.failures.tiny import make_sif
 from tests.containers.sif.conftest import Host, ordinary_user
 from tests.kit import open_to_all
@@ -110,6 +112,23 @@ def test_a_file_that_is_no_sif_is_named(folder: Path, name: str, content: bytes)
 def test_a_sif_that_is_not_there_is_named(folder: Path, name: str) -> None:
     error = refusal(make_plan(folder, Path("/no/such.sif"), name))
     assert error.cause == "/no/such.sif: no such file"
+
+
+def test_a_copy_that_has_changed_since_it_was_verified_is_not_started(
+    folder: Path, sif: Path, name: str
+) -> None:
+    kept = keep(sif, sha256_of(sif), folder)
+    plan = make_plan(folder, kept, name)
+    digest = plan.contained.model_copy(update={"digest": kept.stem})
+    start(plan.model_copy(update={"container": digest}))
+    stop_instance(name, folder)
+    kept.chmod(0o700)
+    kept.write_bytes(make_sif(folder / "other.sif", partarch=4).read_bytes())
+    error = refusal(plan.model_copy(update={"container": digest}))
+    assert (
+        error.cause
+        == f"{kept} is not the .sif that the deployment was started from: it has changed"
+    )
 
 
 def test_a_sif_that_is_cut_off_is_named(folder: Path, sif: Path, name: str) -> None:

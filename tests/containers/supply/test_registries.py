@@ -123,8 +123,10 @@ def test_an_image_is_published_by_digest_signed_once_and_accepted_by_its_key_onl
     assert engine.images.pull(first["reference"]).id == image.id
     reference = parse_reference(first["reference"])
     # What is started is what was verified, by its digest.
-    started = launch(reference).verified(keys.public).image
-    assert started == first["reference"]
+    engine_for, words = launch(reference).verified(keys.public)
+    assert engine_for.deployment.image == first["reference"]
+    assert engine_for.plan().contained.image == image.id
+    assert first["reference"] in words
     with pytest.raises(SignatureError, match=r"is not what the owner of .* signed"):
         launch(reference).verified(others.public)
 

@@ -96,7 +96,8 @@ def test_up_says_what_has_no_tls(kit: Kit, encrypted: dict[str, Any], pair: Pair
     lines = done.stdout.splitlines()
     addresses = lines.index(f"http://127.0.0.1:{encrypted['ports']['http']}  {url(encrypted)}")
     assert lines[addresses + 1] == (
-        "gRPC is encrypted. Triton cannot encrypt HTTP and metrics: they listen on 127.0.0.1 only"
+        "HTTP and metrics listen on 127.0.0.1 only: Triton cannot encrypt them "
+        "(--listen-http opens them)"
     )
 
 

@@ -9,6 +9,7 @@ from deploy.checks.deployments import clear_deployment, deployment_findings
 from deploy.checks.host import port_findings, tls_findings
 from deploy.deployment.deployment import Deployment, Ports
 from deploy.deployment.state import DeploymentFolder, ProcessId
+from deploy.engines.resolved import Resolved
 from deploy.host.errors import DeploymentError, KitError
 from deploy.host.finding import Finding
 from tests.certificates import LONG_AGO, Authority
@@ -132,17 +133,17 @@ def test_the_ports_of_the_deployment_s_own_server_are_not_taken(living: ProcessI
         ports = Ports(http=port, grpc=port - 1, metrics=port - 2)
         deployment = Deployment(name="a", ports=ports)
         with pytest.raises(DeploymentError, match=f"http port {port} .* is taken"):
-            list(port_findings(deployment))
+            list(port_findings(Resolved(deployment)))
         _write(supervisor=DEAD, server=living, ports=ports)
-        (found,) = port_findings(deployment)
+        (found,) = port_findings(Resolved(deployment))
         assert found.detail == f"{port}, {port - 1}, {port - 2}: the deployment's own"
         _write(supervisor=DEAD, server=DEAD, ports=ports)
         with pytest.raises(DeploymentError, match="is taken"):
-            list(port_findings(deployment))
+            list(port_findings(Resolved(deployment)))
 
 
 def test_free_ports_are_named() -> None:
-    (found,) = port_findings(Deployment(name="b"))
+    (found,) = port_findings(Resolved(Deployment(name="b")))
     assert found.level == "ok"
     assert found.detail.endswith(" on 127.0.0.1 are free")
 

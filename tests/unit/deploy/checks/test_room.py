@@ -1,3 +1,4 @@
+import resource
 from pathlib import Path
 
 import pytest
@@ -198,3 +199,15 @@ def test_a_gpu_that_is_not_there_is_left_to_its_own_check(monkeypatch: pytest.Mo
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     deployment = Deployment(flavour="gpu", models=("nugraph3",))
     assert LocalEngine(Resolved(deployment)).rooms()[-1].bytes == 2 * MB
+
+
+@pytest.mark.parametrize(
+    ("limit", "refused"), [(10**9, True), (4 * 10**9, False), (resource.RLIM_INFINITY, False)]
+)
+def test_a_shell_that_limits_virtual_memory_is_told_before_a_server_hangs(
+    monkeypatch: pytest.MonkeyPatch, limit: int, refused: bool
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (limit, limit))
+    found = [each.detail for each in LocalEngine(Resolved(Deployment())).launch_findings()]
+    wanted = "this shell limits programs to 1.0 GB of virtual memory; Triton reserves up to 2.0 GB"
+    assert found == ([wanted] if refused else [])

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from deploy.commands import down
 from deploy.commands.up import start
 from deploy.deployment.deployment import Deployment, Ports
+from deploy.deployment.state import DeploymentFolder
 from deploy.engines.base import Engine
 from deploy.host.errors import LaunchError
 from deploy.host.failures import diagnose
+from deploy.host.paths import CHECKOUT
 
 RACE = diagnose(
     "terminate called after throwing an instance of 'boost::interprocess::lock_exception'\n"
@@ -66,3 +73,38 @@ def test_ports_that_were_found_are_looked_for_anew_when_they_are_lost() -> None:
 @pytest.mark.parametrize(("outcome", "settings"), [(OTHER, {}), (PORT, {"ports": Ports()})])
 def test_nothing_else_is_tried_again(outcome: LaunchError, settings: dict[str, Any]) -> None:
     assert started(outcome, None, **settings) == (1, [f"failed: {outcome.cause}"])
+
+
+_STARTS = """
+import signal, sys, time
+from pathlib import Path
+from deploy.deployment.state import DeploymentFolder
+from deploy.host.cli import end_in_order
+end_in_order(signal.SIGTERM)
+folder = DeploymentFolder("early")
+try:
+    with folder.starting():
+        print("starting", flush=True)
+        time.sleep(600)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("flags", [["--name", "early"], ["--all"]])
+def test_down_ends_a_start_that_has_made_nothing_yet(
+    flags: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with subprocess.Popen(
+        [sys.executable, "-c", _STARTS], stdout=subprocess.PIPE, cwd=CHECKOUT, text=True
+    ) as starter:
+        assert starter.stdout is not None
+        assert starter.stdout.readline() == "starting\n"
+        assert down.main([*flags, "--json"]) == 0
+    assert starter.returncode == 130
+    assert json.loads(capsys.readouterr().out)["stopped"] == ["early"]
+    assert not DeploymentFolder("early").path.exists()

@@ -1,9 +1,12 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from deploy.deployment.deployment import Deployment, Ports, Tls, load_deployment
+from deploy.engines.resolved import Resolved
 from deploy.host.errors import DeploymentError
+from deploy.triton.release import RELEASES
 from tests.unit.deploy.site_repository import write_model
 
 
@@ -44,8 +47,34 @@ def test_with_tls_only_grpc_is_offered_to_other_hosts(tmp_path: Path) -> None:
     file.write_text('listen = "0.0.0.0"\n[tls]\ncert = "site.pem"\nkey = "/keys/site.key"\n')
     deployment = load_deployment(file, {})
     assert deployment.tls == Tls(cert=tmp_path / "site.pem", key=Path("/keys/site.key"))
-    assert (deployment.listen, deployment.http_listen) == ("0.0.0.0", "127.0.0.1")
-    assert load_deployment(None, {"listen": "0.0.0.0"}).http_listen == "0.0.0.0"
+    assert Resolved(deployment).http_listen == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("listen", "listen_http", "safe", "http"),
+    [
+        ("127.0.0.1", None, False, "127.0.0.1"),
+        ("127.0.0.2", None, False, "127.0.0.2"),
+        ("::1", None, False, "::1"),
+        ("0.0.0.0", None, False, "127.0.0.1"),
+        ("0.0.0.0", None, True, "0.0.0.0"),
+        ("0.0.0.0", "10.0.0.1", False, "10.0.0.1"),
+        ("0.0.0.0", "localhost", True, "127.0.0.1"),
+    ],
+)
+def test_http_of_a_triton_that_a_request_can_crash_is_opened_to_others_only_by_a_flag_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, listen: str, listen_http: str | None, safe: bool, http: str
+) -> None:
+    if safe:
+        release = replace(RELEASES["24.10"], http_attack=None)
+        monkeypatch.setitem(RELEASES, "24.10", release)
+    given = {"listen": listen, "listen_http": listen_http}
+    assert Resolved(load_deployment(None, given)).http_listen == http
+
+
+def test_an_address_for_http_that_is_none_is_named() -> None:
+    with pytest.raises(DeploymentError, match="--listen-http: 'all' is not an IP address"):
+        load_deployment(None, {"listen_http": "all"})
 
 
 def test_a_flag_for_tls_overrides_its_own_key_of_the_file_alone(tmp_path: Path) -> None:

@@ -144,8 +144,8 @@ def test_the_default_endpoint_is_that_of_the_only_running_deployment(folders: Pa
         default_endpoint("grpc")
 
 
-def test_with_tls_grpc_and_http_have_addresses_of_their_own() -> None:
-    plain = make_state("a", host="10.0.0.5")
+def test_grpc_and_http_have_addresses_of_their_own() -> None:
+    plain = make_state("a", host="10.0.0.5", http_host="10.0.0.5")
     assert (plain.url("http"), plain.url("grpc")) == (
         "http://10.0.0.5:8000",
         "grpc://10.0.0.5:8001",

@@ -147,7 +147,19 @@ def test_without_healing_the_engine_does_not_restart_it_either() -> None:
 
 
 def test_an_ipv6_address_is_published_in_brackets() -> None:
-    assert "--publish=[::1]:8010:8000" in run_command(planned(listen="::1"))
+    plan = planned(listen="::1")
+    assert "--publish=[::1]:8011:8001" in run_command(plan)
+    plan = plan.model_copy(update={"http_listen": "::1"})
+    assert "--publish=[::1]:8010:8000" in run_command(plan)
+
+
+def test_what_opens_grpc_to_others_does_not_open_http() -> None:
+    command = run_command(planned(listen="0.0.0.0"))
+    assert [word for word in command if word.startswith("--publish")] == [
+        "--publish=127.0.0.1:8010:8000",
+        "--publish=0.0.0.0:8011:8001",
+        "--publish=127.0.0.1:8012:8002",
+    ]
 
 
 def test_with_tls_only_grpc_is_published_to_other_hosts() -> None:

@@ -119,7 +119,7 @@ def test_the_whole_docker_command_of_a_stock_image(home: Path, archive: Path) ->
         "--env=OPENBLAS_NUM_THREADS=1",
         "--env=CUDA_VISIBLE_DEVICES=",
         "--entrypoint=tritonserver",
-        STOCK,
+        "sha256:1",
     )
     assert create_options(plan)["tmpfs"] == {"/tmp": f"exec,mode=1777,size={6 * 4096 + 64 * MIB}"}
     assert "healthcheck" not in create_options(plan), "a stock image has nothing to ask"

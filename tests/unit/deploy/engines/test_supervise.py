@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from deploy.client.probe import SmokeResult
 from deploy.deployment.deployment import Deployment, Ports
 from deploy.deployment.plan import LaunchPlan
 from deploy.deployment.state import DeploymentFolder, DeploymentState, ProcessId
-from deploy.engines import supervise
+from deploy.engines import pulse, supervise
 from deploy.engines.server import Note, Server, Stub
 from deploy.engines.supervise import Supervisor
 
@@ -57,7 +60,7 @@ class StandIn(Server):
         super().__init__(plan, note)
         self.identity = ProcessId.of(os.getpid())
         self.own = own
-        self.stopped = False
+        self.stopped = self.killed = False
         note(server=self.identity)
 
     def wait_ready(self, *_positional: Any, **_named: Any) -> None:
@@ -69,9 +72,25 @@ class StandIn(Server):
     def stop(self) -> None:
         self.stopped = True
 
+    def kill(self) -> None:
+        self.killed = True
+
     def say(self, text: str) -> None:
         with self._plan.log.open("a") as log:
             log.write(f"{text}\n")
+
+
+@dataclass(frozen=True)
+class Answering:
+    """A probe that is answered as the test says, in this order, and then always."""
+
+    timeout: float = 0.0
+    said: list[bool] = field(default_factory=list)
+    asked: list[None] = field(default_factory=list)
+
+    def answers(self) -> bool:
+        self.asked.append(None)
+        return self.said.pop(0) if self.said else True
 
 
 class Run:
@@ -101,7 +120,8 @@ class Run:
             self.servers.append(StandIn(plan, note, [stubs.add(), stubs.add(), stubs.add("n")]))
             return self.servers[-1]
 
-        probe: Any = None
+        self.probe = Answering()
+        probe: Any = self.probe
         self.supervisor = Supervisor(self.folder, plan, start, probe, {"m": None, "n": None})
         self.thread = threading.Thread(target=self.supervisor.run)
         self.thread.start()
@@ -136,6 +156,7 @@ def run(tmp_path: Path, stubs: Stubs, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setattr(supervise, "smoke", right)
     monkeypatch.setattr(supervise, "HEAL_S", 600.0)  # however busy the host is
     monkeypatch.setattr(supervise, "RETIRE_S", 0.5)
+    monkeypatch.setattr(pulse, "INTERVAL_S", 0.05)
     run = Run(tmp_path, stubs)
     yield run
     run.close()
@@ -252,3 +273,46 @@ def test_a_model_whose_files_somebody_removed_is_named_and_the_others_are_still_
     server.say("successfully loaded 'n'")
     run.until(lambda state: state.heals == 1 and state.phase == "degraded")
     assert not server.stopped
+
+
+def test_a_server_that_leaves_several_questions_in_a_row_unanswered_is_killed_and_replaced(
+    run: Run,
+) -> None:
+    [server] = run.servers
+    lost_now_and_then = [False, False, True] * 3
+    run.probe.said.extend(lost_now_and_then)
+    asked = len(run.probe.asked)
+    run.until(lambda _: len(run.probe.asked) > asked + len(lost_now_and_then))
+    assert run.servers == [server]
+    run.probe.said.extend([False] * pulse.MOST)
+    run.until(lambda state: (state.phase, state.restarts) == ("ready", 1))
+    assert server.killed
+    assert server.stopped
+
+
+def test_a_stub_that_is_stopped_by_a_signal_is_replaced(run: Run, stubs: Stubs) -> None:
+    [server], before = run.servers, run.version.stat().st_mtime_ns
+    os.kill(server.own[0].process.pid, signal.SIGSTOP)
+    run.until_touched(before)
+    server.own += [stubs.add(), stubs.add()]
+    server.say("successfully loaded 'm'")
+    run.until(lambda state: (state.phase, state.heals) == ("ready", 1))
+    run.until(lambda _: server.own[0].process.process() is None)
+
+
+def test_a_state_that_could_not_be_written_is_written_once_there_is_room(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, refused = DeploymentFolder.write_state, threading.Event()
+
+    def full(*_: object) -> None:
+        refused.set()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(DeploymentFolder, "write_state", full)
+    run.probe.said.extend([False] * pulse.MOST)
+    assert refused.wait(60)
+    run.until(lambda _: len(run.servers) == 2)
+    assert run.state.restarts == 0
+    monkeypatch.setattr(DeploymentFolder, "write_state", write)
+    run.until(lambda state: (state.phase, state.restarts) == ("ready", 1))

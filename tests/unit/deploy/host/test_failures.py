@@ -45,6 +45,11 @@ TRITON: Words = [
         "the server cannot use its certificate and private key for TLS",
     ),
     (
+        LOADING + "Invalid argument: unable to find backend library for backend 'python', "
+        "try specifying runtime on the model configuration.",
+        "model nugraph3 cannot be loaded: Triton's own files are gone",
+    ),
+    (
         LOADING + "Invalid argument: unable to find backend library for backend 'onnxruntime', "
         "try specifying runtime on the model configuration.",
         "model nugraph3 needs backend onnxruntime, which this Triton does not have",

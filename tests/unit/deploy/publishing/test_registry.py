@@ -177,6 +177,7 @@ def test_a_registry_keeps_no_history(tags: Tags) -> None:
     for ask in (
         lambda: place.rollback(None, Signing(), dry_run=False),
         lambda: place.prune((), Signing(), QUIET, dry_run=False),
+        lambda: place.publish(Order(Resolved(Deployment()), with_code=True), QUIET),
         lambda: place.listing(Look(check=True)),
         lambda: place.listing(Look(server="http://x")),
     ):

@@ -1,0 +1,79 @@
+"""The .sif that ``--image`` names: a file, or the release that serves from a published folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.artefacts.keys import Signer
+from deploy.artefacts.trust import is_published, stated_in, trusted_in
+from deploy.host.errors import LaunchError, SignatureError
+from numl_formats.published import Published, Release
+
+
+@dataclass(frozen=True)
+class Source:
+    """A .sif, found once: links on the way to it may be switched later.
+
+    Attributes:
+        release: The release that it should be, where a statement lies beside it.
+        trusted: Whether that statement is verified.
+    """
+
+    path: Path
+    release: Release | None = None
+    trusted: bool = False
+
+
+def find_source(named: Path, signer: Signer | None, remedy: str) -> Source:
+    """Return the .sif at a path, or in a folder that ``numlkit publish`` wrote.
+
+    Args:
+        signer: Who must have signed the folder's statement; None: it is believed.
+        remedy: What to do if there is no such file.
+
+    Raises:
+        SignatureError: The statement is refused.
+        LaunchError: There is no such .sif.
+    """
+    path = named.resolve()
+    place = path if path.is_dir() else path.parent.parent
+    found = Source(path)
+    if is_published(place, signer):
+        published = trusted_in(place, signer) if signer is not None else stated_in(place)
+        if published is not None:
+            found = _published(place, published, named, path, trusted=signer is not None)
+    if found.path.is_dir():
+        cause = f"{found.path} is a folder, not a .sif"
+        raise LaunchError(cause, "--image with a .sif, or with a folder of numlkit publish")
+    if not found.path.is_file():
+        raise LaunchError(f"{found.path}: no such file", remedy)
+    return found
+
+
+def _published(
+    place: Path, published: Published, named: Path, path: Path, *, trusted: bool
+) -> Source:
+    releases = {str(each.number): each for each in published.releases}
+    release = published.current
+    if path != place:
+        # A number chooses a release, as in DEST/3/numl.sif. Where a link leads is only believed
+        # where everything else is, too.
+        number = path.parent.name if not trusted else named.parent.name
+        if number.isdecimal() or not trusted:
+            if number not in releases:
+                if trusted:
+                    remedy = f"--image {place}, for the release that serves"
+                    raise SignatureError(f"{place} has no release {number} any more", remedy)
+                return Source(path)
+            release = releases[number]
+    if release.image is None or release.image.form != "sif":
+        cause = (
+            f"release {release.number} in {place} is a sandbox, which is not started from a .sif"
+        )
+        if trusted:
+            cause = (
+                f"release {release.number} in {place} is a sandbox: its files cannot be verified"
+            )
+        raise LaunchError(cause, "have it published without --sandbox")
+    return Source(place / str(release.number) / release.image.name, release, trusted)

@@ -1,0 +1,150 @@
+"""Release statements that are trusted: by their signature, and by what was seen before."""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from deploy.artefacts.keys import Signer, read_signer
+from deploy.artefacts.trust import is_published, memory_of, trusted_in
+from deploy.host.errors import SignatureError
+from numl_formats.published import Image, Published, Release, published_release, rolled_back
+from numl_formats.statement import NAME, statement
+from numl_formats.trust import signature_path
+
+NOW = datetime.now(timezone.utc).replace(microsecond=0)
+
+
+@dataclass
+class Publisher:
+    """Signs statements of a folder with a key of its own."""
+
+    place: Path
+    key: ec.EllipticCurvePrivateKey
+    signer: Signer
+    published: Published | None = None
+
+    def publish(self, sha256: str, *, form: str = "sif") -> Published:
+        number = self.published.last + 1 if self.published is not None else 1
+        image = Image(form, "numl.sif", sha256, 5)  # type: ignore[arg-type]
+        release = Release(number, NOW, "abc", image=image)
+        new = published_release(self.published, release, created=NOW, expires=None)
+        return self.write(new)
+
+    def roll_back(self) -> Published:
+        assert self.published is not None
+        return self.write(rolled_back(self.published, created=NOW, expires=None))
+
+    def write(self, published: Published, *, signed: bool = True) -> Published:
+        self.published, content = published, statement(published)
+        file = self.place / signature_path(content)
+        file.parent.mkdir(exist_ok=True)
+        if signed:
+            file.write_bytes(base64.b64encode(self.key.sign(content, ec.ECDSA(SHA256()))) + b"\n")
+        (self.place / NAME).write_bytes(content)
+        return published
+
+
+def make_publisher(folder: Path, name: str = "ours") -> Publisher:
+    place, key = folder / "place", ec.generate_private_key(ec.SECP256R1())
+    place.mkdir(exist_ok=True)
+    public = folder / f"{name}.pub"
+    form = PublicFormat.SubjectPublicKeyInfo
+    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, form))
+    return Publisher(place, key, read_signer(public))
+
+
+@pytest.fixture
+def publisher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publisher:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return make_publisher(tmp_path)
+
+
+def refused(publisher: Publisher, words: str, signer: Signer | None = None) -> None:
+    with pytest.raises(SignatureError, match=re.escape(words)) as caught:
+        trusted_in(publisher.place, signer or publisher.signer)
+    assert "\n" not in caught.value.cause
+    assert caught.value.remedy
+
+
+def test_a_signed_statement_is_accepted_again_and_again_and_by_any_path(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    published = publisher.publish("a" * 64)
+    assert trusted_in(publisher.place, publisher.signer) == published
+    (tmp_path / "link").symlink_to(publisher.place)
+    assert trusted_in(tmp_path / "link", publisher.signer) == published
+    assert len([*(tmp_path / "state").rglob("*.json")]) == 1
+
+
+def test_a_rollback_is_a_newer_statement_and_an_older_one_that_is_put_back_is_refused(
+    publisher: Publisher,
+) -> None:
+    first = publisher.publish("a" * 64)
+    publisher.publish("b" * 64)
+    assert trusted_in(publisher.place, publisher.signer).serving == 2
+    publisher.roll_back()
+    assert trusted_in(publisher.place, publisher.signer).serving == 1
+    publisher.write(first)
+    refused(publisher, "published.json is an old one: statement 1, 3 was published")
+
+
+def test_what_is_not_signed_or_by_another_key_or_changed_is_refused(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    refused(publisher, "published.json: No such file or directory")
+    published = publisher.publish("a" * 64)
+    other = make_publisher(tmp_path, "others")
+    refused(publisher, "published.json is not signed with the key that is trusted", other.signer)
+    publisher.write(replace(published, sequence=9), signed=False)
+    refused(publisher, "published.json is not signed")
+    content = (publisher.place / NAME).read_bytes()
+    for nonsense in (b"", b"\xff\xfe", b"no base64", base64.b64encode(b"no signature")):
+        (publisher.place / signature_path(content)).write_bytes(nonsense)
+        refused(publisher, "published.json is not signed with the key that is trusted")
+
+
+def test_another_line_with_the_same_key_and_an_expired_statement_are_refused(
+    publisher: Publisher,
+) -> None:
+    published = publisher.publish("a" * 64)
+    trusted_in(publisher.place, publisher.signer)
+    publisher.write(replace(published, line="0123456789abcdef", sequence=5))
+    refused(publisher, "published.json is of another line of releases")
+    late = replace(published, sequence=6, expires=NOW - timedelta(days=1))
+    publisher.write(late)
+    refused(publisher, "published.json has expired")
+
+
+def test_a_place_whose_statement_was_removed_is_still_known_as_published(
+    publisher: Publisher,
+) -> None:
+    publisher.publish("a" * 64)
+    trusted_in(publisher.place, publisher.signer)
+    (publisher.place / NAME).unlink()
+    assert not is_published(publisher.place)
+    assert is_published(publisher.place, publisher.signer)
+
+
+def test_a_damaged_memory_is_no_reason_to_accept_an_older_one(publisher: Publisher) -> None:
+    publisher.publish("a" * 64)
+    trusted_in(publisher.place, publisher.signer)
+    memory = memory_of(str(publisher.place.resolve()), publisher.signer)
+    memory.write_text("{")
+    refused(publisher, f"{memory} is damaged")
+
+
+def test_a_key_of_another_kind_is_named(publisher: Publisher, tmp_path: Path) -> None:
+    publisher.publish("a" * 64)
+    key = ec.generate_private_key(ec.SECP384R1()).public_key()
+    file = tmp_path / "p384.pub"
+    file.write_bytes(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    refused(publisher, "cannot verify a release statement", read_signer(file))
