@@ -44,10 +44,12 @@ def load(directory: Path, nugraph25: Path) -> Reference:
         nugraph25: Where nugraph 25.4.0 is unpacked.
 
     Raises:
-        ImportError: nugraph 25.4.0 is needed and not there, or another has been imported before.
+        ImportError: The nugraph that is needed is not there, or another has been imported before.
     """
     card = read_card(directory / CARD_FILE)
     weights = safetensors.numpy.load_file(directory / card.weights.file)
+    if card.network.generation.startswith("2026"):
+        raise ImportError("nugraph's main branch is not on PyPI: this model has no reference")
     if card.network.generation == "25.4":
         lay_beside(nugraph25)
         from .reference25 import Reference25

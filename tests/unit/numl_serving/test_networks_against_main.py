@@ -94,9 +94,10 @@ def test_pytorch_answers_as_nugraph(name: str, imported: Any) -> None:
 
 
 def test_the_instances_of_the_kept_answers_are_several() -> None:
-    with np.load(FOLDER / "instance.npz") as file:
-        labels = np.concatenate([file[f"output/x_i_{plane}"] for plane in "uvy"])
-    assert set(labels) >= {-1, 0, 1}
+    for name in ("instance", "narrow"):
+        with np.load(FOLDER / f"{name}.npz") as file:
+            labels = np.concatenate([file[f"output/x_i_{plane}"] for plane in "uvy"])
+        assert set(labels) >= {-1, 0, 1}
 
 
 @pytest.mark.parametrize(
