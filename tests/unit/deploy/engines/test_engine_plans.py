@@ -308,3 +308,11 @@ def test_the_driver_is_asked_once_for_a_whole_launch(monkeypatch: pytest.MonkeyP
 def test_gpus_are_never_used_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deploy.engines.resolved.find_gpus", lambda: pytest.fail("looked for"))
     assert Resolved(Deployment()).devices == ON_CPU
+
+
+def test_an_image_for_gpus_that_is_named_starts_on_cpus_too() -> None:
+    labels = {**LABELS, "org.numlkit.flavour": "gpu"}
+    named = Resolved(Deployment(image="numl-24.10-gpu.sif"))
+    assert image_in_use("numl-24.10-gpu.sif", "id", labels, named).digest == "id"
+    with pytest.raises(LaunchError, match="was built for flavour gpu"):
+        image_in_use("numl-24.10-gpu.sif", "id", labels, Resolved(Deployment()))
