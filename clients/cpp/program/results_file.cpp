@@ -1,0 +1,115 @@
+#include "results_file.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+
+namespace numl::program {
+namespace {
+
+constexpr hsize_t chunk_bytes = 1U << 16U;
+
+hid_t type_of(const std::vector<float>&) { return H5T_NATIVE_FLOAT; }
+hid_t type_of(const std::vector<std::int32_t>&) { return H5T_NATIVE_INT32; }
+hid_t type_of(const std::vector<std::int64_t>&) { return H5T_NATIVE_INT64; }
+
+}  // namespace
+
+ResultsFile::ResultsFile(const std::string& path, const std::string& model)
+    : path_(path), temporary_(path + "." + std::to_string(getpid()) + ".part") {
+  file_ = std::make_unique<Handle>(
+      H5Fcreate(temporary_.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT), H5Fclose,
+      path + " cannot be written");
+  for (const char* table : {"hit_table", "event_table"}) {
+    const Handle group(H5Gcreate2(*file_, table, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose,
+                       path + " cannot be written");
+  }
+  attribute("model", model);
+}
+
+ResultsFile::~ResultsFile() {
+  if (!file_) return;
+  file_.reset();
+  std::remove(temporary_.c_str());
+}
+
+void ResultsFile::add(const EventId& id, const Event& event, const Labels& labels) {
+  std::vector<std::int64_t> ids;
+  ids.reserve(3 * event.hit_id.size());
+  for (std::size_t i = 0; i < event.hit_id.size(); ++i) ids.insert(ids.end(), id.begin(), id.end());
+  append("hit_table/event_id", ids, 3);
+  append("hit_table/hit_id", event.hit_id, 1);
+  append("hit_table/local_plane", event.local_plane, 1);
+  append("hit_table/x_semantic", labels.semantic, labels.classes);
+  append("hit_table/filter_score", labels.filter, 1);
+  append("hit_table/semantic_label", labels.label, 1);
+  append("event_table/event_id", std::vector<std::int64_t>(id.begin(), id.end()), 3);
+  if (!labels.event_scores.empty()) {
+    append("event_table/e_evt", labels.event_scores, labels.event_scores.size());
+  }
+  if (!labels.vertex.empty()) append("event_table/v_evt", labels.vertex, labels.vertex.size());
+}
+
+void ResultsFile::finish(bool complete) {
+  attribute("complete", complete ? "true" : "false");
+  const bool flushed = H5Fflush(*file_, H5F_SCOPE_GLOBAL) >= 0;
+  file_.reset();
+  if (!flushed || std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    std::remove(temporary_.c_str());
+    throw FileError(path_ + " cannot be written");
+  }
+}
+
+template <typename T>
+void ResultsFile::append(const std::string& name, const std::vector<T>& values, std::size_t width) {
+  const std::string failed = path_ + " cannot be written: " + name;
+  const hsize_t columns = width;
+  const hsize_t rows = values.size() / width;
+  if (!has(*file_, name)) {
+    const std::array<hsize_t, 2> none = {0, columns}, most = {H5S_UNLIMITED, columns};
+    const std::array<hsize_t, 2> chunk = {std::max<hsize_t>(1, chunk_bytes / (columns * sizeof(T))),
+                                          columns};
+    const Handle space(H5Screate_simple(2, none.data(), most.data()), H5Sclose, failed);
+    const Handle how(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, failed);
+    if (H5Pset_chunk(how, 2, chunk.data()) < 0 || H5Pset_shuffle(how) < 0 ||
+        H5Pset_deflate(how, 1) < 0) {
+      throw FileError(failed);
+    }
+    const Handle made(H5Dcreate2(*file_, name.c_str(), type_of(values), space, H5P_DEFAULT, how,
+                                 H5P_DEFAULT),
+                      H5Dclose, failed);
+  }
+  if (rows == 0) return;
+  const Handle dataset(H5Dopen2(*file_, name.c_str(), H5P_DEFAULT), H5Dclose, failed);
+  std::array<hsize_t, 2> shape{};
+  {
+    const Handle space(H5Dget_space(dataset), H5Sclose, failed);
+    H5Sget_simple_extent_dims(space, shape.data(), nullptr);
+  }
+  if (shape[1] != columns) {
+    throw FileError(name + " has " + std::to_string(columns) + " values, " +
+                    std::to_string(shape[1]) + " for the events before");
+  }
+  const std::array<hsize_t, 2> start = {shape[0], 0}, count = {rows, columns};
+  shape[0] += rows;
+  if (H5Dset_extent(dataset, shape.data()) < 0) throw FileError(failed);
+  const Handle space(H5Dget_space(dataset), H5Sclose, failed);
+  const Handle memory(H5Screate_simple(2, count.data(), nullptr), H5Sclose, failed);
+  if (H5Sselect_hyperslab(space, H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr) < 0 ||
+      H5Dwrite(dataset, type_of(values), memory, space, H5P_DEFAULT, values.data()) < 0) {
+    throw FileError(failed);
+  }
+}
+
+void ResultsFile::attribute(const char* name, const std::string& text) {
+  const std::string failed = path_ + " cannot be written: " + name;
+  const Handle type(H5Tcopy(H5T_C_S1), H5Tclose, failed);
+  H5Tset_size(type, text.size() + 1);
+  const Handle space(H5Screate(H5S_SCALAR), H5Sclose, failed);
+  const Handle made(H5Acreate2(*file_, name, type, space, H5P_DEFAULT, H5P_DEFAULT), H5Aclose,
+                    failed);
+  if (H5Awrite(made, type, text.c_str()) < 0) throw FileError(failed);
+}
+
+}  // namespace numl::program

@@ -1,0 +1,122 @@
+#include "channel.h"
+
+#include <cctype>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+namespace numl {
+namespace {
+
+bool contains(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
+
+// gRPC has authorities of its own; a site's are the host's.
+std::string host_authorities() {
+  const char* named = std::getenv("SSL_CERT_FILE");
+  for (const char* path : {named, "/etc/ssl/certs/ca-certificates.crt",
+                           "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"}) {
+    if (path == nullptr) continue;
+    std::ifstream file(path, std::ios::binary);
+    if (file) return {std::istreambuf_iterator<char>(file), {}};
+  }
+  return {};
+}
+
+}  // namespace
+
+Address Address::parse(const std::string& text) {
+  Address address;
+  address.target = text;
+  const auto end = text.find("://");
+  if (end != std::string::npos) {
+    const std::string scheme = text.substr(0, end);
+    if (scheme != "grpc" && scheme != "grpcs") {
+      throw Error(Error::Kind::usage, text + ": the scheme must be grpc:// or grpcs://");
+    }
+    address.tls = scheme == "grpcs";
+    address.target = text.substr(end + 3);
+  }
+  if (address.target.empty() || address.target.find_first_of("/ @?#") != std::string::npos) {
+    throw Error(Error::Kind::usage, text + ": not an address, write it as host:port");
+  }
+  const auto bracket = address.target.rfind(']');
+  const auto colon = address.target.find(':', bracket == std::string::npos ? 0 : bracket);
+  if (colon == std::string::npos) address.target += address.tls ? ":443" : ":8001";
+  return address;
+}
+
+std::string read_file(const std::string& path, const std::string& what) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file || text.empty()) throw Error(Error::Kind::usage, path + ": no " + what + " to read");
+  return text;
+}
+
+std::shared_ptr<grpc::Channel> connect(const Address& address, const Options& options) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxSendMessageSize(-1);
+  arguments.SetMaxReceiveMessageSize(-1);
+  // The pool decides when to look at a server again, so the channel must not wait longer.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  auto credentials = grpc::InsecureChannelCredentials();
+  if (address.tls) {
+    grpc::SslCredentialsOptions tls;
+    tls.pem_root_certs =
+        options.ca.empty() ? host_authorities() : read_file(options.ca, "certificates");
+    if (!options.certificate.empty()) {
+      tls.pem_cert_chain = read_file(options.certificate, "certificate");
+      tls.pem_private_key = read_file(options.key, "private key");
+    }
+    credentials = grpc::SslCredentials(tls);
+  }
+  return grpc::CreateCustomChannel(address.target, credentials, arguments);
+}
+
+End meaning(const grpc::Status& status) {
+  const std::string& said = status.error_message();
+  switch (status.error_code()) {
+    case grpc::StatusCode::OK:
+      return End::answered;
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      return End::deadline;
+    case grpc::StatusCode::UNAVAILABLE:
+      if (contains(said, "This protocol is restricted")) return End::refused;
+      return contains(said, "unknown model") ? End::no_model : End::away;
+    default:
+      break;
+  }
+  if (contains(said, "unknown model")) return End::no_model;
+  const bool model_away = contains(said, "Stub process") || contains(said, "not at ready state") ||
+                          contains(said, "is not ready");
+  const bool connection_lost = contains(said, "RST_STREAM") || contains(said, "Stream removed") ||
+                               contains(said, "Socket closed");
+  return model_away || connection_lost ? End::away : End::refused;
+}
+
+std::string reason(const grpc::Status& status) {
+  std::string text = status.error_message();
+  text.erase(std::min(text.find("\n\nAt:"), text.size()));
+  const std::string wrapped = "Failed to process the request(s) for model";
+  const auto start = text.find(wrapped);
+  const auto message = text.find(", message: ");
+  if (start != std::string::npos && message != std::string::npos && message > start) {
+    text.erase(0, message + 11);
+  }
+  for (const std::string name : {"EventError: ", "TritonModelException: "}) {
+    if (text.rfind(name, 0) == 0) text.erase(0, name.size());
+  }
+  std::istringstream words(text);
+  std::string line;
+  for (std::string word; words >> word;) line += (line.empty() ? "" : " ") + word;
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    line = "it does not answer like a Triton server";
+  }
+  return line.empty() ? "gRPC status " + std::to_string(status.error_code()) : line;
+}
+
+}  // namespace numl

@@ -1,0 +1,32 @@
+// Addresses, credentials, and what the end of a call means.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "numl/client.h"
+
+namespace numl {
+
+struct Address {
+  std::string target;  // host:port
+  bool tls = false;
+
+  // Throws Error::Kind::usage.
+  static Address parse(const std::string& text);
+  std::string url() const { return (tls ? "grpcs://" : "grpc://") + target; }
+};
+
+std::string read_file(const std::string& path, const std::string& what);
+std::shared_ptr<grpc::Channel> connect(const Address& address, const Options& options);
+
+// What the end of a call means for the request.
+enum class End { answered, away, no_model, deadline, refused };
+End meaning(const grpc::Status& status);
+
+// A server's error in one line, without Triton's wrapping and without a traceback.
+std::string reason(const grpc::Status& status);
+
+}  // namespace numl

@@ -1,0 +1,316 @@
+#include "numl/client.h"
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#if __has_include(<grpcpp/impl/proto_utils.h>)
+#include <grpcpp/impl/proto_utils.h>
+#else  // gRPC 1.51 and before
+#include <grpcpp/impl/codegen/proto_utils.h>
+#endif
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "channel.h"
+#include "fallback.h"
+#include "pool.h"
+#include "wire.h"
+
+namespace numl {
+namespace {
+
+using Stub = grpc::TemplatedGenericStub<wire::InferRequest, wire::InferResponse>;
+using Reader = grpc::ClientAsyncResponseReader<wire::InferResponse>;
+
+// How often waiting requests are looked at while a server is away.
+constexpr std::chrono::milliseconds tick{20};
+
+// An event on its way, with all its attempts.
+struct Request {
+  wire::InferRequest sent;
+  std::vector<std::int32_t> plane_of_hit;
+  Time deadline;
+  std::promise<Labels> promise;
+  std::string last_error;  // of the attempt before
+
+  // Of the attempt under way.
+  std::size_t server = 0;
+  bool look = false;  // at a server that was away
+  Time started;
+  std::unique_ptr<grpc::ClientContext> context;
+  std::unique_ptr<Reader> reader;
+  wire::InferResponse answer;
+  grpc::Status status;
+};
+using Owned = std::unique_ptr<Request>;
+
+struct Server {
+  Address address;
+  std::shared_ptr<grpc::Channel> channel;
+  bool lacks_model = false;
+};
+
+std::string seconds(std::chrono::milliseconds time) {
+  std::string text = std::to_string(static_cast<double>(time.count()) / 1000);
+  text.erase(text.find_last_not_of('0') + 1);
+  return (text.back() == '.' ? text + "0" : text) + " s";
+}
+
+Options checked(Options options) {
+  const auto refuse = [](const std::string& why) { throw Error(Error::Kind::usage, why); };
+  if (options.servers.empty() && options.fallback.start.empty()) refuse("no server is given");
+  if (options.model.empty()) refuse("no model is given");
+  if (options.in_flight < 1) refuse("in_flight must be at least 1");
+  if (options.timeout.count() <= 0) refuse("the timeout must be positive");
+  if (options.certificate.empty() != options.key.empty()) {
+    refuse("a client certificate and its private key go together");
+  }
+  const bool secrets =
+      !options.ca.empty() || !options.certificate.empty() || !options.token_file.empty();
+  for (const std::string& server : options.servers) {
+    if (secrets && !Address::parse(server).tls) {
+      refuse(server + " is without TLS, but certificates and tokens are for it: grpcs://");
+    }
+  }
+  if (options.fallback.start.empty() != options.fallback.server.empty()) {
+    refuse("a fallback server needs both a command and an address");
+  }
+  return options;
+}
+
+}  // namespace
+
+class Client::Impl {
+ public:
+  explicit Impl(Options options)
+      : options_(checked(std::move(options))),
+        pool_(options_.servers.size()),
+        budget_(options_.retry_budget),
+        local_(options_.fallback) {
+    for (const std::string& server : options_.servers) add(server);
+    if (local_.configured()) Address::parse(options_.fallback.server);
+    thread_ = std::thread([this] { run(); });
+  }
+
+  ~Impl() {
+    {
+      std::unique_lock lock(mutex_);
+      room_.wait(lock, [this] { return under_way_ == 0; });
+      queue_.Shutdown();
+    }
+    thread_.join();
+  }
+
+  std::future<Labels> submit(const Event& event) {
+    auto request = std::make_unique<Request>();
+    request->sent = request_of(event, options_.model, options_.version);
+    request->plane_of_hit = event.local_plane;
+    auto future = request->promise.get_future();
+    std::unique_lock lock(mutex_);
+    room_.wait(lock, [this] { return under_way_ < options_.in_flight; });
+    ++under_way_;
+    request->deadline = Clock::now() + options_.timeout;
+    send(std::move(request), lock);
+    return future;
+  }
+
+  Statistics statistics() const {
+    const std::lock_guard lock(mutex_);
+    return statistics_;
+  }
+
+ private:
+  void add(const std::string& server) {
+    const Address address = Address::parse(server);
+    servers_.push_back({address, connect(address, options_)});
+  }
+
+  // Send a request now, or let it wait for a server. Unlocked where time is spent.
+  void send(Owned request, std::unique_lock<std::mutex>& lock) {
+    const auto chosen = pool_.choose(Clock::now());
+    if (!chosen) {
+      waiting_.push_back(std::move(request));
+      return;
+    }
+    request->server = *chosen;
+    request->look = pool_.away(*chosen);
+    request->started = Clock::now();
+    pool_.sent(*chosen);
+    const auto channel = servers_[*chosen].channel;
+    const bool tls = servers_[*chosen].address.tls;
+    lock.unlock();
+    try {
+      start(*request, channel, tls);
+      request.release();  // the completion queue has it now
+      lock.lock();
+    } catch (const Error& error) {  // a token that cannot be read
+      lock.lock();
+      pool_.ended(*chosen);
+      fail(std::move(request), error, lock);
+    }
+  }
+
+  void start(Request& request, const std::shared_ptr<grpc::Channel>& channel, bool tls) {
+    request.context = std::make_unique<grpc::ClientContext>();
+    const auto left = request.deadline - request.started;
+    request.context->set_deadline(
+        std::chrono::system_clock::now() +
+        std::chrono::duration_cast<std::chrono::system_clock::duration>(left));
+    if (tls && !options_.token_file.empty()) {
+      std::string token = read_file(options_.token_file, "token");
+      token.erase(token.find_last_not_of(" \r\n\t") + 1);
+      request.context->AddMetadata("authorization", "Bearer " + token);
+    }
+    request.answer.Clear();
+    Stub stub(channel);
+    request.reader =
+        stub.PrepareUnaryCall(request.context.get(), infer_method, request.sent, &queue_);
+    request.reader->StartCall();
+    request.reader->Finish(&request.answer, &request.status, &request);
+  }
+
+  // The thread that ends requests, until the queue is shut down.
+  void run() {
+    for (;;) {
+      void* tag = nullptr;
+      bool ok = false;
+      std::unique_lock lock(mutex_);
+      const bool waits = pool_.size() == 0 || pool_.any_away();
+      lock.unlock();
+      // All that can wait has a server away: otherwise nothing but an answer happens next.
+      const auto until = waits ? std::chrono::system_clock::now() + tick
+                               : std::chrono::system_clock::time_point::max();
+      const auto next = queue_.AsyncNext(&tag, &ok, until);
+      if (next == grpc::CompletionQueue::SHUTDOWN) return;
+      if (next == grpc::CompletionQueue::GOT_EVENT) end(Owned(static_cast<Request*>(tag)));
+      lock.lock();
+      look_after_waiting(lock);
+    }
+  }
+
+  // An attempt has ended.
+  void end(Owned request) {
+    const End what = meaning(request->status);
+    if (what == End::answered) return answer(std::move(request));
+    std::unique_lock lock(mutex_);
+    Server& server = servers_[request->server];
+    request->last_error = server.address.url() + ": " + reason(request->status);
+    if (what == End::refused || what == End::deadline) {
+      const bool refused = what == End::refused;
+      pool_.ended(request->server);
+      const Error error =
+          refused ? Error(Error::Kind::refused, request->last_error)
+                  : Error(Error::Kind::deadline, server.address.url() + ": no answer within " +
+                                                     seconds(options_.timeout));
+      return fail(std::move(request), error, lock);
+    }
+    pool_.lost(request->server, request->started, Clock::now());
+    if (what == End::no_model && statistics_.answered == 0) {
+      server.lacks_model = true;
+      bool nowhere = true;
+      for (const Server& each : servers_) nowhere = nowhere && each.lacks_model;
+      if (nowhere) {
+        const std::string cause = server.address.url() + " serves no model " + options_.model;
+        return fail(std::move(request), Error(Error::Kind::refused, cause), lock);
+      }
+    }
+    if (!request->look && !budget_.take()) {
+      const std::string cause = request->last_error + "; the budget of retries is spent";
+      return fail(std::move(request), Error(Error::Kind::unavailable, cause), lock);
+    }
+    ++statistics_.retries;
+    send(std::move(request), lock);
+  }
+
+  void answer(Owned request) {
+    const auto latency = Clock::now() - request->started;
+    Labels labels;
+    std::string wrong;
+    try {
+      labels = labels_of(request->answer, request->plane_of_hit);
+      labels.latency = latency;
+    } catch (const Error& error) {
+      wrong = error.what();
+    }
+    std::unique_lock lock(mutex_);
+    pool_.answered(request->server);
+    all_away_since_.reset();
+    const std::string url = servers_[request->server].address.url();
+    if (!wrong.empty()) {
+      return fail(std::move(request), Error(Error::Kind::refused, url + ": " + wrong), lock);
+    }
+    budget_.answered();
+    ++statistics_.answered;
+    finished(lock);
+    request->promise.set_value(std::move(labels));
+  }
+
+  void fail(Owned request, const Error& error, std::unique_lock<std::mutex>& lock) {
+    ++statistics_.failed;
+    finished(lock);
+    request->promise.set_exception(std::make_exception_ptr(error));
+  }
+
+  // Nothing may be touched after the last request has left: the client may be gone.
+  void finished(std::unique_lock<std::mutex>&) {
+    --under_way_;
+    room_.notify_all();
+  }
+
+  void look_after_waiting(std::unique_lock<std::mutex>& lock) {
+    if (waiting_.empty()) return;
+    const Time now = Clock::now();
+    if (pool_.all_away()) start_fallback(now);
+    const std::string lost = local_.failure();
+    std::deque<Owned> waiting;
+    waiting.swap(waiting_);
+    while (!waiting.empty()) {
+      Owned request = std::move(waiting.front());
+      waiting.pop_front();
+      if (now >= request->deadline) {
+        const std::string cause = "unreachable for " + seconds(options_.timeout) + ": " +
+                                  request->last_error;
+        fail(std::move(request), Error(Error::Kind::unavailable, cause), lock);
+      } else if (!lost.empty() && pool_.all_away()) {
+        fail(std::move(request), Error(Error::Kind::unavailable, lost), lock);
+      } else {
+        send(std::move(request), lock);
+      }
+    }
+  }
+
+  void start_fallback(Time now) {
+    if (!all_away_since_) all_away_since_ = now;
+    if (!local_.configured() || local_.started()) return;
+    if (pool_.size() > 0 && now - *all_away_since_ < options_.fallback.after) return;
+    local_.start();
+    statistics_.fallback_started = true;
+    add(options_.fallback.server);
+    pool_.add();
+  }
+
+  const Options options_;
+  mutable std::mutex mutex_;
+  std::condition_variable room_;
+  Pool pool_;
+  Budget budget_;
+  std::vector<Server> servers_;
+  std::deque<Owned> waiting_;
+  std::size_t under_way_ = 0;
+  std::optional<Time> all_away_since_;
+  Statistics statistics_;
+  LocalServer local_;
+  grpc::CompletionQueue queue_;
+  std::thread thread_;
+};
+
+Client::Client(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+Client::~Client() = default;
+std::future<Labels> Client::submit(const Event& event) { return impl_->submit(event); }
+Statistics Client::statistics() const { return impl_->statistics(); }
+
+}  // namespace numl
