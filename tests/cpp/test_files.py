@@ -1,0 +1,187 @@
+"""What numl-label reads: as numlkit does, and bad files end in one line."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from deploy.events.files import EventFile
+from deploy.events.tables import EventFileError
+from deploy.host.paths import CHECKOUT
+from tests.cpp.conftest import Program
+
+EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
+
+
+def _moved(file: h5py.File, old: str, new: str) -> None:
+    file.move(old, new)
+
+
+def since_25_4(file: h5py.File) -> None:
+    for old, new in (("plane", "view"), ("wire", "proj"), ("time", "drift")):
+        _moved(file, f"hit_table/local_{old}", f"hit_table/{new}")
+
+
+def flat_columns(file: h5py.File) -> None:
+    for name in ("hit_id", "integral"):
+        values = file[f"hit_table/{name}"][:, 0]
+        del file[f"hit_table/{name}"]
+        file[f"hit_table/{name}"] = values
+
+
+def without_index(file: h5py.File) -> None:
+    for table in ("hit_table", "spacepoint_table"):
+        del file[f"{table}/event_id.seq_cnt"]
+
+
+def without_ids(file: h5py.File) -> None:
+    for table in ("hit_table", "spacepoint_table"):
+        del file[f"{table}/event_id"]
+
+
+def scattered(file: h5py.File) -> None:
+    rows = np.random.default_rng(1).permutation(len(file["hit_table/hit_id"]))
+    for column in file["hit_table"].values():
+        if len(column) == len(rows):
+            column[...] = column[...][rows]
+
+
+def twice_the_same_id(file: h5py.File) -> None:
+    for table in ("hit_table", "spacepoint_table", "event_table"):
+        file[f"{table}/event_id"][...] = [[1, 100, 1]]
+
+
+def floats_with_nan(file: h5py.File) -> None:
+    ids = file["spacepoint_table/hit_id"][...].astype(float)
+    ids[ids < 0] = np.nan
+    ids[0, 0] = np.nan
+    del file["spacepoint_table/hit_id"]
+    file["spacepoint_table/hit_id"] = ids
+
+
+def no_event_table(file: h5py.File) -> None:
+    del file["event_table"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(lambda _: None, since_25_4, flat_columns, without_index, without_ids, scattered),
+        *(twice_the_same_id, floats_with_nan, no_event_table),
+    ],
+)
+def test_events_are_those_that_numlkit_reads(
+    label: Program, tmp_path: Path, change: Callable[[h5py.File], None]
+) -> None:
+    path = tmp_path / "events.h5"
+    shutil.copy(EVENTS, path)
+    with h5py.File(path, "r+") as file:
+        change(file)
+    with EventFile(path) as events:
+        expected = [
+            (*e, len(t["hit_table_hit_id"]), len(t["spacepoint_table_spacepoint_id"]))
+            for e, t in ((i, events.read(n).tensors) for n, i in enumerate(events.event_ids))
+        ]
+    done = label("--list", path)
+    assert done.returncode == 0, done.stderr
+    assert [tuple(map(int, line.split())) for line in done.stdout.splitlines()] == expected
+
+
+def _replace(name: str, values: object) -> Callable[[h5py.File], None]:
+    def change(file: h5py.File) -> None:
+        del file[name]
+        file[name] = values
+
+    return change
+
+
+def _without(name: str) -> Callable[[h5py.File], None]:
+    def change(file: h5py.File) -> None:
+        del file[name]
+
+    return change
+
+
+def _huge(file: h5py.File) -> None:
+    for name in ("hit_id", "local_plane", "local_wire", "local_time", "integral", "rms"):
+        del file[f"hit_table/{name}"]
+        file["hit_table"].create_dataset(name, shape=(1 << 40, 1), dtype="f4", chunks=(1024, 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_without("hit_table"), "no hit_table in it"),
+        (_without("spacepoint_table"), "no spacepoint_table in it"),
+        (_without("hit_table/rms"), "has no column rms"),
+        (_replace("hit_table", np.zeros(3)), "not in pynuml's layout"),
+        (_replace("hit_table/rms", [1.0, 2.0]), "hit_table/rms has 2 rows"),
+        (_replace("hit_table/rms", [b"x"] * 3418), "does not hold numbers"),
+        (_replace("hit_table/rms", np.zeros((3418, 2))), "has 2 columns"),
+        (_replace("hit_table/rms", np.zeros((2, 2, 2))), "not a dataset of shape"),
+        (_replace("hit_table/rms", 1.0), "not a dataset of shape"),
+        (_replace("hit_table/hit_id", np.full(3418, 1 << 40)), f"is {1 << 40}: not an int32"),
+        (_replace("hit_table/hit_id", np.full(3418, 0.5)), "not an int32"),
+        (_replace("hit_table/hit_id", np.full(3418, np.nan)), "not an int32"),
+        (_replace("hit_table/event_id.seq_cnt", np.zeros(5)), "[events, 2]"),
+        (_replace("hit_table/event_id", np.zeros((7, 3), dtype=int)), "event ids have 7 rows"),
+        (_huge, "rows"),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_line(
+    label: Program, tmp_path: Path, change: Callable[[h5py.File], None], said: str
+) -> None:
+    path = tmp_path / "events.h5"
+    shutil.copy(EVENTS, path)
+    with h5py.File(path, "r+") as file:
+        change(file)
+    with pytest.raises(EventFileError):  # the kit refuses it too
+        _read_all(path)
+    _one_line(label("--list", path), said)
+
+
+def _read_all(path: Path) -> None:
+    with EventFile(path) as events:
+        if events.path.stat().st_size and len(events) > 100:
+            raise EventFileError("too many")
+        for index in range(len(events)):
+            events.read(index)
+
+
+def _one_line(done: object, said: str) -> None:
+    assert getattr(done, "returncode", None) == 1, done
+    lines = getattr(done, "stderr", "").splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("numl-label: ")
+    assert said in lines[0]
+
+
+def test_damaged_files_never_end_it_by_a_signal(label: Program, tmp_path: Path) -> None:
+    """Cut off, overwritten and turned bits: an answer, or one line and exit status 1."""
+    whole = EVENTS.read_bytes()
+    chance = random.Random(7)
+    for index in range(60):
+        damaged = bytearray(whole)
+        if index % 3 == 0:
+            del damaged[chance.randrange(len(whole)) :]
+        else:
+            # Metadata lies at the beginning of the file.
+            for _ in range(1 + index % 5):
+                at = chance.randrange(4096 if index % 3 == 1 else len(whole))
+                damaged[at] = chance.randrange(256)
+        path = tmp_path / "damaged.h5"
+        path.write_bytes(damaged)
+        done = label("--list", path)
+        assert done.returncode in (0, 1), (index, done.returncode, done.stderr)
+        assert len(done.stderr.splitlines()) == done.returncode
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/nonexistent/x.h5", "."])
+def test_what_is_no_file_of_events_is_told(label: Program, path: str) -> None:
+    _one_line(label("--list", path), "no such file, or not an HDF5 file")

@@ -1,0 +1,181 @@
+"""What the C++ client does when servers refuse, hang, die or want to know who asks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+
+from deploy.host.paths import CHECKOUT
+from tests.certificates import Authority
+from tests.cpp.conftest import Program
+from tests.cpp.scripted import scripted
+from tests.kit import free_ports
+
+EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
+AWAY = (grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size")
+REFUSED = (grpc.StatusCode.INVALID_ARGUMENT, "hit_table_integral: row 3 is 5e+06")
+
+
+def test_a_refused_event_is_named_in_the_servers_words_and_not_sent_again(label: Program) -> None:
+    with scripted(lambda number: REFUSED if number == 1 else None) as server:
+        done = label("--url", f"127.0.0.1:{server.port}", "--in-flight", 1, "--quiet", EVENTS)
+    assert len(server.requests) == 5
+    url = f"grpc://127.0.0.1:{server.port}"
+    expected = f"numl-label: event 1\t100\t2: {url}: hit_table_integral: row 3 is 5e+06\n"
+    assert (done.returncode, done.stderr) == (1, expected)
+
+
+def test_a_busy_server_is_asked_again_after_a_pause(label: Program) -> None:
+    with scripted(lambda number: AWAY if number < 2 else None) as server:
+        done = label("--url", f"127.0.0.1:{server.port}", "--json", EVENTS)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["retries"] >= 1
+
+
+def test_requests_of_a_server_that_refuses_go_to_another_at_once(label: Program) -> None:
+    with scripted(lambda _: AWAY) as first, scripted() as second:
+        urls = ("--url", f"127.0.0.1:{first.port}", "--url", f"127.0.0.1:{second.port}")
+        done = label(*urls, "--json", "--repeat", 20, EVENTS)
+    assert json.loads(done.stdout)["events"] == 100, done.stderr
+    assert len(second.requests) == 100
+    assert len(first.requests) < 20
+
+
+def test_a_service_that_refuses_everything_is_not_loaded_by_retries(label: Program) -> None:
+    """The budget holds, and a refusing server is looked at by one request at a time."""
+    with scripted(lambda _: AWAY) as server:
+        where = ("--url", f"127.0.0.1:{server.port}")
+        done = label(*where, "--timeout", 3, "--repeat", 10, EVENTS)
+        assert done.returncode == 1
+        assert "Exceeds maximum queue size" in done.stderr
+    assert len(server.requests) <= 8 + 2 * 16
+
+
+def test_a_missing_model_is_told_at_once(label: Program) -> None:
+    unknown = (grpc.StatusCode.NOT_FOUND, "Request for unknown model: 'nugraph3' is not found")
+    with scripted(lambda _: unknown) as server:
+        done = label("--url", f"127.0.0.1:{server.port}", "--in-flight", 1, EVENTS)
+    assert len(server.requests) == 5
+    assert f"grpc://127.0.0.1:{server.port} serves no model nugraph3" in done.stderr
+
+
+def test_no_server_is_told_with_the_reason(label: Program) -> None:
+    done = label("--url", "127.0.0.1:1", "--timeout", 1, EVENTS)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("numl-label: unreachable for 1.0 s: grpc://127.0.0.1:1: ")
+    assert "Connection refused" in last
+
+
+@pytest.mark.parametrize("mutual", [False, True], ids=["tls", "mutual"])
+def test_tls_and_a_token_that_is_read_anew(label: Program, tmp_path: Path, mutual: bool) -> None:
+    authority = Authority(tmp_path, "site")
+    pair = authority.issue("127.0.0.1")
+    mine = authority.issue("client")
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    flags: list[object] = ["--ca", authority.file, "--token-file", token]
+    with scripted(pair=pair, clients=authority if mutual else None) as server:
+        where = ("--url", f"grpcs://127.0.0.1:{server.port}", "--quiet", "--timeout", 2)
+        own = ["--cert", mine.cert, "--key", mine.key] if mutual else []
+        done = label(*where, *flags, *own, EVENTS)
+        assert done.returncode == 0, done.stderr
+        assert {said["authorization"] for said in server.metadata} == {"Bearer secret"}
+        answered = len(server.requests)
+        stranger = Authority(tmp_path, "stranger").file
+        assert label(*where, "--ca", stranger, *own, EVENTS).returncode == 1
+        if mutual:
+            assert label(*where, *flags, EVENTS).returncode == 1
+        assert len(server.requests) == answered
+
+
+def test_a_token_is_never_sent_without_tls(label: Program, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret")
+    with scripted() as server:
+        where = f"127.0.0.1:{server.port}"
+        done = label("--url", where, "--token-file", tmp_path / "token", EVENTS)
+    assert (done.returncode, server.requests) == (2, [])
+    assert "without TLS" in done.stderr
+
+
+@pytest.mark.parametrize("stop", [False, True], ids=["SIGTERM", "command"])
+def test_a_fallback_server_is_started_if_no_other_answers_and_ended(
+    label: Program, tmp_path: Path, stop: bool
+) -> None:
+    port = free_ports().grpc
+    code = (
+        "import signal, sys, threading, grpc\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from tests.cpp.scripted import Scripted, service_pb2_grpc as s\n"
+        "server = grpc.server(ThreadPoolExecutor(8))\n"
+        "s.add_GRPCInferenceServiceServicer_to_server(Scripted(), server)\n"
+        f"server.add_insecure_port('127.0.0.1:{port}'); server.start()\n"
+        "end = threading.Event(); signal.signal(signal.SIGTERM, lambda *_: end.set())\n"
+        "end.wait()\n"
+        f"open({str(tmp_path / 'ended')!r}, 'w').close()\n"
+    )
+    (tmp_path / "serve.py").write_text(code)
+    start = f"cd {CHECKOUT} && PYTHONPATH=. exec {sys.executable} {tmp_path}/serve.py"
+    flags = ["--fallback", start, "--fallback-url", f"127.0.0.1:{port}"]
+    if stop:
+        flags += ["--fallback-stop", f"touch {tmp_path}/stopped"]
+    done = label(*flags, "--json", EVENTS)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["fallback_started"] is True
+    assert (tmp_path / "ended").exists()
+    assert (tmp_path / "stopped").exists() is stop
+
+
+def test_a_fallback_that_cannot_start_is_told_at_once(label: Program) -> None:
+    done = label("--fallback", "exit 3", "--fallback-url", "127.0.0.1:1", EVENTS)
+    assert done.returncode == 1
+    assert "the fallback server's command ended with status 3" in done.stderr
+
+
+def test_the_messages_have_the_protocols_numbers_and_types(tmp_path: Path) -> None:
+    """Compared with the messages of Triton's own client."""
+    from google.protobuf import descriptor_pb2
+    from tritonclient.grpc import service_pb2
+
+    folder = CHECKOUT / "clients" / "cpp" / "proto"
+    words = ["protoc", f"-I{folder}", f"--descriptor_set_out={tmp_path}/set", "numl_wire.proto"]
+    subprocess.run(words, check=True)
+    [file] = descriptor_pb2.FileDescriptorSet.FromString((tmp_path / "set").read_bytes()).file
+    theirs = {
+        "InferRequest": service_pb2.ModelInferRequest,
+        "InferResponse": service_pb2.ModelInferResponse,
+    }
+    tensors = (theirs["InferRequest"].InferInputTensor, theirs["InferResponse"].InferOutputTensor)
+    for message in file.message_type:
+        for known in tensors if message.name == "Tensor" else (theirs[message.name],):
+            for each in message.field:
+                other = known.DESCRIPTOR.fields_by_name[each.name]
+                assert (each.number, each.type) == (other.number, other.type)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "no file is given"),
+        (["--nix", "x"], "--nix: no such option"),
+        (["--url"], "--url needs a value"),
+        (["x.h5"], "no server is given"),
+        (["--url", "http://h", "x.h5"], "scheme"),
+        (["--url", "h", "--timeout", "nan", "x.h5"], "--timeout nan"),
+        (["--url", "h", "--in-flight", "0", "x.h5"], "--in-flight 0"),
+        (["--url", "h", "--cert", "c", "x.h5"], "go together"),
+        (["--url", "grpcs://h", "--ca", "/nowhere", "x.h5"], "/nowhere"),
+        (["--fallback", "true", "x.h5"], "address"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(label: Program, words: list[str], said: str) -> None:
+    done = label(*words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert said in done.stderr
