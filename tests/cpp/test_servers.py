@@ -41,7 +41,7 @@ def test_answers_are_those_of_the_python_client_bit_by_bit(
 ) -> None:
     url = _url(servers["one"])
     flags = ("--url", url, "--model", model, "--out", str(tmp_path / "python.h5"))
-    done = kit.run("infer", str(EVENTS), *flags, script="scripts")
+    done = kit.run("infer", str(EVENTS), *flags, script=True)
     assert done.returncode == 0, done.stderr
     done = label("--url", url, "--model", model, "--out", tmp_path / "cpp.h5", EVENTS)
     assert done.returncode == 0, done.stderr
