@@ -38,7 +38,7 @@ _LABELS = _RECORDS / "labels.json"
 # The name that Apptainer itself gives to an image's environment.
 _IMAGE_ENVIRONMENT = _RECORDS / "env" / "10-docker2singularity.sh"
 # Apptainer sets the home folder; the network is the host's, so the definition chooses there.
-_NOT_FROM_IMAGE = {"HOME", "NUML_LISTEN"}
+_NOT_FROM_IMAGE = {"HOME", "NUML_LISTEN", "NUML_OWN_NETWORK"}
 # What apptainer inspect looks for, and the file that it is in.
 _INSPECTED = {
     "runscript": "runscript",

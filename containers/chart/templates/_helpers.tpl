@@ -121,3 +121,8 @@ secret: {secretName: {{ .secret }}}
     - {port: 5353, protocol: UDP}
     - {port: 5353, protocol: TCP}
 {{- end }}
+
+{{/* Whether the pods open HTTP: to the front door, which filters it, or because it was asked for. */}}
+{{- define "numl.openHttp" -}}
+{{- if or .Values.frontDoor.enabled .Values.openHttp -}}yes{{- end -}}
+{{- end -}}

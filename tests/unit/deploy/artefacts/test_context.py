@@ -77,7 +77,18 @@ def test_a_wired_repository_is_replaced_only_if_all_in_it_was_made_by_wire(tmp_p
         check_target(target)
 
 
-def test_serve_starts_the_server_as_the_kit_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("variables", "http"),
+    [
+        ({}, "127.0.0.1"),
+        ({"NUML_LISTEN_HTTP": "10.0.0.5"}, "10.0.0.5"),
+        ({"NUML_OWN_NETWORK": "yes"}, "::1"),
+    ],
+    ids=["HTTP stays on loopback", "HTTP is opened", "in a container's own network"],
+)
+def test_serve_starts_the_server_as_the_kit_does(
+    tmp_path: Path, variables: dict[str, str], http: str
+) -> None:
     write_scripts(tmp_path / "numl" / "bin")
     triton = tmp_path / "triton" / "bin" / "tritonserver"
     triton.parent.mkdir(parents=True)
@@ -91,7 +102,7 @@ def test_serve_starts_the_server_as_the_kit_does(tmp_path: Path) -> None:
         assert place in text
         text = text.replace(place, f"{place.partition('=')[0]}={path}")
     serve.write_text(text)
-    variables = {"NUML_LISTEN": "::1", "NUML_GRPC_PORT": "9001", "PATH": os.environ["PATH"]}
+    variables |= {"NUML_LISTEN": "::1", "NUML_GRPC_PORT": "9001", "PATH": os.environ["PATH"]}
     done = subprocess.run(
         [serve, "--cpu", "--id=NAME"], env=variables, capture_output=True, text=True, check=True
     )
@@ -101,6 +112,7 @@ def test_serve_starts_the_server_as_the_kit_does(tmp_path: Path) -> None:
             distribution=TritonDistribution(root=tmp_path / "triton", stub_python="3.11"),
             repository=tmp_path / "numl/models/cpu",
             listen="::1",
+            http_listen=http,
             ports=Ports(grpc=9001),
             shm_prefix="PREFIX",
             identity="NAME",
