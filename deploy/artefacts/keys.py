@@ -67,14 +67,17 @@ def same_key(one: Signer, other: Signer) -> bool:
 
 
 def fingerprint(signer: Signer) -> str:
-    """Return what tells a public key in PEM from others, whatever its encoding."""
+    """Return what tells a public key from others; in PEM, whatever its encoding."""
     from cryptography.hazmat.primitives.serialization import (
         Encoding,
         PublicFormat,
         load_pem_public_key,
     )
 
-    key = load_pem_public_key(signer.path.read_bytes())
+    content = signer.path.read_bytes()
+    if signer.kind == "pgp":
+        return sha256(content).hexdigest()
+    key = load_pem_public_key(content)
     return sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
@@ -90,7 +93,7 @@ def verifier(signer: Signer) -> Callable[[bytes, bytes], bool]:
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     key = load_pem_public_key(signer.path.read_bytes()) if signer.kind == "pem" else None
-    if not isinstance(key, EllipticCurvePublicKey):
+    if not isinstance(key, EllipticCurvePublicKey) or key.curve.name != "secp256r1":
         raise SignatureError(f"{signer.path} is not a key of cosign's", "--verify cosign.pub")
 
     def is_signed(content: bytes, signature: bytes) -> bool:

@@ -4,37 +4,41 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from deploy.artefacts.keys import Signer, fingerprint
+from deploy.host.errors import SignatureError
 from deploy.host.files import write_atomically
 from deploy.host.paths import state_folder
 from numl_formats.trust import Seen
 
 
+def memory_of(place: str, signer: Signer) -> Path:
+    """Return the file that says what was seen of a place with a key."""
+    what = f"{fingerprint(signer)} {place}".encode(errors="surrogateescape")
+    return state_folder() / "seen" / f"{hashlib.sha256(what).hexdigest()[:32]}.json"
+
+
 def seen_at(place: str, signer: Signer) -> Seen | None:
-    """Return what was remembered of a place that a key signs; None: nothing yet."""
+    """Return what was remembered of a place that a key signs; None: nothing yet.
+
+    Raises:
+        SignatureError: It is damaged, so that an older one might be accepted.
+    """
+    memory = memory_of(place, signer)
     try:
-        said = json.loads(_path(place, signer).read_text(encoding="utf-8"))
+        said = json.loads(memory.read_bytes())
         return Seen(str(said["line"]), int(said["sequence"]), str(said["sha256"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except FileNotFoundError:
         return None
+    except (ValueError, KeyError, TypeError):
+        remedy = "remove it, if you trust what the place says now"
+        raise SignatureError(f"{memory} is damaged", remedy) from None
 
 
 def remember(place: str, signer: Signer, seen: Seen) -> None:
-    """Remember the newest statement of a place that was verified with a key."""
-    if seen == seen_at(place, signer):
-        return
-    said = {
-        "place": place,
-        "key": str(signer.path),
-        "line": seen.line,
-        "sequence": seen.sequence,
-        "sha256": seen.sha256,
-    }
-    write_atomically(_path(place, signer), json.dumps(said, indent=1) + "\n")
-
-
-def _path(place: str, signer: Signer) -> Path:
-    name = hashlib.sha256(f"{fingerprint(signer)} {place}".encode()).hexdigest()[:32]
-    return state_folder() / "seen" / f"{name}.json"
+    """Remember the newest that was verified at a place with a key."""
+    if seen != seen_at(place, signer):
+        said = {"place": place, "key": str(signer.path), **asdict(seen)}
+        write_atomically(memory_of(place, signer), json.dumps(said, indent=1) + "\n")

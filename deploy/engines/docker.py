@@ -8,6 +8,7 @@ import stat
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,9 @@ from deploy.artefacts.docker_client import connect, first_line, storage_folder
 from deploy.artefacts.image import base_name
 from deploy.artefacts.keys import Signer
 from deploy.artefacts.manifest import read_manifest
-from deploy.artefacts.reference import parse_reference
+from deploy.artefacts.reference import Reference, parse_reference
 from deploy.artefacts.request import image_name
+from deploy.artefacts.tags import verify_tag
 from deploy.deployment.plan import LaunchPlan
 from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.engines.base import ROOM
@@ -203,6 +205,14 @@ def may_raise_limits() -> bool:
     return False
 
 
+def asked_tag(name: str) -> Reference | None:
+    """Return the tag that an image is asked for by; None: by its digest, which nobody can move."""
+    if name.startswith("sha256:"):
+        return None
+    asked = parse_reference(name)
+    return None if asked.digest else replace(asked, tag=asked.tag or "latest")
+
+
 class DockerEngine(ContainerEngine):
     """Runs tritonserver in a container of the Docker engine."""
 
@@ -241,10 +251,14 @@ class DockerEngine(ContainerEngine):
         for reference in sorted(found, key=lambda one: not image.name.startswith(one.name)):
             try:
                 verify_image(reference, signer)
-                named = self.deployment.model_copy(update={"image": str(reference)})
-                return DockerEngine(Resolved(named))
             except SignatureError as error:
                 problem = problem or error
+                continue
+            tag = asked_tag(image.name)
+            if tag is not None and tag.name in {each.name for each in found}:
+                verify_tag(tag, reference, signer)
+            named = self.deployment.model_copy(update={"image": str(reference)})
+            return DockerEngine(Resolved(named))
         if problem is not None:
             raise problem
         publish = "numlkit publish docker://HOST/REPOSITORY --sign KEY"

@@ -27,6 +27,7 @@ from deploy.artefacts.manifest import Artefact
 from deploy.artefacts.reference import Reference
 from deploy.artefacts.registry import Manifest, Registry
 from deploy.artefacts.statements import provenance_of, sbom_of
+from deploy.artefacts.tags import verify_tag
 from deploy.host.console import Console, Say
 from deploy.host.errors import DeploymentError, PublishError, SignatureError
 from deploy.publishing.destination import InRegistry
@@ -115,6 +116,7 @@ class RegistryPlace(Place):
             sign_image(self._named(there), order.sign, statements, self._next(current, order))
         if order.verify is not None:
             verify_image(self._named(there), order.verify)
+            verify_tag(replace(self.at, tag=tag), self._named(there), order.verify)
         if switch:
             self.registry.tag(there.digest, tag)
         done = [word for word, did in (("pushed", absent), ("signed", sign)) if did]
@@ -147,7 +149,7 @@ class RegistryPlace(Place):
             reference = self._named(manifest)
             try:
                 verify_image(reference, look.verify)
-                found = signed_of(reference, look.verify)
+                found = verify_tag(self.at, reference, look.verify)
             except SignatureError as error:
                 problems.append(error.cause)
                 signed = "signature not accepted"

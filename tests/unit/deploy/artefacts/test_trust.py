@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from deploy.artefacts.keys import Signer, read_signer
-from deploy.artefacts.trust import is_published, memory_of, trusted_in
+from deploy.artefacts.seen import memory_of
+from deploy.artefacts.trust import is_published, trusted_in
 from deploy.host.errors import SignatureError
 from numl_formats.published import Image, Published, Release, published_release, rolled_back
 from numl_formats.statement import NAME, statement
@@ -147,4 +148,4 @@ def test_a_key_of_another_kind_is_named(publisher: Publisher, tmp_path: Path) ->
     key = ec.generate_private_key(ec.SECP384R1()).public_key()
     file = tmp_path / "p384.pub"
     file.write_bytes(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    refused(publisher, "cannot verify a release statement", read_signer(file))
+    refused(publisher, "is not a key of cosign's", read_signer(file))

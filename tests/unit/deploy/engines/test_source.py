@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.artefacts.keys import read_signer
 from deploy.engines.kept import check_kept, forget, keep, kept_at
 from deploy.engines.source import find_source
 from deploy.host.errors import KitError, LaunchError, SignatureError
@@ -132,3 +133,11 @@ def test_a_new_copy_takes_the_place_of_the_old_one_and_all_can_be_removed(tmp_pa
     assert [*folder.iterdir()] == [kept_at(folder, digest(b"two"))]
     forget(folder)
     assert [*folder.iterdir()] == []
+
+
+def test_a_sif_of_no_published_folder_may_have_a_signer_with_a_pgp_key(tmp_path: Path) -> None:
+    sif, key = tmp_path / "folder" / "numl.sif", tmp_path / "key.asc"
+    sif.parent.mkdir()
+    sif.write_bytes(b"sif")
+    key.write_text("-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
+    assert not find_source(sif, read_signer(key), "").trusted

@@ -24,6 +24,7 @@ from deploy.host.errors import DeploymentError, SignatureError
 from deploy.publishing.destination import InRegistry
 from deploy.publishing.place import Look, Order, Outcome, Signing
 from deploy.publishing.registry import RegistryPlace
+from tests.cosign import Cosign
 
 KEY, SIGNER = Path("cosign.key"), Signer(Path("cosign.pub"), "pem")
 QUIET = Console("quiet")
@@ -91,11 +92,14 @@ class Signatures:
 
 
 @pytest.fixture
-def signatures(monkeypatch: pytest.MonkeyPatch) -> Signatures:
+def signatures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Signatures:
     @contextmanager
     def signer_of(_: Path, __: Signer | None) -> Iterator[Signer]:
         yield SIGNER
 
+    Cosign.install(tmp_path / "bin", monkeypatch)
+    monkeypatch.chdir(tmp_path / "bin")  # where cosign.pub is
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     found = Signatures()
     where = "deploy.publishing.registry"
     monkeypatch.setattr(f"{where}.require_cosign", str)
@@ -103,6 +107,7 @@ def signatures(monkeypatch: pytest.MonkeyPatch) -> Signatures:
     monkeypatch.setattr(f"{where}.sign_image", found.sign)
     monkeypatch.setattr(f"{where}.verify_image", found.verify)
     monkeypatch.setattr(f"{where}.signed_of", found.newest)
+    monkeypatch.setattr("deploy.artefacts.tags.signed_of", found.newest)
     return found
 
 
@@ -170,6 +175,24 @@ def test_what_a_tag_names_is_shown_and_its_signature_checked_only_with_a_key(
     assert verified.entries[0].what == f"{digest}, signed by the owner of cosign.pub"
     signatures.tampered.add(digest)
     assert place.listing(Look(verify=SIGNER)).problems
+
+
+def test_a_tag_that_was_set_back_is_told_and_only_a_new_signature_goes_back(
+    tags: Tags, signatures: Signatures, publish: Publish
+) -> None:
+    older, place = f"sha256:{'a' * 64}", Place(tags)
+    for name in ("a", "b"):
+        publish(name, KEY, SIGNER)
+    newer = tags.tags["prod"]
+    with pytest.raises(SignatureError, match="names an older image than before"):
+        publish("a", None, SIGNER)
+    assert tags.tags["prod"] == newer
+    tags.tags["prod"] = older
+    assert "names an older image than before" in place.listing(Look(verify=SIGNER)).problems[0]
+    tags.tags["prod"] = newer
+    publish("a", KEY, SIGNER)
+    assert tags.tags["prod"] == older
+    assert place.listing(Look(verify=SIGNER)).problems == ()
 
 
 def test_a_registry_keeps_no_history(tags: Tags) -> None:
