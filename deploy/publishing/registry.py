@@ -107,8 +107,9 @@ class RegistryPlace(Place):
                 "someone else may have pushed at the same time; run the command again",
             )
         switch = current is None or current.digest != there.digest
-        # An older image that the tag is to name again needs a newer signature.
-        sign = order.sign is not None and (switch or not self._is_signed(there, order))
+        # An older image that the tag is to name again needs a newer signature, also if somebody
+        # without the key has set it back already.
+        sign = order.sign is not None and (switch or not self._is_signed(there, order, tag))
         if order.sign is not None and sign:
             say("signing it, its SBOM and its provenance")
             parts, provenance = folder / sbom_of(artefact), folder / provenance_of(artefact)
@@ -183,12 +184,14 @@ class RegistryPlace(Place):
             "--prune is for buckets and folders", "set a retention rule in the registry"
         )
 
-    def _is_signed(self, manifest: Manifest, order: Order) -> bool:
-        """Return whether the key has signed it and the statements about it."""
+    def _is_signed(self, manifest: Manifest, order: Order, tag: str = "") -> bool:
+        """Return whether the key has signed it and the statements about it; as what a tag names."""
         assert order.sign is not None
         with signer_of(order.sign, order.verify) as signer:
             try:
                 verify_image(self._named(manifest), signer)
+                if tag:
+                    verify_tag(replace(self.at, tag=tag), self._named(manifest), signer)
             except SignatureError:
                 return False
             return True
