@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import random
 import re
 import time
 from collections.abc import Mapping
@@ -23,6 +24,9 @@ _NO_GRPC = "Data frame with END_STREAM flag received"  # an answer without gRPC'
 _UNREADABLE = "an exception occurred in the client while decoding"  # an error that is not JSON
 _RESTRICTED = "This protocol is restricted"  # said with UNAVAILABLE
 _UNKNOWN_MODEL = "unknown model"
+# A full queue, or one that has not moved for long: the request was refused before any work on it.
+_BUSY = re.compile(r"Exceeds maximum queue size|Request timeout expired")
+_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _NOT_SERVING = re.compile(
     rf"Stub process .* is not healthy|{_UNKNOWN_MODEL}|not at ready state|^Model .* is not ready"
 )
@@ -126,7 +130,10 @@ class TritonTransport:
         return bool(self._call("is_model_ready", model))
 
     def infer(self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-        """Return the outputs by name; inputs are converted to the types the server declares."""
+        """Return the outputs by name; inputs are converted to the types the server declares.
+
+        A server that is too busy is asked again, after longer and longer pauses, until the timeout.
+        """
         import numpy as np
         from tritonclient.utils import triton_to_np_dtype
 
@@ -141,7 +148,7 @@ class TritonTransport:
             tensor.set_data_from_numpy(np.ascontiguousarray(values))
             inputs.append(tensor)
         # Without named outputs the server returns all.
-        result = self._call("infer", model.name, inputs)
+        result = self._when_there_is_room(model.name, inputs)
         arrays = {}
         for name in model.outputs:
             try:
@@ -149,6 +156,19 @@ class TritonTransport:
             except (ValueError, TypeError, KeyError) as error:
                 raise RequestError(_undecodable(name, error)) from error
         return arrays
+
+    def _when_there_is_room(self, model: str, inputs: list[Any]) -> Any:
+        deadline, pause = time.monotonic() + self._timeout, _PAUSE_S
+        while True:
+            try:
+                return self._call("infer", model, inputs)
+            except ServerAwayError as error:
+                # Clients that were refused together do not come back together.
+                wait = pause * random.uniform(0.5, 1.5)
+                if not _BUSY.search(error.cause) or time.monotonic() + wait > deadline:
+                    raise
+            time.sleep(wait)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def close(self) -> None:
         client, self._client = self._client, None

@@ -158,7 +158,7 @@ def _about_http(plan: LaunchPlan) -> Iterator[str]:
     """Yield who can reach HTTP and metrics, where others than this host's may expect to."""
     deployment, risk = plan.deployment, find_release(plan.deployment.triton).http_attack
     if is_loopback(plan.http_listen):
-        if is_loopback(deployment.listen):
+        if deployment.listen == plan.http_listen:
             return
         also = " and on the container's own address" if engine_named(plan.engine).isolated else ""
         why = "Triton cannot encrypt them" if deployment.tls is not None else risk

@@ -48,7 +48,7 @@ def test_up_with_other_settings_is_refused_while_it_runs(kit: Kit, demo: dict[st
     answer = kit.json("up", "--name", "demo", "--instances", "1")
     assert answer["status"] == 1
     assert "running with different settings" in answer["error"]
-    assert "down.py --name demo" in answer["remedy"]
+    assert "numlkit down --name demo" in answer["remedy"]
 
 
 def test_logs_show_what_the_server_said(kit: Kit, demo: dict[str, Any]) -> None:

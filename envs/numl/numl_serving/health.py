@@ -35,6 +35,9 @@ ROUND_S = 8.0
 """Time limit (s) for checking all models once."""
 
 _PAUSE_S = 0.2
+_BUSY = ("Exceeds maximum queue size", "Request timeout expired")
+"""What a server says that refuses a request since too many wait."""
+_PAUSE_S = 0.2
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 _STUB = b"/triton_python_backend_stub"
 _TYPES = {"FP32": np.dtype(np.float32), "INT32": np.dtype(np.int32)}
@@ -172,7 +175,8 @@ def infer(
 
     Raises:
         NoAnswerError: There is no answer in time.
-        UnhealthyError: The answer is an error, or not of the protocol.
+        UnhealthyError: The answer is an error, or not of the protocol. A server that is too busy is
+            asked again.
     """
     data = [np.ascontiguousarray(array).tobytes() for array in inputs.values()]
     question = json.dumps(
@@ -189,18 +193,21 @@ def infer(
             "outputs": [{"name": name, "parameters": {"binary_data": True}} for name in outputs],
         }
     ).encode()
-    answer = server.ask(
-        "POST",
-        f"/v2/models/{model}/versions/{version}/infer",
-        b"".join([question, *data]),
-        {_HEADER_LENGTH: str(len(question))},
-    )
+    path, body = f"/v2/models/{model}/versions/{version}/infer", b"".join([question, *data])
+    answer = server.ask("POST", path, body, {_HEADER_LENGTH: str(len(question))})
+    while _is_busy(answer) and time.monotonic() + _PAUSE_S < server.deadline:
+        time.sleep(_PAUSE_S)
+        answer = server.ask("POST", path, body, {_HEADER_LENGTH: str(len(question))})
     if answer.status != http.client.OK:
         raise UnhealthyError(answer.error)
     try:
         return dict(_tensors(answer))
     except (ValueError, KeyError, TypeError) as error:
         raise UnhealthyError(f"the answer cannot be read: {error}") from None
+
+
+def _is_busy(answer: Answer) -> bool:
+    return answer.status != http.client.OK and answer.error in _BUSY
 
 
 def _tensors(answer: Answer) -> Iterable[tuple[str, NDArray[Any]]]:

@@ -81,6 +81,25 @@ PROVED_ELSEWHERE = {
         ),
         "tests/unit/deploy/publishing/test_signing.py",
     ),
+    **dict.fromkeys(
+        (
+            "apt-get install g++ cmake ninja-build libgrpc++-dev libprotobuf-dev "
+            "protobuf-compiler protobuf-compiler-grpc libhdf5-dev",
+            "cmake -S clients/cpp -B build/cpp -G Ninja -DCMAKE_INSTALL_PREFIX=$HOME/numl",
+            "cmake --build build/cpp && cmake --install build/cpp",
+        ),
+        "clients/cpp/check",
+    ),
+    **dict.fromkeys(
+        (
+            "numl-label --url grpcs://triton.example.org events.h5 --out labels.h5",
+            "numl-label --url one:8001 --url two:8001 events.h5 | head -2",
+            "numl-label --url grpcs://triton.example.org events.h5 --fallback-url 127.0.0.1:18001 "
+            "--fallback 'numlkit up --name job --ports 18000,18001,18002' "
+            "--fallback-stop 'numlkit down --name job'",
+        ),
+        "clients/cpp/tests",
+    ),
     "numlkit publish /cvmfs/example.org/numl": "tests/containers/sif/test_publishing.py",
     "apptainer run /cvmfs/example.org/numl/current/numl.sif":
         "tests/containers/sif/test_publishing.py",
@@ -136,6 +155,7 @@ PROVED_ELSEWHERE = {
         "tests/integration/test_front_door_tenants.py",
 }  # fmt: skip
 NOT_PROVABLE_HERE = {
+    "curl -s http://127.0.0.1:8002/metrics | grep nv_gpu_utilization": "no GPU",
     "numlkit up --gpu 0,1": "no GPU",
     "python3 scripts/train_demo.py": "takes minutes, and writes into the checkout",
     ". .venv/bin/activate": "the shell's",
@@ -176,6 +196,7 @@ NOT_PROVABLE_HERE = {
 OF_OTHERS = (
     "--containall",
     "--force",
+    "--grpc-restricted-protocol",
     "--metrics-config",
 )  # of other programs: apptainer and tritonserver
 
