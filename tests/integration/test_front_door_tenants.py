@@ -216,7 +216,7 @@ def test_a_certificate_names_a_client(people: Authority, tmp_path: Path) -> None
 
 
 def test_without_names_each_address_has_a_quota(tmp_path: Path) -> None:
-    quota = {"requestsPerSecond": 10, "burst": 20, "inFlight": 100}
+    quota = {"requestsPerSecond": 1, "burst": 5, "inFlight": 100}  # a busy host sends few
     site = Site(("cpu",), {"frontDoor": {"quota": quota}})
     authority = Authority(tmp_path, "site")
 
