@@ -66,7 +66,7 @@ class BuildWithShare(build_py):
              "--wheel-dir", share / "prebuilt", share / "envs" / "numl"],
             check=True,
         )  # fmt: skip
-        for made in ("build", "numl_serving.egg-info"):
+        for made in ("build", "numl_serving.egg-info", "native/__pycache__"):
             shutil.rmtree(share / "envs" / "numl" / made, ignore_errors=True)
 
 

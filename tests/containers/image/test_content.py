@@ -57,7 +57,7 @@ def test_it_holds_nothing_of_the_build_and_everybody_may_read_it(
         "setuid": [],
         "archives": [],
         "opt": ["numl", "tritonserver"],
-        "numl": ["bin", "checked.json", "env", "models", "sync"],
+        "numl": ["bin", "checked.json", "env", "models", "sync", "templates"],
         "tmp": [],
     }
 
@@ -73,7 +73,7 @@ def test_it_is_at_most_as_large_as_wanted(
         print(f"\nimage: {image.size / MB:.0f} MB")
         for folder, size in sizes.items():
             print(f"  {folder}: {size / MB:.0f} MB")
-    assert sizes["/opt/numl/sync"] <= 15 * MB
+    assert sizes["/opt/numl/sync"] <= 28 * MB  # 16 MB are what verifies signatures
     assert image.size <= 300 * MB
 
 

@@ -50,7 +50,9 @@ def test_an_interrupted_build_leaves_nothing(
         stderr=subprocess.PIPE,
     )
     deadline = time.monotonic() + 120
-    while not any(f.stat().st_size > 1 << 17 for f in tmp_path.glob(".numl.sif.*/numl.squashfs")):
+    while not any(
+        f.stat().st_size > 1 << 17 for f in tmp_path.glob(".numlkit.numl.sif.*/numl.squashfs")
+    ):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -50,7 +50,7 @@ def test_a_sif_and_then_a_sandbox_are_published_and_anybody_can_run_what_serves(
     first = run("publish", place, "--image", sif)
     assert (first["status"], first["release"], first["sha256"]) == (0, "1", digest), first
     assert (place / "current").readlink() == Path("1")
-    assert sorted(path.name for path in place.iterdir()) == ["1", "current"]
+    assert sorted(path.name for path in place.iterdir()) == ["1", "current", "published.json"]
     assert sha256_of(place / "current" / "numl.sif") == digest
     again = run("publish", place, "--image", sif)
     assert (again["status"], again["changed"]) == (0, False)
