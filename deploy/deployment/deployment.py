@@ -96,16 +96,16 @@ class Batch(BaseModel, frozen=True, extra="forbid"):
 
 
 class Limits(BaseModel, frozen=True, extra="forbid"):
-    """What a model of the kit accepts; the rest is refused at once.
+    """What a model of the kit accepts; the rest is refused.
 
     Attributes:
-        waiting: The most requests that wait for each instance of a model.
-        wait_s: The longest that a request waits (s).
+        waiting: The most requests that wait for each instance of a model; None: any number.
+        wait_s: The longest that a request waits (s); None: as long as its client does.
         hits: The most hits of an event.
     """
 
-    waiting: Annotated[int, _number(1, 1_000_000)] = 128
-    wait_s: Annotated[float, _number(0.001, 3600, float)] = 0.5
+    waiting: Annotated[int, _number(1, 1_000_000)] | None = None
+    wait_s: Annotated[float, _number(0.001, 3600, float)] | None = None
     hits: Annotated[int, _number(1, 100_000)] = 25_000
 
 

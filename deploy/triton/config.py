@@ -215,13 +215,21 @@ def _batch_parameters(batch: Batch) -> dict[str, str]:
 
 
 def _bound(config: ModelConfig, settings: LaunchSettings) -> None:
-    """Give ``config`` the limits of a launch; each instance takes from the same queue."""
+    """Give ``config`` the limits of a launch; its instances take from one queue.
+
+    Without limits of the queue it has no policy: with one, Triton 2.51 hands over a few requests a
+    second once all instances are busy.
+    """
     limits = settings.limits
-    policy = config.dynamic_batching.default_queue_policy
-    policy.default_timeout_microseconds = int(limits.wait_s * 1e6)
-    policy.allow_timeout_override = True  # a client may wait for less, not for more
-    policy.max_queue_size = limits.waiting * (settings.gpu_instances or settings.instances)
     config.parameters[MAX_HITS].string_value = str(limits.hits)
+    if limits.waiting is None and limits.wait_s is None:
+        return
+    policy = config.dynamic_batching.default_queue_policy
+    if limits.wait_s is not None:
+        policy.default_timeout_microseconds = int(limits.wait_s * 1e6)
+        policy.allow_timeout_override = True  # a client may wait for less, not for more
+    if limits.waiting is not None:
+        policy.max_queue_size = limits.waiting * (settings.gpu_instances or settings.instances)
 
 
 def _fit(config: ModelConfig, card: Card) -> None:

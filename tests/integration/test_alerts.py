@@ -38,7 +38,6 @@ RULES = CHECKOUT / "containers/monitoring/rules.yaml"
 DELIVERED_S = 120
 # Requests at once for one instance: the last ones wait for more than two seconds.
 BURST = 1200
-PATIENT = f"[limits]\nwaiting = {BURST}\nwait_s = 600\n"
 ABOUT = ("model", "server", "instance")  # the label that says what an alert is about
 UNREACHABLE = "NumlServerUnreachable"  # for all of a server's models
 AGENT = "import sys; sys.path[0] = 'envs/numl'; from numl_sync.command import main; main()"
@@ -156,9 +155,7 @@ def watched(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watc
     free = free_ports()
     exported, own, alerts = (f"127.0.0.1:{port}" for port in (free.http, free.grpc, free.metrics))
     with ExitStack() as stack:
-        (folder / "patient.toml").write_text(PATIENT)
-        patient = str(folder / "patient.toml")
-        answer = kit.up("watched", patient, "--no-heal", "--instances", "1", *tls)
+        answer = kit.up("watched", "--no-heal", "--instances", "1", *tls)
         stack.callback(kit.down, "watched")
         url = f"grpcs://127.0.0.1:{answer['ports']['grpc']}"
         others = free_ports()

@@ -93,13 +93,6 @@ instance_group {
   count: 2
   kind: KIND_CPU
 }
-dynamic_batching {
-  default_queue_policy {
-    default_timeout_microseconds: 500000
-    allow_timeout_override: true
-    max_queue_size: 256
-  }
-}
 parameters {
   key: "EXECUTION_ENV_PATH"
   value {
