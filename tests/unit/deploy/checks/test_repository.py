@@ -46,7 +46,7 @@ Break = Callable[[Path], object]
         (lambda r: shutil.rmtree(r / "nugraph3"), "no model 'nugraph3' in"),
         (lambda r: (r / CONFIG).unlink(), "config.pbtxt: No such file or directory"),
         (lambda r: _edit(r / CONFIG, "output [", "output {["),
-         "config.pbtxt: not a model configuration: 68:3"),
+         "config.pbtxt: not a model configuration: 62:3"),
         (lambda r: _edit(r / CONFIG, 'name: "nugraph3"', 'name: "other"'),
          "config.pbtxt: names its model 'other'"),
         (lambda r: _edit(r / CONFIG, 'backend: "python"', 'backend: "onnxruntime"'),
