@@ -61,13 +61,7 @@ class EventFile:
         self._planes = planes_of(inputs)
         self._inputs = {**_ALWAYS, **inputs}
         self._optional = set(optional) - _ALWAYS.keys()
-        if not path.is_file():
-            raise EventFileError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
-        try:
-            self._file = h5py.File(path, "r", locking=False)
-        except OSError as error:
-            reason = "not an HDF5 file" if not h5py.is_hdf5(path) else str(error).split("\n")[0]
-            raise EventFileError(f"{path}: {reason}") from error
+        self._file = open_hdf5(path)
         try:
             self._open()
         except EventFileError:
@@ -75,7 +69,7 @@ class EventFile:
             raise
         except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
             self.close()
-            raise EventFileError(f"{path}: cannot be read: {_line(error)}") from error
+            raise EventFileError(f"{path}: cannot be read: {one_line(error)}") from error
 
     def _open(self) -> None:
         hits = open_table(self._file, HITS)
@@ -132,15 +126,26 @@ class EventFile:
                     tensors[key] = np.empty(0, dtype=dtype)
                 else:
                     where = f"{self.path}: {name}/{table.own(column)}"
-                    tensors[key] = _convert(_values(table, column, runs, where), dtype, where)
+                    tensors[key] = convert(_values(table, column, runs, where), dtype, where)
         return EventTensors(self.event_ids[index], str(self.path), MappingProxyType(tensors))
+
+
+def open_hdf5(path: Path) -> h5py.File:
+    """Open a file for reading; EventFileError says why it cannot be."""
+    if not path.is_file():
+        raise EventFileError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
+    try:
+        return h5py.File(path, "r", locking=False)
+    except OSError as error:
+        reason = "not an HDF5 file" if not h5py.is_hdf5(path) else str(error).split("\n")[0]
+        raise EventFileError(f"{path}: {reason}") from error
 
 
 def _values(table: Table, name: str, runs: list[tuple[int, int]], where: str) -> NDArray[Any]:
     try:
         values = _read_runs(table.column(name).read, runs)
     except (OSError, RuntimeError) as error:
-        raise EventFileError(f"{where} cannot be read: {_line(error)}") from error
+        raise EventFileError(f"{where} cannot be read: {one_line(error)}") from error
     if values.size and values.dtype.kind not in "iufb":
         raise EventFileError(f"{where} holds {values.dtype}, not numbers")
     if name.startswith("hit_id_") and values.dtype.kind == "f":
@@ -148,7 +153,8 @@ def _values(table: Table, name: str, runs: list[tuple[int, int]], where: str) ->
     return values
 
 
-def _line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """Return an error of HDF5 or h5py in one line."""
     text = " ".join(str(error).split())
     if "plugin" in text or "filter" in text:
         return "compressed with a filter that plain HDF5 lacks (pandas: use complib='zlib')"
@@ -168,7 +174,8 @@ def _read_runs(read: Any, runs: list[tuple[int, int]]) -> NDArray[Any]:
     return np.concatenate([read(start, stop) for start, stop in runs])
 
 
-def _convert(values: NDArray[Any], dtype: type[np.generic], where: str) -> NDArray[Any]:
+def convert(values: NDArray[Any], dtype: type[np.generic], where: str) -> NDArray[Any]:
+    """Return a column as float32 or int32; EventFileError where that would change a number."""
     if values.size == 0:
         return np.empty(0, dtype=dtype)
     with np.errstate(over="ignore", invalid="ignore"):

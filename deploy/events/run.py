@@ -14,7 +14,8 @@ import numpy as np
 from deploy.client.transport import ServedModel, TritonTransport
 from deploy.events.answers import Labels
 from deploy.events.display import DisplayError, file_name, write_display
-from deploy.events.files import EventFile, EventTensors
+from deploy.events.files import EventTensors
+from deploy.events.graphs import open_events
 from deploy.events.grouping import EventId
 from deploy.events.inference import Answer, Failure, ServerLostError, infer
 from deploy.events.results import ResultsWriter
@@ -156,7 +157,7 @@ def _events(
     missing = set(wanted)
     for path in files:
         try:
-            file = EventFile(path, model.inputs, model.optional)
+            file = open_events(path, model.inputs, model.optional)
         except EventFileError as error:
             tally.seen += 1
             yield Failure(None, str(path), error.cause)

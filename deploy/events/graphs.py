@@ -1,0 +1,338 @@
+"""Events of a processed graph file (``*.gnn.h5``), which pynuml writes for training.
+
+``dataset/NAME`` is a compound scalar with a field for each tensor of an event's graph,
+``samples/SPLIT`` lists names, ``planes``, ``semantic_classes`` and ``event_classes`` are text.
+Graphs of the first generation (pynuml 24) have the hits of a plane in a store of its name, those
+of the second (pynuml 25.4 and the main branch) all hits in ``hit``. Features are raw: nugraph
+normalises them when it loads a graph. So an event can be had back, but for what the producer's
+settings decide and the file does not tell: the columns are told by their number, the scale of
+first-generation positions is pynuml's default.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.events.files import EventFile, EventTensors, convert, one_line, open_hdf5
+from deploy.events.grouping import EventId
+from deploy.events.tables import EventFileError
+from deploy.events.truth import Truth
+from deploy.triton.contract import HIT_ID, HITS, INPUTS, PLANE, SPACEPOINTS, TIME, WIRE, planes_of
+
+Array = NDArray[Any]
+
+_GRAPHS = "dataset"
+_NAME = re.compile(r"r(\d+)_sr(\d+)_evt(\d+)")
+# HitGraphProducer's pos_norm, which it multiplies wire and time by (first generation).
+_POSITION_SCALE = (np.float64(np.float32(0.3)), np.float64(np.float32(0.055)))
+_WHOLE = 0.02  # how far a float32 position may leave a wire from a whole number
+# By the number of a hit's features, HitGraphProducer's node_feats: its defaults.
+_COLUMNS: Mapping[str, Mapping[int, tuple[str, ...]]] = {
+    "first": {2: ("integral", "rms")},
+    # Plane, wire and time follow them.
+    "second": {5: ("integral", "rms"), 6: ("integral", "rms", "tpc")},
+}
+_AXES = ("x", "y", "z")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plane:
+    """The hits of one plane of a graph, with pynuml's truth where it has some.
+
+    Attributes:
+        number: Of the plane.
+        id: ``hit_id``, int64 ``[hits]``.
+        wire: Wire number, float64 ``[hits]``.
+        time: Time in ticks, float64 ``[hits]``.
+        columns: Columns of the hit table by name.
+        nexus: Hit (row of this plane) and spacepoint of each edge, int64 ``[2, edges]``.
+        truth: ``y_semantic`` and ``y_instance``, int64 ``[hits]``, by name.
+    """
+
+    number: int
+    id: Array
+    wire: Array
+    time: Array
+    columns: Mapping[str, Array]
+    nexus: Array
+    truth: Mapping[str, Array]
+
+
+class GraphFile:
+    """A processed graph file, open for reading as `EventFile` is; a context manager.
+
+    Events come in the order of the file, or of the split ``only``. Hits come plane by plane.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        inputs: Mapping[str, str] = INPUTS,
+        optional: Collection[str] = (),
+        only: str | None = None,
+    ) -> None:
+        self.path = path
+        self._inputs, self._optional = inputs, frozenset(optional)
+        self._file = open_hdf5(path)
+        try:
+            self.planes = self._text("planes") or planes_of(inputs)
+            self.semantic_classes = self._text("semantic_classes")
+            self.event_classes = self._text("event_classes")
+            self._names = self._chosen(only)
+            self.event_ids = tuple(map(self._event_id, self._names))
+            if self.planes != planes_of(inputs):
+                raise EventFileError(
+                    f"{path}: its graphs have the planes {', '.join(self.planes)}, "
+                    f"the model {', '.join(planes_of(inputs))}"
+                )
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+            self.close()
+            raise EventFileError(f"{path}: cannot be read: {one_line(error)}") from error
+        except EventFileError:
+            self.close()
+            raise
+
+    def __enter__(self) -> GraphFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def read(self, index: int) -> EventTensors:
+        """Return the event ``index`` of ``event_ids``, with its hits plane by plane."""
+        graph = self._graph(index)
+        planes = self._planes(graph, self._where(index))
+        hits = {
+            HIT_ID: _joined([plane.id for plane in planes]),
+            PLANE: np.repeat([p.number for p in planes], [len(p.id) for p in planes]),
+            WIRE: _joined([plane.wire for plane in planes]),
+            TIME: _joined([plane.time for plane in planes]),
+        }
+        for name in planes[0].columns if planes else ():
+            hits[f"{HITS}_{name}"] = _joined([plane.columns[name] for plane in planes])
+        there = hits | self._spacepoints(graph, planes, self._where(index))
+        tensors = {}
+        for name, datatype in {**dict.fromkeys((HIT_ID, PLANE, WIRE), "INT32"),
+                               TIME: "FP32", **self._inputs}.items():  # fmt: skip
+            if name in there:
+                kind = np.float32 if datatype.startswith("FP") else np.int32
+                tensors[name] = convert(there[name], kind, f"{self._where(index)}: {name}")
+            elif name not in self._optional and planes:
+                raise EventFileError(
+                    f"{self._where(index)} lacks {name}, which the model reads: "
+                    "send the file that the graphs were made of"
+                )
+        return EventTensors(self.event_ids[index], str(self.path), MappingProxyType(tensors))
+
+    def truth(self, index: int) -> Truth:
+        """Return the truth of an event, with its hits as `read` has them."""
+        graph = self._graph(index)
+        planes = self._planes(graph, self._where(index))
+        of_hits = {
+            name: _joined([p.truth[name] for p in planes])
+            for name in ("y_semantic", "y_instance")
+            if planes and all(name in plane.truth for plane in planes)
+        }
+        event, vertex = graph.get("evt/y"), graph.get("evt/y_vtx")
+        return Truth(
+            semantic=of_hits.get("y_semantic"),
+            instance=of_hits.get("y_instance"),
+            event=None if event is None or np.size(event) != 1 else int(np.ravel(event)[0]),
+            vertex=None if vertex is None else np.ravel(vertex).astype(np.float64),
+        )
+
+    def _where(self, index: int) -> str:
+        return f"{self.path}: {_GRAPHS}/{self._names[index]}"
+
+    def _text(self, name: str) -> tuple[str, ...]:
+        node = self._file.get(name)
+        return tuple(node.asstr()[()].tolist()) if isinstance(node, h5py.Dataset) else ()
+
+    def _chosen(self, only: str | None) -> tuple[str, ...]:
+        """Return the names of the graphs of a split, or of all."""
+        graphs = self._file[_GRAPHS]
+        if only is None:
+            return tuple(graphs)
+        names = self._text(f"samples/{only}")
+        if not names:
+            splits = ", ".join(self._file.get("samples", ())) or "none"
+            raise EventFileError(
+                f"{self.path} has no split {only} (it has {splits})",
+                "nugraph's generate_samples makes the splits; --split all takes every event",
+            )
+        absent = [name for name in names if name not in graphs]
+        if absent:
+            raise EventFileError(f"{self.path}: no {_GRAPHS}/{absent[0]}, which {only} lists")
+        return names
+
+    def _event_id(self, name: str) -> EventId:
+        """Return run, subrun and event: the name says them, and reading the graph is slow."""
+        if told := _NAME.fullmatch(name):
+            return int(told[1]), int(told[2]), int(told[3])
+        graph = self._file[f"{_GRAPHS}/{name}"][()]
+        run, subrun, event = (int(graph[f"metadata/{n}"]) for n in ("run", "subrun", "event"))
+        return run, subrun, event
+
+    def _graph(self, index: int) -> dict[str, Array]:
+        where = self._where(index)
+        try:
+            record = self._file[f"{_GRAPHS}/{self._names[index]}"][()]
+        except (OSError, RuntimeError, KeyError) as error:
+            raise EventFileError(f"{where} cannot be read: {one_line(error)}") from error
+        names = getattr(record, "dtype", np.dtype(int)).names
+        if not names or np.ndim(record):
+            raise EventFileError(f"{where} is not a graph as pynuml writes it")
+        return {name: np.asarray(record[name]) for name in names}
+
+    def _planes(self, graph: Mapping[str, Array], where: str) -> list[_Plane]:
+        """Return the planes that have hits."""
+        try:
+            if any(name.startswith("hit/") for name in graph):
+                return self._second(graph, where)
+            return [
+                self._first(graph, number, plane, where)
+                for number, plane in enumerate(self.planes)
+                if np.ndim(graph.get(f"{plane}/pos", 0)) == 2
+            ]
+        except (KeyError, IndexError, ValueError) as error:
+            raise EventFileError(f"{where} is not a whole graph: {one_line(error)}") from error
+
+    def _first(self, graph: Mapping[str, Array], number: int, plane: str, where: str) -> _Plane:
+        """Return a plane of a first-generation graph."""
+        position = graph[f"{plane}/pos"].astype(np.float64)
+        wire, time = (position[:, i] / _POSITION_SCALE[i] for i in (0, 1))
+        if (np.abs(wire - np.rint(wire)) > _WHOLE).any():
+            raise EventFileError(
+                f"{where}: the positions in plane {plane} are not wires times "
+                f"{_POSITION_SCALE[0]:.1f}, pynuml's default, so the wires cannot be told: "
+                "send the file that the graphs were made of"
+            )
+        features = graph[f"{plane}/x"]
+        names = _columns("first", features, where)
+        return _Plane(
+            number,
+            graph[f"{plane}/id"],
+            np.rint(wire),
+            time,
+            {name: features[:, i] for i, name in enumerate(names)},
+            _edges(graph.get(f"{plane}_nexus_sp/edge_index")),
+            {n: graph[f"{plane}/{n}"] for n in ("y_semantic", "y_instance")
+             if f"{plane}/{n}" in graph},
+        )  # fmt: skip
+
+    def _second(self, graph: Mapping[str, Array], where: str) -> list[_Plane]:
+        """Return the planes of a second-generation graph."""
+        position, features = graph["hit/pos"].astype(np.float64), graph["hit/x"]
+        if position.ndim != 2:
+            return []
+        names = _columns("second", features, where)
+        plane_of_hit = graph["hit/plane"]
+        nexus = _edges(graph.get("hit_nexus_sp/edge_index"))
+        truth = {"y_semantic": graph["hit/y_semantic"]} if "hit/y_semantic" in graph else {}
+        if "hit_cluster-truth_particle-truth/edge_index" in graph:
+            instances = np.full(len(position), -1)
+            hit, particle = _edges(graph["hit_cluster-truth_particle-truth/edge_index"])
+            instances[hit] = particle
+            truth["y_instance"] = instances
+        planes = []
+        for number in np.unique(plane_of_hit):
+            rows = np.flatnonzero(plane_of_hit == number)
+            edges = nexus[:, plane_of_hit[nexus[0]] == number]
+            planes.append(
+                _Plane(
+                    int(number),
+                    graph["hit/id"][rows],
+                    position[rows, 0],
+                    position[rows, 1],
+                    {name: features[rows, i] for i, name in enumerate(names)},
+                    np.stack((np.searchsorted(rows, edges[0]), edges[1])),
+                    {name: values[rows] for name, values in truth.items()},
+                )
+            )
+        return planes
+
+    def _spacepoints(
+        self, graph: Mapping[str, Array], planes: Sequence[_Plane], where: str
+    ) -> dict[str, Array]:
+        """Return the spacepoint table: which hit of each plane has an edge to a spacepoint."""
+        position = graph.get("sp/pos")
+        if position is not None:
+            count = len(position) if position.ndim == 2 else 0
+        else:
+            count = int(graph.get("sp/num_nodes", np.array(0)))
+        table: dict[str, Array] = {"spacepoint_id": np.arange(count)}
+        of_planes = {plane.number: plane for plane in planes}
+        for number, name in enumerate(self.planes):
+            ids = np.full(count, -1, dtype=np.int64)
+            if number in of_planes:
+                hit, spacepoint = of_planes[number].nexus
+                try:
+                    own = of_planes[number].id[hit]
+                    ids[spacepoint] = own
+                except IndexError as error:
+                    raise EventFileError(f"{where} is not a whole graph: {error}") from error
+                if (ids[spacepoint] != own).any():
+                    raise EventFileError(
+                        f"{where} has spacepoints with two hits in plane {name}, "
+                        "which a request cannot say"
+                    )
+            table[f"hit_id_{name}"] = ids
+        if position is not None:
+            axes = position if position.ndim == 2 else np.empty((0, 3))
+            table |= {f"position_{axis}": axes[:, i] for i, axis in enumerate(_AXES)}
+        return {f"{SPACEPOINTS}_{name}": values for name, values in table.items()}
+
+
+def is_graph_file(path: Path) -> bool:
+    """Return whether a file holds graphs; False for what cannot be opened, too."""
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            return isinstance(file.get(_GRAPHS), h5py.Group) and HITS not in file
+    except OSError:
+        return False
+
+
+def open_events(
+    path: Path, inputs: Mapping[str, str] = INPUTS, optional: Collection[str] = ()
+) -> EventFile | GraphFile:
+    """Open a file of events, whichever kind it is."""
+    kind = GraphFile if is_graph_file(path) else EventFile
+    return kind(path, inputs, optional)
+
+
+def _columns(generation: str, features: Array, where: str) -> tuple[str, ...]:
+    known = _COLUMNS[generation]
+    count = features.shape[1] if features.ndim == 2 else 0
+    if count not in known:
+        usual = " or ".join(f"{number} ({', '.join(c)})" for number, c in known.items())
+        raise EventFileError(
+            f"{where}: its hits have {count} features, and a graph file does not name them; "
+            f"{usual} can be told: send the file that the graphs were made of"
+        )
+    return known[count]
+
+
+def _edges(stored: Array | None) -> Array:
+    """Return edges ``[2, n]``; pynuml stores none as the scalar 0."""
+    if stored is None or stored.ndim != 2:
+        return np.empty((2, 0), dtype=np.int64)
+    return stored
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    return np.concatenate(parts) if parts else np.empty(0)

@@ -1,0 +1,197 @@
+"""Reading processed graph files: pynuml's own of both generations, and files that are wrong."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from deploy.events.files import EventFile
+from deploy.events.graphs import GraphFile, open_events
+from deploy.events.tables import EventFileError
+from deploy.triton.contract import INPUTS
+
+DATA = Path(__file__).parent / "data"
+GENERATIONS = ("first", "second")
+EVENT = "r1_sr9_evt2"
+POSITION = {f"spacepoint_table_position_{axis}": "FP32" for axis in "xyz"}
+MORE = {**INPUTS, **POSITION, "hit_table_tpc": "INT32"}
+
+
+def graphs(generation: str) -> Path:
+    return DATA / f"graphs_{generation}.gnn.h5"
+
+
+def edited(generation: str, folder: Path, edit: Callable[[dict[str, Any]], None]) -> Path:
+    """Copy a file, with the fields of one of its graphs changed."""
+    path = folder / "edited.gnn.h5"
+    shutil.copy(graphs(generation), path)
+    with h5py.File(path, "r+") as file:
+        record = file[f"dataset/{EVENT}"][()]
+        fields = {name: np.asarray(record[name]) for name in record.dtype.names}
+        edit(fields)
+        kind = np.dtype([(name, a.dtype, a.shape) for name, a in fields.items()])
+        del file[f"dataset/{EVENT}"]
+        content = np.array(tuple(fields.values()), dtype=kind)
+        file.create_dataset(f"dataset/{EVENT}", shape=(), dtype=kind, data=content)
+    return path
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_events_are_those_that_the_graphs_were_made_of(generation: str) -> None:
+    inputs = MORE if generation == "second" else {**INPUTS, **POSITION}
+    # Spacepoints of a graph have no ids of their own; a request's are never read.
+    own = {name: kind for name, kind in inputs.items() if not name.endswith("spacepoint_id")}
+    with (
+        EventFile(DATA / "graphs_events.h5", inputs) as events,
+        open_events(graphs(generation), inputs) as file,
+    ):
+        assert isinstance(file, GraphFile)
+        assert file.event_ids == events.event_ids == ((1, 9, 1), (1, 9, 2), (1, 9, 3))
+        for index in range(len(file)):
+            wanted, given = events.read(index).tensors, file.read(index).tensors
+            assert given.keys() == wanted.keys() | {"spacepoint_table_spacepoint_id"}
+            order = np.argsort(wanted["hit_table_local_plane"], kind="stable")
+            for name in own:
+                rows = order if name.startswith("hit_table") else slice(None)
+                array = wanted[name][rows]
+                if name.startswith("spacepoint_table_hit_id"):
+                    # An id that names no hit is no edge.
+                    known = np.isin(array, wanted["hit_table_hit_id"])
+                    array = np.where(known, array, -1)
+                assert given[name].dtype == array.dtype, name
+                np.testing.assert_allclose(given[name], array, rtol=2e-7, err_msg=name)
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_a_split_has_its_events_in_its_order(generation: str) -> None:
+    with GraphFile(graphs(generation), only="test") as file:
+        assert file.event_ids == ((1, 9, 2), (1, 9, 3))
+        assert file.read(1).event_id == (1, 9, 3)
+
+
+def test_both_generations_hold_the_same_truth() -> None:
+    with GraphFile(graphs("first")) as first, GraphFile(graphs("second")) as second:
+        assert first.semantic_classes == second.semantic_classes
+        assert first.event_classes == ("cc_nue", "cc_numu", "cc_nutau", "nc")
+        for index in range(3):
+            one, two = first.truth(index), second.truth(index)
+            hits = first.read(index).hits
+            assert one.event == two.event
+            np.testing.assert_array_equal(one.semantic, two.semantic)
+            assert one.semantic is not None
+            assert one.instance is not None
+            assert two.instance is not None
+            assert two.vertex is not None
+            assert one.semantic.shape == one.instance.shape == (hits,)
+            assert -1 < one.semantic.max() < len(first.semantic_classes)
+            # pynuml numbers the particles again in graphs of the second generation.
+            pairs = {(int(a), int(b)) for a, b in zip(one.instance, two.instance, strict=True)}
+            assert len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs}) > 2
+            np.testing.assert_array_equal(one.vertex, two.vertex)
+            assert two.vertex.shape == (3,)
+
+
+def test_a_plane_without_hits_and_a_graph_without_spacepoints_are_read(tmp_path: Path) -> None:
+    def edit(fields: dict[str, Any]) -> None:
+        for name in [n for n in fields if n.startswith(("v/", "v_"))]:
+            del fields[name]
+        for name in [n for n in fields if n.startswith(("sp/", "u_nexus", "y_nexus"))]:
+            fields[name] = np.zeros((), fields[name].dtype)  # as pynuml writes an empty tensor
+
+    with GraphFile(edited("first", tmp_path, edit)) as file:
+        tensors = file.read(1).tensors
+        assert set(tensors["hit_table_local_plane"]) == {0, 2}
+        assert len(tensors["spacepoint_table_hit_id_v"]) == 0
+        assert file.truth(1).semantic is not None
+
+
+def _with_three_features(fields: dict[str, Any]) -> None:
+    fields["u/x"] = np.repeat(fields["u/x"][:, :1], 3, axis=1)
+
+
+def _with_another_scale(fields: dict[str, Any]) -> None:
+    fields["u/pos"] = fields["u/pos"] * np.float32(1.1)
+
+
+def _with_two_hits(fields: dict[str, Any]) -> None:
+    edges = fields["u_nexus_sp/edge_index"].copy()
+    edges[1, :] = 0
+    fields["u_nexus_sp/edge_index"] = edges
+
+
+def _with_an_edge_to_nowhere(fields: dict[str, Any]) -> None:
+    fields["u_nexus_sp/edge_index"] = fields["u_nexus_sp/edge_index"] + 100_000
+
+
+def _without_ids(fields: dict[str, Any]) -> None:
+    del fields["u/id"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (
+            _with_three_features,
+            f"dataset/{EVENT}: its hits have 3 features, and a graph file does not name them; "
+            "2 (integral, rms) can be told: send the file that the graphs were made of",
+        ),
+        (
+            _with_another_scale,
+            f"dataset/{EVENT}: the positions in plane u are not wires times 0.3, pynuml's default, "
+            "so the wires cannot be told: send the file that the graphs were made of",
+        ),
+        (
+            _with_two_hits,
+            f"dataset/{EVENT} has spacepoints with two hits in plane u, which a request cannot say",
+        ),
+        (_with_an_edge_to_nowhere, f"dataset/{EVENT} is not a whole graph: index"),
+        (_without_ids, f"dataset/{EVENT} is not a whole graph: 'u/id'"),
+    ],
+)
+def test_what_cannot_be_had_back_is_refused_in_one_line(
+    tmp_path: Path, edit: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    with GraphFile(edited("first", tmp_path, edit)) as file:
+        file.read(0)
+        with pytest.raises(EventFileError, match=re.escape(message)) as refused:
+            file.read(1)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "inputs", "message"),
+    [
+        ({"planes": ["u", "v"]}, INPUTS, "its graphs have the planes u, v, the model u, v, y"),
+        ({"samples/test": []}, INPUTS, "has no split test (it has test, train)"),
+        ({"samples/test": ["r1"]}, INPUTS, "no dataset/r1, which test lists"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(
+    tmp_path: Path, change: dict[str, list[str]], inputs: dict[str, str], message: str
+) -> None:
+    path = tmp_path / "changed.gnn.h5"
+    shutil.copy(graphs("first"), path)
+    with h5py.File(path, "r+") as file:
+        for name, values in change.items():
+            del file[name]
+            file.create_dataset(name, data=values, dtype=h5py.string_dtype())
+    with pytest.raises(EventFileError, match=re.escape(message)):
+        GraphFile(path, inputs, only="test")
+
+
+def test_a_column_that_the_graphs_lack_is_named() -> None:
+    inputs = {**INPUTS, "hit_table_goodness": "FP32"}
+    with GraphFile(graphs("first"), inputs, ["hit_table_goodness"]) as file:
+        assert "hit_table_goodness" not in file.read(0).tensors
+    with (
+        GraphFile(graphs("first"), inputs) as file,
+        pytest.raises(EventFileError, match="lacks hit_table_goodness, which the model reads"),
+    ):
+        file.read(0)
