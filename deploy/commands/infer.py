@@ -1,57 +1,33 @@
 """Send the events of HDF5 files to a server; write labels per hit, and event displays."""
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deploy.client.diagnosis import why_unreachable
-from deploy.client.endpoint import Endpoint, ProtocolName
-from deploy.client.transport import ServedModel, TritonTransport
-from deploy.deployment.options import add_tls_options, tls_files
-from deploy.deployment.state import DeploymentFolder, default_endpoint
+from deploy.client.asked import add_server_options, asked_endpoint, describe
+from deploy.client.transport import TritonTransport
 from deploy.events.display import check_folder
 from deploy.events.grouping import EventId
 from deploy.events.run import Tally, send
 from deploy.host.cli import INTERRUPTED, Parser, make_parser, run
-from deploy.host.command_line import as_seconds, count_to
 from deploy.host.console import Console, counted
-from deploy.host.errors import (
-    ClientError,
-    DeploymentError,
-    KitError,
-    NotRunningError,
-    ServerAwayError,
-)
+from deploy.host.errors import ClientError, DeploymentError, KitError
 
-_DIAGNOSIS_SECONDS = 5.0
 _SHOWN_FAILURES = 20
-_NO_SERVER = "numlkit up, or name a server with --url"
 
 
 def parser() -> Parser:
     flags = make_parser("infer", __doc__, deployment=False)
     add = flags.add_argument
     add("files", nargs="+", type=Path, metavar="FILE.h5", help="pynuml or pandas HDF5 files")
-    server = flags.add_mutually_exclusive_group()
-    where = "[http|https|grpc|grpcs://]host[:port] (default: the running deployment)"
-    server.add_argument("--url", help=where)
-    server.add_argument("--name", help="the deployment to ask, if several are running")
-    add("--protocol", choices=("http", "grpc"), help="for a URL without a scheme (default: http)")
-    add(
-        "--ssl",
-        action="store_true",
-        help="encrypt the connection (implied by the next three options)",
-    )
-    add_tls_options(flags)
+    add_server_options(flags)
     add("--model", default="nugraph3", help="the model to use (default: %(default)s)")
     add("--out", type=Path, metavar="results.h5", help="write labels and scores per hit")
     add("--display", type=Path, metavar="DIR", help="write an event display (PNG) per event")
     event, only = "RUN,SUBRUN,EVENT", "only this event; may be repeated"
     add("--event", type=_event_id, action="append", default=[], metavar=event, help=only)
-    add("--concurrency", type=count_to(1024), default=4, metavar="N", help="requests in flight (4)")
-    add("--timeout", type=as_seconds, default=60.0, metavar="S", help="seconds per request (60)")
     return flags
 
 
@@ -71,14 +47,14 @@ def _infer(options: argparse.Namespace, console: Console) -> int:
             raise DeploymentError(f"no such folder: {path.parent}", remedy)
     if options.display is not None:
         check_folder(options.display)
-    endpoint = _endpoint(options)
+    endpoint = asked_endpoint(options)
     if out is not None and any(_same(out, path) for path in options.files):
         raise ClientError(f"--out {out} is one of the input files")
 
     def connect() -> TritonTransport:
         return TritonTransport(endpoint, timeout=options.timeout)
 
-    model = _describe(connect, options.model, endpoint)
+    model = describe(connect, options.model, endpoint)
     with console.progress("events") as advance:
         tally = send(
             options.files,
@@ -105,32 +81,6 @@ def _same(one: Path, other: Path) -> bool:
     if one.exists() and other.exists():
         return one.samefile(other)
     return one.resolve() == other.resolve()
-
-
-def _endpoint(options: argparse.Namespace) -> Endpoint:
-    protocol: ProtocolName = options.protocol or "http"
-    if options.url is not None:
-        url = options.url
-    elif options.name is not None:
-        url = DeploymentFolder(options.name).require_state().url(protocol)
-    else:
-        url = default_endpoint(protocol)
-        if url is None:
-            raise NotRunningError("no deployment is running", _NO_SERVER)
-    return Endpoint.parse(url, protocol=options.protocol, tls=options.ssl, **tls_files(options))
-
-
-def _describe(connect: Callable[[], TritonTransport], name: str, endpoint: Endpoint) -> ServedModel:
-    transport = connect()
-    try:
-        return transport.describe(name)
-    except ServerAwayError as error:
-        known = why_unreachable(endpoint, timeout=_DIAGNOSIS_SECONDS)
-        if known is None and error.remedy:
-            raise
-        raise known or ClientError(f"no server answers at {error.cause}", _NO_SERVER) from error
-    finally:
-        transport.close()
 
 
 def _show(report: dict[str, Any], tally: Tally, console: Console) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from deploy.client import asked
 from deploy.client.endpoint import Endpoint
 from deploy.client.transport import ServedModel
 from deploy.commands import infer
@@ -59,7 +60,7 @@ class FakeTransport:
 def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeTransport, "endpoints", [], raising=False)
     monkeypatch.setattr(infer, "TritonTransport", FakeTransport)
-    monkeypatch.setattr(infer, "default_endpoint", lambda protocol: "localhost")
+    monkeypatch.setattr(asked, "default_endpoint", lambda protocol: "localhost")
 
 
 def write_events(path: Path, hits: Sequence[int], *, bad: int | None = None) -> Path:
@@ -234,8 +235,8 @@ def test_the_same_event_twice_gets_two_displays(tmp_path: Path) -> None:
 def test_the_running_deployment_is_asked_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = {"http": "127.0.0.1:9100", "grpc": "127.0.0.1:9101"}
-    monkeypatch.setattr(infer, "default_endpoint", asked.get)
+    running = {"http": "127.0.0.1:9100", "grpc": "127.0.0.1:9101"}
+    monkeypatch.setattr(asked, "default_endpoint", running.get)
     events = write_events(tmp_path / "a.h5", [3])
     assert run(events) == 0
     assert {e.url for e in FakeTransport.endpoints} == {"http://127.0.0.1:9100"}
@@ -247,7 +248,7 @@ def test_the_running_deployment_is_asked_by_default(
 def test_where_no_deployment_is_running_no_server_is_guessed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(infer, "default_endpoint", lambda protocol: None)
+    monkeypatch.setattr(asked, "default_endpoint", lambda protocol: None)
     assert run(write_events(tmp_path / "a.h5", [3])) == 1
     assert capsys.readouterr().err == (
         "error: no deployment is running\n  try: numlkit up, or name a server with --url\n"
@@ -260,7 +261,7 @@ def test_what_is_in_a_server_s_way_is_told(
 ) -> None:
     monkeypatch.setattr(FakeTransport, "away", True)
     known = ClientError("the certificate expired", "renew it")
-    monkeypatch.setattr(infer, "why_unreachable", lambda endpoint, *, timeout: known)
+    monkeypatch.setattr(asked, "why_unreachable", lambda endpoint, *, timeout: known)
     assert run(write_events(tmp_path / "a.h5", [3]), "--url", "grpcs://h") == 1
     assert capsys.readouterr().err == "error: the certificate expired\n  try: renew it\n"
 
@@ -269,7 +270,7 @@ def test_no_server_is_one_line_and_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(FakeTransport, "away", True)
-    monkeypatch.setattr(infer, "why_unreachable", lambda endpoint, *, timeout: None)
+    monkeypatch.setattr(asked, "why_unreachable", lambda endpoint, *, timeout: None)
     assert run(write_events(tmp_path / "a.h5", [3]), "--out", tmp_path / "r.h5") == 1
     lines = capsys.readouterr().err.splitlines()
     assert lines == [

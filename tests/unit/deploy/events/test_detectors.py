@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from deploy.client import asked
 from deploy.client.endpoint import Endpoint
 from deploy.client.transport import ServedModel, TritonTransport
 from deploy.commands import infer
@@ -209,7 +210,7 @@ def test_results_and_displays_have_whatever_planes_and_heads_a_model_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(infer, "TritonTransport", Detector)
-    monkeypatch.setattr(infer, "default_endpoint", lambda protocol: "localhost")
+    monkeypatch.setattr(asked, "default_endpoint", lambda protocol: "localhost")
     events = write(tmp_path / "a.h5", 4, newer=True)
     out, displays = tmp_path / "r.h5", tmp_path / "png"
     assert infer.main([str(events), "--out", str(out), "--display", str(displays)]) == 0
