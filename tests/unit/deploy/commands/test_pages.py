@@ -36,7 +36,7 @@ SNIPPETS = {  # and the test that runs them
 
 
 def test_the_readme_is_short() -> None:
-    assert len(README.read_text().splitlines()) <= 150
+    assert len(README.read_text().splitlines()) <= 180
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -52,7 +52,7 @@ def test_every_file_that_is_named_is_there(page: Path) -> None:
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
-    for page in (CHECKOUT / "docs").iterdir():
+    for page in (CHECKOUT / "docs").glob("*.md"):
         assert f"](docs/{page.name}" in README.read_text()
 
 
