@@ -11,7 +11,7 @@ from pathlib import Path
 from deploy.host.paths import CHECKOUT
 
 README = CHECKOUT / "README.md"
-PAGES = (README, CHECKOUT / "CHANGELOG.md", *sorted((CHECKOUT / "docs").glob("*.md")))
+PAGES = (README, CHECKOUT / "CHANGELOG.md", *sorted((CHECKOUT / "docs").rglob("*.md")))
 
 
 @dataclass(frozen=True)

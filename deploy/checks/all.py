@@ -82,7 +82,7 @@ def _findings(subject: str, run: Callable[[], Iterable[Finding]]) -> list[Findin
 
 def examine_everything(deployment: Deployment) -> list[Finding]:
     """Return all findings about this host, for a deployment and in general."""
-    resolved = Resolved(deployment)
+    resolved = Resolved.of(deployment)
     chosen: list[Engine] = []
 
     def choose() -> Iterator[Finding]:

@@ -28,8 +28,8 @@ def parser() -> Parser:
 
 
 def _prepare(options: argparse.Namespace, console: Console) -> int:
-    deployment = load_deployment(options.file, overrides(options))
-    resolved = Resolved(deployment)
+    resolved = Resolved.of(load_deployment(options.file, overrides(options)))
+    deployment = resolved.deployment
     check_given(resolved)
     engine = engine_to_prepare(resolved)
     check_room(engine)

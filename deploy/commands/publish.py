@@ -73,7 +73,7 @@ def _publish(options: argparse.Namespace, console: Console) -> int:
         raise DeploymentError("--instances needs --with-code: servers set their own number")
     given = {**model_overrides(options), "instances": options.instances}
     order = Order(
-        resolved=Resolved(load_deployment(options.file, given)),
+        resolved=Resolved.of(load_deployment(options.file, given)),
         artefact=options.image.absolute() if options.image is not None else None,
         built=options.built.absolute(),
         sign=options.sign,

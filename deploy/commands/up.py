@@ -45,8 +45,8 @@ def parser() -> Parser:
 def _up(options: argparse.Namespace, console: Console) -> int:
     # What this launch has made is taken down. A shell that exits sends the last one twice.
     end_in_order(signal.SIGTERM, signal.SIGHUP)
-    deployment = load_deployment(options.file, overrides(options))
-    resolved = Resolved(deployment)
+    resolved = Resolved.of(load_deployment(options.file, overrides(options)))
+    deployment = resolved.deployment
     warnings = check_given(resolved)
     if options.dry_run:
         engine, _ = _chosen(options, resolved, console)

@@ -157,6 +157,8 @@ class Engine(ABC):
 
     def make(self, say: Say) -> None:
         """Make what a launch needs on this host besides the server."""
+        for environment in self.resolved.made_environments.values():
+            environment.make(say)
         # Not in a container: the server there never unpickles anything.
         self.resolved.import_checkpoints(say)
 

@@ -196,7 +196,7 @@ class ContainerEngine(Engine):
 
     @cached_property
     def _places(self) -> dict[Path, Path]:
-        return places_in_container(self.resolved.named_environments)
+        return places_in_container(self.resolved.site_environments)
 
     def process(
         self, folder: DeploymentFolder, ports: Ports, identity: str, prefix: str

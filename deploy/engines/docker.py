@@ -289,7 +289,7 @@ class DockerEngine(ContainerEngine):
 
     def _shown(self) -> list[Path]:
         shown = [path for model in self.resolved.site for path in model.files.values()]
-        shown += self.resolved.environments
+        shown += self.resolved.site_environments
         if self.resolved.uses_archive:
             shown.append(self.resolved.archive)
         if self.deployment.tls is not None:

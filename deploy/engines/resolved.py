@@ -11,8 +11,10 @@ from deploy.deployment.deployment import CONFIG, Deployment, find_site_models
 from deploy.deployment.gpus import ON_CPU, DevicePlan, plan_gpus
 from deploy.deployment.state import is_loopback
 from deploy.engines.checkpoints import ensure_imported, imported_folder
-from deploy.environment.given import GivenEnvironment, check_usable, look_into
+from deploy.environment.environment import Environment, plan_environment
+from deploy.environment.given import GivenEnvironment, check_usable, look_into, planned
 from deploy.environment.lock import Flavour, read_lock
+from deploy.environment.sources import find_source, locked_flavour
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError, GpuError, RepositoryError
 from deploy.host.files import digest_of, marks_of
@@ -20,7 +22,7 @@ from deploy.host.gpu import GpuStack, find_gpus
 from deploy.host.paths import DIST, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
 from deploy.triton.config import ModelConfig, config_of, is_complete, made_for_cpu, stub_count
 from deploy.triton.release import RELEASES, TritonRelease, find_release
-from deploy.triton.site import SiteModel, read_site_model
+from deploy.triton.site import SiteModel, read_site_model, with_callees
 from deploy.triton.stage import MODEL_FILES, VERSION, find_model
 
 
@@ -34,6 +36,14 @@ class Resolved:
     """
 
     deployment: Deployment
+
+    @classmethod
+    def of(cls, deployment: Deployment) -> "Resolved":
+        """Resolve a deployment; what its own models call is served too."""
+        if deployment.models_dir is not None:
+            models = with_callees(deployment.models_dir, deployment.models)
+            deployment = deployment.model_copy(update={"models": models})
+        return cls(deployment)
 
     @cached_property
     def release(self) -> TritonRelease:
@@ -144,28 +154,48 @@ class Resolved:
         return given
 
     @cached_property
-    def environments(self) -> Mapping[Path, GivenEnvironment]:
-        return {path: look_into(path, cache_folder()) for path in self.named_environments}
+    def made_environments(self) -> Mapping[str, Environment]:
+        """The environments, made or not, of the site's models that name one by its lock."""
+        repository, environments = self.deployment.models_dir, dict[str, Environment]()
+        for name in (m.environment_name for m in self.site if m.environment_name is not None):
+            assert repository is not None
+            source = find_source(name, repository)
+            flavour = locked_flavour(source, self.deployment.flavour)
+            environments[name] = plan_environment(flavour, source=source, relocatable=True)
+        return environments
+
+    @cached_property
+    def given_environments(self) -> Mapping[Path, GivenEnvironment]:
+        """The environments that the site's models name by a path."""
+        return {path: look_into(path, cache_folder()) for path in self._given_paths}
 
     def environment_of(self, model: SiteModel) -> GivenEnvironment | None:
-        return self.environments[model.environment] if model.environment is not None else None
+        """Return a model's own environment; None if it runs in the kit's."""
+        if model.environment_name is not None:
+            return planned(self.made_environments[model.environment_name])
+        return self.given_environments[model.environment] if model.environment is not None else None
 
     @property
-    def named_environments(self) -> list[Path]:
+    def site_environments(self) -> list[Path]:
+        """Where the environments of the site's models are, or will be, on this host."""
+        return [*self._given_paths, *(each.folder for each in self.made_environments.values())]
+
+    @property
+    def _given_paths(self) -> list[Path]:
         named = (model.environment for model in self.site if model.environment is not None)
         return list(dict.fromkeys(named))
 
     def look_into_archives(self, say: Say) -> None:
         """Inspect the packed environments not inspected before, which can take a while."""
         kits = [self.archive.resolve()] if self.uses_archive else []
-        for path in (*self.named_environments, *kits):
+        for path in (*self._given_paths, *kits):
             look_into(path, cache_folder(), say)
 
     @property
     def extracted_bytes(self) -> int:
         """The space that the packed environments take once the server has extracted them."""
         # Models that name the same archive share its extracted copy.
-        given = dict(self.environments)
+        given = dict(self.given_environments)
         if self.uses_archive:
             given[self.packed.path] = self.packed
         return sum(one.unpacked_bytes for one in given.values())
@@ -226,6 +256,8 @@ class Resolved:
             for name, file in (*site.files.items(), *more):
                 if file is not None:
                     total.update(os.fsencode(f"{site.name}\0{name}\0{marks_of(file)}\0"))
+        for environment in self.made_environments.values():
+            total.update(environment.digest.encode())
         for model in self.kit:
             folder, weights = MODEL_REPOSITORY / model, self.weights(model)
             total.update(weights.name.encode())

@@ -13,7 +13,7 @@ from deploy.triton.command import require_plain
 from deploy.triton.config import ENSEMBLE, ModelConfig, skipped_warmups, uses_stubs
 from deploy.triton.distribution import TritonDistribution, ensure_distribution
 from deploy.triton.golden import GOLDEN_FILE, read_golden
-from deploy.triton.site import ENVIRONMENT_PARAMETER, SiteModel
+from deploy.triton.site import ENVIRONMENT_PARAMETER, SiteModel, called_by
 from deploy.triton.stage import StagedModel
 from deploy.triton.stub import StubFiles, python_of_stub, stub_of_wheel
 
@@ -56,11 +56,11 @@ def check_site(resolved: Resolved, runtime: Runtime, say: Say) -> None:
             has = f"this Triton has {', '.join(sorted(runtime.backends))}"
             remedy = "--env packed --image with NVIDIA's image, which has it"
             raise RepositoryError(f"model {model.name} needs backend {backend}; {has}", remedy)
-        for step in model.config.ensemble_scheduling.step:
-            if step.model_name not in served:
-                part, more = step.model_name, ",".join((*served, step.model_name))
-                cause = f"model {model.name} is an ensemble of {part}, which is not served"
-                raise RepositoryError(cause, f"--models {more}")
+        for part in called_by(model.config):
+            if part not in served:
+                needs = "is an ensemble of" if model.config.ensemble_scheduling.step else "calls"
+                cause = f"model {model.name} {needs} {part}, which is not served"
+                raise RepositoryError(cause, f"--models {','.join((*served, part))}")
         golden = model.files.get(f"{model.versions[-1]}/{GOLDEN_FILE}")
         if golden is not None:
             read_golden(golden)
@@ -79,7 +79,7 @@ def check_site(resolved: Resolved, runtime: Runtime, say: Say) -> None:
         elif model.stub is not None:
             built_for = python_of_stub(model.stub)
             if built_for != python:
-                what = model.environment or "the kit's environment, in which it runs,"
+                what = "the kit's environment, in which it runs," if given is None else given.path
                 stub = f"its stub is built for Python {built_for}"
                 remedy = f"a stub for Python {python}, or none: the kit has its own stubs"
                 cause = f"model {model.name}: {stub}; {what} has Python {python}"
@@ -92,20 +92,20 @@ def stage_site_model(resolved: Resolved, model: SiteModel, runtime: Runtime) -> 
     """Return a site's model as it is served: its files are copied."""
     return StagedModel(
         name=model.name,
-        config=_config(model, runtime),
+        config=_config(resolved, model, runtime),
         versions=tuple(map(str, model.versions)),
         copies=model.files,
         stub=_stub(resolved, model, runtime),
     )
 
 
-def _config(model: SiteModel, runtime: Runtime) -> ModelConfig:
+def _config(resolved: Resolved, model: SiteModel, runtime: Runtime) -> ModelConfig:
     """Return the site's configuration, with the environment's path as the server sees it."""
     config = deepcopy(model.config)
     if uses_stubs(config):
-        place = runtime.environment
-        if model.environment is not None:
-            place = runtime.places.get(model.environment, model.environment)
+        given, place = resolved.environment_of(model), runtime.environment
+        if given is not None:
+            place = runtime.places.get(given.path, given.path)
         config.parameters[ENVIRONMENT_PARAMETER].string_value = str(place)
     return config
 

@@ -21,7 +21,7 @@ _LEVEL = 4
 
 def archive_name(environment: Environment) -> str:
     python = environment.interpreter.short_version
-    return f"numl-{environment.flavour}-py{python}-{environment.digest[:12]}.tar.gz"
+    return f"{environment.name}-{environment.flavour}-py{python}-{environment.digest[:12]}.tar.gz"
 
 
 def pack_archive(environment: Environment, out: Path, say: Say, epoch: int) -> Path:

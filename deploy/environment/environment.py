@@ -1,4 +1,4 @@
-"""The kit's execution environments: planned first, made when needed.
+"""Execution environments, NuGraph's and others: planned first, made when needed.
 
 A lock becomes one folder: an interpreter, the locked packages and, in a second step,
 ``numl_serving``. For engine ``local`` it is a virtual environment. A relocatable one carries its
@@ -91,6 +91,7 @@ class Environment:
     from; None: it uses its index.
     """
 
+    name: str
     flavour: Flavour
     lock: Lock
     interpreter: Interpreter
@@ -146,7 +147,7 @@ class Environment:
                     archive.extractall(partial / _site(self.interpreter))
                 if self.relocatable:
                     serving = [p for p in _files(partial) if is_of_serving(_below(p, partial))]
-                    _slim_and_compile(partial, serving, self.interpreter)
+                    _slim_and_compile(partial, serving, self)
                 facts = {"digest": self.digest, "python": self.interpreter.version}
                 (partial / MARKER).write_text(json.dumps(facts) + "\n", encoding="utf-8")
 
@@ -154,22 +155,26 @@ class Environment:
 def plan_environment(
     flavour: Flavour,
     *,
+    source: Path | None = None,
     relocatable: bool = False,
     python: Path | None = None,
     wheels: Path | None = None,
 ) -> Environment:
     """Decide what an environment is made of, without making or downloading anything.
 
+    ``source`` is the folder of its specification and locks; None: NuGraph's.
+
     Without ``python``, the interpreter is the first suitable one on this host, else the kit's
     private one. A relocatable environment prefers the private one, which runs on older systems.
     """
     if wheels is not None and not wheels.is_dir():
         raise EnvironmentSetupError(f"{wheels}: no such folder", "name a folder with wheels")
-    pythons = locked_pythons(_LOCKS, flavour)
+    locks = _LOCKS if source is None else source / "locks"
+    pythons = locked_pythons(locks, flavour)
     if relocatable:  # the stubs of later ones are linked to the wheel's own libpython
         pythons = tuple(version for version in pythons if version not in _BUNDLED_LIBPYTHON)
     interpreter = _choose_interpreter(pythons, python, prefer_private=relocatable and not wheels)
-    lock = read_lock(_LOCKS, flavour, interpreter.short_version)
+    lock = read_lock(locks, flavour, interpreter.short_version)
     if wheels is not None and interpreter.private and not interpreter.executable.exists():
         raise no_interpreter(pythons)
     identity = [_recipe(), lock.digest, interpreter.identity]
@@ -178,14 +183,16 @@ def plan_environment(
     whole = f"{packages}{serving_digest(ENVIRONMENT_SOURCE)}"
     digest = hashlib.sha256(whole.encode()).hexdigest()
     folder = cache_folder() / ("relocatable" if relocatable else "environments")
+    kind = flavour if source is None else f"{source.name}-{flavour}"
     return Environment(
+        name=ENVIRONMENT_SOURCE.name if source is None else source.name,
         flavour=flavour,
         lock=lock,
         interpreter=interpreter,
         relocatable=relocatable,
         digest=digest,
-        folder=folder / f"{flavour}-{digest[:16]}",
-        packages=folder / f"{flavour}-packages-{packages[:16]}",
+        folder=folder / f"{kind}-{digest[:16]}",
+        packages=folder / f"{kind}-packages-{packages[:16]}",
         wheels=wheels,
     )
 
@@ -235,7 +242,7 @@ def _install_packages(environment: Environment, folder: Path, say: Say) -> None:
         lay_out(interpreter, folder)
         stdlib = folder / "lib" / f"python{interpreter.short_version}"
         (stdlib / "sitecustomize.py").write_text(_SITECUSTOMIZE, encoding="utf-8")
-        _slim_and_compile(folder, list(_files(folder)), interpreter)
+        _slim_and_compile(folder, list(_files(folder)), environment)
         (folder / "conda-meta").mkdir()
         (folder / "conda-meta" / "history").touch()  # conda-pack asks for it
     else:
@@ -255,8 +262,8 @@ def _launch_relatively(script: Path) -> None:
         script.write_bytes(_LAUNCHER + content[match.end() :])
 
 
-def _slim_and_compile(folder: Path, files: Iterable[Path], interpreter: Interpreter) -> None:
-    kept = []
+def _slim_and_compile(folder: Path, files: Iterable[Path], environment: Environment) -> None:
+    kept, every = [], environment.name != ENVIRONMENT_SOURCE.name
     for path in files:
         # sitecustomize.py of the interpreter was left out; this one is ours.
         if is_needed(_below(path, folder)) or path.name == "sitecustomize.py":
@@ -269,8 +276,9 @@ def _slim_and_compile(folder: Path, files: Iterable[Path], interpreter: Interpre
             while not any(parent.iterdir()):
                 parent.rmdir()
                 parent = parent.parent
-    imported = [path for path in kept if is_compiled(_below(path, folder))]
-    compile_modules(folder, imported, interpreter.executable)
+    # What other models than NuGraph's import is not known.
+    imported = [path for path in kept if every or is_compiled(_below(path, folder))]
+    compile_modules(folder, imported, environment.interpreter.executable)
 
 
 def _site(interpreter: Interpreter) -> str:

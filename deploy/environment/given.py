@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from deploy.environment.environment import MARKER
+from deploy.environment.environment import MARKER, Environment
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError
 from deploy.host.files import built_folder, locked, marks_of
@@ -76,6 +76,19 @@ def look_into(path: Path, cache: Path, say: Say = lambda _: None) -> GivenEnviro
             facts = _look_into_archive(path, folder, kept)
             (folder / _FACTS).write_text(facts.model_dump_json(), encoding="utf-8")
     return facts
+
+
+def planned(environment: Environment) -> GivenEnvironment:
+    """Return what is known about an environment of the kit's, made or not."""
+    return GivenEnvironment(
+        path=environment.folder,
+        packed=False,
+        activates=True,
+        python=environment.interpreter.short_version,
+        numpy=environment.lock.versions.get("numpy"),
+        libpython=environment.libpython,
+        digest=environment.digest,
+    )
 
 
 def check_usable(given: GivenEnvironment, *, numpy_below: int, in_container: bool) -> None:

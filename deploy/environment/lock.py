@@ -1,9 +1,10 @@
 """The lock: exact versions of everything in an execution environment.
 
 A lock is a pip requirement file with hashes: ``<flavour>.txt`` for Python 3.11,
-``<flavour>-X.Y.txt`` for others. Torch, in ``cpu`` and ``gpu``, has a file of its own,
+``<flavour>-X.Y.txt`` for others. Torch, where it is needed, has a file of its own,
 ``torch-<flavour>.txt``: its CPU build is not on the default package index, and its ``+cpu``
-version keeps pip from the several GB of the CUDA build. ``scripts/refreeze`` renews them.
+version keeps pip from the several GB of the CUDA build. ``scripts/refreeze`` renews NuGraph's,
+``numlkit lock`` those of other environments.
 """
 
 import re
@@ -20,7 +21,7 @@ from deploy.host.files import digest_of
 from deploy.host.programs import run_pip
 
 Flavour = Literal["serving", "cpu", "gpu"]
-"""What an environment is for: serving on CPUs; or NuGraph's whole stack, on CPUs or with CUDA."""
+"""What an environment is for: NuGraph's models on CPUs; or all models, on CPUs or with CUDA."""
 PYTHON = "3.11"
 """What all flavours are locked for, and images have."""
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -89,7 +90,8 @@ def locked_pythons(folder: Path, flavour: Flavour) -> tuple[str, ...]:
 
 
 def read_lock(folder: Path, flavour: Flavour, python: str = PYTHON) -> Lock:
-    torch = None if flavour == "serving" else folder / f"torch-{flavour}.txt"
+    beside = folder / f"torch-{flavour}.txt"
+    torch = beside if beside.is_file() else None
     packages = folder / (f"{flavour}.txt" if python == PYTHON else f"{flavour}-{python}.txt")
     files = [packages] if torch is None else [torch, packages]
     pins = {name: pin for path in files for name, pin in read_pins(path).items()}

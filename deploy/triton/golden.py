@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deploy.host.errors import RepositoryError
+from deploy.host.files import write_atomically
 from deploy.triton.card import AGAIN, CARD_FILE
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ def read_golden(path: Path) -> GoldenEvent:
     except (EOFError, ValueError, zipfile.BadZipFile):
         # numpy's words are about pickles, which are never read here.
         cause = f"{path}: not a reference event"
-        own = "write it with numpy.savez, as docs/own-models.md shows"
+        own = "write it with numlkit golden MODEL"
         raise RepositoryError(cause, AGAIN if path.with_name(CARD_FILE).exists() else own) from None
     inputs = {n.removeprefix("input/"): a for n, a in named.items() if n.startswith("input/")}
     outputs = {n.removeprefix("output/"): a for n, a in named.items() if n.startswith("output/")}
@@ -63,18 +65,31 @@ def read_golden(path: Path) -> GoldenEvent:
 def golden_of(folder: Path) -> GoldenEvent | None:
     """Return the reference event of the model in ``folder``, or None if it has none.
 
-    It belongs to the newest version, which answers a request that names none.
-
     Raises:
         RepositoryError: If the folder does not exist, or its file is not a reference event.
     """
+    path = newest_version(folder) / GOLDEN_FILE
+    return read_golden(path) if path.exists() else None
+
+
+def newest_version(folder: Path) -> Path:
+    """Return a model's version folder that answers a request that names none."""
     try:
         versions = [path for path in folder.iterdir() if path.name.isdecimal()]
     except OSError as error:
         raise RepositoryError(f"{folder}: {error.strerror}") from None
-    newest = max(versions, key=lambda path: int(path.name), default=folder)
-    path = newest / GOLDEN_FILE
-    return read_golden(path) if path.exists() else None
+    return max(versions, key=lambda path: int(path.name), default=folder)
+
+
+def write_golden(path: Path, golden: GoldenEvent) -> None:
+    """Write a reference event: the same one gives the same bytes."""
+    import numpy as np
+
+    named: dict[str, Any] = {f"input/{n}": _comparable(a) for n, a in golden.inputs.items()}
+    named |= {f"output/{n}": _comparable(a) for n, a in golden.outputs.items()}
+    content = io.BytesIO()
+    np.savez_compressed(content, **named)
+    write_atomically(path, content.getvalue())
 
 
 def difference(golden: GoldenEvent, answer: Mapping[str, Array]) -> str | None:

@@ -1,7 +1,7 @@
 """A site's own model repository, as Triton reads it and as a server sees it; never modified."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,11 @@ from deploy.triton.config import ModelConfig, config_of, served_versions, uses_s
 from deploy.triton.stub import STUB
 
 ENVIRONMENT_PARAMETER = "EXECUTION_ENV_PATH"
+ENVIRONMENT_NAME = "NUMLKIT_ENV"
+CALLS = "NUMLKIT_CALLS"
+"""The parameter in which a model names those that its code calls, separated by commas."""
+KITS_OWN = "numl"
+"""What NUMLKIT_ENV may say of a model that runs in NuGraph's environment."""
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 _BYTECODE = "__pycache__"
 # Where a container sees the execution environments of a site's own models.
@@ -26,6 +31,7 @@ class SiteModel:
         config: Its configuration, unmodified.
         versions: The versions that Triton serves, oldest first.
         environment: The execution environment that it names, packed or a folder, resolved.
+        environment_name: Instead, the name of one that the kit makes from a lock.
         stub: The stub beside its configuration.
         files: The other files that are served, resolved, by their paths below its folder.
     """
@@ -34,13 +40,33 @@ class SiteModel:
     config: ModelConfig
     versions: tuple[int, ...]
     environment: Path | None
+    environment_name: str | None
     stub: Path | None
     files: Mapping[str, Path]
 
     @property
     def runs_in_kits(self) -> bool:
         """Whether it runs in the kit's environment, for lack of its own."""
-        return uses_stubs(self.config) and self.environment is None
+        own = self.environment is not None or self.environment_name is not None
+        return uses_stubs(self.config) and not own
+
+
+def called_by(config: ModelConfig) -> tuple[str, ...]:
+    """Return the models that one needs: an ensemble's steps, and those that it says it calls."""
+    steps = [step.model_name for step in config.ensemble_scheduling.step]
+    calls = [name.strip() for name in (parameter(config, CALLS) or "").split(",")]
+    return tuple(dict.fromkeys(filter(None, [*steps, *calls])))
+
+
+def with_callees(repository: Path, models: Sequence[str]) -> tuple[str, ...]:
+    """Return ``models``, and after them what they need of the same repository."""
+    wanted = list(models)
+    for model in wanted:  # grows meanwhile
+        if (repository / model / CONFIG).is_file():
+            needed = called_by(config_of(repository / model))
+            there = [name for name in needed if (repository / name / CONFIG).is_file()]
+            wanted += [name for name in there if name not in wanted]
+    return tuple(wanted)
 
 
 def read_site_model(repository: Path, name: str) -> SiteModel:
@@ -50,23 +76,32 @@ def read_site_model(repository: Path, name: str) -> SiteModel:
     if not versions:
         raise RepositoryError(f"{folder}: its {CONFIG} selects none of its versions")
     environment = _environment(config, folder) if uses_stubs(config) else None
+    named = parameter(config, ENVIRONMENT_NAME) if uses_stubs(config) else None
+    if named is not None and environment is not None:
+        cause = f"{folder / CONFIG}: {ENVIRONMENT_PARAMETER} and {ENVIRONMENT_NAME} are both set"
+        raise RepositoryError(cause, "leave one of them out")
     stub = folder / STUB
     return SiteModel(
         name=name,
         config=config,
         versions=versions,
         environment=environment,
+        environment_name=None if named == KITS_OWN else named,
         stub=stub.resolve() if uses_stubs(config) and stub.is_file() else None,
         files=_served_files(folder.resolve(), versions, environment),
     )
 
 
+def parameter(config: ModelConfig, name: str) -> str | None:
+    # Asking a map of protobuf's for a key puts it there.
+    return config.parameters[name].string_value if name in config.parameters else None
+
+
 def _environment(config: ModelConfig, folder: Path) -> Path | None:
     """Return the execution environment that a configuration names, or None."""
-    # Asking a map of protobuf's for a key puts it there.
-    if ENVIRONMENT_PARAMETER not in config.parameters:
+    text = parameter(config, ENVIRONMENT_PARAMETER)
+    if text is None:
         return None
-    text = config.parameters[ENVIRONMENT_PARAMETER].string_value
     path = Path(text)
     if text.startswith(_MODEL_DIRECTORY):
         path = Path(f"{folder.resolve()}{text.removeprefix(_MODEL_DIRECTORY)}")

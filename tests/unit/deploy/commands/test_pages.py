@@ -29,7 +29,6 @@ from tests.pages import PAGES, README, blocks
 SNIPPETS = {  # and the test that runs them
     "README.md": ["tests/integration/test_documentation.py"],
     "client.md": ["tests/integration/test_documentation.py"],
-    "own-models.md": ["test_the_lines_that_write_a_reference_output_do"],
     "own-network.md": ["test_the_head_that_is_shown_is_a_row_of_that_table"],
     "physicist.md": ["test_the_lines_for_physicists_read_a_results_file"],
 }
@@ -42,7 +41,7 @@ def test_the_readme_is_short() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_that_is_named_is_there(page: Path) -> None:
     text = page.read_text()
-    roots = "deploy|scripts|docs|envs|tests|containers|model_repository"
+    roots = "deploy|scripts|docs|envs|gallery|tests|containers|model_repository"
     named = re.findall(rf"`(?:python3? )?((?:{roots})/[\w/.-]+)", text)
     assert [path for path in named if not (CHECKOUT / path).exists()] == []
     modules = re.findall(rf"`((?:{'|'.join(ROOMS)})/\w+\.py)", text)  # as the kit's own are named
@@ -139,20 +138,6 @@ def test_the_lines_for_physicists_read_a_results_file(
     assert found["hit_id"].tolist() == [4, 7, 9]
     assert [found["classes"][label] for label in found["label"]] == ["HIP", "MIP", "HIP"]
     assert found["signal"].tolist() == [True, True, False]
-
-
-def test_the_lines_that_write_a_reference_output_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    np.save("cat.npy", np.zeros((2, 3), np.float32))
-    np.save("scores.npy", np.ones(4, np.float32))
-    exec(snippet("own-models.md").replace("/site/models/vision/1", str(tmp_path)), {})
-    with np.load(tmp_path / "golden.npz") as golden:
-        assert {name: array.shape for name, array in golden.items()} == {
-            "input/image": (2, 3),
-            "output/scores": (4,),
-        }
 
 
 def test_the_head_that_is_shown_is_a_row_of_that_table() -> None:

@@ -154,6 +154,15 @@ PROVED_ELSEWHERE = {
     "openssl x509 -in dune.pem -noout -subject -nameopt RFC2253":
         "tests/integration/test_front_door_tenants.py",
 }  # fmt: skip
+PROVED_ELSEWHERE["numlkit lock /site/envs/vision"] = "tests/unit/deploy/environment/test_locking.py"
+PROVED_ELSEWHERE |= dict.fromkeys(
+    (
+        "numlkit golden vision",
+        "python3 gallery/gat/train.py --graph cora.npz",
+        "python gallery/gat/client.py --graph cora.npz --out gat.png",
+    ),
+    "tests/conformance/test_gallery.py",
+)
 NOT_PROVABLE_HERE = {
     "curl -s http://127.0.0.1:8002/metrics | grep nv_gpu_utilization": "no GPU",
     "numlkit up --gpu 0,1": "no GPU",
@@ -308,6 +317,7 @@ def test_every_command_is_shown_in_the_readme() -> None:
 def test_every_flag_that_is_named_is_one_of_a_command(page: Path) -> None:
     helps = [parser(command).format_help() for command in COMMANDS]
     scripts = [path for path in (CHECKOUT / "scripts").iterdir() if path.is_file()]
+    scripts += (CHECKOUT / "gallery").glob("*/*.py")
     scripts.append(CHECKOUT / "envs" / "numl" / "numl_sync" / "command.py")
     known = re.findall(r"--[a-z][a-z-]+", "".join([*helps, *(p.read_text() for p in scripts)]))
     text = re.sub(r"`python -m [^`]*`", "", page.read_text())

@@ -33,6 +33,7 @@ def _environment(folder: Path, answer: str = "", status: int = 0) -> Environment
     (folder / "bin" / "python").write_text(script)
     (folder / "bin" / "python").chmod(0o755)
     return Environment(
+        name="numl",
         flavour="serving",
         lock=Lock("3.11", None, folder, "l", {}),
         interpreter=Interpreter(folder, "3.11.7", folder),

@@ -63,7 +63,7 @@ def test_a_damaged_golden_event_is_named_before_anything_is_started(tmp_path: Pa
     (version / "golden.npz").write_text("not numpy")
     error = failed(tmp_path)
     assert error.cause == f"{version}/golden.npz: not a reference event"
-    assert error.remedy == "write it with numpy.savez, as docs/own-models.md shows"
+    assert error.remedy == "write it with numlkit golden MODEL"
 
 
 def test_an_ensemble_of_a_model_that_is_not_served_is_refused(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def prefix(tmp_path: Path) -> Environment:
     (folder / "bin/python").symlink_to("python3.11")
     none = Path("/nonexistent")
     return Environment(
-        flavour="cpu", lock=Lock("3.11", none, none, "l", {}), relocatable=True,
+        name="numl", flavour="cpu", lock=Lock("3.11", none, none, "l", {}), relocatable=True,
         interpreter=Interpreter(none, "3.11.7", none), digest="0123456789abcdef", folder=folder,
         packages=none,
     )  # fmt: skip

@@ -1,0 +1,40 @@
+"""The example request of a site's model, which its ``client.py`` makes."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploy.host.errors import RepositoryError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+CLIENT = "client.py"
+_REMEDY = "def inputs(): return {name: numpy array} for each input, always the same ones"
+
+
+def example_inputs(folder: Path) -> dict[str, NDArray[Any]]:
+    """Return what ``inputs()`` in the client of the model in ``folder`` returns.
+
+    Raises:
+        RepositoryError: There is no such function, or it fails.
+    """
+    import numpy as np
+
+    path = folder / CLIENT
+    spec = importlib.util.spec_from_file_location("client", path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise RepositoryError(f"{path}: no such file", f"write one, with {_REMEDY}")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        made = module.inputs()
+        found = {str(name): np.asarray(array) for name, array in dict(made).items()}
+    except Exception as error:  # someone else's code
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise RepositoryError(f"{path}: inputs() fails: {reason}", _REMEDY) from error
+    if not found:
+        raise RepositoryError(f"{path}: inputs() returns no tensor", _REMEDY)
+    return found

@@ -1,0 +1,87 @@
+"""Ask a model for its client's example, and write the answer as its reference output."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from deploy.client.endpoint import Endpoint
+from deploy.client.example import example_inputs
+from deploy.client.transport import TritonTransport
+from deploy.deployment.deployment import CONFIG
+from deploy.deployment.state import DeploymentFolder
+from deploy.host.cli import Parser, make_parser, run
+from deploy.host.command_line import as_seconds
+from deploy.host.console import Console
+from deploy.host.errors import ClientError, NotRunningError, RepositoryError
+from deploy.triton.golden import GOLDEN_FILE, GoldenEvent, difference, newest_version, write_golden
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def parser() -> Parser:
+    what = (
+        "Ask a running model of your own what its client's inputs() returns, show the answer, and "
+        "write both as its reference output, golden.npz. From then on a server is ready only if "
+        "the model gives this answer."
+    )
+    flags = make_parser("golden", what)
+    flags.add_argument("model", metavar="MODEL", help="a model of the deployment's --models-dir")
+    timeout = "seconds for one answer (default: 60)"
+    flags.add_argument("--timeout", type=as_seconds, default=60.0, help=timeout)
+    flags.add_argument("--dry-run", action="store_true", help="show the answer, write nothing")
+    return flags
+
+
+def _golden(options: argparse.Namespace, console: Console) -> int:
+    model, folder = options.model, DeploymentFolder(options.name)
+    state, plan = folder.require_state(), folder.plan()
+    repository = plan.deployment.models_dir if plan is not None else None
+    if model not in state.models or repository is None:
+        served = ", ".join(state.models)
+        cause = f"deployment {state.name} serves no model {model} of a --models-dir: {served}"
+        raise NotRunningError(cause, f"numlkit up --models-dir DIR --models {model}")
+    source = repository / model
+    if not (source / CONFIG).is_file():
+        cause = f"{repository} has no model {model}: it is the kit's own"
+        raise RepositoryError(cause, "scripts/import_checkpoint.py writes its reference")
+    inputs = example_inputs(source)
+    endpoint = Endpoint.parse(state.url("http"))
+    with closing(TritonTransport(endpoint, timeout=options.timeout)) as transport:
+        served_model = transport.describe(model)
+        golden = GoldenEvent(inputs, transport.infer(served_model, inputs))
+        again = difference(golden, transport.infer(served_model, inputs))
+    if again is not None:
+        cause = f"model {model} gives another answer when asked again: {again}"
+        raise ClientError(cause, "leave randomness out of it: there is nothing to compare with")
+    rows = [
+        [kind, name, str(array.dtype), str(list(array.shape)), _first(array)]
+        for kind, arrays in (("input", golden.inputs), ("output", golden.outputs))
+        for name, array in arrays.items()
+    ]
+    console.table(f"model {model}", ("", "tensor", "type", "shape", "first values"), rows)
+    path = newest_version(source) / GOLDEN_FILE
+    if not options.dry_run:
+        write_golden(path, golden)
+        console.line(f"{path}: compared whenever a server starts")
+    written = None if options.dry_run else str(path)
+    outputs = {n: list(a.shape) for n, a in golden.outputs.items()}
+    console.answer({"ok": True, "file": written, "outputs": outputs})
+    return 0
+
+
+def _first(array: NDArray[Any]) -> str:
+    values = array.ravel()[:4].tolist()
+    shown = [f"{v:.4g}" if isinstance(v, float) else _word(v) for v in values]
+    return ", ".join(shown) + (", ..." if array.size > len(values) else "")
+
+
+def _word(value: object) -> str:
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return text if len(text) <= 24 else f"{text[:21]}..."
+
+
+main = partial(run, _golden, parser)

@@ -1,0 +1,35 @@
+"""Where environments are specified: ``envs/NAME``, with ``requirements.in`` and ``locks/``."""
+
+from pathlib import Path
+
+from deploy.environment.lock import Flavour
+from deploy.host.errors import EnvironmentSetupError
+from deploy.host.paths import CHECKOUT
+
+ENVIRONMENTS = "envs"
+LOCKS = "locks"
+REQUIREMENTS, DATA = "requirements.in", "data.in"
+
+
+def find_source(name: str, repository: Path) -> Path:
+    """Return the folder of an environment: beside a model repository, else among the kit's.
+
+    Raises:
+        EnvironmentSetupError: It is not there, or has no lock.
+    """
+    beside = repository.resolve().parent / ENVIRONMENTS / name
+    for folder in (beside, CHECKOUT / ENVIRONMENTS / name):
+        if (folder / LOCKS / "cpu.txt").is_file():
+            return folder
+    if (beside / REQUIREMENTS).is_file():
+        raise EnvironmentSetupError(f"{beside} has no lock", f"numlkit lock {beside}")
+    known = ", ".join(
+        sorted(p.parent.parent.name for p in (CHECKOUT / ENVIRONMENTS).glob(f"*/{LOCKS}/cpu.txt"))
+    )
+    cause = f"no environment {name!r}: neither {beside} nor one of the kit's"
+    raise EnvironmentSetupError(cause, f"write {beside / REQUIREMENTS}, or name one of: {known}")
+
+
+def locked_flavour(source: Path, wanted: Flavour) -> Flavour:
+    """Return ``gpu`` if that is wanted and locked, else ``cpu``."""
+    return "gpu" if wanted == "gpu" and (source / LOCKS / "gpu.txt").is_file() else "cpu"

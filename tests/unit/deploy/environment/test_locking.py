@@ -1,0 +1,96 @@
+"""A lock made from a specification: the real pip, small wheels, no network."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from deploy.commands.lock import main
+from deploy.environment.lock import read_lock
+
+WHEELS = {
+    "numpy-1.26.4-py3-none-any.whl": "",
+    "numpy-2.3.0-py3-none-any.whl": "",
+    "vision-1.0-py3-none-any.whl": "Requires-Dist: numpy\n",
+    "weights-3.0-py3-none-any.whl": "Requires-Dist: windows\n",
+    "torch-2.13.0+cpu-py3-none-any.whl": "",
+}
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of wheels: all that pip finds."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    for file, needs in WHEELS.items():
+        name, version, *_ = file.split("-")
+        info = f"{name}-{version}.dist-info"
+        about = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
+        with zipfile.ZipFile(folder / file, "w") as archive:
+            archive.writestr(f"{info}/METADATA", about)
+            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+            archive.writestr(f"{info}/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def specify(tmp_path: Path, **files: str) -> Path:
+    source = tmp_path / "envs" / "site"
+    source.mkdir(parents=True)
+    for name, text in files.items():
+        (source / f"{name}.in").write_text(text)
+    return source
+
+
+def test_a_lock_has_what_is_named_and_a_numpy_that_the_stubs_can_use(
+    wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = specify(tmp_path, requirements="vision\n", data="weights==3.0\n")
+    assert main([str(source), "--quiet"]) == 0
+    path = source / "locks" / "cpu.txt"
+    assert capsys.readouterr().out == f"{path}\n"
+    hashes = {f: hashlib.sha256((wheels / f).read_bytes()).hexdigest() for f in WHEELS}
+    assert path.read_text() == (
+        "# The environment site, flavour cpu: Python 3.11, Linux x86-64\n"
+        "# Made by numlkit lock; do not edit.\n"
+        "numpy==1.26.4 \\\n"
+        f"    --hash=sha256:{hashes['numpy-1.26.4-py3-none-any.whl']}\n"
+        "vision==1.0 \\\n"
+        f"    --hash=sha256:{hashes['vision-1.0-py3-none-any.whl']}\n"
+        "weights==3.0 \\\n"
+        f"    --hash=sha256:{hashes['weights-3.0-py3-none-any.whl']}\n"
+    )
+
+
+def test_torch_is_locked_apart_and_only_where_it_is_named(wheels: Path, tmp_path: Path) -> None:
+    source = specify(tmp_path, requirements="numpy\ntorch==2.13.0+cpu\n")
+    assert main([str(source), "--quiet"]) == 0
+    lock = read_lock(source / "locks", "cpu")
+    assert lock.versions == {"numpy": "1.26.4", "torch": "2.13.0+cpu"}
+    assert lock.torch == source / "locks" / "torch-cpu.txt"
+    assert "--hash" not in lock.torch.read_text(), "its index is not the default one"
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({}, "requirements.in: no such file"),
+        ({"requirements": "nonesuch\n"}, "pip finds no versions that fit: "),
+        ({"requirements": "numpy>=2\n"}, "pip finds no versions that fit: "),
+    ],
+)
+def test_what_cannot_be_locked_is_said_and_nothing_is_written(
+    wheels: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    files: dict[str, str],
+    says: str,
+) -> None:
+    source = specify(tmp_path, **files)
+    assert main([str(source), "--quiet"]) == 1
+    assert says in capsys.readouterr().err
+    assert not (source / "locks").exists()
