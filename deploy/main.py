@@ -14,7 +14,7 @@ from deploy.host.command_line import INTERRUPTED, Parser
 
 COMMANDS = (
     *("prepare", "up", "infer", "status", "logs", "smoke", "doctor", "down", "build"),
-    *("lock", "golden", "load"),
+    *("add", "check", "lock", "golden", "load"),
     *("publish", "published", "rollback"),
 )
 _SHELLS = ("bash", "zsh", "fish")

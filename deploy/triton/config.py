@@ -143,6 +143,12 @@ def made_for_cpu(config: ModelConfig) -> bool:
     return any(group.kind == _KIND.KIND_CPU for group in config.instance_group)
 
 
+def datatype(tensor: Any) -> str:
+    """Return a tensor's type as clients have it, such as FP32 or BYTES."""
+    name = str(model_config_pb2.DataType.Name(tensor.data_type)).removeprefix("TYPE_")
+    return "BYTES" if name == "STRING" else name
+
+
 def uses_stubs(config: ModelConfig) -> bool:
     return bool(config.backend == PYTHON_BACKEND)
 

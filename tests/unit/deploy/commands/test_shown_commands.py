@@ -154,6 +154,10 @@ PROVED_ELSEWHERE = {
     "openssl x509 -in dune.pem -noout -subject -nameopt RFC2253":
         "tests/integration/test_front_door_tenants.py",
 }  # fmt: skip
+PROVED_ELSEWHERE |= dict.fromkeys(
+    ("numlkit add vision --like gat --into /site/models", "numlkit check /site/models"),
+    "tests/unit/deploy/commands/test_add.py",
+)
 PROVED_ELSEWHERE["numlkit lock /site/envs/vision"] = "tests/unit/deploy/environment/test_locking.py"
 PROVED_ELSEWHERE |= dict.fromkeys(
     (

@@ -1,0 +1,56 @@
+"""Start a model of one's own from one of the gallery: a renamed copy, with the models it calls."""
+
+import re
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+
+from deploy.deployment.deployment import CONFIG, MODEL_PATTERN, find_site_models
+from deploy.host.errors import DeploymentError, RepositoryError
+from deploy.host.files import built_folder
+from deploy.triton.site import with_callees
+
+
+def copy_example(gallery: Path, entry: str, repository: Path, name: str) -> tuple[Path, ...]:
+    """Copy a model of ``gallery`` as ``name``, and what it calls as ``name_...``; return them.
+
+    Raises:
+        DeploymentError: There is no such entry, or ``name`` is not a model's.
+        RepositoryError: A folder of such a name is there already.
+    """
+    if entry not in find_site_models(gallery):
+        there = ", ".join(find_site_models(gallery))
+        raise DeploymentError(f"the gallery has no {entry!r}", f"--like with one of: {there}")
+    if not MODEL_PATTERN.fullmatch(name):
+        raise DeploymentError(f"{name!r} is not a model name", "use letters, digits, '_' and '-'")
+    names = {entry: name}
+    for called in with_callees(gallery, [entry])[1:]:
+        names[called] = f"{name}_{called.removeprefix(f'{entry}_')}"
+    targets = {each: repository / new for each, new in names.items()}
+    for target in targets.values():
+        if target.exists():
+            raise RepositoryError(f"{target} is there already", "choose another name")
+    # All of them or none.
+    with ExitStack() as stack:
+        for each, target in targets.items():
+            _copy(gallery / each, stack.enter_context(built_folder(target)), names)
+    return tuple(targets.values())
+
+
+def _copy(source: Path, target: Path, names: dict[str, str]) -> None:
+    """Copy a model, links followed; where it names models in quotes, the copies are meant."""
+    shutil.copytree(
+        source, target, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
+    )
+    words = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
+
+    def renamed(quoted: re.Match[str]) -> str:
+        return words.sub(lambda found: names[found[0]], quoted[0])
+
+    for path in (target / CONFIG, *target.glob("*/model.py")):
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        # An environment may be called as a model is.
+        text = "".join(
+            line if "NUMLKIT_ENV" in line else re.sub(r'"[^"\n]*"', renamed, line) for line in lines
+        )
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,177 @@
+"""numlkit check: what is wrong with a site's repository is said before anything is started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploy.checks import site
+from deploy.commands.check import main
+from deploy.environment.environment import plan_environment
+from deploy.host.paths import CHECKOUT
+from tests.unit.deploy.site_repository import CONFIG, write_model
+
+GALLERY = CHECKOUT / "gallery"
+STEPS = """\
+platform: "ensemble"
+input { name: "x" data_type: TYPE_FP32 dims: -1 }
+output { name: "y" data_type: TYPE_FP32 dims: -1 }
+ensemble_scheduling { step {
+  model_name: "m" input_map { key: "x" value: "x" } output_map { key: "y" value: "y" }
+} }
+"""
+BATCHED = CONFIG + "max_batch_size: 8\n"
+NAMED = CONFIG + 'parameters { key: "NUMLKIT_ENV" value { string_value: "nobodys" } }\n'
+CALLING = CONFIG + 'parameters { key: "NUMLKIT_CALLS" value { string_value: "gone" } }\n'
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def said(repository: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
+    """Return the problems that the command reports, by model."""
+    status = main([str(repository), "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert (status == 0) is answer["ok"]
+    found: dict[str, list[str]] = {}
+    for finding in answer["findings"]:
+        found.setdefault(finding["model"], [])
+        if finding["level"] == "problem":
+            found[finding["model"]].append(finding["detail"].replace(f"{repository}/", ""))
+    return found
+
+
+def test_the_gallery_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    found = said(GALLERY, capsys)
+    assert found
+    assert not any(found.values()), found
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (CONFIG.replace("dims: -1", "dims: [ -1, 0 ]", 1),
+         "input x has dims [-1, 0]: -1 is for any size"),
+        (CONFIG.replace("dims: -1", "", 1),
+         "input x has no dims: dims: [ 1 ] for a single value"),
+        (CONFIG.replace(" data_type: TYPE_FP32", "", 1), "input x has no data_type"),
+        (CONFIG.replace('name: "x"', "", 1), "an input has no name"),
+        (CONFIG + 'input { name: "x" data_type: TYPE_FP32 dims: 1 }', "input 'x' is there twice"),
+        (CONFIG + 'name: "other"', "m/config.pbtxt: names its model 'other'"),
+        (CALLING, "NUMLKIT_CALLS names 'gone', which is neither in {} nor one of the kit's models"),
+        (NAMED, "no environment 'nobodys': neither {}/../envs/nobodys nor one of the kit's"),
+    ],
+)  # fmt: skip
+def test_a_configuration_that_cannot_work_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str, says: str
+) -> None:
+    repository = tmp_path / "models"
+    write_model(repository, "m", config=config)
+    wanted = says.format(repository).replace(f"{repository}/..", str(tmp_path))
+    assert said(repository, capsys) == {"m": [wanted]}
+
+
+@pytest.mark.parametrize(
+    ("steps", "part", "says"),
+    [
+        (STEPS, BATCHED, "step m: x is FP32 [-1]; x is FP32 [-1, -1]"),
+        (STEPS, CONFIG.replace("FP32", "INT32", 1), "step m: x is FP32 [-1]; x is INT32 [-1]"),
+        (STEPS.replace("FP32 dims: -1 }\nens", "FP32 dims: [ 2, 2 ] }\nens"), CONFIG,
+         "output y is FP32 [2, 2]; the step that makes it has FP32 [-1]"),
+        (STEPS.replace('key: "x" value: "x"', 'key: "z" value: "x"'), CONFIG,
+         "step m has no input z"),
+        (STEPS.replace('key: "x" value: "x"', 'key: "z" value: "x"'), CONFIG,
+         "step m: nothing is its input x"),
+        (STEPS.replace('value: "x"', 'value: "w"'), CONFIG,
+         "step m: no earlier step makes w, its input x"),
+        (STEPS.replace('key: "y"', 'key: "z"'), CONFIG, "step m has no output z"),
+        (STEPS.replace('value: "y"', 'value: "z"'), CONFIG, "no step makes output y"),
+        (STEPS.replace('"m"', '"gone"'), CONFIG,
+         "has a step 'gone', which is neither in {} nor one of the kit's models"),
+    ],
+)  # fmt: skip
+def test_an_ensemble_that_does_not_fit_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: str, part: str, says: str
+) -> None:
+    write_model(tmp_path, "m", config=part)
+    (tmp_path / "e" / "1").mkdir(parents=True)
+    (tmp_path / "e" / "config.pbtxt").write_text(steps)
+    found = said(tmp_path, capsys)
+    assert found["m"] == []
+    assert says.format(tmp_path) in found["e"]
+
+
+def test_an_ensemble_that_fits_is_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_model(tmp_path, "m")
+    (tmp_path / "e" / "1").mkdir(parents=True)
+    (tmp_path / "e" / "config.pbtxt").write_text(STEPS)
+    assert said(tmp_path, capsys) == {"e": [], "m": []}
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (None, "version 1 has no model.py"),
+        ("class Model: ...\n", "m/1/model.py has no class TritonPythonModel"),
+        ("def (:\n", "m/1/model.py: not Python: invalid syntax (model.py, line 1)"),
+    ],
+)
+def test_code_that_triton_cannot_start_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], code: str | None, says: str
+) -> None:
+    path = write_model(tmp_path, "m") / "model.py"
+    path.unlink() if code is None else path.write_text(code)
+    (found,) = said(tmp_path, capsys)["m"]
+    assert found.replace(f"({tmp_path}/m/1/", "(") == says
+
+
+def test_a_package_that_the_environment_lacks_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    serving = plan_environment("serving").make(lambda _text: None)
+    monkeypatch.setattr(site, "plan_environment", lambda _flavour: serving)
+    version = write_model(tmp_path, "m")
+    (version / "helper.py").touch()
+    (version / "model.py").write_text(
+        "import json, numpy, nonesuch.deep\nimport helper\nimport triton_python_backend_utils\n"
+        "from safetensors import safe_open\n"
+        "class TritonPythonModel:\n    def initialize(self, args):\n        import optional\n"
+    )
+    assert said(tmp_path, capsys) == {
+        "m": ["imports nonesuch, which the kit's environment does not have"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"input/x": np.zeros(2, np.float32), "output/z": np.zeros(2)},
+         "m/1/golden.npz: output z is not in config.pbtxt"),
+        ({"input/x": np.zeros((2, 2), np.float32), "output/y": np.zeros(2, np.float32)},
+         "m/1/golden.npz: input x is FP32 [2, 2]; config.pbtxt says FP32 [-1]"),
+        ({"input/w": np.zeros(2, np.float32), "output/y": np.zeros(2, np.float32)},
+         "m/1/golden.npz: it has no input x"),
+    ],
+)  # fmt: skip
+def test_a_reference_output_of_other_tensors_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arrays: dict[str, np.ndarray], says: str
+) -> None:
+    np.savez(write_model(tmp_path, "m") / "golden.npz", **arrays)
+    assert says in said(tmp_path, capsys)["m"]
+
+
+def test_a_model_that_is_not_there_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(tmp_path, "m")
+    assert main([str(tmp_path), "--models", "w"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"problem  w: no model 'w' in {tmp_path}",
+        "         try: one of: m",
+    ]
