@@ -29,10 +29,10 @@ import numl_serving
 from numl_serving.checkpoint import check_regular, read_checkpoint
 from numl_serving.errors import ServingError
 from numl_serving.generations import HEADS
-from numl_serving.modelcard import KINDS
 
 from deploy.host.cli import INTERRUPTED
 from deploy.host.command_line import Parser
+from numl_formats.card import KINDS
 
 if TYPE_CHECKING:
     from numl_serving.importer import Report

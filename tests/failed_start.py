@@ -20,7 +20,7 @@ from deploy.engines.local import LocalEngine, ProcessServer
 from deploy.engines.resolved import Resolved
 from deploy.environment.environment import Environment
 from deploy.host.errors import LaunchError
-from deploy.triton.golden import GoldenEvent
+from numl_formats.golden import GoldenEvent
 from tests.environments import numpy_1
 from tests.kit import SOON_S, free_ports, leftovers
 

@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from deploy.events.files import EventFile
 from deploy.host.paths import CHECKOUT
-from deploy.triton.contract import INPUTS
+from numl_formats.contract import INPUTS
 
 Tensors = Mapping[str, NDArray[Any]]
 TIMEOUT_S = 60

@@ -37,18 +37,12 @@ from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.command import server_arguments, server_environment
 from deploy.triton.config import LaunchSettings
 from deploy.triton.distribution import TritonDistribution, ensure_distribution
-from deploy.triton.golden import GoldenEvent, difference, read_golden
+from deploy.triton.golden import read_golden
 from deploy.triton.release import find_release
 from deploy.triton.stage import plan_models, write_templates
-from numl_formats.published import (
-    DATA_FILES,
-    File,
-    Model,
-    Published,
-    Release,
-    published_release,
-    rolled_back,
-)
+from numl_formats.golden import GoldenEvent, difference
+from numl_formats.published import File, Model, Published, Release, published_release, rolled_back
+from numl_formats.repository import DATA_FILES
 from numl_formats.statement import statement
 from numl_formats.trust import signature_path
 from tests.bucket import BUCKET, READER, S3
@@ -64,7 +58,8 @@ _ALTER = """
 import hashlib, json, sys
 from pathlib import Path
 import numpy as np
-from numl_serving.golden import Golden, read_golden, write_golden
+from numl_formats.golden import GoldenEvent, read_golden, write_golden
+from numl_serving.event import Event
 from numl_serving.runtime import Runtime
 folder = Path(sys.argv[1])
 weights = folder / "weights.safetensors"
@@ -75,8 +70,9 @@ weights.write_bytes(changed)
 card = json.loads((folder / "model.json").read_text())
 card["weights"]["sha256"] = hashlib.sha256(changed).hexdigest()
 (folder / "model.json").write_text(json.dumps(card))
-event = read_golden(folder / "golden.npz").event
-write_golden(folder / "golden.npz", Golden(event, Runtime.load(folder).infer(event)))
+inputs = read_golden(folder / "golden.npz").inputs
+answer = Runtime.load(folder).infer(Event.from_tensors(inputs))
+write_golden(folder / "golden.npz", GoldenEvent(inputs, answer))
 """
 
 

@@ -32,6 +32,7 @@ from deploy.host.errors import BuildError
 from deploy.host.files import sha256_of
 from deploy.host.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY
 from deploy.triton.release import TritonRelease
+from numl_formats.repository import WEIGHTS_FILE
 
 _STATUS = "var/lib/dpkg/status"
 _RELEASE = "usr/lib/os-release"
@@ -186,7 +187,7 @@ def of_triton(release: TritonRelease) -> Component:
 def of_models(repository: Path, models: Sequence[str]) -> Iterator[Component]:
     """Yield the weights of models in a repository, by their digests."""
     for model in models:
-        for path in sorted((repository / model).glob("*/weights.safetensors")):
+        for path in sorted((repository / model).glob(f"*/{WEIGHTS_FILE}")):
             yield Component("machine-learning-model", model, sha256=sha256_of(path))
 
 

@@ -4,23 +4,21 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from deploy.deployment.deployment import CONFIG
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import RepositoryError
 from deploy.host.finding import Finding, ok
 from deploy.triton.card import AGAIN, check_digest, read_card
 from deploy.triton.config import config_of, misfits
-from deploy.triton.golden import GOLDEN_FILE, read_golden
-from deploy.triton.stage import MODEL_FILES, VERSION, find_model
+from deploy.triton.golden import read_golden
+from deploy.triton.stage import VERSION, find_model
 from deploy.triton.stub import STUB
+from numl_formats.repository import CODE, CONFIG, DATA_FILES, GOLDEN_FILE, NO_BYTECODE, WEIGHTS_FILE
 
 SUBJECT = "model repository"
-_WEIGHTS = "weights.safetensors"
-_CODE = "model.py"
 # A stub beside the configuration has its own Python, that of the library it is linked to.
 _BESIDE_CONFIG = {CONFIG, VERSION, STUB}
 _REMEDY = "correct the file, or restore it with git checkout"
-_BESIDE_WEIGHTS = {_CODE, *MODEL_FILES, "__pycache__"}
+_BESIDE_WEIGHTS = {CODE, *DATA_FILES, NO_BYTECODE}
 
 
 def model_findings(
@@ -31,7 +29,7 @@ def model_findings(
         try:
             folder = find_model(repository, model)
             _check_config(folder)
-            _check_code(folder / VERSION / _CODE)
+            _check_code(folder / VERSION / CODE)
             files = weights.get(model, folder / VERSION)
             if model in weights and not files.exists():
                 continue  # not imported yet
@@ -78,11 +76,11 @@ def _check_code(path: Path) -> None:
 
 
 def _check_files(folder: Path, files: Path) -> None:
-    for name in MODEL_FILES:
+    for name in DATA_FILES:
         if not (files / name).is_file():
             raise RepositoryError(f"{files / name}: no such file", AGAIN)
     card = read_card(files)
-    check_digest(files / _WEIGHTS, card.sha256)
+    check_digest(files / WEIGHTS_FILE, card.weights.sha256)
     golden = read_golden(files / GOLDEN_FILE)
     asked = {name for name, tensor in card.signature.inputs.items() if not tensor.optional}
     if missing := ", ".join(sorted(asked - golden.inputs.keys())):

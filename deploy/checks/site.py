@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploy.deployment.deployment import CONFIG, Deployment, find_site_models
+from deploy.deployment.deployment import Deployment, find_site_models
 from deploy.engines.resolved import Resolved
 from deploy.environment.environment import Environment, plan_environment
 from deploy.environment.given import check_usable
@@ -25,13 +25,13 @@ from deploy.triton.config import (
     datatype,
     uses_stubs,
 )
-from deploy.triton.golden import GOLDEN_FILE, read_golden
+from deploy.triton.golden import read_golden
 from deploy.triton.site import CALLS, ENVIRONMENT_NAME, SiteModel, called_by, parameter
+from numl_formats.repository import CODE, CONFIG, GOLDEN_FILE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_CODE = "model.py"
 _BY_TRITON = {"triton_python_backend_utils", "triton_python_backend"}
 _MISSING = """
 import importlib.util, json, sys
@@ -190,9 +190,9 @@ def _code(resolved: Resolved, model: SiteModel) -> Iterator[str]:
     """Yield what is wrong with a model's Python files, and what its environment lacks."""
     wanted: set[str] = set()
     for version in model.versions:
-        path = model.files.get(f"{version}/{_CODE}")
+        path = model.files.get(f"{version}/{CODE}")
         if path is None:
-            yield f"version {version} has no {_CODE}"
+            yield f"version {version} has no {CODE}"
             continue
         beside = (Path(name).parts for name in model.files)
         own = {parts[1].partition(".")[0] for parts in beside if parts[0] == str(version)}

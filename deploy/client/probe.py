@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from deploy.client.endpoint import Endpoint
 from deploy.client.transport import ServedModel, TritonTransport
 from deploy.host.errors import KitError, RequestError, ServerAwayError
-from deploy.triton.golden import GoldenEvent, difference
+from numl_formats.golden import GoldenEvent, difference
 
 
 @dataclass(frozen=True)

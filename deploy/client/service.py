@@ -20,10 +20,12 @@ from deploy.client.probe import ask_golden
 from deploy.client.transport import TritonTransport, no_triton, triton_reason
 from deploy.host.errors import ClientError, KitError, NoTritonError, RequestError, ServerAwayError
 from deploy.host.failures import diagnose
-from deploy.triton.card import CARD_FILE, read_card
-from deploy.triton.contract import Signature, breach
-from deploy.triton.golden import GoldenEvent, golden_of
+from deploy.triton.card import read_card
+from deploy.triton.golden import golden_of
 from deploy.triton.stage import VERSION, find_model
+from numl_formats.contract import Signature, breach
+from numl_formats.golden import GoldenEvent
+from numl_formats.repository import CARD_FILE
 
 _WRONG_VALUES = (
     "if its weights are not the kit's: --repository DIR with their golden.npz; "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from deploy.client.endpoint import Endpoint, channel_options, credentials, trusted_file
 from deploy.host.errors import ClientError, KitError, NoTritonError, RequestError, ServerAwayError
-from deploy.triton.contract import INPUTS, planes_of
+from numl_formats.contract import INPUTS, planes_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from deploy.client.endpoint import Endpoint
 from deploy.client.example import example_inputs
 from deploy.client.transport import TritonTransport
-from deploy.deployment.deployment import CONFIG
 from deploy.deployment.state import DeploymentFolder
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.command_line import as_seconds
 from deploy.host.console import Console
 from deploy.host.errors import ClientError, NotRunningError, RepositoryError
-from deploy.triton.golden import GOLDEN_FILE, GoldenEvent, difference, newest_version, write_golden
+from deploy.triton.golden import newest_version
+from numl_formats.golden import GoldenEvent, difference, write_golden
+from numl_formats.repository import CONFIG, GOLDEN_FILE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails
 from deploy.host.cores import usable_cores
 from deploy.host.errors import DeploymentError, RepositoryError
 from deploy.host.paths import DEFAULT_NAME
+from numl_formats.repository import CONFIG
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -31,7 +32,6 @@ NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,39}$"
 MODEL_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 DEVICE_PATTERN = re.compile(r"[0-9]{1,4}|(?:GPU|MIG)-[0-9a-f-]+", re.IGNORECASE)
 RELEASE_PATTERN = re.compile(r"[0-9]{2}\.[0-9]{2}")
-CONFIG = "config.pbtxt"
 DEFAULT_MODELS = ("nugraph2", "nugraph2_cpu", "nugraph3")
 
 EngineName = Literal["local", "docker", "apptainer"]

@@ -11,8 +11,8 @@ from deploy.host.files import locked
 from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY, cache_folder
 from deploy.host.programs import run, without_python_variables
 from deploy.triton.card import read_card
-from deploy.triton.golden import GOLDEN_FILE
-from deploy.triton.stage import MODEL_FILES, VERSION
+from deploy.triton.stage import VERSION
+from numl_formats.repository import DATA_FILES, GOLDEN_FILE
 
 
 def imported_folder(checkpoint: Path, norm: Path | None) -> Path:
@@ -56,7 +56,7 @@ def check_own_weights(model: str, checkpoint: Path, norm: Path | None) -> None:
 def _why_no_weights(path: Path) -> str | None:
     """Return why ``path`` is neither a checkpoint nor a folder made from one, or None."""
     if path.is_dir():
-        lacking = [name for name in MODEL_FILES if not (path / name).is_file()]
+        lacking = [name for name in DATA_FILES if not (path / name).is_file()]
         return f"the folder has no {lacking[0]}" if lacking else None
     if (reason := _why_not_read(path)) is not None:
         return reason
@@ -80,7 +80,7 @@ def ensure_imported(model: str, checkpoint: Path, norm: Path | None, say: Say) -
     with locked(folder.with_suffix(".lock")):
         say(f"importing {checkpoint.name} for {model}")
         command = [sys.executable, str(CHECKOUT / "scripts" / "import_checkpoint.py")]
-        command += [str(checkpoint.resolve()), "--model", read_card(tracked).network]
+        command += [str(checkpoint.resolve()), "--model", read_card(tracked).network.kind]
         command += ["--out", str(folder), "--json"]
         if norm is not None:
             command += ["--norm", str(norm.resolve())]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from deploy.deployment.deployment import CONFIG, Deployment, find_site_models
+from deploy.deployment.deployment import Deployment, find_site_models
 from deploy.deployment.gpus import ON_CPU, DevicePlan, plan_gpus
 from deploy.deployment.state import is_loopback
 from deploy.engines.checkpoints import ensure_imported, imported_folder
@@ -23,7 +23,8 @@ from deploy.host.paths import DIST, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_
 from deploy.triton.config import ModelConfig, config_of, is_complete, made_for_cpu, stub_count
 from deploy.triton.release import RELEASES, TritonRelease, find_release
 from deploy.triton.site import SiteModel, read_site_model, with_callees
-from deploy.triton.stage import MODEL_FILES, VERSION, find_model
+from deploy.triton.stage import VERSION, find_model
+from numl_formats.repository import CODE, CONFIG, DATA_FILES
 
 
 @dataclass(frozen=True)
@@ -261,8 +262,8 @@ class Resolved:
         for model in self.kit:
             folder, weights = MODEL_REPOSITORY / model, self.weights(model)
             total.update(weights.name.encode())
-            files = [folder / CONFIG, folder / VERSION / "model.py"]
-            for path in (*files, *(weights / name for name in MODEL_FILES)):
+            files = [folder / CONFIG, folder / VERSION / CODE]
+            for path in (*files, *(weights / name for name in DATA_FILES)):
                 if path.is_file():
                     total.update(digest_of([path], base=path.parent).encode())
         return total.hexdigest()

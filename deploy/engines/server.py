@@ -17,8 +17,8 @@ from deploy.deployment.plan import LaunchPlan
 from deploy.deployment.state import ProcessId
 from deploy.host.errors import LaunchError
 from deploy.host.failures import diagnose, is_hopeless, last_words
-from deploy.triton.golden import GoldenEvent
 from deploy.triton.stub import STUB
+from numl_formats.golden import GoldenEvent
 
 _POLL_S = 0.1
 _START_TIMEOUT_S = 20.0

@@ -12,10 +12,11 @@ from deploy.host.errors import EnvironmentSetupError, RepositoryError
 from deploy.triton.command import require_plain
 from deploy.triton.config import ENSEMBLE, ModelConfig, skipped_warmups, uses_stubs
 from deploy.triton.distribution import TritonDistribution, ensure_distribution
-from deploy.triton.golden import GOLDEN_FILE, read_golden
+from deploy.triton.golden import read_golden
 from deploy.triton.site import ENVIRONMENT_PARAMETER, SiteModel, called_by
 from deploy.triton.stage import StagedModel
 from deploy.triton.stub import StubFiles, python_of_stub, stub_of_wheel
+from numl_formats.repository import GOLDEN_FILE
 
 
 @dataclass(frozen=True)

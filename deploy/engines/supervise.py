@@ -32,8 +32,8 @@ from deploy.engines.pulse import DEADLINE_S, Pulse
 from deploy.engines.server import Note, Server, Stub, missing_stubs
 from deploy.host.errors import KitError, LaunchError
 from deploy.host.failures import diagnose
-from deploy.triton.golden import GoldenEvent
 from deploy.triton.stage import request_reload
+from numl_formats.golden import GoldenEvent
 
 WATCH_S = 0.1
 MEMORY_S = 0.5

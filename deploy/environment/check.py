@@ -19,6 +19,7 @@ from deploy.host.failures import complaint, plain_lines
 from deploy.host.files import digest_of, write_atomically
 from deploy.host.paths import cache_folder
 from deploy.host.programs import run
+from numl_formats.repository import DATA_FILES
 
 _EXCEPTION = re.compile(r"[\w.]+(Error|Exception)\b")
 
@@ -58,7 +59,7 @@ def check_models_answer(environment: Environment, models: Sequence[Path], *, thr
     """
     total = hashlib.sha256(environment.digest.encode())
     for folder in models:
-        files = (folder / "model.json", folder / "weights.safetensors", folder / "golden.npz")
+        files = [folder / name for name in DATA_FILES]
         total.update(digest_of(files, base=folder).encode())
     stamp = cache_folder() / "checked" / total.hexdigest()
     if stamp.exists():

@@ -25,7 +25,7 @@ _SOURCES = {".py", ".typed", ".cpp", ".h", ".map"}
 def serving_digest(source: Path) -> str:
     """Return the digest of the wheel's sources, given their folder (``envs/numl``)."""
     files = [source / "pyproject.toml", source / "setup.py"]
-    for folder in ("numl_serving", "native"):
+    for folder in ("numl_serving", "numl_formats", "native"):
         files += [path for path in (source / folder).rglob("*") if path.suffix in _SOURCES]
     return digest_of((path for path in files if path.is_file()), base=source)
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from deploy.events.files import EventTensors
 from deploy.host.errors import RequestError
-from deploy.triton.contract import EVENT_CLASS, FILTER, OF_THE_EVENT, PLANE, SEMANTIC
+from numl_formats.contract import EVENT_CLASS, FILTER, OF_THE_EVENT, PLANE, SEMANTIC
 
 FILTER_THRESHOLD = 0.5
 _DIMENSIONS = {SEMANTIC: (2,), FILTER: (1,)}

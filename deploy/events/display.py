@@ -16,7 +16,7 @@ from deploy.client.transport import ServedModel
 from deploy.events.answers import Labels, probabilities
 from deploy.host.errors import KitError
 from deploy.host.files import write_atomically
-from deploy.triton.contract import PLANE, TIME, WIRE
+from numl_formats.contract import PLANE, TIME, WIRE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

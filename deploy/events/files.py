@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from deploy.events.grouping import EventId, Segments, group
 from deploy.events.tables import EventFileError, Table, open_table
-from deploy.triton.contract import HIT_ID, HITS, INPUTS, PLANE, SPACEPOINTS, TIME, WIRE, planes_of
+from numl_formats.contract import HIT_ID, HITS, INPUTS, PLANE, SPACEPOINTS, TIME, WIRE, planes_of
 
 Tensors = Mapping[str, NDArray[Any]]
 

@@ -26,7 +26,7 @@ from deploy.events.files import EventFile, EventTensors, convert, one_line, open
 from deploy.events.grouping import EventId
 from deploy.events.tables import EventFileError
 from deploy.events.truth import Truth
-from deploy.triton.contract import HIT_ID, HITS, INPUTS, PLANE, SPACEPOINTS, TIME, WIRE, planes_of
+from numl_formats.contract import HIT_ID, HITS, INPUTS, PLANE, SPACEPOINTS, TIME, WIRE, planes_of
 
 Array = NDArray[Any]
 

@@ -21,7 +21,7 @@ from deploy.events.answers import FILTER_THRESHOLD
 from deploy.events.grouping import EventId
 from deploy.events.inference import Answer, Failure
 from deploy.host.errors import KitError
-from deploy.triton.contract import FILTER, HIT_ID, HITS, PLANE
+from numl_formats.contract import FILTER, HIT_ID, HITS, PLANE
 
 FORMAT = 1
 _CHUNK_BYTES = 1 << 16

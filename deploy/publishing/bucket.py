@@ -33,12 +33,8 @@ from deploy.publishing.place import (
 from deploy.publishing.s3 import Store, TakenError
 from deploy.publishing.servers import await_release, differences, read_goldens
 from deploy.publishing.signed import Change, Stated, changing, current_of
-from numl_formats.published import (
-    CONFIG,
-    File,
-    Published,
-    Release,
-)
+from numl_formats.published import File, Published, Release
+from numl_formats.repository import CONFIG
 from numl_formats.statement import NAME
 from numl_formats.trust import SIGNATURES, signature_path
 

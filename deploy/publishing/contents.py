@@ -9,7 +9,8 @@ from functools import cached_property
 
 from deploy.publishing.s3 import Listed, Stored
 from deploy.publishing.signed import Stated
-from numl_formats.published import CONFIG, DATA_FILES, File, Model, Published, versions
+from numl_formats.published import File, Model, Published, versions
+from numl_formats.repository import CODE, CONFIG, DATA_FILES
 from numl_formats.statement import NAME
 from numl_formats.trust import SIGNATURES, signature_path
 
@@ -78,7 +79,7 @@ class Contents:
         return [key for key in self.objects if key not in known and not _SIGNATURE.fullmatch(key)]
 
 
-_PUBLISHED = {*DATA_FILES, "model.py", CONFIG}
+_PUBLISHED = {*DATA_FILES, CODE, CONFIG}
 
 
 def keys_of(name: str, model: Model) -> dict[str, File]:

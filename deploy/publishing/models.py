@@ -23,7 +23,8 @@ from deploy.host.files import sha256_of
 from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.config import LaunchSettings, ModelConfig
 from deploy.triton.stage import VERSION, StagedModel, plan_models, stage
-from numl_formats.published import CONFIG, DATA_FILES, File, Model
+from numl_formats.published import File, Model
+from numl_formats.repository import CONFIG, DATA_FILES
 
 
 @dataclass(frozen=True)

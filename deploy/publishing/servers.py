@@ -11,9 +11,10 @@ from deploy.client.probe import Probe, ask_golden
 from deploy.host.console import Say
 from deploy.host.errors import KitError, PublishError
 from deploy.publishing.s3 import Store
-from deploy.triton.card import CARD_FILE
-from deploy.triton.golden import GOLDEN_FILE, GoldenEvent, read_golden
+from deploy.triton.golden import read_golden
+from numl_formats.golden import GoldenEvent
 from numl_formats.published import Release
+from numl_formats.repository import CARD_FILE, GOLDEN_FILE
 
 _SECONDS = 30.0
 # A server that polls has a new version within seconds; one that is being restarted, within minutes.

@@ -14,10 +14,11 @@ from typing import Any, TypeAlias
 
 from google.protobuf import text_format
 
-from deploy.deployment.deployment import CONFIG, Batch, Limits
+from deploy.deployment.deployment import Batch, Limits
 from deploy.host.errors import RepositoryError
 from deploy.host.files import write_atomically
-from deploy.triton.card import Card
+from numl_formats.card import ModelCard
+from numl_formats.repository import CONFIG
 
 
 def _load() -> Any:
@@ -101,7 +102,7 @@ def write_config(config: ModelConfig, path: Path) -> None:
     write_atomically(path, text_format.MessageToString(config))
 
 
-def for_launch(config: ModelConfig, settings: LaunchSettings, card: Card) -> ModelConfig:
+def for_launch(config: ModelConfig, settings: LaunchSettings, card: ModelCard) -> ModelConfig:
     """Return a copy of a tracked configuration with a launch's settings and the card's tensors."""
     launched = deepcopy(config)
     launched.parameters["EXECUTION_ENV_PATH"].string_value = str(settings.environment)
@@ -198,7 +199,7 @@ def _instances(group: ModelConfig, gpus: int) -> int:
     return int(count * (len(group.gpus) or gpus)) if on_gpu else int(count)
 
 
-def misfits(config: ModelConfig, card: Card) -> tuple[str, ...]:
+def misfits(config: ModelConfig, card: ModelCard) -> tuple[str, ...]:
     """Return the names of outputs and inputs of ``config`` that differ from those of ``card``.
 
     A launch corrects them; a server that is given the configuration as it is does not.
@@ -238,7 +239,7 @@ def _bound(config: ModelConfig, settings: LaunchSettings) -> None:
         policy.max_queue_size = limits.waiting * (settings.gpu_instances or settings.instances)
 
 
-def _fit(config: ModelConfig, card: Card) -> None:
+def _fit(config: ModelConfig, card: ModelCard) -> None:
     """Give ``config`` the tensors and class names of ``card``."""
     types = model_config_pb2.DataType
     del config.input[:], config.output[:]

@@ -5,10 +5,11 @@ import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
-from deploy.deployment.deployment import CONFIG, MODEL_PATTERN, find_site_models
+from deploy.deployment.deployment import MODEL_PATTERN, find_site_models
 from deploy.host.errors import DeploymentError, RepositoryError
 from deploy.host.files import built_folder
 from deploy.triton.site import with_callees
+from numl_formats.repository import CONFIG
 
 
 def copy_example(gallery: Path, entry: str, repository: Path, name: str) -> tuple[Path, ...]:

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.deployment.deployment import CONFIG
 from deploy.host.errors import RepositoryError
 from deploy.triton.config import ModelConfig, config_of, served_versions, uses_stubs
 from deploy.triton.stub import STUB
+from numl_formats.repository import CONFIG, NO_BYTECODE
 
 ENVIRONMENT_PARAMETER = "EXECUTION_ENV_PATH"
 ENVIRONMENT_NAME = "NUMLKIT_ENV"
@@ -17,7 +17,6 @@ CALLS = "NUMLKIT_CALLS"
 KITS_OWN = "numl"
 """What NUMLKIT_ENV may say of a model that runs in NuGraph's environment."""
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
-_BYTECODE = "__pycache__"
 # Where a container sees the execution environments of a site's own models.
 ENVIRONMENTS = Path("/opt/numl/site/environments")
 _NOT_PLAIN = re.compile(r"[^\w.+-]", re.ASCII)
@@ -126,7 +125,7 @@ def _served_files(
 
     def add(path: Path, name: str, above: tuple[Path, ...]) -> None:
         real = path.resolve()
-        if real == environment or path.name == _BYTECODE:
+        if real == environment or path.name == NO_BYTECODE:
             return
         if real.is_file():
             found[name] = real

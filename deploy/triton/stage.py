@@ -2,15 +2,13 @@
 
 import os
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.deployment.deployment import CONFIG
 from deploy.host.errors import RepositoryError
 from deploy.host.files import built_folder
-from deploy.triton.card import AGAIN, CARD_FILE, read_card
+from deploy.triton.card import AGAIN, read_card
 from deploy.triton.config import (
     LaunchSettings,
     ModelConfig,
@@ -19,14 +17,16 @@ from deploy.triton.config import (
     template_of,
     write_config,
 )
-from deploy.triton.golden import GOLDEN_FILE
 from deploy.triton.stub import StubFiles, write_stub
+from numl_formats.repository import (
+    CODE,
+    CONFIG,
+    DATA_FILES,
+    NO_BYTECODE,
+    later,
+)
 
 VERSION = "1"
-MODEL_FILES = (CARD_FILE, "weights.safetensors", GOLDEN_FILE)
-# Python would write a folder of this name, and the server, which polls, would load the changed
-# model a second time. A file of this name prevents that; the stub ignores PYTHONDONTWRITEBYTECODE.
-_BYTECODE = "__pycache__"
 
 
 @dataclass(frozen=True)
@@ -69,20 +69,20 @@ def plan_models(
     for model in models:
         folder = find_model(repository, model)
         config = config_of(folder)
-        code = folder / VERSION / "model.py"
+        code = folder / VERSION / CODE
         files = own_weights.get(model, folder / VERSION)
-        for path in (code, *(files / name for name in MODEL_FILES)):
+        for path in (code, *(files / name for name in DATA_FILES)):
             if not path.is_file():
                 raise RepositoryError(f"{path}: no such file", AGAIN)
         card = read_card(files)
         if model in own_weights:
-            wanted = read_card(folder / VERSION).network
-            if card.network != wanted:
-                cause = f"model {model} serves {wanted}; {files} holds a {card.network}"
+            wanted = read_card(folder / VERSION).network.kind
+            if card.network.kind != wanted:
+                cause = f"model {model} serves {wanted}; {files} holds a {card.network.kind}"
                 raise RepositoryError(cause)
         launched = for_launch(config, settings, card)
-        copies = {f"{VERSION}/{name}": files / name for name in MODEL_FILES}
-        copies[f"{VERSION}/{code.name}"] = code
+        copies = {f"{VERSION}/{name}": files / name for name in DATA_FILES}
+        copies[f"{VERSION}/{CODE}"] = code
         staged.append(StagedModel(model, launched, (VERSION,), copies))
     return tuple(staged)
 
@@ -107,7 +107,7 @@ def write_models(models: Sequence[StagedModel], folder: Path) -> None:
                 # Its permissions stay the same: root's server runs as another user.
                 os.chown(copy, source.stat().st_uid, source.stat().st_gid)
             if copy.suffix == ".py":
-                (copy.parent / _BYTECODE).touch()
+                (copy.parent / NO_BYTECODE).touch()
         if model.stub is not None:
             write_stub(model.stub, target)
 
@@ -118,7 +118,7 @@ def write_templates(models: Sequence[StagedModel], folder: Path) -> None:
         target = folder / model.name
         target.mkdir(parents=True)
         (target / CONFIG).write_text(template_of(model.config), encoding="utf-8")
-        shutil.copyfile(model.copies[f"{VERSION}/model.py"], target / "model.py")
+        shutil.copyfile(model.copies[f"{VERSION}/{CODE}"], target / CODE)
 
 
 def request_reload(repository: Path, model: str) -> None:
@@ -128,9 +128,7 @@ def request_reload(repository: Path, model: str) -> None:
         OSError: If the model's folder is gone.
     """
     folder = repository / model
-    # Later than before, even if the clock was set back or the disk keeps whole seconds only.
-    newest = max((path.stat().st_mtime_ns for path in folder.rglob("*")), default=0)
-    touched = max(time.time_ns(), newest + 10**9)
+    touched = later(folder)
     for version in folder.iterdir():
         if version.is_dir():
             os.utime(version, ns=(touched, touched))

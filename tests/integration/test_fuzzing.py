@@ -25,7 +25,8 @@ from tritonclient.utils import InferenceServerException
 
 from deploy.engines.server import living_stubs
 from deploy.host.paths import CHECKOUT
-from deploy.triton.golden import GoldenEvent, difference, read_golden
+from deploy.triton.golden import read_golden
+from numl_formats.golden import GoldenEvent, difference
 from tests.kit import Kit
 
 MODEL = "nugraph3"

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from numl_formats.published import DATA_FILES
+from numl_formats.repository import DATA_FILES
 from numl_formats.statement import statement
 from numl_formats.trust import signature_path
 from tests.bucket import BUCKET, S3, seaweedfs

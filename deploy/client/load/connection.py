@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from deploy.client.endpoint import Endpoint, channel_options, credentials
 from deploy.client.transport import ServedModel, triton_reason
 from deploy.host.errors import ClientError
-from deploy.triton.golden import GoldenEvent, difference
+from numl_formats.golden import GoldenEvent, difference
 
 _INFER = "/inference.GRPCInferenceService/ModelInfer"
 AGAIN = ("UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.triton.contract import HITS, SPACEPOINTS, planes_of
+from numl_formats.contract import HITS, SPACEPOINTS, planes_of
 
 Tensors = Mapping[str, NDArray[Any]]
 

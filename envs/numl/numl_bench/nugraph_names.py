@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from numl_serving.modelcard import ModelCard
 from numl_serving.recognition import is_served, modern_name, recognise
 from numpy.typing import NDArray
 from torch import Tensor
+
+from numl_formats.card import ModelCard
 
 _NORM_EPSILON = 1e-5
 """What nugraph 25.4.0's ``InputNorm`` adds to a variance."""

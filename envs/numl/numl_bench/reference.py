@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 import safetensors.numpy
 from numl_demo.nugraph25 import lay_beside
-from numl_serving.cardfile import read_card
-from numl_serving.modelcard import CARD_FILE
+
+from numl_formats.cardfile import read_card
+from numl_formats.repository import CARD_FILE
 
 from .measure import Outputs, Tensors
 

@@ -10,10 +10,11 @@ import mpi4py
 import numpy as np
 import pandas as pd
 import torch
-from numl_serving.modelcard import ModelCard
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
+
+from numl_formats.card import ModelCard
 
 from .measure import Outputs, Tensors
 

@@ -20,8 +20,9 @@ from numl_demo.oracle import (
     producer,
     transformed,
 )
-from numl_serving.modelcard import POSITION_FEATURES, ModelCard
 from numpy.typing import NDArray
+
+from numl_formats.card import POSITION_FEATURES, ModelCard
 
 from .measure import Outputs, Tensors
 from .nugraph_names import nugraph_state

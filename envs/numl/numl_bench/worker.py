@@ -18,7 +18,8 @@ from typing import Any, TextIO
 
 import torch
 from numl_serving.errors import ServingError
-from numl_serving.golden import disagreements
+
+from numl_formats.golden import disagreements
 
 from .events import read_sets
 from .measure import Path, Tensors, measure, warm

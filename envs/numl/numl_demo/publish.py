@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from numl_serving.errors import ServingError
 from numl_serving.event import Event
-from numl_serving.golden import Golden, disagreements, write_golden
 from numl_serving.importer import Request, import_checkpoint
-from numl_serving.modelcard import CARD_FILE, GOLDEN_FILE, WEIGHTS_FILE
 from numl_serving.runtime import Runtime
+
+from numl_formats.golden import GoldenEvent, difference, write_golden
+from numl_formats.repository import CARD_FILE, GOLDEN_FILE, WEIGHTS_FILE
 
 from . import networks, oracle
 from .events import packaged_events
@@ -45,9 +46,7 @@ def publish(trained: Trained, checkpoint: Path, accuracy: Mapping[str, Any], out
     event = packaged_events()[_GOLDEN]
     labels = networks.MODELS[trained.name]
     graph = networks.prepare(trained.name, make_graphs([event], labels))[0]
-    golden = Golden(
-        Event.from_tensors(event.request()), oracle.answer(trained.model, graph, PLANES)
-    )
+    golden = GoldenEvent(event.request(), oracle.answer(trained.model, graph, PLANES))
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".demo.", dir=out) as name:
         staging = Path(name)
@@ -61,9 +60,9 @@ def publish(trained: Trained, checkpoint: Path, accuracy: Mapping[str, Any], out
                 accuracy=accuracy,
             )
         )
-        answer = Runtime.load(staging / "files").infer(golden.event)
-        if faults := disagreements(golden.outputs, answer):
-            raise PublishError(f"{trained.name} answers differently from nugraph: {faults[0]}")
+        answer = Runtime.load(staging / "files").infer(Event.from_tensors(golden.inputs))
+        if fault := difference(golden, answer):
+            raise PublishError(f"{trained.name} answers differently from nugraph: {fault}")
         write_golden(staging / "files" / GOLDEN_FILE, golden)
         for file in FILES:
             (staging / "files" / file).replace(out / file)

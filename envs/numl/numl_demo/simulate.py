@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numl_serving.event import UVY
 from numpy.typing import NDArray
+
+from numl_formats.contract import UVY
 
 from . import geometry, readout
 from .interactions import NEUTRINOS, draw_plan, generate

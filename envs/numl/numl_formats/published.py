@@ -14,10 +14,6 @@ from typing import Literal
 
 from numl_formats.errors import FormatError
 
-WEIGHTS, CARD, GOLDEN = "weights.safetensors", "model.json", "golden.npz"
-DATA_FILES = (WEIGHTS, CARD, GOLDEN)
-"""All that a model of a release consists of; anything else is code."""
-CONFIG = "config.pbtxt"
 IMAGE_NAMES = {"sif": "numl.sif", "sandbox": "numl"}
 """An image in its release's folder, by its form."""
 

@@ -14,17 +14,9 @@ from datetime import datetime, timezone
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from numl_formats.errors import FormatError, StatementError
-from numl_formats.published import (
-    CONFIG,
-    DATA_FILES,
-    IMAGE_NAMES,
-    File,
-    Image,
-    Model,
-    Published,
-    Release,
-)
+from numl_formats.errors import FormatError, StatementError, check_format
+from numl_formats.published import IMAGE_NAMES, File, Image, Model, Published, Release
+from numl_formats.repository import CONFIG, DATA_FILES
 
 NAME = "published.json"
 LARGEST = 16 << 20
@@ -53,11 +45,7 @@ def read_published(content: bytes) -> Published:
         if not isinstance(document, dict) or "format" not in document:
             raise FormatError("not what numlkit publish writes")
         written = document["format"]
-        if type(written) is not int or written not in (1, 2):
-            raise FormatError(
-                f"format {written!r}, but this release of the kit reads formats 1 and 2: "
-                "use one that is as new as what published it"
-            )
+        check_format(written, (1, 2), "what published it")
         return _published_1(document) if written == 1 else _published_2(document)
     except FormatError as error:
         # Anyone may have written it: it must not start a line, move the cursor or fill a log.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numl_serving.errors import EventError, ServingError
-from numl_serving.event import HITS, SPACEPOINTS, Event
+from numl_serving.event import Event, readable
 
 Outputs: TypeAlias = dict[str, NDArray[Any]]
 
@@ -54,8 +54,7 @@ def too_large(event: Event) -> str:
         return "the network's answer to this event is not finite"
     largest = max(columns, key=lambda name: float(columns[name].max()))
     row = int(columns[largest].argmax())
-    table = HITS if largest.startswith(HITS) else SPACEPOINTS
     return (
-        f"{table[:-1]}.{largest.removeprefix(table)} has magnitude {columns[largest][row]:.3g} "
+        f"{readable(largest)} has magnitude {columns[largest][row]:.3g} "
         f"in row {row}: numbers of this size exceed the network's float32 arithmetic"
     )

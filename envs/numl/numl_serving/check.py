@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from numl_serving.errors import ServingError
-from numl_serving.golden import disagreements, read_golden
-from numl_serving.modelcard import GOLDEN_FILE
+from numl_formats.golden import difference, read_golden
+from numl_formats.repository import GOLDEN_FILE
+from numl_serving.errors import ServingError, of_model_files
+from numl_serving.event import Event
 from numl_serving.runtime import CPU, Runtime
 
 
@@ -35,10 +36,12 @@ def check_model(directory: Path, device: str = CPU) -> dict[str, Any]:
     """
     error = None
     try:
-        golden = read_golden(directory / GOLDEN_FILE)
-        answer = Runtime.load(directory, device=device).infer(golden.event)
-        faults = disagreements(golden.outputs, answer)
-        error = f"wrong answer: {'; '.join(faults)}" if faults else None
+        with of_model_files():
+            golden = read_golden(directory / GOLDEN_FILE)
+        runtime = Runtime.load(directory, device=device)
+        answer = runtime.infer(Event.from_tensors(golden.inputs, runtime.card.schema))
+        fault = difference(golden, answer)
+        error = f"wrong answer: {fault}" if fault is not None else None
     except ServingError as refused:
         error = str(refused)
     except Exception as failed:  # a checker reports anything that would stop a server

@@ -11,8 +11,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from numl_formats.card import Clustering
 from numl_serving.answer import Outputs
-from numl_serving.modelcard import Clustering
 
 Cluster = Callable[[NDArray[np.float32], float, int], NDArray[np.int32]]
 

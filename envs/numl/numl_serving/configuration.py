@@ -21,11 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from numl_formats.card import ModelCard
+from numl_formats.contract import Tensor
+from numl_formats.repository import GOLDEN_FILE
 from numl_serving.batches import Limits
 from numl_serving.errors import ModelFilesError, one_line
-from numl_serving.event import Event, Tensor, empty_event
+from numl_serving.event import Event, empty_event
 from numl_serving.golden import read_event
-from numl_serving.modelcard import GOLDEN_FILE, ModelCard
 from numl_serving.runtime import CPU
 
 ENVIRONMENT_FILE = "numlkit-environment.json"

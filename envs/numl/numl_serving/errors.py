@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
+
+from numl_formats.errors import FormatError, NewerFormatError
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -41,6 +44,17 @@ class NetworkError(ServingError):
 
 class DeviceLostError(ServingError):
     """The GPU returns nothing but errors until this process exits."""
+
+
+@contextmanager
+def of_model_files(remedy: str = ": import the checkpoint again") -> Iterator[None]:
+    """Make a `ModelFilesError` of what `numl_formats` says of a file."""
+    try:
+        yield
+    except NewerFormatError as error:
+        raise ModelFilesError(str(error)) from None
+    except FormatError as error:
+        raise ModelFilesError(f"{error}{remedy}") from None
 
 
 def attempt(

@@ -6,109 +6,24 @@ planes and columns follow from the model card.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from numl_formats.contract import HITS, POSITIONS, SPACEPOINTS, UVY, Schema, Tensor
 from numl_serving.errors import EventError
 
 Int32Array: TypeAlias = NDArray[np.int32]
 Float32Array: TypeAlias = NDArray[np.float32]
-
-HITS = "hit_table_"
-SPACEPOINTS = "spacepoint_table_"
 
 MAX_INTEGRAL = 1e6
 """Largest hit integral (ADC counts x ticks) that pynuml keeps; it drops an event with more."""
 
 SPACEPOINTS_PER_HIT = 3
 """As many are accepted for each hit that is; the native library has the same ratio."""
-
-_INT32 = np.dtype(np.int32)
-_FLOAT32 = np.dtype(np.float32)
-_TYPE_NAMES = {_INT32: "INT32", _FLOAT32: "FP32"}
-
-_HIT_COLUMNS: Mapping[str, np.dtype[Any]] = {
-    "hit_id": _INT32,
-    "local_plane": _INT32,
-    "local_time": _FLOAT32,
-    "local_wire": _INT32,
-    "integral": _FLOAT32,
-    "rms": _FLOAT32,
-}
-_INTEGER_COLUMNS = frozenset({"tpc", "cryostat"})
-_POSITION_COLUMNS = ("position_x", "position_y", "position_z")
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A tensor of the wire.
-
-    Attributes:
-        name: Its name.
-        dtype: int32 or float32.
-        dims: Its dimensions; -1 for one of any size.
-        optional: Whether requests may lack it.
-    """
-
-    name: str
-    dtype: np.dtype[Any]
-    dims: tuple[int, ...]
-    optional: bool = False
-
-    def as_json(self) -> dict[str, Any]:
-        """Return a JSON-serialisable description, with Triton's name for the data type."""
-        facts: dict[str, Any] = {
-            "name": self.name,
-            "data_type": _TYPE_NAMES[self.dtype],
-            "dims": list(self.dims),
-        }
-        return facts | ({"optional": True} if self.optional else {})
-
-
-@dataclass(frozen=True, slots=True)
-class Schema:
-    """The columns that a model takes.
-
-    Attributes:
-        planes: Names of the wire planes; ``local_plane`` is an index into them.
-        hit_columns: dtype of each column of the hit table.
-        tensors: All tensors of a request, in the order of the wire contract.
-    """
-
-    planes: tuple[str, ...]
-    hit_columns: Mapping[str, np.dtype[Any]]
-    tensors: tuple[Tensor, ...]
-
-    @classmethod
-    def of(cls, planes: Sequence[str], features: Iterable[str] = (), *, positions: bool) -> Schema:
-        """Return the schema of a detector.
-
-        Args:
-            planes: Names of the wire planes.
-            features: Columns of the hit table that the network reads. Those that are not in every
-                request are added: float32, but for numbers of detector parts.
-            positions: Whether requests may carry the spacepoints' positions.
-        """
-        hits = dict(_HIT_COLUMNS)
-        for column in features:
-            hits.setdefault(column, _INT32 if column in _INTEGER_COLUMNS else _FLOAT32)
-        spacepoints = ["spacepoint_id", *(f"hit_id_{plane}" for plane in planes)]
-        tensors = [Tensor(f"{HITS}{name}", dtype, (-1,)) for name, dtype in hits.items()]
-        tensors += [Tensor(f"{SPACEPOINTS}{name}", _INT32, (-1,)) for name in spacepoints]
-        if positions:
-            tensors += [
-                Tensor(f"{SPACEPOINTS}{name}", _FLOAT32, (-1,), optional=True)
-                for name in _POSITION_COLUMNS
-            ]
-        return cls(tuple(planes), hits, tuple(tensors))
-
-
-UVY = Schema.of(("u", "v", "y"), positions=False)
-"""The wire contract of existing clients."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,38 +68,38 @@ class Event:
             raise EventError(f"tensor {unknown} is not a column of this model: remove it")
         for table in (HITS, SPACEPOINTS):
             _check_lengths({n: a for n, a in columns.items() if n.startswith(table)})
-        _check_planes(columns[f"{HITS}local_plane"], schema.planes)
-        _check_integrals(columns[f"{HITS}integral"])
+        _check_planes(columns[f"{HITS}_local_plane"], schema.planes)
+        _check_integrals(columns[f"{HITS}_integral"])
         return cls(schema, columns)
 
     @property
     def num_hits(self) -> int:
         """Number of hits H."""
-        return len(self.columns[f"{HITS}hit_id"])
+        return len(self.columns[f"{HITS}_hit_id"])
 
     @property
     def num_spacepoints(self) -> int:
         """Number of spacepoints S."""
-        return len(self.columns[f"{SPACEPOINTS}spacepoint_id"])
+        return len(self.columns[f"{SPACEPOINTS}_spacepoint_id"])
 
     @property
     def has_positions(self) -> bool:
         """Whether the spacepoints carry positions."""
-        return f"{SPACEPOINTS}{_POSITION_COLUMNS[0]}" in self.columns
+        return POSITIONS[0] in self.columns
 
     def hit(self, column: str) -> NDArray[Any]:
         """Return a column of the hit table, ``[H]``."""
-        return self.columns[f"{HITS}{column}"]
+        return self.columns[f"{HITS}_{column}"]
 
     def spacepoint(self, column: str) -> NDArray[Any]:
         """Return a column of the spacepoint table, ``[S]``."""
-        return self.columns[f"{SPACEPOINTS}{column}"]
+        return self.columns[f"{SPACEPOINTS}_{column}"]
 
     def position(self) -> Float32Array:
         """Return the spacepoints' positions, float32 ``[S, 3]``, zeros where there are none."""
         if not self.has_positions:
             return np.zeros((self.num_spacepoints, 3), np.float32)
-        return np.stack([self.spacepoint(axis) for axis in _POSITION_COLUMNS], axis=1)
+        return np.stack([self.columns[name] for name in POSITIONS], axis=1)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Return the event's columns, keyed by request tensor name."""
@@ -199,14 +114,14 @@ def check_size(tensors: Mapping[str, NDArray[Any]], max_hits: int) -> None:
             with so many hits.
     """
     most = {
-        f"{HITS}hit_id": max_hits,
-        f"{SPACEPOINTS}spacepoint_id": SPACEPOINTS_PER_HIT * max_hits,
+        f"{HITS}_hit_id": max_hits,
+        f"{SPACEPOINTS}_spacepoint_id": SPACEPOINTS_PER_HIT * max_hits,
     }
     for name, limit in most.items():
         rows = np.size(tensors.get(name, ()))
         if rows > limit:
             raise EventError(
-                f"{_readable(name).partition('.')[0]} has {rows} rows: this server accepts at most "
+                f"{readable(name).partition('.')[0]} has {rows} rows: this server accepts at most "
                 f"{limit} (limits.hits in its deployment file)"
             )
 
@@ -217,11 +132,11 @@ def empty_event(schema: Schema) -> Event:
     return Event.from_tensors({t.name: np.empty(0, t.dtype) for t in required}, schema)
 
 
-def _readable(tensor: str) -> str:
+def readable(tensor: str) -> str:
     """Split a tensor's name into table and column."""
     for table in (HITS, SPACEPOINTS):
         if tensor.startswith(table):
-            return f"{table[:-1]}.{tensor.removeprefix(table)}"
+            return f"{table}.{tensor.removeprefix(f'{table}_')}"
     return tensor
 
 
@@ -233,11 +148,11 @@ def _column(array: Any, tensor: Tensor) -> NDArray[Any]:
         fault = f"has dtype {array.dtype}: expected {tensor.dtype}"
     elif array.ndim != 1:
         fault = f"has shape {list(array.shape)}: expected one dimension"
-    elif tensor.dtype is _FLOAT32 and not np.isfinite(array).all():
+    elif tensor.datatype == "FP32" and not np.isfinite(array).all():
         row = int(np.flatnonzero(~np.isfinite(array))[0])
         fault = f"is {array[row]} in row {row}: values must be finite"
     if fault is not None:
-        raise EventError(f"{_readable(tensor.name)} {fault}")
+        raise EventError(f"{readable(tensor.name)} {fault}")
     # A view: the caller's own array keeps its flags.
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
@@ -249,7 +164,7 @@ def _check_lengths(columns: Mapping[str, NDArray[Any]]) -> None:
     for name, length in rest:
         if length != rows:
             raise EventError(
-                f"{_readable(name)} has {length} rows but {_readable(first)} has {rows}: "
+                f"{readable(name)} has {length} rows but {readable(first)} has {rows}: "
                 "all columns of a table must have the same length"
             )
 

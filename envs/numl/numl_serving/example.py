@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numl_serving.event import HITS, SPACEPOINTS, Event, Schema
+from numl_formats.contract import HITS, SPACEPOINTS, Schema
+from numl_serving.event import Event
 
 _TRACKS, _LENGTH = 3, 20
 
@@ -23,18 +24,18 @@ def example_event(schema: Schema) -> Event:
     hits, tracks = planes * in_plane, (planes * _TRACKS, 1)
     along = np.arange(_LENGTH)
     known: dict[str, NDArray[Any]] = {
-        f"{HITS}hit_id": np.arange(hits),
-        f"{HITS}local_plane": np.repeat(np.arange(planes), in_plane),
-        f"{HITS}local_wire": (rng.integers(100, 600, tracks) + along).ravel(),
-        f"{HITS}local_time": (
+        f"{HITS}_hit_id": np.arange(hits),
+        f"{HITS}_local_plane": np.repeat(np.arange(planes), in_plane),
+        f"{HITS}_local_wire": (rng.integers(100, 600, tracks) + along).ravel(),
+        f"{HITS}_local_time": (
             rng.uniform(500, 3000, tracks) + rng.uniform(-20, 20, tracks) * along
         ).ravel(),
-        f"{HITS}integral": rng.lognormal(4.5, 0.5, hits),
-        f"{HITS}rms": rng.uniform(2, 8, hits),
-        f"{SPACEPOINTS}spacepoint_id": np.arange(in_plane),
+        f"{HITS}_integral": rng.lognormal(4.5, 0.5, hits),
+        f"{HITS}_rms": rng.uniform(2, 8, hits),
+        f"{SPACEPOINTS}_spacepoint_id": np.arange(in_plane),
     }
     for index, plane in enumerate(schema.planes):
-        known[f"{SPACEPOINTS}hit_id_{plane}"] = index * in_plane + np.arange(in_plane)
+        known[f"{SPACEPOINTS}_hit_id_{plane}"] = index * in_plane + np.arange(in_plane)
     tensors = {}
     for tensor in schema.tensors:
         rows = hits if tensor.name.startswith(HITS) else in_plane

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from numl_serving.modelcard import EXTENSION_FEATURES
+from numl_formats.card import EXTENSION_FEATURES
 
 
 class HeadRow(NamedTuple):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from numl_formats.card import ModelCard
 from numl_serving.event import Event, Float32Array, Int32Array
-from numl_serving.modelcard import ModelCard
 from numl_serving.native import event_columns, graph_lists
 
 

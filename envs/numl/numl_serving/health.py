@@ -27,9 +27,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from numl_serving.errors import ServingError
-from numl_serving.golden import disagreements, read_golden
-from numl_serving.modelcard import CARD_FILE, GOLDEN_FILE
+from numl_formats.golden import difference, read_golden
+from numl_formats.repository import CARD_FILE, GOLDEN_FILE
+from numl_serving.errors import ServingError, of_model_files
 
 ROUND_S = 8.0
 """Time limit (s) for checking all models once."""
@@ -248,19 +248,19 @@ def _answer_of(server: Server, directory: Path) -> Verdict:
         return Verdict("unready", "not ready")
     if not _is_ours(directory):
         return Verdict("unjudged")
-    golden = read_golden(directory / GOLDEN_FILE)
+    with of_model_files():
+        golden = read_golden(directory / GOLDEN_FILE)
     begun = time.monotonic()
     try:
-        inputs = golden.event.tensors()
-        outputs = infer(server, model, directory.name, inputs, golden.outputs)
+        outputs = infer(server, model, directory.name, golden.inputs, golden.outputs)
     except NoAnswerError as error:
         raise NoAnswerError(f"{model}: {error}") from None
     except UnhealthyError as error:
         return Verdict("failing", str(error))
     seconds = time.monotonic() - begun
-    faults = disagreements(golden.outputs, outputs)
-    if faults:
-        return Verdict("wrong", f"wrong answer: {'; '.join(faults)}")
+    fault = difference(golden, outputs)
+    if fault is not None:
+        return Verdict("wrong", f"wrong answer: {fault}")
     return Verdict("right", seconds=seconds)
 
 

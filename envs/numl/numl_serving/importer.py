@@ -8,7 +8,6 @@ import json
 import os
 import secrets
 import shutil
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,22 +18,16 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from numl_serving.cardfile import dump_card, parse_card
+from numl_formats.card import Head, ModelCard, PlaneNormalisation, Source, WeightsFile
+from numl_formats.cardfile import dump_card, parse_card
+from numl_formats.contract import Schema
+from numl_formats.errors import FormatError
+from numl_formats.golden import GoldenEvent, read_inputs, write_golden
+from numl_formats.repository import CARD_FILE, GOLDEN_FILE, WEIGHTS_FILE
 from numl_serving.checkpoint import Checkpoint, read_checkpoint
-from numl_serving.errors import CheckpointError, EventError, ModelFilesError
-from numl_serving.event import Event, Schema
+from numl_serving.errors import CheckpointError, EventError, ModelFilesError, of_model_files
+from numl_serving.event import Event
 from numl_serving.example import example_event
-from numl_serving.golden import Golden, write_golden
-from numl_serving.modelcard import (
-    CARD_FILE,
-    GOLDEN_FILE,
-    WEIGHTS_FILE,
-    Head,
-    ModelCard,
-    PlaneNormalisation,
-    Source,
-    WeightsFile,
-)
 from numl_serving.normalisation import normalisation_in, read_metadata, read_normalisation
 from numl_serving.recognition import (
     DEFAULT_ITERATIONS,
@@ -156,7 +149,8 @@ def import_checkpoint(request: Request) -> Report:
     content = safetensors.numpy.save({n: np.asarray(a, order="C") for n, a in weights.items()})
     card = _card(request, checkpoint, found, told, notes)
     card = replace(card, weights=WeightsFile(WEIGHTS_FILE, hashlib.sha256(content).hexdigest()))
-    card = parse_card(json.loads(dump_card(card)))
+    with of_model_files(""):
+        card = parse_card(json.loads(dump_card(card)))
     event = _golden_event(request, card.schema)
     with _staging(out) as staging:
         (staging / WEIGHTS_FILE).write_bytes(content)
@@ -168,7 +162,7 @@ def import_checkpoint(request: Request) -> Report:
                 f"{checkpoint.name}: its network gives no answer to the reference event ({error}): "
                 "use another checkpoint, or pass --event with an event like the training's"
             ) from None
-        write_golden(staging / GOLDEN_FILE, Golden(event, dict(answer)))
+        write_golden(staging / GOLDEN_FILE, GoldenEvent(event.tensors(), answer))
         names = [WEIGHTS_FILE, CARD_FILE, GOLDEN_FILE]
         _move_into_place(staging, out, names)
     return Report(
@@ -198,12 +192,8 @@ def _golden_event(request: Request, schema: Schema) -> Event:
 
 def _event_in(path: Path, schema: Schema) -> Event:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            inputs = {name: arrays[name] for name in arrays.files if name.startswith("input/")}
-        tensors = {name.removeprefix("input/"): array for name, array in inputs.items()}
-        return Event.from_tensors(tensors, schema)
-    # numpy's error depends on what the file actually is.
-    except (OSError, EOFError, TypeError, ValueError, zipfile.BadZipFile, EventError) as error:
+        return Event.from_tensors(read_inputs(path), schema)
+    except (FormatError, EventError) as error:
         raise ModelFilesError(f"{path} has no event for this model: {error}") from None
 
 

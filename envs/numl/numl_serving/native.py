@@ -17,10 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numl_serving.answer import too_large
-from numl_serving.errors import EventError, ModelFilesError
-from numl_serving.event import HITS, SPACEPOINTS, Event, Int32Array
-from numl_serving.modelcard import (
+from numl_formats.card import (
     ACTIVATIONS,
     EMBEDDED_HEADS,
     EXTENSION_FEATURES,
@@ -30,8 +27,12 @@ from numl_serving.modelcard import (
     Embedding,
     Head,
     ModelCard,
-    check_weights,
 )
+from numl_formats.contract import HITS, SPACEPOINTS
+from numl_serving.answer import too_large
+from numl_serving.errors import EventError, ModelFilesError
+from numl_serving.event import Event, Int32Array
+from numl_serving.shapes import check_weights
 
 LIBRARY = Path(__file__).with_name("libnuml.so")
 
@@ -152,7 +153,7 @@ class NativeModel:
 
     Args:
         card: The model card.
-        weights: float32 by the names of `numl_serving.modelcard.weight_shapes`; copied.
+        weights: float32 by the names of `numl_serving.shapes.weight_shapes`; copied.
         level: Instructions to use: 3 for x86-64-v3, 4 for x86-64-v4, 1 for those every processor
             has; 0: the best that this one has.
 
@@ -285,20 +286,20 @@ def event_columns(
         table[index] = _Feature(
             column.ctypes.data, column.dtype == np.int32, scales.get(feature, 1.0)
         )
-    ids = [event.columns[f"{SPACEPOINTS}hit_id_{plane}"] for plane in event.schema.planes]
+    ids = [event.columns[f"{SPACEPOINTS}_hit_id_{plane}"] for plane in event.schema.planes]
     position = None
     if event.has_positions:
-        axes = [event.columns[f"{SPACEPOINTS}position_{axis}"].ctypes.data for axis in "xyz"]
+        axes = [event.columns[f"{SPACEPOINTS}_position_{axis}"].ctypes.data for axis in "xyz"]
         position = (c_void_p * 3)(*axes)
     return _Event(
         planes=len(event.schema.planes),
         hits=event.num_hits,
         spacepoints=event.num_spacepoints,
         features=len(features),
-        hit_id=event.columns[f"{HITS}hit_id"].ctypes.data,
-        plane=event.columns[f"{HITS}local_plane"].ctypes.data,
-        wire=event.columns[f"{HITS}local_wire"].ctypes.data,
-        time=event.columns[f"{HITS}local_time"].ctypes.data,
+        hit_id=event.columns[f"{HITS}_hit_id"].ctypes.data,
+        plane=event.columns[f"{HITS}_local_plane"].ctypes.data,
+        wire=event.columns[f"{HITS}_local_wire"].ctypes.data,
+        time=event.columns[f"{HITS}_local_time"].ctypes.data,
         wire_scale=position_scale[0],
         time_scale=position_scale[1],
         feature=table,

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from numl_serving.cardfile import normalisation_from
+from numl_formats.card import PlaneNormalisation
+from numl_formats.cardfile import normalisation_from
 from numl_serving.checkpoint import check_regular
-from numl_serving.errors import ModelFilesError
-from numl_serving.modelcard import PlaneNormalisation
+from numl_serving.errors import ModelFilesError, of_model_files
 
 Normalisation = dict[str, PlaneNormalisation]
 
@@ -79,7 +79,8 @@ def normalisation_in(content: Any, planes: Sequence[str], features: int) -> Norm
             mean, std = ([float(str(number)) for number in row] for row in rows)
             value = {"mean": mean, "std": std}
         by_plane[plane] = value
-    return normalisation_from(by_plane, "normalisation", planes, features)
+    with of_model_files(""):
+        return normalisation_from(by_plane, "normalisation", planes, features)
 
 
 def read_metadata(path: Path) -> dict[str, Any]:

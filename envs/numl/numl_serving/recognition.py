@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numl_serving import generations
-from numl_serving.errors import ModelFilesError
-from numl_serving.generations import GENERATIONS, Generation, HeadRow
-from numl_serving.modelcard import (
+from numl_formats.card import (
     EMBEDDED_HEADS,
     EXTENSION_FEATURES,
     Clustering,
     Embedding,
     Head,
     NetworkSpec,
-    shapes_of,
 )
+from numl_serving import generations
+from numl_serving.errors import ModelFilesError
+from numl_serving.generations import GENERATIONS, Generation, HeadRow
+from numl_serving.shapes import shapes_of
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]

@@ -10,12 +10,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from numl_formats.card import ModelCard
+from numl_formats.cardfile import read_card
+from numl_formats.repository import CARD_FILE
 from numl_serving.answer import BatchResult, Outputs
 from numl_serving.batches import Limits
-from numl_serving.cardfile import read_card
-from numl_serving.errors import ServingError, attempt
+from numl_serving.errors import ServingError, attempt, of_model_files
 from numl_serving.event import Event
-from numl_serving.modelcard import CARD_FILE, ModelCard
 from numl_serving.native import NativeModel
 from numl_serving.weights import read_weights
 
@@ -64,7 +65,8 @@ class Runtime:
             ModelFilesError: Files are missing, damaged, or do not fit together.
         """
         directory = Path(directory)
-        card = read_card(directory / CARD_FILE)
+        with of_model_files():
+            card = read_card(directory / CARD_FILE)
         weights = read_weights(directory, card)
         if device == CPU:
             return cls(card, _NativeEngine(card, weights))

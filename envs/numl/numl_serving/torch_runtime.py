@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from numl_formats.card import ModelCard
 from numl_serving import batches
 from numl_serving.answer import BatchResult, Outputs, check_finite
 from numl_serving.batches import Limits
@@ -24,7 +25,6 @@ from numl_serving.errors import (
 )
 from numl_serving.event import Event
 from numl_serving.graph import EventGraph, build_graph
-from numl_serving.modelcard import ModelCard
 from numl_serving.native import cluster
 from numl_serving.networks import build_network, collate
 from numl_serving.transfer import transfer_to

@@ -10,8 +10,10 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
+from numl_formats.card import ModelCard
+from numl_formats.repository import CARD_FILE
 from numl_serving.errors import ModelFilesError
-from numl_serving.modelcard import CARD_FILE, ModelCard, check_weights
+from numl_serving.shapes import check_weights
 
 
 def read_weights(directory: Path, card: ModelCard) -> dict[str, NDArray[np.float32]]:

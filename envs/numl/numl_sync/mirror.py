@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,16 +20,14 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from numl_formats.errors import FormatError
-from numl_formats.published import CONFIG, File, Model, Release
+from numl_formats.published import File, Model, Release
+from numl_formats.repository import CODE, CONFIG, NO_BYTECODE, later
 from numl_formats.statement import read_release, release_as_json
 from numl_sync.errors import BucketError, ReleaseError, UsageError
-from numl_sync.templates import CODE, Templates
+from numl_sync.templates import Templates
 from numl_sync.trust import Accepted, read_accepted
 
 _CHUNK = 1 << 20
-# Python would write a folder of this name, and the server, which polls, would load the changed
-# model a second time. A file of this name prevents that.
-_BYTECODE = "__pycache__"
 
 
 class Reader(Protocol):
@@ -132,7 +129,7 @@ class Mirror:
         A digest is computed once in a process, and again if the file was changed since.
         """
         place = self.repository / name / str(model.version)
-        if _names(place) != {*model.files, CODE, _BYTECODE}:
+        if _names(place) != {*model.files, CODE, NO_BYTECODE}:
             return False
         if not self._templates.have(name) or _content(place / CODE) != self._templates.code(name):
             return False
@@ -197,7 +194,7 @@ class Mirror:
             # Copied, so that changing one model cannot affect another with the same file.
             shutil.copyfile(self._incoming / file.sha256, folder / path)
         (folder / CODE).write_bytes(self._templates.code(name))
-        (folder / _BYTECODE).touch()
+        (folder / NO_BYTECODE).touch()
         self._templates.config(name, model.version, folder)
         return folder
 
@@ -214,13 +211,13 @@ class Mirror:
             version.rename(folder / target.name)
             folder.rename(target.parent)
             return
-        later = None
+        touched = None
         if target.exists():  # damaged, or from a bucket that was started afresh
-            later = _later(target.parent)
+            touched = later(target.parent)
             self._move_away(target)
         version.rename(target)
-        if later is not None:
-            os.utime(target, ns=(later, later))
+        if touched is not None:
+            os.utime(target, ns=(touched, touched))
 
     def configure(self, release: Release) -> None:
         """Have the server load the release: its versions are there."""
@@ -228,7 +225,7 @@ class Mirror:
             if self.is_configured(name, model):
                 continue
             folder = self.repository / name
-            self._write(folder / CONFIG, self._config(name, model), _later(folder))
+            self._write(folder / CONFIG, self._config(name, model), later(folder))
 
     def _config(self, name: str, model: Model) -> str:
         files = self.repository / name / str(model.version)
@@ -286,16 +283,6 @@ def _digest(path: Path) -> tuple[Any, int]:
             digest.update(chunk)
             size += len(chunk)
     return digest, size
-
-
-def _later(folder: Path) -> int:
-    """Return a time that makes the server reload a model if something in its folder has it.
-
-    The server looks at the newest time of the folder and of all that is in it, which must rise
-    even if the clock was set back or the disk keeps whole seconds only.
-    """
-    times = [path.stat().st_mtime_ns for path in (folder, *folder.rglob("*"))]
-    return max(time.time_ns(), max(times) + 10**9)
 
 
 def _names(folder: Path) -> set[str]:

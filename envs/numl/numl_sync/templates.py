@@ -7,10 +7,9 @@ from pathlib import Path
 
 from numl_formats.config import render_config
 from numl_formats.errors import FormatError
-from numl_formats.published import CARD, CONFIG, DATA_FILES, Release
+from numl_formats.published import Release
+from numl_formats.repository import CARD_FILE, CODE, CONFIG, DATA_FILES
 from numl_sync.errors import ReleaseError
-
-CODE = "model.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,6 @@ class Templates:
         """
         template = (self.folder / name / CONFIG).read_text(encoding="utf-8")
         try:
-            return render_config(name, version, (files / CARD).read_bytes(), template)
+            return render_config(name, version, (files / CARD_FILE).read_bytes(), template)
         except FormatError as error:
             raise ReleaseError(str(error)) from None

@@ -12,7 +12,7 @@ import pytest
 
 from deploy.deployment.state import LaunchPlan
 from deploy.host.paths import CHECKOUT, cache_folder
-from deploy.triton.golden import GoldenEvent
+from numl_formats.golden import GoldenEvent
 from tests.failed_start import GOOD_MODEL, Bench, tar
 
 

@@ -11,7 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from numl_formats.errors import FormatError
 from numl_formats.published import (
-    DATA_FILES,
     File,
     Model,
     Published,
@@ -21,6 +20,7 @@ from numl_formats.published import (
     renewed,
     rolled_back,
 )
+from numl_formats.repository import DATA_FILES
 from numl_formats.statement import read_published, statement
 
 BEGIN = datetime(2026, 11, 24, tzinfo=timezone.utc)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numl_formats
 
 
-def test_it_imports_the_standard_library_and_itself() -> None:
+def test_it_imports_the_standard_library_numpy_and_itself() -> None:
     found = {
         name.partition(".")[0]
         for path in Path(numl_formats.__file__).parent.rglob("*.py")
@@ -21,4 +21,4 @@ def test_it_imports_the_standard_library_and_itself() -> None:
             else [alias.name for alias in node.names]
         )
     }
-    assert found <= {*sys.stdlib_module_names, "numl_formats"}
+    assert found <= {*sys.stdlib_module_names, "numl_formats", "numpy"}

@@ -13,7 +13,6 @@ import pytest
 
 from numl_formats.errors import StatementError
 from numl_formats.published import (
-    DATA_FILES,
     File,
     Image,
     Model,
@@ -23,6 +22,7 @@ from numl_formats.published import (
     rolled_back,
     versions,
 )
+from numl_formats.repository import DATA_FILES
 from numl_formats.statement import LARGEST, read_published, statement
 
 NOW = datetime(2026, 11, 24, 2, 30, tzinfo=timezone.utc)

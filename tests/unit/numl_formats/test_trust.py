@@ -8,15 +8,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from numl_formats.errors import StatementError
-from numl_formats.published import (
-    DATA_FILES,
-    File,
-    Model,
-    Published,
-    Release,
-    published_release,
-    renewed,
-)
+from numl_formats.published import File, Model, Published, Release, published_release, renewed
+from numl_formats.repository import DATA_FILES
 from numl_formats.statement import statement
 from numl_formats.trust import Seen, check, signature_path
 

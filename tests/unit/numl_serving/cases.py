@@ -16,12 +16,14 @@ from networks_under_test import Network
 from numl_bench.reference24 import Reference24
 from numl_bench.reference24 import answer as nugraph24
 from numl_demo.simulate import simulate_event as simulate_anew
-from numl_serving.event import Event, Schema
-from numl_serving.modelcard import ModelCard
+from numl_serving.event import Event
 from numl_serving.native import NativeModel
 from numpy.typing import NDArray
 from oracle import KINDS, UVY, answer, card_of, random_event, random_weights
 from oracle25 import Layout, Model25, server
+
+from numl_formats.card import ModelCard
+from numl_formats.contract import Schema
 
 MODELS = Path(__file__).resolve().parents[3] / "model_repository"
 COMMON = ("integral", "rms")

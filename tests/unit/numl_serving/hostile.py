@@ -17,11 +17,14 @@ from typing import Any
 
 import numpy as np
 from numl_serving.errors import EventError
-from numl_serving.event import UVY, Event
-from numl_serving.modelcard import Head, weight_shapes
+from numl_serving.event import Event
 from numl_serving.native import NativeModel
+from numl_serving.shapes import weight_shapes
 from numpy.typing import NDArray
 from small_models import NUGRAPH3
+
+from numl_formats.card import Head
+from numl_formats.contract import UVY
 
 HITS = 100_000
 SPACEPOINTS = 300_000

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from numl_serving.event import Event
 from numl_serving.graph import build_graph
-from numl_serving.modelcard import ModelCard
 from numl_serving.networks import build_network, collate
 from numpy.typing import NDArray
+
+from numl_formats.card import ModelCard
 
 
 class Network:

@@ -33,12 +33,13 @@ from numl_bench.reference25 import nugraph_model  # noqa: E402
 from numl_demo.graphs import POSITION_SCALE, Columns, scale_positions  # noqa: E402
 from numl_demo.oracle import answer as oracle_answer  # noqa: E402
 from numl_demo.oracle import make_graph, producer, transformed  # noqa: E402
-from numl_serving.cardfile import read_card  # noqa: E402
 from numl_serving.weights import read_weights  # noqa: E402
 from pynuml.data import NuGraphData  # noqa: E402
 from pynuml.labels import FlavorLabels, StandardLabels  # noqa: E402
 from pytorch_lightning.plugins.environments import LightningEnvironment  # noqa: E402
 from torch_geometric.loader import DataLoader  # noqa: E402
+
+from numl_formats.cardfile import read_card  # noqa: E402
 
 Tables = Mapping[str, Mapping[str, Any]]
 

@@ -8,18 +8,13 @@ from typing import Any
 
 import numpy as np
 from numl_bench.reference24 import Reference24
-from numl_serving.event import UVY as EXISTING_CLIENTS
-from numl_serving.event import Event, Schema
-from numl_serving.modelcard import (
-    Head,
-    ModelCard,
-    NetworkSpec,
-    PlaneNormalisation,
-    Source,
-    WeightsFile,
-    weight_shapes,
-)
+from numl_serving.event import Event
+from numl_serving.shapes import weight_shapes
 from numpy.typing import NDArray
+
+from numl_formats.card import Head, ModelCard, NetworkSpec, PlaneNormalisation, Source, WeightsFile
+from numl_formats.contract import UVY as EXISTING_CLIENTS
+from numl_formats.contract import Schema
 
 KINDS = ("24.7.1", "per-plane", "nugraph2")
 """The generations of NuGraph3 before 25.4, and NuGraph2."""

@@ -19,12 +19,14 @@ from typing import Any
 import numpy as np
 from numl_demo.graphs import COLUMNS
 from numl_demo.simulate import SimulatedEvent
-from numl_serving.cardfile import read_card
-from numl_serving.event import Event, Schema
-from numl_serving.modelcard import ModelCard, Source, WeightsFile
+from numl_serving.event import Event
 from numl_serving.native import NativeModel
 from numl_serving.recognition import is_served, recognise
 from numpy.typing import NDArray
+
+from numl_formats.card import ModelCard, Source, WeightsFile
+from numl_formats.cardfile import read_card
+from numl_formats.contract import Schema
 
 SERVER = Path(__file__).resolve().parent / "nugraph25_server.py"
 

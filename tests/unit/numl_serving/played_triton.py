@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numl_serving.golden import Golden, write_golden
 from small_models import NUGRAPH3, random_event, write_model
+
+from numl_formats.golden import GoldenEvent, write_golden
 
 HITS = 3
 GOLDEN = {
@@ -104,5 +105,5 @@ def repository(tmp_path: Path) -> Path:
     for model in ("nugraph2", "nugraph3"):
         version = write_model(tmp_path / model / "1")
         (tmp_path / model / "config.pbtxt").touch()
-        write_golden(version / "golden.npz", Golden(event, dict(GOLDEN)))
+        write_golden(version / "golden.npz", GoldenEvent(event.tensors(), dict(GOLDEN)))
     return tmp_path

@@ -8,19 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numl_serving.cardfile import dump_card
-from numl_serving.event import Event, Schema
-from numl_serving.modelcard import (
-    Clustering,
-    Head,
-    ModelCard,
-    NetworkSpec,
-    Source,
-    WeightsFile,
-    weight_shapes,
-)
+from numl_serving.event import Event
+from numl_serving.shapes import weight_shapes
 from numpy.typing import NDArray
 from safetensors.numpy import save
+
+from numl_formats.card import Clustering, Head, ModelCard, NetworkSpec, Source, WeightsFile
+from numl_formats.cardfile import dump_card
+from numl_formats.contract import Schema
 
 NUGRAPH3 = ModelCard(
     network=NetworkSpec(

@@ -28,10 +28,11 @@ from numl_bench.events import (
 from numl_bench.paths import GRADIENTS_OFF, GRADIENTS_ON, SERVING
 from numl_bench.worker import Worker, serve
 from numl_serving.event import Event
-from numl_serving.golden import disagreements
 from numl_serving.runtime import Runtime
 from oracle import KINDS, card_of, random_weights
 from small_models import write_model
+
+from numl_formats.golden import disagreements
 
 MODELS = CHECKOUT / "model_repository"
 NUGRAPH25 = Path(os.environ["NUGRAPH25"])

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numl_serving.clustering import add_instances
-from numl_serving.modelcard import Clustering
+
+from numl_formats.card import Clustering
 
 CLUSTERING = Clustering("x_i", "ox", 0.5, 3, "x_filter", "x_semantic", 1)
 ROWS = np.array([0, 3, 4, 1, 2], np.int32)  # of hits 0, 3, 4 in plane u, then 1, 2 in plane v

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from numl_serving.errors import EventError
-from numl_serving.event import UVY, Event, Schema, empty_event
+from numl_serving.event import Event, empty_event
 from numpy.typing import NDArray
 from strategies import events, random_event
+
+from numl_formats.contract import UVY, Schema
 
 Tensors = dict[str, NDArray[Any]]
 

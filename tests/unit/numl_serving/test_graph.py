@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from numl_serving.errors import EventError
 from numl_serving.event import Event
 from numl_serving.graph import EventGraph, build_graph
-from numl_serving.modelcard import EXTENSION_FEATURES
 from numpy.typing import NDArray
 from oracle import card_of
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import QhullError
 from strategies import events, make_event, random_event
+
+from numl_formats.card import EXTENSION_FEATURES
 
 mpi4py.rc.initialize = False
 

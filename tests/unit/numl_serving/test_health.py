@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numl_serving.golden import Golden, write_golden
 from numl_serving.health import Server, UnhealthyError, check_repository, main
 from played_triton import GOLDEN, HITS, Triton
 from small_models import NUGRAPH3, random_event
+
+from numl_formats.golden import GoldenEvent, write_golden
 
 
 def ask(triton: Triton, repository: Path, *flags: str) -> int:
@@ -60,7 +61,7 @@ def test_other_values_are_unhealthy(
     triton.answer["x_semantic_u"] = GOLDEN["x_semantic_u"] + 1
     assert ask(triton, repository) == 1
     out = capsys.readouterr().out
-    assert out.startswith("unhealthy: nugraph2: wrong answer: x_semantic_u: differs by up to 1")
+    assert out.startswith("unhealthy: nugraph2: wrong answer: output x_semantic_u is off by 1")
     assert out.count("\n") == 1
     assert "; nugraph3: wrong answer" in out
 
@@ -156,8 +157,9 @@ def test_of_two_versions_the_one_that_answers_is_compared(
         shutil.copytree(repository / model / "1", repository / model / "2")
         write_golden(
             repository / model / "2" / "golden.npz",
-            Golden(
-                random_event(NUGRAPH3.schema, HITS, 0), {"x_filter_u": np.ones(HITS, np.float32)}
+            GoldenEvent(
+                random_event(NUGRAPH3.schema, HITS, 0).tensors(),
+                {"x_filter_u": np.ones(HITS, np.float32)},
             ),
         )
     triton.versions = ["1"]

@@ -22,17 +22,19 @@ from checkpoint_files import (
     request_for,
 )
 from numl_serving import generations
-from numl_serving.cardfile import read_card
 from numl_serving.errors import CheckpointError, ServingError
-from numl_serving.event import Event, Schema
+from numl_serving.event import Event
 from numl_serving.example import example_event
 from numl_serving.generations import HeadRow
-from numl_serving.golden import Golden, disagreements, read_golden, write_golden
 from numl_serving.importer import Request, import_checkpoint
-from numl_serving.modelcard import ModelCard
 from numl_serving.normalisation import read_metadata
 from numl_serving.runtime import Runtime
 from safetensors.numpy import load
+
+from numl_formats.card import ModelCard
+from numl_formats.cardfile import read_card
+from numl_formats.contract import Schema
+from numl_formats.golden import GoldenEvent, difference, read_golden, write_golden
 
 KINDS = ("24.7.1", "per-plane", "nugraph2")
 FIRST = ("wire_position", "time_position", "integral", "rms")
@@ -232,16 +234,18 @@ def test_the_normalisation_of_the_checkpoint_is_used_where_none_is_given(tmp_pat
 def test_a_golden_answer_is_computed_for_a_given_event(tmp_path: Path) -> None:
     schema = Schema.of(UVY, ["extra"], positions=False)
     request = replace(request_for("24.7.1", tmp_path), event=tmp_path / "event.npz")
-    write_golden(tmp_path / "event.npz", Golden(example_event(schema), {}))
+    write_golden(tmp_path / "event.npz", GoldenEvent(example_event(schema).tensors(), {}))
     assert "tensor hit_table_extra is not a column of this model" in refused(request)
     schema = Schema.of(UVY, positions=False)
     tensors = example_event(schema).tensors() | {"hit_table_rms": np.full(180, 3, np.float32)}
     event = Event.from_tensors(tensors, schema)
-    write_golden(tmp_path / "event.npz", Golden(event, {}))
+    write_golden(tmp_path / "event.npz", GoldenEvent(event.tensors(), {}))
     import_checkpoint(request)
     golden = read_golden(request.out / "golden.npz")
-    assert (golden.event.hit("rms") == 3).all()
-    assert disagreements(Runtime.load(request.out).infer(golden.event), golden.outputs) == []
+    assert (golden.inputs["hit_table_rms"] == 3).all()
+    runtime = Runtime.load(request.out)
+    answer = runtime.infer(Event.from_tensors(golden.inputs, runtime.card.schema))
+    assert difference(golden, answer) is None
 
 
 @pytest.mark.parametrize("positions", [False, True])
@@ -261,4 +265,4 @@ def test_the_event_of_another_detector_is_not_kept(tmp_path: Path) -> None:
     card25("two_planes", tmp_path / "out")
     request = request_for("24.7.1", tmp_path)
     import_checkpoint(request)
-    assert read_golden(request.out / "golden.npz").event.hit("local_plane").max() == 2
+    assert read_golden(request.out / "golden.npz").inputs["hit_table_local_plane"].max() == 2

@@ -13,9 +13,11 @@ from checkpoint_files import (
     names_in,
     request_for,
 )
-from numl_serving.golden import disagreements, read_golden
+from numl_serving.event import Event
 from numl_serving.importer import Request, import_checkpoint
 from numl_serving.runtime import Runtime
+
+from numl_formats.golden import disagreements, read_golden
 
 
 def clone(request: Request, seed: int) -> Request:
@@ -35,7 +37,10 @@ def test_importing_again_replaces_the_weights_and_the_golden_answer_alike(tmp_pa
     import_checkpoint(clone(request, 1))
     after = read_golden(out / "golden.npz")
     assert disagreements(before.outputs, after.outputs) != []
-    assert disagreements(after.outputs, Runtime.load(out).infer(before.event)) == []
+    assert (
+        disagreements(after.outputs, Runtime.load(out).infer(Event.from_tensors(before.inputs)))
+        == []
+    )
     assert names_in(out) == {*FILES, "model.py"}
     assert {p.name for p in tmp_path.iterdir() if p.name.startswith(".")} == set()
 

@@ -24,13 +24,15 @@ from hypothesis import strategies as st
 from numl_serving import native
 from numl_serving.errors import EventError, ModelFilesError
 from numl_serving.event import Event
-from numl_serving.modelcard import ModelCard, weight_shapes
 from numl_serving.native import NativeModel, cluster
+from numl_serving.shapes import weight_shapes
 from numpy.typing import NDArray
 from oracle import KINDS, card_of, random_event, random_weights
 from sklearn.cluster import DBSCAN
 from small_models import CARDS
 from small_models import random_weights as small_weights
+
+from numl_formats.card import ModelCard
 
 
 def in_the_order_of_the_request(answered: Answer, event: Event, output: str) -> NDArray[Any]:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from comparing import differences
 from numl_demo.simulate import simulate_event
-from numl_serving.cardfile import read_card
 from numl_serving.native import NativeModel
 from numl_serving.weights import read_weights
 from oracle25 import simulated
+
+from numl_formats.cardfile import read_card
 
 MODELS = Path(__file__).resolve().parents[3] / "model_repository"
 BASELINE = 1

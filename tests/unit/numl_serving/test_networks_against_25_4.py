@@ -21,12 +21,13 @@ from cases import (
 from comparing import RANDOM, assert_as_near_as_nugraph, differences
 from hypothesis import given, settings
 from networks_under_test import Network
-from numl_serving.cardfile import read_card
 from numl_serving.event import Event
 from numl_serving.native import NativeModel
 from numl_serving.weights import read_weights
 from oracle import random_event
 from oracle25 import Layout, Model25, simulated
+
+from numl_formats.cardfile import read_card
 
 EVENTS = settings(max_examples=10, deadline=None)
 

@@ -15,17 +15,18 @@ import numpy as np
 import pytest
 import torch
 from networks_under_test import Network
-from numl_serving.cardfile import dump_card, parse_card
 from numl_serving.checkpoint import read_checkpoint
 from numl_serving.clustering import add_instances
 from numl_serving.errors import ModelFilesError
 from numl_serving.event import Event
 from numl_serving.graph import build_graph
 from numl_serving.importer import Report, Request, import_checkpoint
-from numl_serving.modelcard import EXTENSION_FEATURES, Clustering, Embedding, ModelCard
 from numl_serving.native import NativeModel, cluster
 from numl_serving.weights import read_weights
 from numpy.typing import NDArray
+
+from numl_formats.card import EXTENSION_FEATURES, Clustering, Embedding, ModelCard
+from numl_formats.cardfile import dump_card, parse_card
 
 FOLDER = Path(__file__).resolve().with_name("nugraph26")
 CASES = sorted(path.stem for path in FOLDER.glob("*.ckpt"))

@@ -15,12 +15,13 @@ from numl_serving import check, runtime
 from numl_serving.batches import Limits
 from numl_serving.errors import EventError, ModelFilesError, NetworkError
 from numl_serving.event import Event, empty_event
-from numl_serving.golden import Golden, disagreements, read_golden, write_golden
 from numl_serving.importer import Request, import_checkpoint
-from numl_serving.modelcard import ModelCard
 from numl_serving.runtime import Runtime
 from real_data import REAL_ANSWER, REAL_CHECKPOINT, REAL_NORM, real_event
 from small_models import CARDS, NUGRAPH3, random_event, write_model
+
+from numl_formats.card import ModelCard
+from numl_formats.golden import GoldenEvent, disagreements, read_golden, write_golden
 
 DEVICES = ["cpu", "torch-cpu"]
 
@@ -35,7 +36,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def with_golden(folder: Path) -> Path:
     loaded = Runtime.load(folder, device="torch-cpu")
     event = random_event(loaded.card.schema, 120)
-    write_golden(folder / "golden.npz", Golden(event, loaded.infer(event)))
+    write_golden(folder / "golden.npz", GoldenEvent(event.tensors(), loaded.infer(event)))
     return folder
 
 
@@ -64,7 +65,8 @@ def test_the_native_library_and_pytorch_give_the_same_answer(
 ) -> None:
     native, torch = (Runtime.load(directories[kind], device=device) for device in DEVICES)
     event = random_event(native.card.schema, hits, seed=hits)
-    assert disagreements(torch.infer(event), native.infer(event)) == []
+    clusters = native.card.clusters
+    assert disagreements(torch.infer(event), native.infer(event), clusters) == []
 
 
 @pytest.mark.parametrize("kind", CARDS)
@@ -83,7 +85,7 @@ def test_a_batch_gives_every_event_its_own_rows(
     assert result.batches == (4 if device == "cpu" else batches)
     for event, outputs in zip(events, result.outputs, strict=True):
         assert isinstance(outputs, dict)
-        assert disagreements(loaded.infer(event), outputs) == []
+        assert disagreements(loaded.infer(event), outputs, loaded.card.clusters) == []
         assert_declared(outputs, event, loaded.card)
 
 
@@ -219,9 +221,9 @@ def test_the_check_tells_of_each_model_and_of_the_interpreter(
         (wrong / file.name).write_bytes(file.read_bytes())
     golden = read_golden(wrong / "golden.npz")
     outputs = golden.outputs | {"x_filter_u": golden.outputs["x_filter_u"] + 0.01}
-    write_golden(wrong / "golden.npz", Golden(golden.event, outputs))
+    write_golden(wrong / "golden.npz", GoldenEvent(golden.inputs, outputs))
     assert check.main([str(wrong), str(tmp_path / "absent")]) == 1
     _, first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["ok"] is False
-    assert "x_filter_u: differs by up to 0.01" in first["error"]
-    assert "cannot be read" in second["error"]
+    assert "x_filter_u is off by 0.01" in first["error"]
+    assert "no such file" in second["error"]

@@ -11,9 +11,11 @@ import pytest
 from checkpoint_files import CHECKOUT, FILES, names_in
 from numl_demo.hdf5 import read_events
 from numl_demo.nugraph25 import lay_beside
-from numl_serving.cardfile import read_card
-from numl_serving.golden import disagreements, read_golden
+from numl_serving.event import Event
 from numl_serving.runtime import Runtime
+
+from numl_formats.cardfile import read_card
+from numl_formats.golden import difference, read_golden
 
 SCRIPT = CHECKOUT / "scripts" / "train_demo.py"
 
@@ -43,7 +45,7 @@ def test_what_was_trained_is_published_with_nugraphs_own_answer(tmp_path: Path) 
         assert names_in(folder) == FILES
         runtime = Runtime.load(folder)
         golden = read_golden(folder / "golden.npz")
-        assert disagreements(golden.outputs, runtime.infer(golden.event)) == []
+        assert difference(golden, runtime.infer(Event.from_tensors(golden.inputs))) is None
         card = runtime.card
         assert card.network.generation == "25.4"
         assert tuple(head.width for head in card.heads) == widths

@@ -41,10 +41,19 @@ def test_a_golden_event_is_read_for_the_warm_up(tmp_path):
     assert configuration.warm_up_event(tmp_path, NUGRAPH3).num_hits == 2
 
 
+def test_a_golden_event_of_another_model_is_named(tmp_path):
+    write_model(tmp_path)
+    np.savez(tmp_path / "golden.npz", **{"input/a": np.zeros(1), "output/b": np.zeros(1)})
+    with pytest.raises(
+        ModelFilesError, match=r"golden\.npz has no event of this model: tensor .+ is"
+    ):
+        configuration.warm_up_event(tmp_path, NUGRAPH3)
+
+
 def test_a_broken_golden_event_is_named(tmp_path):
     write_model(tmp_path)
     (tmp_path / "golden.npz").write_bytes(b"PK\x03\x04 truncated")
-    with pytest.raises(ModelFilesError, match=r"golden\.npz has no event: \w+"):
+    with pytest.raises(ModelFilesError, match=r"golden\.npz: not a reference event"):
         configuration.warm_up_event(tmp_path, NUGRAPH3)
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numl_serving.cardfile import read_card
 from numl_serving.errors import ModelFilesError
 from numl_serving.weights import read_weights
 from safetensors.numpy import save
 from small_models import NUGRAPH3, random_weights, write_model
+
+from numl_formats.cardfile import read_card
 
 
 def test_a_file_of_the_safetensors_library_is_read(tmp_path: Path) -> None:

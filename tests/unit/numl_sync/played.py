@@ -6,9 +6,8 @@ The real ones are in tests/integration/test_sync.py.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,8 @@ from numl_sync.mirror import Mirror
 from numl_sync.templates import Templates
 from numl_sync.trust import Trust
 
+from numl_formats.card import Head
+from numl_formats.cardfile import dump_card, read_card
 from numl_formats.config import render_config
 from numl_formats.published import (
     File,
@@ -33,6 +34,7 @@ from numl_formats.trust import signature_path
 
 POLL_S = 3.0
 MODELS = ("a", "b")
+CARD = read_card(Path(__file__).parents[1] / "numl_formats" / "data" / "card-format-2.json")
 CODE = b"the image's code"
 TEMPLATE = 'backend: "python"\n'
 PLACE = "s3://bucket"
@@ -42,9 +44,8 @@ TODAY = datetime(2026, 11, 24, tzinfo=timezone.utc)
 
 
 def card(version: int) -> bytes:
-    tensor = {"name": "out", "data_type": "FP32", "dims": [-1, version]}
-    said = {"inputs": [], "outputs": [tensor], "heads": [], "demo": False}
-    return json.dumps(said).encode()
+    head = Head("out", "out", "hit", version + 1)
+    return dump_card(replace(CARD, heads=(head,), clustering=None)).encode()
 
 
 def files(version: int) -> dict[str, bytes]:

@@ -1,7 +1,7 @@
 """NuGraph's networks in plain PyTorch, for inference: what runs on a GPU, and a reference on CPUs.
 
 Structure and widths come from the model card, weights under the names of
-`numl_serving.modelcard.weight_shapes`.
+`numl_serving.shapes.weight_shapes`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from numl_serving.modelcard import ModelCard, check_weights
+from numl_formats.card import ModelCard
 from numl_serving.networks.batch import GraphBatch, collate
 from numl_serving.networks.nugraph2 import NuGraph2
 from numl_serving.networks.nugraph3 import NuGraph3
+from numl_serving.shapes import check_weights
 
 __all__ = ["GraphBatch", "build_network", "collate"]
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from numl_serving.modelcard import ModelCard
+from numl_formats.card import ModelCard
 
 if TYPE_CHECKING:
     from numl_serving.graph import EventGraph

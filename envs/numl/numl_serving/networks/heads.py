@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from numl_serving.modelcard import Head, ModelCard
+from numl_formats.card import Head, ModelCard
 from numl_serving.networks.layers import PlaneLinear
 
 

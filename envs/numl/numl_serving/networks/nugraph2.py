@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from numl_serving.modelcard import ModelCard
+from numl_formats.card import ModelCard
 from numl_serving.networks.batch import Edges, GraphBatch
 from numl_serving.networks.heads import Heads
 from numl_serving.networks.layers import Gate, PlaneLinear, class_sum

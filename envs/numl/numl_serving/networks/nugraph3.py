@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from numl_serving.modelcard import ModelCard
+from numl_formats.card import ModelCard
 from numl_serving.networks.batch import Edges, GraphBatch
 from numl_serving.networks.heads import Heads
 from numl_serving.networks.layers import Gate, PlaneLinear, softmax_aggregate

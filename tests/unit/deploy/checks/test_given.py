@@ -45,7 +45,7 @@ def _served_by(path: Path, norm: Path | None = None) -> Deployment:
         ("fifo", "not a file"),
         ("empty", "it is empty"),
         ("text", "not a complete PyTorch checkpoint (a zip archive, since PyTorch 1.6)"),
-        ("folder", "the folder has no model.json"),
+        ("folder", "the folder has no weights.safetensors"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_one_is_refused(tmp_path: Path, kind: str, said: str) -> None:

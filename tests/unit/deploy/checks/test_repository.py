@@ -7,6 +7,7 @@ import pytest
 from deploy.checks.repository import model_findings, repository_findings
 from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.host.paths import MODEL_REPOSITORY
+from numl_formats.golden import GoldenEvent, read_golden, write_golden
 
 CONFIG, WEIGHTS, CARD = "nugraph3/config.pbtxt", "nugraph3/1/weights.safetensors", "1/model.json"
 
@@ -37,6 +38,12 @@ def _broken_link(repository: Path) -> None:
     (repository / WEIGHTS).symlink_to("gone")
 
 
+def _lose_a_column(path: Path) -> None:
+    golden = read_golden(path)
+    inputs = {name: array for name, array in golden.inputs.items() if name != "hit_table_rms"}
+    write_golden(path, GoldenEvent(inputs, golden.outputs))
+
+
 Break = Callable[[Path], object]
 
 
@@ -57,9 +64,11 @@ Break = Callable[[Path], object]
         (lambda r: (r / "nugraph3/1/golden.npz").write_bytes(b"PK"), "not a reference event"),
         (_broken_link, "weights.safetensors: no such file"),
         (_flip_a_byte, "weights.safetensors is not the file model.json describes"),
-        (lambda r: (r / "nugraph3" / CARD).write_text("{}"), "model.json: has no"),
+        (lambda r: (r / "nugraph3" / CARD).write_text("{}"), "model.json: not a model card"),
         (lambda r: _edit(r / "nugraph3" / CARD, "hit_table_rms", "hit_table_width"),
-         "golden.npz: its event has no hit_table_width"),
+         "model.json: inputs do not match the rest of the card"),
+        (lambda r: _lose_a_column(r / "nugraph3/1/golden.npz"),
+         "golden.npz: its event has no hit_table_rms"),
     ],
 )  # fmt: skip
 def test_what_keeps_a_model_from_being_served_is_named_with_a_remedy(

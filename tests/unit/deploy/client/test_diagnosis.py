@@ -12,7 +12,7 @@ from deploy.client.endpoint import Endpoint
 from deploy.client.service import ExpectedModel, check_service
 from deploy.client.transport import TritonTransport
 from deploy.host.errors import ClientError, ServerAwayError
-from deploy.triton.contract import Signature
+from numl_formats.contract import Signature
 from tests.certificates import FAR_AHEAD, LONG_AGO, Authority, Pair
 from tests.unit.deploy.client.servers import (
     Metrics,

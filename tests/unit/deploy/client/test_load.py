@@ -16,7 +16,7 @@ from deploy.client.load.summary import all_figures, document, row
 from deploy.client.load.traffic import Patience, Tenant, arrivals, simulated_event
 from deploy.client.transport import ServedModel
 from deploy.host.errors import ClientError
-from deploy.triton.contract import INPUTS
+from numl_formats.contract import INPUTS
 
 MODEL = ServedModel("nugraph3", INPUTS, ("x_filter_u",), {})
 

@@ -19,7 +19,7 @@ from deploy.client.endpoint import Endpoint
 from deploy.client.transport import ServedModel
 from deploy.commands import infer
 from deploy.host.errors import ClientError, RequestError, ServerAwayError
-from deploy.triton.contract import INPUTS
+from numl_formats.contract import INPUTS
 
 MODEL = ServedModel("nugraph3", INPUTS, (), {"semantic_classes": "a,b,c", "event_classes": "p,q"})
 

@@ -16,7 +16,7 @@ from deploy.environment.interpreter import Interpreter
 from deploy.environment.lock import Lock
 from deploy.host.errors import EnvironmentSetupError, RepositoryError
 from deploy.triton.distribution import TritonDistribution
-from deploy.triton.stage import MODEL_FILES
+from numl_formats.repository import DATA_FILES
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def _environment(folder: Path, answer: str = "", status: int = 0) -> Environment
 
 def _model(folder: Path) -> Path:
     folder.mkdir()
-    for name in MODEL_FILES:
+    for name in DATA_FILES:
         (folder / name).touch()
     return folder
 

@@ -16,7 +16,7 @@ from deploy.client.transport import ServedModel, TritonTransport
 from deploy.commands import infer
 from deploy.events.files import EventFile, planes_of
 from deploy.events.tables import EventFileError
-from deploy.triton.contract import INPUTS
+from numl_formats.contract import INPUTS
 
 UVY, TWO, FOUR = ("u", "v", "y"), ("x", "z"), ("u", "v", "w", "z")
 SINCE_25_4 = {"local_plane": "view", "local_wire": "proj", "local_time": "drift"}

@@ -20,7 +20,7 @@ from deploy.events import files as events_module
 from deploy.events import grouping
 from deploy.events.files import EventFile
 from deploy.events.tables import EventFileError, pickled_names
-from deploy.triton.contract import INPUTS
+from numl_formats.contract import INPUTS
 
 DATA = Path(__file__).parent / "data"
 HIT_COLUMNS = [n.removeprefix("hit_table_") for n in INPUTS if n.startswith("hit_table_")]

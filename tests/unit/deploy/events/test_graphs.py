@@ -15,7 +15,7 @@ import pytest
 from deploy.events.files import EventFile
 from deploy.events.graphs import GraphFile, open_events
 from deploy.events.tables import EventFileError
-from deploy.triton.contract import INPUTS
+from numl_formats.contract import INPUTS
 
 DATA = Path(__file__).parent / "data"
 GENERATIONS = ("first", "second")

@@ -18,7 +18,7 @@ from deploy.events.answers import assemble, probabilities
 from deploy.events.files import EventTensors
 from deploy.events.inference import Answer, Failure, ServerLostError, infer
 from deploy.host.errors import RequestError, ServerAwayError
-from deploy.triton.contract import INPUTS
+from numl_formats.contract import INPUTS
 
 MODEL = ServedModel("nugraph3", INPUTS, (), {})
 UVY = ("u", "v", "y")

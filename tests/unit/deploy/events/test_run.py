@@ -17,7 +17,7 @@ from deploy.events.display import DisplayError, check_folder
 from deploy.events.run import send
 from deploy.host.errors import ClientError, KitError
 from deploy.host.paths import CHECKOUT
-from deploy.triton.contract import INPUTS
+from numl_formats.contract import INPUTS
 
 EVENTS = CHECKOUT / "scripts/data/demo_events.h5"
 MODEL = ServedModel("nugraph3", INPUTS, (), {})

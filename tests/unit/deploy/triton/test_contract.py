@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.card import read_card
 from deploy.triton.config import read_config
-from deploy.triton.contract import INPUTS, Signature, Tensor, breach
+from numl_formats.contract import INPUTS, Signature, Tensor, breach
 
 Declared = dict[str, Any]
 
@@ -45,7 +45,7 @@ def tensor(metadata: Declared, name: str) -> Declared:
 @pytest.mark.parametrize("model", ["nugraph2", "nugraph2_cpu", "nugraph3"])
 def test_the_tracked_models_keep_the_contract(model: str) -> None:
     wanted = card(model)
-    assert wanted.inputs == {name: Tensor(type_, (-1,)) for name, type_ in INPUTS.items()}
+    assert wanted.inputs == {name: Tensor(name, type_, (-1,)) for name, type_ in INPUTS.items()}
     assert breach(Signature.read(*declared(model)), wanted) is None
 
 

@@ -10,7 +10,7 @@ from deploy.triton.card import check_digest, read_card
 @pytest.mark.parametrize("model", ["nugraph2", "nugraph3"])
 def test_the_tracked_weights_are_what_their_cards_say(model: str) -> None:
     folder = MODEL_REPOSITORY / model / "1"
-    check_digest(folder / "weights.safetensors", read_card(folder).sha256)
+    check_digest(folder / "weights.safetensors", read_card(folder).weights.sha256)
 
 
 def test_one_flipped_byte_is_noticed(tmp_path: Path) -> None:
@@ -19,4 +19,4 @@ def test_one_flipped_byte_is_noticed(tmp_path: Path) -> None:
     content[-1] ^= 1
     (tmp_path / "weights.safetensors").write_bytes(content)
     with pytest.raises(RepositoryError, match="is not the file model"):
-        check_digest(tmp_path / "weights.safetensors", read_card(tracked).sha256)
+        check_digest(tmp_path / "weights.safetensors", read_card(tracked).weights.sha256)

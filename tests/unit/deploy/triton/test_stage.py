@@ -1,4 +1,4 @@
-import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from google.protobuf import text_format
 from deploy.deployment.deployment import DEFAULT_MODELS, Batch
 from deploy.host.errors import RepositoryError
 from deploy.host.paths import MODEL_REPOSITORY
-from deploy.triton.card import Card, Head
+from deploy.triton.card import read_card
 from deploy.triton.config import (
     BATCH_EVENTS,
     BATCH_WAIT,
@@ -19,31 +19,28 @@ from deploy.triton.config import (
     read_config,
     write_config,
 )
-from deploy.triton.contract import Signature, Tensor
-from deploy.triton.stage import MODEL_FILES, plan_models, request_reload, stage
+from deploy.triton.stage import plan_models, request_reload, stage
+from numl_formats.card import Clustering, Head
+from numl_formats.cardfile import dump_card
+from numl_formats.repository import DATA_FILES
 
 SETTINGS = LaunchSettings(
     environment=Path('/env "with" quotes'), parameters={"threads": "1"}, instances=2
 )
-CARD = Card(
-    network="nugraph3",
-    signature=Signature(
-        {
-            "hit_table_hit_id": Tensor("INT32", (-1,)),
-            "hit_table_tpc": Tensor("INT32", (-1,)),
-            "spacepoint_table_position_x": Tensor("FP32", (-1,), optional=True),
-        },
-        {
-            "e_evt": Tensor("FP32", (3,)),
-            "x_semantic_u": Tensor("FP32", (-1, 2)),
-            "x_i_u": Tensor("INT32", (-1,)),
-        },
-    ),
+TRACKED_CARD = read_card(MODEL_REPOSITORY / "nugraph3" / "1")
+CARD = replace(
+    TRACKED_CARD,
+    network=replace(TRACKED_CARD.network, nexus_start="position"),
+    planes=("u",),
+    hit_features=("tpc",),
+    spacepoint_positions=True,
     heads=(
-        Head("event", "e", ("cc", "nc", "other")),
-        Head("semantic", "x_semantic", ("track", "shower")),
+        Head("event", "e", "event", 3, "softmax", ("cc", "nc", "other")),
+        Head("semantic", "x_semantic", "hit", 2, "softmax", ("track", "shower")),
+        Head("instance", "ox", "hit", 8),
     ),
-    sha256="0" * 64,
+    clustering=Clustering("x_i", "ox", 0.5, 5, None, None, 0),
+    demo=False,
 )
 TRACKED = """
 name: "nugraph3"
@@ -57,23 +54,7 @@ instance_group { kind: KIND_AUTO }
 """
 LAUNCHED = """\
 name: "nugraph3"
-input {
-  name: "hit_table_hit_id"
-  data_type: TYPE_INT32
-  dims: -1
-}
-input {
-  name: "hit_table_tpc"
-  data_type: TYPE_INT32
-  dims: -1
-}
-input {
-  name: "spacepoint_table_position_x"
-  data_type: TYPE_FP32
-  dims: -1
-  optional: true
-}
-output {
+INPUTSoutput {
   name: "e_evt"
   data_type: TYPE_FP32
   dims: 3
@@ -83,6 +64,12 @@ output {
   data_type: TYPE_FP32
   dims: -1
   dims: 2
+}
+output {
+  name: "ox_u"
+  data_type: TYPE_FP32
+  dims: -1
+  dims: 8
 }
 output {
   name: "x_i_u"
@@ -124,25 +111,33 @@ parameters {
   }
 }
 backend: "python"
-"""
+""".replace(
+    "INPUTS",
+    "".join(
+        f'input {{\n  name: "{name}"\n  data_type: TYPE_{kind}\n  dims: -1\n{more}}}\n'
+        for name, kind, more in (
+            *((f"hit_table_{name}", "INT32", "") for name in ("hit_id", "local_plane")),
+            ("hit_table_local_time", "FP32", ""),
+            ("hit_table_local_wire", "INT32", ""),
+            *((f"hit_table_{name}", "FP32", "") for name in ("integral", "rms")),
+            ("hit_table_tpc", "INT32", ""),
+            *((f"spacepoint_table_{name}", "INT32", "") for name in ("spacepoint_id", "hit_id_u")),
+            *(
+                (f"spacepoint_table_position_{axis}", "FP32", "  optional: true\n")
+                for axis in "xyz"
+            ),
+        )
+    ),
+)
 
 
 def _model(repository: Path, name: str = "nugraph3") -> Path:
     version = repository / name / "1"
     version.mkdir(parents=True)
     (repository / name / "config.pbtxt").write_text(TRACKED)
-    for file in ("model.py", *MODEL_FILES):
+    for file in ("model.py", *DATA_FILES):
         (version / file).write_text("x")
-    card = {
-        "format": 2,
-        "network": {"kind": "nugraph3"},
-        "heads": [{"name": "filter", "output": "x_filter", "width": 1, "classes": None}],
-        "inputs": [{"name": "hit_table_hit_id", "data_type": "INT32", "dims": [-1]}],
-        "outputs": [{"name": "x_filter_u", "data_type": "FP32", "dims": [-1]}],
-        "weights": {"sha256": "0" * 64},
-        "demo": True,
-    }
-    (version / "model.json").write_text(json.dumps(card))
+    (version / "model.json").write_text(dump_card(TRACKED_CARD))
     return version
 
 
@@ -268,7 +263,7 @@ def test_staging_copies_code_and_weights_and_writes_the_launched_configuration(
         "nugraph3/config.pbtxt",
     ]
     config = read_config(target / "nugraph3" / "config.pbtxt")
-    assert [output.name for output in config.output] == ["x_filter_u"]
+    assert [output.name for output in config.output] == [t.name for t in TRACKED_CARD.outputs]
 
 
 def test_own_weights_take_the_place_of_the_tracked_ones(tmp_path: Path) -> None:
@@ -283,8 +278,7 @@ def test_own_weights_take_the_place_of_the_tracked_ones(tmp_path: Path) -> None:
 def test_own_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
     _model(tmp_path / "tracked")
     own = _model(tmp_path / "own")
-    card = (own / "model.json").read_text()
-    (own / "model.json").write_text(card.replace("nugraph3", "nugraph2"))
+    shutil.copyfile(MODEL_REPOSITORY / "nugraph2" / "1" / "model.json", own / "model.json")
     with pytest.raises(RepositoryError, match=r"serves nugraph3; .*holds a nugraph2"):
         plan_models(tmp_path / "tracked", ["nugraph3"], SETTINGS, {"nugraph3": own})
 
@@ -297,7 +291,7 @@ def test_an_unknown_model_is_answered_with_those_that_are_there(tmp_path: Path) 
     assert caught.value.remedy == "one of: nugraph3"
 
 
-@pytest.mark.parametrize("missing", ["model.py", *MODEL_FILES])
+@pytest.mark.parametrize("missing", ["model.py", *DATA_FILES])
 def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
     (_model(tmp_path) / missing).unlink()
     with pytest.raises(RepositoryError, match=f"1/{missing}: no such file") as caught:

@@ -44,10 +44,14 @@ def test_a_template_and_a_card_make_the_configuration_of_the_image(model: str, d
     assert parsed(render_config(model, 7, card, template)) == wanted
 
 
-@given(classes=st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1))
+@given(classes=st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1, unique=True))
 def test_whatever_classes_are_called_they_are_one_parameter(classes: list[str]) -> None:
     said = json.loads(CARD.read_bytes())
-    wanted = parsed(render_config("nugraph3", 1, CARD.read_bytes(), 'backend: "python"'))
+    said["heads"][0]["width"] = len(classes)
+    del said["outputs"]
+    said["heads"][0]["classes"] = [str(number) for number in range(len(classes))]
+    before = json.dumps(said).encode()
+    wanted = parsed(render_config("nugraph3", 1, before, 'backend: "python"'))
     name = f"{said['heads'][0]['name']}_classes"
     wanted.parameters[name].string_value = ",".join(classes)
     said["heads"][0]["classes"] = classes
@@ -63,18 +67,16 @@ def test_whatever_classes_are_called_they_are_one_parameter(classes: list[str]) 
             json.dumps(json.loads(CARD.read_bytes()) | change).encode()
             for change in (
                 {"inputs": [{"name": "x", "data_type": "INT32 } backend", "dims": [1]}]},
-                {"inputs": [{"name": "x", "data_type": "INT32", "dims": ["1"]}]},
-                {"inputs": [{"name": "x", "data_type": "INT32", "dims": [True]}]},
-                {"inputs": [{"name": "x", "data_type": "INT32", "dims": [1 << 40]}]},
-                {"outputs": [{"name": 3, "data_type": "INT32", "dims": [1]}]},
                 {"outputs": 3},
+                {"planes": ['u" } backend']},
+                {"hit_features": ["wire_position", "rms } backend"]},
                 {"heads": [{"name": None, "classes": ["a"]}]},
-                {"heads": [{"name": "a", "classes": 3}]},
+                {"format": 3},
             )
         ),
     ],
     ids=lambda card: repr(card[:40]),
 )
 def test_what_is_no_card_is_refused(card: bytes) -> None:
-    with pytest.raises(FormatError, match=r"^model\.json of nu is not a model card: "):
+    with pytest.raises(FormatError, match=r"^model\.json of nu: "):
         render_config("nu", 1, card, "")

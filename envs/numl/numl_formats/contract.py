@@ -5,25 +5,17 @@ kit's models; the number of classes depends on the weights; outputs and optional
 added.
 """
 
-from collections.abc import Collection, Mapping
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Dims = tuple[int, ...]
 
-# What existing clients send.
-INPUTS: Mapping[str, str] = {
-    "hit_table_hit_id": "INT32",
-    "hit_table_local_plane": "INT32",
-    "hit_table_local_time": "FP32",
-    "hit_table_local_wire": "INT32",
-    "hit_table_integral": "FP32",
-    "hit_table_rms": "FP32",
-    "spacepoint_table_spacepoint_id": "INT32",
-    "spacepoint_table_hit_id_u": "INT32",
-    "spacepoint_table_hit_id_v": "INT32",
-    "spacepoint_table_hit_id_y": "INT32",
-}
 HITS, SPACEPOINTS = "hit_table", "spacepoint_table"
 # What every event needs, to put its answer back on its hits and to draw them.
 HIT_ID, PLANE = f"{HITS}_hit_id", f"{HITS}_local_plane"
@@ -31,6 +23,18 @@ TIME, WIRE = f"{HITS}_local_time", f"{HITS}_local_wire"
 # The outputs whose meaning a client knows; those of hits have a plane's name behind.
 SEMANTIC, FILTER, EVENT_CLASS = "x_semantic", "x_filter", "e_evt"
 OF_THE_EVENT = "_evt"
+TYPES = {"INT32": "int32", "FP32": "float32"}
+"""Triton's name of each type of a tensor, and numpy's."""
+_HIT_COLUMNS = {
+    "hit_id": "INT32",
+    "local_plane": "INT32",
+    "local_time": "FP32",
+    "local_wire": "INT32",
+    "integral": "FP32",
+    "rms": "FP32",
+}
+_INTEGER_COLUMNS = frozenset({"tpc", "cryostat"})
+POSITIONS = tuple(f"{SPACEPOINTS}_position_{axis}" for axis in "xyz")
 _PLANE_INPUT = f"{SPACEPOINTS}_hit_id_"
 _TOLD = 3  # faults named in one line
 
@@ -48,11 +52,63 @@ class Tensor:
     Attributes:
         datatype: Triton's name of its type.
         dims: Its dimensions; -1: any length.
+        optional: Whether requests may lack it.
     """
 
+    name: str
     datatype: str
     dims: Dims
     optional: bool = False
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Numpy's type; KeyError if no model of the kit has such tensors."""
+        import numpy as np  # takes long, and few commands need it
+
+        return np.dtype(TYPES[self.datatype])
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as a card lists it."""
+        facts = {"name": self.name, "data_type": self.datatype, "dims": list(self.dims)}
+        return facts | ({"optional": True} if self.optional else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The columns that a model takes.
+
+    Attributes:
+        planes: Names of the wire planes; ``local_plane`` is an index into them.
+        tensors: All tensors of a request, in the order of the wire contract.
+    """
+
+    planes: tuple[str, ...]
+    tensors: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, planes: Sequence[str], features: Iterable[str] = (), *, positions: bool) -> Schema:
+        """Return the schema of a detector.
+
+        Args:
+            planes: Names of the wire planes.
+            features: Columns of the hit table that the network reads. Those that are not in every
+                request are added: float32, but for numbers of detector parts.
+            positions: Whether requests may carry the spacepoints' positions.
+        """
+        hits = dict(_HIT_COLUMNS)
+        for column in features:
+            hits.setdefault(column, "INT32" if column in _INTEGER_COLUMNS else "FP32")
+        tensors = [Tensor(f"{HITS}_{name}", datatype, (-1,)) for name, datatype in hits.items()]
+        tensors.append(Tensor(f"{SPACEPOINTS}_spacepoint_id", "INT32", (-1,)))
+        tensors += [Tensor(f"{_PLANE_INPUT}{plane}", "INT32", (-1,)) for plane in planes]
+        if positions:
+            tensors += [Tensor(name, "FP32", (-1,), optional=True) for name in POSITIONS]
+        return cls(tuple(planes), tuple(tensors))
+
+
+UVY = Schema.of(("u", "v", "y"), positions=False)
+"""What existing clients send."""
+INPUTS: Mapping[str, str] = {tensor.name: tensor.datatype for tensor in UVY.tensors}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +119,7 @@ class Signature:
     outputs: Mapping[str, Tensor]
 
     @classmethod
-    def read(cls, metadata: Mapping[str, Any], config: Mapping[str, Any]) -> "Signature":
+    def read(cls, metadata: Mapping[str, Any], config: Mapping[str, Any]) -> Signature:
         """Read what a server answers about a model.
 
         Args:
@@ -80,6 +136,7 @@ class Signature:
             # A message of gRPC has its long integers as text in JSON.
             return {
                 t["name"]: Tensor(
+                    t["name"],
                     t["datatype"],
                     tuple(int(d) for d in t.get("shape", ())),
                     kind == "inputs" and (not config or t["name"] in optional),
@@ -88,6 +145,12 @@ class Signature:
             }
 
         return cls(tensors("inputs"), tensors("outputs"))
+
+
+def listed(faults: Sequence[str]) -> str:
+    """Return faults in one line, at most three of them."""
+    more = f"; and {len(faults) - _TOLD} more" if len(faults) > _TOLD else ""
+    return "; ".join(faults[:_TOLD]) + more
 
 
 def breach(found: Signature, card: Signature) -> str | None:
@@ -102,10 +165,7 @@ def breach(found: Signature, card: Signature) -> str | None:
     for name, tensor in found.inputs.items():
         if name not in card.inputs and not tensor.optional:
             faults.append(f"input {name} is required, but no client sends it")
-    if not faults:
-        return None
-    more = f"; and {len(faults) - _TOLD} more" if len(faults) > _TOLD else ""
-    return "; ".join(faults[:_TOLD]) + more
+    return listed(faults) if faults else None
 
 
 def _faults(kind: str, name: str, wanted: Tensor, found: Tensor | None) -> list[str]:

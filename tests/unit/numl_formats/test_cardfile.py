@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_files import CHECKOUT
-from numl_serving.cardfile import dump_card, parse_card, read_card
-from numl_serving.errors import ModelFilesError
+
+from numl_formats.cardfile import card_of, dump_card, parse_card, read_card
+from numl_formats.errors import FormatError, NewerFormatError
+
+DATA = Path(__file__).parent / "data"
+CHECKOUT = Path(__file__).parents[3]
 
 
 def content_of(model: str) -> dict[str, Any]:
@@ -38,7 +41,6 @@ def test_a_card_with_a_wrong_field_is_refused_by_its_name(tmp_path: Path) -> Non
     hit = {"output": "a", "node": "hit", "width": 2, "activation": "none", "classes": None}
     cluster = {"output": "i", "embedding": "ox", "eps": 0.5, "min_samples": 5, "signal": None}
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"format": 1}, "format is 1"),
         ({"surprise": 1}, "surprise is not a known field"),
         ({"network": network | {"kind": "nugraph9"}}, "network.kind is 'nugraph9'"),
         ({"network": network | {"iterations": 0}}, "network.iterations is 0"),
@@ -62,13 +64,43 @@ def test_a_card_with_a_wrong_field_is_refused_by_its_name(tmp_path: Path) -> Non
         ({"inputs": []}, "inputs do not match"),
     ]
     for change, message in wrong:
-        with pytest.raises(ModelFilesError, match=message):
+        with pytest.raises(FormatError, match=message):
             parse_card(content | change)
     del content["source"]
-    with pytest.raises(ModelFilesError, match="source is missing"):
+    with pytest.raises(FormatError, match="source is missing"):
         parse_card(content)
-    with pytest.raises(ModelFilesError, match="object"):
+    with pytest.raises(FormatError, match="not a model card"):
         parse_card([])
     (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(ModelFilesError, match="is not JSON"):
+    with pytest.raises(FormatError, match=r"broken\.json: not JSON"):
         read_card(tmp_path / "broken.json")
+    with pytest.raises(FormatError, match=r"none\.json cannot be read"):
+        read_card(tmp_path / "none.json")
+
+
+def test_a_card_of_the_first_release_is_read() -> None:
+    card = read_card(DATA / "card-format-2.json")
+    assert (card.network.kind, card.demo, card.clusters) == ("nugraph3", True, ())
+    assert card.signature.inputs["hit_table_rms"].datatype == "FP32"
+    assert card.signature.outputs["e_evt"].dims == (4,)
+
+
+@pytest.mark.parametrize("written", [3, "2", None, True])
+def test_a_card_of_a_newer_format_is_refused_in_one_line(written: object) -> None:
+    with pytest.raises(NewerFormatError) as caught:
+        parse_card({"format": written, "of the future": 1})
+    assert str(caught.value) == (
+        f"format {written!r}, but this release of the kit reads format 2: "
+        "use one that is as new as what wrote it"
+    )
+
+
+def test_a_card_from_before_the_first_release_is_refused() -> None:
+    with pytest.raises(FormatError, match=r"^format 1, which this release of the kit no longer"):
+        parse_card({"format": 1})
+
+
+def test_a_card_that_is_too_large_or_nested_is_refused() -> None:
+    for content in (b" " * (1 << 20) + b"{}", b"[" * 100_000, b"\xff"):
+        with pytest.raises(FormatError, match="not JSON"):
+            card_of(content)

@@ -10,11 +10,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from numl_serving.errors import ModelFilesError
-from numl_serving.modelcard import (
+from numl_formats.card import (
     ACTIVATIONS,
     EMBEDDED_HEADS,
-    FORMAT,
     KINDS,
     NEXUS_RULES,
     NEXUS_STARTS,
@@ -28,8 +26,11 @@ from numl_serving.modelcard import (
     Source,
     WeightsFile,
 )
+from numl_formats.errors import FormatError, check_format
 
+FORMAT = 2
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_LARGEST = 1 << 20
 
 
 def dump_card(card: ModelCard) -> str:
@@ -51,37 +52,36 @@ def read_card(path: Path) -> ModelCard:
     """Read ``model.json``.
 
     Raises:
-        ModelFilesError: The file is missing, is not JSON, or has missing, unknown or wrong fields.
+        FormatError: The file cannot be read, or is not a model card.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return card_of(path.read_bytes())
     except OSError as error:
-        raise ModelFilesError(
-            f"{path} cannot be read ({error.strerror}): import the checkpoint"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise ModelFilesError(
-            f"{path} is not JSON ({error}): import the checkpoint again"
-        ) from None
+        raise FormatError(f"{path} cannot be read ({error.strerror})") from None
+    except FormatError as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def card_of(content: bytes) -> ModelCard:
+    """Return the card whose file holds ``content``; FormatError if it is none."""
     try:
-        return parse_card(content)
-    except ModelFilesError as error:
-        raise ModelFilesError(f"{path}: {error}") from None
+        if len(content) > _LARGEST:
+            raise ValueError(f"more than {_LARGEST} bytes")
+        decoded = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"not JSON: {error}") from None
+    return parse_card(decoded)
 
 
 def parse_card(content: Any) -> ModelCard:
     """Make a card from the decoded JSON, checking every field.
 
     Raises:
-        ModelFilesError: Names the field, what is wrong with it and what is expected.
+        FormatError: Names the field, what is wrong with it and what is expected.
     """
-    if not isinstance(content, dict):
-        raise ModelFilesError("expected a JSON object")
-    if content.get("format") != FORMAT:
-        raise ModelFilesError(
-            f"format is {content.get('format')!r}; this version reads {FORMAT}: "
-            "import the checkpoint again"
-        )
+    if not isinstance(content, dict) or "format" not in content:
+        raise FormatError("not a model card")
+    check_format(content["format"], (FORMAT,), "what wrote it")
     given = {name: value for name, value in content.items() if name != "format"}
     inputs, outputs = given.pop("inputs", None), given.pop("outputs", None)
     read = _Fields(given, "")
@@ -91,7 +91,7 @@ def parse_card(content: Any) -> ModelCard:
     embedding = network.optional("embedding") if network.has("embedding") else None
     scale = read.numbers("position_scale")
     if len(scale) != 2:
-        raise ModelFilesError("position_scale needs two factors (wire, time)")
+        raise FormatError("position_scale needs two factors (wire, time)")
     card = ModelCard(
         network=NetworkSpec(
             kind=network.choice("kind", KINDS),
@@ -131,7 +131,7 @@ def parse_card(content: Any) -> ModelCard:
         ("outputs", outputs, card.outputs),
     ):
         if written is not None and written != [tensor.as_json() for tensor in tensors]:
-            raise ModelFilesError(f"{name} do not match the rest of the card")
+            raise FormatError(f"{name} do not match the rest of the card")
     return card
 
 
@@ -147,19 +147,19 @@ def normalisation_from(
         features: Number of hit features.
 
     Raises:
-        ModelFilesError: Planes or numbers are missing, or a standard deviation is not positive.
+        FormatError: Planes or numbers are missing, or a standard deviation is not positive.
     """
     if not isinstance(content, Mapping) or set(content) != set(planes):
-        raise ModelFilesError(f"{name} must have exactly the planes {list(planes)}")
+        raise FormatError(f"{name} must have exactly the planes {list(planes)}")
     found = {}
     for plane in planes:
         read = _Fields(content[plane], f"{name}.{plane}.")
         mean, std = read.numbers("mean"), read.numbers("std")
         read.done()
         if len(mean) != features or len(std) != features:
-            raise ModelFilesError(f"{name}.{plane} needs {features} means and standard deviations")
+            raise FormatError(f"{name}.{plane} needs {features} means and standard deviations")
         if min(std) <= 0:
-            raise ModelFilesError(f"{name}.{plane}.std is {list(std)}: it must be positive")
+            raise FormatError(f"{name}.{plane}.std is {list(std)}: it must be positive")
         found[plane] = PlaneNormalisation(mean, std)
     return found
 
@@ -168,7 +168,7 @@ def _embedding(read: _Fields) -> Embedding:
     found = Embedding(read.size("width"), read.size("hidden"), read.size("layers", least=2))
     read.done()
     if found.layers > 3:
-        raise ModelFilesError(f"network.embedding.layers is {found.layers}: expected 2 or 3")
+        raise FormatError(f"network.embedding.layers is {found.layers}: expected 2 or 3")
     return found
 
 
@@ -184,7 +184,7 @@ def _head(read: _Fields) -> Head:
     )
     read.done()
     if head.classes is not None and len(head.classes) != head.width:
-        raise ModelFilesError(
+        raise FormatError(
             f"head {head.name} has width {head.width} but names {len(head.classes)} classes"
         )
     return head
@@ -207,36 +207,36 @@ def _clustering(read: _Fields) -> Clustering:
 def _check_consistency(card: ModelCard) -> None:
     spec = card.network
     if not card.planes or not card.hit_features:
-        raise ModelFilesError("planes and hit_features must not be empty")
+        raise FormatError("planes and hit_features must not be empty")
     if (spec.event_width > 0) != (spec.kind == "nugraph3"):
-        raise ModelFilesError("network.event_width is required for nugraph3, and for no other")
+        raise FormatError("network.event_width is required for nugraph3, and for no other")
     if spec.kind == "nugraph3" and spec.classes != 1:
-        raise ModelFilesError("network.classes must be 1 for nugraph3")
+        raise FormatError("network.classes must be 1 for nugraph3")
     if spec.kind == "nugraph2" and (spec.nexus, spec.nexus_start) != ("concat", "zeros"):
-        raise ModelFilesError("nugraph2 needs network.nexus concat and nexus_start zeros")
+        raise FormatError("nugraph2 needs network.nexus concat and nexus_start zeros")
     if card.spacepoint_positions and spec.nexus_start != "position":
-        raise ModelFilesError("spacepoint_positions need network.nexus_start position")
+        raise FormatError("spacepoint_positions need network.nexus_start position")
     if (embedding := spec.embedding) is not None:
         widths = tuple(h.width for n in EMBEDDED_HEADS for h in card.heads if h.name == n)
         if spec.kind != "nugraph3" or widths != (1, embedding.width):
-            raise ModelFilesError(
+            raise FormatError(
                 "network.embedding needs nugraph3 and its heads instance_beta and instance"
             )
     if not card.heads:
-        raise ModelFilesError("heads is empty: the network would have no outputs")
+        raise FormatError("heads is empty: the network would have no outputs")
     if spec.kind == "nugraph2" and any(head.node == "event" for head in card.heads):
-        raise ModelFilesError("nugraph2 has no event node for a head")
+        raise FormatError("nugraph2 has no event node for a head")
     names = [tensor.name for tensor in card.outputs]
     if len(set(names)) < len(names) or len({head.name for head in card.heads}) < len(card.heads):
-        raise ModelFilesError("names and outputs of the heads must be unique")
+        raise FormatError("names and outputs of the heads must be unique")
     if (cluster := card.clustering) is not None:
         scalar = {head.output: head.is_scalar for head in card.heads if head.node == "hit"}
         wanted = {cluster.embedding: False, cluster.signal: True, cluster.semantic: False}
         for output, is_scalar in wanted.items():
             if output is not None and scalar.get(output) is not is_scalar:
-                raise ModelFilesError(f"clustering needs a head with output {output}")
+                raise FormatError(f"clustering needs a head with output {output}")
     if Path(card.weights.file).name != card.weights.file:
-        raise ModelFilesError(f"weights.file is {card.weights.file!r}: expected a plain file name")
+        raise FormatError(f"weights.file is {card.weights.file!r}: expected a plain file name")
 
 
 class _Fields:
@@ -244,13 +244,13 @@ class _Fields:
 
     def __init__(self, content: Any, where: str) -> None:
         if not isinstance(content, Mapping):
-            raise ModelFilesError(f"{where.rstrip('.') or 'the card'} must be an object")
+            raise FormatError(f"{where.rstrip('.') or 'the card'} must be an object")
         self._left = dict(content)
         self._where = where
 
     def value(self, name: str) -> Any:
         if name not in self._left:
-            raise ModelFilesError(f"{self._where}{name} is missing")
+            raise FormatError(f"{self._where}{name} is missing")
         return self._left.pop(name)
 
     def has(self, name: str) -> bool:
@@ -258,7 +258,7 @@ class _Fields:
 
     def done(self) -> None:
         if self._left:
-            raise ModelFilesError(f"{self._where}{sorted(self._left)[0]} is not a known field")
+            raise FormatError(f"{self._where}{sorted(self._left)[0]} is not a known field")
 
     def object(self, name: str) -> _Fields:
         return _Fields(self.value(name), f"{self._where}{name}.")
@@ -340,5 +340,5 @@ class _Fields:
             raise self._wrong(name, value, "finite numbers")
         return tuple(float(each) for each in value)
 
-    def _wrong(self, name: str, value: Any, wanted: str) -> ModelFilesError:
-        return ModelFilesError(f"{self._where}{name} is {value!r}: expected {wanted}")
+    def _wrong(self, name: str, value: Any, wanted: str) -> FormatError:
+        return FormatError(f"{self._where}{name} is {value!r}: expected {wanted}")

@@ -1,0 +1,178 @@
+"""The reference event of a model: what it must answer, and whether an answer is that.
+
+``golden.npz`` holds arrays ``input/TENSOR`` and ``output/TENSOR``, and ``format``, which is 1 where
+it is missing, as in files that a site writes with ``numpy.savez``.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from numl_formats.cardfile import read_card
+from numl_formats.contract import listed
+from numl_formats.errors import FormatError, check_format
+from numl_formats.repository import CARD_FILE
+
+# numpy is imported where it is needed: it takes long, and few of the kit's commands do.
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array: TypeAlias = NDArray[Any]
+
+FORMAT = 1
+
+TOLERANCE = 1e-4
+"""Largest difference allowed, in units of the largest magnitude of the output's column (class)."""
+
+NOISE = 1e-5
+"""What is allowed besides, in units of the output's largest magnitude.
+
+A column that is small beside the others (a class that no hit of the event is of) is a small
+difference of large numbers: float32 leaves of it what it leaves of them. So classes differ only
+where two scores are all but equal.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenEvent:
+    """An event and its reference output, arrays by the names of tensors.
+
+    Attributes:
+        clusters: Outputs that number each hit's cluster, whatever the numbers are.
+    """
+
+    inputs: Mapping[str, Array]
+    outputs: Mapping[str, Array]
+    clusters: tuple[str, ...] = ()
+
+
+def read_golden(path: Path) -> GoldenEvent:
+    """Read a ``golden.npz``, with the card beside it if there is one.
+
+    Raises:
+        FormatError: It is none, or cannot be read.
+    """
+    inputs, outputs = _read(path, "input/", "output/")
+    card = path.with_name(CARD_FILE)
+    return GoldenEvent(inputs, outputs, read_card(card).clusters if card.exists() else ())
+
+
+def read_inputs(path: Path) -> dict[str, Array]:
+    """Read only the event of a ``golden.npz``; raises as `read_golden`."""
+    return _read(path, "input/")[0]
+
+
+def _read(path: Path, *prefixes: str) -> list[dict[str, Array]]:
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            check_format(int(arrays.get("format", FORMAT)), (FORMAT,), "what wrote it")
+            found = [
+                {name.removeprefix(p): arrays[name] for name in arrays.files if name.startswith(p)}
+                for p in prefixes
+            ]
+    except FormatError as error:
+        raise type(error)(f"{path}: {error}") from None
+    except FileNotFoundError:
+        raise FormatError(f"{path}: no such file") from None
+    except OSError as error:
+        raise FormatError(f"{path}: {error.strerror or error}") from None
+    except (AttributeError, EOFError, TypeError, ValueError, zipfile.BadZipFile):
+        # numpy's words are about pickles, which are never read here.
+        raise FormatError(f"{path}: not a reference event") from None
+    if not all(found):
+        raise FormatError(f"{path}: not a reference event: it lacks inputs or outputs")
+    return found
+
+
+def write_golden(path: Path, golden: GoldenEvent) -> None:
+    """Write a golden file, whole or not at all; the same event gives the same bytes."""
+    import numpy as np
+
+    arrays: dict[str, Any] = {"format": np.int64(FORMAT)}
+    arrays |= {f"input/{name}": _comparable(array) for name, array in golden.inputs.items()}
+    arrays |= {f"output/{name}": _comparable(array) for name, array in golden.outputs.items()}
+    partial = path.with_name(f"{path.name}.new")
+    with partial.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+    partial.replace(path)
+
+
+def difference(golden: GoldenEvent, answer: Mapping[str, Array]) -> str | None:
+    """Return in one line how an answer differs from the reference output, or None."""
+    faults = disagreements(golden.outputs, answer, golden.clusters)
+    return listed(faults) if faults else None
+
+
+def disagreements(
+    expected: Mapping[str, Array], actual: Mapping[str, Array], clusters: Collection[str] = ()
+) -> list[str]:
+    """Compare answers: the same outputs and shapes, values within the tolerance, all else equal.
+
+    A value may differ by `TOLERANCE` of its column and `NOISE` of the whole output.
+
+    Args:
+        clusters: Outputs that number clusters, which reach over planes: the same hits must be
+            together, whatever the number of their cluster, and the same ones in none (-1).
+
+    Returns:
+        One line for each output that disagrees.
+    """
+    import numpy as np
+
+    faults = [f"output {name} is missing" for name in expected if name not in actual]
+    faults += [f"output {name} is not expected" for name in actual if name not in expected]
+    if faults:
+        return faults
+    for name, want in expected.items():
+        fault = _fault(np.asarray(want), np.asarray(actual[name]), exact=name not in clusters)
+        if fault is not None:
+            faults.append(f"output {name} {fault}")
+    labels = [name for name in expected if name in clusters]
+    if labels and not faults:
+        wanted, found = (np.concatenate([side[n] for n in labels]) for side in (expected, actual))
+        if not _same_clusters(wanted, found):
+            faults.append(f"outputs {', '.join(labels)} cluster the hits differently")
+    return faults
+
+
+def _fault(want: Array, got: Array, *, exact: bool) -> str | None:
+    import numpy as np
+
+    if got.shape != want.shape:
+        return f"has shape {list(got.shape)}, expected {list(want.shape)}"
+    if (got.dtype.kind in "fc") != (want.dtype.kind in "fc"):
+        return f"is {got.dtype}, expected {want.dtype}"
+    if not want.size:
+        return None
+    if want.dtype.kind not in "fc":  # a label, a count, a word
+        same = not exact or np.array_equal(_comparable(got), _comparable(want))
+        return None if same else "differs"
+    if not np.isfinite(got).all():
+        return "is not finite"
+    magnitude = np.abs(want)
+    scale = np.broadcast_to(magnitude.max(axis=0), want.shape)
+    allowed = TOLERANCE * scale + NOISE * magnitude.max()
+    off = np.abs(got.astype(np.float64) - want)
+    if not (off <= allowed).all():  # NaN, which compares false, is wrong, too
+        worst = np.unravel_index((off - allowed).argmax(), off.shape)
+        return f"is off by {off[worst]:.3g} at a scale of {scale[worst]:.3g}"
+    return None
+
+
+def _comparable(array: Array) -> Array:
+    """Return a comparable array: Triton's strings are objects, a file's are not."""
+    return array.astype("S") if array.dtype.kind in "OSU" else array
+
+
+def _same_clusters(expected: Array, actual: Array) -> bool:
+    import numpy as np
+
+    pairs = np.unique(np.stack([expected, actual]), axis=1)
+    one_to_one = all(len(np.unique(labels)) == len(labels) for labels in pairs)
+    return one_to_one and bool(((pairs[0] < 0) == (pairs[1] < 0)).all())
