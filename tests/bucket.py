@@ -29,7 +29,7 @@ from tests.certificates import Authority, Pair
 BUCKET = "models"
 ADMIN = ("kit-admin", "kit-admin-secret")
 READER = ("kit-reader", "kit-reader-secret")
-_START_S = 30.0
+_START_S = 120.0
 # SeaweedFS takes the port of each of its servers and, for gRPC, that plus 10000.
 _GRPC = 10_000
 
@@ -86,6 +86,7 @@ def seaweedfs(folder: Path, *, s3_port: int | None = None, tls: Pair | None = No
         tls: The certificate with which it answers at a second port.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    master, volume, filer, https_port = (_port() for _ in range(4))
     s3 = _port() if s3_port is None else s3_port
     identities = [
         _identity("admin", ADMIN, ["Admin", "Read", "Write", "List", "Tagging"]),
@@ -94,18 +95,18 @@ def seaweedfs(folder: Path, *, s3_port: int | None = None, tls: Pair | None = No
     (folder / "s3.json").write_text(json.dumps({"identities": identities}))
     (folder / "data").mkdir(exist_ok=True)
     words = [
-        str(Path(sys.executable).with_name("weed")),
+        *(str(Path(sys.executable).with_name("weed")), "-logtostderr"),
         *("server", f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
-        *(f"-master.port={_port()}", f"-volume.port={_port()}", f"-filer.port={_port()}"),
+        *(f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}"),
         *("-filer", "-s3", f"-s3.port={s3}", f"-s3.config={folder / 's3.json'}"),
         *("-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"),
         *("-volume.max=20", "-master.volumeSizeLimitMB=64"),
     ]
     https = None
     if tls is not None:
-        port = _port()
-        https = f"https://127.0.0.1:{port}"
-        words += [f"-s3.port.https={port}", f"-s3.cert.file={tls.cert}", f"-s3.key.file={tls.key}"]
+        https = f"https://127.0.0.1:{https_port}"
+        words += [f"-s3.port.https={https_port}"]
+        words += [f"-s3.cert.file={tls.cert}", f"-s3.key.file={tls.key}"]
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(words, cwd=folder, stdout=log, stderr=log)
     service = S3(f"http://127.0.0.1:{s3}", process, https)
@@ -115,6 +116,11 @@ def seaweedfs(folder: Path, *, s3_port: int | None = None, tls: Pair | None = No
     finally:
         process.kill()
         process.wait()
+        for port in (master, volume, filer, s3):
+            for socket in Path("/tmp").glob(f"seaweedfs-*[!0-9]{port}.sock"):
+                socket.unlink()
+            for socket in Path("/tmp").glob(f"seaweedfs-*-grpc-{port + _GRPC}.sock"):
+                socket.unlink()
 
 
 @contextmanager

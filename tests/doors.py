@@ -27,7 +27,7 @@ import yaml
 from deploy.host.paths import CHECKOUT
 from tests.certificates import Authority
 from tests.chart import Site, find, render
-from tests.kit import SOON_S, free_ports, lacking, until
+from tests.kit import free_ports, lacking, until
 
 HAPROXY = CHECKOUT / "containers/haproxy.cfg"
 
@@ -144,9 +144,9 @@ def haproxy(folder: Path, servers: Sequence[Server], authority: Authority) -> It
     subprocess.run([program, "-c", "-f", "haproxy.cfg"], cwd=folder, check=True)
     with _running(folder, program, "-db", "-f", "haproxy.cfg") as process:
         found = Haproxy(port, authority, process, 2 << 30, folder / "socket")
-        until(lambda: process.poll() is not None or found.socket.exists(), SOON_S, "HAProxy")
+        until(lambda: process.poll() is not None or found.socket.exists(), "HAProxy")
         assert process.poll() is None, (folder / "log").read_text()
-        until(lambda: all(map(found.up, servers)), SOON_S, "servers that pass their checks")
+        until(lambda: all(map(found.up, servers)), "servers that pass their checks")
         yield found
 
 
@@ -208,7 +208,7 @@ def envoy(
             except OSError:
                 return False
 
-        until(serves, SOON_S, "Envoy and servers that pass their checks")
+        until(serves, "Envoy and servers that pass their checks")
         yield found
 
 

@@ -24,7 +24,6 @@ from numl_formats.golden import GoldenEvent
 from tests.environments import numpy_1
 from tests.kit import SOON_S, free_ports, leftovers
 
-DEADLINE_S = 30
 GOOD_MODEL = """
 import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
@@ -78,7 +77,7 @@ class Bench:
     def start(
         self,
         plan: LaunchPlan,
-        deadline: float = DEADLINE_S,
+        deadline: float = SOON_S,
         golden: Mapping[str, GoldenEvent] = GOLDEN,
         protocol: str = "http",
     ) -> None:
@@ -87,7 +86,7 @@ class Bench:
         started = time.monotonic()
         try:
             server.wait_ready(
-                Probe(f"{protocol}://127.0.0.1:{getattr(plan.ports, protocol)}", timeout=3),
+                Probe(f"{protocol}://127.0.0.1:{getattr(plan.ports, protocol)}"),
                 golden,
                 deadline=started + deadline,
                 stopped=lambda: False,
@@ -100,7 +99,7 @@ class Bench:
     def failure(
         self,
         plan: LaunchPlan,
-        deadline: float = DEADLINE_S,
+        deadline: float = SOON_S,
         golden: Mapping[str, GoldenEvent] = GOLDEN,
         protocol: str = "http",
     ) -> LaunchError:

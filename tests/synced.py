@@ -46,7 +46,7 @@ from numl_formats.repository import DATA_FILES
 from numl_formats.statement import statement
 from numl_formats.trust import signature_path
 from tests.bucket import BUCKET, READER, S3
-from tests.kit import free_ports, until
+from tests.kit import SOON_S, free_ports, until
 
 MODELS = ("nugraph2_cpu", "nugraph3")
 POLL_S = 0.5
@@ -220,7 +220,7 @@ class Sync:
     def once(self) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             self.command("--once"), env=self.environment, capture_output=True, text=True,
-            check=False, timeout=60,
+            check=False, timeout=SOON_S,
         )  # fmt: skip
 
     def start(self) -> None:
@@ -233,7 +233,7 @@ class Sync:
     def kill(self, number: signal.Signals = signal.SIGKILL) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=SOON_S)
 
     def lines(self) -> list[str]:
         return self.log.read_text().splitlines()
@@ -284,12 +284,12 @@ class Polling:
         )  # fmt: skip
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, env=variables, stdout=log, stderr=log)
-        until(lambda: self.answers("/v2/health/live"), 60, "the server lives")
+        until(lambda: self.answers("/v2/health/live"), "the server lives")
 
     def stop(self) -> None:
         assert self.process is not None
         self.process.terminate()
-        self.process.wait(timeout=60)
+        self.process.wait(timeout=SOON_S)
 
     def answers(self, path: str) -> bool:
         try:

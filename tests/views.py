@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,13 +122,17 @@ class Account:
         )
 
 
+def ordinary() -> pwd.struct_passwd:
+    """Return the ordinary user, made if need be."""
+    with suppress(KeyError):
+        return pwd.getpwnam(ORDINARY)
+    subprocess.run(["/usr/sbin/useradd", "--system", "--create-home", ORDINARY], check=True)
+    return pwd.getpwnam(ORDINARY)
+
+
 def account(home: Path) -> Account:
-    """Return the ordinary user, made if need be, with the folder ``home`` as home."""
-    try:
-        found = pwd.getpwnam(ORDINARY)
-    except KeyError:
-        subprocess.run(["useradd", "--system", "--create-home", ORDINARY], check=True)
-        found = pwd.getpwnam(ORDINARY)
+    """Return the ordinary user with the folder ``home`` as home."""
+    found = ordinary()
     home.mkdir()
     os.chown(home, found.pw_uid, found.pw_gid)
     return Account(found.pw_uid, found.pw_gid, home)

@@ -101,6 +101,11 @@ TRITON: tuple[Row, ...] = (
     (r"boost::interprocess::lock_exception",
      f"Triton {LOCK_LOST} (triton-inference-server/server issue 8882)",
      "run the command again"),
+    # On a busy host the server may give up on a stub before it reads why the stub ended.
+    (r"Failed to initialize Python stub: (?P<reason>.+?)(?:\\n|\n|\"?$)"
+     rf"(?:(?!failed to load ')[\s\S])*?{_MODEL}Stub process '[^']+' is not healthy",
+     "model {model} cannot be loaded: {reason}",
+     "see the log for the whole message"),
     (_MODEL + r"Stub process '[^']+' is not healthy",
      "model {model}: its process died during initialisation (exit, crash or out of memory)",
      "the log's last lines before that message say more; check free memory (free -g), and a "

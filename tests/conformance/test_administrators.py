@@ -19,7 +19,7 @@ from deploy.artefacts.manifest import Artefact, record
 from deploy.host.files import sha256_of
 from deploy.host.paths import CHECKOUT
 from tests.conformance.test_documentation import SIF
-from tests.kit import SOON_S, Kit, free_ports, until
+from tests.kit import Kit, free_ports, until
 from tests.pages import shown
 
 PAGE = CHECKOUT / "docs/administrators.md"
@@ -90,7 +90,7 @@ class Walk:
         right = 'numl_smoke_state{model="nugraph3",server="grpc://.*state="right"} 1.0'
         with subprocess.Popen(words, env=self.kit.variables) as process:
             try:
-                until(lambda: bool(re.search(right, metrics(port))), SOON_S, "a right answer")
+                until(lambda: bool(re.search(right, metrics(port))), "a right answer")
             finally:
                 process.send_signal(signal.SIGTERM)
         assert process.returncode == 0

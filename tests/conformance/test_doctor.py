@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 
 from deploy.deployment.state import ProcessId
-from tests.kit import SOON_S, Kit, until
+from tests.kit import Kit, until
 
 
 def _about(answer: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -25,7 +25,7 @@ def test_a_server_whose_supervisor_was_killed_is_named_and_left_alone(
     kit: Kit, single: dict[str, Any]
 ) -> None:
     os.kill(single["supervisor"]["pid"], signal.SIGKILL)
-    until(lambda: kit.json("status", "--name", "single")["status"] != 0, SOON_S, "the notice")
+    until(lambda: kit.json("status", "--name", "single")["status"] != 0, "the notice")
     fixed = kit.json("doctor", "--fix")
     assert fixed["status"] == 1
     (found,) = _about(fixed, "single")
@@ -44,7 +44,7 @@ def test_a_deployment_of_which_nothing_lives_is_cleared_away(
     else:
         os.kill(single["server"]["pid"], signal.SIGKILL)
     server = ProcessId.model_validate(single["server"])
-    until(lambda: server.process() is None, SOON_S, "its death")
+    until(lambda: server.process() is None, "its death")
     (found,) = _about(kit.json("doctor"), "single")
     assert (found["level"], found["fixable"]) == ("problem", True)
     fixed = kit.json("doctor", "--fix")

@@ -54,7 +54,7 @@ def test_the_command_of_a_dry_run_starts_what_prepare_has_staged(kit: Kit) -> No
     ).stdout.strip()
     try:
         health = ["docker", "exec", container, "/opt/numl/bin/health"]
-        until(lambda: subprocess.run(health, check=False).returncode == 0, 60, "the container")
+        until(lambda: subprocess.run(health, check=False).returncode == 0, "the container")
     finally:
         subprocess.run(["docker", "rm", "--force", container], check=True, capture_output=True)
         shutil.rmtree(kit.folder("pasted"), ignore_errors=True)

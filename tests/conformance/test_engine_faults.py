@@ -41,7 +41,7 @@ def _healed(kit: Kit, name: str, seconds: float) -> dict[str, Any]:
         status = kit.json("status", "--name", name)
         return status["status"] == 0 and status["state"]["restarts"] >= 1
 
-    until(restarted_and_right, seconds, "the healing")
+    until(restarted_and_right, "the healing")
     return kit.json("status", "--name", name)
 
 
@@ -112,7 +112,7 @@ def test_a_restarted_docker_daemon_brings_the_deployment_back(contained: Kit) ->
     answer = contained.up("daemon", *SMALL)
     daemon = int(Path("/run/docker.pid").read_text())
     os.kill(daemon, signal.SIGTERM)
-    until(lambda: not Path(f"/proc/{daemon}").exists(), 60, "the daemon's end")
+    until(lambda: not Path(f"/proc/{daemon}").exists(), "the daemon's end")
     time.sleep(3)  # long enough for a supervisor to fail at replacing the server
     subprocess.run(
         [CHECKOUT / "scripts" / "install_container_tools", "--start-docker"],

@@ -9,7 +9,7 @@ import psutil
 
 from deploy.deployment.state import ProcessId
 from deploy.engines.server import living_stubs
-from tests.kit import SOON_S, Kit, until
+from tests.kit import Kit, until
 
 
 def _stub(answer: dict[str, Any]) -> int:
@@ -25,7 +25,7 @@ def test_a_killed_stub_is_noticed_and_healed_without_a_restart(
         # Often before a status could show the loss: the supervisor's count tells of it.
         return bool(kit.noted("single")["heals"]) and kit.json("status", "--name", "single")["ok"]
 
-    until(healed, SOON_S, "the notice and the healing")
+    until(healed, "the notice and the healing")
     status = kit.json("status", "--name", "single")
     assert status["state"]["heals"] == 1
     assert status["state"]["server"] == single["server"], "the server was not restarted"
@@ -34,7 +34,7 @@ def test_a_killed_stub_is_noticed_and_healed_without_a_restart(
 def test_without_healing_a_killed_stub_stays_reported(kit: Kit) -> None:
     answer = kit.up("unhealed", "--models", "nugraph3", "--instances", "1", "--no-heal")
     os.kill(_stub(answer), signal.SIGKILL)
-    until(lambda: kit.json("status", "--name", "unhealed")["status"] != 0, SOON_S, "the notice")
+    until(lambda: kit.json("status", "--name", "unhealed")["status"] != 0, "the notice")
     status = kit.json("status", "--name", "unhealed")
     assert "model nugraph3: 1 of 1 stubs dead" in status["problems"]
     kit.down("unhealed")
@@ -49,7 +49,7 @@ def test_a_killed_server_is_started_again(kit: Kit, single: dict[str, Any]) -> N
         noted = kit.noted("single")["restarts"]
         return bool(noted) and kit.json("status", "--name", "single")["ok"]
 
-    until(restarted, SOON_S, "the notice and the restart")
+    until(restarted, "the notice and the restart")
     status = kit.json("status", "--name", "single")
     assert status["state"]["restarts"] == 1
     assert status["state"]["server"] != single["server"]
@@ -61,7 +61,7 @@ def test_a_killed_supervisor_is_reported_and_down_still_stops_everything(
     kit: Kit, single: dict[str, Any]
 ) -> None:
     os.kill(single["supervisor"]["pid"], signal.SIGKILL)
-    until(lambda: kit.json("status", "--name", "single")["status"] != 0, SOON_S, "the notice")
+    until(lambda: kit.json("status", "--name", "single")["status"] != 0, "the notice")
     problems = kit.json("status", "--name", "single")["problems"]
     assert problems == ["the supervisor is dead: failures will not be healed"]
     assert kit.down("single")["stopped"] == ["single"]

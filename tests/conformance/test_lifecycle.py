@@ -140,7 +140,7 @@ def test_an_interrupted_start_leaves_nothing_behind(kit: Kit, number: signal.Sig
         command, cwd=CHECKOUT, env=kit.variables, stderr=subprocess.PIPE, text=True
     )
     folder = kit.state / "numlkit/deployments/broken-off"
-    until(lambda: (folder / "state.json").exists(), 60, "the start")
+    until(lambda: (folder / "state.json").exists(), "the start")
     scratch = json.loads((folder / "state.json").read_text())["scratch"]
     process.send_signal(number)
     assert process.wait(60) == 130

@@ -27,7 +27,7 @@ from deploy.engines.resolved import Resolved
 from deploy.engines.server import living_stubs
 from deploy.triton.distribution import ensure_distribution
 from deploy.triton.release import find_release
-from tests.kit import SOON_S, Kit, until
+from tests.kit import Kit, until
 
 RELEASE = find_release("24.10")
 MODELS = ("--models", "nugraph2,nugraph3", "--instances", "1")
@@ -115,7 +115,7 @@ def test_a_killed_process_is_replaced(kit: Kit, packed: dict[str, Any]) -> None:
         status = kit.json("status", "--name", "packed")
         return status["status"] == 0 and status["state"]["heals"] == 1
 
-    until(healed, SOON_S, "the healing")
+    until(healed, "the healing")
 
 
 def test_a_killed_server_extracts_it_anew(kit: Kit, packed: dict[str, Any]) -> None:
@@ -125,7 +125,7 @@ def test_a_killed_server_extracts_it_anew(kit: Kit, packed: dict[str, Any]) -> N
         status = kit.json("status", "--name", "packed")
         return status["status"] == 0 and status["state"]["restarts"] == 1
 
-    until(restarted, SOON_S, "the restart")
+    until(restarted, "the restart")
     assert kit.json("smoke", "--name", "packed")["ok"]
 
 

@@ -18,7 +18,7 @@ import tritonclient.http as http
 
 from deploy.engines.server import living_stubs
 from deploy.environment.environment import plan_environment
-from tests.kit import SOON_S, Kit, until
+from tests.kit import Kit, until
 from tests.site_models import PIXELS, WEIGHTS, write_environment, write_golden, write_site
 
 MODELS = ("nugraph3", "classifier", "plain", "pair")
@@ -100,7 +100,7 @@ def test_a_killed_process_of_a_sites_model_is_replaced(kit: Kit, site: dict[str,
     def healed() -> bool:
         return kit.noted("site")["heals"] == 1 and kit.json("status", "--name", "site")["ok"]
 
-    until(healed, SOON_S, "the healing")
+    until(healed, "the healing")
     assert kit.json("status", "--name", "site")["state"]["server"] == site["server"]
 
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from deploy.engines.leftovers import shm_prefix
-from tests.kit import SOON_S, Kit, until
+from tests.kit import Kit, until
 
 NOBODY = 65534
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
@@ -54,7 +54,7 @@ def test_a_stranger_s_process_is_not_taken_for_the_server(
         noted = kit.noted("single")["restarts"]
         return noted >= 1 and kit.json("status", "--name", "single")["ok"]
 
-    until(restarted, SOON_S, "the restart")
+    until(restarted, "the restart")
     server = kit.json("status", "--name", "single")["state"]["server"]["pid"]
     assert server != pid
     assert psutil.pid_exists(pid)

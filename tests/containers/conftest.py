@@ -10,7 +10,6 @@ import secrets
 import shutil
 import socket
 import subprocess
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -34,6 +33,7 @@ from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.distribution import ensure_distribution
 from deploy.triton.golden import read_golden
 from deploy.triton.release import find_release
+from tests.kit import until
 
 RELEASE = find_release("24.10")
 START_S = 180
@@ -229,7 +229,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([program, "serve", config], stdout=log, stderr=log)
     try:
-        until(lambda: _answers(f"http://{address}/v2/"), 120, "the registry answers")
+        until(lambda: _answers(f"http://{address}/v2/"), "the registry answers")
         yield address
     finally:
         process.terminate()
@@ -243,11 +243,3 @@ def _answers(url: str) -> bool:
             return True
     except OSError:
         return False
-
-
-def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Wait until ``condition`` holds; fail after ``seconds``."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.2)

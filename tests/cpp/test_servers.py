@@ -87,7 +87,7 @@ def test_a_server_that_is_killed_under_balancing_clients_costs_no_request(
     told = json.loads(text)
     assert (told["ok"], told["events"], told["failed"]) == (True, REQUESTS, 0)
     assert told["retries"] > 0
-    until(lambda: kit.json("status", "--name", "one")["ok"], 120, "the server's return")
+    until(lambda: kit.json("status", "--name", "one")["ok"], "the server's return")
 
 
 def _first_event(path: Path) -> None:

@@ -32,10 +32,9 @@ from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY
 from deploy.triton.golden import read_golden
 from scripts.monitoring.dashboard import expressions
 from tests.certificates import Authority
-from tests.kit import NUMLKIT, Kit, free_ports, lacking, until
+from tests.kit import NUMLKIT, SOON_S, Kit, free_ports, lacking, until
 
 RULES = CHECKOUT / "containers/monitoring/rules.yaml"
-DELIVERED_S = 120
 # Requests at once for one instance: the last ones wait for more than two seconds.
 BURST = 1200
 ABOUT = ("model", "server", "instance")  # the label that says what an alert is about
@@ -186,7 +185,7 @@ def watched(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watc
         webhook = stack.enter_context(receiver(found.delivered))
         targets = [exported, f"127.0.0.1:{answer['ports']['metrics']}", agent]
         for target in (exported, agent):  # what is absent is an alert, too
-            until(partial(answers, f"http://{target}/metrics"), DELIVERED_S, "the metrics")
+            until(partial(answers, f"http://{target}/metrics"), "the metrics")
         configure(folder, targets, alerts, webhook)
         quiet = {"cwd": folder, **silent}
         listen = f"--web.listen-address={alerts}"
@@ -209,7 +208,7 @@ def test_a_watch_of_several_servers_is_about_each_of_them(watched: Watched) -> N
         (UNREACHABLE, watched.nobody),
         ("NumlBucketNeverRead", watched.agent),
     }
-    until(lambda: wanted <= watched.delivered, DELIVERED_S, "the first alerts")
+    until(lambda: wanted <= watched.delivered, "the first alerts")
     assert watched.delivered - wanted <= on_a_busy_host(watched)
     for model in watched.server["models"]:
         state = f'numl_smoke_state{{model="{model}",server="{watched.url}",state="right"}}'
@@ -240,10 +239,10 @@ def test_a_long_queue_is_delivered_and_so_is_slowness(watched: Watched) -> None:
         answers: SimpleQueue[Exception | None] = SimpleQueue()
         for _ in range(BURST):
             client.async_infer("nugraph3", tensors, lambda result, error: answers.put(error))
-        failed = [answers.get(timeout=DELIVERED_S) for _ in range(BURST)]
+        failed = [answers.get(timeout=SOON_S) for _ in range(BURST)]
         assert {str(each) for each in failed} == {"None"}
     wanted = {("NumlQueueTime", "nugraph3"), ("NumlSlow", "nugraph3")}
-    until(lambda: wanted <= watched.delivered, DELIVERED_S, "the alerts")
+    until(lambda: wanted <= watched.delivered, "the alerts")
 
 
 def test_what_readiness_does_not_show_is_delivered(watched: Watched) -> None:
@@ -265,7 +264,7 @@ def test_what_readiness_does_not_show_is_delivered(watched: Watched) -> None:
         ("NumlModelUnloaded", "nugraph2_cpu"),
         ("NumlWrongValues", "nugraph2"),
     }
-    until(lambda: wanted <= watched.delivered, DELIVERED_S, "the alerts")
+    until(lambda: wanted <= watched.delivered, "the alerts")
     said = watched.log.read_text()
     assert re.search(r"^\S+Z grpcs://\S+ nugraph2: wrong \(.* off by", said, re.M), said
     assert get(f"http://127.0.0.1:{watched.server['ports']['http']}/v2/health/ready") == ""

@@ -150,7 +150,6 @@ def test_each_of_the_requests_that_join_gets_its_own_answer(server: dict[str, An
     assert together(server, "joining", first_ids) == [ids(first) for first in first_ids]
     until(
         lambda: counted(server, "joining").get("nugraph_events_total") == 20,
-        SOON_S,
         "all events are counted",
     )
     assert counted(server, "joining")["nugraph_batches_total"] <= 10
@@ -181,4 +180,4 @@ def test_all_that_an_instance_holds_is_answered_when_its_gpu_is_lost(
     for answer, first in zip(answers, [100, -1, 300, 400, 500, 600], strict=True):
         assert isinstance(answer, str) or answer == ids(first)
     assert any("cuda:0 cannot be used any more" in str(answer) for answer in answers)
-    until(lambda: ask(server, "mortal", 700) == ids(700), 60, "another process answers")
+    until(lambda: ask(server, "mortal", 700) == ids(700), "another process answers")

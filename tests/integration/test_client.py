@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from deploy.host.paths import CHECKOUT
-from tests.kit import SOON_S, Kit, until
+from tests.kit import Kit, until
 
 EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
 
@@ -89,7 +89,7 @@ def test_a_killed_server_costs_no_event(kit: Kit, single: dict[str, Any], tmp_pa
     process = subprocess.Popen(
         command, cwd=CHECKOUT, env=kit.variables, stdout=subprocess.PIPE, text=True
     )
-    until(lambda: bool(list(tmp_path.glob("*results*"))), SOON_S, "the first results")
+    until(lambda: bool(list(tmp_path.glob("*results*"))), "the first results")
     time.sleep(0.5)
     os.kill(single["server"]["pid"], signal.SIGKILL)
     text, _ = process.communicate(timeout=120)

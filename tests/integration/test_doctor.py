@@ -231,7 +231,7 @@ def test_what_nobody_remembers_is_found_and_removed_and_a_living_server_keeps_it
     prefix = shm_prefix(kit.folder("single"))
     for region in shared_memory_regions(prefix):
         os.utime(region, (time.time() - 3600,) * 2)  # a young one might just be coming into use
-    until(lambda: not psutil.pid_exists(server.pid), SOON_S, "its death")
+    until(lambda: not psutil.pid_exists(server.pid), "its death")
     of_the_living = set(shared_memory_regions(shm_prefix(kit.folder("demo"))))
 
     kit.json("doctor", "--fix")  # mends, or not, what other programs have left, too
@@ -256,7 +256,7 @@ def test_status_tells_why_a_dead_server_has_died(kit: Kit) -> None:
                 status["remedy"]
             )
 
-        until(told, SOON_S, "the cause")
+        until(told, "the cause")
     kit.down("unlucky")
 
 

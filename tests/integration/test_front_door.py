@@ -16,7 +16,7 @@ from tests.certificates import Authority
 from tests.chart import Site
 from tests.doors import Door, Haproxy, Server, envoy, haproxy
 from tests.ending import ENDING_HTTP, Ending
-from tests.kit import SOON_S, Kit, until
+from tests.kit import Kit, until
 from tests.load import Load
 
 NAMES = ("one", "two", "three")
@@ -60,11 +60,11 @@ def load(door: Door, scheme: str = "grpcs") -> Load:
 def test_a_server_that_is_killed_costs_no_request_and_is_asked_again(kit: Kit, door: Door) -> None:
     one = server(kit, "one")
     with load(door) as clients:
-        until(lambda: clients.asked > 100, 60, "load")
+        until(lambda: clients.asked > 100, "load")
         status = kit.json("status", "--name", "one")
         os.kill(status["state"]["server"]["pid"], signal.SIGKILL)
-        until(lambda: not door.up(one), SOON_S, "the door's notice")
-        until(lambda: door.up(one), 60, "the server that the supervisor starts again")
+        until(lambda: not door.up(one), "the door's notice")
+        until(lambda: door.up(one), "the server that the supervisor starts again")
     assert clients.wrong == []
 
 
@@ -73,14 +73,14 @@ def test_a_server_that_stops_answering_costs_no_request_and_is_asked_again(
 ) -> None:
     one = server(kit, "one")
     with load(door) as clients:
-        until(lambda: clients.asked > 100, 60, "load")
+        until(lambda: clients.asked > 100, "load")
         stopped = psutil.Process(kit.json("status", "--name", "one")["state"]["server"]["pid"])
         stopped.suspend()
         try:
-            until(lambda: not door.up(one), SOON_S, "the door's notice")
+            until(lambda: not door.up(one), "the door's notice")
         finally:
             stopped.resume()
-        until(lambda: door.up(one), 60, "the server that goes on")
+        until(lambda: door.up(one), "the server that goes on")
     assert clients.wrong == []
 
 
@@ -89,13 +89,13 @@ def test_a_model_that_one_server_loses_costs_no_request(kit: Kit, door: Door) ->
     folder = kit.folder("one") / "model_repository/nugraph3"
     aside = kit.folder("one") / "nugraph3.aside"
     with load(door) as clients:
-        until(lambda: clients.asked > 100, 60, "load")
+        until(lambda: clients.asked > 100, "load")
         shutil.move(folder, aside)
         try:
-            until(lambda: not ready(server(kit, "one"), "nugraph3"), 60, "the model's end")
+            until(lambda: not ready(server(kit, "one"), "nugraph3"), "the model's end")
         finally:
             shutil.move(aside, folder)
-        until(lambda: ready(server(kit, "one"), "nugraph3"), 60, "the model")
+        until(lambda: ready(server(kit, "one"), "nugraph3"), "the model")
     if isinstance(door, Haproxy):
         assert len(clients.wrong) < 0.02 * clients.asked, clients.wrong
     else:
@@ -120,11 +120,11 @@ def test_servers_that_are_drained_and_replaced_one_by_one_cost_no_request(
             each = server(kit, name)
             door.tell(f"set server grpc/{name} state drain")
             assert door.row(each, "http")["status"].startswith("DRAIN")
-            until(lambda each=each: door.row(each)["scur"] == "0", 60, "the end of its requests")
+            until(lambda each=each: door.row(each)["scur"] == "0", "the end of its requests")
             kit.down(name)
             kit.up(name, *MODELS)
             door.tell(f"set server grpc/{name} state ready")
-            until(lambda each=each: door.up(each), SOON_S, "the server's first check")
+            until(lambda each=each: door.up(each), "the server's first check")
     assert clients.wrong == []
 
 
@@ -136,7 +136,7 @@ def test_http_goes_through_the_same_door(door: Door) -> None:
 
 def test_metadata_that_would_cost_other_clients_their_requests_is_refused(door: Door) -> None:
     with load(door) as clients:
-        until(lambda: clients.asked > 100, 60, "load")
+        until(lambda: clients.asked > 100, "load")
         trusted = ssl.create_default_context(cafile=door.authority.file)
         for _ in range(100):
             client = http.client.HTTPSConnection("127.0.0.1", door.port, context=trusted)

@@ -16,12 +16,9 @@ import pytest
 
 from deploy.client.probe import Probe, smoke
 from deploy.engines.server import Stub, living_stubs
-from deploy.engines.supervise import RETIRE_S
 from deploy.triton.golden import read_golden
 from deploy.triton.stage import VERSION
 from tests.kit import SOON_S, Kit, until
-
-HEALED_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +45,7 @@ def _only_two_new(answer: dict[str, Any], model: str, before: list[Stub]) -> Non
         now = _stubs(answer, model, stopped=True)
         return len(now) == 2 and not set(now) & set(before)
 
-    until(only_new, RETIRE_S + SOON_S, "the end of what was replaced")
+    until(only_new, "the end of what was replaced")
 
 
 def _healthy(kit: Kit, answer: dict[str, Any]) -> None:
@@ -64,7 +61,7 @@ def test_a_stub_that_dies_or_stops_is_replaced_and_no_other_model_is_touched(
     heals, others = _heals(kit), _stubs(pair, "nugraph2_cpu")
     before = _stubs(pair, "nugraph3")
     os.kill(before[-1].process.pid, number)
-    until(lambda: _heals(kit) > heals, HEALED_S, "healing")
+    until(lambda: _heals(kit) > heals, "healing")
     _only_two_new(pair, "nugraph3", before)
     assert _stubs(pair, "nugraph2_cpu") == others
     _healthy(kit, pair)
@@ -77,7 +74,7 @@ def test_stubs_of_two_models_that_die_together_are_both_replaced(
     before = {model: _stubs(pair, model) for model in pair["models"]}
     for stubs in before.values():
         os.kill(stubs[-1].process.pid, signal.SIGKILL)
-    until(lambda: _heals(kit) > heals, HEALED_S, "healing")
+    until(lambda: _heals(kit) > heals, "healing")
     for model, stubs in before.items():
         _only_two_new(pair, model, stubs)
     _healthy(kit, pair)
@@ -106,7 +103,7 @@ def test_a_stub_that_dies_at_work_costs_other_clients_no_answer_of_the_living_on
     killed = time.monotonic()
     try:
         os.kill(before[-1].process.pid, signal.SIGKILL)
-        until(lambda: _heals(kit) > heals, HEALED_S, "healing")
+        until(lambda: _heals(kit) > heals, "healing")
     finally:
         healed = time.monotonic()
         done.set()
@@ -130,9 +127,9 @@ def test_a_stub_that_dies_while_it_replaces_another_is_replaced_itself(
         new = [stub.process.pid for stub in _stubs(pair, "nugraph3") if stub not in before]
         return [pid for pid in new if "_multiarray_umath" in Path(f"/proc/{pid}/maps").read_text()]
 
-    until(lambda: bool(importing()), HEALED_S, "the new stubs")
+    until(lambda: bool(importing()), "the new stubs")
     os.kill(importing()[-1], signal.SIGKILL)
-    until(lambda: _heals(kit) > heals, HEALED_S, "healing")
+    until(lambda: _heals(kit) > heals, "healing")
     _only_two_new(pair, "nugraph3", before)
     _healthy(kit, pair)
 
@@ -145,13 +142,13 @@ def test_half_a_file_in_the_staged_copy_leaves_what_is_loaded_in_service(
     weights.write_bytes(whole[: len(whole) // 2])
     try:
         log = kit.folder("pair") / "server.log"
-        until(lambda: "failed to load 'nugraph3'" in log.read_text(), HEALED_S, "the attempt")
+        until(lambda: "failed to load 'nugraph3'" in log.read_text(), "the attempt")
         assert kit.json("smoke", "--name", "pair")["ok"]
         assert {*before} <= {*_stubs(pair, "nugraph3")}
     finally:
         weights.write_bytes(whole)
     _only_two_new(pair, "nugraph3", before)
-    until(lambda: kit.json("status", "--name", "pair")["ok"], HEALED_S, "the good state")
+    until(lambda: kit.json("status", "--name", "pair")["ok"], "the good state")
     _healthy(kit, pair)
 
 
@@ -165,7 +162,7 @@ def test_a_connection_that_was_open_during_a_heal_ends_when_the_server_ends_it(
         assert connection.recv(1000).startswith(b"HTTP/1.1 200")
         heals = _heals(kit)
         os.kill(_stubs(pair, "nugraph3")[-1].process.pid, signal.SIGKILL)
-        until(lambda: _heals(kit) > heals, HEALED_S, "healing")
+        until(lambda: _heals(kit) > heals, "healing")
         connection.settimeout(20)
         connection.sendall(ask % b"Connection: close\r\n")
         with connection.makefile("rb") as answer:

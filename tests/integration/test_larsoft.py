@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
-from tests.kit import SOON_S, Kit, until
+from tests.kit import Kit, until
 from tests.larsoft import Sonic, demo_events, slices
 
 
@@ -45,6 +45,6 @@ def test_a_job_that_may_try_twice_outlives_a_restart(kit: Kit, single: dict[str,
     event = demo_events()[0]
     job.produce(event)
     os.kill(single["server"]["pid"], signal.SIGKILL)
-    until(lambda: kit.noted("single")["server"] != single["server"], SOON_S, "the next server")
+    until(lambda: kit.noted("single")["server"] != single["server"], "the next server")
     [answer] = job.produce(event)
     assert answer["x_semantic_u"][1] == 7

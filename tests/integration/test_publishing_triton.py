@@ -90,7 +90,6 @@ class Site:
     def await_served(self, server: str) -> None:
         until(
             lambda: not self.place().listing(Look(server=server)).problems,
-            START_S,
             "what serves is served",
         )
 

@@ -15,7 +15,7 @@ import pytest
 
 from deploy.deployment.state import ProcessId
 from deploy.host.paths import CHECKOUT
-from tests.kit import SOON_S, Kit, until
+from tests.kit import Kit, until
 
 SMALL = ("--models", "nugraph3", "--instances", "1")
 
@@ -58,7 +58,7 @@ def test_a_supervisor_killed_during_a_start_leaves_no_server(kit: Kit) -> None:
     def server_started() -> bool:
         return state.exists() and json.loads(state.read_text())["server"] is not None
 
-    until(server_started, 60, "the server's start")
+    until(server_started, "the server's start")
     found = json.loads(state.read_text())
     os.kill(found["supervisor"]["pid"], signal.SIGKILL)
     answer = json.loads(start.communicate(timeout=120)[0])
@@ -139,7 +139,7 @@ def test_its_scratch_folder_is_removed_by_a_later_down_and_another_server_s_is_n
     told = _start_and_die(kit, tmp_path, "race-scratch", SCRATCH_IS_KNOWN, UP_TOO)
     os.kill(told["server"]["pid"], signal.SIGKILL)
     server = ProcessId.model_validate(told["server"])
-    until(lambda: server.process() is None, SOON_S, "the server's end")
+    until(lambda: server.process() is None, "the server's end")
     assert [path for path in told["scratch"] if Path(path).exists()], "the test shows nothing"
     other = kit.up("race-other", *SMALL)
     assert other["scratch"]

@@ -24,7 +24,7 @@ from numl_formats.trust import signature_path
 from tests.bucket import BUCKET, S3, seaweedfs
 from tests.certificates import Authority
 from tests.commands import run_command
-from tests.kit import SOON_S, until
+from tests.kit import until
 from tests.synced import (
     MODELS,
     POLL_S,
@@ -107,7 +107,7 @@ def test_releases_come_and_go_under_load_and_a_bucket_that_is_away_harms_nobody(
         sync.start()
         assert server.health() == f"unhealthy: {server.repository} has no models yet\n"
         publisher.publish(1, 1)
-        until(lambda: server.health().startswith("healthy: "), 60, "the first release serves")
+        until(lambda: server.health().startswith("healthy: "), "the first release serves")
         load = Load(server)
         took = []
 
@@ -120,33 +120,27 @@ def test_releases_come_and_go_under_load_and_a_bucket_that_is_away_harms_nobody(
                 for number, version, put in steps:
                     at = put(number, version)
                     served = partial(load.first, version, at)
-                    until(lambda served=served: served() is not None, SOON_S, "it serves")
+                    until(lambda served=served: served() is not None, "it serves")
                     took.append((served() or at) - at)
                     wanted = expected(house, version)
-                    until(
-                        lambda wanted=wanted: files(sync) == wanted, SOON_S, "the old one is gone"
-                    )
+                    until(lambda wanted=wanted: files(sync) == wanted, "the old one is gone")
                 s3.process.kill()
                 s3.process.wait()
                 time.sleep(OUTAGE_S)
                 sync.kill()
                 sync.start()  # without a bucket
-                until(lambda: failures(sync) > 2, SOON_S, "it asks again and again")
+                until(lambda: failures(sync) > 2, "it asks again and again")
                 assert sync.metrics()["numl_sync_release"] == 2
             server.stop()
             server.start()
-            until(lambda: server.health().startswith("healthy: "), 60, "started without a bucket")
+            until(lambda: server.health().startswith("healthy: "), "started without a bucket")
             again = Load(server)
             with seaweedfs(tmp_path / "s3", s3_port=urlsplit(s3.url).port) as back, load.running():
                 publisher.s3 = back
                 with again.running():
                     put = publisher.publish(3, 1)
-                    until(
-                        lambda: again.first(1, put) is not None, SOON_S, "the bucket is used again"
-                    )
-                    until(
-                        lambda: len(load.versions + again.versions) > 1000, SOON_S, "1000 answers"
-                    )
+                    until(lambda: again.first(1, put) is not None, "the bucket is used again")
+                    until(lambda: len(load.versions + again.versions) > 1000, "1000 answers")
             last = again.versions[-len(MODELS) :]
         finally:
             sync.kill()
@@ -173,9 +167,9 @@ def test_an_idle_agent_asks_once_a_poll(publisher: Publisher, sync: Sync) -> Non
     proxy = Proxy(urlsplit(publisher.s3.url).port or 0)
     sync.url = publisher.url.replace(publisher.s3.url, f"http://127.0.0.1:{proxy.port}")
     sync.start()
-    until(lambda: files(sync) == expected(sync.house, 1), SOON_S, "the release is here")
+    until(lambda: files(sync) == expected(sync.house, 1), "the release is here")
     before, started = proxy.requests, time.monotonic()
-    until(lambda: proxy.requests - before >= 10, SOON_S, "ten polls")
+    until(lambda: proxy.requests - before >= 10, "ten polls")
     # Between two there is at least the interval, more on a busy host.
     assert proxy.requests - before <= (time.monotonic() - started) / POLL_S + 2
     proxy.close()
@@ -195,7 +189,6 @@ def test_an_agent_that_is_killed_at_any_byte_goes_on_and_shows_only_whole_versio
         sync.start()
         until(
             lambda: proxy.sent >= proxy.most or files(sync) != expected(sync.house, 1),  # type: ignore[operator]
-            SOON_S,
             "so many bytes",
         )
         sync.kill()
@@ -361,7 +354,7 @@ def test_a_stop_is_at_once_and_a_second_agent_is_refused(publisher: Publisher, s
     publisher.publish(1, 1)
     sync.poll = 3600
     sync.start()
-    until(lambda: files(sync) == expected(sync.house, 1), SOON_S, "the release is here")
+    until(lambda: files(sync) == expected(sync.house, 1), "the release is here")
     second = sync.once()
     assert second.returncode == 2
     assert second.stdout.endswith(": another sync agent is using it\n")

@@ -26,7 +26,8 @@ from docker.models.containers import Container
 
 from tests.certificates import Pair
 from tests.chart import NAMESPACE, RELEASE, Object, find
-from tests.containers.conftest import LOCKED_DOWN, START_S, until
+from tests.containers.conftest import LOCKED_DOWN
+from tests.kit import until
 
 
 def loopback() -> str:
@@ -112,7 +113,7 @@ class Cluster:
         )
         self._made.append(container)
         pod = Pod(container, spec, address)
-        until(pod.ready, START_S, f"pod at {address}")
+        until(pod.ready, f"pod at {address}")
         self.pods.append(pod)
         self.publish()
         return pod

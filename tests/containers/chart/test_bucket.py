@@ -12,8 +12,8 @@ from docker.types import Mount
 from deploy.artefacts.image import BuiltImage
 from tests.bucket import READER, S3, bucket  # noqa: F401
 from tests.chart import Site, find, render
-from tests.containers.conftest import HEALTH, START_S, Runner, until
-from tests.kit import free_ports
+from tests.containers.conftest import HEALTH, Runner
+from tests.kit import free_ports, until
 from tests.synced import MODELS, Publisher, make_house
 
 
@@ -87,14 +87,14 @@ def test_the_pod_serves_a_bucket_under_a_private_authority(
 
     serving, agent, watcher = start(server), start(sync), start(watch)
     ready = server["readinessProbe"]["exec"]["command"]
-    until(lambda: "does not listen" not in serving.exec(*ready)[1], START_S, "a server")
+    until(lambda: "does not listen" not in serving.exec(*ready)[1], "a server")
     assert serving.exec(*ready) == (1, f"model {MODELS[0]} is not ready\n")
-    until(lambda: judged() == set(), START_S, "a watch without models")
+    until(lambda: judged() == set(), "a watch without models")
     publisher.publish(1, 1)
-    until(lambda: serving.exec(*ready)[0] == 0, START_S, "the models of the bucket")
+    until(lambda: serving.exec(*ready)[0] == 0, "the models of the bucket")
     assert serving.exec(HEALTH)[0] == 0, serving.logs() + agent.logs()
     right = {(model, "right") for model in MODELS}
-    until(lambda: judged() == right, START_S, "the watch's verdict")
+    until(lambda: judged() == right, "the watch's verdict")
     serving.container.kill()
-    until(lambda: {state for _, state in judged()} == {"unreachable"}, START_S, "its end")
+    until(lambda: {state for _, state in judged()} == {"unreachable"}, "its end")
     assert watcher.logs().count(": right\n") == len(MODELS)

@@ -21,8 +21,8 @@ from deploy.triton.golden import read_golden
 from tests.certificates import Authority
 from tests.chart import Site, render
 from tests.containers.chart.cluster import Cluster
-from tests.containers.conftest import START_S, until
 from tests.ending import ENDING_HTTP, Ending
+from tests.kit import until
 from tests.load import Load
 
 REQUESTS = 1000
@@ -56,7 +56,7 @@ def cluster(
         with cluster.front_door(authority.issue(cluster.door)):
             for _ in range(3):
                 cluster.start_pod()
-            until(lambda: model_answers(cluster.url, authority), START_S, "the front door")
+            until(lambda: model_answers(cluster.url, authority), "the front door")
             yield cluster
     finally:
         cluster.close()
@@ -107,7 +107,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(
 
     before = served()
     cluster.give_certificate(authority.issue(cluster.door, name="renewed"))
-    until(lambda: served() != before, START_S, "the renewed certificate")
+    until(lambda: served() != before, "the renewed certificate")
     assert model_answers(cluster.url, authority)
 
 
@@ -130,7 +130,7 @@ def test_load_makes_no_pod_unready_and_restarts_none(
 ) -> None:
     [pod, *_] = cluster.pods
     with Load(f"grpc://{pod.address}:8001", None, 500, clients=32) as load:
-        until(lambda: load.asked > 50, 60, "load")
+        until(lambda: load.asked > 50, "load")
         for kind in ("livenessProbe", "readinessProbe", "startupProbe"):
             assert pod.exec(pod.spec[kind]["exec"]["command"]) == (0, "")
     assert load.wrong == []
@@ -139,7 +139,7 @@ def test_load_makes_no_pod_unready_and_restarts_none(
 def test_a_server_that_is_killed_costs_no_request(cluster: Cluster, authority: Authority) -> None:
     # Nobody tells DNS, as if the node were gone.
     with Load(cluster.url, authority.file, REQUESTS) as load:
-        until(lambda: load.asked > 100, 60, "load")
+        until(lambda: load.asked > 100, "load")
         dead = cluster.pods[0]
         dead.container.kill(signal.SIGKILL)
     assert load.wrong == []
@@ -151,7 +151,7 @@ def test_a_model_process_that_is_killed_costs_no_request_and_its_pod_is_noticed(
     cluster: Cluster, authority: Authority
 ) -> None:
     with Load(cluster.url, authority.file, REQUESTS) as load:
-        until(lambda: load.asked > 100, 60, "load")
+        until(lambda: load.asked > 100, "load")
         [hurt, *_] = cluster.pods
         alive = hurt.spec["livenessProbe"]["exec"]["command"]
         assert hurt.exec(alive) == (0, "")
@@ -181,7 +181,7 @@ def test_without_a_front_door_clients_connect_again_and_lose_nothing(
             return len(ends) > 3
 
         with Load(f"grpc://{pod.address}:8001", None, 200) as load:
-            until(connected_again, 60, "other connections")
+            until(connected_again, "other connections")
         assert load.wrong == []
     finally:
         alone.close()

@@ -19,7 +19,7 @@ import yaml
 from deploy.artefacts.image import BuiltImage
 from deploy.deployment.deployment import DEFAULT_MODELS
 from tests.chart import SITES, find, render
-from tests.containers.conftest import START_S, until
+from tests.kit import until
 
 CONFIGURATION = """
 [engine]
@@ -81,7 +81,7 @@ def test_the_rendered_pod_gives_every_golden_answer(podman: Podman, image: Built
         started = podman("kube", "play", "--network=none", str(manifest))
         assert started.returncode == 0, started.stderr
         ready = container["readinessProbe"]["exec"]["command"]
-        until(lambda: podman("exec", CONTAINER, *ready).returncode == 0, START_S, "the pod")
+        until(lambda: podman("exec", CONTAINER, *ready).returncode == 0, "the pod")
         said = podman("exec", CONTAINER, "/opt/numl/bin/health").stdout
         assert said == f"healthy: {', '.join(DEFAULT_MODELS)} gave their golden answers\n"
         # What kubelet would enforce, podman takes from the same lines.

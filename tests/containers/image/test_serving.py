@@ -17,8 +17,8 @@ from tests.containers.conftest import (
     START_S,
     Runner,
     Server,
-    until,
 )
+from tests.kit import until
 
 MB = 1_000_000
 SECOND = 1_000_000_000  # in nanoseconds, as the engine wants it
@@ -100,7 +100,7 @@ def test_nothing_is_left_where_the_host_s_folders_are_used(
             Path(folder).chmod(0o1777)
         mounts = [Mount("/tmp", scratch, type="bind"), Mount("/dev/shm", memory, type="bind")]
         server = runner.start(image.tag, mounts=mounts, tmpfs={})
-        until(lambda: any(Path(memory).iterdir()), START_S, "the stubs have begun")
+        until(lambda: any(Path(memory).iterdir()), "the stubs have begun")
         assert [path.name[:11] for path in Path(scratch).iterdir()] == ["python_env_"]
         if end == "killed":
             server.wait_healthy()
@@ -121,9 +121,9 @@ def test_a_dead_stub_makes_the_container_unhealthy(runner: Runner, image: BuiltI
         server.container.reload()
         return str(server.container.attrs["State"]["Health"]["Status"])
 
-    until(lambda: state() == "healthy", START_S, "healthy")
+    until(lambda: state() == "healthy", "healthy")
     server.exec("bash", "-c", KILL % f"{STUB} /opt/numl/models/cpu/nugraph3/")
-    until(lambda: state() == "unhealthy", START_S, "unhealthy")
+    until(lambda: state() == "unhealthy", "unhealthy")
     status, words = server.exec(HEALTH)
     assert status == 1
     # Whichever instance is asked: the dead one, or the one that hides the loss.
@@ -141,7 +141,6 @@ def test_a_broken_model_is_named_and_the_others_serve(
     server = runner.start(image.tag, mounts=[Mount(target, str(weights), type="bind")])
     until(
         lambda: server.exec(HEALTH)[1] == "unhealthy: nugraph3: not ready\n",
-        START_S,
         "only the broken model is unhealthy",
     )
     assert "failed to load 'nugraph3' version 1: Internal: " in server.logs()

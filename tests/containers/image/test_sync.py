@@ -10,8 +10,8 @@ from docker.types import Mount
 
 from deploy.artefacts.image import BuiltImage
 from tests.bucket import READER, S3, bucket  # noqa: F401
-from tests.containers.conftest import HEALTH, START_S, Runner, until
-from tests.kit import free_ports
+from tests.containers.conftest import HEALTH, Runner
+from tests.kit import free_ports, until
 from tests.synced import MODELS, POLL_S, Publisher, make_house
 
 
@@ -52,7 +52,6 @@ def test_a_locked_down_pair_serves_a_bucket(
     )  # fmt: skip
     until(
         lambda: server.exec(HEALTH)[1] == "unhealthy: /models/repository has no models yet\n",
-        START_S,
         "an empty server",
     )
 
@@ -65,7 +64,7 @@ def test_a_locked_down_pair_serves_a_bucket(
 
     for number in (1, 2):
         publisher.publish(number, number)
-        until(lambda line=f"numl_sync_release {number}": metric(line), START_S, agent.logs())  # type: ignore[misc]
+        until(lambda line=f"numl_sync_release {number}": metric(line), agent.logs())  # type: ignore[misc]
         healthy = f"healthy: {', '.join(MODELS)} gave their golden answers\n"
         assert server.exec(HEALTH) == (0, healthy), server.logs()
         there = [path.name for path in folder.glob("repository/nugraph3/*/")]

@@ -23,9 +23,9 @@ from deploy.artefacts.sif import SifBuilder
 from deploy.artefacts.sif_file import Compressor
 from deploy.artefacts.tools import SifTools, find_tools
 from tests.containers.conftest import Ingredients, say
+from tests.views import ordinary
 
 EPOCH = 1_700_000_000
-ORDINARY = "numlkit-test"
 USERS = ("root", "ordinary") if os.geteuid() == 0 else ("ordinary",)
 
 
@@ -62,15 +62,10 @@ class Host:
 def ordinary_user() -> Host:
     if os.geteuid() != 0:
         return Host(None)
-    try:
-        account = pwd.getpwnam(ORDINARY)
-    except KeyError:
-        subprocess.run(["useradd", "--system", "--create-home", ORDINARY], check=True)
-        account = pwd.getpwnam(ORDINARY)
     # A machine may keep FUSE to itself; what Apptainer then has to do is slower.
     fuse = Path("/dev/fuse")
     is_open = fuse.exists() and fuse.stat().st_mode & stat.S_IROTH
-    return Host(account, () if is_open else ("--unsquash",))
+    return Host(ordinary(), () if is_open else ("--unsquash",))
 
 
 @pytest.fixture(params=USERS)

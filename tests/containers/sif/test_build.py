@@ -22,13 +22,8 @@ from deploy.artefacts.tools import SifTools
 from deploy.host.errors import BuildError
 from deploy.host.paths import CHECKOUT, cache_folder
 from tests.containers.conftest import Ingredients
-from tests.containers.sif.conftest import (
-    ORDINARY,
-    Builder,
-    Host,
-    build_without_docker,
-    sha256,
-)
+from tests.containers.sif.conftest import Builder, Host, build_without_docker, sha256
+from tests.views import ORDINARY
 
 
 def test_an_interrupted_build_leaves_nothing(

@@ -60,7 +60,7 @@ def test_a_bucket_under_a_private_authority_is_served(
         agent = start("exec", writes, [*keys, "AWS_CA_BUNDLE=/ca.pem"], *words)
         stack.callback(agent.kill)
         serves = f"sync: release 1 serves: {MODEL} version 1\n"
-        until(lambda: serves in log.read_text(errors="replace"), START_S, "release 1 serves")
+        until(lambda: serves in log.read_text(errors="replace"), "release 1 serves")
         environment = ("--env", ",".join([*ports, repository]))
         health = host.run("apptainer", "exec", *reads, *environment, sif, HEALTH)
         assert health.stdout == f"healthy: {MODEL} gave their golden answers\n", health.stderr

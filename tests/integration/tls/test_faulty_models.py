@@ -18,7 +18,7 @@ from deploy.host.errors import ServerAwayError
 from deploy.triton.config import write_config
 from deploy.triton.stage import VERSION, stage
 from tests.certificates import Authority, Pair
-from tests.kit import START_S, Kit, until
+from tests.kit import Kit, until
 from tests.tls import smoke, url
 
 
@@ -63,7 +63,7 @@ def faulty(folder: Path, pair: Pair, kit: Kit, site: Authority) -> Iterator[dict
                 transport.close()
             return set(index) == set(names) and not any(s == "LOADING" for s, _ in index.values())
 
-        until(loaded, START_S, "the faulty server")
+        until(loaded, "the faulty server")
         yield answer
     finally:
         server.stop()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.certificates import LONG_AGO, Authority, Pair
-from tests.kit import START_S, Kit, lacking, until
+from tests.kit import Kit, lacking, until
 from tests.tls import OUTSIDE, smoke, told
 
 
@@ -83,7 +83,7 @@ def proxy(folder: Path, encrypted: dict[str, Any], site: Authority, pair: Pair) 
     log = folder / "nginx.log"
     process = subprocess.Popen([program, "-e", log, "-p", folder, "-c", config])
     try:
-        until(lambda: _listens(ports["web"], process, log), START_S, "nginx")
+        until(lambda: _listens(ports["web"], process, log), "nginx")
         yield Proxy(ports)
     finally:
         process.terminate()

@@ -176,7 +176,7 @@ def test_a_server_that_hangs_delays_no_other_and_a_file_that_is_gone_keeps_what_
     thread = threading.Thread(target=both.run, args=("127.0.0.1", free_ports().http))
     thread.start()
     try:
-        until(lambda: len(reads) > 5, 60, "checks of the one that answers")
+        until(lambda: len(reads) > 5, "checks of the one that answers")
         samples = [
             sample for metric in both.metrics.registry.collect() for sample in metric.samples
         ]

@@ -121,6 +121,19 @@ TRITON: Words = [
         "(triton-inference-server/server issue 8882)",
     ),
     (
+        'I1124 pb_stub.cc] "Failed to initialize Python stub: ValueError: bad weights\\n\\nAt:"\n'
+        + LOADING
+        + "Internal: Stub process 'nugraph3_0_0' is not healthy.\"",
+        "model nugraph3 cannot be loaded: ValueError: bad weights",
+    ),
+    (
+        'I1124 pb_stub.cc] "Failed to initialize Python stub: ValueError: bad weights\\n\\nAt:"\n'
+        "E1121 \"failed to load 'another' version 1: Internal: ValueError: bad weights\\n\"\n"
+        + LOADING
+        + "Internal: Stub process 'nugraph3_0_0' is not healthy.\"",
+        "model nugraph3: its process died during initialisation (exit, crash or out of memory)",
+    ),
+    (
         LOADING + "Internal: Stub process 'nugraph3_0_0' is not healthy.\"",
         "model nugraph3: its process died during initialisation (exit, crash or out of memory)",
     ),

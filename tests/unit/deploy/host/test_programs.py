@@ -67,4 +67,4 @@ def test_an_interrupted_run_ends_the_program_and_its_children(tmp_path: Path) ->
         except psutil.NoSuchProcess:
             return True
 
-    until(dead, 20, "the end of the program's child")
+    until(dead, "the end of the program's child")
