@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from deploy.host.errors import KitError
 from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.config import LaunchSettings
 from deploy.triton.stage import plan_models
-from deploy.triton.start import PHASES, InstanceStart
 from scripts.benchmarks.cells import (
     PROTOCOLS,
     SERVERS,
@@ -35,10 +33,7 @@ from scripts.benchmarks.clients import drive, send_all, summarise
 from scripts.benchmarks.counters import Counters, read_counters
 from scripts.benchmarks.document import GRADIENTS_OFF, SERVING, document, find
 from scripts.benchmarks.memory import Growth
-from scripts.benchmarks.plot import plot
-from scripts.benchmarks.server import REFERENCE_MODEL, benchmark_deployment, reference_model
-from scripts.benchmarks.start import Start, start_document, start_table
-from scripts.benchmarks.tables import ms, tables
+from scripts.benchmarks.server import REFERENCE_MODEL, reference_model
 
 MODEL = ServedModel("m", {}, (), {})
 
@@ -64,13 +59,6 @@ def test_ours_is_asked_in_every_way_and_the_references_over_grpc() -> None:
         ("ours", "http", 4), ("ours", "grpc", 4), ("ours", "shm", 4),
         ("today", "grpc", 4), ("best", "grpc", 4),
     ]  # fmt: skip
-
-
-def test_a_set_for_latency_alone_is_asked_for_by_one_client() -> None:
-    assert [(c.server, c.protocol, c.concurrency) for c in cells(False, ("http",))] == [
-        ("ours", "http", 1),
-        ("today", "http", 1),
-    ]
 
 
 class Recorder:
@@ -110,14 +98,6 @@ def test_each_client_begins_with_another_event_and_sends_all_in_turn() -> None:
     assert recorder.closed == 2
 
 
-def test_every_client_gets_two_answers_even_if_the_time_is_too_short() -> None:
-    recorder = Recorder(seconds=0.02)
-    drive(lambda: recorder, MODEL, events(1), concurrency=3, seconds=0.01)
-    sent = Counter(thread for thread, _ in recorder.sent[3:])
-    assert len(sent) == 3
-    assert min(sent.values()) >= 2
-
-
 @pytest.mark.parametrize("fail_at", [0, 3])
 def test_the_first_error_of_a_client_ends_all_and_is_told(fail_at: int) -> None:
     recorder = Recorder(fail_at=fail_at)
@@ -141,17 +121,6 @@ def test_each_event_of_a_list_is_sent_once_by_clients_that_share_them() -> None:
     send_all(lambda: recorder, MODEL, events(20), clients=3)
     assert sorted(number for _, number in recorder.sent) == list(range(20))
     assert recorder.closed == 3
-
-
-def test_a_list_of_events_ends_with_the_error_of_one() -> None:
-    recorder = Recorder(fail_at=5)
-    with pytest.raises(KitError, match="refused"):
-        send_all(lambda: recorder, MODEL, events(20), clients=3)
-    assert recorder.closed == 3
-
-
-def test_a_server_that_is_too_slow_for_that_has_a_rate_all_the_same() -> None:
-    assert summarise([[(0.0, 3.0)], [(0.0, 4.0)]]).rate == 0.5
 
 
 METRICS = """\
@@ -180,16 +149,6 @@ def test_times_are_means_of_what_was_added_between_two_looks() -> None:
     assert after.since(before) == Counters(
         requests=4, queue=2, execute=0.25, events=4, preprocess=0.5, network=0
     )
-
-
-def test_a_look_without_requests_in_between_gives_no_times() -> None:
-    counters = read_counters(METRICS.format(requests=10, queue=0, infer=5e6, graph=1), "m")
-    assert counters.since(counters) == Counters()
-
-
-def test_the_benchmarks_own_server_lets_clients_register_shared_memory_on_loopback_only() -> None:
-    deployment = benchmark_deployment(["nugraph3"])
-    assert (deployment.shared_memory, deployment.listen) == (True, "127.0.0.1")
 
 
 @pytest.mark.parametrize(
@@ -255,46 +214,6 @@ def test_throughput_is_set_against_one_core_and_overhead_is_what_is_not_the_mode
     assert "times_one_core" not in today
 
 
-def test_a_run_is_shown_whole(results: Results) -> None:
-    alone, served = tables(document(results))
-    assert alone.title == (
-        "m (nugraph3 24.7.1), 3 hits: 2 events of about 3 hits and 2 spacepoints; "
-        "one core, one thread"
-    )
-    assert alone.rows == [
-        ("reference, gradients off", "6.00", "24.0", "30.0", "27.0", "30.0", "33.3"),
-        ("numl_serving", "2.00", "8.00", "10.0", "9.00", "10.0", "100.0"),
-    ]
-    assert alone.notes == (
-        "numl_serving against reference, gradients off: "
-        "preprocess 3.0x (3.0 to 3.0), network 3.0x (3.0 to 3.0), event 3.0x (3.0 to 3.0), "
-        "cpu 3.0x (3.0 to 3.0)",
-    )
-    assert served.rows == [
-        (
-            "numl_serving", "grpc", "1", "5.00", "5.00", "100.0", "20%", "40%", "10%", "30%",
-            "2.00", "10.0x (10.0 to 10.8)", "-", "1.00",
-        ),
-        (
-            "reference as served today", "grpc", "1", "50.0", "50.0", "10.0", "2%", "4%", "1%",
-            "93%", "47.0", "-", "-", "-",
-        ),
-    ]  # fmt: skip
-    assert all(len(row) == len(served.columns) for row in served.rows)
-
-
-def test_a_run_is_drawn(results: Results, tmp_path: Path) -> None:
-    plot(document(results), tmp_path / "run.png")
-    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"), [(0.0012345, "1.23"), (0.012345, "12.3"), (0.12345, "123")]
-)
-def test_times_are_shown_with_the_digits_that_count(seconds: float, shown: str) -> None:
-    assert ms(seconds) == shown
-
-
 def test_memory_that_grows_with_each_event_has_a_slope_and_memory_that_settles_has_none() -> None:
     looks = tuple(range(0, 5001, 500))
     settled = tuple(300_000_000 if events < 1000 else 400_000_000 for events in looks)
@@ -302,26 +221,3 @@ def test_memory_that_grows_with_each_event_has_a_slope_and_memory_that_settles_h
     assert Growth("m", looks, settled, 0, 1).slope(since=1000) == pytest.approx(0)
     assert Growth("m", looks, settled, 0, 1).after(1000) == 400
     assert Growth("m", looks, leaking, 0, 1).slope(since=1000) == pytest.approx(20)
-
-
-def test_the_phases_of_several_starts_are_shown_with_the_slowest_instance() -> None:
-    def instance(imports: float) -> InstanceStart:
-        seconds = (0.5, 0.25, imports, 0.5, 0.25)
-        return InstanceStart("m_0_0", 1.5 + imports, dict(zip(PHASES, seconds, strict=True)))
-
-    starts = [
-        Start(4.0, 5.0, (instance(2.0), instance(1.0))),
-        Start(6.0, 7.0, (instance(2.0), instance(3.0))),
-    ]
-    table = start_table(start_document(starts, models=1))
-    assert table.title == "2 starts of 1 models with 2 instances in all"
-    assert list(table.rows) == [
-        ("process", "0.50", "0.50"),
-        ("interpreter", "0.25", "0.25"),
-        ("imports", "2.00", "3.00"),
-        ("weights", "0.50", "0.50"),
-        ("warm-up", "0.25", "0.25"),
-        ("last instance ready", "4.00", "4.50"),
-        ("all models answered", "5.00", "6.00"),
-        ("processor time of all", "6.00", "7.00"),
-    ]

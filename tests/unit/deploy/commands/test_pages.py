@@ -6,7 +6,6 @@ Of the commands that they show: test_shown_commands.py.
 from __future__ import annotations
 
 import ast
-import json
 import re
 from pathlib import Path
 from types import MappingProxyType
@@ -20,18 +19,10 @@ from deploy.events.answers import Labels
 from deploy.events.files import EventTensors
 from deploy.events.inference import Answer
 from deploy.events.results import ResultsWriter
-from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY
-from scripts.benchmarks.heal import heal_document
+from deploy.host.paths import CHECKOUT
 from scripts.benchmarks.readme import replace_section, section, stored_runs, summary
 from scripts.documentation.floors import ROOMS
 from tests.pages import PAGES, README, blocks
-
-SNIPPETS = {  # and the test that runs them
-    "README.md": ["tests/integration/test_documentation.py"],
-    "client.md": ["tests/integration/test_documentation.py"],
-    "own-network.md": ["test_the_head_that_is_shown_is_a_row_of_that_table"],
-    "physicist.md": ["test_the_lines_for_physicists_read_a_results_file"],
-}
 
 
 def test_the_readme_is_short() -> None:
@@ -55,57 +46,11 @@ def test_every_page_is_reached_from_the_readme() -> None:
         assert f"](docs/{page.name}" in README.read_text()
 
 
-def test_each_snippet_of_python_is_run_by_a_test() -> None:
-    shown = {page.name: len(found) for page in PAGES if (found := blocks(page, "python"))}
-    assert shown == {name: len(tests) for name, tests in SNIPPETS.items()}
-    for tests in SNIPPETS.values():
-        assert all((CHECKOUT / test).exists() or test in globals() for test in tests)
-
-
 def test_figures_are_those_of_the_stored_runs() -> None:
     runs = stored_runs(CHECKOUT / "scripts" / "data" / "speed")
     page = CHECKOUT / "docs" / "benchmarks.md"
     assert README.read_text() == replace_section(README.read_text(), summary(runs["speed"]))
     assert page.read_text() == replace_section(page.read_text(), section(**runs))
-
-
-def test_what_is_stored_of_healing_is_shown() -> None:
-    runs = stored_runs(CHECKOUT / "scripts" / "data" / "speed")
-    runs["heal"] = heal_document([1.2, 1.6, 1.9])
-    shown = " ".join(section(**runs).split())
-    assert "all instances answer, after 1.6 s (median of 3 times; the longest 1.9 s)." in shown
-
-
-def test_the_accuracy_is_that_of_the_demo_weights() -> None:
-    names = ("nugraph2", "nugraph3")
-    cards = [json.loads((MODEL_REPOSITORY / name / "1/model.json").read_text()) for name in names]
-    assert all(card["demo"] for card in cards)
-    two, three = (card["accuracy"] for card in cards)
-    assert min(a["semantic"] - a["semantic_largest_class"] for a in (two, three)) > 0.15
-
-    def row(what: str, *cells: str) -> str:
-        return f"| {' | '.join((what, *cells))} |".replace("  ", " ")
-
-    def both(key: str) -> list[str]:
-        return [f"{accuracy[key]:.1%}" for accuracy in (two, three)]
-
-    def recall(name: str) -> list[str]:
-        found = [accuracy["semantic_recall"].get(name) for accuracy in (two, three)]
-        return ["" if share is None else f"{share:.1%}" for share in found]
-
-    largest = "{:.1%}, the largest class".format
-    larger = f"{three['filter_largest_class']:.1%}, the larger of the two"
-    vertex, mean = three["vertex_median_cm"], three["vertex_median_cm_of_the_mean"]
-    event = largest(three["event_largest_class"])
-    rows = [
-        row("hits labelled correctly", *both("semantic"), largest(three["semantic_largest_class"])),
-        row("signal or noise correct", *both("filter"), larger),
-        row("event class correct", "", f"{three['event']:.1%}", event),
-        row("vertex, median distance", "", f"{vertex:.0f} cm", f"{mean:.0f} cm, the mean vertex"),
-        *(row(f"{name} hits found", *recall(name), "") for name in ("michel", "diffuse", "kaon")),
-    ]
-    page = (CHECKOUT / "docs" / "physicist.md").read_text()
-    assert [line for line in rows if line not in page] == []
 
 
 def snippet(name: str) -> str:
