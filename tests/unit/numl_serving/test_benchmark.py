@@ -19,10 +19,7 @@ from checkpoint_files import CHECKOUT
 from fake_triton import Request
 from numl_bench import reference_model
 from numl_bench.events import (
-    Tensors,
     events_of_size,
-    read_sets,
-    typical_events,
     write_sets,
 )
 from numl_bench.paths import GRADIENTS_OFF, GRADIENTS_ON, SERVING
@@ -97,45 +94,6 @@ def test_a_model_of_the_repository_is_measured_beside_nugraph_25(tmp_path: Path)
     started, measured = ended(done).splitlines()
     assert json.loads(started)["facts"]["threads"] == 1
     assert_measured(measured)
-
-
-def test_a_model_of_25_4_is_not_measured_beside_another_nugraph(tmp_path: Path) -> None:
-    import nugraph  # noqa: F401
-
-    with pytest.raises(ImportError, match="nugraph is already imported"):
-        Worker({}, MODELS / "nugraph3" / "1", NUGRAPH25)
-
-
-def test_events_are_of_the_size_that_was_asked_for() -> None:
-    events = events_of_size(300, 2, seed=5)
-    assert all(285 <= len(event["hit_table_hit_id"]) <= 316 for event in events)
-
-
-def test_typical_events_are_those_nearest_to_the_median_of_spacepoints(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def spacepoints(events: list[Tensors]) -> list[int]:
-        return [len(event["spacepoint_table_spacepoint_id"]) for event in events]
-
-    asked = cache(events_of_size)
-    monkeypatch.setattr("numl_bench.events.events_of_size", asked)
-    assert spacepoints(typical_events(200, 3, seed=7)) == [98, 92, 85]
-    assert asked.cache_info().currsize == 1
-    assert spacepoints(asked(200, 6, 7)) == [98, 199, 92, 85, 115, 79]
-    assert asked.cache_info().currsize == 1, "twice as many, from the same seed"
-
-
-def test_sets_of_events_pass_through_a_file(tmp_path: Path) -> None:
-    sets = {"400 hits": events_of_size(400, 2, seed=1), "a/b.h5": events_of_size(400, 1, seed=2)}
-    write_sets(tmp_path / "events.npz", sets)
-    read = read_sets(tmp_path / "events.npz")
-    assert {name: len(events) for name, events in read.items()} == {"400 hits": 2, "a/b.h5": 1}
-    for name, events in sets.items():
-        for written, found in zip(events, read[name], strict=True):
-            assert written.keys() == found.keys()
-            for tensor, array in written.items():
-                assert found[tensor].dtype == array.dtype
-                np.testing.assert_array_equal(found[tensor], array)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,24 +10,12 @@ import pytest
 from deploy.host.failures import TABLE
 from deploy.host.paths import CHECKOUT
 from deploy.main import COMMANDS
-from scripts.documentation.floors import COMMANDS as TOP
-from scripts.documentation.floors import ROOMS, picture
 from scripts.documentation.pages import (
     FAILURES,
-    command_page,
     failures_tables,
     from_the_top,
     marked,
-    rooms_table,
 )
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_has_a_page_with_its_help(command: str) -> None:
-    page = command_page(command)
-    assert page.startswith(f"# numlkit {command}\n")
-    assert f"usage: numlkit {command} [-h]" in page
-    assert page.count("```") == 2
 
 
 def test_the_menu_has_every_command() -> None:
@@ -44,14 +32,6 @@ def test_every_failure_is_on_the_page() -> None:
     assert not re.search(r"[{}\0\1]", re.sub(r"\{\w*\.\w*\}", "", text))
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(rows) == len(TABLE) + len(FAILURES)
-
-
-@pytest.mark.slow
-def test_the_picture_and_the_table_have_every_room() -> None:
-    drawn, table = picture(), rooms_table()
-    for room in (*ROOMS, TOP):
-        assert f">{room}<" in drawn
-        assert f"| {room} |" in table
 
 
 @pytest.mark.slow
