@@ -1,7 +1,5 @@
 """Clients that ask a small server through a front door, and that server."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

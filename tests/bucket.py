@@ -3,8 +3,6 @@
 Any test can have it as a fixture: ``from tests.bucket import bucket  # noqa: F401``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -151,7 +149,7 @@ def juicefs(folder: Path) -> Iterator[S3]:
 
 
 @pytest.fixture(scope="session")
-def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+def bucket(tmp_path_factory):
     """A service with a bucket, of this test session; TLS under an authority of its own."""
     folder = tmp_path_factory.mktemp("seaweedfs")
     authority = Authority(folder, "site")

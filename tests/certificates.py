@@ -1,7 +1,5 @@
 """Certificates for tests, made by an authority that lives as long as the test."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path

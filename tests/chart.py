@@ -3,8 +3,6 @@
 ``python -m tests.chart`` writes what the tests of tests/unit/deploy/chart compare with.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -5,8 +5,6 @@ a person types it: a process of its own, with its words, its folder, its variabl
 That each command imports what it uses, tests/unit/deploy/commands show.
 """
 
-from __future__ import annotations
-
 import ctypes
 import multiprocessing
 import os

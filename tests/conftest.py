@@ -4,19 +4,16 @@ Tests that want the fixture ``real_data`` run only where NUMLKIT_REAL_DATA names
 holds weights and an event of an experiment, which are not this repository's to give away.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from tests.kit import Kit
+    pass
 
 FOLDER = os.environ.get("NUMLKIT_REAL_DATA")
 # They take longest and go first, in this order: at the end no process waits long for another.
@@ -43,7 +40,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
-def real_data() -> Path:
+def real_data():
     """The folder of the real data."""
     assert FOLDER is not None
     folder = Path(FOLDER).resolve()
@@ -52,13 +49,13 @@ def real_data() -> Path:
 
 
 @pytest.fixture
-def demo(kit: Kit) -> dict[str, Any]:
+def demo(kit):
     """A deployment of all models with the demo weights, for tests that leave it healthy."""
     return kit.demo  # kept there: a session may have the kits of two suites
 
 
 @pytest.fixture
-def single(kit: Kit) -> Iterator[dict[str, Any]]:
+def single(kit):
     """A small deployment of its own, for tests that do harm to it."""
     answer = kit.up("single", "--models", "nugraph3", "--instances", "1")
     yield answer

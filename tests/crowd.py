@@ -3,8 +3,6 @@
 They speak HTTP/2 by hand, since no library sends a request by half.
 """
 
-from __future__ import annotations
-
 import asyncio
 import resource
 import ssl

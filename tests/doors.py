@@ -3,8 +3,6 @@
 What differs from what is rendered is addresses, ports and folders.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """Requests that end a Triton 2.51 reached over HTTP, and a front door must refuse."""
 
-from __future__ import annotations
-
 import gzip
 import http.client
 import ssl

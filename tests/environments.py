@@ -1,7 +1,5 @@
 """The environment for tests that need a certain Python and numpy, whatever the host has."""
 
-from __future__ import annotations
-
 from deploy.environment.environment import Environment, plan_environment
 from deploy.environment.private_python import ensure_private_python
 

@@ -1,7 +1,5 @@
 """Runs the kit's commands as a person does, against a state folder of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """A site's own repository for real servers: an environment of its own beside NuGraph's."""
 
-from __future__ import annotations
-
 import shutil
 import tarfile
 from pathlib import Path

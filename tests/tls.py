@@ -1,7 +1,5 @@
 """What tests ask of servers that speak gRPC over TLS."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

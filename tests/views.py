@@ -1,7 +1,5 @@
 """A host as a test wants it: folders that are small and full, users who are not root."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

@@ -4,10 +4,7 @@ pytest tests/conformance                             without a container
 pytest tests/conformance --engines docker,apptainer  needs what numlkit build makes
 """
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -31,14 +28,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def kit(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
+def kit(engine, tmp_path_factory):
     kit = Kit(tmp_path_factory.mktemp("state"), cast("EngineName", engine))
     yield kit
     kit.close()
 
 
 @pytest.fixture
-def full_tmp(kit: Kit) -> Iterator[Kit]:
+def full_tmp(kit):
     """The kit on a host in whose /tmp not a byte can be written."""
     if os.geteuid() != 0:
         pytest.skip("only root can fill /tmp for the kit alone")

@@ -1,7 +1,5 @@
 """The walk of docs/administrators.md, by its own commands."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal
@@ -9,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -105,7 +102,7 @@ def metrics(port: str) -> str:
 
 
 @pytest.fixture
-def walk(kit: Kit) -> Iterator[Walk]:
+def walk(kit):
     if kit.engine != "apptainer":
         pytest.skip("the walk is shown for Apptainer")
     with tempfile.TemporaryDirectory(prefix="numlkit-test-walk-") as name:
@@ -122,9 +119,7 @@ def walk(kit: Kit) -> Iterator[Walk]:
         kit.run("down", "--name", "gpvm")
 
 
-def test_a_release_is_published_upgraded_and_rolled_back_and_a_broken_one_is_caught(
-    walk: Walk,
-) -> None:
+def test_a_release_is_published_upgraded_and_rolled_back_and_a_broken_one_is_caught(walk):
     walk.left = [text for text in walk.left if text not in (*MADE, *NOT_HERE)]
     walk.type("numlkit doctor", status=(0, 1))  # what it finds is about this host
     publish = f"numlkit publish {PLACE}"

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -8,22 +6,20 @@ from typing import Any
 import psutil
 
 from deploy.deployment.state import ProcessId
-from tests.kit import Kit, until
+from tests.kit import until
 
 
 def _about(answer: dict[str, Any], name: str) -> list[dict[str, Any]]:
     return [f for f in answer["findings"] if f["finding"] == f"deployment {name}"]
 
 
-def test_a_deployment_that_serves_is_fine_to_the_doctor(kit: Kit, demo: dict[str, Any]) -> None:
+def test_a_deployment_that_serves_is_fine_to_the_doctor(kit, demo):
     (found,) = _about(kit.json("doctor", "--name", "demo"), "demo")
     assert found["level"] == "ok"
     assert f"with engine {kit.engine}" in found["detail"]
 
 
-def test_a_server_whose_supervisor_was_killed_is_named_and_left_alone(
-    kit: Kit, single: dict[str, Any]
-) -> None:
+def test_a_server_whose_supervisor_was_killed_is_named_and_left_alone(kit, single):
     os.kill(single["supervisor"]["pid"], signal.SIGKILL)
     until(lambda: kit.json("status", "--name", "single")["status"] != 0, "the notice")
     fixed = kit.json("doctor", "--fix")
@@ -35,9 +31,7 @@ def test_a_server_whose_supervisor_was_killed_is_named_and_left_alone(
     assert kit.json("smoke", "--name", "single")["ok"]
 
 
-def test_a_deployment_of_which_nothing_lives_is_cleared_away(
-    kit: Kit, single: dict[str, Any]
-) -> None:
+def test_a_deployment_of_which_nothing_lives_is_cleared_away(kit, single):
     os.kill(single["supervisor"]["pid"], signal.SIGKILL)
     if kit.engine == "docker":  # which starts a server that only dies again
         subprocess.run(["docker", "kill", single["container"]], check=True, capture_output=True)

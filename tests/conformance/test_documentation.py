@@ -1,7 +1,5 @@
 """What the README and docs/ show of an engine, done with it."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,7 +8,7 @@ import pytest
 
 from deploy.deployment.deployment import load_deployment
 from deploy.host.paths import CHECKOUT
-from tests.kit import Kit, until
+from tests.kit import until
 from tests.pages import numlkit
 
 SIF = "/cvmfs/numl-24.10-serving.sif"
@@ -22,7 +20,7 @@ def _shown(engine: str) -> list[list[str]]:
     return [words[1:] for words in lines if engine in words and not elsewhere & {*words}]
 
 
-def test_launches_that_are_shown_are_planned_or_prepared(kit: Kit) -> None:
+def test_launches_that_are_shown_are_planned_or_prepared(kit):
     shown = _shown(kit.engine)
     assert shown
     for command, *words in shown:
@@ -33,7 +31,7 @@ def test_launches_that_are_shown_are_planned_or_prepared(kit: Kit) -> None:
         assert command == "prepare" or "tritonserver" in done.stdout
 
 
-def test_site_files_for_this_engine_can_be_planned(kit: Kit) -> None:
+def test_site_files_for_this_engine_can_be_planned(kit):
     for file in sorted((CHECKOUT / "deploy/sites").glob("*.toml")):
         deployment = load_deployment(file, {})
         if deployment.engine == kit.engine:
@@ -43,7 +41,7 @@ def test_site_files_for_this_engine_can_be_planned(kit: Kit) -> None:
             assert "tritonserver" in done.stdout
 
 
-def test_the_command_of_a_dry_run_starts_what_prepare_has_staged(kit: Kit) -> None:
+def test_the_command_of_a_dry_run_starts_what_prepare_has_staged(kit):
     if kit.engine != "docker":
         pytest.skip("of the others, tests/unit/deploy/commands/test_commands.py")
     name = ["--name", "pasted", "--models", "nugraph3", "--instances", "1"]

@@ -1,14 +1,11 @@
 """What can happen to a deployment only where there is an engine between it and the host."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +22,7 @@ SMALL = ("--models", "nugraph3", "--instances", "1")
 
 
 @pytest.fixture
-def contained(kit: Kit) -> Kit:
+def contained(kit):
     if kit.engine == "local":
         pytest.skip("no container to be hurt")
     return kit
@@ -62,9 +59,7 @@ def _kill(kit: Kit, container: str) -> None:
 
 
 @pytest.mark.parametrize("harm", [_remove, _kill], ids=["removed", "killed"])
-def test_a_container_that_somebody_does_away_with_is_replaced(
-    contained: Kit, harm: Callable[[Kit, str], None], tmp_path: Path
-) -> None:
+def test_a_container_that_somebody_does_away_with_is_replaced(contained, harm, tmp_path):
     sif, image = tmp_path / "numl.sif", list[str]()
     if contained.engine == "apptainer":
         shutil.copy(CHECKOUT / "dist" / sif_name("24.10", "serving"), sif)
@@ -82,7 +77,7 @@ def test_a_container_that_somebody_does_away_with_is_replaced(
     assert not contained.leftovers("hurt")
 
 
-def test_a_container_in_the_way_is_named_and_left_alone(contained: Kit) -> None:
+def test_a_container_in_the_way_is_named_and_left_alone(contained):
     """Somebody else's container has the name that ours would get."""
     if contained.engine != "docker":
         pytest.skip("instances are each user's own")
@@ -104,7 +99,7 @@ def test_a_container_in_the_way_is_named_and_left_alone(contained: Kit) -> None:
     assert not contained.leftovers("first")
 
 
-def test_a_restarted_docker_daemon_brings_the_deployment_back(contained: Kit) -> None:
+def test_a_restarted_docker_daemon_brings_the_deployment_back(contained):
     if contained.engine != "docker":
         pytest.skip("there is no daemon")
     if os.environ.get("CI") != "true":

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path
@@ -9,16 +7,14 @@ import psutil
 
 from deploy.deployment.state import ProcessId
 from deploy.engines.server import living_stubs
-from tests.kit import Kit, until
+from tests.kit import until
 
 
 def _stub(answer: dict[str, Any]) -> int:
     return living_stubs(psutil.Process(answer["server"]["pid"]))[0].process.pid
 
 
-def test_a_killed_stub_is_noticed_and_healed_without_a_restart(
-    kit: Kit, single: dict[str, Any]
-) -> None:
+def test_a_killed_stub_is_noticed_and_healed_without_a_restart(kit, single):
     os.kill(_stub(single), signal.SIGKILL)
 
     def healed() -> bool:
@@ -31,7 +27,7 @@ def test_a_killed_stub_is_noticed_and_healed_without_a_restart(
     assert status["state"]["server"] == single["server"], "the server was not restarted"
 
 
-def test_without_healing_a_killed_stub_stays_reported(kit: Kit) -> None:
+def test_without_healing_a_killed_stub_stays_reported(kit):
     answer = kit.up("unhealed", "--models", "nugraph3", "--instances", "1", "--no-heal")
     os.kill(_stub(answer), signal.SIGKILL)
     until(lambda: kit.json("status", "--name", "unhealed")["status"] != 0, "the notice")
@@ -40,7 +36,7 @@ def test_without_healing_a_killed_stub_stays_reported(kit: Kit) -> None:
     kit.down("unhealed")
 
 
-def test_a_killed_server_is_started_again(kit: Kit, single: dict[str, Any]) -> None:
+def test_a_killed_server_is_started_again(kit, single):
     # A container that takes its place has the same name: only what lies in /dev/shm counts.
     regions = {left for left in kit.leftovers("single") if left.is_absolute()}
     os.kill(single["server"]["pid"], signal.SIGKILL)
@@ -57,9 +53,7 @@ def test_a_killed_server_is_started_again(kit: Kit, single: dict[str, Any]) -> N
     assert not [path for path in single["scratch"] if Path(path).exists()]
 
 
-def test_a_killed_supervisor_is_reported_and_down_still_stops_everything(
-    kit: Kit, single: dict[str, Any]
-) -> None:
+def test_a_killed_supervisor_is_reported_and_down_still_stops_everything(kit, single):
     os.kill(single["supervisor"]["pid"], signal.SIGKILL)
     until(lambda: kit.json("status", "--name", "single")["status"] != 0, "the notice")
     problems = kit.json("status", "--name", "single")["problems"]
@@ -69,9 +63,7 @@ def test_a_killed_supervisor_is_reported_and_down_still_stops_everything(
     assert not kit.leftovers("single", single["scratch"])
 
 
-def test_everything_killed_at_once_leaves_nothing_after_down(
-    kit: Kit, single: dict[str, Any]
-) -> None:
+def test_everything_killed_at_once_leaves_nothing_after_down(kit, single):
     server = psutil.Process(single["server"]["pid"])
     stubs = [stub.process.pid for stub in living_stubs(server)]
     # The server last: in a container all end with it.

@@ -1,14 +1,11 @@
 """Hosts on which something is short, taken, broken, or somebody else's."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -64,7 +61,7 @@ class Tight:
 
 
 @pytest.fixture
-def tight(kit: Kit) -> Iterator[Tight]:
+def tight(kit):
     if kit.engine == "docker":
         yield Tight(kit, ("--shm-size", "16m"))
         return
@@ -99,7 +96,7 @@ def oversized() -> list[http.InferInput]:
     return inputs
 
 
-def test_16_mb_of_shared_memory_serve_what_fits_and_nothing_else_harms(tight: Tight) -> None:
+def test_16_mb_of_shared_memory_serve_what_fits_and_nothing_else_harms(tight):
     answer = tight.kit.up("tight", *SMALL, *tight.flags)
     with (
         http.InferenceServerClient(f"127.0.0.1:{answer['ports']['http']}") as client,
@@ -114,7 +111,7 @@ def test_16_mb_of_shared_memory_serve_what_fits_and_nothing_else_harms(tight: Ti
     assert tight.shared_memory is None or not list(tight.shared_memory.iterdir())
 
 
-def test_more_instances_than_16_mb_of_shared_memory_hold_are_refused(tight: Tight) -> None:
+def test_more_instances_than_16_mb_of_shared_memory_hold_are_refused(tight):
     answer = refused(tight.kit, "crowded", "--models", "nugraph3", "--instances", "9", *tight.flags)
     assert "18 MB" in answer["error"], answer
     assert "fewer --instances" in answer["remedy"], answer
@@ -122,7 +119,7 @@ def test_more_instances_than_16_mb_of_shared_memory_hold_are_refused(tight: Tigh
 
 
 @ROOT
-def test_an_instance_needs_nothing_of_the_host_s_shared_memory(kit: Kit) -> None:
+def test_an_instance_needs_nothing_of_the_host_s_shared_memory(kit):
     if kit.engine != "apptainer":
         pytest.skip("only an instance could be taken to use it, and does not")
     with view(f"mount -t tmpfs -o size=4k,nr_inodes=1 none {SHARED_MEMORY}") as none_left:
@@ -136,7 +133,7 @@ def test_an_instance_needs_nothing_of_the_host_s_shared_memory(kit: Kit) -> None
     assert not kit.leftovers("apart")
 
 
-def test_a_folder_for_unpacking_that_is_not_there_is_warned_of(kit: Kit) -> None:
+def test_a_folder_for_unpacking_that_is_not_there_is_warned_of(kit):
     """Apptainer needs it only where it cannot mount the .sif."""
     if kit.engine != "apptainer":
         pytest.skip("only Apptainer may unpack an image")
@@ -148,7 +145,7 @@ def test_a_folder_for_unpacking_that_is_not_there_is_warned_of(kit: Kit) -> None
     away.down("away")
 
 
-def test_a_full_tmp_is_no_hindrance(full_tmp: Kit) -> None:
+def test_a_full_tmp_is_no_hindrance(full_tmp):
     answer = full_tmp.up("full", *SMALL)
     assert full_tmp.json("smoke", "--name", "full")["ok"]
     full_tmp.down("full")
@@ -182,7 +179,7 @@ def robbed(kit: Kit, name: str, *flags: str) -> dict[str, Any]:
     return {**answer, "status": done.returncode, "stderr": done.stderr}
 
 
-def test_a_port_stolen_between_check_and_start_is_named(kit: Kit) -> None:
+def test_a_port_stolen_between_check_and_start_is_named(kit):
     ports = free_ports()
     answer = robbed(kit, "robbed", "--ports", f"{ports.http},{ports.grpc},{ports.metrics}")
     assert answer["status"] == 1, answer
@@ -192,7 +189,7 @@ def test_a_port_stolen_between_check_and_start_is_named(kit: Kit) -> None:
     assert not kit.leftovers("robbed")
 
 
-def test_a_stolen_port_that_nobody_asked_for_is_replaced_by_another(kit: Kit) -> None:
+def test_a_stolen_port_that_nobody_asked_for_is_replaced_by_another(kit):
     answer = robbed(kit, "evaded")
     assert answer["status"] == 0, answer
     assert kit.json("smoke", "--name", "evaded")["ok"]
@@ -218,9 +215,7 @@ instance_group { kind: KIND_CPU count: 1 }
 """
 
 
-def test_a_broken_model_among_good_ones_is_named_and_the_start_leaves_nothing(
-    kit: Kit, tmp_path: Path
-) -> None:
+def test_a_broken_model_among_good_ones_is_named_and_the_start_leaves_nothing(kit, tmp_path):
     version = tmp_path / "models" / "broken" / "1"
     version.mkdir(parents=True)
     (version / "model.py").write_text(BROKEN)
@@ -260,7 +255,7 @@ class Other:
 
 
 @pytest.fixture
-def other(kit: Kit, demo: dict[str, Any]) -> Iterator[Other]:
+def other(kit, demo):
     """An ordinary user, who finds made what was made for ``demo``."""
     if os.geteuid() != 0:
         pytest.skip("only root can be another user, too")
@@ -287,9 +282,7 @@ def other(kit: Kit, demo: dict[str, Any]) -> Iterator[Other]:
             theirs.kit.close()
 
 
-def test_two_users_of_one_host_do_not_meet(
-    kit: Kit, demo: dict[str, Any], single: dict[str, Any], other: Other
-) -> None:
+def test_two_users_of_one_host_do_not_meet(kit, demo, single, other):
     before = other.belongings()
     missing = other.kit.json("down", "--name", "demo")
     assert missing["error"] == "no deployment named 'demo'", missing

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -7,7 +5,6 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import docker
 import psutil
@@ -20,10 +17,10 @@ from deploy.deployment.state import ProcessId
 from deploy.engines.server import living_stubs
 from deploy.host.paths import CHECKOUT
 from deploy.triton.command import closed_endpoints
-from tests.kit import Kit, until
+from tests.kit import until
 
 
-def test_up_ends_with_every_model_answering_rightly(kit: Kit, demo: dict[str, Any]) -> None:
+def test_up_ends_with_every_model_answering_rightly(kit, demo):
     assert demo["models"] == ["nugraph2", "nugraph2_cpu", "nugraph3"]
     status = kit.json("status", "--name", "demo")
     assert status["ok"], status
@@ -31,32 +28,32 @@ def test_up_ends_with_every_model_answering_rightly(kit: Kit, demo: dict[str, An
     assert [(m["alive"], m["wanted"]) for m in status["models"]] == [(cores, cores)] * 3
 
 
-def test_the_smoke_inference_is_right_over_http_and_grpc(kit: Kit, demo: dict[str, Any]) -> None:
+def test_the_smoke_inference_is_right_over_http_and_grpc(kit, demo):
     answer = kit.json("smoke", "--name", "demo")
     assert answer["ok"], answer
     assert {r["url"].split(":")[0] for r in answer["results"]} == {"http", "grpc"}
     assert len(answer["results"]) == 6
 
 
-def test_up_again_finds_it_running(kit: Kit, demo: dict[str, Any]) -> None:
+def test_up_again_finds_it_running(kit, demo):
     running = kit.json("status", "--name", "demo")["state"]
     again = kit.up("demo")
     assert again["server"] == running["server"]
 
 
-def test_up_with_other_settings_is_refused_while_it_runs(kit: Kit, demo: dict[str, Any]) -> None:
+def test_up_with_other_settings_is_refused_while_it_runs(kit, demo):
     answer = kit.json("up", "--name", "demo", "--instances", "1")
     assert answer["status"] == 1
     assert "running with different settings" in answer["error"]
     assert "numlkit down --name demo" in answer["remedy"]
 
 
-def test_logs_show_what_the_server_said(kit: Kit, demo: dict[str, Any]) -> None:
+def test_logs_show_what_the_server_said(kit, demo):
     answer = kit.json("logs", "--name", "demo", "--tail", "500")
     assert any("Started HTTPService" in line for line in answer["lines"])
 
 
-def test_the_server_is_reached_by_loopback_only(demo: dict[str, Any]) -> None:
+def test_the_server_is_reached_by_loopback_only(demo):
     addresses = [
         address.address
         for interface in psutil.net_if_addrs().values()
@@ -71,9 +68,7 @@ def test_the_server_is_reached_by_loopback_only(demo: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("library", "protocol"), [(http, "http"), (grpc, "grpc")])
-def test_admin_endpoints_are_closed_to_everybody(
-    demo: dict[str, Any], library: Any, protocol: str
-) -> None:
+def test_admin_endpoints_are_closed_to_everybody(demo, library, protocol):
     with library.InferenceServerClient(f"127.0.0.1:{demo['ports'][protocol]}") as client:
         for ask in (
             client.get_model_repository_index,
@@ -92,7 +87,7 @@ def test_admin_endpoints_are_closed_to_everybody(
         assert client.is_model_ready("nugraph3")
 
 
-def test_the_header_that_the_list_of_processes_shows_opens_nothing(demo: dict[str, Any]) -> None:
+def test_the_header_that_the_list_of_processes_shows_opens_nothing(demo):
     [flag] = [flag for flag in closed_endpoints() if flag.startswith("--http")]
     name, _, value = flag.partition(":")[2].partition("=")
     # By hand: a client's library refuses to send such a name.
@@ -102,15 +97,13 @@ def test_the_header_that_the_list_of_processes_shows_opens_nothing(demo: dict[st
         assert asker.recv(100).startswith(b"HTTP/1.1 403 ")
 
 
-def test_two_deployments_run_side_by_side_and_one_s_end_leaves_the_other(
-    kit: Kit, demo: dict[str, Any], single: dict[str, Any]
-) -> None:
+def test_two_deployments_run_side_by_side_and_one_s_end_leaves_the_other(kit, demo, single):
     assert set(single["ports"].values()).isdisjoint(demo["ports"].values())
     assert kit.down("single")["stopped"] == ["single"]
     assert kit.json("status", "--name", "demo")["ok"]
 
 
-def test_down_leaves_nothing_behind_even_with_an_idle_connection(kit: Kit) -> None:
+def test_down_leaves_nothing_behind_even_with_an_idle_connection(kit):
     answer = kit.up("idle", "--models", "nugraph3", "--instances", "1")
     with socket.create_connection(("127.0.0.1", answer["ports"]["http"])) as idle:
         idle.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n")
@@ -125,7 +118,7 @@ def test_down_leaves_nothing_behind_even_with_an_idle_connection(kit: Kit) -> No
     assert kit.json("status", "--name", "idle")["status"] == 1
 
 
-def test_a_taken_port_is_named_before_anything_is_started(kit: Kit) -> None:
+def test_a_taken_port_is_named_before_anything_is_started(kit):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         answer = kit.json("up", "--name", "taken", "--ports", f"{port},18101,18102")
@@ -134,7 +127,7 @@ def test_a_taken_port_is_named_before_anything_is_started(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_start_leaves_nothing_behind(kit: Kit, number: signal.Signals) -> None:
+def test_an_interrupted_start_leaves_nothing_behind(kit, number):
     command = [*kit.start, "--name", "broken-off", "--models", "nugraph3"]
     process = subprocess.Popen(
         command, cwd=CHECKOUT, env=kit.variables, stderr=subprocess.PIPE, text=True
@@ -150,14 +143,14 @@ def test_an_interrupted_start_leaves_nothing_behind(kit: Kit, number: signal.Sig
     assert not kit.leftovers("broken-off", scratch)
 
 
-def test_a_deployment_that_is_not_ready_in_time_fails_with_its_log(kit: Kit) -> None:
+def test_a_deployment_that_is_not_ready_in_time_fails_with_its_log(kit):
     answer = kit.json("up", "--name", "late", "--models", "nugraph3", "--timeout", "0.01")
     assert answer["status"] == 1
     assert "not ready in time" in answer["error"]
     assert not kit.leftovers("late")
 
 
-def test_it_keeps_to_the_cores_it_is_given(kit: Kit) -> None:
+def test_it_keeps_to_the_cores_it_is_given(kit):
     answer = kit.up("narrow", "--models", "nugraph3", "--cpus", "1")
     stubs = living_stubs(psutil.Process(answer["server"]["pid"]))
     assert len(stubs) == 1, "an instance for each core it may use, not for each of the host"
@@ -169,14 +162,14 @@ def test_it_keeps_to_the_cores_it_is_given(kit: Kit) -> None:
     kit.down("narrow")
 
 
-def test_a_memory_limit_that_is_too_small_is_the_cause_that_is_told(kit: Kit) -> None:
+def test_a_memory_limit_that_is_too_small_is_the_cause_that_is_told(kit):
     answer = kit.json("up", "--name", "small", "--models", "nugraph3", "--memory", "40m")
     assert answer["status"] == 1
     assert "memory" in answer["error"], answer
     assert not kit.leftovers("small")
 
 
-def test_other_programs_can_read_the_state_file(kit: Kit, demo: dict[str, Any]) -> None:
+def test_other_programs_can_read_the_state_file(kit, demo):
     state = json.loads((kit.state / "numlkit/deployments/demo/state.json").read_text())
     assert state["ports"] == demo["ports"]
     assert state["engine"] == kit.engine

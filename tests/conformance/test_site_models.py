@@ -3,11 +3,8 @@
 The site's models are small ones made for these tests; server, engines and environments are real.
 """
 
-from __future__ import annotations
-
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +15,25 @@ import tritonclient.http as http
 
 from deploy.engines.server import living_stubs
 from deploy.environment.environment import plan_environment
-from tests.kit import Kit, until
+from tests.kit import until
 from tests.site_models import PIXELS, WEIGHTS, write_environment, write_golden, write_site
 
 MODELS = ("nugraph3", "classifier", "plain", "pair")
 
 
 @pytest.fixture(scope="session")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def environment(tmp_path_factory):
     plan_environment("serving").make(lambda _text: None)
     return write_environment(tmp_path_factory.mktemp("environments") / "their numpy.tar.gz")
 
 
 @pytest.fixture(scope="session")
-def repository(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def repository(environment, tmp_path_factory):
     return write_site(tmp_path_factory.mktemp("site"), environment)
 
 
 @pytest.fixture(scope="module")
-def site(kit: Kit, repository: Path) -> Iterator[dict[str, Any]]:
+def site(kit, repository):
     """The kit's nugraph3 beside the site's models."""
     models = ["--models-dir", str(repository), "--models", ",".join(MODELS)]
     yield kit.up("site", *models, "--instances", "1")
@@ -57,9 +54,7 @@ def ask(answer: dict[str, Any], model: str) -> dict[str, np.ndarray]:
     return {name: result.as_numpy(name) for name in ("scores", "label", "seen")}
 
 
-def test_every_model_has_the_processes_that_its_configuration_says(
-    kit: Kit, site: dict[str, Any]
-) -> None:
+def test_every_model_has_the_processes_that_its_configuration_says(kit, site):
     assert site["models"] == list(MODELS)
     status = kit.json("status", "--name", "site")
     assert status["ok"], status
@@ -69,30 +64,28 @@ def test_every_model_has_the_processes_that_its_configuration_says(
     assert compared == {"nugraph3", "classifier"}
 
 
-def test_the_smoke_inference_compares_values_where_there_are_some(
-    kit: Kit, site: dict[str, Any]
-) -> None:
+def test_the_smoke_inference_compares_values_where_there_are_some(kit, site):
     answer = kit.json("smoke", "--name", "site")
     assert answer["ok"], answer
     assert len(answer["results"]) == 2 * len(MODELS)
 
 
 @pytest.mark.parametrize("model", ["classifier", "pair"])
-def test_an_image_classifier_and_an_ensemble_of_it_answer(site: dict[str, Any], model: str) -> None:
+def test_an_image_classifier_and_an_ensemble_of_it_answer(site, model):
     answer = ask(site, model)
     np.testing.assert_array_equal(answer["scores"], PIXELS @ WEIGHTS)
     assert answer["label"].tolist() == [b"dog"]
     assert answer["seen"][0] > 0, "it was warmed up before it was ready"
 
 
-def test_nothing_in_the_sites_folders_is_changed(kit: Kit, repository: Path, site: object) -> None:
+def test_nothing_in_the_sites_folders_is_changed(kit, repository, site):
     before = contents(repository.parent)
     assert not [path for path in before if "__pycache__" in path.parts]
     kit.json("smoke", "--name", "site")
     assert contents(repository.parent) == before
 
 
-def test_a_killed_process_of_a_sites_model_is_replaced(kit: Kit, site: dict[str, Any]) -> None:
+def test_a_killed_process_of_a_sites_model_is_replaced(kit, site):
     stubs = living_stubs(psutil.Process(site["server"]["pid"]))
     victim = next(stub.process.pid for stub in stubs if stub.model == "classifier")
     os.kill(victim, signal.SIGKILL)
@@ -104,9 +97,7 @@ def test_a_killed_process_of_a_sites_model_is_replaced(kit: Kit, site: dict[str,
     assert kit.json("status", "--name", "site")["state"]["server"] == site["server"]
 
 
-def test_up_again_tells_when_a_file_of_the_site_has_changed(
-    kit: Kit, repository: Path, site: dict[str, Any]
-) -> None:
+def test_up_again_tells_when_a_file_of_the_site_has_changed(kit, repository, site):
     flags = ["--models-dir", str(repository), "--models", ",".join(MODELS), "--instances", "1"]
     assert kit.up("site", *flags)["server"] == site["server"]
     os.utime(repository / "plain" / "config.pbtxt")
@@ -117,9 +108,7 @@ def test_up_again_tells_when_a_file_of_the_site_has_changed(
     assert "configuration that have changed since" in answer["error"]
 
 
-def test_all_of_the_sites_models_are_served_where_none_are_named(
-    kit: Kit, repository: Path
-) -> None:
+def test_all_of_the_sites_models_are_served_where_none_are_named(kit, repository):
     answer = kit.json(
         "up", "--name", "all", "--models-dir", str(repository), "--instances", "1", "--dry-run"
     )
@@ -129,9 +118,7 @@ def test_all_of_the_sites_models_are_served_where_none_are_named(
     ]  # fmt: skip
 
 
-def test_a_sites_model_that_answers_wrongly_is_named(
-    kit: Kit, environment: Path, tmp_path: Path
-) -> None:
+def test_a_sites_model_that_answers_wrongly_is_named(kit, environment, tmp_path):
     repository = write_site(tmp_path, environment)
     write_golden(repository / "classifier" / "1" / "golden.npz", b"ibex")
     answer = kit.json(
@@ -145,8 +132,8 @@ def test_a_sites_model_that_answers_wrongly_is_named(
 
 
 def test_an_environment_that_cannot_be_unpacked_is_refused_before_anything_starts(
-    kit: Kit, environment: Path, tmp_path: Path
-) -> None:
+    kit, environment, tmp_path
+):
     cut = tmp_path / "cut.tar.gz"
     cut.write_bytes(environment.read_bytes()[:10_000_000])
     repository = write_site(tmp_path, cut)
@@ -158,9 +145,7 @@ def test_an_environment_that_cannot_be_unpacked_is_refused_before_anything_start
     assert not (kit.folder("cut") / "server.log").exists()
 
 
-def test_an_environment_that_does_not_fit_into_a_full_tmp_is_refused(
-    kit: Kit, full_tmp: Kit, repository: Path
-) -> None:
+def test_an_environment_that_does_not_fit_into_a_full_tmp_is_refused(kit, full_tmp, repository):
     if kit.engine != "local":
         pytest.skip("a container has a /tmp of its own")
     flags = ["--models-dir", str(repository), "--models", "classifier"]

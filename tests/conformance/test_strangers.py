@@ -1,27 +1,23 @@
 """What other users of the host call their processes and files is not taken for a deployment's."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from deploy.engines.leftovers import shm_prefix
-from tests.kit import Kit, until
+from tests.kit import until
 
 NOBODY = 65534
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 
 
 @pytest.fixture
-def stranger() -> Iterator[list[subprocess.Popen[bytes]]]:
+def stranger():
     """Processes of another user; ended when the test ends."""
     if os.geteuid() != 0:
         pytest.skip("only root can start another user's process")
@@ -42,9 +38,7 @@ def pretend(started: list[subprocess.Popen[bytes]], name: str, *words: str) -> i
     return process.pid
 
 
-def test_a_stranger_s_process_is_not_taken_for_the_server(
-    kit: Kit, single: dict[str, Any], stranger: list[subprocess.Popen[bytes]]
-) -> None:
+def test_a_stranger_s_process_is_not_taken_for_the_server(kit, single, stranger):
     plan = kit.folder("single") / "plan.json"
     identity = plan.read_text().split('"identity":')[1].split('"')[1]
     pid = pretend(stranger, "/x/tritonserver", "/dev/null", "--", f"--id={identity}")
@@ -60,9 +54,7 @@ def test_a_stranger_s_process_is_not_taken_for_the_server(
     assert psutil.pid_exists(pid)
 
 
-def test_a_stranger_s_files_and_processes_do_not_keep_a_deployment_from_its_end(
-    kit: Kit, stranger: list[subprocess.Popen[bytes]]
-) -> None:
+def test_a_stranger_s_files_and_processes_do_not_keep_a_deployment_from_its_end(kit, stranger):
     kit.up("crowded", "--models", "nugraph3", "--instances", "1")
     prefix = shm_prefix(kit.folder("crowded"))
     region = Path("/dev/shm") / f"{prefix}{UUID}"

@@ -1,22 +1,17 @@
-from __future__ import annotations
-
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.certificates import Authority, Pair
-from tests.kit import Kit
 
 # A second loopback address stands for the one by which other hosts reach a server.
 OUTSIDE = "127.0.0.2"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+def site(tmp_path_factory):
     return Authority(tmp_path_factory.mktemp("tls"), "site")
 
 
@@ -27,7 +22,7 @@ def flags(pair: Pair, site: Authority) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def mutual(kit: Kit, site: Authority) -> Iterator[dict[str, Any]]:
+def mutual(kit, site):
     """A deployment with mutual TLS that listens where other hosts reach it."""
     pair = site.issue(OUTSIDE, name="server, with a comma")
     pair.key.chmod(0o640)  # the user in the kit's image is in group 0
@@ -43,9 +38,7 @@ def is_open(address: str, port: int) -> bool:
     return True
 
 
-def test_grpc_is_encrypted_and_the_rest_stays_on_this_host(
-    kit: Kit, mutual: dict[str, Any], site: Authority
-) -> None:
+def test_grpc_is_encrypted_and_the_rest_stays_on_this_host(kit, mutual, site):
     mine = site.issue("me")
     files = ("--cert", str(mine.cert), "--key", str(mine.key))
     answer = kit.json("smoke", "--name", "mutual", *files)
@@ -69,7 +62,7 @@ def test_grpc_is_encrypted_and_the_rest_stays_on_this_host(
     }
 
 
-def test_a_client_without_a_certificate_is_not_let_in(kit: Kit, mutual: dict[str, Any]) -> None:
+def test_a_client_without_a_certificate_is_not_let_in(kit, mutual):
     answer = kit.json("smoke", "--name", "mutual")
     assert [server["ok"] for server in answer["servers"]] == [True, False]
     assert answer["error"] == (
@@ -79,7 +72,7 @@ def test_a_client_without_a_certificate_is_not_let_in(kit: Kit, mutual: dict[str
     assert kit.json("status", "--name", "mutual")["ok"]
 
 
-def test_the_private_key_is_named_but_never_written_down(kit: Kit, mutual: dict[str, Any]) -> None:
+def test_the_private_key_is_named_but_never_written_down(kit, mutual):
     key = Path(mutual["tls"]["key"])
     secret = key.read_bytes().splitlines()[1]
     written = [path for path in kit.folder("mutual").rglob("*") if path.is_file()]
@@ -88,7 +81,7 @@ def test_the_private_key_is_named_but_never_written_down(kit: Kit, mutual: dict[
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="for others a container runs as the calling user")
-def test_a_key_that_the_container_s_user_may_not_read_is_refused(kit: Kit, site: Authority) -> None:
+def test_a_key_that_the_container_s_user_may_not_read_is_refused(kit, site):
     if kit.engine != "docker":
         pytest.skip("elsewhere the server runs as the calling user")
     pair = site.issue(OUTSIDE, name="closed")

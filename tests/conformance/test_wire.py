@@ -1,10 +1,7 @@
 """The wire contract, as clients see it that know nothing of this project."""
 
-from __future__ import annotations
-
 import itertools
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,6 @@ import tritonclient.http as http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from deploy.host.paths import CHECKOUT
-from tests.kit import Kit
 
 INPUTS = {
     "hit_table_hit_id": "INT32",
@@ -86,24 +82,24 @@ def ask(client: Any, module: Any, model: str, tensors: Tensors, outputs: Any = N
 
 
 @pytest.fixture(scope="module")
-def event() -> Tensors:
+def event():
     return read_event(CHECKOUT / "scripts" / "data" / "demo_events.h5")
 
 
 @pytest.fixture
-def http_client(demo: dict[str, Any]) -> Iterator[http.InferenceServerClient]:
+def http_client(demo):
     with http.InferenceServerClient(f"127.0.0.1:{demo['ports']['http']}", concurrency=16) as client:
         yield client
 
 
 @pytest.fixture
-def grpc_client(demo: dict[str, Any]) -> Iterator[grpc.InferenceServerClient]:
+def grpc_client(demo):
     with grpc.InferenceServerClient(f"127.0.0.1:{demo['ports']['grpc']}") as client:
         yield client
 
 
 @pytest.mark.parametrize("model", OUTPUTS)
-def test_the_metadata_is_the_contract(http_client: http.InferenceServerClient, model: str) -> None:
+def test_the_metadata_is_the_contract(http_client, model):
     metadata = http_client.get_model_metadata(model)
     assert {t["name"]: (t["datatype"], t["shape"]) for t in metadata["inputs"]} == {
         name: (kind, [-1]) for name, kind in INPUTS.items()
@@ -113,12 +109,7 @@ def test_the_metadata_is_the_contract(http_client: http.InferenceServerClient, m
 
 
 @pytest.mark.parametrize("model", OUTPUTS)
-def test_rows_are_the_plane_s_hits_in_the_request_s_order(
-    http_client: http.InferenceServerClient,
-    grpc_client: grpc.InferenceServerClient,
-    event: Tensors,
-    model: str,
-) -> None:
+def test_rows_are_the_plane_s_hits_in_the_request_s_order(http_client, grpc_client, event, model):
     answers = [ask(http_client, http, model, event), ask(grpc_client, grpc, model, event)]
     for index, plane in enumerate("uvy"):
         hits = int((event["hit_table_local_plane"] == index).sum())
@@ -134,9 +125,7 @@ def test_rows_are_the_plane_s_hits_in_the_request_s_order(
         np.testing.assert_allclose(answers[1][name], array, rtol=1e-5, atol=1e-6)
 
 
-def test_only_what_is_asked_for_comes_back(
-    http_client: http.InferenceServerClient, event: Tensors
-) -> None:
+def test_only_what_is_asked_for_comes_back(http_client, event):
     answer = ask(http_client, http, "nugraph3", event, ["x_filter_v"])
     assert list(answer) == ["x_filter_v"]
 
@@ -160,9 +149,7 @@ def spoiled(event: Tensors, case: str) -> Tensors:
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_bad_request_gets_one_line_and_harms_nobody(
-    http_client: http.InferenceServerClient, event: Tensors, case: str
-) -> None:
+def test_a_bad_request_gets_one_line_and_harms_nobody(http_client, event, case):
     name, bad = HOSTILE[case][0], spoiled(event, case)
     with pytest.raises(InferenceServerException) as caught:
         ask(http_client, http, "nugraph3", bad)
@@ -183,9 +170,7 @@ def _plane_emptied(tensors: Tensors, plane: int) -> Tensors:
 
 
 @pytest.mark.parametrize("model", OUTPUTS)
-def test_events_that_lack_something_get_a_right_sized_finite_answer(
-    http_client: http.InferenceServerClient, event: Tensors, model: str
-) -> None:
+def test_events_that_lack_something_get_a_right_sized_finite_answer(http_client, event, model):
     cases = [
         _without(event, "spacepoint_table"),
         _plane_emptied(event, 0),
@@ -202,8 +187,8 @@ def test_events_that_lack_something_get_a_right_sized_finite_answer(
 
 
 def test_good_clients_lose_nothing_and_get_their_own_answers_beside_hostile_ones(
-    demo: dict[str, Any], http_client: http.InferenceServerClient, event: Tensors
-) -> None:
+    demo, http_client, event
+):
     """Eight clients with events of their own sizes, until one has sent 200 bad requests."""
     sizes = range(20, 180, 20)
     events = [
@@ -246,9 +231,7 @@ def test_good_clients_lose_nothing_and_get_their_own_answers_beside_hostile_ones
         assert all(answer.result(120) >= 10 for answer in answers)
 
 
-def test_the_real_event_with_the_real_weights_gives_the_expected_answer(
-    kit: Kit, tmp_path: Path, real_data: Path
-) -> None:
+def test_the_real_event_with_the_real_weights_gives_the_expected_answer(kit, tmp_path, real_data):
     checkpoint = real_data / "nugraph3_hierarchical.ckpt"
     norm = tmp_path / "norm.json"
     norm.write_text(

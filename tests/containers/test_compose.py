@@ -1,16 +1,11 @@
 """containers/compose.yaml, run by compose, beside what up.py asks the same engine for."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 
-import docker
 import pytest
 
-from deploy.artefacts.image import BuiltImage
 from deploy.deployment.deployment import Deployment
 from deploy.deployment.ports import choose_ports
 from deploy.engines.docker import DockerEngine
@@ -48,7 +43,7 @@ def compose(*words: str, **variables: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def server(engine: docker.DockerClient, image: BuiltImage) -> Iterator[Server]:
+def server(engine, image):
     ports = choose_ports(Deployment())
     variables = {f"NUML_{use.upper()}_PORT": str(p) for use, p in ports.model_dump().items()}
     compose("up", "--detach", NUML_IMAGE=image.tag, **variables)
@@ -60,12 +55,12 @@ def server(engine: docker.DockerClient, image: BuiltImage) -> Iterator[Server]:
         compose("down", "--timeout", "30")
 
 
-def test_what_compose_starts_gives_every_golden_answer(server: Server) -> None:
+def test_what_compose_starts_gives_every_golden_answer(server):
     server.wait_healthy()
     assert [result.error for result in server.answers()] == [None] * 6
 
 
-def test_compose_shuts_in_as_up_does(server: Server, image: BuiltImage) -> None:
+def test_compose_shuts_in_as_up_does(server, image):
     deployment = Deployment(engine="docker", image=image.tag)
     wanted = create_options(DockerEngine(Resolved(deployment)).plan())
     host = server.container.attrs["HostConfig"]
@@ -82,9 +77,7 @@ def test_compose_shuts_in_as_up_does(server: Server, image: BuiltImage) -> None:
     assert bound == {"127.0.0.1"}
 
 
-def test_the_gpu_variant_asks_for_all_gpus_and_is_off_unless_asked_for(
-    engine: docker.DockerClient, server: Server
-) -> None:
+def test_the_gpu_variant_asks_for_all_gpus_and_is_off_unless_asked_for(engine, server):
     ours = {"label": f"com.docker.compose.project={PROJECT}"}
     assert [c.id for c in engine.containers.list(filters=ours)] == [server.container.id]
     assert "driver: nvidia" in compose("--profile", "gpu", "config")

@@ -1,7 +1,5 @@
 """The tools' installation, for real: an Apptainer of its own beside the system's libc."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 from pathlib import Path
@@ -22,7 +20,7 @@ def _libc() -> str:
     return hashlib.sha256(libc.read_bytes()).hexdigest()
 
 
-def test_apptainer_goes_into_a_folder_of_its_own_and_works(tmp_path: Path) -> None:
+def test_apptainer_goes_into_a_folder_of_its_own_and_works(tmp_path):
     before = _libc()
     prefix = tmp_path / "apptainer"
     _install("--only", "apptainer", "--prefix", prefix)
@@ -35,7 +33,7 @@ def test_apptainer_goes_into_a_folder_of_its_own_and_works(tmp_path: Path) -> No
     assert "made: by-this-one" in shown.stdout
 
 
-def test_a_folder_that_it_did_not_make_is_not_replaced(tmp_path: Path) -> None:
+def test_a_folder_that_it_did_not_make_is_not_replaced(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1.tex").touch()
     (tmp_path / "thesis.partial").mkdir()
@@ -48,7 +46,7 @@ def test_a_folder_that_it_did_not_make_is_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "thesis.partial").exists()
 
 
-def test_what_is_there_is_left_as_it_is() -> None:
+def test_what_is_there_is_left_as_it_is():
     said = _install("--dry-run")
     assert "Apptainer is there" in said
     assert "Docker is there" in said

@@ -63,22 +63,22 @@ def made(flavour: Flavour, python: Path) -> Environment:
 
 
 @pytest.fixture(scope="session", params=interpreters(), ids=str)
-def prefix(request: pytest.FixtureRequest) -> Environment:
+def prefix(request):
     return made("serving", request.param)
 
 
 @pytest.fixture(scope="session")
-def full_prefix() -> Environment:
+def full_prefix():
     return made("cpu", interpreters()[0])
 
 
 @pytest.fixture(scope="session")
-def archive(prefix: Environment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def archive(prefix, tmp_path_factory):
     return pack_archive(prefix, tmp_path_factory.mktemp("dist"), say, EPOCH)
 
 
 @pytest.fixture(scope="session")
-def layers(prefix: Environment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def layers(prefix, tmp_path_factory):
     folder = tmp_path_factory.mktemp("layers")
     pack_layers(prefix, folder, say)
     return folder
@@ -125,22 +125,22 @@ def assert_holds_what_is_locked(prefix: Environment) -> None:
     assert printed.strip() == prefix.interpreter.version
 
 
-def test_it_has_the_locked_versions_and_nothing_else(prefix: Environment) -> None:
+def test_it_has_the_locked_versions_and_nothing_else(prefix):
     assert_holds_what_is_locked(prefix)
     assert prefix.lock.versions.keys() == {"numpy", "safetensors"}
 
 
-def test_the_full_one_has_the_locked_versions_too(full_prefix: Environment) -> None:
+def test_the_full_one_has_the_locked_versions_too(full_prefix):
     assert_holds_what_is_locked(full_prefix)
 
 
-def test_it_has_what_the_stub_and_the_models_look_for(prefix: Environment) -> None:
+def test_it_has_what_the_stub_and_the_models_look_for(prefix):
     facts = json.loads((prefix.folder / "numlkit-environment.json").read_text())
     assert facts == {"digest": prefix.digest, "python": prefix.interpreter.version}
     assert (prefix.folder / "lib" / "libpython3.11.so.1.0").is_file()
 
 
-def test_no_file_names_a_place_of_this_host(prefix: Environment) -> None:
+def test_no_file_names_a_place_of_this_host(prefix):
     libdir = run(prefix.folder, "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))")
     assert libdir.stdout.startswith((f"{IMAGE_PREFIX}/lib", "/usr/lib"))
     for path in prefix.folder.rglob("*"):
@@ -148,15 +148,13 @@ def test_no_file_names_a_place_of_this_host(prefix: Environment) -> None:
             assert str(cache_folder()).encode() not in path.read_bytes(), path
 
 
-def test_nugraphs_own_stack_imports_where_the_full_one_is_unpacked(
-    full_prefix: Environment, tmp_path: Path
-) -> None:
+def test_nugraphs_own_stack_imports_where_the_full_one_is_unpacked(full_prefix, tmp_path):
     packed = pack_archive(full_prefix, tmp_path / "dist", say, EPOCH)
     done = run(unpack(packed, tmp_path / "elsewhere"), NUGRAPH)
     assert done.returncode == 0, done.stderr
 
 
-def test_packages_of_the_users_home_are_not_seen(prefix: Environment, tmp_path: Path) -> None:
+def test_packages_of_the_users_home_are_not_seen(prefix, tmp_path):
     other = tmp_path / ".local" / "lib" / "python3.11" / "site-packages" / "numpy"
     other.mkdir(parents=True)
     (other / "__init__.py").write_text("raise SystemExit('the wrong numpy')")
@@ -164,7 +162,7 @@ def test_packages_of_the_users_home_are_not_seen(prefix: Environment, tmp_path: 
     assert done.stdout.startswith("1.26."), done.stderr
 
 
-def test_it_loads_nothing_of_the_host_but_glibc(prefix: Environment) -> None:
+def test_it_loads_nothing_of_the_host_but_glibc(prefix):
     code = (
         "import bz2, ctypes, hashlib, lzma, pyexpat, readline, sqlite3, ssl, uuid, zlib, sys\n"
         "maps = {l.split()[-1] for l in open('/proc/self/maps') if '.so' in l}\n"
@@ -176,12 +174,12 @@ def test_it_loads_nothing_of_the_host_but_glibc(prefix: Environment) -> None:
     assert names <= {"ld", "libc", "libm", "libdl", "libpthread", "librt", "libutil"}
 
 
-def test_their_sizes(prefix: Environment, full_prefix: Environment) -> None:
+def test_their_sizes(prefix, full_prefix):
     assert size(prefix) < 0.12e9
     assert size(full_prefix) < 0.86e9
 
 
-def test_the_archive_has_its_digest_beside_it(archive: Path) -> None:
+def test_the_archive_has_its_digest_beside_it(archive):
     done = subprocess.run(
         ["sha256sum", "-c", f"{archive.name}.sha256"],
         cwd=archive.parent, capture_output=True, text=True, check=False,
@@ -193,7 +191,7 @@ def test_the_archive_has_its_digest_beside_it(archive: Path) -> None:
     ]
 
 
-def test_everybody_can_read_what_the_archive_holds(archive: Path) -> None:
+def test_everybody_can_read_what_the_archive_holds(archive):
     with tarfile.open(archive) as tar:
         members = tar.getmembers()
     assert archive.stat().st_mode & 0o777 == 0o644
@@ -203,7 +201,7 @@ def test_everybody_can_read_what_the_archive_holds(archive: Path) -> None:
         assert member.issym() or member.mode & wanted == wanted, member.name
 
 
-def test_an_ordinary_user_runs_it_anywhere_read_only(archive: Path, tmp_path: Path) -> None:
+def test_an_ordinary_user_runs_it_anywhere_read_only(archive, tmp_path):
     folder = unpack(archive, tmp_path / "other place")
     if os.geteuid() == 0:
         open_to_all(folder)
@@ -245,9 +243,7 @@ def triton(repository: Path, folder: Path) -> Iterator[Probe]:
         server.wait(60)
 
 
-def test_a_real_triton_serves_all_models_from_the_archive(
-    archive: Path, prefix: Environment, tmp_path: Path
-) -> None:
+def test_a_real_triton_serves_all_models_from_the_archive(archive, prefix, tmp_path):
     distribution = ensure_distribution(find_release("24.10"), "3.11", say)
     repository = tmp_path / "models"
     wire(repository, archive, prefix, distribution)
@@ -269,7 +265,7 @@ def _ready(probe: Probe, model: str) -> bool:
         return False
 
 
-def test_layers_hold_the_environment_at_its_place_in_the_image(layers: Path) -> None:
+def test_layers_hold_the_environment_at_its_place_in_the_image(layers):
     root = IMAGE_PREFIX.lstrip("/")
     with (
         tarfile.open(layers / "packages.tar") as tar,
@@ -289,8 +285,8 @@ def test_layers_hold_the_environment_at_its_place_in_the_image(layers: Path) -> 
 
 
 def test_a_change_of_our_python_leaves_the_layer_of_the_packages(
-    layers: Path, prefix: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    layers, prefix, tmp_path, monkeypatch
+):
     source = tmp_path / "numl"
     shutil.copytree(ENVIRONMENT_SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
     with (source / "numl_serving" / "errors.py").open("a") as stream:
@@ -304,9 +300,7 @@ def test_a_change_of_our_python_leaves_the_layer_of_the_packages(
     assert sha256(tmp_path / "serving.tar") != sha256(layers / "serving.tar")
 
 
-def test_two_builds_that_share_nothing_make_the_same_bytes(
-    layers: Path, prefix: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_builds_that_share_nothing_make_the_same_bytes(layers, prefix, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     alone = made("serving", prefix.interpreter.executable)
     assert alone.folder.is_relative_to(tmp_path)

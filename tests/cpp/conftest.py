@@ -1,10 +1,8 @@
 """The C++ client, as clients/cpp/check built it, against real servers and scripted ones."""
 
-from __future__ import annotations
-
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,20 +13,20 @@ Program = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="session")
-def kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
+def kit(tmp_path_factory):
     kit = Kit(tmp_path_factory.mktemp("state"))
     yield kit
     kit.close()
 
 
 @pytest.fixture(scope="session")
-def program() -> Path:
+def program():
     """The built numl-label; these tests are started by clients/cpp/check, which names it."""
     return Path(os.environ["NUML_LABEL"])
 
 
 @pytest.fixture(scope="session")
-def label(program: Path) -> Program:
+def label(program):
     """Run numl-label with these words."""
 
     def run(*words: object) -> subprocess.CompletedProcess[str]:

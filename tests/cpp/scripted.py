@@ -1,7 +1,5 @@
 """A server that speaks Triton's protocol and answers as a test says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,7 +15,7 @@ Answer = Callable[[int], tuple[grpc.StatusCode, str] | None]
 
 
 @dataclass
-class Scripted(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+class Scripted(service_pb2_grpc.GRPCInferenceServiceServicer):
     """Answers the request of this number, from 0, with zeros, or with a status and its words."""
 
     says: Answer = lambda _: None

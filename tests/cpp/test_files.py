@@ -1,7 +1,5 @@
 """What numl-label reads: as numlkit does, and bad files end in one line."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Callable
@@ -14,7 +12,6 @@ import pytest
 from deploy.events.files import EventFile
 from deploy.events.tables import EventFileError
 from deploy.host.paths import CHECKOUT
-from tests.cpp.conftest import Program
 
 EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
 
@@ -76,9 +73,7 @@ def no_event_table(file: h5py.File) -> None:
         *(twice_the_same_id, floats_with_nan, no_event_table),
     ],
 )
-def test_events_are_those_that_numlkit_reads(
-    label: Program, tmp_path: Path, change: Callable[[h5py.File], None]
-) -> None:
+def test_events_are_those_that_numlkit_reads(label, tmp_path, change):
     path = tmp_path / "events.h5"
     shutil.copy(EVENTS, path)
     with h5py.File(path, "r+") as file:
@@ -134,9 +129,7 @@ def _huge(file: h5py.File) -> None:
         (_huge, "rows"),
     ],
 )
-def test_a_bad_file_is_refused_in_one_line(
-    label: Program, tmp_path: Path, change: Callable[[h5py.File], None], said: str
-) -> None:
+def test_a_bad_file_is_refused_in_one_line(label, tmp_path, change, said):
     path = tmp_path / "events.h5"
     shutil.copy(EVENTS, path)
     with h5py.File(path, "r+") as file:
@@ -162,7 +155,7 @@ def _one_line(done: object, said: str) -> None:
     assert said in lines[0]
 
 
-def test_damaged_files_never_end_it_by_a_signal(label: Program, tmp_path: Path) -> None:
+def test_damaged_files_never_end_it_by_a_signal(label, tmp_path):
     """Cut off, overwritten and turned bits: an answer, or one line and exit status 1."""
     whole = EVENTS.read_bytes()
     chance = random.Random(7)
@@ -183,5 +176,5 @@ def test_damaged_files_never_end_it_by_a_signal(label: Program, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("path", ["/dev/null", "/nonexistent/x.h5", "."])
-def test_what_is_no_file_of_events_is_told(label: Program, path: str) -> None:
+def test_what_is_no_file_of_events_is_told(label, path):
     _one_line(label("--list", path), "no such file, or not an HDF5 file")

@@ -1,18 +1,14 @@
 """What the C++ client does when servers refuse, hang, die or want to know who asks."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import grpc
 import pytest
 
 from deploy.host.paths import CHECKOUT
 from tests.certificates import Authority
-from tests.cpp.conftest import Program
 from tests.cpp.scripted import scripted
 from tests.kit import free_ports
 
@@ -21,7 +17,7 @@ AWAY = (grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size")
 REFUSED = (grpc.StatusCode.INVALID_ARGUMENT, "hit_table_integral: row 3 is 5e+06")
 
 
-def test_a_refused_event_is_named_in_the_servers_words_and_not_sent_again(label: Program) -> None:
+def test_a_refused_event_is_named_in_the_servers_words_and_not_sent_again(label):
     with scripted(lambda number: REFUSED if number == 1 else None) as server:
         done = label("--url", f"127.0.0.1:{server.port}", "--in-flight", 1, "--quiet", EVENTS)
     assert len(server.requests) == 5
@@ -30,14 +26,14 @@ def test_a_refused_event_is_named_in_the_servers_words_and_not_sent_again(label:
     assert (done.returncode, done.stderr) == (1, expected)
 
 
-def test_a_busy_server_is_asked_again_after_a_pause(label: Program) -> None:
+def test_a_busy_server_is_asked_again_after_a_pause(label):
     with scripted(lambda number: AWAY if number < 2 else None) as server:
         done = label("--url", f"127.0.0.1:{server.port}", "--json", EVENTS)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["retries"] >= 1
 
 
-def test_requests_of_a_server_that_refuses_go_to_another_at_once(label: Program) -> None:
+def test_requests_of_a_server_that_refuses_go_to_another_at_once(label):
     with scripted(lambda _: AWAY) as first, scripted() as second:
         urls = ("--url", f"127.0.0.1:{first.port}", "--url", f"127.0.0.1:{second.port}")
         done = label(*urls, "--json", "--repeat", 20, EVENTS)
@@ -46,7 +42,7 @@ def test_requests_of_a_server_that_refuses_go_to_another_at_once(label: Program)
     assert len(first.requests) < 20
 
 
-def test_a_service_that_refuses_everything_is_not_loaded_by_retries(label: Program) -> None:
+def test_a_service_that_refuses_everything_is_not_loaded_by_retries(label):
     """The budget holds, and a refusing server is looked at by one request at a time."""
     with scripted(lambda _: AWAY) as server:
         where = ("--url", f"127.0.0.1:{server.port}")
@@ -56,7 +52,7 @@ def test_a_service_that_refuses_everything_is_not_loaded_by_retries(label: Progr
     assert len(server.requests) <= 8 + 2 * 16
 
 
-def test_a_missing_model_is_told_at_once(label: Program) -> None:
+def test_a_missing_model_is_told_at_once(label):
     unknown = (grpc.StatusCode.NOT_FOUND, "Request for unknown model: 'nugraph3' is not found")
     with scripted(lambda _: unknown) as server:
         done = label("--url", f"127.0.0.1:{server.port}", "--in-flight", 1, EVENTS)
@@ -64,7 +60,7 @@ def test_a_missing_model_is_told_at_once(label: Program) -> None:
     assert f"grpc://127.0.0.1:{server.port} serves no model nugraph3" in done.stderr
 
 
-def test_no_server_is_told_with_the_reason(label: Program) -> None:
+def test_no_server_is_told_with_the_reason(label):
     done = label("--url", "127.0.0.1:1", "--timeout", 1, EVENTS)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
@@ -73,7 +69,7 @@ def test_no_server_is_told_with_the_reason(label: Program) -> None:
 
 
 @pytest.mark.parametrize("mutual", [False, True], ids=["tls", "mutual"])
-def test_tls_and_a_token_that_is_read_anew(label: Program, tmp_path: Path, mutual: bool) -> None:
+def test_tls_and_a_token_that_is_read_anew(label, tmp_path, mutual):
     authority = Authority(tmp_path, "site")
     pair = authority.issue("127.0.0.1")
     mine = authority.issue("client")
@@ -94,7 +90,7 @@ def test_tls_and_a_token_that_is_read_anew(label: Program, tmp_path: Path, mutua
         assert len(server.requests) == answered
 
 
-def test_a_token_is_never_sent_without_tls(label: Program, tmp_path: Path) -> None:
+def test_a_token_is_never_sent_without_tls(label, tmp_path):
     (tmp_path / "token").write_text("secret")
     with scripted() as server:
         where = f"127.0.0.1:{server.port}"
@@ -104,9 +100,7 @@ def test_a_token_is_never_sent_without_tls(label: Program, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("stop", [False, True], ids=["SIGTERM", "command"])
-def test_a_fallback_server_is_started_if_no_other_answers_and_ended(
-    label: Program, tmp_path: Path, stop: bool
-) -> None:
+def test_a_fallback_server_is_started_if_no_other_answers_and_ended(label, tmp_path, stop):
     port = free_ports().grpc
     code = (
         "import signal, sys, threading, grpc\n"
@@ -131,13 +125,13 @@ def test_a_fallback_server_is_started_if_no_other_answers_and_ended(
     assert (tmp_path / "stopped").exists() is stop
 
 
-def test_a_fallback_that_cannot_start_is_told_at_once(label: Program) -> None:
+def test_a_fallback_that_cannot_start_is_told_at_once(label):
     done = label("--fallback", "exit 3", "--fallback-url", "127.0.0.1:1", EVENTS)
     assert done.returncode == 1
     assert "the fallback server's command ended with status 3" in done.stderr
 
 
-def test_the_messages_have_the_protocols_numbers_and_types(tmp_path: Path) -> None:
+def test_the_messages_have_the_protocols_numbers_and_types(tmp_path):
     """Compared with the messages of Triton's own client."""
     from google.protobuf import descriptor_pb2
     from tritonclient.grpc import service_pb2
@@ -173,7 +167,7 @@ def test_the_messages_have_the_protocols_numbers_and_types(tmp_path: Path) -> No
         (["--fallback", "true", "x.h5"], "address"),
     ],
 )
-def test_a_wrong_command_line_is_one_line(label: Program, words: list[str], said: str) -> None:
+def test_a_wrong_command_line_is_one_line(label, words, said):
     done = label(*words)
     assert done.returncode == 2
     assert done.stdout == ""

@@ -1,14 +1,11 @@
 """The C++ client and real servers: values, balancing, death and return."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +13,7 @@ import h5py
 import pytest
 
 from deploy.host.paths import CHECKOUT
-from tests.cpp.conftest import Program
-from tests.kit import Kit, until
+from tests.kit import until
 
 EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
 MODELS = ("--models", "nugraph2_cpu,nugraph3", "--instances", "1")
@@ -25,7 +21,7 @@ REQUESTS = 1000
 
 
 @pytest.fixture(scope="module")
-def servers(kit: Kit) -> Iterator[dict[str, dict[str, Any]]]:
+def servers(kit):
     yield {name: kit.up(name, *MODELS) for name in ("one", "two")}
     for name in ("one", "two"):
         kit.down(name)
@@ -36,9 +32,7 @@ def _url(answer: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("model", ["nugraph2_cpu", "nugraph3"])
-def test_answers_are_those_of_the_python_client_bit_by_bit(
-    kit: Kit, servers: dict[str, dict[str, Any]], label: Program, tmp_path: Path, model: str
-) -> None:
+def test_answers_are_those_of_the_python_client_bit_by_bit(kit, servers, label, tmp_path, model):
     url = _url(servers["one"])
     flags = ("--url", url, "--model", model, "--out", str(tmp_path / "python.h5"))
     done = kit.run("infer", str(EVENTS), *flags, script=True)
@@ -56,9 +50,7 @@ def test_answers_are_those_of_the_python_client_bit_by_bit(
     assert list(tmp_path.glob("*.part")) == []
 
 
-def test_a_bad_event_is_refused_and_the_others_are_answered(
-    servers: dict[str, dict[str, Any]], label: Program, tmp_path: Path
-) -> None:
+def test_a_bad_event_is_refused_and_the_others_are_answered(servers, label, tmp_path):
     spoilt = tmp_path / "spoilt.h5"
     shutil.copy(EVENTS, spoilt)
     with h5py.File(spoilt, "r+") as file:
@@ -72,8 +64,8 @@ def test_a_bad_event_is_refused_and_the_others_are_answered(
 
 
 def test_a_server_that_is_killed_under_balancing_clients_costs_no_request(
-    kit: Kit, servers: dict[str, dict[str, Any]], program: Path, tmp_path: Path
-) -> None:
+    kit, servers, program, tmp_path
+):
     small = tmp_path / "small.h5"
     _first_event(small)
     urls = [word for answer in servers.values() for word in ("--url", _url(answer))]

@@ -1,16 +1,12 @@
 """Real servers on loopback. The cache is the user's own; state goes to a scratch folder."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import pytest
 
 from tests.kit import Kit
 
 
 @pytest.fixture(scope="session")
-def kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
+def kit(tmp_path_factory):
     kit = Kit(tmp_path_factory.mktemp("state"))
     yield kit
     kit.close()

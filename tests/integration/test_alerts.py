@@ -1,7 +1,5 @@
 """A real Prometheus watches a real server; a real alertmanager delivers what is wrong with it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -32,7 +30,7 @@ from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY
 from deploy.triton.golden import read_golden
 from scripts.monitoring.dashboard import expressions
 from tests.certificates import Authority
-from tests.kit import NUMLKIT, SOON_S, Kit, free_ports, lacking, until
+from tests.kit import NUMLKIT, SOON_S, free_ports, lacking, until
 
 RULES = CHECKOUT / "containers/monitoring/rules.yaml"
 # Requests at once for one instance: the last ones wait for more than two seconds.
@@ -135,7 +133,7 @@ def configure(folder: Path, targets: list[str], alertmanager: str, webhook: str)
 
 
 @pytest.fixture(scope="module")
-def watched(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+def watched(kit, tmp_path_factory):
     """A server without healing, whose certificate is for a week, and an address without one.
 
     Beside it runs an agent whose bucket is away.
@@ -202,7 +200,7 @@ def on_a_busy_host(watched: Watched) -> set[tuple[str, str]]:
     return {(name, m) for name in ("NumlSlow", "NumlQueueTime") for m in watched.server["models"]}
 
 
-def test_a_watch_of_several_servers_is_about_each_of_them(watched: Watched) -> None:
+def test_a_watch_of_several_servers_is_about_each_of_them(watched):
     wanted = {
         ("NumlCertificateExpires", watched.url),
         (UNREACHABLE, watched.nobody),
@@ -215,7 +213,7 @@ def test_a_watch_of_several_servers_is_about_each_of_them(watched: Watched) -> N
         assert f"{state} 1.0" in watched.metrics()
 
 
-def test_every_metric_of_the_alerts_and_the_dashboard_is_there(watched: Watched) -> None:
+def test_every_metric_of_the_alerts_and_the_dashboard_is_there(watched):
     shown = set(re.findall(r"^(\w+)[{ ]", watched.metrics(), re.M))
     text = "\n".join([RULES.read_text(), *expressions()])
     named = set(re.findall(r"\b(?:nv|nugraph|numl)_\w+", text))
@@ -227,7 +225,7 @@ def test_every_metric_of_the_alerts_and_the_dashboard_is_there(watched: Watched)
     }
 
 
-def test_a_long_queue_is_delivered_and_so_is_slowness(watched: Watched) -> None:
+def test_a_long_queue_is_delivered_and_so_is_slowness(watched):
     golden = read_golden(MODEL_REPOSITORY / "nugraph3/1/golden.npz")
     tensors = []
     for name, array in golden.inputs.items():
@@ -245,7 +243,7 @@ def test_a_long_queue_is_delivered_and_so_is_slowness(watched: Watched) -> None:
     until(lambda: wanted <= watched.delivered, "the alerts")
 
 
-def test_what_readiness_does_not_show_is_delivered(watched: Watched) -> None:
+def test_what_readiness_does_not_show_is_delivered(watched):
     """A dead model process, a model that is unloaded, and wrong values, of three models."""
     before = set(watched.delivered)
     server = psutil.Process(watched.server["server"]["pid"])
@@ -278,7 +276,7 @@ def test_what_readiness_does_not_show_is_delivered(watched: Watched) -> None:
     assert watched.delivered - before - wanted - on_a_busy_host(watched) <= also
 
 
-def test_the_watch_ends_well_when_it_is_told_to(watched: Watched) -> None:
+def test_the_watch_ends_well_when_it_is_told_to(watched):
     watched.watch.send_signal(signal.SIGTERM)
     status = watched.watch.wait(timeout=60)
     said = watched.log.read_text()

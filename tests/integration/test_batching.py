@@ -4,11 +4,8 @@ There is no GPU here: the models say that they are on one, and their runtime is 
 All else is what serves on a GPU.
 """
 
-from __future__ import annotations
-
 import time
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -20,7 +17,7 @@ import tritonclient.grpc as grpc
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
-from tests.kit import SOON_S, Kit, until
+from tests.kit import SOON_S, until
 
 MODEL = """
 import time
@@ -96,7 +93,7 @@ def write_model(folder: Path, *, seconds: float, more: str = "") -> None:
 
 
 @pytest.fixture(scope="module")
-def server(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def server(kit, tmp_path_factory):
     repository = tmp_path_factory.mktemp("batched")
     write_model(repository / "joining", seconds=0.1)
     write_model(repository / "limited", seconds=0.5, more=QUEUE)
@@ -145,7 +142,7 @@ def counted(server: dict[str, Any], model: str) -> dict[str, float]:
     return {s.name: s.value for f in families for s in f.samples if s.labels.get("model") == model}
 
 
-def test_each_of_the_requests_that_join_gets_its_own_answer(server: dict[str, Any]) -> None:
+def test_each_of_the_requests_that_join_gets_its_own_answer(server):
     first_ids = list(range(0, 2000, 100))
     assert together(server, "joining", first_ids) == [ids(first) for first in first_ids]
     until(
@@ -155,9 +152,7 @@ def test_each_of_the_requests_that_join_gets_its_own_answer(server: dict[str, An
     assert counted(server, "joining")["nugraph_batches_total"] <= 10
 
 
-def test_what_exceeds_the_length_of_tritons_queue_is_refused_at_once(
-    server: dict[str, Any],
-) -> None:
+def test_what_exceeds_the_length_of_tritons_queue_is_refused_at_once(server):
     first_ids = list(range(0, 4000, 100))
     started = time.monotonic()
     answers = together(server, "limited", first_ids)
@@ -172,9 +167,7 @@ def test_what_exceeds_the_length_of_tritons_queue_is_refused_at_once(
     assert len(refused) >= len(first_ids) // 4
 
 
-def test_all_that_an_instance_holds_is_answered_when_its_gpu_is_lost(
-    server: dict[str, Any],
-) -> None:
+def test_all_that_an_instance_holds_is_answered_when_its_gpu_is_lost(server):
     answers = together(server, "mortal", [100, -1, 300, 400, 500, 600])
     assert len(answers) == 6
     for answer, first in zip(answers, [100, -1, 300, 400, 500, 600], strict=True):

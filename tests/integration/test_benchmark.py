@@ -1,7 +1,5 @@
 """The benchmark in its shortest form, with its own server and NuGraph's own code behind it."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -26,7 +24,7 @@ def _shared_memory(kit: Kit) -> set[str]:
     return ended | {name for name in names if name.startswith(shm_prefix(kit.folder("benchmark")))}
 
 
-def test_a_quick_run_measures_every_way_and_leaves_nothing(kit: Kit, tmp_path: Path) -> None:
+def test_a_quick_run_measures_every_way_and_leaves_nothing(kit, tmp_path):
     before = _shared_memory(kit)
     # PyTorch Geometric makes sources as it runs, and leaves them where temporary files go.
     scratch = tmp_path / "scratch"
@@ -71,9 +69,7 @@ def test_a_quick_run_measures_every_way_and_leaves_nothing(kit: Kit, tmp_path: P
         (["--seconds", "0"], "'0' is not a number of seconds above 0"),
     ],
 )
-def test_wrong_options_are_told_before_anything_is_measured(
-    kit: Kit, flags: list[str], said: str
-) -> None:
+def test_wrong_options_are_told_before_anything_is_measured(kit, flags, said):
     done = kit.run("benchmark", *flags, script=True)
     assert done.returncode == 2
     assert said in done.stderr
@@ -87,9 +83,7 @@ def test_wrong_options_are_told_before_anything_is_measured(
         (["--models", "nugraph3,nope"], "error: no model 'nope' in "),
     ],
 )
-def test_what_is_not_there_is_told_before_events_are_simulated(
-    kit: Kit, flags: list[str], said: str
-) -> None:
+def test_what_is_not_there_is_told_before_events_are_simulated(kit, flags, said):
     done = kit.run("benchmark", *flags, script=True)
     assert done.returncode == 1
     assert said in done.stderr

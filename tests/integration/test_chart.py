@@ -4,8 +4,6 @@ checkov takes as much room as the kit; with KEDA's schema it lives in a folder o
 the first test makes.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -32,7 +30,7 @@ ACCEPTED = {
 
 
 @pytest.fixture(scope="session")
-def tools() -> Path:
+def tools():
     """The folder of checkov's programs: half a minute the first time."""
     folder = CHECKOUT / ".venv" / "chart-tools"
     marker = folder / ".complete"
@@ -46,7 +44,7 @@ def tools() -> Path:
     return folder / "bin"
 
 
-def test_checkov_fails_nothing_but_what_is_listed(tools: Path, tmp_path: Path) -> None:
+def test_checkov_fails_nothing_but_what_is_listed(tools, tmp_path):
     for name in ("gpu", "okd", "everything"):
         (tmp_path / f"{name}.yaml").write_text(render_text(SITES[name]))
     command = [tools / "checkov", "--directory", tmp_path, "--framework", "kubernetes"]
@@ -85,7 +83,7 @@ def keda_takes(tools: Path, scaled: Mapping[str, Any]) -> bool:
     return done.returncode == 0
 
 
-def test_keda_takes_the_scaled_object(tools: Path) -> None:
+def test_keda_takes_the_scaled_object(tools):
     scaled = find(render(SITES["everything"]), "ScaledObject")
     assert keda_takes(tools, scaled)
     aimless = {**scaled, "spec": {"triggers": scaled["spec"]["triggers"]}}
@@ -109,9 +107,7 @@ NVIDIA = (
     ],
     ids=["waited", "waiting", "idle"],
 )
-def test_prometheus_sees_the_queue_of_the_one_model_that_is_asked(
-    tmp_path: Path, asked: tuple[str, int, int], wait_us: int, seen: Mapping[str, int]
-) -> None:
+def test_prometheus_sees_the_queue_of_the_one_model_that_is_asked(tmp_path, asked, wait_us, seen):
     """Three models, of which one is asked; NVIDIA's example shows a third, in microseconds."""
     promtool = shutil.which("promtool")
     if promtool is None:

@@ -1,7 +1,5 @@
 """scripts/infer.py against a real server."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -9,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import h5py
@@ -17,7 +14,7 @@ import numpy as np
 import pytest
 
 from deploy.host.paths import CHECKOUT
-from tests.kit import Kit, until
+from tests.kit import until
 
 EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
 
@@ -28,9 +25,7 @@ def _url(answer: dict[str, Any], protocol: str) -> str:
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("model", ["nugraph2", "nugraph3"])
-def test_every_hit_gets_a_label(
-    kit: Kit, demo: dict[str, Any], tmp_path: Path, protocol: str, model: str
-) -> None:
+def test_every_hit_gets_a_label(kit, demo, tmp_path, protocol, model):
     out = tmp_path / "results.h5"
     flags = ["--url", _url(demo, protocol), "--model", model, "--out", str(out)]
     done = kit.run("infer", str(EVENTS), *flags, script=True)
@@ -44,9 +39,7 @@ def test_every_hit_gets_a_label(
 
 
 @pytest.mark.parametrize("model", ["nugraph2", "nugraph3"])
-def test_every_event_gets_a_picture(
-    kit: Kit, demo: dict[str, Any], tmp_path: Path, model: str
-) -> None:
+def test_every_event_gets_a_picture(kit, demo, tmp_path, model):
     flags = ["--url", _url(demo, "grpc"), "--model", model, "--out", str(tmp_path / "results.h5")]
     done = kit.run("infer", str(EVENTS), *flags, "--display", str(tmp_path / "displays"))
     assert done.returncode == 0, done.stderr
@@ -57,9 +50,7 @@ def test_every_event_gets_a_picture(
     assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
 
 
-def test_a_bad_event_is_listed_and_the_others_are_answered(
-    kit: Kit, demo: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_bad_event_is_listed_and_the_others_are_answered(kit, demo, tmp_path):
     spoilt = tmp_path / "spoilt.h5"
     shutil.copy(EVENTS, spoilt)
     with h5py.File(spoilt, "r+") as file:
@@ -77,7 +68,7 @@ def test_a_bad_event_is_listed_and_the_others_are_answered(
         assert len(got["event_table/event_id"]) == 4
 
 
-def test_a_killed_server_costs_no_event(kit: Kit, single: dict[str, Any], tmp_path: Path) -> None:
+def test_a_killed_server_costs_no_event(kit, single, tmp_path):
     """The supervisor starts the server again; the client waits and repeats."""
     out = tmp_path / "results.h5"
     files = []
@@ -97,7 +88,7 @@ def test_a_killed_server_costs_no_event(kit: Kit, single: dict[str, Any], tmp_pa
     assert json.loads(text)["events"] == 40
 
 
-def test_no_server_is_one_line(kit: Kit, tmp_path: Path) -> None:
+def test_no_server_is_one_line(kit, tmp_path):
     done = kit.run("infer", str(EVENTS), "--url", "http://127.0.0.1:1", script=True)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr

@@ -1,7 +1,5 @@
 """A server takes as many connections as its host allows, whatever shell has started it."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import ExitStack
 from dataclasses import replace
@@ -9,14 +7,13 @@ from dataclasses import replace
 from deploy.client.probe import Probe, smoke
 from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.golden import golden_of
-from tests.kit import Kit
 
 MODEL = "nugraph3"
 # Most shells have 1024; a server itself needs about 70.
 FILES, CONNECTIONS = 256, 400
 
 
-def test_clients_that_keep_connections_open_shut_nobody_out(kit: Kit) -> None:
+def test_clients_that_keep_connections_open_shut_nobody_out(kit):
     few = replace(kit, within=("sh", "-c", f'ulimit -Sn {FILES}; exec "$@"', "sh"))
     ports = few.up("connected", "--models", MODEL, "--instances", "1")["ports"]
     probe = Probe(f"http://127.0.0.1:{ports['http']}", timeout=20)

@@ -3,15 +3,12 @@
 What a test hides from the commands, or puts in its place, it does in a mount name space.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +77,11 @@ class Site:
 
 
 @pytest.fixture
-def site(kit: Kit, tmp_path: Path) -> Callable[..., Site]:
+def site(kit, tmp_path):
     return lambda before="", **variables: Site(kit, tmp_path / "site.toml", before, **variables)
 
 
-def test_a_host_that_is_fine_is_told_to_be(site: Callable[..., Site]) -> None:
+def test_a_host_that_is_fine_is_told_to_be(site):
     fine = site()
     assert not fine.faults()
     looked_at = {f["finding"] for f in fine.run("doctor")["findings"]}
@@ -95,9 +92,7 @@ def test_a_host_that_is_fine_is_told_to_be(site: Callable[..., Site]) -> None:
 
 
 @ROOT
-def test_shared_memory_that_is_too_small_is_named_before_a_launch(
-    site: Callable[..., Site],
-) -> None:
+def test_shared_memory_that_is_too_small_is_named_before_a_launch(site):
     ill = site(f"mount -t tmpfs -o size=1m none {SHARED_MEMORY}")
     found = ill.problem(str(SHARED_MEMORY))
     assert found[0] == (
@@ -107,9 +102,7 @@ def test_shared_memory_that_is_too_small_is_named_before_a_launch(
 
 
 @ROOT
-def test_a_cache_that_is_too_small_for_the_environment_is_named_before_a_launch(
-    site: Callable[..., Site], tmp_path: Path
-) -> None:
+def test_a_cache_that_is_too_small_for_the_environment_is_named_before_a_launch(site, tmp_path):
     small = tmp_path / "small"
     small.mkdir()
     ill = site(f"mount -t tmpfs -o size=10m none {small}", XDG_CACHE_HOME=str(small))
@@ -119,27 +112,21 @@ def test_a_cache_that_is_too_small_for_the_environment_is_named_before_a_launch(
 
 
 @ROOT
-def test_a_cache_that_cannot_be_executed_in_is_named(
-    site: Callable[..., Site], tmp_path: Path
-) -> None:
+def test_a_cache_that_cannot_be_executed_in_is_named(site, tmp_path):
     cache = tmp_path / "noexec"
     cache.mkdir()
     ill = site(f"mount -t tmpfs -o noexec none {cache}", XDG_CACHE_HOME=str(cache))
     assert "is mounted noexec" in ill.problem("noexec")[0]
 
 
-def test_a_cache_with_a_blank_in_its_name_is_named_before_a_launch(
-    site: Callable[..., Site], tmp_path: Path
-) -> None:
+def test_a_cache_with_a_blank_in_its_name_is_named_before_a_launch(site, tmp_path):
     ill = site(XDG_CACHE_HOME=str(tmp_path / "my cache"))
     found = ill.problem("cannot use a path with spaces")
     assert ill.refusal() == found
 
 
 @ROOT
-def test_a_cache_in_which_all_is_made_may_be_read_only(
-    site: Callable[..., Site],
-) -> None:
+def test_a_cache_in_which_all_is_made_may_be_read_only(site):
     assert site().run("prepare")["status"] == 0
     cache = cache_folder()
     ill = site(f"mount --bind {cache} {cache} && mount -o remount,ro,bind {cache}")
@@ -169,9 +156,7 @@ def _break_the_configuration(models: Path) -> None:
         (_break_the_configuration, "config.pbtxt: not a model configuration: "),
     ],
 )
-def test_a_broken_model_is_named_before_a_launch(
-    site: Callable[..., Site], tmp_path: Path, harm: Callable[[Path], None], said: str
-) -> None:
+def test_a_broken_model_is_named_before_a_launch(site, tmp_path, harm, said):
     models = Path(shutil.copytree(MODEL_REPOSITORY, tmp_path / "models"))
     harm(models)
     ill = site(f"mount --bind {models} {MODEL_REPOSITORY}")
@@ -180,7 +165,7 @@ def test_a_broken_model_is_named_before_a_launch(
     assert ill.refusal() == found
 
 
-def test_a_taken_port_is_named_before_a_launch(site: Callable[..., Site]) -> None:
+def test_a_taken_port_is_named_before_a_launch(site):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ill = site()
@@ -191,9 +176,7 @@ def test_a_taken_port_is_named_before_a_launch(site: Callable[..., Site]) -> Non
         assert ill.refusal() == found
 
 
-def test_an_environment_of_another_python_is_named_before_a_launch(
-    site: Callable[..., Site], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_environment_of_another_python_is_named_before_a_launch(site, tmp_path, monkeypatch):
     """As when somebody has replaced its interpreter; a script stands for the new one."""
     triton = cache_folder() / "triton"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -220,8 +203,8 @@ def test_an_environment_of_another_python_is_named_before_a_launch(
 
 
 def test_what_nobody_remembers_is_found_and_removed_and_a_living_server_keeps_its_own(
-    kit: Kit, demo: dict[str, Any], single: dict[str, Any]
-) -> None:
+    kit, demo, single
+):
     """Killed with its supervisor, and its state file lost: only the host itself can tell."""
     server = psutil.Process(single["server"]["pid"])
     stubs = [stub.process for stub in living_stubs(server)]
@@ -242,7 +225,7 @@ def test_what_nobody_remembers_is_found_and_removed_and_a_living_server_keeps_it
     assert kit.json("smoke", "--name", "demo")["ok"]
 
 
-def test_status_tells_why_a_dead_server_has_died(kit: Kit) -> None:
+def test_status_tells_why_a_dead_server_has_died(kit):
     """A server that could not be started again: another program has its port meanwhile."""
     answer = kit.up("unlucky", "--models", "nugraph3", "--instances", "1")
     os.kill(answer["server"]["pid"], signal.SIGKILL)

@@ -1,19 +1,15 @@
 """What the README and docs/ show of a running server, done with one."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from deploy.host.paths import CHECKOUT
 from tests.commands import run_command
-from tests.kit import Kit
-from tests.pages import PAGES, README, Line, blocks, numlkit
+from tests.pages import PAGES, README, blocks, numlkit
 
 EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
 # As tests/integration/tls, test_alerts.py and tests/containers/supply have them.
@@ -32,7 +28,7 @@ def _client_page() -> Path:
 
 
 @pytest.mark.parametrize("page", [README, _client_page()], ids=lambda page: page.name)
-def test_the_client_that_is_shown_gets_an_answer(demo: dict[str, Any], page: Path) -> None:
+def test_the_client_that_is_shown_gets_an_answer(demo, page):
     (code,) = blocks(page, "python")
     assert "127.0.0.1:8001" in code
     code = code.replace("127.0.0.1:8001", f"127.0.0.1:{demo['ports']['grpc']}")
@@ -50,9 +46,7 @@ def test_the_client_that_is_shown_gets_an_answer(demo: dict[str, Any], page: Pat
 
 
 @pytest.mark.parametrize("line", ASKED, ids=str)
-def test_a_command_that_is_shown_does_its_work(
-    kit: Kit, demo: dict[str, Any], tmp_path: Path, line: Line
-) -> None:
+def test_a_command_that_is_shown_does_its_work(kit, demo, tmp_path, line):
     shutil.copy(EVENTS, tmp_path / "my_events.h5")
     (tmp_path / "scripts").symlink_to(CHECKOUT / "scripts")
     (tmp_path / "deploy").symlink_to(CHECKOUT / "deploy")
@@ -73,7 +67,7 @@ def test_a_command_that_is_shown_does_its_work(
             assert (tmp_path / words[words.index(flag) + 1]).exists()
 
 
-def test_events_are_simulated_as_shown(kit: Kit, tmp_path: Path) -> None:
+def test_events_are_simulated_as_shown(kit, tmp_path):
     out = tmp_path / "more.h5"
     done = kit.run("simulate_events", str(out), "--events", "20", script=True)
     assert done.returncode == 0, done.stderr

@@ -1,13 +1,10 @@
 """Both front doors, HAProxy and Envoy, before three real servers: no request is lost."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import shutil
 import signal
 import ssl
-from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -15,7 +12,7 @@ import pytest
 from tests.certificates import Authority
 from tests.chart import Site
 from tests.doors import Door, Haproxy, Server, envoy, haproxy
-from tests.ending import ENDING_HTTP, Ending
+from tests.ending import ENDING_HTTP
 from tests.kit import Kit, until
 from tests.load import Load
 
@@ -31,7 +28,7 @@ def server(kit: Kit, name: str) -> Server:
 
 
 @pytest.fixture(scope="module")
-def servers(kit: Kit) -> Iterator[list[Server]]:
+def servers(kit):
     for name in NAMES:
         kit.up(name, *MODELS)
     yield [server(kit, name) for name in NAMES]
@@ -40,9 +37,7 @@ def servers(kit: Kit) -> Iterator[list[Server]]:
 
 
 @pytest.fixture(scope="module", params=["haproxy", "envoy"])
-def door(
-    request: pytest.FixtureRequest, servers: list[Server], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Door]:
+def door(request, servers, tmp_path_factory):
     folder = tmp_path_factory.mktemp("door")
     authority = Authority(folder, "site")
     if request.param == "haproxy":
@@ -57,7 +52,7 @@ def load(door: Door, scheme: str = "grpcs") -> Load:
     return Load(f"{scheme}://127.0.0.1:{door.port}", door.authority.file, REQUESTS)
 
 
-def test_a_server_that_is_killed_costs_no_request_and_is_asked_again(kit: Kit, door: Door) -> None:
+def test_a_server_that_is_killed_costs_no_request_and_is_asked_again(kit, door):
     one = server(kit, "one")
     with load(door) as clients:
         until(lambda: clients.asked > 100, "load")
@@ -68,9 +63,7 @@ def test_a_server_that_is_killed_costs_no_request_and_is_asked_again(kit: Kit, d
     assert clients.wrong == []
 
 
-def test_a_server_that_stops_answering_costs_no_request_and_is_asked_again(
-    kit: Kit, door: Door
-) -> None:
+def test_a_server_that_stops_answering_costs_no_request_and_is_asked_again(kit, door):
     one = server(kit, "one")
     with load(door) as clients:
         until(lambda: clients.asked > 100, "load")
@@ -84,7 +77,7 @@ def test_a_server_that_stops_answering_costs_no_request_and_is_asked_again(
     assert clients.wrong == []
 
 
-def test_a_model_that_one_server_loses_costs_no_request(kit: Kit, door: Door) -> None:
+def test_a_model_that_one_server_loses_costs_no_request(kit, door):
     """Envoy asks again where HAProxy cannot look; of HAProxy few requests may be lost."""
     folder = kit.folder("one") / "model_repository/nugraph3"
     aside = kit.folder("one") / "nugraph3.aside"
@@ -110,9 +103,7 @@ def ready(server: Server, model: str) -> bool:
     return status == http.client.OK
 
 
-def test_servers_that_are_drained_and_replaced_one_by_one_cost_no_request(
-    kit: Kit, door: Door
-) -> None:
+def test_servers_that_are_drained_and_replaced_one_by_one_cost_no_request(kit, door):
     if not isinstance(door, Haproxy):
         pytest.skip("a pod leaves Envoy by DNS: tests/containers/chart")
     with load(door) as clients:
@@ -128,13 +119,13 @@ def test_servers_that_are_drained_and_replaced_one_by_one_cost_no_request(
     assert clients.wrong == []
 
 
-def test_http_goes_through_the_same_door(door: Door) -> None:
+def test_http_goes_through_the_same_door(door):
     with load(door, "https") as clients:
         pass
     assert clients.wrong == []
 
 
-def test_metadata_that_would_cost_other_clients_their_requests_is_refused(door: Door) -> None:
+def test_metadata_that_would_cost_other_clients_their_requests_is_refused(door):
     with load(door) as clients:
         until(lambda: clients.asked > 100, "load")
         trusted = ssl.create_default_context(cafile=door.authority.file)
@@ -147,9 +138,7 @@ def test_metadata_that_would_cost_other_clients_their_requests_is_refused(door: 
 
 
 @pytest.mark.parametrize("ending", ENDING_HTTP, ids=str)
-def test_a_request_that_would_end_tritons_http_ends_no_server(
-    kit: Kit, door: Door, ending: Ending
-) -> None:
+def test_a_request_that_would_end_tritons_http_ends_no_server(kit, door, ending):
     states = [kit.json("status", "--name", name)["state"] for name in NAMES]
     living = [psutil.Process(state["server"]["pid"]) for state in states]
     ending.send_refused("127.0.0.1", door.port, door.authority.file)

@@ -3,13 +3,9 @@
 ``NUMLKIT_CROWD=whole`` plays 10,000 idle connections and 1,000 of each other kind: two minutes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
-from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import grpc
 import pytest
@@ -18,8 +14,8 @@ from tests.asking import Clients, asked, backends, trusting
 from tests.backend import INFER
 from tests.certificates import Authority
 from tests.chart import Site
-from tests.crowd import Crowd, half_sent, idle, slow_readers
-from tests.doors import Door, envoy, haproxy
+from tests.crowd import half_sent, idle, slow_readers
+from tests.doors import envoy, haproxy
 
 REQUESTS = 1000
 EVENT = bytes(100_000)
@@ -34,9 +30,7 @@ SMALL = {"resources": {"limits": {"memory": "1Gi" if WHOLE else "384Mi"}}}
 
 
 @pytest.fixture(scope="module", params=["haproxy", "envoy"])
-def door(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Door]:
+def door(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("door")
     authority = Authority(folder, "site")
     with ExitStack() as stack:
@@ -49,9 +43,7 @@ def door(
 
 
 @pytest.mark.parametrize("crowd", CROWDS.values(), ids=CROWDS)
-def test_a_crowd_costs_others_no_request_and_the_door_no_memory_beyond_its_limit(
-    door: Door, crowd: Crowd
-) -> None:
+def test_a_crowd_costs_others_no_request_and_the_door_no_memory_beyond_its_limit(door, crowd):
     clients, most = Clients(door.port, trusting(door.authority)), [0]
 
     async def play() -> None:
@@ -69,7 +61,7 @@ def test_a_crowd_costs_others_no_request_and_the_door_no_memory_beyond_its_limit
     assert max(most) < door.limit
 
 
-def test_what_a_busy_server_refuses_is_not_sent_again_without_bound(tmp_path: Path) -> None:
+def test_what_a_busy_server_refuses_is_not_sent_again_without_bound(tmp_path):
     authority, requests = Authority(tmp_path, "site"), 2000
     with backends(2, 0.02) as servers, envoy(tmp_path, servers, authority) as door:
         address, own = f"127.0.0.1:{door.port}", [("grpc.use_local_subchannel_pool", 1)]
@@ -91,7 +83,7 @@ def test_what_a_busy_server_refuses_is_not_sent_again_without_bound(tmp_path: Pa
             assert f"\nenvoy_overload_envoy_resource_monitors_{name}_pressure" in metrics
 
 
-def test_clients_do_not_say_how_a_front_door_retries_or_waits(tmp_path: Path) -> None:
+def test_clients_do_not_say_how_a_front_door_retries_or_waits(tmp_path):
     authority = Authority(tmp_path, "site")
     with backends(1, 0.05) as servers, envoy(tmp_path, servers, authority) as door:
         impatient = (("x-envoy-upstream-rq-timeout-ms", "1"), ("x-envoy-max-retries", "100"))

@@ -1,7 +1,5 @@
 """Names and quotas at Envoy: nothing without a name, and no more than a quota with one."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import json
@@ -10,9 +8,7 @@ import ssl
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -60,12 +56,12 @@ class Issuer:
 
 
 @pytest.fixture(scope="module")
-def issuer() -> Issuer:
+def issuer():
     return Issuer()
 
 
 @pytest.fixture(scope="module")
-def by_token(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Envoy]:
+def by_token(issuer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("token")
     (folder / "jwks.json").write_text(issuer.keys)
     clients = [{"name": "dune", "subject": "dune"}, {"name": "icarus", "subject": "icarus-jobs"}]
@@ -84,12 +80,12 @@ def asked(door: Envoy, metadata: tuple[tuple[str, str], ...], requests: int = 4)
     return clients
 
 
-def test_a_signed_token_names_a_client(by_token: Envoy, issuer: Issuer) -> None:
+def test_a_signed_token_names_a_client(by_token, issuer):
     assert not asked(by_token, issuer.token("dune")).failed
     assert not asked(by_token, issuer.token("icarus-jobs")).failed
 
 
-def test_who_has_no_name_gets_nothing(by_token: Envoy, issuer: Issuer) -> None:
+def test_who_has_no_name_gets_nothing(by_token, issuer):
     refused = {
         "UNAUTHENTICATED": (
             (),
@@ -112,7 +108,7 @@ def test_who_has_no_name_gets_nothing(by_token: Envoy, issuer: Issuer) -> None:
             assert (clients.took, dict(clients.failed)) == ([], {code: 4}), metadata
 
 
-def test_nor_does_it_over_http(by_token: Envoy, issuer: Issuer) -> None:
+def test_nor_does_it_over_http(by_token, issuer):
     def status(metadata: tuple[tuple[str, str], ...]) -> int:
         trusted = ssl.create_default_context(cafile=by_token.authority.file)
         client = http.client.HTTPSConnection("127.0.0.1", by_token.port, context=trusted)
@@ -125,9 +121,7 @@ def test_nor_does_it_over_http(by_token: Envoy, issuer: Issuer) -> None:
     assert status(issuer.token("nobody")) == http.client.FORBIDDEN
 
 
-def test_a_client_above_its_quota_is_refused_at_once_and_counted_by_name(
-    by_token: Envoy, issuer: Issuer
-) -> None:
+def test_a_client_above_its_quota_is_refused_at_once_and_counted_by_name(by_token, issuer):
     time.sleep(1)  # the quota is for a second
     trusted, token = trusting(by_token.authority), issuer.token("dune")
     with grpc.secure_channel(f"127.0.0.1:{by_token.port}", trusted) as channel:
@@ -143,9 +137,7 @@ def test_a_client_above_its_quota_is_refused_at_once_and_counted_by_name(
     assert 'envoy_cluster_upstream_rq_completed{envoy_cluster_name="grpc-icarus"}' in metrics
 
 
-def test_a_client_with_too_many_requests_in_flight_is_refused_at_once(
-    by_token: Envoy, issuer: Issuer
-) -> None:
+def test_a_client_with_too_many_requests_in_flight_is_refused_at_once(by_token, issuer):
     time.sleep(1)
     trusted, token = trusting(by_token.authority), issuer.token("icarus-jobs")
     with grpc.secure_channel(f"127.0.0.1:{by_token.port}", trusted) as channel:
@@ -161,9 +153,7 @@ def flood(port: int, authority: bytes, metadata: tuple[tuple[str, str], ...]) ->
     clients.ask(100_000, EVENT, per_second=10 * QUOTA["requestsPerSecond"])
 
 
-def test_a_client_that_sends_ten_times_its_quota_does_not_slow_another(
-    by_token: Envoy, issuer: Issuer
-) -> None:
+def test_a_client_that_sends_ten_times_its_quota_does_not_slow_another(by_token, issuer):
     def p99() -> float:
         clients = Clients(by_token.port, trusting(by_token.authority), issuer.token("icarus-jobs"))
         clients.ask(200, EVENT, per_second=QUOTA["requestsPerSecond"] / 2)
@@ -191,11 +181,11 @@ def subject(pair: Pair) -> str:
 
 
 @pytest.fixture
-def people(tmp_path: Path) -> Authority:
+def people(tmp_path):
     return Authority(tmp_path, "people")
 
 
-def test_a_certificate_names_a_client(people: Authority, tmp_path: Path) -> None:
+def test_a_certificate_names_a_client(people, tmp_path):
     known, unknown = people.issue("dune.example.org"), people.issue("other.example.org")
     stranger = Authority(tmp_path, "strangers").issue("dune.example.org")
     (tmp_path / "ca.crt").write_bytes(people.file.read_bytes())
@@ -215,7 +205,7 @@ def test_a_certificate_names_a_client(people: Authority, tmp_path: Path) -> None
         assert failed(stranger) == failed(None) == {"UNAVAILABLE"}
 
 
-def test_without_names_each_address_has_a_quota(tmp_path: Path) -> None:
+def test_without_names_each_address_has_a_quota(tmp_path):
     quota = {"requestsPerSecond": 1, "burst": 5, "inFlight": 100}  # a busy host sends few
     site = Site(("cpu",), {"frontDoor": {"quota": quota}})
     authority = Authority(tmp_path, "site")

@@ -1,13 +1,10 @@
 """What happens to the rest of a server while a dead stub is replaced."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,7 @@ from tests.kit import SOON_S, Kit, until
 
 
 @pytest.fixture(scope="module")
-def pair(kit: Kit) -> Iterator[dict[str, Any]]:
+def pair(kit):
     """Two models with two instances each."""
     yield kit.up("pair", "--models", "nugraph2_cpu,nugraph3", "--instances", "2")
     kit.down("pair")
@@ -55,9 +52,7 @@ def _healthy(kit: Kit, answer: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_stub_that_dies_or_stops_is_replaced_and_no_other_model_is_touched(
-    kit: Kit, pair: dict[str, Any], number: signal.Signals
-) -> None:
+def test_a_stub_that_dies_or_stops_is_replaced_and_no_other_model_is_touched(kit, pair, number):
     heals, others = _heals(kit), _stubs(pair, "nugraph2_cpu")
     before = _stubs(pair, "nugraph3")
     os.kill(before[-1].process.pid, number)
@@ -67,9 +62,7 @@ def test_a_stub_that_dies_or_stops_is_replaced_and_no_other_model_is_touched(
     _healthy(kit, pair)
 
 
-def test_stubs_of_two_models_that_die_together_are_both_replaced(
-    kit: Kit, pair: dict[str, Any]
-) -> None:
+def test_stubs_of_two_models_that_die_together_are_both_replaced(kit, pair):
     heals = _heals(kit)
     before = {model: _stubs(pair, model) for model in pair["models"]}
     for stubs in before.values():
@@ -80,9 +73,7 @@ def test_stubs_of_two_models_that_die_together_are_both_replaced(
     _healthy(kit, pair)
 
 
-def test_a_stub_that_dies_at_work_costs_other_clients_no_answer_of_the_living_one(
-    kit: Kit, pair: dict[str, Any]
-) -> None:
+def test_a_stub_that_dies_at_work_costs_other_clients_no_answer_of_the_living_one(kit, pair):
     """Triton hands a dead stub one request a second until the model is loaded anew."""
     golden = read_golden(kit.folder("pair") / "model_repository/nugraph3" / VERSION / "golden.npz")
     probe, done = Probe(f"http://127.0.0.1:{pair['ports']['http']}"), threading.Event()
@@ -116,9 +107,7 @@ def test_a_stub_that_dies_at_work_costs_other_clients_no_answer_of_the_living_on
     _healthy(kit, pair)
 
 
-def test_a_stub_that_dies_while_it_replaces_another_is_replaced_itself(
-    kit: Kit, pair: dict[str, Any]
-) -> None:
+def test_a_stub_that_dies_while_it_replaces_another_is_replaced_itself(kit, pair):
     heals, before = _heals(kit), _stubs(pair, "nugraph3")
     os.kill(before[-1].process.pid, signal.SIGKILL)
 
@@ -134,9 +123,7 @@ def test_a_stub_that_dies_while_it_replaces_another_is_replaced_itself(
     _healthy(kit, pair)
 
 
-def test_half_a_file_in_the_staged_copy_leaves_what_is_loaded_in_service(
-    kit: Kit, pair: dict[str, Any]
-) -> None:
+def test_half_a_file_in_the_staged_copy_leaves_what_is_loaded_in_service(kit, pair):
     weights = kit.folder("pair") / "model_repository/nugraph3" / VERSION / "weights.safetensors"
     whole, before = weights.read_bytes(), _stubs(pair, "nugraph3")
     weights.write_bytes(whole[: len(whole) // 2])
@@ -152,9 +139,7 @@ def test_half_a_file_in_the_staged_copy_leaves_what_is_loaded_in_service(
     _healthy(kit, pair)
 
 
-def test_a_connection_that_was_open_during_a_heal_ends_when_the_server_ends_it(
-    kit: Kit, pair: dict[str, Any]
-) -> None:
+def test_a_connection_that_was_open_during_a_heal_ends_when_the_server_ends_it(kit, pair):
     ask = b"GET /v2/health/live HTTP/1.1\r\nHost: numl\r\n%s\r\n"
     address = ("127.0.0.1", pair["ports"]["http"])
     with socket.create_connection(address, timeout=SOON_S) as connection:

@@ -1,7 +1,5 @@
 """LArSoft's clients need nothing but an address: their calls, in their order."""
 
-from __future__ import annotations
-
 import os
 import signal
 from typing import Any
@@ -10,7 +8,7 @@ import grpc
 import numpy as np
 import pytest
 
-from tests.kit import Kit, until
+from tests.kit import until
 from tests.larsoft import Sonic, demo_events, slices
 
 
@@ -19,7 +17,7 @@ def _address(answer: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("model", ["nugraph2", "nugraph2_cpu", "nugraph3"])
-def test_a_job_with_a_whole_event_and_one_of_many_slices(demo: dict[str, Any], model: str) -> None:
+def test_a_job_with_a_whole_event_and_one_of_many_slices(demo, model):
     job = Sonic(_address(demo), model=model)
     outputs = job.begin_job()
     event = demo_events()[0]
@@ -33,13 +31,13 @@ def test_a_job_with_a_whole_event_and_one_of_many_slices(demo: dict[str, Any], m
     job.end_job()
 
 
-def test_a_model_that_the_server_lacks_is_told_before_the_first_event(demo: dict[str, Any]) -> None:
+def test_a_model_that_the_server_lacks_is_told_before_the_first_event(demo):
     job = Sonic(_address(demo), model="nugraph4")
     with pytest.raises(grpc.RpcError, match=r"NOT_FOUND[\s\S]*unknown model: 'nugraph4'"):
         job.begin_job()
 
 
-def test_a_job_that_may_try_twice_outlives_a_restart(kit: Kit, single: dict[str, Any]) -> None:
+def test_a_job_that_may_try_twice_outlives_a_restart(kit, single):
     job = Sonic(_address(single), tries=2)
     job.begin_job()
     event = demo_events()[0]

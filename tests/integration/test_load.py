@@ -1,13 +1,9 @@
 """More than a server can answer: what it does about it, and what ``numlkit load`` says of it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +13,7 @@ from deploy.client.endpoint import Endpoint
 from deploy.client.load.connection import Connections, as_request
 from deploy.client.load.traffic import simulated_event
 from deploy.client.transport import TritonTransport
-from tests.kit import SOON_S, Kit
+from tests.kit import SOON_S
 
 WAITING, HITS, AT_ONCE = 8, 5000, 64
 FILE = f"""
@@ -33,7 +29,7 @@ FULL, LATE = "Exceeds maximum queue size", "Request timeout expired"
 
 
 @pytest.fixture(scope="module")
-def url(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(kit, tmp_path_factory):
     file = tmp_path_factory.mktemp("bounded") / "bounded.toml"
     file.write_text(FILE)
     server = kit.up("bounded", str(file))
@@ -61,7 +57,7 @@ def send(
     return asyncio.run(all_at_once())
 
 
-def test_what_exceeds_the_queue_is_refused_at_once_and_the_rest_is_answered(url: str) -> None:
+def test_what_exceeds_the_queue_is_refused_at_once_and_the_rest_is_answered(url):
     found = send(url, events(url, HITS) * AT_ONCE)
     told = Counter((status, text) for _, status, text in found)
     assert set(told) == {("OK", ""), ("UNAVAILABLE", f"[request id: <id_unknown>] {FULL}")}
@@ -70,7 +66,7 @@ def test_what_exceeds_the_queue_is_refused_at_once_and_the_rest_is_answered(url:
 
 
 @pytest.mark.parametrize("how", ["by its deadline", "by its client"])
-def test_a_request_that_is_cancelled_while_it_waits_is_never_computed(url: str, how: str) -> None:
+def test_a_request_that_is_cancelled_while_it_waits_is_never_computed(url, how):
     (request, small), soon = events(url, HITS, 10), 0.1
 
     async def cancelled() -> int:
@@ -104,7 +100,7 @@ def computed(url: str) -> float:
     return float(model.inference_stats.compute_infer.count)
 
 
-def test_an_event_above_the_limit_is_refused_and_names_it(url: str) -> None:
+def test_an_event_above_the_limit_is_refused_and_names_it(url):
     ((answer, status, text),) = send(url, events(url, HITS + 1))
     assert answer is None
     assert status == "INVALID_ARGUMENT"
@@ -114,7 +110,7 @@ def test_an_event_above_the_limit_is_refused_and_names_it(url: str) -> None:
     )
 
 
-def test_load_tells_what_clients_got(kit: Kit, url: str, tmp_path: Path) -> None:
+def test_load_tells_what_clients_got(kit, url, tmp_path):
     picture = tmp_path / "load.png"
     flags = ["--name", "bounded", "--hits", "200", "--rates", "20,4x", "--seconds", "1"]
     done = kit.run("load", *flags, "--tenant", "light:5:50", "--plot", str(picture), "--json")
@@ -131,7 +127,7 @@ def test_load_tells_what_clients_got(kit: Kit, url: str, tmp_path: Path) -> None
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_events_of_a_file_are_sent(kit: Kit, url: str) -> None:
+def test_events_of_a_file_are_sent(kit, url):
     flags = ["--url", url, "--rates", "5", "--seconds", "1", "--json"]
     done = kit.run("load", "scripts/data/demo_events.h5", *flags)
     assert done.returncode == 0, done.stderr
@@ -139,7 +135,7 @@ def test_events_of_a_file_are_sent(kit: Kit, url: str) -> None:
     assert tenant["wrong"] == 0
 
 
-def test_load_without_a_server_says_how_to_start_one(kit: Kit) -> None:
+def test_load_without_a_server_says_how_to_start_one(kit):
     done = kit.run("load", "--url", "grpc://127.0.0.1:9", "--rates", "1")
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) <= 3

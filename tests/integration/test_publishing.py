@@ -1,11 +1,8 @@
 """Publishing models to a real S3 service, and what a real Triton then serves."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,8 +28,8 @@ def run(
 
 
 def test_what_is_published_is_there_whole_and_a_rollback_brings_the_old_back(
-    bucket: S3,  # noqa: F811
-) -> None:
+    bucket,  # noqa: F811
+):
     place = bucket.destination("first")
     shown = run(bucket, "publish", place, "--models", "nugraph3", "--dry-run")
     assert (shown["status"], shown["changed"]) == (0, False), shown
@@ -75,8 +72,8 @@ def test_what_is_published_is_there_whole_and_a_rollback_brings_the_old_back(
 
 
 def test_who_may_only_read_can_list_and_is_told_that_the_service_denies_the_rest(
-    bucket: S3,  # noqa: F811
-) -> None:
+    bucket,  # noqa: F811
+):
     place = bucket.destination("reader")
     assert run(bucket, "published", place, identity=READER)["status"] == 0
     denied = run(bucket, "publish", place, "--models", "nugraph3", identity=READER)
@@ -86,7 +83,7 @@ def test_who_may_only_read_can_list_and_is_told_that_the_service_denies_the_rest
     assert bucket.contents("reader") == {}
 
 
-def test_a_private_authority_is_trusted_by_its_path(bucket: S3) -> None:  # noqa: F811
+def test_a_private_authority_is_trusted_by_its_path(bucket):  # noqa: F811
     place = bucket.destination("tls").replace(bucket.url, str(bucket.https))
     trusted = run(bucket, "published", place, AWS_CA_BUNDLE=str(bucket.ca))
     assert (trusted["status"], trusted["releases"]) == (0, []), trusted
@@ -108,13 +105,13 @@ def test_a_private_authority_is_trusted_by_its_path(bucket: S3) -> None:  # noqa
     ],
 )
 def test_what_cannot_be_reached_or_is_refused_is_said_in_a_line_without_keys(
-    place: str,
-    change: dict[str, str],
-    cause: str,
-    remedy: str,
-    bucket: S3,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    place,
+    change,
+    cause,
+    remedy,
+    bucket,  # noqa: F811
+    monkeypatch,
+):
     for name, value in {**bucket.variables(), **change}.items():
         monkeypatch.setenv(name, value)
     address, tls = (str(url).partition("//")[2] for url in (bucket.url, bucket.https))
@@ -128,7 +125,7 @@ def test_what_cannot_be_reached_or_is_refused_is_said_in_a_line_without_keys(
     assert not any(key in str(raised.value) for key in (*ADMIN, *change.values()) if key != "no")
 
 
-def test_what_is_published_can_be_named_by_a_site_file(bucket: S3) -> None:  # noqa: F811
+def test_what_is_published_can_be_named_by_a_site_file(bucket):  # noqa: F811
     site = "deploy/sites/cpu-node.toml"
     shown = run(bucket, "publish", bucket.destination("site"), site, "--dry-run")
     assert (shown["status"], shown["changed"]) == (0, False), shown
@@ -136,8 +133,8 @@ def test_what_is_published_can_be_named_by_a_site_file(bucket: S3) -> None:  # n
 
 
 def test_a_configuration_names_its_version_the_images_environment_and_where_it_runs(
-    bucket: S3,  # noqa: F811
-) -> None:
+    bucket,  # noqa: F811
+):
     place = bucket.destination("gpu")
     models = ["--models", "nugraph3,nugraph2_cpu"]
     done = run(bucket, "publish", place, "--gpu", "--with-code", "--instances", "3", *models)
@@ -158,9 +155,9 @@ def test_a_configuration_names_its_version_the_images_environment_and_where_it_r
 
 
 def test_a_model_that_does_not_give_its_reference_output_is_not_published(
-    bucket: S3,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+    bucket,  # noqa: F811
+    tmp_path,
+):
     wrong = tmp_path / "wrong"
     shutil.copytree(CHECKOUT / "model_repository" / "nugraph3" / "1", wrong)
     with np.load(wrong / "golden.npz") as arrays:

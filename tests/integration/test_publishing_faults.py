@@ -4,8 +4,6 @@ What is published are small files, so that all steps can be tried; that models a
 and what a Triton makes of it, other tests show.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import os
@@ -38,26 +36,26 @@ MANY, EACH = 120, 5
 
 
 @pytest.fixture(scope="module")
-def without_conditions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+def without_conditions(tmp_path_factory):
     with juicefs(tmp_path_factory.mktemp("juicefs")) as service:
         yield service
 
 
 @pytest.fixture(params=["bucket", "without_conditions"], ids=["SeaweedFS", "JuiceFS"])
-def service(request: pytest.FixtureRequest) -> S3:
+def service(request):
     """Services with and without conditional writes."""
     found: S3 = request.getfixturevalue(request.param)
     return found
 
 
 @pytest.fixture(scope="module")
-def session() -> boto3.session.Session:
+def session():
     access, secret = ADMIN
     return boto3.session.Session(access, secret, region_name="us-east-1")
 
 
 @pytest.fixture(autouse=True)
-def one_session(session: boto3.session.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def one_session(session, monkeypatch):
     """Read boto3's own files once, and not for each of hundreds of publishes."""
     monkeypatch.setattr("boto3.session.Session", lambda: session)
 
@@ -79,7 +77,7 @@ def local(folder: Path, content: str) -> dict[str, LocalModel]:
 
 
 @pytest.fixture
-def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+def publish(tmp_path, monkeypatch):
     """Publish a content; ``hook`` is called with the place before anything is asked."""
     made = {content: local(tmp_path, content) for content in ("old", "new", "another")}
 
@@ -171,9 +169,9 @@ def whole(there: Mapping[str, bytes]) -> Published:
 
 
 def test_a_publish_that_is_killed_at_any_step_leaves_the_old_release_and_can_be_repeated(
-    bucket: S3,  # noqa: F811
-    publish: Callable[..., Outcome],
-) -> None:
+    bucket,  # noqa: F811
+    publish,
+):
     for step in range(0, MANY, EACH):
         prefix = f"killed-{step}"
         place = bucket.destination(prefix)
@@ -194,9 +192,8 @@ def test_a_publish_that_is_killed_at_any_step_leaves_the_old_release_and_can_be_
 
 
 def test_a_publish_that_was_killed_goes_on_at_a_service_without_conditional_writes_too(
-    without_conditions: S3,
-    publish: Callable[..., Outcome],
-) -> None:
+    without_conditions, publish
+):
     place = without_conditions.destination("killed")
     publish(place, "old")
     # Before the second upload.
@@ -208,9 +205,9 @@ def test_a_publish_that_was_killed_goes_on_at_a_service_without_conditional_writ
 
 
 def test_a_rollback_that_is_killed_at_any_step_can_be_repeated(
-    bucket: S3,  # noqa: F811
-    publish: Callable[..., Outcome],
-) -> None:
+    bucket,  # noqa: F811
+    publish,
+):
     place = bucket.destination("back")
     publish(place, "old")
     publish(place, "new")
@@ -233,9 +230,9 @@ def test_a_rollback_that_is_killed_at_any_step_can_be_repeated(
 
 
 def test_of_two_publishes_at_once_one_wins_whole_at_whatever_step_they_meet(
-    bucket: S3,  # noqa: F811
-    publish: Callable[..., Outcome],
-) -> None:
+    bucket,  # noqa: F811
+    publish,
+):
     lost = 0
     for step in range(0, MANY, EACH):
         prefix = f"meet-{step}"
@@ -271,11 +268,7 @@ def test_of_two_publishes_at_once_one_wins_whole_at_whatever_step_they_meet(
     assert lost > 3
 
 
-def test_numbers_are_not_given_again_after_a_rollback_and_a_prune(
-    service: S3,
-    publish: Callable[..., Outcome],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_numbers_are_not_given_again_after_a_rollback_and_a_prune(service, publish, monkeypatch):
     place = service.destination("numbers")
     publish(place, "old")
     publish(place, "new")
@@ -295,9 +288,9 @@ def test_numbers_are_not_given_again_after_a_rollback_and_a_prune(
 
 
 def test_what_was_published_before_is_not_uploaded_again(
-    bucket: S3,  # noqa: F811
-    publish: Callable[..., Outcome],
-) -> None:
+    bucket,  # noqa: F811
+    publish,
+):
     place = bucket.destination("again")
     publish(place, "old")
     publish(place, "new")
@@ -307,9 +300,9 @@ def test_what_was_published_before_is_not_uploaded_again(
 
 
 def test_publishing_what_is_there_writes_nothing(
-    bucket: S3,  # noqa: F811
-    publish: Callable[..., Outcome],
-) -> None:
+    bucket,  # noqa: F811
+    publish,
+):
     place = bucket.destination("idle")
     publish(place, "old")
     requests: list[str] = []
@@ -325,9 +318,9 @@ def test_publishing_what_is_there_writes_nothing(
 
 
 def test_a_version_that_lost_a_file_is_a_problem_and_is_published_anew(
-    bucket: S3,  # noqa: F811
-    publish: Callable[..., Outcome],
-) -> None:
+    bucket,  # noqa: F811
+    publish,
+):
     place = bucket.destination("lost")
     publish(place, "old")
     bucket.client().delete_object(Bucket="models", Key="lost/one/1/weights.safetensors")
@@ -337,9 +330,9 @@ def test_a_version_that_lost_a_file_is_a_problem_and_is_published_anew(
 
 
 def test_a_version_that_somebody_has_changed_is_published_anew(
-    bucket: S3,  # noqa: F811
-    publish: Callable[..., Outcome],
-) -> None:
+    bucket,  # noqa: F811
+    publish,
+):
     place, key = bucket.destination("changed"), "changed/one/1/weights.safetensors"
     publish(place, "old")
     client = bucket.client()
@@ -351,9 +344,9 @@ def test_a_version_that_somebody_has_changed_is_published_anew(
 
 
 def test_a_pointer_that_is_not_the_kits_is_left_alone(
-    bucket: S3,  # noqa: F811
-    publish: Callable[..., Outcome],
-) -> None:
+    bucket,  # noqa: F811
+    publish,
+):
     key = "foreign/published.json"
     bucket.client().put_object(Bucket="models", Key=key, Body=b'{"format": 7}')
     with pytest.raises(PublishError, match=r"published.json cannot be used: format 7"):

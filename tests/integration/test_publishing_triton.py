@@ -1,7 +1,5 @@
 """What a real Triton that polls the bucket itself makes of a half upload, a release, a rollback."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time
@@ -37,7 +35,7 @@ class PulledPlugError(BaseException):
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> House:
+def house(tmp_path_factory):
     return make_house(tmp_path_factory.mktemp("house"))
 
 
@@ -99,7 +97,7 @@ class Site:
 
 
 @pytest.fixture(autouse=True)
-def _publisher(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def _publisher(house, monkeypatch):
     for name, value in zip(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), ADMIN, strict=True):
         monkeypatch.setenv(name, value)
     # In an image it is where the configurations say.
@@ -107,10 +105,10 @@ def _publisher(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_half_upload_harms_no_server_and_a_release_and_a_rollback_reach_all(
-    bucket: S3,  # noqa: F811
-    house: House,
-    tmp_path: Path,
-) -> None:
+    bucket,  # noqa: F811
+    house,
+    tmp_path,
+):
     site = Site(bucket, house)
     assert site.publish(1).facts["models"] == {MODEL: 1}
     with polling(bucket, house, tmp_path / "running") as running:
@@ -151,9 +149,7 @@ def test_a_half_upload_harms_no_server_and_a_release_and_a_rollback_reach_all(
     assert not any(key.startswith(f"{MODEL}/2/") for key in bucket.contents(PREFIX))
 
 
-def test_a_gateway_without_etags_and_conditional_writes_serves_releases(
-    house: House, tmp_path: Path
-) -> None:
+def test_a_gateway_without_etags_and_conditional_writes_serves_releases(house, tmp_path):
     with juicefs(tmp_path / "volume") as service:
         site = Site(service, house)
         site.publish(1)

@@ -1,7 +1,5 @@
 """Several commands at once."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -31,7 +29,7 @@ def _start(kit: Kit, name: str) -> subprocess.Popen[str]:
     )
 
 
-def test_deployments_started_at_once_each_get_a_server_of_their_own(kit: Kit) -> None:
+def test_deployments_started_at_once_each_get_a_server_of_their_own(kit):
     starts = [_start(kit, name) for name in ("race-a", "race-b")]
     answers = [json.loads(start.communicate(timeout=180)[0]) for start in starts]
     assert all(answer["ok"] for answer in answers), answers
@@ -43,7 +41,7 @@ def test_deployments_started_at_once_each_get_a_server_of_their_own(kit: Kit) ->
         kit.down(name)
 
 
-def test_two_starts_of_one_name_end_with_one_server(kit: Kit) -> None:
+def test_two_starts_of_one_name_end_with_one_server(kit):
     starts = [_start(kit, "race-one") for _ in range(2)]
     answers = [json.loads(start.communicate(timeout=180)[0]) for start in starts]
     assert all(answer["ok"] for answer in answers), answers
@@ -51,7 +49,7 @@ def test_two_starts_of_one_name_end_with_one_server(kit: Kit) -> None:
     kit.down("race-one")
 
 
-def test_a_supervisor_killed_during_a_start_leaves_no_server(kit: Kit) -> None:
+def test_a_supervisor_killed_during_a_start_leaves_no_server(kit):
     start = _start(kit, "race-orphan")
     state = kit.state / "numlkit/deployments/race-orphan/state.json"
 
@@ -124,18 +122,14 @@ UP_TOO = "os.kill(os.getppid(), signal.SIGKILL)"
 
 
 @pytest.mark.alone  # whose folder it is cannot be told while others start servers
-def test_a_supervisor_killed_before_it_recorded_the_scratch_folder_leaves_none(
-    kit: Kit, tmp_path: Path
-) -> None:
+def test_a_supervisor_killed_before_it_recorded_the_scratch_folder_leaves_none(kit, tmp_path):
     told = _start_and_die(kit, tmp_path, "race-scratch", SCRATCH_IS_KNOWN)
     assert ProcessId.model_validate(told["server"]).process() is None
     assert not kit.leftovers("race-scratch", told["scratch"])
 
 
 @pytest.mark.alone  # whose folder it is cannot be told while others start servers
-def test_its_scratch_folder_is_removed_by_a_later_down_and_another_server_s_is_not(
-    kit: Kit, tmp_path: Path
-) -> None:
+def test_its_scratch_folder_is_removed_by_a_later_down_and_another_server_s_is_not(kit, tmp_path):
     told = _start_and_die(kit, tmp_path, "race-scratch", SCRATCH_IS_KNOWN, UP_TOO)
     os.kill(told["server"]["pid"], signal.SIGKILL)
     server = ProcessId.model_validate(told["server"])
@@ -150,9 +144,7 @@ def test_its_scratch_folder_is_removed_by_a_later_down_and_another_server_s_is_n
     assert not kit.leftovers("race-other", other["scratch"])
 
 
-def test_a_deployment_of_the_same_name_in_another_state_folder_is_not_swept(
-    kit: Kit, tmp_path: Path
-) -> None:
+def test_a_deployment_of_the_same_name_in_another_state_folder_is_not_swept(kit, tmp_path):
     twin = Kit(tmp_path)
     mine = kit.up("race-twin", *SMALL)
     twins = twin.up("race-twin", *SMALL)
@@ -167,9 +159,7 @@ def test_a_deployment_of_the_same_name_in_another_state_folder_is_not_swept(
 
 
 @pytest.mark.parametrize("also", ["", UP_TOO])
-def test_a_supervisor_killed_before_it_recorded_its_server_leaves_none(
-    kit: Kit, tmp_path: Path, also: str
-) -> None:
+def test_a_supervisor_killed_before_it_recorded_its_server_leaves_none(kit, tmp_path, also):
     told = _start_and_die(kit, tmp_path, "race-server", SERVER_IS_KNOWN, also)
     if also:
         assert psutil.pid_exists(told["server"]["pid"]), "the test shows nothing"

@@ -1,31 +1,25 @@
 """Clients may register shared memory only where a deployment asks for that."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tritonclient.grpc as grpc
 import tritonclient.http as http
 from tritonclient.utils import InferenceServerException
 
-from tests.kit import Kit
-
 CLIENTS = ((http, "http"), (grpc, "grpc"))
 
 
 @pytest.fixture
-def region() -> Iterator[str]:
+def region():
     path = Path(f"/dev/shm/numlkit-test-{os.getpid()}")
     path.write_bytes(bytes(1024))
     yield path.name
     path.unlink()
 
 
-def test_by_default_nobody_can_register_shared_memory(demo: dict[str, Any], region: str) -> None:
+def test_by_default_nobody_can_register_shared_memory(demo, region):
     for library, protocol in CLIENTS:
         with (
             library.InferenceServerClient(f"127.0.0.1:{demo['ports'][protocol]}") as client,
@@ -34,9 +28,7 @@ def test_by_default_nobody_can_register_shared_memory(demo: dict[str, Any], regi
             client.register_system_shared_memory("r", f"/{region}", 1024)
 
 
-def test_with_shared_memory_clients_register_it_and_all_else_stays_closed(
-    kit: Kit, region: str
-) -> None:
+def test_with_shared_memory_clients_register_it_and_all_else_stays_closed(kit, region):
     answer = kit.up("shared", "--models", "nugraph3", "--instances", "1", "--shared-memory")
     for library, protocol in CLIENTS:
         with library.InferenceServerClient(f"127.0.0.1:{answer['ports'][protocol]}") as client:

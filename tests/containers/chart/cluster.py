@@ -5,8 +5,6 @@ of its own. dnsmasq gives the addresses of the ready ones, as a headless Service
 test is kubelet and controllers: it runs the rendered probes and hooks, in their order.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,28 +1,24 @@
 """The containers of a pod that serves a bucket: as rendered, before a real S3 with TLS."""
 
-from __future__ import annotations
-
 import re
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 from docker.types import Mount
 
-from deploy.artefacts.image import BuiltImage
 from tests.bucket import READER, S3, bucket  # noqa: F401
 from tests.chart import Site, find, render
-from tests.containers.conftest import HEALTH, Runner
+from tests.containers.conftest import HEALTH
 from tests.kit import free_ports, until
 from tests.synced import MODELS, Publisher, make_house
 
 
 def test_the_pod_serves_a_bucket_under_a_private_authority(
-    runner: Runner,
-    image: BuiltImage,
-    bucket: S3,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+    runner,
+    image,
+    bucket,  # noqa: F811
+    tmp_path,
+):
     publisher = Publisher(make_house(tmp_path / "versions"), bucket, "pod")
     assert bucket.https is not None
     assert bucket.ca is not None

@@ -1,17 +1,11 @@
 """Rolling restarts, scaling down and deaths, behind the chart's front door: no request is lost."""
 
-from __future__ import annotations
-
 import signal
 import ssl
-from collections.abc import Iterator
-from pathlib import Path
 
-import docker
 import psutil
 import pytest
 
-from deploy.artefacts.image import BuiltImage
 from deploy.client.endpoint import Endpoint
 from deploy.client.probe import ask_golden
 from deploy.client.transport import TritonTransport
@@ -21,7 +15,7 @@ from deploy.triton.golden import read_golden
 from tests.certificates import Authority
 from tests.chart import Site, render
 from tests.containers.chart.cluster import Cluster
-from tests.ending import ENDING_HTTP, Ending
+from tests.ending import ENDING_HTTP
 from tests.kit import until
 from tests.load import Load
 
@@ -38,17 +32,12 @@ done
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+def authority(tmp_path_factory):
     return Authority(tmp_path_factory.mktemp("ca"), "site")
 
 
 @pytest.fixture(scope="module")
-def cluster(
-    engine: docker.DockerClient,
-    image: BuiltImage,
-    authority: Authority,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Cluster]:
+def cluster(engine, image, authority, tmp_path_factory):
     """Three pods behind Envoy. A drain takes 8 s, enough for a DNS that is asked every 5 s."""
     objects = render(Site(("cpu",), {"drainSeconds": 8}))
     cluster = Cluster(engine, image.tag, objects, tmp_path_factory.mktemp("front"))
@@ -73,16 +62,14 @@ def model_answers(url: str, authority: Authority) -> bool:
         transport.close()
 
 
-def test_a_rolling_restart_of_all_three_loses_no_request(
-    cluster: Cluster, authority: Authority
-) -> None:
+def test_a_rolling_restart_of_all_three_loses_no_request(cluster, authority):
     with Load(cluster.url, authority.file, REQUESTS) as load:
         cluster.roll()
     assert load.wrong == []
     assert load.asked >= REQUESTS
 
 
-def test_scaling_down_and_up_loses_no_request(cluster: Cluster, authority: Authority) -> None:
+def test_scaling_down_and_up_loses_no_request(cluster, authority):
     with Load(cluster.url, authority.file, REQUESTS) as load:
         cluster.end_pod(cluster.pods[0])
         cluster.start_pod()
@@ -91,17 +78,13 @@ def test_scaling_down_and_up_loses_no_request(cluster: Cluster, authority: Autho
     assert [pod.container.wait()["StatusCode"] for pod in cluster.ended] == [0] * 4
 
 
-def test_a_front_door_that_ends_sends_its_clients_on(
-    cluster: Cluster, authority: Authority
-) -> None:
+def test_a_front_door_that_ends_sends_its_clients_on(cluster, authority):
     with Load(cluster.url, authority.file, REQUESTS) as load:
         cluster.drain_front_door()
     assert load.wrong == []
 
 
-def test_a_renewed_certificate_is_used_without_a_restart(
-    cluster: Cluster, authority: Authority
-) -> None:
+def test_a_renewed_certificate_is_used_without_a_restart(cluster, authority):
     def served() -> str:
         return ssl.get_server_certificate((cluster.door, 8443))
 
@@ -111,23 +94,19 @@ def test_a_renewed_certificate_is_used_without_a_restart(
     assert model_answers(cluster.url, authority)
 
 
-def test_http_goes_through_the_same_door(cluster: Cluster, authority: Authority) -> None:
+def test_http_goes_through_the_same_door(cluster, authority):
     assert model_answers(cluster.url.replace("grpcs", "https"), authority)
 
 
 @pytest.mark.parametrize("ending", ENDING_HTTP, ids=str)
-def test_a_request_that_would_end_tritons_http_ends_no_pod(
-    cluster: Cluster, authority: Authority, ending: Ending
-) -> None:
+def test_a_request_that_would_end_tritons_http_ends_no_pod(cluster, authority, ending):
     ending.send_refused(cluster.door, 8443, authority.file)
     for pod in cluster.pods:
         pod.container.reload()
         assert pod.container.status == "running"
 
 
-def test_load_makes_no_pod_unready_and_restarts_none(
-    cluster: Cluster, authority: Authority
-) -> None:
+def test_load_makes_no_pod_unready_and_restarts_none(cluster, authority):
     [pod, *_] = cluster.pods
     with Load(f"grpc://{pod.address}:8001", None, 500, clients=32) as load:
         until(lambda: load.asked > 50, "load")
@@ -136,7 +115,7 @@ def test_load_makes_no_pod_unready_and_restarts_none(
     assert load.wrong == []
 
 
-def test_a_server_that_is_killed_costs_no_request(cluster: Cluster, authority: Authority) -> None:
+def test_a_server_that_is_killed_costs_no_request(cluster, authority):
     # Nobody tells DNS, as if the node were gone.
     with Load(cluster.url, authority.file, REQUESTS) as load:
         until(lambda: load.asked > 100, "load")
@@ -147,9 +126,7 @@ def test_a_server_that_is_killed_costs_no_request(cluster: Cluster, authority: A
     cluster.publish()
 
 
-def test_a_model_process_that_is_killed_costs_no_request_and_its_pod_is_noticed(
-    cluster: Cluster, authority: Authority
-) -> None:
+def test_a_model_process_that_is_killed_costs_no_request_and_its_pod_is_noticed(cluster, authority):
     with Load(cluster.url, authority.file, REQUESTS) as load:
         until(lambda: load.asked > 100, "load")
         [hurt, *_] = cluster.pods
@@ -164,9 +141,7 @@ def test_a_model_process_that_is_killed_costs_no_request_and_its_pod_is_noticed(
     assert load.wrong == []
 
 
-def test_without_a_front_door_clients_connect_again_and_lose_nothing(
-    engine: docker.DockerClient, image: BuiltImage, tmp_path: Path
-) -> None:
+def test_without_a_front_door_clients_connect_again_and_lose_nothing(engine, image, tmp_path):
     # A connection lives for half of the drain.
     alone = Cluster(engine, image.tag, render(Site((), {"drainSeconds": 1})), tmp_path)
     try:

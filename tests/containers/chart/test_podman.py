@@ -4,19 +4,15 @@ podman knows neither `medium: Memory` nor an emptyDir that everybody may write t
 for the host's: those are what the test changes. Users are the image's; probes are run by the test.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 
-from deploy.artefacts.image import BuiltImage
 from deploy.deployment.deployment import DEFAULT_MODELS
 from tests.chart import SITES, find, render
 from tests.kit import until
@@ -50,7 +46,7 @@ class Podman:
 
 
 @pytest.fixture
-def podman() -> Iterator[Podman]:
+def podman():
     with tempfile.TemporaryDirectory(dir="/var/tmp", ignore_cleanup_errors=True) as folder:
         podman = Podman(Path(folder))
         (podman.folder / "containers.conf").write_text(CONFIGURATION)
@@ -58,7 +54,7 @@ def podman() -> Iterator[Podman]:
         podman("system", "reset", "--force")
 
 
-def test_the_rendered_pod_gives_every_golden_answer(podman: Podman, image: BuiltImage) -> None:
+def test_the_rendered_pod_gives_every_golden_answer(podman, image):
     with subprocess.Popen(["docker", "save", image.tag], stdout=subprocess.PIPE) as save:
         assert save.stdout is not None
         loaded = podman("load", "--quiet", stdin=save.stdout.fileno())

@@ -3,13 +3,10 @@
 The recorded words are in tests/unit/deploy/host/test_failures.py.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import secrets
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,14 +36,14 @@ CLONE_NEWUSER = 0x10000000
 
 
 @pytest.fixture(scope="session")
-def sif(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sif(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny")
     open_to_all(folder)
     return make_sif(folder / "tiny.sif")
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     (tmp_path / "server.log").touch()
     (tmp_path / "model_repository").mkdir()
     # The program that waits is no Triton: it never gives a name.
@@ -55,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def name(folder: Path) -> Iterator[str]:
+def name(folder):
     name = f"numlkit-test-{secrets.token_hex(4)}"
     yield name
     stop_instance(name, folder)
@@ -93,7 +90,7 @@ def refusal(plan: LaunchPlan) -> LaunchError:
     return caught.value
 
 
-def test_an_instance_that_is_there_already_is_named(folder: Path, sif: Path, name: str) -> None:
+def test_an_instance_that_is_there_already_is_named(folder, sif, name):
     start(make_plan(folder, sif, name))
     assert [file.stem for file in instance_files(folder)] == [name]
     error = refusal(make_plan(folder, sif, name))
@@ -102,21 +99,19 @@ def test_an_instance_that_is_there_already_is_named(folder: Path, sif: Path, nam
 
 
 @pytest.mark.parametrize("content", [b"", b"hello\n", b"\x7fELF"])
-def test_a_file_that_is_no_sif_is_named(folder: Path, name: str, content: bytes) -> None:
+def test_a_file_that_is_no_sif_is_named(folder, name, content):
     path = folder / "not.sif"
     path.write_bytes(content)
     error = refusal(make_plan(folder, path, name))
     assert error.cause == f"{path} is not a .sif file"
 
 
-def test_a_sif_that_is_not_there_is_named(folder: Path, name: str) -> None:
+def test_a_sif_that_is_not_there_is_named(folder, name):
     error = refusal(make_plan(folder, Path("/no/such.sif"), name))
     assert error.cause == "/no/such.sif: no such file"
 
 
-def test_a_copy_that_has_changed_since_it_was_verified_is_not_started(
-    folder: Path, sif: Path, name: str
-) -> None:
+def test_a_copy_that_has_changed_since_it_was_verified_is_not_started(folder, sif, name):
     kept = keep(sif, sha256_of(sif), folder)
     plan = make_plan(folder, kept, name)
     digest = plan.contained.model_copy(update={"digest": kept.stem})
@@ -131,24 +126,24 @@ def test_a_copy_that_has_changed_since_it_was_verified_is_not_started(
     )
 
 
-def test_a_sif_that_is_cut_off_is_named(folder: Path, sif: Path, name: str) -> None:
+def test_a_sif_that_is_cut_off_is_named(folder, sif, name):
     path, content = folder / "cut.sif", sif.read_bytes()
     path.write_bytes(content[: int(0.9 * len(content))])
     path.chmod(0o755)
     assert refusal(make_plan(folder, path, name)).cause == "the .sif is damaged or truncated"
 
 
-def test_a_sif_for_another_processor_is_named(folder: Path, name: str) -> None:
+def test_a_sif_for_another_processor_is_named(folder, name):
     error = refusal(make_plan(folder, make_sif(folder / "arm.sif", partarch=4), name))
     assert error.cause == "the .sif is for arm64 processors; this host's is amd64"
 
 
-def test_a_folder_that_is_not_there_is_named(folder: Path, sif: Path, name: str) -> None:
+def test_a_folder_that_is_not_there_is_named(folder, sif, name):
     error = refusal(make_plan(folder, sif, name, source=Path("/no/such/folder")))
     assert error.cause == "/no/such/folder does not exist and cannot be mounted in the container"
 
 
-def test_a_sif_without_a_start_script_is_named(folder: Path, name: str) -> None:
+def test_a_sif_without_a_start_script_is_named(folder, name):
     path = make_sif(folder / "empty.sif", runs=None)
     error = refusal(make_plan(folder, path, name))
     assert error.cause == "the .sif has no usable start script: it was not built by this kit"
@@ -158,7 +153,7 @@ def _limits(sif: Path, name: str) -> list[str]:
     return ["apptainer", "instance", "run", "--containall", "--memory", "200m", str(sif), name]
 
 
-def test_limits_without_cgroups_are_named(folder: Path, sif: Path, name: str) -> None:
+def test_limits_without_cgroups_are_named(folder, sif, name):
     """Provoked where systemd does not run; where it does, the text is recorded."""
     environment = {**os.environ, "APPTAINER_CONFIGDIR": str(config_folder(folder))}
     done = subprocess.run(
@@ -192,7 +187,7 @@ def _as_ordinary(host: Host, folder: Path, plan: LaunchPlan, before: str) -> Lau
 
 
 @pytest.fixture
-def readable(folder: Path) -> Path:
+def readable(folder):
     """The test's folder, which an ordinary user may use."""
     open_to_all(folder)
     return folder
@@ -209,8 +204,8 @@ def readable(folder: Path) -> Path:
     ],
 )  # fmt: skip
 def test_a_user_who_may_not_mount_a_sif_is_told_what_it_takes(
-    ordinary_user: Host, readable: Path, sif: Path, device: str, cause: str
-) -> None:
+    ordinary_user, readable, sif, device, cause
+):
     if not Path("/dev/fuse").exists():
         pytest.skip("no /dev/fuse to be hidden")
     plan = make_plan(readable, sif, "hidden")
@@ -221,9 +216,7 @@ def test_a_user_who_may_not_mount_a_sif_is_told_what_it_takes(
 
 
 @ROOT
-def test_a_folder_that_is_too_small_to_unpack_the_sif_is_named(
-    ordinary_user: Host, readable: Path, sif: Path
-) -> None:
+def test_a_folder_that_is_too_small_to_unpack_the_sif_is_named(ordinary_user, readable, sif):
     (readable / "small").mkdir()
     words = list(instance_command(make_plan(readable, sif, "unpacked")))
     words[3:3] = ["--unsquash"]
@@ -242,9 +235,7 @@ def test_a_folder_that_is_too_small_to_unpack_the_sif_is_named(
 
 
 @ROOT
-def test_a_host_without_user_namespaces_is_named(
-    ordinary_user: Host, readable: Path, sif: Path
-) -> None:
+def test_a_host_without_user_namespaces_is_named(ordinary_user, readable, sif):
     """In a user name space of its own, whose limit of further ones is nought."""
     readable.chmod(0o777)
     account = ordinary_user.account

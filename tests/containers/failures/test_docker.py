@@ -3,15 +3,13 @@
 The recorded words are in tests/unit/deploy/host/test_failures.py.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,19 +44,19 @@ def import_image(client: docker.DockerClient, tag: str, machine: int = X86_64) -
 
 
 @pytest.fixture(scope="module")
-def image(engine: docker.DockerClient, tags: Callable[[str], str]) -> str:
+def image(engine, tags):
     return import_image(engine, tags("tiny"))
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     (tmp_path / "server.log").touch()
     (tmp_path / "model_repository").mkdir()
     return tmp_path
 
 
 @pytest.fixture
-def name() -> Iterator[str]:
+def name():
     name = f"numlkit-test-{secrets.token_hex(4)}"
     yield name
     remove_container(name)
@@ -106,14 +104,14 @@ def refusal(plan: LaunchPlan) -> LaunchError:
     return caught.value
 
 
-def test_a_name_in_use_is_named(folder: Path, image: str, name: str) -> None:
+def test_a_name_in_use_is_named(folder, image, name):
     start(make_plan(folder, image, name))
     error = refusal(make_plan(folder, image, name))
     assert error.cause == f"a container named {name} already exists"
     assert f"docker rm {name}" in (error.remedy or "")
 
 
-def test_a_port_of_another_program_is_named(folder: Path, image: str, name: str) -> None:
+def test_a_port_of_another_program_is_named(folder, image, name):
     ports = choose_ports(Deployment())
     with socket.create_server(("127.0.0.1", ports.grpc)):
         error = refusal(make_plan(folder, image, name, ports=ports))
@@ -122,7 +120,7 @@ def test_a_port_of_another_program_is_named(folder: Path, image: str, name: str)
     )
 
 
-def test_a_port_of_another_container_is_named(folder: Path, image: str, name: str) -> None:
+def test_a_port_of_another_container_is_named(folder, image, name):
     ports = choose_ports(Deployment())
     start(make_plan(folder, image, name, ports=ports))
     other = f"{name}-other"
@@ -133,50 +131,46 @@ def test_a_port_of_another_container_is_named(folder: Path, image: str, name: st
     assert "was taken by another program while the container started" in error.cause
 
 
-def test_an_image_that_is_not_there_is_named(folder: Path, name: str) -> None:
+def test_an_image_that_is_not_there_is_named(folder, name):
     error = refusal(make_plan(folder, "numlkit-test/none:none", name))
     assert error.cause == "the Docker engine has no image numlkit-test/none:none"
 
 
-def test_a_folder_that_is_not_there_is_named(folder: Path, image: str, name: str) -> None:
+def test_a_folder_that_is_not_there_is_named(folder, image, name):
     error = refusal(make_plan(folder, image, name, source=Path("/no/such/folder")))
     assert error.cause == "/no/such/folder does not exist and cannot be mounted in the container"
 
 
-def test_an_image_without_the_program_is_named(folder: Path, image: str, name: str) -> None:
+def test_an_image_without_the_program_is_named(folder, image, name):
     error = refusal(make_plan(folder, image, name, program="/opt/tritonserver/bin/tritonserver"))
     assert error.cause == "the image has no /opt/tritonserver/bin/tritonserver"
 
 
-def test_a_program_for_another_processor_is_named(
-    engine: docker.DockerClient, tags: Callable[[str], str], folder: Path, name: str
-) -> None:
+def test_a_program_for_another_processor_is_named(engine, tags, folder, name):
     image = import_image(engine, tags("arm"), AARCH64)
     plan = make_plan(folder, image, name, heal=False)
     with pytest.raises(LaunchError) as caught:
         start(plan).wait_ready(
             Probe(f"http://127.0.0.1:{plan.ports.http}", timeout=1),
-            {"nugraph3": None},  # type: ignore[dict-item]
+            {"nugraph3": None},
             deadline=time.monotonic() + 60,
             stopped=lambda: False,
         )
     assert caught.value.cause.endswith("was built for another processor than this host's")
 
 
-def test_more_cpus_than_there_are_are_refused(folder: Path, image: str, name: str) -> None:
+def test_more_cpus_than_there_are_are_refused(folder, image, name):
     error = refusal(make_plan(folder, image, name, cpus=1000))
     assert error.cause == f"more CPUs are requested than this host's {os.cpu_count()}"
 
 
-def test_gpus_without_a_runtime_for_them_name_the_container_toolkit(
-    folder: Path, image: str, name: str
-) -> None:
+def test_gpus_without_a_runtime_for_them_name_the_container_toolkit(folder, image, name):
     error = refusal(make_plan(folder, image, name, gpus=("GPU-0123",)))
     assert "the NVIDIA container toolkit is missing" in error.cause
     assert "install nvidia-container-toolkit" in (error.remedy or "")
 
 
-def test_a_limit_that_the_engine_may_not_set_is_named(folder: Path, image: str, name: str) -> None:
+def test_a_limit_that_the_engine_may_not_set_is_named(folder, image, name):
     """An engine without CAP_SYS_RESOURCE refuses it for real; with it, the text is recorded."""
     try:
         start(make_plan(folder, image, name, limits=(("memlock", -1),)))
@@ -196,7 +190,7 @@ def test_a_limit_that_the_engine_may_not_set_is_named(folder: Path, image: str, 
 
 
 @ROOT
-def test_a_user_whom_the_engine_does_not_let_in_is_told_so() -> None:
+def test_a_user_whom_the_engine_does_not_let_in_is_told_so():
     """Asked by a child process of this one that has become nobody."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -284,9 +278,7 @@ def _answering(folder: Path, process: subprocess.Popen[bytes]) -> docker.DockerC
 
 
 @ROOT
-def test_an_engine_whose_disk_is_full_is_named(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_whose_disk_is_full_is_named(folder, monkeypatch):
     small = 'mount -t tmpfs -o size=8m none "$1/data"'
     with engine_of_its_own(monkeypatch, small, "--bridge none --iptables=false") as engine:
         image = import_image(engine.client, "tiny:tiny")
@@ -302,9 +294,7 @@ def test_an_engine_whose_disk_is_full_is_named(
 @pytest.mark.skipif(
     not Path("/sys/fs/cgroup/cpu").is_dir(), reason="needs cgroup v1, of which one can be taken"
 )
-def test_an_engine_that_cannot_limit_cpus_is_named(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_cannot_limit_cpus_is_named(folder, monkeypatch):
     hidden = "umount /sys/fs/cgroup/cpu"
     with engine_of_its_own(monkeypatch, hidden, "--bridge none --iptables=false") as engine:
         image = import_image(engine.client, "tiny:tiny")
@@ -313,9 +303,7 @@ def test_an_engine_that_cannot_limit_cpus_is_named(
 
 
 @ROOT
-def test_an_engine_whose_firewall_rules_somebody_has_flushed_is_named(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_whose_firewall_rules_somebody_has_flushed_is_named(folder, monkeypatch):
     with engine_of_its_own(monkeypatch, network="--bip 172.31.255.1/24") as engine:
         image = import_image(engine.client, "tiny:tiny")
         for flag in ("--flush", "--delete-chain"):

@@ -1,18 +1,13 @@
 """What a deployment has left in the engines is told from what somebody may use."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
-import docker
 import pytest
 from docker.errors import NotFound
-from docker.models.containers import Container
 
 from deploy.deployment.deployment import Deployment
 from deploy.deployment.state import DeploymentFolder, DeploymentState, ProcessId
@@ -32,12 +27,12 @@ from tests.containers.failures.tiny import WAIT, make_sif
 
 
 @pytest.fixture(scope="module")
-def image(engine: docker.DockerClient, tags: Callable[[str], str]) -> str:
+def image(engine, tags):
     return import_image(engine, tags("tiny"))
 
 
 @pytest.fixture(autouse=True)
-def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def state_home(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return tmp_path
 
@@ -59,7 +54,7 @@ def _remember(folder: DeploymentFolder) -> None:
 
 
 @pytest.fixture
-def container(engine: docker.DockerClient, image: str) -> Iterator[Container]:
+def container(engine, image):
     """A running container of a deployment that nobody remembers."""
     made = engine.containers.create(
         image,
@@ -77,7 +72,7 @@ def _about(name: str, findings: Iterator[Finding]) -> list[Finding]:
     return [finding for finding in findings if name in finding.detail]
 
 
-def test_a_container_that_runs_is_named_and_left_alone(container: Container) -> None:
+def test_a_container_that_runs_is_named_and_left_alone(container):
     (found,) = _about(container.name, DockerEngine.leftovers())
     assert (found.level, found.fix) == ("problem", None)
     assert found.remedy == f"docker rm --force {container.name}, if nobody uses it"
@@ -87,9 +82,7 @@ def test_a_container_that_runs_is_named_and_left_alone(container: Container) -> 
     assert container.status == "running"
 
 
-def test_a_container_that_has_ended_is_removed(
-    engine: docker.DockerClient, container: Container
-) -> None:
+def test_a_container_that_has_ended_is_removed(engine, container):
     container.kill()
     container.wait()
     (found,) = _about(container.name, DockerEngine.leftovers())
@@ -98,9 +91,7 @@ def test_a_container_that_has_ended_is_removed(
     assert not engine.containers.list(all=True, filters={"name": container.name})
 
 
-def test_a_container_of_a_deployment_that_is_remembered_is_none_of_them(
-    container: Container,
-) -> None:
+def test_a_container_of_a_deployment_that_is_remembered_is_none_of_them(container):
     container.kill()
     container.wait()
     (found,) = _about(container.name, DockerEngine.leftovers())
@@ -112,7 +103,7 @@ def test_a_container_of_a_deployment_that_is_remembered_is_none_of_them(
     container.reload()
 
 
-def test_another_user_s_container_is_none_of_them(container: Container) -> None:
+def test_another_user_s_container_is_none_of_them(container):
     container.kill()
     container.wait()
     container.rename(f"numlkit-{os.getuid() + 1}-{secrets.token_hex(4)}-lost")
@@ -121,13 +112,13 @@ def test_another_user_s_container_is_none_of_them(container: Container) -> None:
 
 
 @pytest.fixture(scope="module")
-def sif(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def sif(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sif")
     return lambda program: make_sif(folder / f"{program[1:]}.sif", runs=program)
 
 
 @pytest.fixture
-def instance(sif: Callable[[str], Path]) -> Iterator[Callable[[str], str]]:
+def instance(sif):
     """Starts an instance of a deployment that nobody remembers; returns its name."""
     name, folder = f"numlkit-test-{secrets.token_hex(4)}", _folder().path
     environment = {**os.environ, "APPTAINER_CONFIGDIR": str(config_folder(folder))}
@@ -142,7 +133,7 @@ def instance(sif: Callable[[str], Path]) -> Iterator[Callable[[str], str]]:
     subprocess.run(words, env=environment, check=False, capture_output=True)
 
 
-def test_an_instance_without_a_server_is_stopped(instance: Callable[[str], str]) -> None:
+def test_an_instance_without_a_server_is_stopped(instance):
     name, folder = instance(WAIT), _folder()
     (found,) = _about(name, ApptainerEngine.leftovers())
     assert found.detail.endswith("has no server")
@@ -156,9 +147,7 @@ def test_an_instance_without_a_server_is_stopped(instance: Callable[[str], str])
     assert not instance_files(folder.path)
 
 
-def test_an_instance_with_a_server_is_named_and_left_alone(
-    instance: Callable[[str], str],
-) -> None:
+def test_an_instance_with_a_server_is_named_and_left_alone(instance):
     name = instance("/tritonserver")
     (found,) = _about(name, ApptainerEngine.leftovers())
     assert (found.level, found.fix) == ("problem", None)
@@ -168,7 +157,7 @@ def test_an_instance_with_a_server_is_named_and_left_alone(
         stop_unused(file, _folder().path)
 
 
-def test_engines_that_are_there_say_what_they_are(engine: docker.DockerClient) -> None:
+def test_engines_that_are_there_say_what_they_are(engine):
     docker_says, *_ = DockerEngine(Resolved(Deployment())).findings("warning")
     assert docker_says.level == "ok"
     assert engine.version()["Version"] in docker_says.detail

@@ -3,8 +3,6 @@
 What an engine refuses it refuses them, too, in a fraction of the time.
 """
 
-from __future__ import annotations
-
 import io
 import shutil
 import struct

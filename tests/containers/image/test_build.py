@@ -1,12 +1,9 @@
 """Builds of the image: what is kept, what is refused, and NVIDIA's base."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import docker
@@ -14,16 +11,16 @@ import pytest
 from docker.errors import ImageNotFound
 
 from deploy.artefacts.context import triton_layer
-from deploy.artefacts.image import BaseImage, BuiltImage
+from deploy.artefacts.image import BaseImage
 from deploy.host.errors import BuildError
 from deploy.triton.distribution import ensure_distribution
-from tests.containers.conftest import RELEASE, ImageBuilder, say
+from tests.containers.conftest import RELEASE, say
 
 MB = 1_000_000
 
 
 @pytest.fixture
-def changed_context(context: Path) -> Iterator[Path]:
+def changed_context(context):
     """A copy of the context; a file in it is replaced, never written to."""
     with tempfile.TemporaryDirectory(dir=context.parent) as folder:
         copy = Path(folder) / "context"
@@ -44,13 +41,8 @@ def layers(engine: docker.DockerClient, image: str) -> list[str]:
 
 
 def test_the_packages_are_kept_when_our_python_changes(
-    engine: docker.DockerClient,
-    build_from: ImageBuilder,
-    image: BuiltImage,
-    context: Path,
-    changed_context: Path,
-    tags: Callable[[str], str],
-) -> None:
+    engine, build_from, image, context, changed_context, tags
+):
     for name in ("models/cpu/nugraph3/1/model.py", "bin/health"):
         replace(changed_context / name, (context / name).read_bytes() + b"# changed\n")
     serving = changed_context / "serving.tar"
@@ -76,14 +68,8 @@ def test_the_packages_are_kept_when_our_python_changes(
     ],
 )
 def test_a_build_with_a_model_that_cannot_answer_fails_in_a_line_and_gives_no_name(
-    engine: docker.DockerClient,
-    build_from: ImageBuilder,
-    changed_context: Path,
-    tags: Callable[[str], str],
-    name: str,
-    content: bytes,
-    cause: str,
-) -> None:
+    engine, build_from, changed_context, tags, name, content, cause
+):
     replace(changed_context / "models" / "cpu" / "nugraph3" / name, content)
     tag = tags("broken")
     with pytest.raises(BuildError, match=cause) as caught:
@@ -93,12 +79,7 @@ def test_a_build_with_a_model_that_cannot_answer_fails_in_a_line_and_gives_no_na
         engine.images.get(tag)
 
 
-def test_an_interrupted_build_gives_no_name(
-    engine: docker.DockerClient,
-    build_from: ImageBuilder,
-    context: Path,
-    tags: Callable[[str], str],
-) -> None:
+def test_an_interrupted_build_gives_no_name(engine, build_from, context, tags):
     def interrupt(text: str) -> None:
         if "COPY models" in text:
             raise KeyboardInterrupt
@@ -111,12 +92,8 @@ def test_an_interrupted_build_gives_no_name(
 
 
 def test_on_nvidia_s_layout_the_stub_for_its_python_is_added(
-    engine: docker.DockerClient,
-    build_from: ImageBuilder,
-    changed_context: Path,
-    tags: Callable[[str], str],
-    tmp_path: Path,
-) -> None:
+    engine, build_from, changed_context, tags, tmp_path
+):
     """NVIDIA's registry cannot be reached from where these tests run everywhere.
 
     A stand-in has the layout of its image: the same server with the stub for Python 3.10,

@@ -1,21 +1,13 @@
 """What the image is: its labels, its files, its size."""
 
-from __future__ import annotations
-
 import json
 
-import docker
-import pytest
-
-from deploy.artefacts.image import BuiltImage
-from tests.containers.conftest import HEALTH, Ingredients
+from tests.containers.conftest import HEALTH
 
 MB = 1_000_000
 
 
-def test_it_says_what_it_is(
-    engine: docker.DockerClient, image: BuiltImage, ingredients: Ingredients
-) -> None:
+def test_it_says_what_it_is(engine, image, ingredients):
     config = engine.images.get(image.tag).attrs["Config"]
     assert (ingredients.labels | ingredients.base.labels).items() <= config["Labels"].items()
     assert config["User"] == "1000:0"
@@ -25,9 +17,7 @@ def test_it_says_what_it_is(
     assert config["Healthcheck"]["Test"] == ["CMD", HEALTH]
 
 
-def test_it_holds_nothing_of_the_build_and_everybody_may_read_it(
-    engine: docker.DockerClient, image: BuiltImage
-) -> None:
+def test_it_holds_nothing_of_the_build_and_everybody_may_read_it(engine, image):
     script = (
         "import json, os, pathlib, stat\n"
         "below = [p for p in pathlib.Path('/opt').rglob('*')]\n"
@@ -62,9 +52,7 @@ def test_it_holds_nothing_of_the_build_and_everybody_may_read_it(
     }
 
 
-def test_it_is_at_most_as_large_as_wanted(
-    engine: docker.DockerClient, image: BuiltImage, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_at_most_as_large_as_wanted(engine, image, capsys):
     folders = ["/usr", "/opt/tritonserver", "/opt/numl/models", "/opt/numl/env", "/opt/numl/sync"]
     command = ["-s", "-B1", *folders]
     words = engine.containers.run(image.tag, command, entrypoint="du", remove=True).decode()
@@ -77,9 +65,7 @@ def test_it_is_at_most_as_large_as_wanted(
     assert image.size <= 300 * MB
 
 
-def test_it_serves_without_torch_and_what_comes_with_it(
-    engine: docker.DockerClient, image: BuiltImage
-) -> None:
+def test_it_serves_without_torch_and_what_comes_with_it(engine, image):
     script = "import importlib.metadata as m; print(*(d.name for d in m.distributions()))"
     out = engine.containers.run(
         image.tag, ["-IBc", script], entrypoint="/opt/numl/env/bin/python", remove=True

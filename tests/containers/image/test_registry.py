@@ -1,18 +1,14 @@
 """A registry on loopback: the image goes there and comes back, a base comes from it."""
 
-from __future__ import annotations
-
 import docker
 import pytest
 
-from deploy.artefacts.image import BaseImage, BuiltImage, ensure_base
+from deploy.artefacts.image import BaseImage, ensure_base
 from deploy.host.errors import BuildError
-from tests.containers.conftest import Ingredients, Runner, say
+from tests.containers.conftest import say
 
 
-def test_the_image_is_taken_and_given_back(
-    engine: docker.DockerClient, image: BuiltImage, registry: str, runner: Runner
-) -> None:
+def test_the_image_is_taken_and_given_back(engine, image, registry, runner):
     name = f"{registry}/numlkit:cpu"
     engine.images.get(image.tag).tag(name)
     for message in engine.images.push(name, stream=True, decode=True):
@@ -28,9 +24,7 @@ def test_the_image_is_taken_and_given_back(
         engine.images.remove(name)
 
 
-def test_a_base_is_given_by_name_and_by_digest(
-    engine: docker.DockerClient, ingredients: Ingredients, registry: str
-) -> None:
+def test_a_base_is_given_by_name_and_by_digest(engine, ingredients, registry):
     name = f"{registry}/debian:bookworm-slim"
     engine.images.get(ingredients.base.reference).tag(name)
     for message in engine.images.push(name, stream=True, decode=True):

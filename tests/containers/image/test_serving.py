@@ -1,7 +1,5 @@
 """The image in a real Docker engine: built, run as a cluster would, broken, stopped."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path
@@ -9,14 +7,11 @@ from pathlib import Path
 import pytest
 from docker.types import Mount
 
-from deploy.artefacts.image import BuiltImage
 from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.triton.start import read_starts
 from tests.containers.conftest import (
     HEALTH,
     START_S,
-    Runner,
-    Server,
 )
 from tests.kit import until
 
@@ -40,7 +35,7 @@ SERVER = "/opt/tritonserver/bin/tritonserver"
 
 
 @pytest.fixture(scope="module")
-def server(shared_runner: Runner, image: BuiltImage) -> Server:
+def server(shared_runner, image):
     """A locked-down server, for tests that leave it healthy."""
     server = shared_runner.start(image.tag)
     server.wait_healthy()
@@ -48,28 +43,28 @@ def server(shared_runner: Runner, image: BuiltImage) -> Server:
 
 
 class TestALockedDownServer:
-    def test_answers_rightly_over_http_and_grpc(self, server: Server) -> None:
+    def test_answers_rightly_over_http_and_grpc(self, server):
         answers = server.answers()
         assert len(answers) == 2 * len(DEFAULT_MODELS)
         assert [answer for answer in answers if not answer.ok] == []
 
-    def test_is_healthy_in_one_line(self, server: Server) -> None:
+    def test_is_healthy_in_one_line(self, server):
         assert server.exec(HEALTH) == (
             0,
             "healthy: nugraph2, nugraph2_cpu, nugraph3 gave their golden answers\n",
         )
 
-    def test_passes_its_check_without_the_server(self, server: Server) -> None:
+    def test_passes_its_check_without_the_server(self, server):
         status, words = server.exec("/opt/numl/bin/check")
         reports = [json.loads(line) for line in words.splitlines() if line.startswith("{")]
         assert status == 0
         assert [r["ok"] for r in reports if "model" in r] == [True] * len(DEFAULT_MODELS)
         assert reports[0]["prefix"] == "/opt/numl/env"
 
-    def test_says_of_each_instance_how_long_its_start_took(self, server: Server) -> None:
+    def test_says_of_each_instance_how_long_its_start_took(self, server):
         assert len(read_starts(server.logs())) >= len(DEFAULT_MODELS)
 
-    def test_keeps_its_admin_endpoints_closed(self, server: Server) -> None:
+    def test_keeps_its_admin_endpoints_closed(self, server):
         script = (
             "import urllib.request, urllib.error\n"
             "for path in ('systemsharedmemory/status', 'logging', 'trace/setting'):\n"
@@ -80,7 +75,7 @@ class TestALockedDownServer:
         assert (status, words.split()) == (0, ["403"] * 3)
 
 
-def test_a_stop_is_graceful(runner: Runner, image: BuiltImage) -> None:
+def test_a_stop_is_graceful(runner, image):
     server = runner.start(image.tag)
     server.wait_healthy()
     assert server.stop() == 0
@@ -88,9 +83,7 @@ def test_a_stop_is_graceful(runner: Runner, image: BuiltImage) -> None:
 
 
 @pytest.mark.parametrize("end", ["stopped", "stopped while it loads", "killed"])
-def test_nothing_is_left_where_the_host_s_folders_are_used(
-    runner: Runner, image: BuiltImage, end: str
-) -> None:
+def test_nothing_is_left_where_the_host_s_folders_are_used(runner, image, end):
     # As under Apptainer, where /tmp and /dev/shm are the host's.
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -114,7 +107,7 @@ def test_nothing_is_left_where_the_host_s_folders_are_used(
         assert list(Path(scratch).iterdir()) == []
 
 
-def test_a_dead_stub_makes_the_container_unhealthy(runner: Runner, image: BuiltImage) -> None:
+def test_a_dead_stub_makes_the_container_unhealthy(runner, image):
     server = runner.start(image.tag, healthcheck=QUICK_HEALTHCHECK)
 
     def state() -> str:
@@ -132,9 +125,7 @@ def test_a_dead_stub_makes_the_container_unhealthy(runner: Runner, image: BuiltI
     assert words.count("\n") == 1
 
 
-def test_a_broken_model_is_named_and_the_others_serve(
-    runner: Runner, image: BuiltImage, tmp_path: Path
-) -> None:
+def test_a_broken_model_is_named_and_the_others_serve(runner, image, tmp_path):
     weights = tmp_path / "weights.safetensors"
     weights.write_bytes(b"not weights")
     target = "/opt/numl/models/cpu/nugraph3/1/weights.safetensors"
@@ -148,9 +139,7 @@ def test_a_broken_model_is_named_and_the_others_serve(
     assert good == {"nugraph2", "nugraph2_cpu"}
 
 
-def test_what_a_user_keeps_for_other_pythons_does_not_reach_the_models(
-    runner: Runner, image: BuiltImage, tmp_path: Path
-) -> None:
+def test_what_a_user_keeps_for_other_pythons_does_not_reach_the_models(runner, image, tmp_path):
     # Under Apptainer a user's home folder and environment are in the container.
     tmp_path.chmod(0o755)
     for package in ("home/.local/lib/python3.11/site-packages/numpy", "path/torch"):
@@ -164,9 +153,7 @@ def test_what_a_user_keeps_for_other_pythons_does_not_reach_the_models(
     server.wait_healthy()
 
 
-def test_other_ports_and_flags_of_tritonserver_can_be_given(
-    runner: Runner, image: BuiltImage
-) -> None:
+def test_other_ports_and_flags_of_tritonserver_can_be_given(runner, image):
     server = runner.start(
         image.tag, "--log-verbose=1", "--id=a-name", environment={"NUML_HTTP_PORT": "18000"}
     )
@@ -177,9 +164,7 @@ def test_other_ports_and_flags_of_tritonserver_can_be_given(
 
 
 class TestAGPU:
-    def test_an_image_without_gpu_models_says_so_in_a_line(
-        self, runner: Runner, image: BuiltImage
-    ) -> None:
+    def test_an_image_without_gpu_models_says_so_in_a_line(self, runner, image):
         server = runner.start(image.tag, "--gpu")
         assert server.container.wait()["StatusCode"] == 2
         assert server.logs() == (
@@ -188,8 +173,8 @@ class TestAGPU:
         )
 
     def test_an_image_with_gpu_models_says_what_to_do_where_there_is_no_gpu(
-        self, runner: Runner, image: BuiltImage, tmp_path: Path
-    ) -> None:
+        self, runner, image, tmp_path
+    ):
         mounts = [Mount("/opt/numl/models/gpu", str(tmp_path), type="bind")]
         server = runner.start(image.tag, mounts=mounts)
         assert server.container.wait()["StatusCode"] == 2
@@ -198,7 +183,7 @@ class TestAGPU:
         assert "--cpu" in server.logs()
 
     def test_an_image_with_gpu_models_serves_on_the_cpu_when_asked_to(
-        self, runner: Runner, image: BuiltImage, tmp_path: Path
-    ) -> None:
+        self, runner, image, tmp_path
+    ):
         mounts = [Mount("/opt/numl/models/gpu", str(tmp_path), type="bind")]
         runner.start(image.tag, "--cpu", mounts=mounts).wait_healthy()

@@ -1,26 +1,22 @@
 """A server and its sync agent from one image, with one folder, as the two containers of a pod."""
 
-from __future__ import annotations
-
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 from docker.types import Mount
 
-from deploy.artefacts.image import BuiltImage
 from tests.bucket import READER, S3, bucket  # noqa: F401
-from tests.containers.conftest import HEALTH, Runner
+from tests.containers.conftest import HEALTH
 from tests.kit import free_ports, until
 from tests.synced import MODELS, POLL_S, Publisher, make_house
 
 
 def test_a_locked_down_pair_serves_a_bucket(
-    runner: Runner,
-    image: BuiltImage,
-    bucket: S3,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+    runner,
+    image,
+    bucket,  # noqa: F811
+    tmp_path,
+):
     house = make_house(tmp_path / "versions")
     publisher = Publisher(house, bucket, "pair")
     folder = tmp_path / "models"
@@ -64,7 +60,7 @@ def test_a_locked_down_pair_serves_a_bucket(
 
     for number in (1, 2):
         publisher.publish(number, number)
-        until(lambda line=f"numl_sync_release {number}": metric(line), agent.logs())  # type: ignore[misc]
+        until(lambda line=f"numl_sync_release {number}": metric(line), agent.logs())
         healthy = f"healthy: {', '.join(MODELS)} gave their golden answers\n"
         assert server.exec(HEALTH) == (0, healthy), server.logs()
         there = [path.name for path in folder.glob("repository/nugraph3/*/")]

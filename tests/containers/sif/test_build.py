@@ -1,7 +1,5 @@
 """Builds of the .sif that are interrupted, fail, or are an ordinary user's."""
 
-from __future__ import annotations
-
 import json
 import os
 import pwd
@@ -14,21 +12,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import docker
 import pytest
 
-from deploy.artefacts.image import BuiltImage
-from deploy.artefacts.tools import SifTools
 from deploy.host.errors import BuildError
 from deploy.host.paths import CHECKOUT, cache_folder
-from tests.containers.conftest import Ingredients
-from tests.containers.sif.conftest import Builder, Host, build_without_docker, sha256
+from tests.containers.sif.conftest import Builder, build_without_docker, sha256
 from tests.views import ORDINARY
 
 
-def test_an_interrupted_build_leaves_nothing(
-    engine: docker.DockerClient, image: BuiltImage, tmp_path: Path
-) -> None:
+def test_an_interrupted_build_leaves_nothing(engine, image, tmp_path):
     out = tmp_path / "numl.sif"
     script = (
         "from pathlib import Path\n"
@@ -60,7 +52,7 @@ def test_an_interrupted_build_leaves_nothing(
     assert engine.containers.list(all=True, filters=unstarted) == []
 
 
-def test_its_benchmark_measures_the_build_and_the_start(image: BuiltImage, tmp_path: Path) -> None:
+def test_its_benchmark_measures_the_build_and_the_start(image, tmp_path):
     words = [sys.executable, "scripts/benchmark_build.py", image.tag, "--rounds", "1"]
     flags = ["--apptainer-rounds", "0", "--folder", tmp_path, "--json", tmp_path / "run.json"]
     done = subprocess.run(
@@ -75,7 +67,7 @@ def test_its_benchmark_measures_the_build_and_the_start(image: BuiltImage, tmp_p
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small file system can be mounted by root only")
-def test_a_full_disk_is_named_and_nothing_is_left(build: Builder, tmp_path: Path) -> None:
+def test_a_full_disk_is_named_and_nothing_is_left(build, tmp_path):
     small = tmp_path / "small"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", small], check=True)
@@ -88,18 +80,14 @@ def test_a_full_disk_is_named_and_nothing_is_left(build: Builder, tmp_path: Path
         subprocess.run(["umount", small], check=True)
 
 
-def test_an_image_that_is_not_there_is_named(
-    engine: docker.DockerClient, tools: SifTools, tmp_path: Path
-) -> None:
+def test_an_image_that_is_not_there_is_named(engine, tools, tmp_path):
     with pytest.raises(BuildError) as caught:
         Builder(engine, "numlkit-test/none:none", tools)(tmp_path / "numl.sif")
     assert caught.value.cause == "the Docker engine has no image numlkit-test/none:none"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_older_sif_stays_when_a_build_fails(
-    engine: docker.DockerClient, tools: SifTools, tmp_path: Path
-) -> None:
+def test_an_older_sif_stays_when_a_build_fails(engine, tools, tmp_path):
     out = tmp_path / "numl.sif"
     out.write_text("older")
     with pytest.raises(BuildError):
@@ -107,9 +95,7 @@ def test_an_older_sif_stays_when_a_build_fails(
     assert out.read_text() == "older"
 
 
-def test_models_that_do_not_answer_are_not_built_into_one(
-    context: Path, ingredients: Ingredients, tools: SifTools, folder: Path
-) -> None:
+def test_models_that_do_not_answer_are_not_built_into_one(context, ingredients, tools, folder):
     broken = folder / "broken"
     shutil.copytree(context, broken, copy_function=os.link)
     weights = broken / "models" / "cpu" / "nugraph3" / "1" / "weights.safetensors"
@@ -127,13 +113,8 @@ def test_models_that_do_not_answer_are_not_built_into_one(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user can be taken on by root only")
 def test_an_ordinary_user_builds_the_same_bytes_without_docker(
-    sif_without_docker: Path,
-    context: Path,
-    ingredients: Ingredients,
-    tools: SifTools,
-    ordinary_user: Host,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    sif_without_docker, context, ingredients, tools, ordinary_user, monkeypatch
+):
     account = ordinary_user.account
     assert account is not None
     with tempfile.TemporaryDirectory(prefix="numlkit-test-home-") as name:

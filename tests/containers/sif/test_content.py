@@ -1,7 +1,5 @@
 """What is in the .sif: its files, however it was built, and what it says of itself."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -14,12 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.artefacts.image import BuiltImage
-from deploy.artefacts.tools import SifTools
-from tests.containers.conftest import Ingredients
 from tests.containers.sif.conftest import (
-    Builder,
-    Host,
     build_without_docker,
     partition,
     sha256,
@@ -79,14 +72,12 @@ def differing(one: dict[str, Entry], other: dict[str, Entry]) -> set[str]:
 
 
 @pytest.fixture(scope="session")
-def own_tree(sif: Path) -> dict[str, Entry]:
+def own_tree(sif):
     return tree_of(sif)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="owners can be compared by root only")
-def test_its_files_are_those_that_apptainer_itself_puts_in(
-    own_tree: dict[str, Entry], image: BuiltImage, folder: Path
-) -> None:
+def test_its_files_are_those_that_apptainer_itself_puts_in(own_tree, image, folder):
     sandbox = folder / "apptainers-own"
     command = ["apptainer", "build", "--sandbox", sandbox, f"docker-daemon:{image.tag}"]
     subprocess.run(command, check=True, capture_output=True)
@@ -115,9 +106,7 @@ def test_its_files_are_those_that_apptainer_itself_puts_in(
         shutil.rmtree(sandbox)
 
 
-def test_without_docker_the_kits_own_files_are_the_same(
-    own_tree: dict[str, Entry], sif_without_docker: Path
-) -> None:
+def test_without_docker_the_kits_own_files_are_the_same(own_tree, sif_without_docker):
     def own(files: dict[str, Entry]) -> dict[str, Entry]:
         # The report of the image's own check has no part in it.
         return {
@@ -129,7 +118,7 @@ def test_without_docker_the_kits_own_files_are_the_same(
     assert differing(own(own_tree), own(tree_of(sif_without_docker))) == set()
 
 
-def test_the_same_image_gives_the_same_bytes(build: Builder, sif: Path, folder: Path) -> None:
+def test_the_same_image_gives_the_same_bytes(build, sif, folder):
     again = build(folder / "again.sif")
     try:
         assert sha256(sif) == sha256(again)
@@ -138,24 +127,19 @@ def test_the_same_image_gives_the_same_bytes(build: Builder, sif: Path, folder: 
 
 
 def test_without_docker_the_same_layers_give_the_same_bytes(
-    sif_without_docker: Path,
-    context: Path,
-    ingredients: Ingredients,
-    tools: SifTools,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    sif_without_docker, context, ingredients, tools, folder, monkeypatch
+):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
     again = build_without_docker(context, ingredients, tools, folder / "again.sif")
     assert sha256(again) == sha256(sif_without_docker)
     again.unlink()
 
 
-def test_it_is_at_most_as_large_as_wanted(sif: Path) -> None:
+def test_it_is_at_most_as_large_as_wanted(sif):
     assert sif.stat().st_size <= 110_000_000
 
 
-def test_inspect_shows_labels_scripts_and_environment(host: Host, sif: Path) -> None:
+def test_inspect_shows_labels_scripts_and_environment(host, sif):
     shown = json.loads(host.output("apptainer", "inspect", "--all", sif))["data"]["attributes"]
     assert shown["labels"]["org.opencontainers.image.title"] == "numlkit"
     assert shown["labels"]["org.numlkit.triton.release"] == "24.10"
@@ -169,11 +153,11 @@ def test_inspect_shows_labels_scripts_and_environment(host: Host, sif: Path) -> 
 
 
 @pytest.mark.parametrize("flag", ["--labels", "--runscript", "--deffile", "--helpfile", "--test"])
-def test_each_part_can_be_asked_for_alone(host: Host, sif: Path, flag: str) -> None:
+def test_each_part_can_be_asked_for_alone(host, sif, flag):
     assert host.output("apptainer", "inspect", flag, sif).strip()
 
 
-def test_the_header_is_as_apptainer_writes_it(sif: Path) -> None:
+def test_the_header_is_as_apptainer_writes_it(sif):
     header = subprocess.run(
         ["apptainer", "sif", "header", sif], capture_output=True, text=True, check=True
     ).stdout

@@ -1,11 +1,8 @@
 """A .sif and a sandbox in a folder that other hosts see, as a CVMFS is published."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +11,11 @@ import pytest
 from deploy.artefacts.manifest import Artefact, record
 from deploy.host.files import sha256_of
 from deploy.host.paths import CHECKOUT
-from tests.containers.sif.conftest import Host
 from tests.kit import NUMLKIT
 
 
 @pytest.fixture
-def shared() -> Iterator[Path]:
+def shared():
     """A folder that every user may read, as pytest's own, which other sessions close, is not."""
     with tempfile.TemporaryDirectory(prefix="numlkit-test-shared-") as name:
         Path(name).chmod(0o755)
@@ -38,8 +34,8 @@ def run(command: str, *words: str | Path) -> dict[str, Any]:
 
 
 def test_a_sif_and_then_a_sandbox_are_published_and_anybody_can_run_what_serves(
-    sif: Path, ordinary_user: Host, shared: Path
-) -> None:
+    sif, ordinary_user, shared
+):
     size, digest = sif.stat().st_size, sha256_of(sif)
     made = Artefact(
         kind="sif", name=sif.name, bytes=size, sha256=digest, created=0, inputs={}, steps={}
@@ -72,7 +68,7 @@ def test_a_sif_and_then_a_sandbox_are_published_and_anybody_can_run_what_serves(
     assert not (moved / "2" / "numl").exists()
 
 
-def test_a_sif_that_was_changed_since_it_was_built_is_refused(sif: Path, tmp_path: Path) -> None:
+def test_a_sif_that_was_changed_since_it_was_built_is_refused(sif, tmp_path):
     other, place = tmp_path / "dist" / "numl.sif", tmp_path / "place"
     other.parent.mkdir()
     place.mkdir()

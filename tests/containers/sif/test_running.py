@@ -1,13 +1,10 @@
 """The .sif as its users have it: run, tested, as an instance, by root and by an ordinary user."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +16,7 @@ from deploy.deployment.deployment import DEFAULT_MODELS, Ports
 from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.golden import read_golden
 from tests.containers.conftest import HEALTH
-from tests.containers.sif.conftest import Builder, Host, partition
+from tests.containers.sif.conftest import Host, partition
 from tests.kit import free_ports, open_to_all
 
 START_S = 180
@@ -53,14 +50,14 @@ class Scratch:
 
 
 @pytest.fixture
-def scratch() -> Iterator[Scratch]:
+def scratch():
     with tempfile.TemporaryDirectory() as tmp:
         Path(tmp).chmod(0o1777)
         yield Scratch(Path(tmp))
 
 
 @pytest.fixture
-def ports() -> Ports:
+def ports():
     return free_ports()
 
 
@@ -76,21 +73,14 @@ def assert_all_models_answer(ports: Ports) -> None:
             assert result.ok, result
 
 
-def test_its_test_gives_every_models_known_answer(host: Host, sif: Path) -> None:
+def test_its_test_gives_every_models_known_answer(host, sif):
     lines = host.output("apptainer", "test", "--containall", sif).splitlines()
     answers = [json.loads(line) for line in lines if line.startswith('{"model"')]
     assert [answer["ok"] for answer in answers] == [True] * len(DEFAULT_MODELS)
 
 
 @pytest.mark.parametrize("isolation", [(), ("--containall",)], ids=["shared", "containall"])
-def test_run_serves_and_leaves_nothing(
-    host: Host,
-    sif: Path,
-    ports: Ports,
-    scratch: Scratch,
-    isolation: Sequence[str],
-    tmp_path: Path,
-) -> None:
+def test_run_serves_and_leaves_nothing(host, sif, ports, scratch, isolation, tmp_path):
     environment = _environment(ports)
     options = (*isolation, *scratch.options, "--env", environment)
     command = host.words("apptainer", "run", *options, sif, "--cpu")
@@ -115,9 +105,7 @@ def test_run_serves_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("action", ["run", "start"])
-def test_an_instance_serves_and_stops_cleanly(
-    host: Host, sif: Path, ports: Ports, scratch: Scratch, action: str
-) -> None:
+def test_an_instance_serves_and_stops_cleanly(host, sif, ports, scratch, action):
     name = f"numlkit-test-{os.getpid()}"
     environment = _environment(ports)
     options = (*host.options, "--containall", *scratch.options, "--env", environment)
@@ -139,25 +127,25 @@ def test_an_instance_serves_and_stops_cleanly(
     assert scratch.content(prefix) == []
 
 
-def test_nothing_can_be_written_to_it(host: Host, sif: Path) -> None:
+def test_nothing_can_be_written_to_it(host, sif):
     done = host.run("apptainer", "exec", "--containall", sif, "touch", "/opt/numl/env/lib/x")
     assert done.returncode != 0
     assert "Read-only file system" in done.stderr or "Permission denied" in done.stderr
 
 
-def test_it_listens_on_loopback_unless_told_otherwise(host: Host, sif: Path) -> None:
+def test_it_listens_on_loopback_unless_told_otherwise(host, sif):
     show = ("sh", "-c", "echo $NUML_LISTEN")
     assert host.output("apptainer", "exec", sif, *show).strip() == "127.0.0.1"
     told = host.output("apptainer", "exec", "--env", "NUML_LISTEN=0.0.0.0", sif, *show)
     assert told.strip() == "0.0.0.0"
 
 
-def test_packages_in_the_home_folder_are_not_seen(host: Host, sif: Path) -> None:
+def test_packages_in_the_home_folder_are_not_seen(host, sif):
     words = ("/opt/numl/env/bin/python", "-c", "import site; print(site.ENABLE_USER_SITE)")
     assert host.output("apptainer", "exec", sif, *words).strip() == "False"
 
 
-def test_the_file_itself_can_be_started(host: Host, sif: Path, tmp_path: Path) -> None:
+def test_the_file_itself_can_be_started(host, sif, tmp_path):
     # As packages of Apptainer install it.
     program = tmp_path / "run-singularity"
     program.write_text('#!/bin/sh\nexec apptainer --quiet run "$@"\n')
@@ -169,7 +157,7 @@ def test_the_file_itself_can_be_started(host: Host, sif: Path, tmp_path: Path) -
 
 
 @pytest.fixture(scope="module")
-def gzip_sif(build: Builder, folder: Path) -> Path:
+def gzip_sif(build, folder):
     out = build(folder / "gzip.sif", compressor="gzip")
     begin, _end = partition(out)
     superblock = out.read_bytes()[begin : begin + 96]
@@ -177,13 +165,11 @@ def gzip_sif(build: Builder, folder: Path) -> Path:
     return out
 
 
-def test_a_gzip_one_works_too(host: Host, gzip_sif: Path) -> None:
+def test_a_gzip_one_works_too(host, gzip_sif):
     test_its_test_gives_every_models_known_answer(host, gzip_sif)
 
 
-def test_one_made_without_docker_serves(
-    host: Host, sif_without_docker: Path, ports: Ports, scratch: Scratch, tmp_path: Path
-) -> None:
+def test_one_made_without_docker_serves(host, sif_without_docker, ports, scratch, tmp_path):
     test_run_serves_and_leaves_nothing(
         host, sif_without_docker, ports, scratch, ("--containall",), tmp_path
     )

@@ -1,16 +1,12 @@
 """A server and its sync agent from one .sif, by a user who has nothing but Apptainer."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from contextlib import ExitStack
-from pathlib import Path
 
 from deploy.host.paths import CHECKOUT
 from tests.bucket import ADMIN, READER, S3, bucket  # noqa: F401
 from tests.containers.conftest import HEALTH
-from tests.containers.sif.conftest import Host
 from tests.kit import NUMLKIT, free_ports, open_to_all, until
 
 START_S = 180
@@ -18,11 +14,11 @@ MODEL = "nugraph3"
 
 
 def test_a_bucket_under_a_private_authority_is_served(
-    ordinary_user: Host,
-    sif: Path,
-    bucket: S3,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+    ordinary_user,
+    sif,
+    bucket,  # noqa: F811
+    tmp_path,
+):
     host, url = ordinary_user, f"s3://{bucket.https}/models/sif"
     assert bucket.ca is not None
     publish = [NUMLKIT, "publish", url, "--models", MODEL, "--quiet"]

@@ -1,23 +1,18 @@
 """What a build makes, keys to sign it, and a registry that somebody tampers with."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import docker
 import pytest
 import requests
 
-from deploy.artefacts.image import BuiltImage
 from deploy.artefacts.keys import Signer, read_signer
 from deploy.artefacts.labels import Source
 from deploy.artefacts.manifest import Artefact, Kind, record
@@ -28,7 +23,7 @@ from deploy.artefacts.statements import Ingredients as Made
 from deploy.artefacts.statements import write_checksums, write_statements
 from deploy.artefacts.tools import find_tools
 from deploy.host.files import sha256_of
-from tests.containers.conftest import RELEASE, Ingredients, say
+from tests.containers.conftest import RELEASE, say
 from tests.kit import lacking
 
 PASSWORD = "correct horse"
@@ -60,19 +55,19 @@ def pair(folder: Path) -> Pair:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def password() -> Iterator[None]:
+def password():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COSIGN_PASSWORD", PASSWORD)
         yield
 
 
 @pytest.fixture(scope="session")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def keys(tmp_path_factory):
     return pair(tmp_path_factory.mktemp("keys") / "ours")
 
 
 @pytest.fixture(scope="session")
-def others(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def others(tmp_path_factory):
     return pair(tmp_path_factory.mktemp("keys") / "others")
 
 
@@ -86,12 +81,7 @@ class Dist:
 
 
 @pytest.fixture(scope="session")
-def dist(
-    engine: docker.DockerClient,
-    ingredients: Ingredients,
-    image: BuiltImage,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Dist:
+def dist(engine, ingredients, image, tmp_path_factory):
     """What is built is left as it is: tests that sign or change it take a copy."""
     folder = tmp_path_factory.mktemp("dist")
     environment, base = ingredients.environment, ingredients.base
@@ -121,7 +111,7 @@ def dist(
 
 
 @pytest.fixture
-def copy(dist: Dist, tmp_path: Path) -> Dist:
+def copy(dist, tmp_path):
     """A copy of the folder."""
     shutil.copytree(dist.folder, tmp_path / "dist")
     return Dist(tmp_path / "dist", dist.image, dist.sif)

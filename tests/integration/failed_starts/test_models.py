@@ -1,10 +1,8 @@
 """Starts that fail by a model: a cause in one line, in time."""
 
-from __future__ import annotations
-
 import pytest
 
-from tests.failed_start import GOOD_MODEL, Bench
+from tests.failed_start import GOOD_MODEL
 
 
 @pytest.mark.parametrize(
@@ -21,22 +19,22 @@ from tests.failed_start import GOOD_MODEL, Bench
         (GOOD_MODEL.replace("as_numpy()", "as_numpy() * 2"), "is ready but gives wrong answers"),
     ],
 )  # fmt: skip
-def test_a_broken_model_is_named(bench: Bench, code: str, said: str) -> None:
+def test_a_broken_model_is_named(bench, code, said):
     assert said in bench.failure(bench.plan(environment=bench.environment, code=code)).cause
 
 
-def test_a_model_that_never_ends_initialising_ends_at_the_deadline(bench: Bench) -> None:
+def test_a_model_that_never_ends_initialising_ends_at_the_deadline(bench):
     code = GOOD_MODEL + "    def initialize(self, args):\n        import time; time.sleep(600)\n"
     failure = bench.failure(bench.plan(environment=bench.environment, code=code), deadline=6)
     assert "not ready in time (waited for echo)" in failure.cause
 
 
-def test_a_gpu_model_on_a_host_without_gpu_is_named(bench: Bench) -> None:
+def test_a_gpu_model_on_a_host_without_gpu_is_named(bench):
     plan = bench.plan(environment=bench.environment, code=GOOD_MODEL, kind="KIND_GPU")
     assert bench.failure(plan).cause == "a model needs a GPU and the server sees none"
 
 
-def test_a_configuration_that_triton_refuses_is_named(bench: Bench) -> None:
+def test_a_configuration_that_triton_refuses_is_named(bench):
     plan = bench.plan(environment=bench.environment, code=GOOD_MODEL)
     path = bench.folder / "repository" / "echo" / "config.pbtxt"
     path.write_text(path.read_text().replace("dims: -1", "dims: -7", 1))

@@ -1,39 +1,33 @@
 """A deployment that other hosts reach over TLS, and the authorities of its certificates."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from tests.certificates import Authority, Pair
-from tests.kit import Kit
+from tests.certificates import Authority
 from tests.tls import OUTSIDE, SMALL
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("tls")
 
 
 @pytest.fixture(scope="session")
-def site(folder: Path) -> Authority:
+def site(folder):
     return Authority(folder, "site")
 
 
 @pytest.fixture(scope="session")
-def stranger(folder: Path) -> Authority:
+def stranger(folder):
     return Authority(folder, "stranger")
 
 
 @pytest.fixture(scope="session")
-def pair(site: Authority) -> Pair:
+def pair(site):
     return site.issue("localhost", OUTSIDE, "127.0.0.1")
 
 
 @pytest.fixture(scope="session")
-def encrypted(kit: Kit, pair: Pair) -> dict[str, Any]:
+def encrypted(kit, pair):
     """A deployment whose gRPC is encrypted and reached from outside."""
     files = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
     return kit.up("encrypted", *SMALL, "--listen", OUTSIDE, *files)

@@ -1,11 +1,7 @@
 """A remote service that speaks only gRPC over TLS, and one that lets in whom it knows."""
 
-from __future__ import annotations
-
 import shutil
 import time
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -19,21 +15,19 @@ from deploy.host.errors import LaunchError
 from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY
 from deploy.triton.golden import read_golden
 from deploy.triton.stage import VERSION, stage
-from tests.certificates import LONG_AGO, Authority, Pair
-from tests.kit import START_S, Kit
+from tests.certificates import LONG_AGO
+from tests.kit import START_S
 from tests.tls import OUTSIDE, SMALL, smoke, told, url
 
 
 @pytest.fixture(scope="module")
-def mutual(kit: Kit, pair: Pair, site: Authority) -> dict[str, Any]:
+def mutual(kit, pair, site):
     """The same, open to clients alone that the site's authority has signed."""
     files = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key), "--tls-ca", str(site.file))
     return kit.up("mutual", *SMALL, *files)
 
 
-def test_a_service_that_speaks_only_grpc_over_tls_is_proved(
-    kit: Kit, encrypted: dict[str, Any], site: Authority
-) -> None:
+def test_a_service_that_speaks_only_grpc_over_tls_is_proved(kit, encrypted, site):
     answer = smoke(kit, url(encrypted), "--ca", site.file, "--repeat", "3")
     assert answer["ok"], answer
     assert answer["servers"] == [
@@ -51,7 +45,7 @@ def test_a_service_that_speaks_only_grpc_over_tls_is_proved(
     assert 0 < latency["median_s"] <= latency["worst_s"]
 
 
-def test_a_person_reads_a_table(kit: Kit, encrypted: dict[str, Any], site: Authority) -> None:
+def test_a_person_reads_a_table(kit, encrypted, site):
     done = kit.run("smoke", "--url", url(encrypted), "--model", "nugraph3", "--ca", str(site.file))
     assert (done.returncode, done.stderr) == (0, "")
     title, columns, row, health = done.stdout.splitlines()
@@ -61,9 +55,7 @@ def test_a_person_reads_a_table(kit: Kit, encrypted: dict[str, Any], site: Autho
     assert health == f"{url(encrypted)}: gRPC health: serving"
 
 
-def test_a_deployment_with_tls_is_checked_by_its_own_certificate(
-    kit: Kit, encrypted: dict[str, Any]
-) -> None:
+def test_a_deployment_with_tls_is_checked_by_its_own_certificate(kit, encrypted):
     answer = kit.json("smoke", "--name", "encrypted")
     assert answer["ok"], answer
     assert [server["url"] for server in answer["servers"]] == [
@@ -73,7 +65,7 @@ def test_a_deployment_with_tls_is_checked_by_its_own_certificate(
     assert kit.json("status", "--name", "encrypted")["ok"]
 
 
-def test_only_grpc_listens_where_other_hosts_reach_it(encrypted: dict[str, Any]) -> None:
+def test_only_grpc_listens_where_other_hosts_reach_it(encrypted):
     server = psutil.Process(encrypted["server"]["pid"])
     # gRPC listens on an IPv6 socket, where an IPv4 address has a prefix.
     listening = {
@@ -89,7 +81,7 @@ def test_only_grpc_listens_where_other_hosts_reach_it(encrypted: dict[str, Any])
     }
 
 
-def test_up_says_what_has_no_tls(kit: Kit, encrypted: dict[str, Any], pair: Pair) -> None:
+def test_up_says_what_has_no_tls(kit, encrypted, pair):
     files = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
     done = kit.run("up", "--name", "encrypted", *SMALL, "--listen", OUTSIDE, *files)
     assert done.returncode == 0
@@ -101,9 +93,7 @@ def test_up_says_what_has_no_tls(kit: Kit, encrypted: dict[str, Any], pair: Pair
     )
 
 
-def test_the_private_key_is_named_but_never_written_down(
-    kit: Kit, encrypted: dict[str, Any], pair: Pair
-) -> None:
+def test_the_private_key_is_named_but_never_written_down(kit, encrypted, pair):
     assert encrypted["tls"] == {"cert": str(pair.cert), "key": str(pair.key), "ca": None}
     secret = pair.key.read_text().splitlines()[1]
     written = [path for path in kit.state.rglob("*") if path.is_file()]
@@ -111,9 +101,7 @@ def test_the_private_key_is_named_but_never_written_down(
     assert not [path for path in written if secret.encode() in path.read_bytes()]
 
 
-def test_a_client_sends_its_events_over_tls(
-    kit: Kit, encrypted: dict[str, Any], site: Authority
-) -> None:
+def test_a_client_sends_its_events_over_tls(kit, encrypted, site):
     events = CHECKOUT / "scripts" / "data" / "demo_events.h5"
     flags = ("--url", url(encrypted), "--ca", str(site.file), "--json")
     done = kit.run("infer", str(events), *flags, script=True)
@@ -123,9 +111,7 @@ def test_a_client_sends_its_events_over_tls(
     assert "was not issued by an authority that this host trusts" in done.stderr
 
 
-def test_a_wrong_authority_is_told(
-    kit: Kit, encrypted: dict[str, Any], stranger: Authority
-) -> None:
+def test_a_wrong_authority_is_told(kit, encrypted, stranger):
     assert told(smoke(kit, url(encrypted), "--ca", stranger.file)) == (
         f"the certificate of {OUTSIDE}:{encrypted['ports']['grpc']} was not issued by an "
         f"authority in {stranger.file} (its issuer: site, tests)",
@@ -133,7 +119,7 @@ def test_a_wrong_authority_is_told(
     )
 
 
-def test_a_port_with_tls_that_is_asked_without_is_told(kit: Kit, encrypted: dict[str, Any]) -> None:
+def test_a_port_with_tls_that_is_asked_without_is_told(kit, encrypted):
     asked = url(encrypted, scheme="grpc")
     assert told(smoke(kit, asked)) == (
         f"{asked} needs TLS",
@@ -141,9 +127,7 @@ def test_a_port_with_tls_that_is_asked_without_is_told(kit: Kit, encrypted: dict
     )
 
 
-def test_a_plaintext_port_that_is_asked_with_tls_is_told(
-    kit: Kit, encrypted: dict[str, Any]
-) -> None:
+def test_a_plaintext_port_that_is_asked_with_tls_is_told(kit, encrypted):
     address = f"127.0.0.1:{encrypted['ports']['http']}"
     assert told(smoke(kit, f"grpcs://{address}")) == (
         f"grpcs://{address} speaks HTTP without TLS",
@@ -155,9 +139,7 @@ def test_a_plaintext_port_that_is_asked_with_tls_is_told(
     )
 
 
-def test_a_client_certificate_opens_a_server_with_mutual_tls(
-    kit: Kit, mutual: dict[str, Any], site: Authority
-) -> None:
+def test_a_client_certificate_opens_a_server_with_mutual_tls(kit, mutual, site):
     mine = site.issue("me")
     flags = ("--ca", site.file, "--cert", mine.cert, "--key", mine.key)
     assert smoke(kit, url(mutual, "localhost"), *flags)["ok"]
@@ -165,9 +147,7 @@ def test_a_client_certificate_opens_a_server_with_mutual_tls(
     assert own["ok"], own
 
 
-def test_without_a_client_certificate_mutual_tls_is_told(
-    kit: Kit, mutual: dict[str, Any], site: Authority
-) -> None:
+def test_without_a_client_certificate_mutual_tls_is_told(kit, mutual, site):
     asked = url(mutual, "localhost")
     assert told(smoke(kit, asked, "--ca", site.file)) == (
         f"{asked} closes the connection after the TLS handshake: it requires a client certificate",
@@ -178,9 +158,7 @@ def test_without_a_client_certificate_mutual_tls_is_told(
     assert "it requires a client certificate" in told(own)[0]
 
 
-def test_a_client_certificate_of_a_stranger_is_told(
-    kit: Kit, mutual: dict[str, Any], site: Authority, stranger: Authority
-) -> None:
+def test_a_client_certificate_of_a_stranger_is_told(kit, mutual, site, stranger):
     mine = stranger.issue("me")
     flags = ("--ca", site.file, "--cert", mine.cert, "--key", mine.key)
     asked = url(mutual, "localhost")
@@ -190,9 +168,7 @@ def test_a_client_certificate_of_a_stranger_is_told(
     )
 
 
-def test_a_pair_that_was_changed_for_one_that_does_not_fit_is_told(
-    folder: Path, pair: Pair, site: Authority
-) -> None:
+def test_a_pair_that_was_changed_for_one_that_does_not_fit_is_told(folder, pair, site):
     # A server that is started again reads what lies there then; up has checked it before.
     tls = Tls(cert=pair.cert, key=site.issue("another").key)
     deployment = Deployment(name="changed", models=("nugraph3",), instances=1, tls=tls)
@@ -216,9 +192,7 @@ def test_a_pair_that_was_changed_for_one_that_does_not_fit_is_told(
     assert caught.value.cause == "the server cannot use its certificate and private key for TLS"
 
 
-def test_files_that_cannot_be_used_are_refused_before_anything_is_started(
-    kit: Kit, site: Authority, pair: Pair
-) -> None:
+def test_files_that_cannot_be_used_are_refused_before_anything_is_started(kit, site, pair):
     old, other = site.issue("localhost", valid=LONG_AGO), site.issue("other").key
     for key, cert, said in (
         (old.key, old.cert, f"certificate {old.cert}: expired on 2021-01-01 00:00 UTC"),
@@ -229,9 +203,7 @@ def test_files_that_cannot_be_used_are_refused_before_anything_is_started(
     assert not kit.folder("none").exists()
 
 
-def test_wrong_values_are_told(
-    kit: Kit, encrypted: dict[str, Any], site: Authority, tmp_path: Path
-) -> None:
+def test_wrong_values_are_told(kit, encrypted, site, tmp_path):
     shutil.copytree(MODEL_REPOSITORY / "nugraph3", tmp_path / "nugraph3")
     golden = tmp_path / "nugraph3" / VERSION / "golden.npz"
     with np.load(golden) as arrays:

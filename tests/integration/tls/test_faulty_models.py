@@ -1,11 +1,6 @@
 """What is wrong with the models of a remote service is told."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,13 +12,12 @@ from deploy.engines.resolved import Resolved
 from deploy.host.errors import ServerAwayError
 from deploy.triton.config import write_config
 from deploy.triton.stage import VERSION, stage
-from tests.certificates import Authority, Pair
-from tests.kit import Kit, until
+from tests.kit import until
 from tests.tls import smoke, url
 
 
 @pytest.fixture(scope="module")
-def faulty(folder: Path, pair: Pair, kit: Kit, site: Authority) -> Iterator[dict[str, Any]]:
+def faulty(folder, pair, kit, site):
     """A server with a model that breaks the contract, one that cannot start, and no third."""
     names = ("nugraph2", "nugraph2_cpu")
     deployment = Deployment(
@@ -85,9 +79,7 @@ def faulty(folder: Path, pair: Pair, kit: Kit, site: Authority) -> Iterator[dict
         ),
     ],
 )
-def test_what_is_wrong_with_a_model_is_told(
-    kit: Kit, faulty: dict[str, Any], site: Authority, model: str, cause: str, remedy: str
-) -> None:
+def test_what_is_wrong_with_a_model_is_told(kit, faulty, site, model, cause, remedy):
     asked = url(faulty, "localhost")
     answer = smoke(kit, asked, "--ca", site.file, models=model)
     [result] = answer["results"]
@@ -95,9 +87,7 @@ def test_what_is_wrong_with_a_model_is_told(
     assert answer["status"] == 1
 
 
-def test_a_model_that_is_not_ready_is_told_with_its_reason(
-    kit: Kit, faulty: dict[str, Any], site: Authority
-) -> None:
+def test_a_model_that_is_not_ready_is_told_with_its_reason(kit, faulty, site):
     answer = smoke(kit, url(faulty, "localhost"), "--ca", site.file, models="nugraph2_cpu")
     [result] = answer["results"]
     assert not result["ready"]

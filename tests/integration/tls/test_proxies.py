@@ -1,20 +1,16 @@
 """What is wrong with a proxy is told: real nginx before an encrypted service, with each fault."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.certificates import LONG_AGO, Authority, Pair
-from tests.kit import Kit, lacking, until
+from tests.certificates import LONG_AGO
+from tests.kit import lacking, until
 from tests.tls import OUTSIDE, smoke, told
 
 
@@ -41,7 +37,7 @@ def _free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def proxy(folder: Path, encrypted: dict[str, Any], site: Authority, pair: Pair) -> Iterator[Proxy]:
+def proxy(folder, encrypted, site, pair):
     """nginx before the encrypted deployment, as a site has it, and with each fault it may have."""
     program = _nginx()
     to_grpc = f"location / {{ grpc_pass grpcs://{OUTSIDE}:{encrypted['ports']['grpc']}; }}"
@@ -99,7 +95,7 @@ def _listens(port: int, process: subprocess.Popen[bytes], log: Path) -> bool:
     return True
 
 
-def test_a_service_behind_a_proxy_is_proved(kit: Kit, proxy: Proxy, site: Authority) -> None:
+def test_a_service_behind_a_proxy_is_proved(kit, proxy, site):
     answer = smoke(kit, proxy.url("good"), "--ca", site.file)
     assert answer["ok"], answer
     assert answer["servers"][0]["health"] == "serving"
@@ -145,9 +141,7 @@ def test_a_service_behind_a_proxy_is_proved(kit: Kit, proxy: Proxy, site: Author
         ),
     ],
 )
-def test_what_is_wrong_with_a_proxy_is_told(
-    kit: Kit, proxy: Proxy, site: Authority, way: str, cause: str, remedy: str
-) -> None:
+def test_what_is_wrong_with_a_proxy_is_told(kit, proxy, site, way, cause, remedy):
     words = {
         "url": proxy.url(way),
         "address": proxy.url(way).removeprefix("grpcs://"),
@@ -158,13 +152,13 @@ def test_what_is_wrong_with_a_proxy_is_told(
     assert answer["results"] == []
 
 
-def test_a_proxy_with_mutual_tls_lets_a_client_in(kit: Kit, proxy: Proxy, site: Authority) -> None:
+def test_a_proxy_with_mutual_tls_lets_a_client_in(kit, proxy, site):
     mine = site.issue("me")
     flags = ("--ca", site.file, "--cert", mine.cert, "--key", mine.key)
     assert smoke(kit, proxy.url("mutual"), *flags)["ok"]
 
 
-def test_http_over_tls_needs_no_http2(kit: Kit, proxy: Proxy, site: Authority) -> None:
+def test_http_over_tls_needs_no_http2(kit, proxy, site):
     asked = proxy.url("http1").replace("grpcs", "https")
     answer = smoke(kit, asked, "--ca", site.file)
     assert answer["ok"], answer
@@ -172,6 +166,6 @@ def test_http_over_tls_needs_no_http2(kit: Kit, proxy: Proxy, site: Authority) -
     assert "was not issued by an authority" in told(smoke(kit, asked))[0]
 
 
-def test_a_proxy_with_tls_that_is_asked_without_is_told(kit: Kit, proxy: Proxy) -> None:
+def test_a_proxy_with_tls_that_is_asked_without_is_told(kit, proxy):
     asked = proxy.url("good").replace("grpcs", "grpc")
     assert told(smoke(kit, asked))[0] == f"{asked} needs TLS"

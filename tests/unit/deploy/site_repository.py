@@ -1,7 +1,5 @@
 """Model repositories of a site, and packed environments that only look like some, for tests."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The rooms of ``deploy`` stand on floors: imports go down only, and there are few of both."""
 
-from __future__ import annotations
-
 import ast
 from typing import get_args
 
@@ -10,26 +8,26 @@ from deploy.deployment.deployment import EngineName
 from scripts.documentation.floors import COMMANDS, KIT, ROOMS, floors, imports_by_room, sentence
 
 
-def test_there_are_at_most_ten_rooms_each_with_a_sentence_of_its_own() -> None:
+def test_there_are_at_most_ten_rooms_each_with_a_sentence_of_its_own():
     assert len(ROOMS) <= 10
     sentences = [sentence(room) for room in ROOMS]
     assert all(sentences)
     assert len(set(sentences)) == len(ROOMS)
 
 
-def test_no_room_imports_from_one_that_imports_from_it_and_there_are_at_most_seven_floors() -> None:
+def test_no_room_imports_from_one_that_imports_from_it_and_there_are_at_most_seven_floors():
     found = floors(imports_by_room())  # raises CycleError, which names a circle
     assert max(found.values()) <= 7, found
     assert found[COMMANDS] == max(found.values())
 
 
-def test_the_top_of_the_kit_holds_its_entries_only() -> None:
+def test_the_top_of_the_kit_holds_its_entries_only():
     assert {path.stem for path in KIT.glob("*.py")} == {"__init__", "main", "up", "build"}
     files = {path.stem for path in (KIT / COMMANDS).glob("*.py")} - {"__init__"}
     assert files == set(main.COMMANDS)
 
 
-def test_what_differs_between_engines_is_asked_of_them_and_not_of_their_names() -> None:
+def test_what_differs_between_engines_is_asked_of_them_and_not_of_their_names():
     # What artefacts compares is the route of a build, which is not an engine.
     others = (p for p in KIT.rglob("*.py") if p.parent.name not in ("engines", "artefacts"))
     found = [

@@ -1,9 +1,6 @@
 """A model card is read as it was written, and refused by the name of what is wrong."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,13 +26,13 @@ def normalised(content: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("model", ["nugraph3", "nugraph2"])
-def test_a_card_is_written_as_it_was_read(model: str) -> None:
+def test_a_card_is_written_as_it_was_read(model):
     content = content_of(model)
     for each in (content, normalised(content)):
         assert json.loads(dump_card(parse_card(each))) == each
 
 
-def test_a_card_with_a_wrong_field_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_a_card_with_a_wrong_field_is_refused_by_its_name(tmp_path):
     content = normalised(content_of("nugraph3"))
     network, head = content["network"], content["heads"][0]
     hit = {"output": "a", "node": "hit", "width": 2, "activation": "none", "classes": None}

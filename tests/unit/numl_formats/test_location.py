@@ -1,7 +1,5 @@
 """Addresses of buckets, as they are typed."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -22,7 +20,7 @@ from numl_formats.location import Location, read_endpoint, read_location
         ("s3://https://[::1]:9000/models", Location("https://[::1]:9000", "models", "")),
     ],
 )
-def test_it_is_read_and_plain_http_is_for_those_who_say_so(text: str, location: Location) -> None:
+def test_it_is_read_and_plain_http_is_for_those_who_say_so(text, location):
     assert read_location(text) == location
     assert read_location(str(location)) == location
 
@@ -48,7 +46,7 @@ def test_it_is_read_and_plain_http_is_for_those_who_say_so(text: str, location: 
         ),
     ],
 )
-def test_what_is_none_is_refused(text: str, words: str) -> None:
+def test_what_is_none_is_refused(text, words):
     with pytest.raises(FormatError, match=f"^{re.escape(text)}.*{words}$|: {words}$"):
         read_location(text)
 
@@ -56,13 +54,13 @@ def test_what_is_none_is_refused(text: str, words: str) -> None:
 @pytest.mark.parametrize(
     "text", ["s3://http://key:word@host:1/models", "s3://key:word@models", "s3://word@h:1/m"]
 )
-def test_a_password_is_not_shown(text: str) -> None:
+def test_a_password_is_not_shown(text):
     with pytest.raises(FormatError) as caught:
         read_location(text)
     assert "word@" not in str(caught.value)
 
 
-def test_an_endpoint_without_a_scheme_is_reached_over_tls() -> None:
+def test_an_endpoint_without_a_scheme_is_reached_over_tls():
     assert read_endpoint("host:1") == "https://host:1"
     assert read_endpoint("http://host:1/") == "http://host:1"
     for wrong in ("http://key:word@host:1", "http://[x", "https://host/models", ""):
@@ -71,7 +69,7 @@ def test_an_endpoint_without_a_scheme_is_reached_over_tls() -> None:
         assert "word" not in str(caught.value)
 
 
-def test_its_keys_and_its_name() -> None:
+def test_its_keys_and_its_name():
     location = Location("http://host:1", "models", "a")
     assert location.key("published.json") == "a/published.json"
     assert str(location) == "s3://http://host:1/models/a"

@@ -1,7 +1,5 @@
 """Make checkpoints with nugraph's own models, and what is given to the importer with them."""
 
-from __future__ import annotations
-
 import functools
 import json
 import tempfile

@@ -1,7 +1,5 @@
 """Compare answers entry by entry."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

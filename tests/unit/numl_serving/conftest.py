@@ -1,7 +1,5 @@
 """Make numl_bench and numl_demo importable, and the tests' own helpers by their names."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile
@@ -12,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from cases import Models25
+    pass
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -37,7 +35,7 @@ from triton_models import runtime, start  # noqa: E402, F401  # fixtures
 
 
 @pytest.fixture(scope="session")
-def models25() -> Models25:
+def models25():
     """Return nugraph 25.4's models, which all modules share."""
     from cases import Models25
 

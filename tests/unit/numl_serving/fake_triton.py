@@ -5,8 +5,6 @@ this stand-in, which keeps to what the glue relies on: a sender takes one final 
 refuses any further one. The integration tests run the same glue in a real server.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from types import SimpleNamespace

@@ -17,8 +17,6 @@ Then the narrow one, and the feature extension as it was when it still wrote wha
 Each ``NAME.npz`` has an event (``input/...``) and the float64 answer (``output/...``), rounded.
 """
 
-from __future__ import annotations
-
 import runpy
 import sys
 import types
@@ -85,7 +83,7 @@ def answered(model: Any, data: Any, planes: tuple[str, ...]) -> Any:
     """Return the answer to an event without truth."""
     shapes = {"SemanticDecoder": () if NARROW else (1,), "InstanceDecoder": (3,)}
     kinds = iter([type(decoder).__name__ for decoder in getattr(model, "decoders", ())])
-    oracle._NoLoss = lambda: NoLoss(shapes.get(next(kinds), ()))  # type: ignore[misc,assignment]
+    oracle._NoLoss = lambda: NoLoss(shapes.get(next(kinds), ()))
     if isinstance(model, NuGraph3) and not hasattr(model, "instance_decoder"):
         # No head reads the embedding, which lies on the hits all the same.
         model.register_forward_hook(lambda *_: without_embedding(data["hit"]))

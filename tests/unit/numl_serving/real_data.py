@@ -1,7 +1,5 @@
 """The real data, which a clone lacks: what the files are called, and what is in them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import h5py

@@ -1,7 +1,5 @@
 """Hypothesis strategies for events: plain ones and those that break graph builders."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

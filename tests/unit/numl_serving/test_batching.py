@@ -1,7 +1,5 @@
 """Batches: what a worker holds, how large they are, and what their failures leave behind."""
 
-from __future__ import annotations
-
 import threading
 import time
 import weakref
@@ -19,7 +17,7 @@ def never(items: list[Any], error: BaseException) -> None:
     raise AssertionError(f"{items} were abandoned: {error}")
 
 
-def test_a_worker_handles_items_in_order_and_drains_at_the_end() -> None:
+def test_a_worker_handles_items_in_order_and_drains_at_the_end():
     handled: list[list[int]] = []
     worker = BatchWorker(handled.append, never, max_items=3, max_wait_s=60)
     for item in range(8):
@@ -31,7 +29,7 @@ def test_a_worker_handles_items_in_order_and_drains_at_the_end() -> None:
     worker.close()  # a second time does nothing
 
 
-def test_a_worker_waits_no_longer_than_asked_for_a_full_batch() -> None:
+def test_a_worker_waits_no_longer_than_asked_for_a_full_batch():
     handled = threading.Event()
     worker = BatchWorker(lambda batch: handled.set(), never, max_items=100, max_wait_s=0.05)
     start = time.monotonic()
@@ -41,7 +39,7 @@ def test_a_worker_waits_no_longer_than_asked_for_a_full_batch() -> None:
     worker.close()
 
 
-def test_a_worker_hands_a_full_batch_over_at_once() -> None:
+def test_a_worker_hands_a_full_batch_over_at_once():
     handled = threading.Event()
     worker = BatchWorker(lambda batch: handled.set(), never, max_items=2, max_wait_s=60)
     worker.submit(1)
@@ -51,7 +49,7 @@ def test_a_worker_hands_a_full_batch_over_at_once() -> None:
     worker.close()
 
 
-def test_whoever_submits_waits_while_a_batch_runs_and_the_next_one_is_full() -> None:
+def test_whoever_submits_waits_while_a_batch_runs_and_the_next_one_is_full():
     gate, running = threading.Event(), threading.Event()
     handled: list[list[int]] = []
 
@@ -81,7 +79,7 @@ def test_whoever_submits_waits_while_a_batch_runs_and_the_next_one_is_full() -> 
     assert [item for batch in handled for item in batch] == list(range(9))
 
 
-def test_a_worker_that_fails_abandons_all_that_it_holds_and_takes_no_more() -> None:
+def test_a_worker_that_fails_abandons_all_that_it_holds_and_takes_no_more():
     gate, running = threading.Event(), threading.Event()
     abandoned: list[tuple[list[int], BaseException]] = []
 
@@ -111,7 +109,7 @@ class Tensors:
     """Stands in for the memory of a batch."""
 
 
-def test_what_a_failure_returns_holds_nothing_of_the_call() -> None:
+def test_what_a_failure_returns_holds_nothing_of_the_call():
     alive: list[weakref.ref[Tensors]] = []
 
     def network(kind: type[Exception]) -> None:
@@ -147,14 +145,12 @@ def graph(hits: int, edges: int, up: int = 0) -> Any:
         ([], []),
     ],
 )
-def test_batches_keep_to_both_limits_and_a_larger_event_is_alone(
-    sizes: list[tuple[int, int]], expected: list[list[int]]
-) -> None:
+def test_batches_keep_to_both_limits_and_a_larger_event_is_alone(sizes, expected):
     graphs = {number: graph(hits, edges) for number, (hits, edges) in enumerate(sizes)}
     assert list(batches.split(graphs, Limits(hits=100, edges=1000))) == expected
 
 
-def test_edges_to_spacepoints_count_too() -> None:
+def test_edges_to_spacepoints_count_too():
     graphs = {3: graph(1, 400, 200), 5: graph(1, 400, 1)}
     assert list(batches.split(graphs, Limits(hits=100, edges=1000))) == [[3], [5]]
 
@@ -183,7 +179,7 @@ class Device:
         self.recovered += 1
 
 
-def test_a_batch_that_does_not_fit_is_run_in_halves_with_nothing_of_it_alive() -> None:
+def test_a_batch_that_does_not_fit_is_run_in_halves_with_nothing_of_it_alive():
     device = Device(capacity=4)
     graphs = {number: graph(number, 1) for number in range(16)}
     results, runs = batches.run(graphs, Limits(), device.answer, device.recover)
@@ -193,7 +189,7 @@ def test_a_batch_that_does_not_fit_is_run_in_halves_with_nothing_of_it_alive() -
     assert runs == 4
 
 
-def test_one_event_that_fails_fails_alone() -> None:
+def test_one_event_that_fails_fails_alone():
     device = Device(capacity=99, poison=5)
     graphs = {number: graph(number, 1) for number in range(9)}
     results, _ = batches.run(graphs, Limits(), device.answer, device.recover)
@@ -203,7 +199,7 @@ def test_one_event_that_fails_fails_alone() -> None:
     assert results == {number: {"hits": number} for number in range(9) if number != 5}
 
 
-def test_once_the_device_is_lost_nothing_more_is_tried_on_it() -> None:
+def test_once_the_device_is_lost_nothing_more_is_tried_on_it():
     device = Device(capacity=2)
     lost = DeviceLostError("cuda:0 cannot be used any more")
     graphs = {number: graph(1, 600 if number == 1 else 400) for number in range(6)}

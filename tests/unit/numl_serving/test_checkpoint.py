@@ -1,7 +1,5 @@
 """Checkpoints are read without running what they name, and refused in one line."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os
@@ -42,7 +40,7 @@ def refusal(path: Path) -> str:
     return message
 
 
-def test_tensors_come_out_as_they_went_in(tmp_path: Path) -> None:
+def test_tensors_come_out_as_they_went_in(tmp_path):
     shared = torch.randn(4, 6)
     tensors = {
         "plain": shared,
@@ -70,13 +68,13 @@ def test_tensors_come_out_as_they_went_in(tmp_path: Path) -> None:
         assert read[name].flags.writeable
 
 
-def test_a_bare_state_dict_of_a_module_is_read(tmp_path: Path) -> None:
+def test_a_bare_state_dict_of_a_module_is_read(tmp_path):
     module = torch.nn.Linear(3, 2)
     path = save(module.state_dict(), tmp_path / "model.pt")
     assert np.array_equal(read_checkpoint(path).state["weight"], module.weight.detach().numpy())
 
 
-def test_hyper_parameters_are_reduced_to_plain_values(tmp_path: Path) -> None:
+def test_hyper_parameters_are_reduced_to_plain_values(tmp_path):
     hyper_parameters = {
         "planes": ("u", "v", "y"),
         "num_iters": 5,
@@ -105,7 +103,7 @@ def test_hyper_parameters_are_reduced_to_plain_values(tmp_path: Path) -> None:
     assert "pathlib.PosixPath" in checkpoint.ignored_globals
 
 
-def test_hyper_parameters_that_contain_themselves_come_to_an_end(tmp_path: Path) -> None:
+def test_hyper_parameters_that_contain_themselves_come_to_an_end(tmp_path):
     endless: list[Any] = []
     endless.append(endless)
     content = {"state_dict": state(), "hyper_parameters": {"endless": endless}}
@@ -134,9 +132,7 @@ PLACEHOLDER = "PLACEHOLDER"
 
 @pytest.mark.parametrize("place", ["beside", "hyper_parameters", "weight", "state_dict"])
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_nothing_that_a_hostile_pickle_names_is_run(
-    tmp_path: Path, attack: str, place: str
-) -> None:
+def test_nothing_that_a_hostile_pickle_names_is_run(tmp_path, attack, place):
     marker = tmp_path / "executed"
     hostile = ATTACKS[attack].format(marker=marker).encode()
     content: dict[str, Any] = {"state_dict": state(), "hyper_parameters": {"num_iters": 5}}
@@ -187,7 +183,7 @@ def rewrite(path: Path, entry: str, content: bytes) -> Path:
 
 
 @given(st.binary(max_size=60))
-def test_any_pickle_program_is_read_or_refused(program: bytes) -> None:
+def test_any_pickle_program_is_read_or_refused(program):
     with tempfile.TemporaryDirectory() as directory:
         path = rewrite(save(state(), Path(directory) / "a.ckpt"), "data.pkl", program)
         with pytest.raises(CheckpointError):
@@ -209,21 +205,19 @@ def test_any_pickle_program_is_read_or_refused(program: bytes) -> None:
         (b"\x80\x02})" + 3_000_000 * b"\x85" + b"K\x01s.", "3000000 tuples"),
     ],
 )
-def test_damaged_pickles_are_refused_with_a_reason(
-    tmp_path: Path, program: bytes, what: str
-) -> None:
+def test_damaged_pickles_are_refused_with_a_reason(tmp_path, program, what):
     assert what in refusal(rewrite(save(state(), tmp_path / "a.ckpt"), "data.pkl", program))
 
 
 @pytest.mark.parametrize("size", [(3, 5), (900,), (2, 2, 2, 2)])
-def test_a_tensor_that_leaves_its_storage_is_refused(tmp_path: Path, size: tuple[int, ...]) -> None:
+def test_a_tensor_that_leaves_its_storage_is_refused(tmp_path, size):
     path = save({"w": torch.zeros(12)}, tmp_path / "a.ckpt")
     stride = (0,) * len(size) if len(size) == 1 else tuple(range(1, len(size) + 1))
     program = pickle_of_tensor(size, stride)
     assert "outside its storage" in refusal(rewrite(path, "data.pkl", program))
 
 
-def test_tensors_that_share_a_storage_thousands_of_times_are_refused(tmp_path: Path) -> None:
+def test_tensors_that_share_a_storage_thousands_of_times_are_refused(tmp_path):
     shared = torch.zeros(100_000)
     path = save({f"w{i}": shared for i in range(3)}, tmp_path / "a.ckpt")
     assert len(read_checkpoint(path).state) == 3
@@ -236,13 +230,13 @@ def test_tensors_that_share_a_storage_thousands_of_times_are_refused(tmp_path: P
 
 
 @pytest.mark.parametrize("size", [(0, 10**30), (1,) * 80])
-def test_a_tensor_of_an_impossible_shape_is_refused(tmp_path: Path, size: tuple[int, ...]) -> None:
+def test_a_tensor_of_an_impossible_shape_is_refused(tmp_path, size):
     path = save({"w": torch.zeros(12)}, tmp_path / "a.ckpt")
     program = pickle_of_tensor(size, (1,) * len(size))
     assert "impossible shape" in refusal(rewrite(path, "data.pkl", program))
 
 
-def test_the_stride_of_a_single_element_does_not_matter(tmp_path: Path) -> None:
+def test_the_stride_of_a_single_element_does_not_matter(tmp_path):
     path = save({"w": torch.arange(12.0)}, tmp_path / "a.ckpt")
     rewrite(path, "data.pkl", pickle_of_tensor((1, 12), (10**30, 1)))
     assert np.array_equal(read_checkpoint(path).state["w"], np.arange(12)[None])
@@ -268,7 +262,7 @@ def pickle_of_tensor(size: tuple[int, ...], stride: tuple[int, ...]) -> bytes:
     return buffer.getvalue()
 
 
-def test_files_that_are_no_checkpoints_are_refused_with_what_they_are(tmp_path: Path) -> None:
+def test_files_that_are_no_checkpoints_are_refused_with_what_they_are(tmp_path):
     good = save({"state_dict": state()}, tmp_path / "good.ckpt").read_bytes()
 
     def written(name: str, content: bytes) -> Path:
@@ -287,7 +281,7 @@ def test_files_that_are_no_checkpoints_are_refused_with_what_they_are(tmp_path: 
     assert "before PyTorch 1.6" in refusal(tmp_path / "old.pt")
 
 
-def test_damage_within_a_storage_is_noticed(tmp_path: Path) -> None:
+def test_damage_within_a_storage_is_noticed(tmp_path):
     path = save({"state_dict": {"w": torch.zeros(4000)}}, tmp_path / "a.ckpt")
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -305,9 +299,7 @@ def test_damage_within_a_storage_is_noticed(tmp_path: Path) -> None:
         (b"PK\x03\x04", 30, b"\xff"),
     ],
 )
-def test_damage_of_the_archive_itself_is_refused(
-    tmp_path: Path, header: bytes, place: int, content: bytes
-) -> None:
+def test_damage_of_the_archive_itself_is_refused(tmp_path, header, place, content):
     path = save(state(), tmp_path / "a.ckpt")
     damaged = bytearray(path.read_bytes())
     damaged[damaged.index(header) + 7 + (header == b"PK\x01\x02") * 2] |= 8  # names in UTF-8
@@ -333,9 +325,7 @@ def test_damage_of_the_archive_itself_is_refused(
         (b"((X\x07", b"N}X\x08\x00\x00\x00functionNs\x86b"),
     ],
 )
-def test_objects_that_a_pickle_changes_once_they_are_checked_are_refused(
-    tmp_path: Path, opcode: bytes, change: bytes
-) -> None:
+def test_objects_that_a_pickle_changes_once_they_are_checked_are_refused(tmp_path, opcode, change):
     program = (
         b"\x80\x02}X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storage"
         b"ctorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x0ctQ"
@@ -347,7 +337,7 @@ def test_objects_that_a_pickle_changes_once_they_are_checked_are_refused(
     assert "its pickle cannot be read" in refusal(changed)
 
 
-def test_a_compressed_entry_is_refused(tmp_path: Path) -> None:
+def test_a_compressed_entry_is_refused(tmp_path):
     path = tmp_path / "a.ckpt"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/data.pkl", b"\x80\x02}." * 100)
@@ -355,14 +345,12 @@ def test_a_compressed_entry_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [{"state_dict": {}}, {"state_dict": {"a": 1}}, {"x": "y"}])
-def test_a_checkpoint_without_weights_is_refused(tmp_path: Path, content: Any) -> None:
+def test_a_checkpoint_without_weights_is_refused(tmp_path, content):
     assert "no state_dict with tensors" in refusal(save(content, tmp_path / "a.ckpt"))
 
 
 @pytest.mark.parametrize("special", [Path("/dev/zero"), Path("/dev/null"), "pipe"])
-def test_what_is_no_regular_file_is_refused_without_reading_it(
-    tmp_path: Path, special: Path | str
-) -> None:
+def test_what_is_no_regular_file_is_refused_without_reading_it(tmp_path, special):
     path = special if isinstance(special, Path) else tmp_path / special
     if not path.exists():
         os.mkfifo(path)

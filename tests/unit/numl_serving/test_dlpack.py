@@ -1,7 +1,5 @@
 """Arrays go to Triton and come from it by DLPack, whatever version numpy has."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import weakref
@@ -23,9 +21,7 @@ WRITABLE = pytest.mark.parametrize("writable", [True, False], ids=["writable", "
 @WRITABLE
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.int64, np.uint8, np.float64, np.int8])
-def test_arrays_come_back_as_they_were_given(
-    dtype: Any, shape: tuple[int, ...], writable: bool
-) -> None:
+def test_arrays_come_back_as_they_were_given(dtype, shape, writable):
     array = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
     array.flags.writeable = writable
     back = dlpack.to_array(dlpack.to_tensor(fake_triton, "x", array))
@@ -35,7 +31,7 @@ def test_arrays_come_back_as_they_were_given(
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_strides_are_those_of_numbers_that_follow_each_other(shape: tuple[int, ...]) -> None:
+def test_strides_are_those_of_numbers_that_follow_each_other(shape):
     # Triton refuses others where it looks at them, and reads wrong numbers where it does not.
     wide = np.zeros((*shape[:-1], 2 * shape[-1]), np.float32)[..., ::2]
     _, address = dlpack._capsule(wide)
@@ -48,7 +44,7 @@ def test_strides_are_those_of_numbers_that_follow_each_other(shape: tuple[int, .
 
 
 @WRITABLE
-def test_an_array_is_kept_until_triton_lets_go_of_it(writable: bool) -> None:
+def test_an_array_is_kept_until_triton_lets_go_of_it(writable):
     before = len(dlpack._held)
     array = np.ones((3, 2), np.float32)
     array.flags.writeable = writable
@@ -65,7 +61,7 @@ def test_an_array_is_kept_until_triton_lets_go_of_it(writable: bool) -> None:
 
 
 @WRITABLE
-def test_an_array_that_triton_refuses_is_not_kept(writable: bool) -> None:
+def test_an_array_that_triton_refuses_is_not_kept(writable):
     def refuse(_name: str, _capsule: Any) -> Any:
         raise RuntimeError("no")
 

@@ -1,10 +1,7 @@
 """Triton's stub gets an array for every shape, also for one that numpy refuses."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib
-from collections.abc import Iterator
 from ctypes import c_int, c_ssize_t, c_void_p, py_object
 from typing import Any
 
@@ -39,7 +36,7 @@ class Numpy:
 
 
 @pytest.fixture
-def guarded() -> Iterator[Numpy]:
+def guarded():
     numpy = Numpy()
     own = numpy.table[NEW_FROM_DESCR]
     guard_arrays()
@@ -49,7 +46,7 @@ def guarded() -> Iterator[Numpy]:
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (8,), (2, 4), (2, 0), (0, 3), (1,) * 32])
-def test_a_possible_shape_is_numpys_own(guarded: Numpy, shape: tuple[int, ...]) -> None:
+def test_a_possible_shape_is_numpys_own(guarded, shape):
     array = guarded.array(*shape)
     assert array.shape == shape
     assert array.ravel().tolist() == list(range(array.size))
@@ -63,7 +60,7 @@ def test_a_possible_shape_is_numpys_own(guarded: Numpy, shape: tuple[int, ...]) 
         *((0, HUGE), (HUGE, 0), (0, -1), (2**40, 0, 2**40)),
     ],
 )
-def test_an_impossible_shape_has_no_elements(guarded: Numpy, shape: tuple[int, ...]) -> None:
+def test_an_impossible_shape_has_no_elements(guarded, shape):
     with pytest.raises(ValueError, match=r"too big|negative|[Mm]aximum"):
         np.empty(shape, np.int32)
     array = guarded.array(*shape)

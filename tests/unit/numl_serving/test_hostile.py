@@ -1,7 +1,5 @@
 """A large request that means ill is answered or refused, in bounded time and memory."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -30,7 +28,7 @@ def taken(name: str, width: int = 128) -> Any:
 
 
 @pytest.mark.parametrize("name", EVENTS)
-def test_no_request_takes_much_longer_or_more_memory_than_scattered_hits(name: str) -> None:
+def test_no_request_takes_much_longer_or_more_memory_than_scattered_hits(name):
     facts = taken(name)
     assert facts["seconds"] < 10 * taken("scattered")["seconds"]
     assert facts["mib"] < MIB_OF_A_NETWORK + MIB_OF_A_GRAPH
@@ -45,7 +43,7 @@ def test_no_request_takes_much_longer_or_more_memory_than_scattered_hits(name: s
 
 
 @pytest.mark.parametrize("width", [128, 1024])
-def test_memory_is_bounded_for_a_network_of_any_width(width: int) -> None:
+def test_memory_is_bounded_for_a_network_of_any_width(width):
     facts = taken("scattered", width)
     assert facts["mib"] < MIB_OF_A_NETWORK + MIB_OF_A_GRAPH
     assert facts["mib_after"] < 192

@@ -1,7 +1,5 @@
 """The importer's command: its report, and what it refuses before it makes an environment."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -51,8 +49,8 @@ def run(folder: Path, *arguments: object, **environment: str) -> subprocess.Comp
     ],
 )
 def test_an_unusable_file_is_refused_in_one_line_before_an_environment_is_made(
-    arguments: list[str], complaint: str, tmp_path: Path
-) -> None:
+    arguments, complaint, tmp_path
+):
     good = checkpoint_of({"weight": torch.zeros(1)}, tmp_path).rename(tmp_path / "good.ckpt")
     (tmp_path / "cut.ckpt").write_bytes(good.read_bytes()[:-100])
     (tmp_path / "text.ckpt").write_text("weights")
@@ -79,15 +77,15 @@ def test_an_unusable_file_is_refused_in_one_line_before_an_environment_is_made(
     ],
 )
 def test_a_senseless_option_is_refused_before_the_checkpoint_is_read(
-    arguments: list[str], complaint: str, tmp_path: Path
-) -> None:
+    arguments, complaint, tmp_path
+):
     done = run(tmp_path, "absent.ckpt", *arguments, XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {complaint}")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_script_prints_a_report_or_one_line(tmp_path: Path) -> None:
+def test_the_script_prints_a_report_or_one_line(tmp_path):
     request = request_for("24.7.1", tmp_path, planes=None)
     out = ("--out", tmp_path / "out")
     given = ("--norm", request.norm, "--planes", "u,v,y", "--position-scale", "1,0.5",

@@ -1,7 +1,5 @@
 """An instance on a CPU imports numpy and the native library, nothing of what trains networks."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -31,11 +29,11 @@ def python(code: str) -> str:
 @pytest.mark.parametrize(
     "module", ["triton", "check", "runtime", "health", "watch", "importer", "checkpoint", "native"]
 )
-def test_neither_torch_nor_what_reads_data_sets_is_imported(module: str) -> None:
+def test_neither_torch_nor_what_reads_data_sets_is_imported(module):
     python(f"import numl_serving.{module}")
 
 
-def test_a_model_answers_without_them(tmp_path: Path) -> None:
+def test_a_model_answers_without_them(tmp_path):
     write_model(tmp_path)
     said = python(
         "from pathlib import Path\n"

@@ -1,7 +1,5 @@
 """Which sockets a model process closes when it starts."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -33,13 +31,13 @@ def run(executable: Path) -> list[str]:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split("\n")[:-1]
 
 
-def test_a_stub_closes_its_server_s_connections_and_nothing_else(tmp_path: Path) -> None:
+def test_a_stub_closes_its_server_s_connections_and_nothing_else(tmp_path):
     (tmp_path / STUB).touch()
     (tmp_path / "exe").symlink_to(tmp_path / STUB)
     assert run(tmp_path / "exe") == ["3", "still False True", *["closed"] * 3]
 
 
-def test_any_other_process_keeps_all_of_them(tmp_path: Path) -> None:
+def test_any_other_process_keeps_all_of_them(tmp_path):
     (tmp_path / "python").touch()
     (tmp_path / "exe").symlink_to(tmp_path / "python")
     assert run(tmp_path / "exe") == ["0", "still False True", *["open"] * 3]

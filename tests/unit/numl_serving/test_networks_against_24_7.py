@@ -4,8 +4,6 @@ The library's arithmetic is float32, so its yardstick is nugraph's own: with the
 training every entry is within 1e-5 of its scale, or as near as nugraph in float32 comes.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,6 @@ from cases import (
     CASES24,
     SCATTERED,
     Case,
-    Scattered,
     exact_and_single,
     native,
     network,
@@ -41,7 +38,7 @@ def assert_equal_answers(case: Case, seed: int, event: Event) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_reference_answers_depend_on_every_part_of_the_graph(kind: str) -> None:
+def test_the_reference_answers_depend_on_every_part_of_the_graph(kind):
     case = Case(kind)
     nugraph = reference(case, 0, torch.float32)
     event = case.event(0, 200, positions=True)
@@ -63,22 +60,20 @@ def test_the_reference_answers_depend_on_every_part_of_the_graph(kind: str) -> N
 @pytest.mark.parametrize("case", CASES24, ids=str)
 @EVENTS
 @given(scattered=SCATTERED)
-def test_answers_equal_those_of_nugraph(case: Case, scattered: Scattered) -> None:
+def test_answers_equal_those_of_nugraph(case, scattered):
     assert_equal_answers(case, scattered.seed % 3, scattered.event(case.card.schema))
 
 
 @pytest.mark.parametrize("hits", [1300, 5000])
 @pytest.mark.parametrize("kind", KINDS)
-def test_answers_to_a_large_event_equal_those_of_nugraph(kind: str, hits: int) -> None:
+def test_answers_to_a_large_event_equal_those_of_nugraph(kind, hits):
     case = Case(kind)
     assert_equal_answers(case, 0, case.event(hits, hits))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("hits", [(100, 200), (900, 1300), (3000, 6000)])
-def test_answers_of_trained_weights_equal_those_of_nugraph(
-    kind: str, hits: tuple[int, int]
-) -> None:
+def test_answers_of_trained_weights_equal_those_of_nugraph(kind, hits):
     card, weights = card_of(kind), trained24(kind)
     event = simulated(simulate_event(8, 1, hits), card.schema)
     exact, single = (
@@ -89,9 +84,7 @@ def test_answers_of_trained_weights_equal_those_of_nugraph(
 
 @pytest.mark.parametrize("case", CASES24, ids=str)
 @pytest.mark.parametrize("hits", [0, 1, 2, 60, 600])
-def test_torch_and_native_library_are_near_nugraph_in_double_precision(
-    case: Case, hits: int
-) -> None:
+def test_torch_and_native_library_are_near_nugraph_in_double_precision(case, hits):
     event = case.event(9, hits, positions=True)
     expected = answer(reference(case, 1, torch.float64), event)
     assert differences(expected, network(case, 1, torch.float32).answer([event]), 1e-4) == []
@@ -104,9 +97,7 @@ def test_torch_and_native_library_are_near_nugraph_in_double_precision(
     seed=st.integers(0, 2**32 - 1),
     sizes=st.lists(st.sampled_from([0, 1, 3, 40, 130]), min_size=2, max_size=5),
 )
-def test_events_in_a_batch_get_the_answers_they_get_alone(
-    kind: str, seed: int, sizes: list[int]
-) -> None:
+def test_events_in_a_batch_get_the_answers_they_get_alone(kind, seed, sizes):
     case = Case(kind)
     ours = network(case, 1, torch.float64)
     events = [
@@ -120,7 +111,7 @@ def test_events_in_a_batch_get_the_answers_they_get_alone(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("time", [1e6, 1e15, 1e30])
-def test_huge_times_stay_finite_where_nugraph_stays_finite(kind: str, time: float) -> None:
+def test_huge_times_stay_finite_where_nugraph_stays_finite(kind, time):
     case = Case(kind)
     event = case.event(3, 80, duplicates=True)
     columns = event.tensors()

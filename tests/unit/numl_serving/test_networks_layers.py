@@ -1,7 +1,5 @@
 """What the networks are made of, and the batch they take."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -30,9 +28,7 @@ def edges_of(rng: np.random.Generator, edges: int, nodes: int, sources: int = 9)
     nodes=st.integers(1, 20),
     scale=st.sampled_from([0.0, 1.0, 100.0, 1e30]),
 )
-def test_softmax_aggregate_equals_that_of_pytorch_geometric(
-    seed: int, rows: int, nodes: int, scale: float
-) -> None:
+def test_softmax_aggregate_equals_that_of_pytorch_geometric(seed, rows, nodes, scale):
     rng = np.random.default_rng(seed)
     edges = edges_of(rng, rows, nodes)
     messages = torch.from_numpy(scale * rng.normal(size=(rows, 5)))
@@ -42,7 +38,7 @@ def test_softmax_aggregate_equals_that_of_pytorch_geometric(
 
 
 @pytest.mark.parametrize("nodes", [0, 3])
-def test_without_edges_all_sums_are_zero(nodes: int) -> None:
+def test_without_edges_all_sums_are_zero(nodes):
     none = torch.zeros(0, dtype=torch.int64)
     edges = Edges(none, none, torch.zeros(nodes + 1, dtype=torch.int64))
     assert torch.equal(softmax_aggregate(torch.zeros(0, 4), edges), torch.zeros(nodes, 4))
@@ -53,7 +49,7 @@ def test_without_edges_all_sums_are_zero(nodes: int) -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 50))
-def test_a_class_sum_adds_each_class_s_weighted_rows(seed: int, count: int) -> None:
+def test_a_class_sum_adds_each_class_s_weighted_rows(seed, count):
     rng = np.random.default_rng(seed)
     edges = edges_of(rng, count, 7)
     table = torch.from_numpy(rng.normal(size=(4, 9, 3)))
@@ -65,9 +61,7 @@ def test_a_class_sum_adds_each_class_s_weighted_rows(seed: int, count: int) -> N
 
 @pytest.mark.parametrize("classes", [(), (5,)])
 @pytest.mark.parametrize("planes", [1, 3])
-def test_a_layer_by_plane_takes_the_weights_of_the_plane(
-    classes: tuple[int, ...], planes: int
-) -> None:
+def test_a_layer_by_plane_takes_the_weights_of_the_plane(classes, planes):
     sizes = (2, 0, 4)
     weight, bias = torch.rand(planes, *classes, 8, 7), torch.rand(planes, *classes, 8)
     x = torch.rand(*classes, 6, 7)
@@ -79,7 +73,7 @@ def test_a_layer_by_plane_takes_the_weights_of_the_plane(
 
 
 @pytest.mark.parametrize("nexus", ["sum", "joint"])
-def test_edges_of_a_batch_are_sorted_by_the_node_that_receives(nexus: str) -> None:
+def test_edges_of_a_batch_are_sorted_by_the_node_that_receives(nexus):
     rng, card = np.random.default_rng(1), card_of("24.7.1")
     card = replace(card, network=replace(card.network, nexus=nexus))
     events = [
@@ -102,7 +96,7 @@ def test_edges_of_a_batch_are_sorted_by_the_node_that_receives(nexus: str) -> No
         assert offsets[0] == 0
 
 
-def test_a_batch_normalises_like_nugraph_and_keeps_the_order_of_the_hits() -> None:
+def test_a_batch_normalises_like_nugraph_and_keeps_the_order_of_the_hits():
     card = card_of("24.7.1")
     graph = build_graph(random_event(np.random.default_rng(4), 90, schema=card.schema), card)
     batch = collate([graph, graph], card)

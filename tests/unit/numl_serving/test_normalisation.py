@@ -1,7 +1,5 @@
 """The feature normalisation is read from each kind of file that has one."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -19,7 +17,7 @@ from numl_serving.normalisation import normalisation_in, read_metadata, read_nor
 
 
 @pytest.mark.parametrize("kind", ["json", "hdf5", "npz"])
-def test_a_normalisation_is_read_from_each_kind_of_file(tmp_path: Path, kind: str) -> None:
+def test_a_normalisation_is_read_from_each_kind_of_file(tmp_path, kind):
     planes = ("w", "x", "y", "z")
     rows = {plane: np.array([[0.1, 2.5, 3], [4, 5, 6]], np.float32) for plane in planes}
     path = tmp_path / "norm"
@@ -54,7 +52,7 @@ def test_a_normalisation_is_read_from_each_kind_of_file(tmp_path: Path, kind: st
         b'{"u": {"mean": [1, 1, 1, 1], "std": [1, 1, 0, 1]}, "v": {}, "y": {}}',
     ],
 )
-def test_a_file_without_a_normalisation_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_without_a_normalisation_is_refused(tmp_path, content):
     path = tmp_path / "norm"
     path.write_bytes(content)
     with pytest.raises(ModelFilesError, match="norm") as caught:
@@ -62,15 +60,13 @@ def test_a_file_without_a_normalisation_is_refused(tmp_path: Path, content: byte
     assert "\n" not in str(caught.value)
 
 
-def test_a_standard_deviation_of_zero_is_refused() -> None:
+def test_a_standard_deviation_of_zero_is_refused():
     rows = {plane: [[1.0] * 4, [1.0, 0.0, 1.0, 1.0]] for plane in "uvy"}
     with pytest.raises(ModelFilesError, match="must be positive"):
         normalisation_in(rows, UVY, 4)
 
 
-def test_without_h5py_the_message_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_h5py_the_message_says_what_to_do(tmp_path, monkeypatch):
     path = processed_file(tmp_path / "a.h5", None, norm=True, planes=list(UVY))
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ModelFilesError, match="pip install h5py, or give the normalisation as"):
@@ -78,9 +74,7 @@ def test_without_h5py_the_message_says_what_to_do(
     assert read_metadata(norm_file(tmp_path)) == {}
 
 
-def test_a_normalisation_from_what_is_no_regular_file_is_refused_without_reading_it(
-    tmp_path: Path,
-) -> None:
+def test_a_normalisation_from_what_is_no_regular_file_is_refused_without_reading_it(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (Path("/dev/zero"), tmp_path / "pipe"):
         for read in (lambda p: read_normalisation(p, UVY, 4), read_metadata):

@@ -1,7 +1,5 @@
 """A head or a hit feature of one's own is said in one place: docs/own-network.md."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path
@@ -55,7 +53,7 @@ class MomentumDecoder(nn.Module):
         self.net = nn.ModuleDict({plane: nn.Linear(128, 2) for plane in UVY})
 
 
-class MyNuGraph3(NuGraph3):  # type: ignore[misc]
+class MyNuGraph3(NuGraph3):
     """NuGraph3 with a head more."""
 
     def __init__(self, **arguments: Any) -> None:
@@ -88,14 +86,12 @@ def configured(folder: Path) -> dict[str, dict[str, list[int]]]:
     return found
 
 
-def test_without_its_row_a_head_is_refused_by_name(tmp_path: Path) -> None:
+def test_without_its_row_a_head_is_refused_by_name(tmp_path):
     with pytest.raises(ModelFilesError, match=r"unexpected momentum_decoder\.net\.u\.bias"):
         imported(tmp_path, MyNuGraph3())
 
 
-def test_a_head_with_a_row_is_configured_expected_and_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_with_a_row_is_configured_expected_and_answered(tmp_path, monkeypatch):
     monkeypatch.setattr(generations, "HEADS", (*generations.HEADS, MOMENTUM))
     torch.manual_seed(0)
     model = MyNuGraph3()
@@ -117,7 +113,7 @@ def test_a_head_with_a_row_is_configured_expected_and_answered(
         np.testing.assert_allclose(other[name], answer[name] + shift, rtol=1e-5, atol=1e-5)
 
 
-def test_a_hit_feature_is_a_name_which_requests_then_carry(tmp_path: Path) -> None:
+def test_a_hit_feature_is_a_name_which_requests_then_carry(tmp_path):
     torch.manual_seed(0)
     model = NuGraph3(in_features=5, event_head=True, vertex_head=True)
     for parameter in model.parameters():

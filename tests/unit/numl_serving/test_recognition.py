@@ -1,7 +1,5 @@
 """A network is recognised from its weights, keeps every one of them, and a stranger is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -33,7 +31,7 @@ def head_names(found: Recognised) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("kind", GENERATIONS24)
-def test_the_generation_and_its_sizes_are_read_from_the_weights(kind: str) -> None:
+def test_the_generation_and_its_sizes_are_read_from_the_weights(kind):
     state = served(model24(kind).state_dict())
     found = recognised(state, architecture(kind))
     network = found.network
@@ -56,7 +54,7 @@ def test_the_generation_and_its_sizes_are_read_from_the_weights(kind: str) -> No
 
 
 @pytest.mark.parametrize("name", CASES25)
-def test_models_of_today_are_recognised_with_their_planes_features_and_heads(name: str) -> None:
+def test_models_of_today_are_recognised_with_their_planes_features_and_heads(name):
     found, _ = case25(name)
     arguments = CASES25[name]
     assert found.network.generation == "25.4"
@@ -70,7 +68,7 @@ def test_models_of_today_are_recognised_with_their_planes_features_and_heads(nam
     assert (found.clustering is not None) == ("instance" in wanted)
 
 
-def test_clustering_asks_only_for_heads_that_are_there() -> None:
+def test_clustering_asks_only_for_heads_that_are_there():
     both, one = case25("two_planes")[0].clustering, case25("four_planes")[0].clustering
     assert both is not None
     assert one is not None
@@ -79,7 +77,7 @@ def test_clustering_asks_only_for_heads_that_are_there() -> None:
 
 
 @pytest.mark.parametrize("kind", GENERATIONS24)
-def test_the_weights_are_those_of_the_model_each_in_one_place(kind: str) -> None:
+def test_the_weights_are_those_of_the_model_each_in_one_place(kind):
     model = model24(kind)
     found = recognised(served(model.state_dict()), architecture(kind))
     weights = found.weights(served(model.state_dict()))
@@ -100,7 +98,7 @@ def test_the_weights_are_those_of_the_model_each_in_one_place(kind: str) -> None
         assert weights[name].dtype == np.float32
 
 
-def test_layers_of_planes_and_of_classes_are_stacked_in_their_order() -> None:
+def test_layers_of_planes_and_of_classes_are_stacked_in_their_order():
     state = served(model24("nugraph2").state_dict())
     weights = recognised(state, "nugraph2").weights(state)
     assert np.array_equal(
@@ -120,7 +118,7 @@ def test_layers_of_planes_and_of_classes_are_stacked_in_their_order() -> None:
         assert not np.delete(semantic[index], index, axis=0).any()
 
 
-def test_weights_that_the_planes_share_are_there_once_and_others_for_each() -> None:
+def test_weights_that_the_planes_share_are_there_once_and_others_for_each():
     state = served(model24("24.7.1").state_dict())
     weights = recognised(state, "nugraph3").weights(state)
     assert weights["up.hidden.weight"].shape == (1, 32, 160)
@@ -134,7 +132,7 @@ def test_weights_that_the_planes_share_are_there_once_and_others_for_each() -> N
 
 
 @pytest.mark.parametrize("name", CASES25)
-def test_the_encoder_does_what_the_input_norm_did(name: str) -> None:
+def test_the_encoder_does_what_the_input_norm_did(name):
     found, state = case25(name)
     weights = found.weights(state)
     with np.load(folder25() / f"{name}.npz") as arrays:
@@ -148,7 +146,7 @@ def test_the_encoder_does_what_the_input_norm_did(name: str) -> None:
     assert np.abs(actual - encoded).max() < 1e-5 * np.abs(encoded).max()
 
 
-def test_what_a_model_of_today_calls_its_layers_is_known() -> None:
+def test_what_a_model_of_today_calls_its_layers_is_known():
     found, state = case25("two_planes")
     weights = found.weights(state)
     assert np.array_equal(
@@ -168,7 +166,7 @@ def test_what_a_model_of_today_calls_its_layers_is_known() -> None:
     )
 
 
-def test_other_widths_planes_features_and_heads_are_recognised() -> None:
+def test_other_widths_planes_features_and_heads_are_recognised():
     model = model24(
         "24.7.1",
         planes=("a", "b1"),
@@ -194,7 +192,7 @@ def test_other_widths_planes_features_and_heads_are_recognised() -> None:
     assert (found.network.classes, head_names(found)) == (5, ("filter",))
 
 
-def test_planes_that_are_given_set_the_order() -> None:
+def test_planes_that_are_given_set_the_order():
     state = served(model24("24.7.1").state_dict())
     found = recognised(state, "nugraph3", planes=("y", "u", "v"))
     assert found.planes == ("y", "u", "v")
@@ -203,7 +201,7 @@ def test_planes_that_are_given_set_the_order() -> None:
     )
 
 
-def test_a_new_head_needs_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_head_needs_one_row(monkeypatch):
     state = served(model24("24.7.1").state_dict())
     rng = np.random.default_rng(0)
     for plane in UVY:
@@ -217,7 +215,7 @@ def test_a_new_head_needs_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.weights(state)["heads.charge.weight"].shape == (3, 2, 128)
 
 
-def test_edge_types_in_the_old_spelling_get_the_new_one() -> None:
+def test_edge_types_in_the_old_spelling_get_the_new_one():
     assert (
         modern_name("core_net.plane_net.convs.u__plane__u.net.0.bias")
         == "core_net.plane_net.convs.<u___plane___u>.net.0.bias"
@@ -236,12 +234,12 @@ def refusal(state: dict[str, Any], kind: str) -> str:
     return message
 
 
-def test_the_other_architecture_is_named_where_its_weights_are_given() -> None:
+def test_the_other_architecture_is_named_where_its_weights_are_given():
     state = served(model24("nugraph2").state_dict())
     assert "import them with --model nugraph2" in refusal(state, "nugraph3")
 
 
-def test_an_unknown_network_is_refused_with_what_is_missing_unexpected_and_supported() -> None:
+def test_an_unknown_network_is_refused_with_what_is_missing_unexpected_and_supported():
     state = served(model24("per-plane").state_dict())
     del state["event_decoder.net.weight"]
     state["encoder.surprise"] = torch.zeros(3).numpy()
@@ -255,19 +253,19 @@ def test_an_unknown_network_is_refused_with_what_is_missing_unexpected_and_suppo
     assert "nugraph2 of nugraph 25.4" in message
 
 
-def test_planes_that_the_weights_do_not_have_are_refused() -> None:
+def test_planes_that_the_weights_do_not_have_are_refused():
     state = served(model24("24.7.1").state_dict())
     with pytest.raises(ModelFilesError, match="with planes u, v: missing none, unexpected core"):
         recognised(state, "nugraph3", planes=("u", "v"))
 
 
-def test_a_network_without_a_head_is_refused() -> None:
+def test_a_network_without_a_head_is_refused():
     state = served(model24("24.7.1").state_dict())
     bare = {name: array for name, array in state.items() if "_decoder." not in name}
     assert "heads none" in refusal(bare, "nugraph3")
 
 
-def test_a_network_of_another_kind_is_refused_in_one_short_line() -> None:
+def test_a_network_of_another_kind_is_refused_in_one_short_line():
     with pytest.raises(ModelFilesError) as caught:
         recognise({f"layer{i}.weight": (3, 3) for i in range(500)}, "nugraph2")
     assert len(str(caught.value)) < 1500

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -53,7 +51,7 @@ LAYOUT = {
 
 
 @pytest.fixture(scope="module")
-def events() -> list[SimulatedEvent]:
+def events():
     return list(simulate_events(12, seed=11, hits=(100, 600)))
 
 
@@ -61,7 +59,7 @@ def column(event: SimulatedEvent, table: str, name: str) -> np.ndarray[Any, Any]
     return event.tables[table][name][:, 0]
 
 
-def test_the_same_seed_gives_the_same_event_whatever_else_is_made() -> None:
+def test_the_same_seed_gives_the_same_event_whatever_else_is_made():
     alone = simulate_event(3, 2)
     second = list(simulate_events(2, 3))[1]
     for name, table in alone.tables.items():
@@ -69,7 +67,7 @@ def test_the_same_seed_gives_the_same_event_whatever_else_is_made() -> None:
             np.testing.assert_array_equal(values, second.tables[name][key], err_msg=key)
 
 
-def test_hits_are_finite_and_in_the_detectors_range(events: list[SimulatedEvent]) -> None:
+def test_hits_are_finite_and_in_the_detectors_range(events):
     for event in events:
         assert 100 <= event.num_hits <= 600
         plane = column(event, "hit_table", "local_plane")
@@ -83,7 +81,7 @@ def test_hits_are_finite_and_in_the_detectors_range(events: list[SimulatedEvent]
         assert np.array_equal(column(event, "hit_table", "hit_id"), np.arange(event.num_hits))
 
 
-def test_no_wire_that_is_dead_gives_a_hit(events: list[SimulatedEvent]) -> None:
+def test_no_wire_that_is_dead_gives_a_hit(events):
     dead = geometry.dead_wires()
     for event in events:
         plane = column(event, "hit_table", "local_plane")
@@ -93,9 +91,7 @@ def test_no_wire_that_is_dead_gives_a_hit(events: list[SimulatedEvent]) -> None:
         assert not any(dead[p][w] for p, w in zip(plane[signal], wire[signal], strict=True))
 
 
-def test_pynuml_gives_every_particle_the_label_the_simulation_meant(
-    events: list[SimulatedEvent],
-) -> None:
+def test_pynuml_gives_every_particle_the_label_the_simulation_meant(events):
     for event in events:
         labels = StandardLabels()(pynuml_event(event)["particle_table"]).set_index("g4_id")
         g4_id = column(event, "particle_table", "g4_id")
@@ -107,7 +103,7 @@ def test_pynuml_gives_every_particle_the_label_the_simulation_meant(
             )
 
 
-def test_pynuml_accepts_every_event_under_both_labellings(events: list[SimulatedEvent]) -> None:
+def test_pynuml_accepts_every_event_under_both_labellings(events):
     for labels in (NUGRAPH2_LABELS, NUGRAPH3_LABELS):
         graphs = make_graphs(events, labels)
         assert len(graphs) == len(events)
@@ -118,7 +114,7 @@ def test_pynuml_accepts_every_event_under_both_labellings(events: list[Simulated
                 assert int(y.min()) >= -1
 
 
-def test_every_class_has_its_share_and_some_hits_have_no_truth() -> None:
+def test_every_class_has_its_share_and_some_hits_have_no_truth():
     count = np.zeros(len(CATEGORIES))
     hits = 0
     for event in simulate_events(40, seed=5, hits=(100, 400)):
@@ -140,16 +136,14 @@ def test_every_class_has_its_share_and_some_hits_have_no_truth() -> None:
     assert 0.03 < 1 - share.sum() < 0.4
 
 
-def test_energy_fractions_of_a_hit_sum_to_one(events: list[SimulatedEvent]) -> None:
+def test_energy_fractions_of_a_hit_sum_to_one(events):
     for event in events:
         hit = column(event, "edep_table", "hit_id")
         total = np.bincount(hit, column(event, "edep_table", "energy_fraction"))
         np.testing.assert_allclose(total[np.unique(hit)], 1.0, rtol=1e-5)
 
 
-def test_most_spacepoints_match_wires_and_times_and_some_do_not(
-    events: list[SimulatedEvent],
-) -> None:
+def test_most_spacepoints_match_wires_and_times_and_some_do_not(events):
     good = lost = total = 0
     for event in events:
         ids = event.tables["spacepoint_table"]["hit_id"]
@@ -168,9 +162,7 @@ def test_most_spacepoints_match_wires_and_times_and_some_do_not(
     assert 0 < lost < 0.3 * total
 
 
-def test_a_written_file_has_the_layout_of_the_open_data(
-    tmp_path: Path, events: list[SimulatedEvent]
-) -> None:
+def test_a_written_file_has_the_layout_of_the_open_data(tmp_path, events):
     path = tmp_path / "events.h5"
     assert write_events(path, events[:3]) == 3
     with h5py.File(path) as file:
@@ -187,7 +179,7 @@ def test_a_written_file_has_the_layout_of_the_open_data(
     assert [p.name for p in tmp_path.iterdir()] == ["events.h5"]
 
 
-def test_what_was_written_is_read_back(tmp_path: Path, events: list[SimulatedEvent]) -> None:
+def test_what_was_written_is_read_back(tmp_path, events):
     path = tmp_path / "events.h5"
     write_events(path, events[:4])
     for before, after in zip(events[:4], read_events(path), strict=True):
@@ -200,9 +192,7 @@ def test_what_was_written_is_read_back(tmp_path: Path, events: list[SimulatedEve
                 np.testing.assert_array_equal(values, found)
 
 
-def test_an_event_without_spacepoints_has_no_entry_and_is_read_back(
-    tmp_path: Path, events: list[SimulatedEvent]
-) -> None:
+def test_an_event_without_spacepoints_has_no_entry_and_is_read_back(tmp_path, events):
     first, second = events[:2]
     none = {key: values[:0] for key, values in first.tables["spacepoint_table"].items()}
     bare = SimulatedEvent(first.event_id, first.tables | {"spacepoint_table": none})
@@ -219,12 +209,12 @@ def test_an_event_without_spacepoints_has_no_entry_and_is_read_back(
     ("mass", "kinetic", "expected"),
     [(105.66, 100.0, 32.0), (938.27, 100.0, 8.0), (938.27, 200.0, 27.0), (105.66, 300.0, 128.0)],
 )
-def test_ranges_agree_with_published_tables(mass: float, kinetic: float, expected: float) -> None:
+def test_ranges_agree_with_published_tables(mass, kinetic, expected):
     # Groom et al. (muons) and NIST PSTAR (protons), converted to liquid argon of 1.396 g/cm3
     assert physics.range_of(kinetic, mass) == pytest.approx(expected, rel=0.2)
 
 
-def test_wires_and_positions_invert_each_other() -> None:
+def test_wires_and_positions_invert_each_other():
     rng = np.random.default_rng(2)
     points = rng.uniform(geometry.LOWER, geometry.UPPER, size=(50, 3))
     wires = geometry.wire_coordinate(points)
@@ -236,7 +226,7 @@ def test_wires_and_positions_invert_each_other() -> None:
     )
 
 
-def test_the_packaged_events_are_those_the_code_makes() -> None:
+def test_the_packaged_events_are_those_the_code_makes():
     for made, packaged in zip(packaged_events(), read_events(DEMO_EVENTS), strict=True):
         assert made.event_id == packaged.event_id
         for name, values in made.tables["hit_table"].items():
@@ -251,9 +241,7 @@ def test_the_packaged_events_are_those_the_code_makes() -> None:
         (["--seed", "-1"], "--seed must be from 0"),
     ],
 )
-def test_the_script_refuses_senseless_arguments(
-    tmp_path: Path, arguments: list[str], message: str
-) -> None:
+def test_the_script_refuses_senseless_arguments(tmp_path, arguments, message):
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(tmp_path / "x.h5"), *arguments],
         capture_output=True,

@@ -1,7 +1,5 @@
 """The PyTorch engine when things fail. There is no GPU here: torch's words on one are played."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from typing import Any
@@ -44,12 +42,12 @@ def engine(largest: int, message: str = "CUDA out of memory") -> tuple[TorchEngi
 
 
 @pytest.fixture(autouse=True)
-def _collect_garbage_again() -> Any:
+def _collect_garbage_again():
     yield
     gc.enable()
 
 
-def test_what_did_not_fit_is_run_in_halves_and_nothing_of_it_is_alive() -> None:
+def test_what_did_not_fit_is_run_in_halves_and_nothing_of_it_is_alive():
     failing, network = engine(largest=60)
     result = failing.run(EVENTS)
     assert all(isinstance(outputs, dict) for outputs in result.outputs)
@@ -60,7 +58,7 @@ def test_what_did_not_fit_is_run_in_halves_and_nothing_of_it_is_alive() -> None:
     assert result.batches == 3
 
 
-def test_an_event_that_does_not_fit_by_itself_fails_alone() -> None:
+def test_an_event_that_does_not_fit_by_itself_fails_alone():
     failing, _ = engine(largest=35)
     *good, large = failing.run(EVENTS).outputs
     assert all(isinstance(outputs, dict) for outputs in good)
@@ -93,9 +91,7 @@ def play(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> tuple[Torc
     return failing, calls
 
 
-def test_a_gpu_that_answers_with_its_last_error_for_ever_is_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gpu_that_answers_with_its_last_error_for_ever_is_lost(monkeypatch):
     failing, calls = play(monkeypatch, RuntimeError(ILLEGAL))
     outputs = failing.run([*EVENTS, explosion()]).outputs
     assert calls == ["empty_cache", "synchronize"]
@@ -114,7 +110,7 @@ def explosion() -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _graphs_of_none_explode(monkeypatch: pytest.MonkeyPatch) -> None:
+def _graphs_of_none_explode(monkeypatch):
     build = torch_runtime.build_graph
 
     def build_or_refuse(event: Any, card: Any) -> Any:
@@ -126,15 +122,13 @@ def _graphs_of_none_explode(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("error", [None, torch.OutOfMemoryError("others have it all")])
-def test_a_gpu_that_works_or_is_only_full_is_not_lost(
-    monkeypatch: pytest.MonkeyPatch, error: Exception | None
-) -> None:
+def test_a_gpu_that_works_or_is_only_full_is_not_lost(monkeypatch, error):
     failing, calls = play(monkeypatch, error)
     assert all(isinstance(outputs, dict) for outputs in failing.run(EVENTS).outputs)
     assert calls == ["empty_cache", "synchronize"] * 2
 
 
-def test_threads_are_set_only_where_they_are_given() -> None:
+def test_threads_are_set_only_where_they_are_given():
     before = torch.get_num_threads()
     try:
         weights = random_weights(NUGRAPH3)
@@ -146,7 +140,7 @@ def test_threads_are_set_only_where_they_are_given() -> None:
         torch.set_num_threads(before)
 
 
-def test_a_torch_for_cpus_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_for_cpus_is_named(monkeypatch):
     monkeypatch.setattr("torch.version.cuda", None)
     with pytest.raises(ModelFilesError) as caught:
         gpu_of("0")
@@ -156,9 +150,7 @@ def test_a_torch_for_cpus_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_a_gpu_that_cannot_be_used_is_told_with_both_reasons(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gpu_that_cannot_be_used_is_told_with_both_reasons(monkeypatch):
     """What CUDA says when the driver is too old is the same as when there is no GPU."""
     monkeypatch.setattr("torch.version.cuda", "13.0")
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
@@ -171,15 +163,13 @@ def test_a_gpu_that_cannot_be_used_is_told_with_both_reasons(
     )
 
 
-def test_a_gpu_is_named_as_torch_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_named_as_torch_names_it(monkeypatch):
     monkeypatch.setattr("torch.version.cuda", "13.0")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert gpu_of("3") == "cuda:3"
 
 
-def test_instances_are_those_of_the_clustering_in_the_order_of_the_request(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_instances_are_those_of_the_clustering_in_the_order_of_the_request(monkeypatch):
     def each_its_own(coordinates: Any, eps: float, min_samples: int) -> Any:
         return np.arange(len(coordinates), dtype=np.int32)
 

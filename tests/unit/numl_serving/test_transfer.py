@@ -4,8 +4,6 @@ On a CPU: the same copies and views, without the stream and the pinned memory of
 cannot exist here.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numl_serving.graph import build_graph
@@ -14,7 +12,7 @@ from numl_serving.transfer import Transfer
 from oracle import card_of, random_event
 
 
-def test_a_batch_arrives_as_it_was() -> None:
+def test_a_batch_arrives_as_it_was():
     transfer, card, rng = Transfer(torch.device("cpu")), card_of("24.7.1"), np.random.default_rng(8)
     for sizes in ((40,), (300, 0, 5), (0,)):
         events = [random_event(rng, hits, schema=card.schema, positions=True) for hits in sizes]
@@ -27,7 +25,7 @@ def test_a_batch_arrives_as_it_was() -> None:
             torch.testing.assert_close(found, sent, rtol=0, atol=0)
 
 
-def test_answers_come_back_by_name_and_stay_as_they_are() -> None:
+def test_answers_come_back_by_name_and_stay_as_they_are():
     transfer = Transfer(torch.device("cpu"))
     outputs = {"a": torch.rand(3, 5), "b": torch.rand(0, 7), "c": torch.rand(4)}
     found = transfer.fetch(outputs)

@@ -1,7 +1,5 @@
 """What the glue to Triton reads when a model starts, and what it refuses to start with."""
 
-from __future__ import annotations
-
 import json
 import sys
 

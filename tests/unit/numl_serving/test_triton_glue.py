@@ -1,7 +1,5 @@
 """The glue to Triton, against a fake backend module (`fake_triton` says what it is and why)."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

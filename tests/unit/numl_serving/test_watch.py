@@ -9,13 +9,11 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from numl_serving.health import main
 from numl_serving.watch import STATES, Watch
-from played_triton import GOLDEN, Triton
+from played_triton import GOLDEN
 
 
 def found(watch: Watch) -> dict[str, str]:
@@ -29,7 +27,7 @@ def found(watch: Watch) -> dict[str, str]:
 
 
 @pytest.fixture
-def watch(triton: Triton, repository: Path) -> Watch:
+def watch(triton, repository):
     return Watch("pod-1", "127.0.0.1", triton.port, repository)
 
 
@@ -38,7 +36,7 @@ def value(watch: Watch, name: str, labels: str = "") -> float:
     return float(number)
 
 
-def test_right_answers_are_told_with_their_time(watch: Watch) -> None:
+def test_right_answers_are_told_with_their_time(watch):
     begun = time.time()
     assert found(watch) == {"nugraph2": "right", "nugraph3": "right"}
     assert value(watch, "server_ready") == 1
@@ -57,12 +55,8 @@ def test_right_answers_are_told_with_their_time(watch: Watch) -> None:
     ],
 )
 def test_what_goes_wrong_is_told_counted_and_forgotten_when_it_is_right_again(
-    triton: Triton,
-    watch: Watch,
-    state: str,
-    happens: Callable[[Triton], object],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    triton, watch, state, happens, capsys
+):
     found(watch)
     before = value(watch, "last_right_timestamp_seconds", 'model="nugraph2"')
     happens(triton)
@@ -78,30 +72,21 @@ def test_what_goes_wrong_is_told_counted_and_forgotten_when_it_is_right_again(
     assert [line.split()[2] for line in said] == ["right", state, "right"]
 
 
-def test_a_site_s_own_model_is_not_judged(
-    triton: Triton,
-    repository: Path,
-    watch: Watch,
-) -> None:
+def test_a_site_s_own_model_is_not_judged(triton, repository, watch):
     (repository / "classifier" / "1").mkdir(parents=True)
     (repository / "classifier" / "config.pbtxt").touch()
     triton.ready["classifier"] = True
     assert found(watch)["classifier"] == "unjudged"
 
 
-def test_a_golden_answer_that_is_being_replaced_judges_nobody(
-    repository: Path,
-    watch: Watch,
-) -> None:
+def test_a_golden_answer_that_is_being_replaced_judges_nobody(repository, watch):
     (repository / "nugraph2" / "1" / "golden.npz").unlink()
     assert found(watch) == {"nugraph2": "unjudged", "nugraph3": "right"}
 
 
 def test_a_server_that_starts_and_models_that_are_yet_to_come_raise_no_alert(
-    triton: Triton,
-    repository: Path,
-    watch: Watch,
-) -> None:
+    triton, repository, watch
+):
     triton.silent = 1
     assert found(watch) == {}
     assert "server_ready{" not in watch.metrics()
@@ -109,18 +94,14 @@ def test_a_server_that_starts_and_models_that_are_yet_to_come_raise_no_alert(
     assert found(watch) == {"nugraph2": "right"}
 
 
-def test_a_model_that_is_being_loaded_has_not_been_without_a_right_answer_for_long(
-    triton: Triton, watch: Watch
-) -> None:
+def test_a_model_that_is_being_loaded_has_not_been_without_a_right_answer_for_long(triton, watch):
     begun = time.time()
     triton.ready["nugraph3"] = False
     assert found(watch)["nugraph3"] == "unready"
     assert value(watch, "last_right_timestamp_seconds", 'model="nugraph3"') >= begun
 
 
-def test_a_fault_of_its_own_is_said_and_ends_neither_watch_nor_pod(
-    watch: Watch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fault_of_its_own_is_said_and_ends_neither_watch_nor_pod(watch, monkeypatch, capsys):
     found(watch)
     checked = value(watch, "last_check_timestamp_seconds")
 
@@ -135,10 +116,7 @@ def test_a_fault_of_its_own_is_said_and_ends_neither_watch_nor_pod(
     assert set(found(watch).values()) == {"right"}
 
 
-def test_the_command_exports_until_it_is_told_to_end(
-    triton: Triton,
-    repository: Path,
-) -> None:
+def test_the_command_exports_until_it_is_told_to_end(triton, repository):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "numl_serving.health", "--port", str(triton.port)]
@@ -161,10 +139,7 @@ def test_the_command_exports_until_it_is_told_to_end(
         process.wait()
 
 
-def test_a_port_that_is_taken_is_said(
-    repository: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_port_that_is_taken_is_said(repository, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["--watch", "1", "--metrics", str(port), str(repository)]) == 2

@@ -1,7 +1,5 @@
 """Start models against the fake backend, as Triton starts them."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter

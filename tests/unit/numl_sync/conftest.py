@@ -1,7 +1,5 @@
 """The agent's modules are imported from their source: the kit's own Python has its requirements."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -13,12 +11,12 @@ from played import Stage, expected  # noqa: E402
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
+def stage(tmp_path):
     return Stage(tmp_path / "mirror")
 
 
 @pytest.fixture
-def serving(stage: Stage) -> Stage:
+def serving(stage):
     """One that serves release 1."""
     stage.bucket.publish(1, 1)
     stage.run(10)

@@ -1,7 +1,5 @@
 """What the agent does when releases come and go, with time, bucket and server played."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -14,7 +12,6 @@ from played import (
     POLL_S,
     TEMPLATE,
     TODAY,
-    Stage,
     expected,
     release,
     write_templates,
@@ -23,7 +20,7 @@ from played import (
 from numl_formats.published import Release, published_release
 
 
-def test_a_release_comes_whole_and_serves(stage: Stage) -> None:
+def test_a_release_comes_whole_and_serves(stage):
     stage.bucket.publish(1, 1)
     stage.run(1)
     assert stage.tree() == expected(1)
@@ -36,14 +33,14 @@ def test_a_release_comes_whole_and_serves(stage: Stage) -> None:
     assert stage.agent.status.release == 1
 
 
-def test_an_idle_agent_asks_once_a_poll_and_its_server_never(serving: Stage) -> None:
+def test_an_idle_agent_asks_once_a_poll_and_its_server_never(serving):
     asked, server = serving.bucket.asked, serving.server.asked
     serving.run(100 * POLL_S)
     assert serving.bucket.asked - asked == pytest.approx(100, abs=1)
     assert serving.server.asked == server
 
 
-def test_back_and_forth(serving: Stage) -> None:
+def test_back_and_forth(serving):
     for number, version in ((2, 2), (3, 1), (4, 2)):
         serving.bucket.publish(number, version)
         serving.run(2 * POLL_S)
@@ -51,7 +48,7 @@ def test_back_and_forth(serving: Stage) -> None:
         assert serving.agent.status.release == number
 
 
-def test_the_old_version_stays_until_the_server_answers_with_the_new(serving: Stage) -> None:
+def test_the_old_version_stays_until_the_server_answers_with_the_new(serving):
     serving.server.cannot_load = {("b", 2)}
     serving.bucket.publish(2, 2)
     serving.run(60)
@@ -63,7 +60,7 @@ def test_the_old_version_stays_until_the_server_answers_with_the_new(serving: St
     assert serving.agent.status.release == 2
 
 
-def test_what_the_server_cannot_load_is_taken_back(serving: Stage) -> None:
+def test_what_the_server_cannot_load_is_taken_back(serving):
     serving.server.cannot_load = {("b", 2)}
     serving.bucket.publish(2, 2)
     serving.run(LOAD_S + 2 * POLL_S)
@@ -83,7 +80,7 @@ def test_what_the_server_cannot_load_is_taken_back(serving: Stage) -> None:
     assert not serving.agent.status.refused
 
 
-def test_another_configuration_of_the_same_version_is_seen_to_be_loaded(serving: Stage) -> None:
+def test_another_configuration_of_the_same_version_is_seen_to_be_loaded(serving):
     # As after an upgrade of the image.
     write_templates(serving.templates, f"{TEMPLATE}max_batch_size: 0\n")
     serving.bucket.publish(2, 1)
@@ -100,9 +97,7 @@ def test_another_configuration_of_the_same_version_is_seen_to_be_loaded(serving:
     assert serving.tree()["a/config.pbtxt"].endswith(b"max_batch_size: 0\n")
 
 
-def test_a_first_release_that_cannot_be_loaded_is_said_every_minute_and_kept(
-    stage: Stage,
-) -> None:
+def test_a_first_release_that_cannot_be_loaded_is_said_every_minute_and_kept(stage):
     stage.server.cannot_load = {("b", 1)}
     stage.bucket.publish(1, 1)
     stage.run(LOAD_S + 5 * REPEAT_S - 1)
@@ -116,7 +111,7 @@ def test_a_first_release_that_cannot_be_loaded_is_said_every_minute_and_kept(
     assert stage.agent.status.release == 1
 
 
-def test_a_server_that_is_away_is_no_fault_of_a_release(serving: Stage) -> None:
+def test_a_server_that_is_away_is_no_fault_of_a_release(serving):
     serving.server.runs = False
     serving.bucket.publish(2, 2)
     serving.run(10 * REPEAT_S - 1)
@@ -128,13 +123,13 @@ def test_a_server_that_is_away_is_no_fault_of_a_release(serving: Stage) -> None:
     assert serving.tree() == expected(2)
 
 
-def test_models_come_and_go(serving: Stage) -> None:
+def test_models_come_and_go(serving):
     serving.bucket.publish(2, 2, "b", "c")
     serving.run(2 * POLL_S)
     assert serving.tree() == expected(2, "b", "c")
 
 
-def test_a_model_that_stays_as_it_is_is_not_touched(serving: Stage) -> None:
+def test_a_model_that_stays_as_it_is_is_not_touched(serving):
     serving.bucket.publish(2, 2)
     models = {**release(3, 2).models, "a": release(1, 1).models["a"]}
     mixed = Release(3, TODAY, "abc", models)
@@ -148,7 +143,7 @@ def test_a_model_that_stays_as_it_is_is_not_touched(serving: Stage) -> None:
     assert serving.checked[2:] == ["b-2"]
 
 
-def test_the_newest_time_of_a_model_rises_with_its_configuration(serving: Stage) -> None:
+def test_the_newest_time_of_a_model_rises_with_its_configuration(serving):
     folder = serving.folder / "repository" / "a"
     ahead = newest(folder) + 3600 * 10**9  # the clock was set back by an hour
     os.utime(folder / "1" / "weights.safetensors", ns=(ahead, ahead))
@@ -157,12 +152,12 @@ def test_the_newest_time_of_a_model_rises_with_its_configuration(serving: Stage)
     assert (folder / "config.pbtxt").stat().st_mtime_ns >= ahead + 10**9
 
 
-def test_two_agents_do_not_share_a_folder(serving: Stage) -> None:
+def test_two_agents_do_not_share_a_folder(serving):
     with pytest.raises(UsageError, match="another sync agent is using it"):
         Mirror(serving.folder, Templates(serving.templates))
 
 
-def test_a_folder_with_files_of_others_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_files_of_others_is_left_alone(tmp_path):
     model = tmp_path / "repository" / "mine" / "config.pbtxt"
     model.parent.mkdir(parents=True)
     model.touch()

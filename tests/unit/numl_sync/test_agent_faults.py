@@ -1,7 +1,5 @@
 """The agent when its bucket, its disk or itself fails; time, bucket and server are played."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,7 +12,7 @@ from numl_sync.agent import REPEAT_S
 from played import POLL_S, Stage, config, expected, files
 
 
-def test_a_bucket_that_is_away_is_said_at_once_and_then_every_minute(serving: Stage) -> None:
+def test_a_bucket_that_is_away_is_said_at_once_and_then_every_minute(serving):
     serving.bucket.away = True
     serving.run(10 * REPEAT_S)
     assert serving.said == ["s3://bucket: no connection; release 1 stays in service"] * 10
@@ -26,7 +24,7 @@ def test_a_bucket_that_is_away_is_said_at_once_and_then_every_minute(serving: St
     assert serving.said[-1] == "the bucket answers again after 600 s"
 
 
-def test_without_a_bucket_at_its_start_it_has_what_was_there(serving: Stage) -> None:
+def test_without_a_bucket_at_its_start_it_has_what_was_there(serving):
     serving.bucket.away = True
     serving.start()
     assert serving.agent.status.in_folder
@@ -39,7 +37,7 @@ def test_without_a_bucket_at_its_start_it_has_what_was_there(serving: Stage) -> 
     ]
 
 
-def test_without_bucket_and_mirror_it_waits(stage: Stage) -> None:
+def test_without_bucket_and_mirror_it_waits(stage):
     stage.run(2 * REPEAT_S)
     assert stage.said == ["s3://bucket: no connection; no release yet"] * 2
     assert not stage.agent.status.in_folder
@@ -48,7 +46,7 @@ def test_without_bucket_and_mirror_it_waits(stage: Stage) -> None:
     assert stage.tree() == expected(1)
 
 
-def test_a_download_that_breaks_off_goes_on_where_it_was(serving: Stage) -> None:
+def test_a_download_that_breaks_off_goes_on_where_it_was(serving):
     serving.bucket.publish(2, 2)
     serving.bucket.sent, serving.bucket.breaks_after = 0, 300
     serving.run(10 * POLL_S)
@@ -66,14 +64,14 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(serving: Stage) -> None
 
 
 @pytest.mark.parametrize("damage", [b"", b"w", b"x" * 1001, b"x" * 5000, b"x" * 900])
-def test_what_lies_in_the_way_of_a_download_is_replaced(serving: Stage, damage: bytes) -> None:
+def test_what_lies_in_the_way_of_a_download_is_replaced(serving, damage):
     digest = serving.bucket.publish(2, 2).models["a"].files["weights.safetensors"].sha256
     (serving.folder / "incoming" / digest).write_bytes(damage)
     serving.run(2 * POLL_S)
     assert serving.tree() == expected(2)
 
 
-def test_a_damaged_mirror_is_mended_at_the_next_start(serving: Stage) -> None:
+def test_a_damaged_mirror_is_mended_at_the_next_start(serving):
     weights = serving.folder / "repository" / "a" / "1" / "weights.safetensors"
     weights.write_bytes(b"x" * weights.stat().st_size)
     serving.start()
@@ -84,7 +82,7 @@ def test_a_damaged_mirror_is_mended_at_the_next_start(serving: Stage) -> None:
     assert serving.checked == ["a-1", "b-1", "a-1"]
 
 
-def test_a_file_that_somebody_changes_is_mended_within_a_poll(serving: Stage) -> None:
+def test_a_file_that_somebody_changes_is_mended_within_a_poll(serving):
     weights = serving.folder / "repository" / "a" / "1" / "weights.safetensors"
     before = weights.stat()
     weights.write_bytes(b"x" * before.st_size)
@@ -94,16 +92,14 @@ def test_a_file_that_somebody_changes_is_mended_within_a_poll(serving: Stage) ->
     assert serving.said[0] == f"{serving.folder}/repository was changed by someone else"
 
 
-def test_a_folder_that_is_removed_is_made_anew(serving: Stage) -> None:
+def test_a_folder_that_is_removed_is_made_anew(serving):
     shutil.rmtree(serving.folder)
     serving.run(2 * POLL_S)
     assert serving.tree() == expected(1)
     assert serving.said[0] == f"{serving.folder}/repository was changed by someone else"
 
 
-def test_a_full_disk_is_said_and_tried_again(
-    serving: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_said_and_tried_again(serving, monkeypatch):
     def full(*_words: object) -> None:
         raise OSError(28, "No space left on device", "/mirror/x")
 
@@ -144,7 +140,7 @@ def killed_at(step: int) -> Iterator[list[str]]:
         yield done
 
 
-def test_a_kill_at_any_change_to_the_disk_leaves_what_can_be_served(tmp_path: Path) -> None:
+def test_a_kill_at_any_change_to_the_disk_leaves_what_can_be_served(tmp_path):
     step, ended = 0, False
     while not ended:
         stage = Stage(tmp_path / str(step))
@@ -172,7 +168,7 @@ def test_a_kill_at_any_change_to_the_disk_leaves_what_can_be_served(tmp_path: Pa
 
 
 @pytest.mark.parametrize("step", [2, 10, 30])
-def test_a_kill_does_not_keep_a_fresh_server_from_an_older_release(stage: Stage, step: int) -> None:
+def test_a_kill_does_not_keep_a_fresh_server_from_an_older_release(stage, step):
     for number in (1, 2):
         stage.bucket.publish(number, number)
     stage.wrong = {"a-2"}
@@ -184,9 +180,7 @@ def test_a_kill_does_not_keep_a_fresh_server_from_an_older_release(stage: Stage,
     assert (stage.agent.status.release, stage.agent.status.refused) == (1, True)
 
 
-def test_a_damaged_folder_gets_an_older_release_if_the_bucket_is_damaged_too(
-    stage: Stage,
-) -> None:
+def test_a_damaged_folder_gets_an_older_release_if_the_bucket_is_damaged_too(stage):
     for number in (1, 2):
         stage.bucket.publish(number, number)
     stage.run(10)

@@ -1,13 +1,11 @@
 """Which releases the agent refuses, and what serves instead; time, bucket and server are played."""
 
-from __future__ import annotations
-
 import pytest
 from numl_sync.agent import LOAD_S, REPEAT_S, RETRY_S
-from played import POLL_S, Stage, expected, files
+from played import POLL_S, expected, files
 
 
-def test_a_wrong_golden_answer_is_refused_before_the_server_sees_a_file(serving: Stage) -> None:
+def test_a_wrong_golden_answer_is_refused_before_the_server_sees_a_file(serving):
     serving.wrong = {"b-2"}
     serving.bucket.publish(2, 2)
     serving.run(1000)
@@ -20,7 +18,7 @@ def test_a_wrong_golden_answer_is_refused_before_the_server_sees_a_file(serving:
 
 
 @pytest.mark.parametrize("content", [b"other", b"w" * 1000 + b"X"])
-def test_another_file_than_published_is_refused(serving: Stage, content: bytes) -> None:
+def test_another_file_than_published_is_refused(serving, content):
     serving.bucket.publish(2, 2)
     serving.bucket.objects["a/2/weights.safetensors"] = content
     serving.run(1000)
@@ -34,9 +32,7 @@ def test_another_file_than_published_is_refused(serving: Stage, content: bytes) 
     assert serving.tree() == expected(2)  # a start of the agent tries once more
 
 
-def test_a_document_that_cannot_be_read_is_said_every_minute_until_there_is_another(
-    serving: Stage,
-) -> None:
+def test_a_document_that_cannot_be_read_is_said_every_minute_until_there_is_another(serving):
     serving.bucket.content = b'{"format": 3}'
     serving.run(2 * REPEAT_S - 1)
     line = (
@@ -52,7 +48,7 @@ def test_a_document_that_cannot_be_read_is_said_every_minute_until_there_is_anot
     assert not serving.agent.status.refused
 
 
-def test_a_document_that_cannot_be_read_does_not_stop_what_is_on_its_way(serving: Stage) -> None:
+def test_a_document_that_cannot_be_read_does_not_stop_what_is_on_its_way(serving):
     serving.server.cannot_load = {("a", 2)}
     serving.bucket.publish(2, 2)
     serving.run(10)
@@ -64,9 +60,7 @@ def test_a_document_that_cannot_be_read_does_not_stop_what_is_on_its_way(serving
 
 
 @pytest.mark.parametrize("model", ["a", "b"])
-def test_a_fresh_server_gets_the_newest_older_release_that_is_right(
-    stage: Stage, model: str
-) -> None:
+def test_a_fresh_server_gets_the_newest_older_release_that_is_right(stage, model):
     for number in (1, 2, 3, 4):
         stage.bucket.publish(number, number)
     stage.wrong = {f"{model}-4"}
@@ -90,9 +84,7 @@ def test_a_fresh_server_gets_the_newest_older_release_that_is_right(
     assert not status.refused
 
 
-def test_a_fresh_server_falls_back_to_what_served_before_and_then_to_what_is_whole(
-    stage: Stage,
-) -> None:
+def test_a_fresh_server_falls_back_to_what_served_before_and_then_to_what_is_whole(stage):
     for number in (1, 2, 3, 4):
         stage.bucket.publish(number, number)
     stage.bucket.roll_back(2)  # 1 served before it; 4 and 3 were rolled back from
@@ -105,7 +97,7 @@ def test_a_fresh_server_falls_back_to_what_served_before_and_then_to_what_is_who
     ]
 
 
-def test_a_fresh_server_that_cannot_load_the_release_gets_an_older_one(stage: Stage) -> None:
+def test_a_fresh_server_that_cannot_load_the_release_gets_an_older_one(stage):
     for number in (1, 2):
         stage.bucket.publish(number, number)
     stage.server.cannot_load = {("b", 2)}
@@ -119,7 +111,7 @@ def test_a_fresh_server_that_cannot_load_the_release_gets_an_older_one(stage: St
     ]
 
 
-def test_what_was_refused_is_tried_again_at_the_next_start_and_after_a_while(stage: Stage) -> None:
+def test_what_was_refused_is_tried_again_at_the_next_start_and_after_a_while(stage):
     for number in (1, 2):
         stage.bucket.publish(number, number)
     stage.wrong = {"a-2"}
@@ -135,9 +127,7 @@ def test_what_was_refused_is_tried_again_at_the_next_start_and_after_a_while(sta
     assert not stage.agent.status.refused
 
 
-def test_a_refusal_on_a_full_disk_is_no_end(
-    serving: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_on_a_full_disk_is_no_end(serving, monkeypatch):
     def full(*_words: object, **_more: object) -> None:
         raise OSError(28, "No space left on device", "/mirror/x")
 
@@ -153,7 +143,7 @@ def test_a_refusal_on_a_full_disk_is_no_end(
     assert serving.tree() == expected(1)
 
 
-def test_without_a_server_the_last_good_release_stays_in_the_folder(stage: Stage) -> None:
+def test_without_a_server_the_last_good_release_stays_in_the_folder(stage):
     stage.server.runs = False
     stage.bucket.publish(1, 1)
     stage.run(10)

@@ -1,12 +1,9 @@
 """An attacker with the bucket's credentials: only what was signed serves."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,7 +169,7 @@ IGNORED = {
 
 
 @pytest.fixture
-def owned(tmp_path: Path) -> tuple[Stage, Attacker]:
+def owned(tmp_path):
     """A server with release 2 of an owner who signs, and has just published release 3."""
     stage = Stage(tmp_path / "mirror", key=KEY)
     bucket = stage.bucket
@@ -195,9 +192,7 @@ def fresh(stage: Stage, **more: Any) -> Stage:
 
 
 @pytest.mark.parametrize("change", FILES)
-def test_another_file_than_the_signed_one_is_refused(
-    owned: tuple[Stage, Attacker], change: str
-) -> None:
+def test_another_file_than_the_signed_one_is_refused(owned, change):
     stage, attacker = owned
     FILES[change](attacker)
     stage.run(10 * POLL_S)
@@ -211,9 +206,7 @@ def test_another_file_than_the_signed_one_is_refused(
 
 
 @pytest.mark.parametrize("change", STATEMENTS)
-def test_a_statement_that_the_owner_did_not_sign_last_is_refused(
-    owned: tuple[Stage, Attacker], change: str
-) -> None:
+def test_a_statement_that_the_owner_did_not_sign_last_is_refused(owned, change):
     stage, attacker = owned
     reason, attack = STATEMENTS[change]
     attack(attacker)
@@ -234,7 +227,7 @@ def test_a_statement_that_the_owner_did_not_sign_last_is_refused(
 
 
 @pytest.mark.parametrize("change", IGNORED)
-def test_what_no_statement_names_is_not_read(owned: tuple[Stage, Attacker], change: str) -> None:
+def test_what_no_statement_names_is_not_read(owned, change):
     stage, attacker = owned
     attacker.put(IGNORED[change], EVIL)
     stage.run(10 * POLL_S)
@@ -243,7 +236,7 @@ def test_what_no_statement_names_is_not_read(owned: tuple[Stage, Attacker], chan
     assert not stage.agent.status.refused
 
 
-def test_a_signed_statement_cannot_bring_code_either(owned: tuple[Stage, Attacker]) -> None:
+def test_a_signed_statement_cannot_bring_code_either(owned):
     stage, attacker = owned
     model = replace(release(4, 4).models["a"], code={"model.py": file_of(EVIL)})
     new = replace(release(4, 4), models={"a": model, "b": release(4, 4).models["b"]})
@@ -258,9 +251,7 @@ def test_a_signed_statement_cannot_bring_code_either(owned: tuple[Stage, Attacke
 
 
 @pytest.mark.parametrize("reason", ["replay", "line", "expired"])
-def test_what_the_owner_signed_elsewhere_or_long_ago_is_refused(
-    owned: tuple[Stage, Attacker], reason: str
-) -> None:
+def test_what_the_owner_signed_elsewhere_or_long_ago_is_refused(owned, reason):
     stage, attacker = owned
     stage.run(10)
     history = stage.bucket.history
@@ -286,9 +277,7 @@ def test_what_the_owner_signed_elsewhere_or_long_ago_is_refused(
     assert not stage.agent.status.refused
 
 
-def test_a_bucket_that_is_frozen_is_noticed_when_its_statement_expires(
-    owned: tuple[Stage, Attacker],
-) -> None:
+def test_a_bucket_that_is_frozen_is_noticed_when_its_statement_expires(owned):
     stage, _ = owned
     stage.run(10)
     assert not stage.agent.status.refused
@@ -307,9 +296,7 @@ def test_a_bucket_that_is_frozen_is_noticed_when_its_statement_expires(
     assert new.tree() == {}
 
 
-def test_an_older_statement_reaches_a_fresh_server_only_below_its_floor(
-    owned: tuple[Stage, Attacker],
-) -> None:
+def test_an_older_statement_reaches_a_fresh_server_only_below_its_floor(owned):
     stage, attacker = owned
     attacker.say(attacker.statements[1], sign(attacker.statements[1]))
     new = fresh(stage)
@@ -319,7 +306,7 @@ def test_an_older_statement_reaches_a_fresh_server_only_below_its_floor(
     assert new.agent.status.statement.seen.sequence == 1
 
 
-def test_a_signature_that_follows_is_seen(owned: tuple[Stage, Attacker]) -> None:
+def test_a_signature_that_follows_is_seen(owned):
     stage, attacker = owned
     path = signature_path(attacker.newest)
     signature = attacker.bucket.objects.pop(path)
@@ -330,7 +317,7 @@ def test_a_signature_that_follows_is_seen(owned: tuple[Stage, Attacker]) -> None
     assert stage.tree() == expected(3)
 
 
-def test_what_came_without_a_key_is_removed_at_the_first_start_with_one(stage: Stage) -> None:
+def test_what_came_without_a_key_is_removed_at_the_first_start_with_one(stage):
     stage.bucket.publish(1, 1)
     stage.run(10)
     assert stage.tree() == expected(1)
@@ -344,7 +331,7 @@ def test_what_came_without_a_key_is_removed_at_the_first_start_with_one(stage: S
     assert stage.tree() == expected(2)
 
 
-def test_another_key_does_not_stop_what_serves(owned: tuple[Stage, Attacker]) -> None:
+def test_another_key_does_not_stop_what_serves(owned):
     stage, attacker = owned
     stage.run(10)
     stage.key = "another"

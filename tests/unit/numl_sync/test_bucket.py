@@ -1,9 +1,6 @@
 """What services other than the one in tests/integration answer; it is played here."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -33,7 +30,7 @@ class Service:
 
 
 @pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+def service(monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a secret of nobody")
     played = Service()
@@ -68,7 +65,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
         thread.join()
 
 
-def test_it_asks_for_what_has_changed(service: Service) -> None:
+def test_it_asks_for_what_has_changed(service):
     service.headers = {"ETag": '"one"'}
     assert service.bucket.published(None) == ('"one"', service.body)
     assert service.bucket.published('"other"') == ('"one"', service.body)
@@ -77,7 +74,7 @@ def test_it_asks_for_what_has_changed(service: Service) -> None:
     assert {asked["path"] for asked in service.asked} == {"/models/prod/published.json"}
 
 
-def test_a_service_without_etags_will_do(service: Service) -> None:
+def test_a_service_without_etags_will_do(service):
     found = service.bucket.published(None)
     assert found is not None
     assert service.bucket.published(found[0]) is None
@@ -86,26 +83,26 @@ def test_a_service_without_etags_will_do(service: Service) -> None:
     assert not any("If-None-Match" in asked for asked in service.asked)
 
 
-def test_a_file_is_read_from_where_it_is_wanted(service: Service) -> None:
+def test_a_file_is_read_from_where_it_is_wanted(service):
     service.status, service.body = 206, b"789"
     assert b"".join(service.bucket.read("a/1/x", 7, 10)) == b"789"
     assert service.asked[0]["Range"] == "bytes=7-"
     assert service.asked[0]["path"] == "/models/prod/a/1/x"
 
 
-def test_a_file_of_another_size_is_not_read(service: Service) -> None:
+def test_a_file_of_another_size_is_not_read(service):
     words = r"^a/1/x has 10 bytes, published\.json says 9$"
     with pytest.raises(ReleaseError, match=words):
         list(service.bucket.read("a/1/x", 0, 9))
 
 
-def test_a_service_that_knows_no_ranges_will_do(service: Service) -> None:
+def test_a_service_that_knows_no_ranges_will_do(service):
     assert b"".join(service.bucket.read("a/1/x", 4, 10)) == b"456789"
     service.body = b"0" * 300_000 + b"end"
     assert b"".join(service.bucket.read("a/1/x", 300_000, 300_003)) == b"end"
 
 
-def test_an_answer_that_ends_early_is_one_line(service: Service) -> None:
+def test_an_answer_that_ends_early_is_one_line(service):
     service.length = 20
     with pytest.raises(BucketError) as caught:
         list(service.bucket.read("a/1/x", 0, 20))
@@ -115,7 +112,7 @@ def test_an_answer_that_ends_early_is_one_line(service: Service) -> None:
         service.bucket.published(None)
 
 
-def test_an_endless_document_is_not_read(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_document_is_not_read(service, monkeypatch):
     monkeypatch.setattr("numl_sync.bucket.LARGEST", 5)
     with pytest.raises(StatementError, match=r"^published\.json has more than 5 bytes$"):
         service.bucket.published(None)
@@ -132,9 +129,7 @@ def test_an_endless_document_is_not_read(service: Service, monkeypatch: pytest.M
         (500, "no\nname", "prod: an unnamed error (status 500)"),
     ],
 )
-def test_an_error_is_one_line_without_a_key(
-    service: Service, status: int, code: str, words: str
-) -> None:
+def test_an_error_is_one_line_without_a_key(service, status, code, words):
     service.status = status
     service.body = f"<Error><Code>{code}</Code><Message>no\nno</Message></Error>".encode()
     with pytest.raises(BucketError) as caught:
@@ -147,12 +142,12 @@ def test_an_error_is_one_line_without_a_key(
     assert len(service.asked) == 1
 
 
-def test_a_file_of_unknown_length_is_read_to_its_end(service: Service) -> None:
+def test_a_file_of_unknown_length_is_read_to_its_end(service):
     service.chunked = True
     assert b"".join(service.bucket.read("a/1/x", 0, 10)) == service.body
 
 
-def test_a_signature_that_is_not_there_is_none(service: Service) -> None:
+def test_a_signature_that_is_not_there_is_none(service):
     assert service.bucket.signature("signatures/x.sig") == service.body
     service.status, service.body = 404, b"<Error><Code>NoSuchKey</Code></Error>"
     assert service.bucket.signature("signatures/x.sig") is None
@@ -162,9 +157,7 @@ def test_a_signature_that_is_not_there_is_none(service: Service) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyError("ContentLength"), AttributeError("x"), MemoryError()])
-def test_whatever_the_client_raises_is_no_end(
-    service: Service, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_whatever_the_client_raises_is_no_end(service, monkeypatch, error):
     def broken(*_words: object, **_more: object) -> None:
         raise error
 

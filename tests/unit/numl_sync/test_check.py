@@ -1,7 +1,5 @@
 """What is made of the output of the check, which runs in the environment of the models."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path
@@ -22,9 +20,7 @@ def report(error: str | None) -> str:
     return json.dumps({"model": "/in/nu-2", "ok": error is None, "error": error}) + "\n"
 
 
-def test_what_libraries_print_beside_the_reports_is_passed_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_libraries_print_beside_the_reports_is_passed_over(monkeypatch):
     printed(monkeypatch, NOISE + report(None))
     check_answers([Path("/in/nu-2")])
 
@@ -37,9 +33,7 @@ def test_what_libraries_print_beside_the_reports_is_passed_over(
         (NOISE, 0, "golden answers cannot be computed here"),
     ],
 )
-def test_a_release_is_refused_for_anything_else(
-    monkeypatch: pytest.MonkeyPatch, text: str, status: int, words: str
-) -> None:
+def test_a_release_is_refused_for_anything_else(monkeypatch, text, status, words):
     printed(monkeypatch, text, status)
     with pytest.raises(ReleaseError, match=words):
         check_answers([Path("/in/nu-2")])

@@ -1,9 +1,5 @@
 """The agent's command line, and what reaches its log."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from numl_sync.command import main
 
@@ -19,9 +15,7 @@ URL = "s3://http://127.0.0.1:9/models"
         (["--server", "host:8000"], "--server: 'host:8000' is not http://HOST:PORT"),
     ],
 )
-def test_a_wrong_option_is_said_in_one_line(
-    flags: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_option_is_said_in_one_line(flags, words, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main([URL, str(tmp_path / "mirror"), *flags])
     assert ended.value.code == 2
@@ -29,9 +23,7 @@ def test_a_wrong_option_is_said_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_service_says_begins_no_line_of_the_log(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_service_says_begins_no_line_of_the_log(tmp_path, capsys):
     assert main([URL + "/a\nsync: release 1 serves\x1b[2J", str(tmp_path)]) == 2
     out = capsys.readouterr().out
     assert out.startswith(
@@ -40,9 +32,7 @@ def test_what_a_service_says_begins_no_line_of_the_log(
     assert out.count("\n") == 1
 
 
-def test_a_key_with_a_line_end_is_said_and_not_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_key_with_a_line_end_is_said_and_not_shown(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "some-key\n")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "word")
     assert main([URL, str(tmp_path), "--once"]) == 1
@@ -61,12 +51,8 @@ def test_a_key_with_a_line_end_is_said_and_not_shown(
     ],
 )
 def test_a_variable_names_the_service_of_an_address_without_one(
-    named: str,
-    line: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    named, line, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "some-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "word")
     monkeypatch.setenv("AWS_ENDPOINT", named)
@@ -75,9 +61,7 @@ def test_a_variable_names_the_service_of_an_address_without_one(
 
 
 @pytest.mark.parametrize("least", ["x", "-1", "9" * 5000])
-def test_a_floor_that_is_no_number_is_refused(
-    least: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_floor_that_is_no_number_is_refused(least, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("NUML_VERIFY_SEQUENCE", least)
     assert main([URL, str(tmp_path), "--once"]) == 2
     assert capsys.readouterr().out.startswith("sync: NUML_VERIFY_SEQUENCE is '")

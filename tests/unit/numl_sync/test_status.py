@@ -1,7 +1,5 @@
 """What probes and Prometheus are told."""
 
-from __future__ import annotations
-
 import urllib.error
 import urllib.request
 from datetime import datetime, timezone
@@ -19,7 +17,7 @@ MADE = datetime(2026, 11, 24, tzinfo=timezone.utc)
 ENDS = datetime(2026, 12, 24, tzinfo=timezone.utc)
 
 
-def test_prometheus_reads_the_figures() -> None:
+def test_prometheus_reads_the_figures():
     status = Status(release=3, published_release=4, refused=True, last_success=1.5, verifies=True)
     status.failures["bucket"] = 7
     status.refused_statements["replay"] = 2
@@ -49,13 +47,13 @@ def test_prometheus_reads_the_figures() -> None:
     }
 
 
-def test_what_is_not_known_yet_has_no_figure() -> None:
+def test_what_is_not_known_yet_has_no_figure():
     text = Status().metrics()
     assert "timestamp" not in text
     assert "statement_sequence" not in text
 
 
-def test_it_is_ready_when_a_release_is_in_the_folder() -> None:
+def test_it_is_ready_when_a_release_is_in_the_folder():
     status, port = Status(), free_ports().http
     serve_status(status, "127.0.0.1", port)
     assert get(port, "/ready") == (503, "no release yet\n")

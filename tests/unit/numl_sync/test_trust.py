@@ -1,9 +1,6 @@
 """Which files hold a key, and which signatures are its own."""
 
-from __future__ import annotations
-
 import base64
-from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
@@ -28,10 +25,10 @@ PLACE = "s3://models"
 
 
 def pem(key: object) -> bytes:
-    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)  # type: ignore[no-any-return,attr-defined]
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
-def test_what_cosign_writes_is_verified(tmp_path: Path) -> None:
+def test_what_cosign_writes_is_verified(tmp_path):
     key = tmp_path / "cosign.pub"
     key.write_bytes(pem(OWNER.public_key()))
     trust = read_trust(key, PLACE, 3)
@@ -46,7 +43,7 @@ def test_what_cosign_writes_is_verified(tmp_path: Path) -> None:
     assert not trust.verify(b"another", signature)
 
 
-def test_without_a_key_nothing_is_verified() -> None:
+def test_without_a_key_nothing_is_verified():
     assert read_trust(None, PLACE, 0).verify is None
 
 
@@ -64,13 +61,13 @@ def test_without_a_key_nothing_is_verified() -> None:
     ],
     ids=["empty", "private", "P-384", "Ed25519", "RSA"],
 )
-def test_another_kind_of_file_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+def test_another_kind_of_file_is_refused(tmp_path, content, words):
     key = tmp_path / "key"
     key.write_bytes(content)
     with pytest.raises(UsageError, match=words):
         read_trust(key, PLACE, 0)
 
 
-def test_a_key_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_key_that_is_not_there_is_named(tmp_path):
     with pytest.raises(UsageError, match="none: No such file or directory"):
         read_trust(tmp_path / "none", PLACE, 0)

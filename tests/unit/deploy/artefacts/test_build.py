@@ -27,9 +27,7 @@ def _artefact(name: str, kind: str = "env", sha256: str = "0") -> Artefact:
     )
 
 
-def test_a_build_replaces_its_own_entries_and_keeps_those_whose_files_are_there(
-    tmp_path: Path,
-) -> None:
+def test_a_build_replaces_its_own_entries_and_keeps_those_whose_files_are_there(tmp_path):
     for name in ("a.tar.gz", "b.tar.gz"):
         (tmp_path / name).touch()
     old = [_artefact("a.tar.gz"), _artefact("b.tar.gz"), _artefact("gone"), _artefact("i", "image")]
@@ -40,13 +38,13 @@ def test_a_build_replaces_its_own_entries_and_keeps_those_whose_files_are_there(
     assert found == {("env", "a.tar.gz"): "1", ("env", "b.tar.gz"): "0", ("image", "i"): "0"}
 
 
-def test_a_manifest_that_is_none_is_named(tmp_path: Path) -> None:
+def test_a_manifest_that_is_none_is_named(tmp_path):
     (tmp_path / "manifest.json").write_text(json.dumps({"format": 7}))
     with pytest.raises(BuildError, match=r"manifest\.json: not this kit's manifest"):
         read_manifest(tmp_path)
 
 
-def test_a_failed_step_is_not_counted(tmp_path: Path) -> None:
+def test_a_failed_step_is_not_counted(tmp_path):
     steps = Steps(Console("quiet"))
     with steps.step("first", tmp_path):
         pass
@@ -55,7 +53,7 @@ def test_a_failed_step_is_not_counted(tmp_path: Path) -> None:
     assert list(steps.seconds) == ["first"]
 
 
-def test_a_full_disk_is_named_by_the_folder_where_the_system_names_no_file(tmp_path: Path) -> None:
+def test_a_full_disk_is_named_by_the_folder_where_the_system_names_no_file(tmp_path):
     with (
         pytest.raises(OSError, match="No space left") as caught,
         Steps(Console("quiet")).step("pack", tmp_path),
@@ -74,8 +72,8 @@ def test_a_full_disk_is_named_by_the_folder_where_the_system_names_no_file(tmp_p
     ],
 )
 def test_what_may_not_be_written_is_told_by_whose_folder_it_is_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, remedy: str
-) -> None:
+    tmp_path, monkeypatch, place, remedy
+):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = str(tmp_path / place)
     error = describe_os_error(PermissionError(errno.EACCES, "Permission denied", path))
@@ -84,7 +82,7 @@ def test_what_may_not_be_written_is_told_by_whose_folder_it_is_in(
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def checkout(tmp_path):
     for words in (
         ["init", "-q"],
         ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "x"],
@@ -93,7 +91,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_build_is_given_the_commits_time(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_is_given_the_commits_time(checkout, monkeypatch):
     monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
     show = ["git", "-C", str(checkout), "log", "-1", "--format=%H %ct"]
     commit, time = subprocess.run(show, capture_output=True, text=True, check=True).stdout.split()
@@ -101,7 +99,7 @@ def test_a_build_is_given_the_commits_time(checkout: Path, monkeypatch: pytest.M
     assert (source.revision, source.epoch) == (commit, int(time))
 
 
-def test_the_time_can_be_given(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_can_be_given(checkout, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     assert find_source(checkout).epoch == 1_700_000_000
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "soon")
@@ -109,9 +107,7 @@ def test_the_time_can_be_given(checkout: Path, monkeypatch: pytest.MonkeyPatch) 
         find_source(checkout)
 
 
-def test_a_folder_without_history_has_no_revision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_without_history_has_no_revision(tmp_path, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
     assert find_source(tmp_path).revision == "unknown"
 
@@ -126,11 +122,11 @@ def test_a_folder_without_history_has_no_revision(
         ("", ""),
     ],
 )
-def test_a_remote_is_named_without_secrets_and_a_folder_not_at_all(remote: str, url: str) -> None:
+def test_a_remote_is_named_without_secrets_and_a_folder_not_at_all(remote, url):
     assert published(remote) == url
 
 
-def test_an_environment_that_nvidias_image_is_too_old_for_is_refused(tmp_path: Path) -> None:
+def test_an_environment_that_nvidias_image_is_too_old_for_is_refused(tmp_path):
     release = find_release("24.10")
     environment = replace(plan_environment("serving", relocatable=True), folder=tmp_path)
     library = tmp_path / "lib.so"
@@ -142,9 +138,7 @@ def test_an_environment_that_nvidias_image_is_too_old_for_is_refused(tmp_path: P
 
 
 @pytest.mark.parametrize(("gpu", "gpus"), [(False, None), (True, 2)])
-def test_a_repository_that_is_built_uses_every_gpu_its_server_sees_or_none(
-    gpu: bool, gpus: int | None
-) -> None:
+def test_a_repository_that_is_built_uses_every_gpu_its_server_sees_or_none(gpu, gpus):
     settings = launch_settings(Path("/opt/numl/env"), environment_digest="e2bc", gpu=gpu)
     assert settings == LaunchSettings(
         environment=Path("/opt/numl/env"),

@@ -20,7 +20,6 @@ from deploy.artefacts.context import (
 )
 from deploy.deployment.deployment import DEFAULT_MODELS, Ports
 from deploy.environment.cpython import IMAGE_PREFIX
-from deploy.environment.lock import Flavour
 from deploy.host.errors import BuildError
 from deploy.triton.command import server_arguments
 from deploy.triton.config import read_config, template_of
@@ -29,7 +28,7 @@ from deploy.triton.distribution import TritonDistribution
 DOCKERFILE = (CONTAINERS / "Dockerfile").read_text()
 
 
-def test_the_dockerfile_keeps_hadolint_s_rules() -> None:
+def test_the_dockerfile_keeps_hadolint_s_rules():
     hadolint = Path(sys.executable).with_name("hadolint")
     done = subprocess.run(
         [hadolint, CONTAINERS / "Dockerfile"], capture_output=True, text=True, check=False
@@ -37,14 +36,14 @@ def test_the_dockerfile_keeps_hadolint_s_rules() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_the_dockerfile_takes_from_the_context_what_dockerignore_lets_through() -> None:
+def test_the_dockerfile_takes_from_the_context_what_dockerignore_lets_through():
     taken = re.findall(r"^(?:ADD|COPY) (\S+) ", DOCKERFILE, re.MULTILINE)
     ignored = (CONTAINERS / ".dockerignore").read_text().splitlines()
     let_through = [line.removeprefix("!") for line in ignored if line.startswith("!")]
     assert sorted(let_through) == sorted({"Dockerfile", *taken} - {"--from=checked"})
 
 
-def test_the_scripts_can_be_run_and_know_the_environment_s_place() -> None:
+def test_the_scripts_can_be_run_and_know_the_environment_s_place():
     for script in SCRIPTS:
         text = (CONTAINERS / script).read_text()
         assert os.access(CONTAINERS / script, os.X_OK)
@@ -52,7 +51,7 @@ def test_the_scripts_can_be_run_and_know_the_environment_s_place() -> None:
         assert (f"{IMAGE_PREFIX}/bin/python" in text.replace("$numl", "/opt/numl")) == needs_python
 
 
-def test_a_wired_repository_is_replaced_only_if_all_in_it_was_made_by_wire(tmp_path: Path) -> None:
+def test_a_wired_repository_is_replaced_only_if_all_in_it_was_made_by_wire(tmp_path):
     target = tmp_path / "model_store"
     check_target(target)
     target.mkdir()
@@ -86,9 +85,7 @@ def test_a_wired_repository_is_replaced_only_if_all_in_it_was_made_by_wire(tmp_p
     ],
     ids=["HTTP stays on loopback", "HTTP is opened", "in a container's own network"],
 )
-def test_serve_starts_the_server_as_the_kit_does(
-    tmp_path: Path, variables: dict[str, str], http: str
-) -> None:
+def test_serve_starts_the_server_as_the_kit_does(tmp_path, variables, http):
     write_scripts(tmp_path / "numl" / "bin")
     triton = tmp_path / "triton" / "bin" / "tritonserver"
     triton.parent.mkdir(parents=True)
@@ -123,7 +120,7 @@ def test_serve_starts_the_server_as_the_kit_does(
 @pytest.mark.parametrize(
     ("flavour", "devices"), [("serving", ["cpu"]), ("cpu", ["cpu"]), ("gpu", ["cpu", "gpu"])]
 )
-def test_the_models_of_an_image(tmp_path: Path, flavour: Flavour, devices: list[str]) -> None:
+def test_the_models_of_an_image(tmp_path, flavour, devices):
     stage_models(tmp_path / "models", tmp_path / "templates", "e2bc", flavour)
     for kind in ("models", "templates"):
         assert sorted(path.name for path in (tmp_path / kind).iterdir()) == devices

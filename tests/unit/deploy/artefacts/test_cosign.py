@@ -1,11 +1,8 @@
 """What cosign is asked; that it takes these words is tested in tests/containers/supply."""
 
-from __future__ import annotations
-
 import base64
 import json
 from datetime import datetime, timezone
-from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, generate_private_key
@@ -21,7 +18,7 @@ from deploy.artefacts.cosign import (
     signer_of,
     verify_image,
 )
-from deploy.artefacts.keys import Signer, read_signer, verifier
+from deploy.artefacts.keys import read_signer, verifier
 from deploy.artefacts.reference import parse_reference
 from deploy.host.errors import SignatureError
 from tests.cosign import Cosign
@@ -31,26 +28,24 @@ SIGNED = Signed(3, datetime(2026, 11, 23, 2, 27, tzinfo=timezone.utc))
 
 
 @pytest.fixture
-def cosign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cosign:
+def cosign(tmp_path, monkeypatch):
     return Cosign.install(tmp_path / "bin", monkeypatch)
 
 
 @pytest.fixture
-def signer(cosign: Cosign) -> Signer:
+def signer(cosign):
     return read_signer(cosign.key)
 
 
 @pytest.fixture
-def statements(tmp_path: Path) -> dict[str, Path]:
+def statements(tmp_path):
     documents = {SBOM: {"bomFormat": "CycloneDX"}, PROVENANCE: {"predicate": {"by": "us"}}}
     for kind, document in documents.items():
         (tmp_path / kind).write_text(json.dumps(document))
     return {kind: tmp_path / kind for kind in documents}
 
 
-def test_with_a_key_nothing_goes_to_a_public_log(
-    cosign: Cosign, statements: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_a_key_nothing_goes_to_a_public_log(cosign, statements, tmp_path, monkeypatch):
     monkeypatch.setenv("COSIGN_PASSWORD", "")
     key = tmp_path / "cosign.key"
     key.touch()
@@ -61,7 +56,7 @@ def test_with_a_key_nothing_goes_to_a_public_log(
     assert cosign.asked[0] == ["sign", *with_key, *facts, str(REFERENCE)]
 
 
-def test_an_image_is_verified_with_its_statements(cosign: Cosign, signer: Signer) -> None:
+def test_an_image_is_verified_with_its_statements(cosign, signer):
     verify_image(REFERENCE, signer)
     with_key = ["--key", str(signer.path), "--insecure-ignore-tlog=true", str(REFERENCE)]
     assert cosign.asked == [
@@ -85,8 +80,8 @@ def test_an_image_is_verified_with_its_statements(cosign: Cosign, signer: Signer
     ],
 )
 def test_what_is_signed_with_an_image_is_the_newest_of_its_signatures(
-    cosign: Cosign, signer: Signer, payloads: list[object], found: Signed | None
-) -> None:
+    cosign, signer, payloads, found
+):
     cosign.answer(json.dumps(payloads))
     assert signed_of(REFERENCE, signer) == found
 
@@ -100,9 +95,7 @@ def test_what_is_signed_with_an_image_is_the_newest_of_its_signatures(
         "GET https://registry.example.org/token: UNAUTHORIZED: authentication required",
     ],
 )
-def test_a_registry_that_does_not_answer_is_no_wrong_signature(
-    cosign: Cosign, signer: Signer, reason: str
-) -> None:
+def test_a_registry_that_does_not_answer_is_no_wrong_signature(cosign, signer, reason):
     cosign.refuse({"verify": f"Error: {reason}\nmain.go:74: error"})
     with pytest.raises(SignatureError, match=r"^cannot check the signature of") as caught:
         verify_image(REFERENCE, signer)
@@ -110,7 +103,7 @@ def test_a_registry_that_does_not_answer_is_no_wrong_signature(
 
 
 @pytest.fixture
-def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def private(tmp_path, monkeypatch):
     """A private key, to which the stand-in's public one belongs."""
     monkeypatch.setenv("COSIGN_PASSWORD", "")
     (tmp_path / "cosign.key").touch()
@@ -118,8 +111,8 @@ def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_key_that_does_not_belong_to_the_one_named_is_refused(
-    cosign: Cosign, private: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cosign, private, tmp_path, monkeypatch
+):
     pgp = tmp_path / "key.asc"
     pgp.write_text("-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
     another = read_signer(Cosign.install(tmp_path / "another", monkeypatch).key)
@@ -142,14 +135,14 @@ def test_a_key_that_does_not_belong_to_the_one_named_is_refused(
         ("", "is not a public key"),
     ],
 )
-def test_a_file_that_is_no_public_key_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_a_file_that_is_no_public_key_is_refused(tmp_path, text, said):
     file = tmp_path / "cosign.pub"
     file.write_text(text)
     with pytest.raises(SignatureError, match=f"cosign.pub {said}$"):
         read_signer(file)
 
 
-def test_a_signature_is_of_one_key_and_one_content(tmp_path: Path) -> None:
+def test_a_signature_is_of_one_key_and_one_content(tmp_path):
     signers = []
     for name in ("ours", "others"):
         private = generate_private_key(SECP256R1())
@@ -166,7 +159,7 @@ def test_a_signature_is_of_one_key_and_one_content(tmp_path: Path) -> None:
     assert not verifier(signer)(content + b" ", signed[0])
 
 
-def test_a_public_key_is_the_same_however_it_is_written(cosign: Cosign, private: Path) -> None:
+def test_a_public_key_is_the_same_however_it_is_written(cosign, private):
     written = cosign.folder / "written.pub"
     written.write_bytes(b"of the lab\r\n" + cosign.key.read_bytes().replace(b"\n", b"\r\n"))
     with signer_of(private, read_signer(written)):

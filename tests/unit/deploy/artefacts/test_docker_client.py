@@ -8,7 +8,6 @@ import json
 import socket
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,7 @@ from deploy.host.errors import BuildError
 
 
 @pytest.mark.parametrize("host", ["unix:///no/socket", "tcp://127.0.0.1:1", "nonsense"])
-def test_the_setting_that_names_it_is_named(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_setting_that_names_it_is_named(host, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", host)
     with pytest.raises(BuildError) as caught:
         connect()
@@ -26,9 +25,7 @@ def test_the_setting_that_names_it_is_named(host: str, monkeypatch: pytest.Monke
     assert caught.value.remedy == "point DOCKER_HOST at one that does, or unset it"
 
 
-def test_one_that_takes_the_call_and_says_nothing_does_not_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_takes_the_call_and_says_nothing_does_not_answer(tmp_path, monkeypatch):
     path = tmp_path / "socket"
     monkeypatch.setattr(engine, "_GREETING_S", 0.2)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
@@ -41,9 +38,7 @@ def test_one_that_takes_the_call_and_says_nothing_does_not_answer(
         assert time.monotonic() - started < 30
 
 
-def test_one_that_breaks_off_does_not_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_breaks_off_does_not_answer(tmp_path, monkeypatch):
     path = tmp_path / "socket"
     monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
     with socket.socket(socket.AF_UNIX) as broken:
@@ -55,7 +50,7 @@ def test_one_that_breaks_off_does_not_answer(
 
 
 @pytest.fixture
-def usual_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def usual_socket(tmp_path, monkeypatch):
     """Where an engine is looked for if DOCKER_HOST does not say: in the current context."""
     path = tmp_path / "socket"
     digest = hashlib.sha256(b"other").hexdigest()
@@ -70,9 +65,7 @@ def usual_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_one_that_does_not_run_is_told_from_one_that_hangs(
-    usual_socket: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_does_not_run_is_told_from_one_that_hangs(usual_socket, monkeypatch):
     with pytest.raises(BuildError) as absent:
         connect()
     monkeypatch.setattr(engine, "_GREETING_S", 0.2)

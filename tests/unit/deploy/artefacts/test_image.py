@@ -27,14 +27,14 @@ BASE = BaseImage(reference="debian@sha256:1", name="docker.io/library/debian:x",
 SOURCE = Source(revision="abc", epoch=1700000000, url="https://example.org/numlkit")
 
 
-def test_each_step_is_told_and_the_image_s_id_returned() -> None:
+def test_each_step_is_told_and_the_image_s_id_returned():
     told: list[str] = []
     built = follow([*STEPS, {"stream": "Successfully built 26b32e21c776\n"}], told.append)
     assert built == "26b32e21c776"
     assert told == ["step 1 of 3: FROM debian", "step 2 of 3: RUN /opt/numl/bin/check"]
 
 
-def test_a_failed_step_s_own_last_words_are_the_cause() -> None:
+def test_a_failed_step_s_own_last_words_are_the_cause():
     messages = [*STEPS, {"stream": "Traceback ...\nImportError: libffi.so.8: no\n"}, FAILED]
     with pytest.raises(BuildError) as caught:
         follow(messages, lambda _text: None)
@@ -43,7 +43,7 @@ def test_a_failed_step_s_own_last_words_are_the_cause() -> None:
     )
 
 
-def test_a_model_that_answers_wrongly_is_named_although_others_come_after_it() -> None:
+def test_a_model_that_answers_wrongly_is_named_although_others_come_after_it():
     output = "\n".join(
         [
             '{"python": "3.11.7"}',
@@ -56,26 +56,26 @@ def test_a_model_that_answers_wrongly_is_named_although_others_come_after_it() -
     assert reason(output) == "/opt/numl/models/cpu/nugraph2/1: wrong answer"
 
 
-def test_a_step_s_last_words_count_though_a_line_before_them_sounds_worse() -> None:
+def test_a_step_s_last_words_count_though_a_line_before_them_sounds_worse():
     output = 'E1123 server.cc:2607] "Internal: failed to load all models"\nnugraph3: not ready\n'
     assert reason(output) == "nugraph3: not ready"
 
 
-def test_colours_are_no_part_of_a_reason() -> None:
+def test_colours_are_no_part_of_a_reason():
     assert reason("\x1b[91mE: no such file\x1b[0m") == "E: no such file"
 
 
-def test_a_step_that_said_nothing_leaves_the_engine_s_words() -> None:
+def test_a_step_that_said_nothing_leaves_the_engine_s_words():
     with pytest.raises(BuildError, match="returned a non-zero code: 1"):
         follow([*STEPS, FAILED], lambda _text: None)
 
 
-def test_an_engine_that_goes_away_has_built_nothing() -> None:
+def test_an_engine_that_goes_away_has_built_nothing():
     with pytest.raises(BuildError, match="without a result"):
         follow(STEPS, lambda _text: None)
 
 
-def test_all_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_labels(monkeypatch):
     monkeypatch.setattr("deploy.artefacts.labels.serving_digest", lambda _source: "5e41")
     environment = cast(Environment, SimpleNamespace(flavour="cpu", digest="e2bc"))
     assert labels(SOURCE, environment, "24.10") | BASE.labels == {
@@ -95,9 +95,7 @@ def test_all_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-def test_the_libraries_that_are_needed_directly_or_not_and_no_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_libraries_that_are_needed_directly_or_not_and_no_others(monkeypatch):
     links = {
         "server": ["a", "libc.so.6"],
         "a": ["b", "server"],

@@ -1,7 +1,5 @@
 """Names of what is in a registry."""
 
-from __future__ import annotations
-
 import pytest
 
 from deploy.artefacts.reference import Reference, parse_reference
@@ -21,9 +19,7 @@ DIGEST = "sha256:" + "a" * 64
         ("lab/numl:1", ("docker.io", "lab/numl", "1", "")),
     ],
 )
-def test_a_name_is_taken_apart_and_put_together(
-    text: str, parts: tuple[str, str, str, str]
-) -> None:
+def test_a_name_is_taken_apart_and_put_together(text, parts):
     found = parse_reference(text)
     assert found == Reference(*parts)
     assert str(found).endswith(text)
@@ -32,7 +28,7 @@ def test_a_name_is_taken_apart_and_put_together(
 @pytest.mark.parametrize(
     "text", ["", "numl:", "registry.example.org/", "registry.example.org/Lab", "a.b/c:d e", "-x/y"]
 )
-def test_what_names_nothing_is_refused(text: str) -> None:
+def test_what_names_nothing_is_refused(text):
     with pytest.raises(DeploymentError, match="is not a reference to an image in a registry"):
         parse_reference(text)
 
@@ -48,11 +44,11 @@ def test_what_names_nothing_is_refused(text: str) -> None:
         ("registry", False),
     ],
 )
-def test_only_a_registry_of_this_host_may_do_without_tls(host: str, here: bool) -> None:
+def test_only_a_registry_of_this_host_may_do_without_tls(host, here):
     assert Reference(host, "numl").loopback is here
 
 
-def test_registries_are_destinations() -> None:
+def test_registries_are_destinations():
     image, sif = Reference("h.example.org", "numl"), Reference("h.example.org", "numl", "prod")
     assert parse_destination("docker://h.example.org/numl") == InRegistry("docker", image)
     assert parse_destination("oras://h.example.org/numl:prod") == InRegistry("oras", sif)

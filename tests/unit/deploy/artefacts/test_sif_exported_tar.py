@@ -43,7 +43,7 @@ def _pieces(data: bytes, size: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("size", [1, 100, 512, 1000, 1 << 20])
-def test_all_entries_keep_their_content(size: int) -> None:
+def test_all_entries_keep_their_content(size):
     mended = b"".join(fit(_pieces(_archive(), size)))
     with tarfile.open(fileobj=io.BytesIO(_archive())) as before:
         wanted = [m for m in before.getmembers() if m.name not in (".dockerenv", "dev/console")]
@@ -59,18 +59,18 @@ def test_all_entries_keep_their_content(size: int) -> None:
                 assert stream.read() == CONTENT
 
 
-def test_no_absolute_link_is_left_in_an_extended_header() -> None:
+def test_no_absolute_link_is_left_in_an_extended_header():
     mended = b"".join(fit(iter([_archive()])))
     assert b"linkpath=/" in _archive()
     assert b"linkpath=/" not in mended
 
 
-def test_a_truncated_export_is_an_error() -> None:
+def test_a_truncated_export_is_an_error():
     with pytest.raises(BuildError, match="ended early"):
         list(fit(iter([_archive()[:3000]])))
 
 
-def test_a_size_of_eight_gibibytes_is_understood() -> None:
+def test_a_size_of_eight_gibibytes_is_understood():
     info = tarfile.TarInfo("large")
     info.size = 9 << 30
     header = info.tobuf(tarfile.GNU_FORMAT)

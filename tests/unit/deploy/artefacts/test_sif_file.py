@@ -29,7 +29,7 @@ def _descriptor(header: bytearray, number: int) -> tuple[int, ...]:
     return struct.unpack_from("<qqqqqqq", header, 4096 + number * SIZE + 17)
 
 
-def test_id_times_and_owners_are_set_and_nothing_else() -> None:
+def test_id_times_and_owners_are_set_and_nothing_else():
     header = _header([(32176, 100, 100), (36864, 4096, 8684)])
     fix(header, epoch=315532800)
     assert header.startswith(b"#!/usr/bin/env run-singularity\n\0")
@@ -41,13 +41,13 @@ def test_id_times_and_owners_are_set_and_nothing_else() -> None:
     assert _descriptor(header, 1) == (36864, 4096, 8684, 315532800, 315532800, 0, 0)
 
 
-def test_unused_descriptors_are_left_empty() -> None:
+def test_unused_descriptors_are_left_empty():
     header = _header([(36864, 4096, 4096)])
     fix(header, epoch=1)
     assert not any(header[4096 + SIZE : 4096 + 48 * SIZE])
 
 
-def test_headers_made_at_different_times_become_the_same() -> None:
+def test_headers_made_at_different_times_become_the_same():
     one, two = (_header([(36864, 4096, 4096)]) for _ in range(2))
     assert one != two
     for header in (one, two):

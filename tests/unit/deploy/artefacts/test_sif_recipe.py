@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ EPOCH = 1_700_000_000
 
 
 @pytest.fixture
-def sandbox(tmp_path: Path) -> Path:
+def sandbox(tmp_path):
     """What Apptainer makes of the definition, as far as it is read here."""
     folder = tmp_path / "sandbox"
     records = folder / ".singularity.d"
@@ -43,37 +42,37 @@ def _shell(script: str, environment: dict[str, str], show: str) -> str:
 
 
 @pytest.mark.parametrize("value", ["plain", "two words", "it's", 'a "b" $c `d` \\e', "a=b", ""])
-def test_a_variable_of_the_image_has_its_value(value: str) -> None:
+def test_a_variable_of_the_image_has_its_value(value):
     assert _shell(environment_script([f"NUML_X={value}"]), {}, "NUML_X") == value
 
 
-def test_what_the_user_has_set_is_left() -> None:
+def test_what_the_user_has_set_is_left():
     assert _shell(environment_script(["NUML_X=image"]), {"NUML_X": "mine"}, "NUML_X") == "mine"
 
 
-def test_path_is_the_images() -> None:
+def test_path_is_the_images():
     assert _shell(environment_script(["PATH=/opt/bin"]), {"PATH": "/host"}, "PATH") == "/opt/bin"
 
 
-def test_the_network_and_the_home_folder_are_not_the_images_to_choose() -> None:
+def test_the_network_and_the_home_folder_are_not_the_images_to_choose():
     assert environment_script(["NUML_LISTEN=0.0.0.0", "HOME=/tmp"]) == "#!/bin/sh\n"
 
 
-def test_the_definition_listens_on_loopback_unless_told_otherwise() -> None:
+def test_the_definition_listens_on_loopback_unless_told_otherwise():
     text = DEFINITION.read_text()
     script = text[text.index("%environment\n") + 13 : text.index("%runscript")]
     assert _shell(script, {}, "NUML_LISTEN") == "127.0.0.1"
     assert _shell(script, {"NUML_LISTEN": "0.0.0.0"}, "NUML_LISTEN") == "0.0.0.0"
 
 
-def test_the_recorded_definition_names_the_image_and_no_folder() -> None:
+def test_the_recorded_definition_names_the_image_and_no_folder():
     text = rendered(ORIGIN)
     assert text.startswith("Bootstrap: docker-daemon\nFrom: numlkit:cpu\n")
     assert "{{" not in text
     assert 'if [ -n "${NUML_CONTEXT:-}" ]' in text
 
 
-def test_labels_of_image_and_apptainer_stand_together(sandbox: Path) -> None:
+def test_labels_of_image_and_apptainer_stand_together(sandbox):
     describe(sandbox, ORIGIN, labels={"title": "numlkit", "both": "image"}, epoch=0)
     labels = json.loads((sandbox / ".singularity.d/labels.json").read_text())
     assert labels["title"] == "numlkit"
@@ -83,7 +82,7 @@ def test_labels_of_image_and_apptainer_stand_together(sandbox: Path) -> None:
     assert labels["org.label-schema.usage.singularity.deffile.from"] == "numlkit:cpu"
 
 
-def test_inspect_is_told_what_is_in_the_files(sandbox: Path) -> None:
+def test_inspect_is_told_what_is_in_the_files(sandbox):
     records = describe(sandbox, ORIGIN, labels={"a": "b"}, epoch=EPOCH, image={"Env": ["X=1"]})
     document = json.loads(records.documents["inspect-metadata.json"])
     attributes = document["data"]["attributes"]
@@ -100,7 +99,7 @@ def test_inspect_is_told_what_is_in_the_files(sandbox: Path) -> None:
     assert "X=1" in attributes["environment"]["/.singularity.d/env/10-docker2singularity.sh"]
 
 
-def test_of_an_image_s_configuration_what_oci_keeps_is_recorded(sandbox: Path) -> None:
+def test_of_an_image_s_configuration_what_oci_keeps_is_recorded(sandbox):
     image = {"User": "1000:0", "Cmd": None, "Entrypoint": ["/x"], "Hostname": "here"}
     records = describe(sandbox, ORIGIN, labels={}, epoch=EPOCH, image=image)
     kept = json.loads(records.documents["oci-config.json"])

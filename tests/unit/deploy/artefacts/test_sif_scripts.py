@@ -32,9 +32,7 @@ def _install(*words: str, os_release: Path | None = None) -> subprocess.Complete
     ],
     ids=lambda release: release["ID"],
 )
-def test_elsewhere_it_prints_the_line_that_the_build_names_too(
-    release: dict[str, str], tmp_path: Path
-) -> None:
+def test_elsewhere_it_prints_the_line_that_the_build_names_too(release, tmp_path):
     file = tmp_path / "os-release"
     file.write_text("".join(f'{name}="{value}"\n' for name, value in release.items()))
     done = _install(os_release=file)
@@ -44,9 +42,7 @@ def test_elsewhere_it_prints_the_line_that_the_build_names_too(
 
 
 @pytest.mark.parametrize("content", ["ID=arch\n", ""])
-def test_on_an_unknown_distribution_it_names_the_projects_page(
-    content: str, tmp_path: Path
-) -> None:
+def test_on_an_unknown_distribution_it_names_the_projects_page(content, tmp_path):
     file = tmp_path / "os-release"
     file.write_text(content)
     done = _install(os_release=file)
@@ -54,14 +50,14 @@ def test_on_an_unknown_distribution_it_names_the_projects_page(
     assert "https://apptainer.org/docs" in done.stderr
 
 
-def test_help_needs_no_root() -> None:
+def test_help_needs_no_root():
     done = _install("--help")
     assert done.returncode == 0
     assert done.stdout.startswith("usage: scripts/install_container_tools")
 
 
 @pytest.mark.parametrize("words", [["--only"], ["--only", "x"], ["--prefix", "here"], ["--what"]])
-def test_wrong_usage_is_one_line(words: list[str]) -> None:
+def test_wrong_usage_is_one_line(words):
     done = _install(*words)
     assert done.returncode == 1
     assert done.stderr.startswith("install_container_tools: ")
@@ -77,19 +73,19 @@ def _benchmark(*words: str | Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_the_benchmark_needs_a_round() -> None:
+def test_the_benchmark_needs_a_round():
     done = _benchmark("--rounds", "0")
     assert done.returncode == 2
     assert "--rounds: '0' is not a number from 1 to" in done.stderr
 
 
-def test_the_benchmark_refuses_a_file_that_it_could_not_write_before_it_measures() -> None:
+def test_the_benchmark_refuses_a_file_that_it_could_not_write_before_it_measures():
     done = _benchmark("--json", "nowhere/run.json")
     assert done.returncode == 2
     assert "nowhere/run.json cannot be written" in done.stderr
 
 
-def test_a_benchmark_that_fails_leaves_no_file_and_an_earlier_one_alone(tmp_path: Path) -> None:
+def test_a_benchmark_that_fails_leaves_no_file_and_an_earlier_one_alone(tmp_path):
     run, earlier = tmp_path / "run.json", tmp_path / "earlier.json"
     earlier.write_text("{}\n")
     for path in (run, earlier):

@@ -21,7 +21,7 @@ def _program(folder: Path, name: str, version: str, then: str = "exit 0") -> Non
 
 
 @pytest.fixture
-def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def on_path(tmp_path, monkeypatch):
     """A folder that is all there is on PATH, with usable stand-ins for both programs."""
     monkeypatch.setenv("PATH", str(tmp_path))
     _program(tmp_path, "apptainer", "apptainer version 1.4.5-1.el9")
@@ -29,14 +29,14 @@ def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_is_there_is_found_with_its_version(on_path: Path) -> None:
+def test_what_is_there_is_found_with_its_version(on_path):
     tools = find_tools("zstd")
     assert str(tools.apptainer) == "apptainer 1.4.5"
     assert tools.mksquashfs.path == on_path / "mksquashfs"
 
 
 @pytest.mark.parametrize("name", ["apptainer", "mksquashfs"])
-def test_what_is_missing_is_named_with_all_that_is_needed(on_path: Path, name: str) -> None:
+def test_what_is_missing_is_named_with_all_that_is_needed(on_path, name):
     (on_path / name).unlink()
     with pytest.raises(BuildError) as caught:
         find_tools("zstd")
@@ -55,21 +55,19 @@ def test_what_is_missing_is_named_with_all_that_is_needed(on_path: Path, name: s
         ("mksquashfs", "mksquashfs version 4.7 (2025)", r"^mksquashfs 4\.7 is known to"),
     ],
 )
-def test_a_version_that_does_not_do_is_refused(
-    on_path: Path, name: str, version: str, cause: str
-) -> None:
+def test_a_version_that_does_not_do_is_refused(on_path, name, version, cause):
     _program(on_path, name, version)
     with pytest.raises(BuildError, match=cause):
         find_tools("zstd")
 
 
 @pytest.mark.parametrize("version", ["4.4", "4.6.1", "4.7.5", "5.0"])
-def test_versions_around_the_broken_ones_are_accepted(on_path: Path, version: str) -> None:
+def test_versions_around_the_broken_ones_are_accepted(on_path, version):
     _program(on_path, "mksquashfs", f"mksquashfs version {version} (2026/01/01)")
     find_tools("zstd")
 
 
-def test_a_compressor_that_was_not_built_in_is_found_by_trial(on_path: Path) -> None:
+def test_a_compressor_that_was_not_built_in_is_found_by_trial(on_path):
     _program(
         on_path,
         "mksquashfs",
@@ -84,12 +82,12 @@ def test_a_compressor_that_was_not_built_in_is_found_by_trial(on_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["two words", "a#1", "$HOME", "`id`", "é", "a\\b", "a[1]*!"])
-def test_apptainer_builds_in_folders_of_most_names(name: str) -> None:
+def test_apptainer_builds_in_folders_of_most_names(name):
     check_folder(Path("/out") / name)
 
 
 @pytest.mark.parametrize("name", ["it's", 'a"', "a\nb", "a&b", "a;b", "(1)", "a|b", "a<b", "a #1"])
-def test_folders_whose_names_apptainer_takes_for_the_shell_s_are_refused(name: str) -> None:
+def test_folders_whose_names_apptainer_takes_for_the_shell_s_are_refused(name):
     with pytest.raises(BuildError, match="Apptainer cannot build in ") as caught:
         check_folder(Path("/out") / name)
     assert "\n" not in caught.value.cause
@@ -105,7 +103,7 @@ def test_folders_whose_names_apptainer_takes_for_the_shell_s_are_refused(name: s
         ("", ()),
     ],
 )
-def test_a_version_is_read_from_what_a_program_says(text: str, version: tuple[int, ...]) -> None:
+def test_a_version_is_read_from_what_a_program_says(text, version):
     assert version_in(text) == version
 
 
@@ -129,5 +127,5 @@ def test_a_version_is_read_from_what_a_program_says(text: str, version: tuple[in
         ({}, "see https://apptainer.org/docs/admin/main/installation.html"),
     ],
 )
-def test_each_distribution_has_its_command(release: dict[str, str], hint: str) -> None:
+def test_each_distribution_has_its_command(release, hint):
     assert install_hint(release) == hint

@@ -1,7 +1,5 @@
 """Release statements that are trusted: by their signature, and by what was seen before."""
 
-from __future__ import annotations
-
 import base64
 import re
 from dataclasses import dataclass, replace
@@ -35,7 +33,7 @@ class Publisher:
 
     def publish(self, sha256: str, *, form: str = "sif") -> Published:
         number = self.published.last + 1 if self.published is not None else 1
-        image = Image(form, "numl.sif", sha256, 5)  # type: ignore[arg-type]
+        image = Image(form, "numl.sif", sha256, 5)
         release = Release(number, NOW, "abc", image=image)
         new = published_release(self.published, release, created=NOW, expires=None)
         return self.write(new)
@@ -64,7 +62,7 @@ def make_publisher(folder: Path, name: str = "ours") -> Publisher:
 
 
 @pytest.fixture
-def publisher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publisher:
+def publisher(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return make_publisher(tmp_path)
 
@@ -76,9 +74,7 @@ def refused(publisher: Publisher, words: str, signer: Signer | None = None) -> N
     assert caught.value.remedy
 
 
-def test_a_signed_statement_is_accepted_again_and_again_and_by_any_path(
-    publisher: Publisher, tmp_path: Path
-) -> None:
+def test_a_signed_statement_is_accepted_again_and_again_and_by_any_path(publisher, tmp_path):
     published = publisher.publish("a" * 64)
     assert trusted_in(publisher.place, publisher.signer) == published
     (tmp_path / "link").symlink_to(publisher.place)
@@ -86,9 +82,7 @@ def test_a_signed_statement_is_accepted_again_and_again_and_by_any_path(
     assert len([*(tmp_path / "state").rglob("*.json")]) == 1
 
 
-def test_a_rollback_is_a_newer_statement_and_an_older_one_that_is_put_back_is_refused(
-    publisher: Publisher,
-) -> None:
+def test_a_rollback_is_a_newer_statement_and_an_older_one_that_is_put_back_is_refused(publisher):
     first = publisher.publish("a" * 64)
     publisher.publish("b" * 64)
     assert trusted_in(publisher.place, publisher.signer).serving == 2
@@ -98,9 +92,7 @@ def test_a_rollback_is_a_newer_statement_and_an_older_one_that_is_put_back_is_re
     refused(publisher, "published.json is an old one: statement 1, 3 was published")
 
 
-def test_what_is_not_signed_or_by_another_key_or_changed_is_refused(
-    publisher: Publisher, tmp_path: Path
-) -> None:
+def test_what_is_not_signed_or_by_another_key_or_changed_is_refused(publisher, tmp_path):
     refused(publisher, "published.json: No such file or directory")
     published = publisher.publish("a" * 64)
     other = make_publisher(tmp_path, "others")
@@ -113,9 +105,7 @@ def test_what_is_not_signed_or_by_another_key_or_changed_is_refused(
         refused(publisher, "published.json is not signed with the key that is trusted")
 
 
-def test_another_line_with_the_same_key_and_an_expired_statement_are_refused(
-    publisher: Publisher,
-) -> None:
+def test_another_line_with_the_same_key_and_an_expired_statement_are_refused(publisher):
     published = publisher.publish("a" * 64)
     trusted_in(publisher.place, publisher.signer)
     publisher.write(replace(published, line="0123456789abcdef", sequence=5))
@@ -125,9 +115,7 @@ def test_another_line_with_the_same_key_and_an_expired_statement_are_refused(
     refused(publisher, "published.json has expired")
 
 
-def test_a_place_whose_statement_was_removed_is_still_known_as_published(
-    publisher: Publisher,
-) -> None:
+def test_a_place_whose_statement_was_removed_is_still_known_as_published(publisher):
     publisher.publish("a" * 64)
     trusted_in(publisher.place, publisher.signer)
     (publisher.place / NAME).unlink()
@@ -135,7 +123,7 @@ def test_a_place_whose_statement_was_removed_is_still_known_as_published(
     assert is_published(publisher.place, publisher.signer)
 
 
-def test_a_damaged_memory_is_no_reason_to_accept_an_older_one(publisher: Publisher) -> None:
+def test_a_damaged_memory_is_no_reason_to_accept_an_older_one(publisher):
     publisher.publish("a" * 64)
     trusted_in(publisher.place, publisher.signer)
     memory = memory_of(str(publisher.place.resolve()), publisher.signer)
@@ -143,7 +131,7 @@ def test_a_damaged_memory_is_no_reason_to_accept_an_older_one(publisher: Publish
     refused(publisher, f"{memory} is damaged")
 
 
-def test_a_key_of_another_kind_is_named(publisher: Publisher, tmp_path: Path) -> None:
+def test_a_key_of_another_kind_is_named(publisher, tmp_path):
     publisher.publish("a" * 64)
     key = ec.generate_private_key(ec.SECP384R1()).public_key()
     file = tmp_path / "p384.pub"

@@ -1,7 +1,5 @@
 """The benchmark's plan, its clients, its arithmetic, and what it shows."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -24,7 +22,6 @@ from scripts.benchmarks.cells import (
     PathTimes,
     Protocol,
     Results,
-    Server,
     Tensors,
     Turn,
     plan_cells,
@@ -51,7 +48,7 @@ def cells(loaded: bool, protocols: tuple[Protocol, ...] = PROTOCOLS) -> list[Cel
     return plan_cells("m", few, protocols=protocols, concurrencies=(1, 2, 4), servers=SERVERS)
 
 
-def test_ours_is_asked_in_every_way_and_the_references_over_grpc() -> None:
+def test_ours_is_asked_in_every_way_and_the_references_over_grpc():
     assert [(c.server, c.protocol, c.concurrency) for c in cells(loaded=True)] == [
         ("ours", "http", 1), ("ours", "grpc", 1), ("ours", "shm", 1),
         ("today", "grpc", 1), ("best", "grpc", 1),
@@ -81,7 +78,7 @@ class Recorder:
         self.closed += 1
 
 
-def test_each_client_begins_with_another_event_and_sends_all_in_turn() -> None:
+def test_each_client_begins_with_another_event_and_sends_all_in_turn():
     recorder = Recorder()
     begun = []
     driven = drive(
@@ -99,14 +96,14 @@ def test_each_client_begins_with_another_event_and_sends_all_in_turn() -> None:
 
 
 @pytest.mark.parametrize("fail_at", [0, 3])
-def test_the_first_error_of_a_client_ends_all_and_is_told(fail_at: int) -> None:
+def test_the_first_error_of_a_client_ends_all_and_is_told(fail_at):
     recorder = Recorder(fail_at=fail_at)
     with pytest.raises(KitError, match="refused"):
         drive(lambda: recorder, MODEL, events(1), concurrency=4, seconds=5)
     assert recorder.closed == 4
 
 
-def test_the_rate_is_that_of_the_time_in_which_all_clients_are_at_work() -> None:
+def test_the_rate_is_that_of_the_time_in_which_all_clients_are_at_work():
     # Two clients, an answer each second from each, the second half a second later; the last
     # request of the second ends when the first client has left.
     first = [(0.0, 1.0), (1.0, 2.0), (2.0, 3.0)]
@@ -116,7 +113,7 @@ def test_the_rate_is_that_of_the_time_in_which_all_clients_are_at_work() -> None
     assert sorted(driven.latencies) == [1, 1, 1, 1, 1.5, 6.5]
 
 
-def test_each_event_of_a_list_is_sent_once_by_clients_that_share_them() -> None:
+def test_each_event_of_a_list_is_sent_once_by_clients_that_share_them():
     recorder = Recorder()
     send_all(lambda: recorder, MODEL, events(20), clients=3)
     assert sorted(number for _, number in recorder.sent) == list(range(20))
@@ -143,7 +140,7 @@ nugraph_network_seconds_total{{model="m",version="1"}} 2.5
 """
 
 
-def test_times_are_means_of_what_was_added_between_two_looks() -> None:
+def test_times_are_means_of_what_was_added_between_two_looks():
     before = read_counters(METRICS.format(requests=10, queue=0, infer=5e6, graph=1), "m")
     after = read_counters(METRICS.format(requests=14, queue=8e6, infer=6e6, graph=3), "m")
     assert after.since(before) == Counters(
@@ -156,8 +153,8 @@ def test_times_are_means_of_what_was_added_between_two_looks() -> None:
     [("today", 1, "0", "on"), ("best", 2, "1", "off")],
 )
 def test_a_reference_is_served_with_our_weights_by_nugraphs_own_code(
-    server: Server, instances: int, threads: str, gradients: str
-) -> None:
+    server, instances, threads, gradients
+):
     settings = LaunchSettings(environment=Path("/env"), parameters={}, instances=2)
     (ours,) = plan_models(MODEL_REPOSITORY, ["nugraph3"], settings, {})
     reference = reference_model(ours, server, 2, Path("/full"), Path("/beside"))
@@ -177,7 +174,7 @@ def turn(rate: float, latency: float, preprocess: float = 0.001) -> Turn:
 
 
 @pytest.fixture
-def results() -> Results:
+def results():
     made = Results(machine={"cores": 2}, models={"m": "nugraph3 24.7.1"})
     made.sets = {"3 hits": (3.0, 2.0, 2)}
     shape = (4, 2)  # rounds, events
@@ -190,7 +187,7 @@ def results() -> Results:
     return made
 
 
-def test_ratios_are_taken_turn_by_turn(results: Results) -> None:
+def test_ratios_are_taken_turn_by_turn(results):
     run = json.loads(json.dumps(document(results)))
     served = find(run["served_ratios"], against="today")
     assert served is not None
@@ -202,9 +199,7 @@ def test_ratios_are_taken_turn_by_turn(results: Results) -> None:
     assert alone["event"]["median"] == pytest.approx(3)
 
 
-def test_throughput_is_set_against_one_core_and_overhead_is_what_is_not_the_models(
-    results: Results,
-) -> None:
+def test_throughput_is_set_against_one_core_and_overhead_is_what_is_not_the_models(results):
     ours = find(document(results)["served"], server="ours")
     assert ours is not None
     assert ours["times_one_core"]["median"] == pytest.approx(1.0)
@@ -214,7 +209,7 @@ def test_throughput_is_set_against_one_core_and_overhead_is_what_is_not_the_mode
     assert "times_one_core" not in today
 
 
-def test_memory_that_grows_with_each_event_has_a_slope_and_memory_that_settles_has_none() -> None:
+def test_memory_that_grows_with_each_event_has_a_slope_and_memory_that_settles_has_none():
     looks = tuple(range(0, 5001, 500))
     settled = tuple(300_000_000 if events < 1000 else 400_000_000 for events in looks)
     leaking = tuple(300_000_000 + 20_000 * events for events in looks)

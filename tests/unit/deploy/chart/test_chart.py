@@ -1,7 +1,5 @@
 """The Helm chart: what it renders for each kind of site, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -31,26 +29,26 @@ OTHERS = {"Route", "GRPCRoute", "ServiceMonitor", "PodMonitor", "PrometheusRule"
 
 
 @pytest.mark.parametrize("name", SITES)
-def test_each_site_gets_what_is_stored(name: str) -> None:
+def test_each_site_gets_what_is_stored(name):
     # After a change that is meant: .venv/bin/python -m tests.chart, and read the difference.
     assert render_text(SITES[name]) == (RENDERED / f"{name}.yaml").read_text()
 
 
 @pytest.mark.parametrize("name", SITES)
-def test_helm_finds_nothing_to_complain_of(name: str) -> None:
+def test_helm_finds_nothing_to_complain_of(name):
     report = helm.lint(CHART, SITES[name].merged(), strict=True)
     wrong = [m for m in report["messages"] if m["error"] != "icon is recommended"]
     assert (wrong, report["errors"]) == ([], [])
 
 
-def test_the_packed_chart_has_all_that_the_folder_has(tmp_path: Path) -> None:
+def test_the_packed_chart_has_all_that_the_folder_has(tmp_path):
     site = SITES["everything"]
     packed = Path(helm.package(CHART, destination=tmp_path))
     assert render_text(site, packed) == render_text(site)
 
 
 @pytest.mark.parametrize("name", SITES)
-def test_kubernetes_takes_every_object(name: str) -> None:
+def test_kubernetes_takes_every_object(name):
     objects = [o for o in render(SITES[name]) if o["kind"] not in OTHERS]
     assert len(objects) > 3
     for each in objects:
@@ -64,7 +62,7 @@ def pods(objects: list[Object]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("name", SITES)
-def test_every_pod_keeps_to_the_level_restricted(name: str) -> None:
+def test_every_pod_keeps_to_the_level_restricted(name):
     for _, pod in pods(render(SITES[name])):
         assert pod["securityContext"] == {
             "runAsNonRoot": True,
@@ -84,16 +82,16 @@ def test_every_pod_keeps_to_the_level_restricted(name: str) -> None:
         assert kinds <= {"emptyDir", "secret", "configMap"}
 
 
-def test_openshift_may_choose_every_user() -> None:
+def test_openshift_may_choose_every_user():
     for _, pod in pods(render(SITES["okd"])):
         assert [c for c in pod["containers"] if "runAsUser" in c["securityContext"]] == []
 
 
-def test_no_optional_kind_comes_unasked() -> None:
+def test_no_optional_kind_comes_unasked():
     assert {each["kind"] for each in render(Site())}.isdisjoint(OTHERS)
 
 
-def test_shared_memory_grows_with_the_model_processes() -> None:
+def test_shared_memory_grows_with_the_model_processes():
     def shm(**values: Any) -> str:
         pod = dict(pods(render(Site((), values))))["numl"]
         [size] = [v["emptyDir"] for v in pod["volumes"] if v["name"] == "shm"]
@@ -104,11 +102,11 @@ def test_shared_memory_grows_with_the_model_processes() -> None:
     assert shm(models=["nugraph3"], instances=4, shmMiPerInstance=100) == "400Mi"
 
 
-def test_the_values_name_the_models_of_the_image() -> None:
+def test_the_values_name_the_models_of_the_image():
     assert yaml.safe_load((CHART / "values.yaml").read_text())["models"] == list(DEFAULT_MODELS)
 
 
-def test_a_router_may_end_tls_and_begin_it_again() -> None:
+def test_a_router_may_end_tls_and_begin_it_again():
     route = {"termination": "reencrypt", "certificateSecret": "site", "destinationCA": PEM}
     [made] = [o for o in render(Site(("cpu", "okd"), {"route": route})) if o["kind"] == "Route"]
     assert made["spec"]["tls"] == {
@@ -119,7 +117,7 @@ def test_a_router_may_end_tls_and_begin_it_again() -> None:
     }
 
 
-def test_a_pod_is_given_its_drain_and_then_its_stop() -> None:
+def test_a_pod_is_given_its_drain_and_then_its_stop():
     pod = dict(pods(render(Site((), {"drainSeconds": 40, "stopSeconds": 50}))))["numl"]
     [server] = pod["containers"]
     assert server["lifecycle"]["preStop"]["exec"]["command"] == ["/bin/sleep", "40"]
@@ -138,12 +136,12 @@ def test_a_pod_is_given_its_drain_and_then_its_stop() -> None:
         ("s3://models/nugraph", 443),
     ],
 )
-def test_the_way_out_is_to_the_port_of_the_bucket(url: str, port: int) -> None:
+def test_the_way_out_is_to_the_port_of_the_bucket(url, port):
     policy = find(render(Site((), {"bucket": {"url": url}})), "NetworkPolicy")
     assert policy["spec"]["egress"][-1] == {"ports": [{"port": port, "protocol": "TCP"}]}
 
 
-def test_where_clients_need_names_nobody_reads_metrics_without_being_named() -> None:
+def test_where_clients_need_names_nobody_reads_metrics_without_being_named():
     def from_whom(**policy: Any) -> list[list[Object]]:
         site = Site(SITES["tenants"].files, {**SITES["tenants"].values, "networkPolicy": policy})
         return [e["from"] for e in find(render(site), "NetworkPolicy")["spec"]["ingress"]]
@@ -154,7 +152,7 @@ def test_where_clients_need_names_nobody_reads_metrics_without_being_named() -> 
     assert from_whom(monitoring=named) == [[front], named]
 
 
-def test_envoy_s_heap_leaves_a_quarter_of_the_memory() -> None:
+def test_envoy_s_heap_leaves_a_quarter_of_the_memory():
     def heap(memory: str) -> int:
         site = Site(("cpu",), {"frontDoor": {"resources": {"limits": {"memory": memory}}}})
         config = yaml.safe_load(find(render(site), "ConfigMap", "numl-front")["data"]["envoy.yaml"])
@@ -168,7 +166,7 @@ def test_envoy_s_heap_leaves_a_quarter_of_the_memory() -> None:
     assert heap("512Mi") == 3 * (1 << 27)
 
 
-def test_the_number_of_pods_is_the_scaler_s_alone() -> None:
+def test_the_number_of_pods_is_the_scaler_s_alone():
     assert "replicas" not in find(render(SITES["everything"]), "Deployment")["spec"]
 
 
@@ -235,13 +233,13 @@ def test_the_number_of_pods_is_the_scaler_s_alone() -> None:
         ),
     ],
 )
-def test_wrong_values_are_refused_in_a_line(values: dict[str, Any], said: str) -> None:
+def test_wrong_values_are_refused_in_a_line(values, said):
     with pytest.raises(helm.HelmError) as refused:
         render(Site((), values))
     assert said in str(refused.value).strip().splitlines()[-1]
 
 
-def test_the_schema_knows_no_value_that_there_is_not() -> None:
+def test_the_schema_knows_no_value_that_there_is_not():
     def names(schema: dict[str, Any], given: Any) -> Iterator[str]:
         for key, inner in schema.get("properties", {}).items():
             if key not in given:
@@ -255,7 +253,7 @@ def test_the_schema_knows_no_value_that_there_is_not() -> None:
 
 
 @pytest.mark.parametrize("name", ["cpu", "okd", "tenants"])
-def test_envoy_takes_its_configuration(name: str, tmp_path: Path) -> None:
+def test_envoy_takes_its_configuration(name, tmp_path):
     pair = Authority(tmp_path, "site").issue("localhost")
     pair.cert.rename(tmp_path / "tls.crt")
     pair.key.rename(tmp_path / "tls.key")
@@ -275,7 +273,7 @@ def test_envoy_takes_its_configuration(name: str, tmp_path: Path) -> None:
     assert "eprecated" not in done.stderr
 
 
-def test_the_key_of_releases_may_be_in_a_secret_and_only_the_agent_can_write_models() -> None:
+def test_the_key_of_releases_may_be_in_a_secret_and_only_the_agent_can_write_models():
     values = {"bucket": {"url": "s3://models"}, "verify": {"key": {"secret": "release-key"}}}
     pod = find(render(Site((), values)), "Deployment")["spec"]["template"]["spec"]
     assert {"name": "verify", "secret": {"secretName": "release-key"}} in pod["volumes"]

@@ -1,7 +1,5 @@
 import subprocess
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 import pytest
 
@@ -19,13 +17,13 @@ DEAD = ProcessId(pid=1, started=1)  # the number of a process that has started a
 
 
 @pytest.fixture(autouse=True)
-def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def state_home(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return tmp_path
 
 
 @pytest.fixture
-def living() -> Iterator[ProcessId]:
+def living():
     process = subprocess.Popen(["sleep", "60"])
     yield ProcessId.of(process.pid)
     process.kill()
@@ -43,19 +41,19 @@ def _found() -> Finding:
     return finding
 
 
-def test_a_deployment_that_is_ready_and_watched_is_fine() -> None:
+def test_a_deployment_that_is_ready_and_watched_is_fine():
     _write()
     assert _found() == Finding("ok", "deployment a", "ready, with engine local, at HTTP port 8000")
 
 
-def test_what_its_supervisor_struggles_with_is_a_warning() -> None:
+def test_what_its_supervisor_struggles_with_is_a_warning():
     _write(phase="healing", cause="port taken", remedy="another one")
     assert _found() == Finding(
         "warning", "deployment a", "it is healing: port taken", "another one"
     )
 
 
-def test_a_server_without_a_supervisor_is_named_and_left_alone(living: ProcessId) -> None:
+def test_a_server_without_a_supervisor_is_named_and_left_alone(living):
     _write(supervisor=DEAD, server=living)
     found = _found()
     assert found.level == "problem"
@@ -66,7 +64,7 @@ def test_a_server_without_a_supervisor_is_named_and_left_alone(living: ProcessId
     assert living.process() is not None
 
 
-def test_a_dead_deployment_is_named_with_why_it_died_and_can_be_cleared_away() -> None:
+def test_a_dead_deployment_is_named_with_why_it_died_and_can_be_cleared_away():
     folder = _write(supervisor=DEAD, server=DEAD, log_start=20)
     folder.log.write_text(
         "archive_read_next_header() failed: an earlier server's words\n"[:19] + "\n"
@@ -88,7 +86,7 @@ def test_a_dead_deployment_is_named_with_why_it_died_and_can_be_cleared_away() -
         clear_deployment("a")
 
 
-def test_the_words_of_earlier_servers_say_nothing_of_the_last_one_s_death() -> None:
+def test_the_words_of_earlier_servers_say_nothing_of_the_last_one_s_death():
     folder = _write(supervisor=DEAD, server=DEAD, log_start=0)
     folder.log.write_text("archive_read_next_header() failed\n")
     assert "packed execution environment is truncated or damaged" in _found().detail
@@ -96,9 +94,7 @@ def test_the_words_of_earlier_servers_say_nothing_of_the_last_one_s_death() -> N
     assert _found().detail == "its supervisor and its server are dead"
 
 
-def test_a_container_that_an_engine_may_run_elsewhere_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_container_that_an_engine_may_run_elsewhere_is_left_alone(monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
     _write(engine="docker", container="numlkit-0-ab-a", supervisor=DEAD, server=DEAD)
     found = _found()
@@ -108,7 +104,7 @@ def test_a_container_that_an_engine_may_run_elsewhere_is_left_alone(
         clear_deployment("a")
 
 
-def test_a_deployment_that_somebody_is_starting_is_not_cleared_away() -> None:
+def test_a_deployment_that_somebody_is_starting_is_not_cleared_away():
     folder = _write(supervisor=DEAD)
     with (
         folder.taking_turns(),
@@ -118,14 +114,14 @@ def test_a_deployment_that_somebody_is_starting_is_not_cleared_away() -> None:
     assert folder.state_file.exists()
 
 
-def test_a_state_file_that_cannot_be_read_is_a_problem_and_another_host_s_is_none() -> None:
+def test_a_state_file_that_cannot_be_read_is_a_problem_and_another_host_s_is_none():
     folder = _write(supervisor=DEAD, node="elsewhere")
     assert _found() == Finding("ok", "deployment a", "runs on elsewhere: run the check there")
     folder.state_file.write_text("{")
     assert _found().level == "problem"
 
 
-def test_the_ports_of_the_deployment_s_own_server_are_not_taken(living: ProcessId) -> None:
+def test_the_ports_of_the_deployment_s_own_server_are_not_taken(living):
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -142,7 +138,7 @@ def test_the_ports_of_the_deployment_s_own_server_are_not_taken(living: ProcessI
             list(port_findings(Resolved(deployment)))
 
 
-def test_free_ports_are_named() -> None:
+def test_free_ports_are_named():
     (found,) = port_findings(Resolved(Deployment(name="b")))
     assert found.level == "ok"
     assert found.detail.endswith(" on 127.0.0.1 are free")
@@ -152,9 +148,7 @@ def test_free_ports_are_named() -> None:
     ("valid", "level"),
     [(timedelta(days=300), "ok"), (timedelta(days=10), "warning")],
 )
-def test_a_certificate_that_ends_soon_is_a_warning(
-    tmp_path: Path, valid: timedelta, level: str
-) -> None:
+def test_a_certificate_that_ends_soon_is_a_warning(tmp_path, valid, level):
     now = datetime.now(timezone.utc)
     pair = Authority(tmp_path, "site").issue("localhost", valid=(now - valid, now + valid))
     deployment = Deployment.model_validate({"tls": {"cert": pair.cert, "key": pair.key}})
@@ -164,7 +158,7 @@ def test_a_certificate_that_ends_soon_is_a_warning(
     assert not list(tls_findings(Deployment()))
 
 
-def test_a_certificate_that_has_ended_is_refused(tmp_path: Path) -> None:
+def test_a_certificate_that_has_ended_is_refused(tmp_path):
     pair = Authority(tmp_path, "site").issue("localhost", valid=LONG_AGO)
     deployment = Deployment.model_validate({"tls": {"cert": pair.cert, "key": pair.key}})
     with pytest.raises(DeploymentError, match="expired"):

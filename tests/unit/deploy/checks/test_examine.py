@@ -25,15 +25,13 @@ def _raising(error: Exception) -> Check:
          Finding("problem", "broken", "the check itself failed: ZeroDivisionError: a b")),
     ],
 )  # fmt: skip
-def test_a_check_that_fails_is_a_finding_and_stops_no_other(
-    error: Exception, finding: Finding
-) -> None:
+def test_a_check_that_fails_is_a_finding_and_stops_no_other(error, finding):
     good = ok("disk", "large")
     checks = [("disk", lambda: [good]), _raising(error), ("disk", lambda: [good])]
     assert examine(checks) == [good, finding, good]
 
 
-def test_a_check_that_never_ends_is_given_up_and_named() -> None:
+def test_a_check_that_never_ends_is_given_up_and_named():
     never = threading.Event()
 
     def hang() -> list[Finding]:
@@ -46,7 +44,7 @@ def test_a_check_that_never_ends_is_given_up_and_named() -> None:
     assert findings[0].detail == "no answer within 0 s"
 
 
-def test_a_launch_is_refused_for_the_first_problem_and_for_no_warning() -> None:
+def test_a_launch_is_refused_for_the_first_problem_and_for_no_warning():
     warning = Finding("warning", "disk", "small")
     refuse([ok("disk", "large"), warning])
     with pytest.raises(LaunchError) as caught:

@@ -10,7 +10,7 @@ from deploy.host.files import built_folder, locked
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(module, "DIST", tmp_path / "checkout" / "dist")
@@ -24,9 +24,7 @@ def _make(folder: Path, *names: str) -> tuple[Path, ...]:
     return tuple(sorted(folder / name for name in names))
 
 
-def test_what_interrupted_commands_leave_is_found_and_what_is_finished_is_not(
-    cache: Path,
-) -> None:
+def test_what_interrupted_commands_leave_is_found_and_what_is_finished_is_not(cache):
     left = _make(
         cache,
         "triton/.numlkit.2.51.0-py3.11.x7k2_abc.partial",
@@ -46,9 +44,7 @@ def test_what_interrupted_commands_leave_is_found_and_what_is_finished_is_not(
     assert not list(half_built_findings())
 
 
-def test_folders_of_people_are_never_taken_for_half_built(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_of_people_are_never_taken_for_half_built(cache, tmp_path, monkeypatch):
     dist = tmp_path / "checkout" / "dist"
     _make(
         dist,
@@ -69,7 +65,7 @@ def test_folders_of_people_are_never_taken_for_half_built(
     assert half_built(dist) == ()
 
 
-def test_what_somebody_is_building_is_no_finding_and_is_not_removed(cache: Path) -> None:
+def test_what_somebody_is_building_is_no_finding_and_is_not_removed(cache):
     with locked(cache / "triton" / "2.51.lock"), built_folder(cache / "triton" / "2.51") as partial:
         assert half_built(cache) == (partial,)
         assert not list(half_built_findings())
@@ -78,14 +74,14 @@ def test_what_somebody_is_building_is_no_finding_and_is_not_removed(cache: Path)
         assert partial.exists()
 
 
-def test_what_has_been_finished_meanwhile_is_not_removed(cache: Path) -> None:
+def test_what_has_been_finished_meanwhile_is_not_removed(cache):
     (environment,) = _make(cache, "environments/serving-0123456789abcdef")
     with pytest.raises(KitError, match="was finished meanwhile"):
         remove_half_built(cache, (environment,))
     assert (environment / "lib" / "file").exists()
 
 
-def test_output_folder_and_deployments_are_looked_at_too(cache: Path, tmp_path: Path) -> None:
+def test_output_folder_and_deployments_are_looked_at_too(cache, tmp_path):
     sif = _make(tmp_path / "checkout" / "dist", ".numlkit.numl-24.10-cpu.sif.ab12cd34.partial")
     staged = _make(
         tmp_path / "state/numlkit/deployments/numl", ".numlkit.model_repository.cd34ef56.partial"

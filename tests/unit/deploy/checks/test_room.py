@@ -36,14 +36,14 @@ def _free(**free: int) -> list[Finding]:
         return list(room_findings([CACHE, STATE, SHARED], [BUILD]))
 
 
-def test_enough_room_is_told_by_file_system() -> None:
+def test_enough_room_is_told_by_file_system():
     assert _free(disk=5000 * MB, shared=64 * MB) == [
         Finding("ok", "room", "5.0 GB free for /cache, /state"),
         Finding("ok", "room", "64 MB free for /dev/shm"),
     ]
 
 
-def test_too_little_for_a_launch_is_a_problem_with_all_that_is_needed_there() -> None:
+def test_too_little_for_a_launch_is_a_problem_with_all_that_is_needed_there():
     problem, shared = _free(disk=350 * MB, shared=8 * MB)
     assert problem == Finding(
         "problem",
@@ -61,21 +61,19 @@ def test_too_little_for_a_launch_is_a_problem_with_all_that_is_needed_there() ->
     )
 
 
-def test_too_little_for_a_build_is_a_warning() -> None:
+def test_too_little_for_a_build_is_a_warning():
     warning = _free(disk=2300 * MB, shared=64 * MB)[0]
     assert warning.level == "warning"
     assert "2.4 GB needed" in warning.detail
 
 
 @pytest.fixture
-def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def empty_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path
 
 
-def test_an_environment_that_is_not_made_needs_room_where_a_launch_makes_it(
-    empty_cache: Path,
-) -> None:
+def test_an_environment_that_is_not_made_needs_room_where_a_launch_makes_it(empty_cache):
     wanted = Resolved(Deployment(models=("nugraph3",), instances=2))
     local = {room.folder: room.bytes for room in LocalEngine(wanted).rooms()}
     assert local[cache_folder()] == 500 * MB
@@ -87,9 +85,7 @@ def test_an_environment_that_is_not_made_needs_room_where_a_launch_makes_it(
     assert max(room.bytes for room in gpu) == 15_000 * MB
 
 
-def test_the_copies_of_a_site_s_models_need_room_in_the_state_folder(
-    empty_cache: Path, tmp_path: Path
-) -> None:
+def test_the_copies_of_a_site_s_models_need_room_in_the_state_folder(empty_cache, tmp_path):
     version = write_model(tmp_path / "models", "m")
     with (version / "weights.bin").open("wb") as weights:
         weights.truncate(3000 * MB)
@@ -99,7 +95,7 @@ def test_the_copies_of_a_site_s_models_need_room_in_the_state_folder(
     assert state.bytes >= 3100 * MB
 
 
-def test_a_folder_that_cannot_be_made_is_a_problem(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_a_problem(tmp_path):
     (tmp_path / "file").touch()
     room = Room(tmp_path / "file" / "cache", 1, "the cache", "set XDG_CACHE_HOME")
     assert list(writable_findings([room, STATE])) == [
@@ -113,9 +109,7 @@ def test_a_folder_that_cannot_be_made_is_a_problem(tmp_path: Path) -> None:
     assert [found.level for found in writable_findings([room], "warning")] == ["warning"]
 
 
-def test_a_temporary_folder_that_is_not_there_is_a_problem(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_temporary_folder_that_is_not_there_is_a_problem(monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     assert not list(temporary_findings())
     monkeypatch.setenv("TMPDIR", "/no/such")
@@ -134,9 +128,7 @@ def test_a_temporary_folder_that_is_not_there_is_a_problem(
         ({"APPTAINER_TMPDIR": "/no/such"}, ["APPTAINER_TMPDIR"]),
     ],
 )
-def test_apptainer_s_own_folder_goes_before_the_common_one(
-    variables: dict[str, str], named: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_apptainer_s_own_folder_goes_before_the_common_one(variables, named, monkeypatch):
     for variable in ("TMPDIR", "APPTAINER_TMPDIR"):
         monkeypatch.delenv(variable, raising=False)
     for variable, folder in variables.items():
@@ -152,8 +144,8 @@ def test_apptainer_s_own_folder_goes_before_the_common_one(
     ]
 
 
-def test_a_container_with_less_shared_memory_than_its_models_need_is_a_problem() -> None:
-    deployment = Deployment(instances=2, shm_size="8m")  # type: ignore[arg-type]
+def test_a_container_with_less_shared_memory_than_its_models_need_is_a_problem():
+    deployment = Deployment(instances=2, shm_size="8m")
     found = list(DockerEngine(Resolved(deployment)).launch_findings())
     assert [f.detail for f in found] == [
         "the container has 8 MB of shared memory; the model instances need 12 MB"
@@ -161,9 +153,7 @@ def test_a_container_with_less_shared_memory_than_its_models_need_is_a_problem()
     assert not list(DockerEngine(Resolved(Deployment(instances=2))).launch_findings())
 
 
-def test_a_host_with_too_little_shared_memory_is_warned_of_before_an_instance(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_host_with_too_little_shared_memory_is_warned_of_before_an_instance(monkeypatch):
     engine, look = ApptainerEngine(Resolved(Deployment(instances=2))), "file_system_of"
     monkeypatch.setattr(apptainer, look, lambda _: FileSystem(1, 12 * MB))
     assert not list(engine.launch_findings())
@@ -179,8 +169,8 @@ def test_a_host_with_too_little_shared_memory_is_warned_of_before_an_instance(
     ]
 
 
-def test_shared_memory_that_the_engine_does_not_give_is_warned_of() -> None:
-    deployment = Deployment(shm_size="2g")  # type: ignore[arg-type]
+def test_shared_memory_that_the_engine_does_not_give_is_warned_of():
+    deployment = Deployment(shm_size="2g")
     assert list(LocalEngine(Resolved(deployment)).launch_findings()) == [
         Finding(
             "warning",
@@ -194,7 +184,7 @@ def test_shared_memory_that_the_engine_does_not_give_is_warned_of() -> None:
     assert not list(LocalEngine(Resolved(Deployment())).launch_findings())
 
 
-def test_a_gpu_that_is_not_there_is_left_to_its_own_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_not_there_is_left_to_its_own_check(monkeypatch):
     """The tests' host has no GPU, or the variable hides it."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     deployment = Deployment(flavour="gpu", models=("nugraph3",))
@@ -205,8 +195,8 @@ def test_a_gpu_that_is_not_there_is_left_to_its_own_check(monkeypatch: pytest.Mo
     ("limit", "refused"), [(10**9, True), (4 * 10**9, False), (resource.RLIM_INFINITY, False)]
 )
 def test_a_shell_that_limits_virtual_memory_is_told_before_a_server_hangs(
-    monkeypatch: pytest.MonkeyPatch, limit: int, refused: bool
-) -> None:
+    monkeypatch, limit, refused
+):
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (limit, limit))
     found = [each.detail for each in LocalEngine(Resolved(Deployment())).launch_findings()]
     wanted = "this shell limits programs to 1.0 GB of virtual memory; Triton reserves up to 2.0 GB"

@@ -1,7 +1,5 @@
 """Servers that a client may meet: gRPC or HTTP, with TLS or without, Triton's or another's."""
 
-from __future__ import annotations
-
 import http.server
 import socket
 import ssl

@@ -1,14 +1,10 @@
 """Addresses, and what a client brings to an encrypted connection."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.client.endpoint import ClientTls, Endpoint, ProtocolName
+from deploy.client.endpoint import ClientTls, Endpoint
 from deploy.host.errors import DeploymentError
 from tests.certificates import Authority
 
@@ -32,9 +28,7 @@ from tests.certificates import Authority
         ("grpc://[fe80::1]", None, False, "grpc://[fe80::1]:8001"),
     ],
 )
-def test_addresses_are_read(
-    url: str, protocol: ProtocolName | None, tls: bool, expected: str
-) -> None:
+def test_addresses_are_read(url, protocol, tls, expected):
     assert Endpoint.parse(url, protocol=protocol, tls=tls).url == expected
 
 
@@ -53,13 +47,13 @@ def test_addresses_are_read(
         ("grpc://h:1/path", None, "has no path"),
     ],
 )
-def test_wrong_addresses_are_named(url: str, protocol: ProtocolName | None, says: str) -> None:
+def test_wrong_addresses_are_named(url, protocol, says):
     with pytest.raises(DeploymentError, match=says):
         Endpoint.parse(url, protocol=protocol)
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_an_address_or_a_known_error(url: str) -> None:
+def test_any_text_is_an_address_or_a_known_error(url):
     try:
         endpoint = Endpoint.parse(url)
     except DeploymentError:
@@ -71,12 +65,12 @@ def test_any_text_is_an_address_or_a_known_error(url: str) -> None:
     ("url", "host", "port"),
     [("grpcs://h", "h", 443), ("grpc://[::1]:7", "::1", 7), ("http://h:1/a/b", "h", 1)],
 )
-def test_an_address_has_a_host_and_a_port(url: str, host: str, port: int) -> None:
+def test_an_address_has_a_host_and_a_port(url, host, port):
     endpoint = Endpoint.parse(url)
     assert (endpoint.host, endpoint.port) == (host, port)
 
 
-def test_files_mean_tls(tmp_path: Path) -> None:
+def test_files_mean_tls(tmp_path):
     authority = Authority(tmp_path, "site")
     mine = authority.issue("me")
     assert Endpoint.parse("h", ca=authority.file).url == "https://h:443"
@@ -85,7 +79,7 @@ def test_files_mean_tls(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["grpc://h", "http://h:8000"])
-def test_files_for_tls_contradict_an_address_without_it(url: str, tmp_path: Path) -> None:
+def test_files_for_tls_contradict_an_address_without_it(url, tmp_path):
     authority = Authority(tmp_path, "site")
     mine = authority.issue("me")
     for files in ({"ca": authority.file}, {"cert": mine.cert, "key": mine.key}):
@@ -95,7 +89,7 @@ def test_files_for_tls_contradict_an_address_without_it(url: str, tmp_path: Path
         assert caught.value.remedy == f"{url.replace('://', 's://')}, or leave them out"
 
 
-def test_a_missing_authority_is_named(tmp_path: Path) -> None:
+def test_a_missing_authority_is_named(tmp_path):
     ca = tmp_path / "ca.pem"
     with pytest.raises(DeploymentError) as caught:
         Endpoint.parse("h", ca=ca)
@@ -103,7 +97,7 @@ def test_a_missing_authority_is_named(tmp_path: Path) -> None:
     assert caught.value.remedy == "--ca with a readable file"
 
 
-def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
+def test_a_certificate_without_its_key_is_refused(tmp_path):
     mine = Authority(tmp_path, "site").issue("me")
     for files in ({"cert": mine.cert}, {"key": mine.key}):
         with pytest.raises(DeploymentError) as caught:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import socket
 
 import pytest
@@ -31,14 +29,14 @@ nv_inference_request_summary_us{model="nugraph2",version="1",quantile="0.99"} na
 """
 
 
-def test_requests_failures_and_quantiles_are_read_by_model() -> None:
+def test_requests_failures_and_quantiles_are_read_by_model():
     assert read_counts(TEXT) == {
         "nugraph2": ModelCounts(requests=0, failures=0, p50=None, p99=None),
         "nugraph3": ModelCounts(requests=8, failures=3, p50=0.022578, p99=0.041864),
     }
 
 
-def test_a_server_that_is_away_is_named() -> None:
+def test_a_server_that_is_away_is_named():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(LaunchError, match=f"no metrics from http://127.0.0.1:{port}/metrics: "):

@@ -1,7 +1,5 @@
 """Files for TLS, checked before they are used."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from datetime import datetime, timedelta, timezone
@@ -32,7 +30,7 @@ from tests.certificates import FAR_AHEAD, LONG_AGO, Authority, Pair
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
+def authority(tmp_path):
     return Authority(tmp_path, "site")
 
 
@@ -45,9 +43,7 @@ def refusal(pair: Pair, role: Role = "server") -> DeploymentError:
 
 @pytest.mark.parametrize("role", ["server", "client"])
 @pytest.mark.parametrize("key_type", [trustme.KeyType.ECDSA, trustme.KeyType.RSA])
-def test_what_a_good_certificate_says_is_told(
-    authority: Authority, role: Role, key_type: trustme.KeyType
-) -> None:
+def test_what_a_good_certificate_says_is_told(authority, role, key_type):
     pair = authority.issue("triton.example.org", "10.0.0.5", key_type=key_type)
     certificate = check_pair(pair.cert, pair.key, role=role)
     assert certificate.names == ("triton.example.org", "10.0.0.5")
@@ -55,7 +51,7 @@ def test_what_a_good_certificate_says_is_told(
     assert certificate.not_before < certificate.not_after
 
 
-def test_a_wildcard_stands_for_some_host(authority: Authority) -> None:
+def test_a_wildcard_stands_for_some_host(authority):
     pair = authority.issue("*.example.org")
     assert check_pair(pair.cert, pair.key, role="server").host == "any.example.org"
 
@@ -67,19 +63,19 @@ def test_a_wildcard_stands_for_some_host(authority: Authority) -> None:
         (FAR_AHEAD, "valid only from 2090-01-01 00:00 UTC"),
     ],
 )
-def test_a_certificate_is_for_now(authority: Authority, valid: tuple, said: str) -> None:
+def test_a_certificate_is_for_now(authority, valid, said):
     pair = authority.issue("localhost", valid=valid)
     assert refusal(pair).cause == f"certificate {pair.cert}: {said}"
 
 
-def test_a_key_belongs_to_its_certificate(authority: Authority) -> None:
+def test_a_key_belongs_to_its_certificate(authority):
     cert, key = authority.issue("a").cert, authority.issue("b").key
     assert refusal(Pair(cert, key)).cause == (
         f"certificate {cert}: does not match the private key {key}"
     )
 
 
-def test_files_that_are_swapped_are_told_apart(authority: Authority) -> None:
+def test_files_that_are_swapped_are_told_apart(authority):
     pair = authority.issue("a")
     assert refusal(Pair(pair.key, pair.cert)).cause == (
         f"certificate {pair.key}: contains no certificate in PEM form"
@@ -90,19 +86,19 @@ def test_files_that_are_swapped_are_told_apart(authority: Authority) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00\xff", b"-----BEGIN PRIVATE KEY-----\ncut"])
-def test_a_damaged_key_is_named(authority: Authority, content: bytes) -> None:
+def test_a_damaged_key_is_named(authority, content):
     pair = authority.issue("a")
     pair.key.write_bytes(content)
     assert str(pair.key) in refusal(pair).cause
 
 
-def test_a_damaged_certificate_is_named(authority: Authority) -> None:
+def test_a_damaged_certificate_is_named(authority):
     pair = authority.issue("a")
     pair.cert.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
     assert refusal(pair).cause.startswith(f"certificate {pair.cert}: ")
 
 
-def test_a_key_that_is_too_short_for_openssl_is_refused(tmp_path: Path) -> None:
+def test_a_key_that_is_too_short_for_openssl_is_refused(tmp_path):
     names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
     pair = self_signed(tmp_path, rsa.generate_private_key(65537, 1024), names)
     for role in ("server", "client"):
@@ -111,7 +107,7 @@ def test_a_key_that_is_too_short_for_openssl_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_a_key_that_comes_with_its_curve_is_read(tmp_path: Path) -> None:
+def test_a_key_that_comes_with_its_curve_is_read(tmp_path):
     pair = self_signed(tmp_path, ec.generate_private_key(ec.SECP256R1()))
     words = ["openssl", "ecparam", "-name", "prime256v1"]
     curve = subprocess.run(words, check=True, capture_output=True).stdout
@@ -122,7 +118,7 @@ def test_a_key_that_comes_with_its_curve_is_read(tmp_path: Path) -> None:
     assert check_pair(pair.cert, pair.key, role="server").subject == "me"
 
 
-def test_missing_files_are_named(authority: Authority, tmp_path: Path) -> None:
+def test_missing_files_are_named(authority, tmp_path):
     pair, none = authority.issue("a"), tmp_path / "none.pem"
     assert refusal(Pair(none, pair.key)).cause == f"certificate {none}: no such file"
     assert refusal(Pair(pair.cert, none)).cause == f"private key {none}: no such file"
@@ -133,9 +129,7 @@ def test_missing_files_are_named(authority: Authority, tmp_path: Path) -> None:
     ("role", "options"),
     [("server", ["--tls-cert", "--tls-key"]), ("client", ["--cert", "--key"])],
 )
-def test_beside_a_missing_file_stands_the_option_to_correct(
-    authority: Authority, tmp_path: Path, role: Role, options: list[str]
-) -> None:
+def test_beside_a_missing_file_stands_the_option_to_correct(authority, tmp_path, role, options):
     pair, none = authority.issue("a"), tmp_path / "none.pem"
     wrong = [Pair(none, pair.key), Pair(pair.cert, none)]
     assert [refusal(files, role).remedy for files in wrong] == [
@@ -144,16 +138,14 @@ def test_beside_a_missing_file_stands_the_option_to_correct(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_named(authority: Authority) -> None:
+def test_a_file_that_may_not_be_read_is_named(authority):
     pair = authority.issue("a")
     pair.key.chmod(0)
     assert refusal(pair).cause == f"private key {pair.key}: Permission denied"
 
 
 @pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
-def test_a_key_with_a_passphrase_is_refused_without_asking_for_it(
-    authority: Authority, form: PrivateFormat
-) -> None:
+def test_a_key_with_a_passphrase_is_refused_without_asking_for_it(authority, form):
     pair = authority.issue("a", key_type=trustme.KeyType.RSA)
     plain = load_pem_private_key(pair.key.read_bytes(), None)
     locked = plain.private_bytes(Encoding.PEM, form, BestAvailableEncryption(b"secret"))
@@ -165,9 +157,7 @@ def test_a_key_with_a_passphrase_is_refused_without_asking_for_it(
     assert error.remedy == f"openssl pkey -in {pair.key} -out PLAIN.key; chmod 600 PLAIN.key"
 
 
-def test_the_command_that_opens_a_key_can_be_pasted_whatever_the_key_is_called(
-    authority: Authority, tmp_path: Path
-) -> None:
+def test_the_command_that_opens_a_key_can_be_pasted_whatever_the_key_is_called(authority, tmp_path):
     pair = authority.issue("a", key_type=trustme.KeyType.RSA)
     key = tmp_path / "my key; true.pem"
     plain = load_pem_private_key(pair.key.read_bytes(), None)
@@ -195,14 +185,14 @@ def self_signed(folder: Path, key: Any, *extensions: x509.ExtensionType) -> Pair
     return pair
 
 
-def test_a_certificate_for_clients_is_none_for_a_server(tmp_path: Path) -> None:
+def test_a_certificate_for_clients_is_none_for_a_server(tmp_path):
     for_clients = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
     pair = self_signed(tmp_path, ec.generate_private_key(ec.SECP256R1()), for_clients)
     assert refusal(pair).cause == f"certificate {pair.cert}: was not issued for a server"
     assert check_pair(pair.cert, pair.key, role="client").subject == "me"
 
 
-def test_a_key_that_grpc_does_not_know_is_refused(tmp_path: Path) -> None:
+def test_a_key_that_grpc_does_not_know_is_refused(tmp_path):
     names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
     pair = self_signed(tmp_path, Ed25519PrivateKey.generate(), names)
     with pytest.raises(DeploymentError) as caught:
@@ -212,14 +202,12 @@ def test_a_key_that_grpc_does_not_know_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hosts", [["10.0.0.5"], ["::1"], ["*.example.org"], ["a", "b"]])
-def test_grpc_takes_a_certificate_for_any_host(authority: Authority, hosts: list[str]) -> None:
+def test_grpc_takes_a_certificate_for_any_host(authority, hosts):
     pair = authority.issue(*hosts)
     check_server_files(Tls(cert=pair.cert, key=pair.key))
 
 
-def test_a_certificate_without_names_counts_for_its_subject_and_is_warned_of(
-    tmp_path: Path,
-) -> None:
+def test_a_certificate_without_names_counts_for_its_subject_and_is_warned_of(tmp_path):
     pair = self_signed(tmp_path, ec.generate_private_key(ec.SECP256R1()))
     tls = Tls(cert=pair.cert, key=pair.key)
     assert check_server_files(tls).names == ()
@@ -233,15 +221,13 @@ def test_a_certificate_without_names_counts_for_its_subject_and_is_warned_of(
     )
 
 
-def test_a_certificate_that_names_its_hosts_and_is_valid_for_long_is_all_right(
-    authority: Authority,
-) -> None:
+def test_a_certificate_that_names_its_hosts_and_is_valid_for_long_is_all_right(authority):
     pair = authority.issue("triton.example.org")
     found = tls_findings(Deployment(tls=Tls(cert=pair.cert, key=pair.key)))
     assert [finding.level for finding in found] == ["ok"]
 
 
-def test_authorities_are_certificates(authority: Authority, tmp_path: Path) -> None:
+def test_authorities_are_certificates(authority, tmp_path):
     check_authorities(authority.file, "--ca")
     empty = tmp_path / "empty.pem"
     empty.touch()
@@ -250,7 +236,7 @@ def test_authorities_are_certificates(authority: Authority, tmp_path: Path) -> N
     assert caught.value.cause == f"authority {empty}: contains no certificate in PEM form"
 
 
-def test_all_files_of_a_server_are_checked(authority: Authority, tmp_path: Path) -> None:
+def test_all_files_of_a_server_are_checked(authority, tmp_path):
     pair, none = authority.issue("a"), tmp_path / "none.pem"
     check_server_files(Tls(cert=pair.cert, key=pair.key, ca=authority.file))
     with pytest.raises(DeploymentError) as caught:

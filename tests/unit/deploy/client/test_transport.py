@@ -1,7 +1,5 @@
 """Model descriptions and error texts; no server is asked."""
 
-from __future__ import annotations
-
 import pytest
 
 from deploy.client.endpoint import Endpoint
@@ -9,7 +7,7 @@ from deploy.client.transport import ServedModel, TritonTransport, triton_reason
 from deploy.host.errors import ServerAwayError
 
 
-def test_class_names_come_from_the_configuration_if_they_fit() -> None:
+def test_class_names_come_from_the_configuration_if_they_fit():
     model = ServedModel("m", {}, (), {"semantic_classes": "a, b,c"})
     assert model.classes("semantic", 3) == ("a", "b", "c")
     assert model.classes("semantic", 2) == ("class_0", "class_1")
@@ -17,7 +15,7 @@ def test_class_names_come_from_the_configuration_if_they_fit() -> None:
     assert model.classes("event", 0) == ()
 
 
-def test_a_model_is_shown_with_what_its_weights_are() -> None:
+def test_a_model_is_shown_with_what_its_weights_are():
     assert ServedModel("m", {}, (), {}).title == "m"
     assert ServedModel("m", {}, (), {"weights": "demo weights"}).title == "m (demo weights)"
 
@@ -39,12 +37,12 @@ def test_a_model_is_shown_with_what_its_weights_are() -> None:
         ("two\nlines", "two lines"),
     ],
 )
-def test_a_reason_is_one_line_without_wrapping(message: str, reason: str) -> None:
+def test_a_reason_is_one_line_without_wrapping(message, reason):
     assert triton_reason(message) == reason
 
 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
-def test_a_server_that_is_not_there_is_away(scheme: str) -> None:
+def test_a_server_that_is_not_there_is_away(scheme):
     # Port 1 is reserved; nothing listens there.
     transport = TritonTransport(Endpoint.parse(f"{scheme}://127.0.0.1:1"), timeout=5)
     try:

@@ -1,7 +1,5 @@
 """What ``smoke --watch`` exports of what it sees; tests/integration has a real server."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from dataclasses import replace
@@ -44,7 +42,7 @@ def exported(*checks: ServiceCheck) -> list[str]:
         (ModelCheck("m", ready=True), "unjudged"),
     ],
 )
-def test_a_model_is_in_one_state(model: ModelCheck, state: str) -> None:
+def test_a_model_is_in_one_state(model, state):
     assert model.state == state
     lines = exported(replace(CHECK, models=(model,)))
     found = [
@@ -53,13 +51,13 @@ def test_a_model_is_in_one_state(model: ModelCheck, state: str) -> None:
     assert found == [f'numl_smoke_state{{{LABELS},state="{state}"}} 1.0']
 
 
-def test_a_server_that_cannot_be_asked_has_unreachable_models() -> None:
+def test_a_server_that_cannot_be_asked_has_unreachable_models():
     lines = exported(ServiceCheck(URL, error="connection refused"))
     assert f'numl_smoke_state{{{LABELS},state="unreachable"}} 1.0' in lines
     assert f'numl_smoke_server_ready{{server="{URL}"}} 0.0' in lines
 
 
-def test_everything_is_exported() -> None:
+def test_everything_is_exported():
     assert exported(CHECK, CHECK) == [
         f'numl_smoke_server_ready{{server="{URL}"}} 1.0',
         f'numl_smoke_last_check_timestamp_seconds{{server="{URL}"}} 160.0',
@@ -81,7 +79,7 @@ def test_everything_is_exported() -> None:
     ]
 
 
-def test_a_wrong_answer_of_a_ready_server_is_wrong_and_leaves_the_last_right_one() -> None:
+def test_a_wrong_answer_of_a_ready_server_is_wrong_and_leaves_the_last_right_one():
     lines = exported(CHECK, replace(CHECK, models=(WRONG,)))
     assert f'numl_smoke_server_ready{{server="{URL}"}} 1.0' in lines
     assert f'numl_smoke_state{{{LABELS},state="wrong"}} 1.0' in lines
@@ -89,17 +87,17 @@ def test_a_wrong_answer_of_a_ready_server_is_wrong_and_leaves_the_last_right_one
     assert f"numl_smoke_last_right_timestamp_seconds{{{LABELS}}} 100.0" in lines
 
 
-def test_where_there_never_was_a_right_answer_there_is_no_latency() -> None:
+def test_where_there_never_was_a_right_answer_there_is_no_latency():
     lines = exported(replace(CHECK, models=(WRONG,)))
     assert not any(line.startswith("numl_smoke_latency_seconds") for line in lines)
 
 
-def test_a_model_that_never_gave_a_right_answer_is_late_from_the_first_check_on() -> None:
+def test_a_model_that_never_gave_a_right_answer_is_late_from_the_first_check_on():
     lines = exported(replace(CHECK, models=(WRONG,)), replace(CHECK, models=(WRONG,)))
     assert f"numl_smoke_last_right_timestamp_seconds{{{LABELS}}} 100.0" in lines
 
 
-def test_the_certificate_of_a_server_that_is_gone_is_not_exported() -> None:
+def test_the_certificate_of_a_server_that_is_gone_is_not_exported():
     metrics = Metrics()
     metrics.record(CHECK, ["m"], now=1.0, expires=5e9)
     metrics.record(ServiceCheck(URL, error="connection refused"), ["m"], now=2.0, expires=None)
@@ -110,7 +108,7 @@ def watching(expected: object) -> Watch:
     endpoints = [Endpoint.parse("http://127.0.0.1:9")]
     return Watch(
         endpoints,
-        expected,  # type: ignore[arg-type]
+        expected,
         interval=9.0,
         timeout=1.0,
         repeat=1,
@@ -118,7 +116,7 @@ def watching(expected: object) -> Watch:
     )
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_a_port_that_is_taken_is_named():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -127,7 +125,7 @@ def test_a_port_that_is_taken_is_named() -> None:
             watching(dict).run("127.0.0.1", port)
 
 
-def test_a_repository_that_is_wrong_from_the_beginning_ends_it() -> None:
+def test_a_repository_that_is_wrong_from_the_beginning_ends_it():
     def expected() -> dict[str, ExpectedModel]:
         raise RepositoryError("no model m")
 
@@ -135,9 +133,7 @@ def test_a_repository_that_is_wrong_from_the_beginning_ends_it() -> None:
         watching(expected).run("127.0.0.1", 0)
 
 
-def test_a_fault_of_its_own_ends_it_since_nobody_would_renew_what_it_exports(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_fault_of_its_own_ends_it_since_nobody_would_renew_what_it_exports(monkeypatch):
     def check(*_: object, **__: object) -> ServiceCheck:
         raise ZeroDivisionError
 
@@ -147,8 +143,8 @@ def test_a_fault_of_its_own_ends_it_since_nobody_would_renew_what_it_exports(
 
 
 def test_a_server_that_hangs_delays_no_other_and_a_file_that_is_gone_keeps_what_was_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     hang, reads = threading.Event(), []
 
     def check(endpoint: Endpoint, *_: object, **__: object) -> ServiceCheck:

@@ -1,7 +1,5 @@
 """Runs a command as a person would who typed it, in this process or in one of its own."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import os
@@ -45,7 +43,7 @@ def run_here(words: Sequence[str], home: Path, **more: str) -> subprocess.Comple
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-    said = [stream.buffer.getvalue().decode() for stream in written]  # type: ignore[attr-defined]
+    said = [stream.buffer.getvalue().decode() for stream in written]
     return subprocess.CompletedProcess(words, int(status), *said)
 
 

@@ -1,7 +1,6 @@
 """What ``numlkit build`` refuses before it makes anything."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -23,9 +22,7 @@ from tests.unit.deploy.commands.running import run_here
         (["--target", "sif", "--wire", "x"], "--wire needs --target env or all"),
     ],
 )
-def test_a_wrong_flag_of_a_build_is_refused_before_anything_is_done(
-    flags: list[str], complaint: str, tmp_path: Path
-) -> None:
+def test_a_wrong_flag_of_a_build_is_refused_before_anything_is_done(flags, complaint, tmp_path):
     done = run_here(["build", *flags], tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {complaint}")
@@ -35,7 +32,7 @@ def test_a_wrong_flag_of_a_build_is_refused_before_anything_is_done(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_of_a_build_shows_the_plan_beside_what_is_missing(tmp_path: Path) -> None:
+def test_a_dry_run_of_a_build_shows_the_plan_beside_what_is_missing(tmp_path):
     words = ["build", "--target", "sif", "--dry-run", "--out", f"{tmp_path}/dist"]
     done = run_here([*words, "--json"], tmp_path, PATH=str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -49,14 +46,14 @@ def test_a_dry_run_of_a_build_shows_the_plan_beside_what_is_missing(tmp_path: Pa
     assert "to fix first" in readable
 
 
-def test_a_build_without_a_usable_python_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+def test_a_build_without_a_usable_python_is_refused_before_anything_is_made(tmp_path):
     done = run_here(["build", "--target", "env", "--python", "/bin/ls"], tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith("error: /bin/ls is not a working Python")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_build_into_a_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_build_into_a_file_is_refused_at_once(tmp_path):
     done = run_here(["build", "--target", "env", "--out", "/etc/passwd"], tmp_path)
     assert done.returncode == 1
     assert done.stderr.splitlines() == [

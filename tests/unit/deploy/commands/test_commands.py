@@ -21,7 +21,7 @@ from tests.unit.deploy.deployment.test_state import make_state
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_explains_itself(command: str, tmp_path: Path) -> None:
+def test_a_command_explains_itself(command, tmp_path):
     done = run_process(["-m", "deploy.main", command, "--help"], tmp_path)
     assert done.returncode == 0
     assert done.stdout.startswith(f"usage: numlkit {command} ")
@@ -29,14 +29,14 @@ def test_a_command_explains_itself(command: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["up", "build"])
-def test_two_commands_can_be_started_as_files_of_the_checkout(command: str, tmp_path: Path) -> None:
+def test_two_commands_can_be_started_as_files_of_the_checkout(command, tmp_path):
     done = run_process([f"deploy/{command}.py", "--help"], tmp_path)
     assert done.returncode == 0
     assert done.stdout.startswith(f"usage: numlkit {command} ")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_wrong_usage_is_one_line_and_where_help_is(command: str, tmp_path: Path) -> None:
+def test_wrong_usage_is_one_line_and_where_help_is(command, tmp_path):
     wanted = {"infer": "x.h5", "publish": "x", "published": "x", "rollback": "x"}
     files = [wanted[command]] if command in wanted else []
     done = run_here([command, *files, "--colour"], tmp_path)
@@ -62,9 +62,7 @@ def test_wrong_usage_is_one_line_and_where_help_is(command: str, tmp_path: Path)
         ("import_checkpoint", ["x", "--model", "y"], "argument --model: invalid choice: 'y'"),
     ],
 )
-def test_wrong_usage_of_a_script_is_one_line_and_where_help_is(
-    script: str, flags: list[str], complaint: str, tmp_path: Path
-) -> None:
+def test_wrong_usage_of_a_script_is_one_line_and_where_help_is(script, flags, complaint, tmp_path):
     python, cache = sys.executable, {}
     if script in ("train_demo", "import_checkpoint"):
         flavour: Flavour = "cpu" if script == "train_demo" else "serving"
@@ -85,7 +83,7 @@ def test_wrong_usage_of_a_script_is_one_line_and_where_help_is(
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "smoke", "down"])
-def test_asking_for_a_deployment_that_is_not_there_says_so(command: str, tmp_path: Path) -> None:
+def test_asking_for_a_deployment_that_is_not_there_says_so(command, tmp_path):
     done = run_here([command, "--name", "none"], tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
@@ -94,14 +92,14 @@ def test_asking_for_a_deployment_that_is_not_there_says_so(command: str, tmp_pat
 
 
 @pytest.mark.parametrize("flags", [[], ["--name", "stopped"], ["--all"]])
-def test_stopping_what_does_not_run_is_no_error(flags: list[str], tmp_path: Path) -> None:
+def test_stopping_what_does_not_run_is_no_error(flags, tmp_path):
     # A deployment that was stopped leaves its folder, with the log.
     (tmp_path / ".local/state/numlkit/deployments/stopped").mkdir(parents=True)
     done = run_here(["down", *flags], tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_stopping_what_never_was_names_those_that_are_there(tmp_path: Path) -> None:
+def test_stopping_what_never_was_names_those_that_are_there(tmp_path):
     deployments = tmp_path / ".local/state/numlkit/deployments"
     for name in ("one", "other"):
         (deployments / name).mkdir(parents=True)
@@ -129,7 +127,7 @@ def test_stopping_what_never_was_names_those_that_are_there(tmp_path: Path) -> N
         ["--tls-cert", "/none.pem", "--tls-key", "/none.key"],
     ],
 )
-def test_a_wrong_flag_is_refused_before_anything_is_done(flags: list[str], tmp_path: Path) -> None:
+def test_a_wrong_flag_is_refused_before_anything_is_done(flags, tmp_path):
     done = run_here(["up", "--dry-run", *flags], tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
@@ -158,9 +156,7 @@ def test_a_wrong_flag_is_refused_before_anything_is_done(flags: list[str], tmp_p
         (["logs", "--tail", "-1"], "argument --tail: '-1' is not a number of lines"),
     ],
 )
-def test_a_wrong_number_is_told_with_its_option_and_what_is_wanted(
-    words: list[str], said: str, tmp_path: Path
-) -> None:
+def test_a_wrong_number_is_told_with_its_option_and_what_is_wanted(words, said, tmp_path):
     done = run_here([words[0], *words[1:]], tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {said}\n")
@@ -183,16 +179,14 @@ def test_a_wrong_number_is_told_with_its_option_and_what_is_wanted(
         ),
     ],
 )
-def test_flags_that_contradict_each_other_are_refused(
-    words: list[str], said: str, tmp_path: Path
-) -> None:
+def test_flags_that_contradict_each_other_are_refused(words, said, tmp_path):
     done = run_here(words, tmp_path)
     assert done.returncode == 2
     assert done.stderr.splitlines()[0] == f"error: {said}"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_status_shows_where_clients_find_the_server(tmp_path: Path) -> None:
+def test_status_shows_where_clients_find_the_server(tmp_path):
     folder = DeploymentFolder("numl", tmp_path / ".local/state/numlkit/deployments")
     folder.write_state(make_state("numl", ports=Ports(http=1, grpc=2, metrics=3)))
     done = run_here(["status"], tmp_path)
@@ -204,9 +198,7 @@ def test_status_shows_where_clients_find_the_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["up", "prepare"])
-def test_a_checkpoint_that_is_none_is_refused_before_anything_is_made(
-    command: str, tmp_path: Path
-) -> None:
+def test_a_checkpoint_that_is_none_is_refused_before_anything_is_made(command, tmp_path):
     (tmp_path / "own.ckpt").touch()
     flags = ["--checkpoint", f"nugraph3={tmp_path}/own.ckpt"]
     done = run_here([command, *flags], tmp_path)
@@ -215,7 +207,7 @@ def test_a_checkpoint_that_is_none_is_refused_before_anything_is_made(
     assert [path.name for path in tmp_path.iterdir()] == ["own.ckpt"]
 
 
-def test_a_refused_launch_leaves_no_deployment(tmp_path: Path) -> None:
+def test_a_refused_launch_leaves_no_deployment(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         flags = ["--engine", "local", "--ports", f"{port},{port - 1},{port - 2}"]
@@ -225,7 +217,7 @@ def test_a_refused_launch_leaves_no_deployment(tmp_path: Path) -> None:
     assert list((tmp_path / ".local/state/numlkit/deployments").iterdir()) == []
 
 
-def test_a_dry_run_shows_a_command_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_shows_a_command_and_changes_nothing(tmp_path):
     done = run_here(["up", "--dry-run", "--models", "nugraph3", "--json"], tmp_path)
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)["plan"]
@@ -234,7 +226,7 @@ def test_a_dry_run_shows_a_command_and_changes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_begins_with_what_its_command_needs(tmp_path: Path) -> None:
+def test_a_dry_run_begins_with_what_its_command_needs(tmp_path):
     state = tmp_path / "state"
     flags = ["--models", "nugraph3", "--instances", "2", "--dry-run", "--engine", "local"]
     done = run_here(["up", *flags], tmp_path, XDG_STATE_HOME=str(state))
@@ -253,7 +245,7 @@ def test_a_dry_run_begins_with_what_its_command_needs(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def prepared(tmp_path: Path) -> dict[str, str]:
+def prepared(tmp_path):
     """Folders for a command that finds the environment made, and has a state of its own."""
     if not plan_environment("serving").python.exists():
         pytest.skip("needs the execution environment (numlkit prepare)")
@@ -265,9 +257,7 @@ def prepared(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_prepare_makes_what_the_command_of_a_dry_run_needs(
-    tmp_path: Path, prepared: dict[str, str]
-) -> None:
+def test_prepare_makes_what_the_command_of_a_dry_run_needs(tmp_path, prepared):
     flags = ["--engine", "local", "--name", "hand", "--models", "nugraph3", "--threads", "1"]
     shown = run_here(["up", "--dry-run", *flags], tmp_path, **prepared).stdout
     first = shlex.split(shown.splitlines()[0].removeprefix("# first: "))
@@ -282,9 +272,7 @@ def test_prepare_makes_what_the_command_of_a_dry_run_needs(
     assert not (folder / "state.json").exists()
 
 
-def test_prepare_leaves_a_deployment_that_is_there_alone(
-    tmp_path: Path, prepared: dict[str, str]
-) -> None:
+def test_prepare_leaves_a_deployment_that_is_there_alone(tmp_path, prepared):
     folder = DeploymentFolder("numl", tmp_path / "state/numlkit/deployments")
     folder.write_state(make_state("numl"))
     (folder.repository / "served").mkdir(parents=True)
@@ -297,9 +285,7 @@ def test_prepare_leaves_a_deployment_that_is_there_alone(
 @pytest.mark.parametrize("variable", ["XDG_STATE_HOME", "XDG_CACHE_HOME"])
 @pytest.mark.parametrize("engine", ["local", "docker", "apptainer"])
 @pytest.mark.parametrize("command", [["up"], ["up", "--dry-run"], ["prepare"]])
-def test_a_folder_that_cannot_be_shown_is_refused_at_once(
-    variable: str, engine: str, command: list[str], tmp_path: Path
-) -> None:
+def test_a_folder_that_cannot_be_shown_is_refused_at_once(variable, engine, command, tmp_path):
     words = [command[0], "--engine", engine, *command[1:]]
     done = run_here(words, tmp_path, **{variable: f"{tmp_path}/a\ntouch b"})
     assert done.returncode == 2

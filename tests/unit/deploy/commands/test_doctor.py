@@ -1,7 +1,6 @@
 import dataclasses
 import json
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -37,7 +36,7 @@ class Host:
 
 
 @pytest.fixture
-def finds(monkeypatch: pytest.MonkeyPatch) -> type[Host]:
+def finds(monkeypatch):
     class Patched(Host):
         def __init__(self, *rounds: list[Finding]) -> None:
             super().__init__(*rounds)
@@ -46,9 +45,7 @@ def finds(monkeypatch: pytest.MonkeyPatch) -> type[Host]:
     return Patched
 
 
-def test_the_list_tells_finding_detail_and_remedy(
-    finds: type[Host], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_list_tells_finding_detail_and_remedy(finds, capsys):
     finds([FINE, WARNING, PROBLEM])
     assert doctor.main([]) == 1
     assert capsys.readouterr().out == (
@@ -63,12 +60,8 @@ def test_the_list_tells_finding_detail_and_remedy(
 
 @pytest.mark.parametrize(("columns", "width"), [("60", 80), ("90", 90), ("300", 100)])
 def test_the_list_fits_the_terminal_and_keeps_paths_whole(
-    columns: str,
-    width: int,
-    finds: type[Host],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    columns, width, finds, capsys, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", columns)
     path = f"/{'long-folder/' * 12}file"
     finds([Finding("warning", "room", "word " * 60 + path, "numlkit up --engine docker " * 12)])
@@ -80,7 +73,7 @@ def test_the_list_fits_the_terminal_and_keeps_paths_whole(
     assert all(line.startswith(" " * 9) for line in lines[1:-1])
 
 
-def test_the_same_cause_is_told_once_and_at_its_worst() -> None:
+def test_the_same_cause_is_told_once_and_at_its_worst():
     warning = wrong("engine local", KitError("no Python 3.11", "install one"), "warning")
     problem = wrong("engine", KitError("no Python 3.11", "install one"))
     other = wrong("engine docker", KitError("no engine", None), "warning")
@@ -88,20 +81,18 @@ def test_the_same_cause_is_told_once_and_at_its_worst() -> None:
     assert distinct([FINE, warning, other, problem, *mends]) == [FINE, problem, other, *mends]
 
 
-def test_warnings_alone_are_nothing_wrong(finds: type[Host]) -> None:
+def test_warnings_alone_are_nothing_wrong(finds):
     finds([FINE, WARNING])
     assert doctor.main(["--quiet"]) == 0
 
 
-def test_nothing_is_mended_unless_asked_for(finds: type[Host]) -> None:
+def test_nothing_is_mended_unless_asked_for(finds):
     host = finds([PROBLEM])
     assert doctor.main(["--quiet"]) == 1
     assert not host.rounds
 
 
-def test_fix_says_what_it_did_and_looks_again(
-    finds: type[Host], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fix_says_what_it_did_and_looks_again(finds, capsys):
     stays = Finding("problem", "leftovers", "a folder", "wait", partial(_mend, "in use"))
     finds([PROBLEM, stays, WARNING], [stays])
     assert doctor.main(["--fix", "--quiet"]) == 1
@@ -112,7 +103,7 @@ def test_fix_says_what_it_did_and_looks_again(
     ]
 
 
-def test_machines_get_one_document(finds: type[Host], capsys: pytest.CaptureFixture[str]) -> None:
+def test_machines_get_one_document(finds, capsys):
     finds([PROBLEM], [FINE])
     assert doctor.main(["--fix", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
@@ -130,7 +121,7 @@ def test_machines_get_one_document(finds: type[Host], capsys: pytest.CaptureFixt
     }
 
 
-def test_it_looks_after_the_deployment_that_is_named(finds: type[Host], tmp_path: Path) -> None:
+def test_it_looks_after_the_deployment_that_is_named(finds, tmp_path):
     file = tmp_path / "site.toml"
     file.write_text('name = "site"\nengine = "docker"\n')
     host = finds([], [])
@@ -139,5 +130,5 @@ def test_it_looks_after_the_deployment_that_is_named(finds: type[Host], tmp_path
     assert [(d.name, d.engine) for d in host.deployments] == [("site", "docker"), ("other", "auto")]
 
 
-def test_a_deployment_file_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
+def test_a_deployment_file_that_is_none_is_wrong_usage(tmp_path):
     assert doctor.main([str(tmp_path / "no.toml"), "--quiet"]) == 2

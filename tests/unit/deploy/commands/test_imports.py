@@ -1,7 +1,5 @@
 """What a command imports: each is a process of its own, which people and scripts wait for."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -13,7 +11,7 @@ SLOW = {"numpy", "grpc", "cryptography", "docker", "matplotlib", "h5py", "reques
 
 
 @pytest.mark.parametrize("command", ["up", "down", "status", "logs", "doctor"])
-def test_what_takes_long_to_import_is_left_until_it_is_needed(command: str) -> None:
+def test_what_takes_long_to_import_is_left_until_it_is_needed(command):
     script = f"import sys, deploy.commands.{command}; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=CHECKOUT, capture_output=True, text=True, check=True

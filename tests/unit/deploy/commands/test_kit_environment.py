@@ -1,7 +1,5 @@
 """``scripts/kit-environment`` on a host whose Python will not do."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -38,16 +36,14 @@ def said(folder: Path, *programs: str, python: str = "") -> str:
         ("pacman", ELSEWHERE),
     ],
 )
-def test_an_old_python_is_named_and_a_newer_one_where_there_is_one(
-    tmp_path: Path, manager: str, remedy: str
-) -> None:
+def test_an_old_python_is_named_and_a_newer_one_where_there_is_one(tmp_path, manager, remedy):
     if os.geteuid() != 0:
         remedy = remedy.replace(f"{manager} install", f"as root: {manager} install")
     cause = "python3 is Python 3.9.2; the kit needs 3.10 to 3.14"
     assert said(tmp_path, "python3", manager) == f"error: {cause}\n  try: {remedy}\n"
 
 
-def test_a_host_without_python_is_told_how_to_get_one(tmp_path: Path) -> None:
+def test_a_host_without_python_is_told_how_to_get_one(tmp_path):
     become = "" if os.geteuid() == 0 else "as root: "
     update = "" if list(Path("/var/lib/apt/lists").glob("*_Packages*")) else "apt-get update && "
     remedy = f"{become}{update}apt-get install python3 python3-venv; or {ELSEWHERE}"
@@ -55,7 +51,7 @@ def test_a_host_without_python_is_told_how_to_get_one(tmp_path: Path) -> None:
     assert said(tmp_path, "apt-get") == f"error: {cause}\n  try: {remedy}\n"
 
 
-def test_a_given_python_that_is_too_old_is_named(tmp_path: Path) -> None:
+def test_a_given_python_that_is_too_old_is_named(tmp_path):
     told = said(tmp_path, "python3", python="python3")
     cause = "PYTHON=python3 is not a release of Python from 3.10 to 3.14"
     assert told == f"error: {cause}\n  try: set PYTHON to another, or unset it\n"

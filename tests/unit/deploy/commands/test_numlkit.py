@@ -18,9 +18,7 @@ from tests.unit.deploy.commands.running import run_process
 NUMLKIT = Path(sys.executable).with_name("numlkit")
 
 
-def test_a_python_without_the_kit_s_dependencies_says_what_sets_them_up(
-    tmp_path: Path,
-) -> None:
+def test_a_python_without_the_kit_s_dependencies_says_what_sets_them_up(tmp_path):
     checkout = tmp_path / "clone"
     shutil.copytree(CHECKOUT / "deploy", checkout / "deploy")
     venv.create(tmp_path / "bare")
@@ -33,7 +31,7 @@ def test_a_python_without_the_kit_s_dependencies_says_what_sets_them_up(
 
 
 @pytest.mark.parametrize(("flag", "status"), [("--help", 0), ("bogus", 2)])
-def test_quickstart_with_words_says_what_it_is_and_does_nothing(flag: str, status: int) -> None:
+def test_quickstart_with_words_says_what_it_is_and_does_nothing(flag, status):
     done = subprocess.run(
         [CHECKOUT / "scripts" / "quickstart", flag], capture_output=True, text=True, check=False
     )
@@ -45,9 +43,7 @@ def test_quickstart_with_words_says_what_it_is_and_does_nothing(flag: str, statu
     ]
 
 
-def test_an_interrupt_while_a_command_is_imported_is_no_traceback(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_interrupt_while_a_command_is_imported_is_no_traceback(monkeypatch):
     def interrupt(_name: str) -> None:
         raise KeyboardInterrupt
 
@@ -57,7 +53,7 @@ def test_an_interrupt_while_a_command_is_imported_is_no_traceback(
 
 
 @pytest.mark.slow
-def test_a_bare_python_continues_in_the_environment_that_quickstart_made(tmp_path: Path) -> None:
+def test_a_bare_python_continues_in_the_environment_that_quickstart_made(tmp_path):
     checkout = tmp_path / "clone"
     shutil.copytree(CHECKOUT / "deploy", checkout / "deploy")
     venv.create(tmp_path / "bare")
@@ -84,7 +80,7 @@ def _numlkit(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_numlkit_says_in_a_line_what_each_command_is_for() -> None:
+def test_numlkit_says_in_a_line_what_each_command_is_for():
     done = _numlkit("--help")
     assert (done.returncode, done.stderr) == (0, "")
     listed = dict(re.findall(r"^  (\w+) +(\S.*\.)$", done.stdout, re.M))
@@ -92,7 +88,7 @@ def test_numlkit_says_in_a_line_what_each_command_is_for() -> None:
     assert all(len(line) <= 100 for line in done.stdout.splitlines())
 
 
-def test_numlkit_tells_its_version() -> None:
+def test_numlkit_tells_its_version():
     assert _numlkit("--version").stdout == f"numlkit {__version__}\n"
     assert f'\nversion = "{__version__}"\n' in (CHECKOUT / "pyproject.toml").read_text()
 
@@ -105,19 +101,19 @@ def test_numlkit_tells_its_version() -> None:
         ([], "no command given", "numlkit --help"),
     ],
 )
-def test_numlkit_names_the_nearest_command(words: list[str], error: str, remedy: str) -> None:
+def test_numlkit_names_the_nearest_command(words, error, remedy):
     done = _numlkit(*words, PATH=f"{NUMLKIT.parent}:/usr/bin:/bin")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"error: {error}\n  try: {remedy}\n"
 
 
-def test_scripts_infer_is_numlkit_infer(tmp_path: Path) -> None:
+def test_scripts_infer_is_numlkit_infer(tmp_path):
     done = run_process(["scripts/infer.py", "--help"], tmp_path)
     assert done.stdout.startswith("usage: numlkit infer ")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_numlkit_prints_a_shell_s_completion(shell: str) -> None:
+def test_numlkit_prints_a_shell_s_completion(shell):
     done = _numlkit("completion", shell)
     assert (done.returncode, done.stderr) == (0, "")
     assert "numlkit" in done.stdout
@@ -133,7 +129,7 @@ def test_numlkit_prints_a_shell_s_completion(shell: str) -> None:
         ("numlkit completion z", {"zsh"}),
     ],
 )
-def test_bash_completes_commands_options_and_choices(line: str, words: set[str]) -> None:
+def test_bash_completes_commands_options_and_choices(line, words):
     script = (
         f'eval "$(numlkit completion bash)"; COMP_LINE={shlex.quote(line)}; '
         f"COMP_WORDS=({line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); "

@@ -1,7 +1,5 @@
 """The parts of the documentation's site that are made from the kit itself."""
 
-from __future__ import annotations
-
 import re
 from html import unescape
 
@@ -18,12 +16,12 @@ from scripts.documentation.pages import (
 )
 
 
-def test_the_menu_has_every_command() -> None:
+def test_the_menu_has_every_command():
     menu = (CHECKOUT / "mkdocs.yml").read_text()
     assert sorted(re.findall(r"reference/(\w+)\.md", menu)) == sorted([*COMMANDS, "scripts"])
 
 
-def test_every_failure_is_on_the_page() -> None:
+def test_every_failure_is_on_the_page():
     assert {id(each) for rows in FAILURES.values() for each in rows} == set(map(id, TABLE))
     text = unescape(failures_tables())
     plain = [cause for _, cause, _ in TABLE if "{" not in cause]
@@ -35,12 +33,12 @@ def test_every_failure_is_on_the_page() -> None:
 
 
 @pytest.mark.slow
-def test_every_mark_of_a_page_is_replaced() -> None:
+def test_every_mark_of_a_page_is_replaced():
     pages = "".join(path.read_text() for path in (CHECKOUT / "docs").glob("*.md"))
     assert set(re.findall(r"^<!-- (\w+) -->$", pages, re.M)) == set(marked())
 
 
-def test_links_of_the_readme_lead_to_pages_of_the_site() -> None:
+def test_links_of_the_readme_lead_to_pages_of_the_site():
     page = from_the_top("README.md")
     assert "](physicist.md#the-demo-weights)" in page
     assert "](changelog.md)" in page

@@ -1,7 +1,5 @@
 """What ``smoke`` shows of what it found; a real Triton is asked in tests/integration."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -29,9 +27,7 @@ def show(
     return status, said.out, said.err
 
 
-def test_a_good_service_is_a_table_with_its_times(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_good_service_is_a_table_with_its_times(monkeypatch, capsys):
     check = ServiceCheck(URL, health="serving", models=(GOOD,))
     assert show(check, monkeypatch, capsys) == (
         0,
@@ -43,9 +39,7 @@ def test_a_good_service_is_a_table_with_its_times(
     )
 
 
-def test_a_model_that_fails_stands_beside_one_that_does_not(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_fails_stands_beside_one_that_does_not(monkeypatch, capsys):
     check = ServiceCheck(URL, models=(WRONG, GOOD))
     assert show(check, monkeypatch, capsys) == (
         1,
@@ -57,17 +51,13 @@ def test_a_model_that_fails_stands_beside_one_that_does_not(
     )
 
 
-def test_a_server_that_cannot_be_asked_is_one_line_and_its_remedy(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_that_cannot_be_asked_is_one_line_and_its_remedy(monkeypatch, capsys):
     wanted = (1, "", "error: the certificate expired\n  try: renew it\n")
     assert show(AWAY, monkeypatch, capsys) == wanted
     assert show(AWAY, monkeypatch, capsys, "--quiet") == wanted
 
 
-def test_the_json_answer_names_the_first_fault_and_holds_everything(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_json_answer_names_the_first_fault_and_holds_everything(monkeypatch, capsys):
     check = ServiceCheck(URL, ready=True, health="serving", models=(GOOD, WRONG))
     status, out, err = show(check, monkeypatch, capsys, "--json")
     assert (status, err) == (1, "")
@@ -123,16 +113,12 @@ def test_the_json_answer_names_the_first_fault_and_holds_everything(
         (["--watch", "--json"], "--watch never ends, but --json prints one document"),
     ],
 )
-def test_wrong_usage_ends_with_status_2(
-    flags: list[str], cause: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage_ends_with_status_2(flags, cause, capsys):
     assert smoke.main(flags) == 2
     assert capsys.readouterr().err.startswith(f"error: {cause}")
 
 
-def test_a_repository_that_is_not_there_is_named_with_what_to_do(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_repository_that_is_not_there_is_named_with_what_to_do(capsys):
     assert smoke.main(["--url", "grpc://h", "--repository", "/none"]) == 1
     assert capsys.readouterr().err == (
         "error: model repository /none: no such folder\n"
@@ -148,21 +134,19 @@ def test_a_repository_that_is_not_there_is_named_with_what_to_do(
         ("[::1]:80", ("::1", 80)),
     ],
 )
-def test_metrics_are_exported_on_loopback_unless_an_address_is_given(
-    text: str, address: tuple[str, int]
-) -> None:
+def test_metrics_are_exported_on_loopback_unless_an_address_is_given(text, address):
     assert smoke.parser().parse_args(["--watch", "--metrics", text]).metrics == address
 
 
 @pytest.mark.parametrize("text", ["", "http", "0", "65536", "here:9464", "127.0.0.1:"])
-def test_an_address_for_metrics_is_an_ip_address_and_a_port(text: str) -> None:
+def test_an_address_for_metrics_is_an_ip_address_and_a_port(text):
     with pytest.raises(SystemExit) as caught:
         smoke.main(["--watch", "--metrics", text])
     assert caught.value.code == 2
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "many"])
-def test_a_number_of_requests_is_a_number(count: str) -> None:
+def test_a_number_of_requests_is_a_number(count):
     with pytest.raises(SystemExit) as caught:
         smoke.main(["--url", "grpcs://h", "--repeat", count])
     assert caught.value.code == 2

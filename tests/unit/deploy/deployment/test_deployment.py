@@ -10,7 +10,7 @@ from deploy.triton.release import RELEASES
 from tests.unit.deploy.site_repository import write_model
 
 
-def test_defaults_are_safe() -> None:
+def test_defaults_are_safe():
     deployment = load_deployment(None, {})
     assert deployment.listen == "127.0.0.1"
     assert deployment.threads == 1
@@ -18,31 +18,31 @@ def test_defaults_are_safe() -> None:
     assert deployment.models == ("nugraph2", "nugraph2_cpu", "nugraph3")
 
 
-def test_sizes_are_read_with_their_units() -> None:
+def test_sizes_are_read_with_their_units():
     deployment = load_deployment(None, {"memory": "4g", "shm_size": "512MiB"})
     assert (deployment.memory, deployment.shm_size) == (4 * 10**9, 512 * 2**20)
 
 
-def test_fewer_cores_are_fewer_instances() -> None:
+def test_fewer_cores_are_fewer_instances():
     assert load_deployment(None, {"cpus": 1}).instance_count() == 1
     assert load_deployment(None, {"cpus": 1, "instances": 3}).instance_count() == 3
 
 
-def test_flags_override_the_file_and_absent_flags_do_not(tmp_path: Path) -> None:
+def test_flags_override_the_file_and_absent_flags_do_not(tmp_path):
     file = tmp_path / "site.toml"
     file.write_text('name = "site"\ninstances = 4\nmodels = ["nugraph3"]\n')
     deployment = load_deployment(file, {"instances": 2, "name": None})
     assert (deployment.name, deployment.instances) == ("site", 2)
 
 
-def test_paths_in_the_file_are_relative_to_the_file(tmp_path: Path) -> None:
+def test_paths_in_the_file_are_relative_to_the_file(tmp_path):
     file = tmp_path / "site.toml"
     file.write_text('models = ["nugraph3"]\n[checkpoints]\nnugraph3 = "weights/own.ckpt"\n')
     deployment = load_deployment(file, {})
     assert deployment.checkpoints == {"nugraph3": tmp_path / "weights/own.ckpt"}
 
 
-def test_with_tls_only_grpc_is_offered_to_other_hosts(tmp_path: Path) -> None:
+def test_with_tls_only_grpc_is_offered_to_other_hosts(tmp_path):
     file = tmp_path / "site.toml"
     file.write_text('listen = "0.0.0.0"\n[tls]\ncert = "site.pem"\nkey = "/keys/site.key"\n')
     deployment = load_deployment(file, {})
@@ -63,8 +63,8 @@ def test_with_tls_only_grpc_is_offered_to_other_hosts(tmp_path: Path) -> None:
     ],
 )
 def test_http_of_a_triton_that_a_request_can_crash_is_opened_to_others_only_by_a_flag_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, listen: str, listen_http: str | None, safe: bool, http: str
-) -> None:
+    monkeypatch, listen, listen_http, safe, http
+):
     if safe:
         release = replace(RELEASES["24.10"], http_attack=None)
         monkeypatch.setitem(RELEASES, "24.10", release)
@@ -72,12 +72,12 @@ def test_http_of_a_triton_that_a_request_can_crash_is_opened_to_others_only_by_a
     assert Resolved(load_deployment(None, given)).http_listen == http
 
 
-def test_an_address_for_http_that_is_none_is_named() -> None:
+def test_an_address_for_http_that_is_none_is_named():
     with pytest.raises(DeploymentError, match="--listen-http: 'all' is not an IP address"):
         load_deployment(None, {"listen_http": "all"})
 
 
-def test_a_flag_for_tls_overrides_its_own_key_of_the_file_alone(tmp_path: Path) -> None:
+def test_a_flag_for_tls_overrides_its_own_key_of_the_file_alone(tmp_path):
     file = tmp_path / "site.toml"
     file.write_text('[tls]\ncert = "site.pem"\nkey = "site.key"\n')
     deployment = load_deployment(file, {"tls": {"ca": Path("/ca.pem"), "key": Path("/new.key")}})
@@ -86,7 +86,7 @@ def test_a_flag_for_tls_overrides_its_own_key_of_the_file_alone(tmp_path: Path) 
     )
 
 
-def test_a_sites_models_are_served_beside_the_kits_unless_some_are_named(tmp_path: Path) -> None:
+def test_a_sites_models_are_served_beside_the_kits_unless_some_are_named(tmp_path):
     for model in ("vision", "nugraph3"):
         write_model(tmp_path / "models", model)
     file = tmp_path / "site.toml"
@@ -97,7 +97,7 @@ def test_a_sites_models_are_served_beside_the_kits_unless_some_are_named(tmp_pat
     assert load_deployment(file, {"models": ("vision",)}).models == ("vision",)
 
 
-def test_a_models_dir_without_models_is_named(tmp_path: Path) -> None:
+def test_a_models_dir_without_models_is_named(tmp_path):
     with pytest.raises(DeploymentError) as caught:
         load_deployment(None, {"models_dir": tmp_path})
     assert caught.value.cause == (
@@ -105,7 +105,7 @@ def test_a_models_dir_without_models_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_own_weights_for_a_sites_model_are_refused(tmp_path: Path) -> None:
+def test_own_weights_for_a_sites_model_are_refused(tmp_path):
     write_model(tmp_path, "nugraph3")
     with pytest.raises(DeploymentError) as caught:
         load_deployment(
@@ -182,9 +182,7 @@ def test_own_weights_for_a_sites_model_are_refused(tmp_path: Path) -> None:
         ('tls = "x"', "tls: expected a table with cert, key and ca"),
     ],
 )
-def test_a_wrong_file_is_named_with_its_fault_in_one_line(
-    tmp_path: Path, text: str, said: str
-) -> None:
+def test_a_wrong_file_is_named_with_its_fault_in_one_line(tmp_path, text, said):
     file = tmp_path / "site.toml"
     file.write_text(text)
     with pytest.raises(DeploymentError) as caught:
@@ -210,9 +208,7 @@ def test_a_wrong_file_is_named_with_its_fault_in_one_line(
         ),
     ],
 )
-def test_a_wrong_flag_is_named_as_it_is_typed_whatever_stands_in_the_file(
-    tmp_path: Path, flags: dict[str, object], said: str
-) -> None:
+def test_a_wrong_flag_is_named_as_it_is_typed_whatever_stands_in_the_file(tmp_path, flags, said):
     file = tmp_path / "site.toml"
     file.write_text("instances = 2\n")
     with pytest.raises(DeploymentError) as caught:
@@ -221,13 +217,13 @@ def test_a_wrong_flag_is_named_as_it_is_typed_whatever_stands_in_the_file(
     assert str(file) not in caught.value.cause
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DeploymentError, match=r"none\.toml: No such file") as caught:
         load_deployment(tmp_path / "none.toml", {})
     assert caught.value.remedy == "a TOML file such as deploy/sites/cpu-node.toml, or none"
 
 
-def test_a_models_dir_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_models_dir_that_is_not_there_is_named(tmp_path):
     with pytest.raises(DeploymentError) as caught:
         load_deployment(None, {"models_dir": tmp_path / "none"})
     assert caught.value.cause == f"models_dir: {tmp_path}/none: No such file or directory"
@@ -235,30 +231,30 @@ def test_a_models_dir_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["-x", "a/b", "a\nb", "a\n", "A", "", "x" * 41, "a'b"])
-def test_a_name_that_could_break_out_of_a_path_is_refused(name: str) -> None:
+def test_a_name_that_could_break_out_of_a_path_is_refused(name):
     with pytest.raises(DeploymentError):
         load_deployment(None, {"name": name})
 
 
-def test_whole_seconds_and_milliseconds_need_no_decimal_point() -> None:
+def test_whole_seconds_and_milliseconds_need_no_decimal_point():
     deployment = load_deployment(None, {"timeout": 60, "batch": {"wait_ms": 2}})
     assert deployment.timeout == 60.0
     assert deployment.batch is not None
     assert deployment.batch.wait_ms == 2.0
 
 
-def test_a_deployment_is_frozen() -> None:
+def test_a_deployment_is_frozen():
     with pytest.raises(ValueError, match="frozen"):
-        load_deployment(None, {}).name = "other"  # type: ignore[misc]
+        load_deployment(None, {}).name = "other"
 
 
-def test_ports_must_be_ports() -> None:
+def test_ports_must_be_ports():
     with pytest.raises(DeploymentError, match="--ports: 70000 is not"):
         load_deployment(None, {"ports": {"http": 70000, "grpc": 1, "metrics": 2}})
     assert Ports().grpc == 8001
 
 
 @pytest.mark.parametrize("engine", ["local", "apptainer"])
-def test_shared_memory_of_another_engine_s_container_is_no_mistake(engine: str) -> None:
+def test_shared_memory_of_another_engine_s_container_is_no_mistake(engine):
     """Plans of running deployments may have it; a launch warns of it."""
-    assert Deployment(engine=engine, shm_size="1g").shm_size == 10**9  # type: ignore[arg-type]
+    assert Deployment(engine=engine, shm_size="1g").shm_size == 10**9

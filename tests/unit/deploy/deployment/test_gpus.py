@@ -25,7 +25,7 @@ NEEDS = (TRITON, TORCH)
 
 def _gpu(index: int, name: str = "NVIDIA A100-SXM4-40GB", **changed: object) -> Gpu:
     gpu = Gpu(index, f"GPU-{index}d5ba0d6-d33d", name, (8, 0), Memory(40 * GIB, 39 * GIB))
-    return replace(gpu, **changed)  # type: ignore[arg-type]
+    return replace(gpu, **changed)
 
 
 def _stack(*gpus: Gpu, driver: str = "580.65.06", broken: Sequence[int] = ()) -> GpuStack:
@@ -53,7 +53,7 @@ def _plan(
 
 def _refusal(names: str, found: GpuStack | GpuError, **more: object) -> tuple[str, str | None]:
     with pytest.raises(GpuError) as caught:
-        _plan(names, found, **more)  # type: ignore[arg-type]
+        _plan(names, found, **more)
     return caught.value.cause, caught.value.remedy
 
 
@@ -73,24 +73,22 @@ def _refusal(names: str, found: GpuStack | GpuError, **more: object) -> tuple[st
         ("0,MIG-16d4f1ef-42e4", None, (A, DIVIDED), (A, PARTS[0])),
     ],
 )
-def test_what_is_asked_for_is_given_in_its_order(
-    names: str, visible: str | None, gpus: Sequence[Gpu], devices: Sequence[object]
-) -> None:
+def test_what_is_asked_for_is_given_in_its_order(names, visible, gpus, devices):
     assert _plan(names, _stack(*gpus), visible=visible) == DevicePlan(tuple(devices))
 
 
-def test_a_server_sees_its_devices_only_and_counts_them_from_0() -> None:
+def test_a_server_sees_its_devices_only_and_counts_them_from_0():
     plan = _plan("1,MIG-26d4f1ef-42e4", _stack(A, B, DIVIDED))
     assert plan.uuids == ("GPU-1d5ba0d6-d33d", "MIG-26d4f1ef-42e4")
     assert plan.variables == {"CUDA_VISIBLE_DEVICES": "GPU-1d5ba0d6-d33d,MIG-26d4f1ef-42e4"}
 
 
-def test_a_server_on_cpus_sees_no_gpu() -> None:
+def test_a_server_on_cpus_sees_no_gpu():
     assert ON_CPU.variables == {"CUDA_VISIBLE_DEVICES": ""}
     assert ON_CPU.uuids == ON_CPU.warnings == ()
 
 
-def test_without_a_driver_the_reason_is_passed_on() -> None:
+def test_without_a_driver_the_reason_is_passed_on():
     assert _refusal("", GpuError("no driver", "get one")) == ("no driver", "get one")
 
 
@@ -127,13 +125,11 @@ def test_without_a_driver_the_reason_is_passed_on() -> None:
         ),
     ],
 )
-def test_a_driver_that_is_too_old_is_refused_with_both_numbers(
-    driver: str, needs: Sequence[GpuNeeds], cause: str, remedy: str
-) -> None:
+def test_a_driver_that_is_too_old_is_refused_with_both_numbers(driver, needs, cause, remedy):
     assert _refusal("", _stack(A, driver=driver), needs=needs) == (cause, remedy)
 
 
-def test_a_driver_that_nvidia_does_not_name_but_cuda_runs_on_is_a_warning() -> None:
+def test_a_driver_that_nvidia_does_not_name_but_cuda_runs_on_is_a_warning():
     plan = _plan("", _stack(A, driver="535.129.03"), needs=[TRITON])
     assert plan.warnings == (
         "NVIDIA driver 535.129.03 is older than 560, which NVIDIA specifies for Triton 24.10; "
@@ -145,14 +141,14 @@ def test_a_driver_that_nvidia_does_not_name_but_cuda_runs_on_is_a_warning() -> N
     ("names", "gpus", "remedy"),
     [("2", (A, B, OLD, DIVIDED), "--gpu 0,1"), ("", (OLD,), "start with --cpu")],
 )
-def test_a_gpu_that_is_too_old_is_named(names: str, gpus: Sequence[Gpu], remedy: str) -> None:
+def test_a_gpu_that_is_too_old_is_named(names, gpus, remedy):
     assert _refusal(names, _stack(*gpus)) == (
         "GPU 2 (Tesla P100-PCIE-16GB) has compute capability 6.0, torch 2.13.0 needs 7.5 or later",
         remedy,
     )
 
 
-def test_the_remedy_names_no_gpu_that_the_shell_has_not_been_given() -> None:
+def test_the_remedy_names_no_gpu_that_the_shell_has_not_been_given():
     assert _refusal("2", _stack(A, B, OLD), visible="1,2")[1] == "--gpu 1"
 
 
@@ -160,12 +156,12 @@ def test_the_remedy_names_no_gpu_that_the_shell_has_not_been_given() -> None:
     ("names", "cause"),
     [("7", "there is no GPU 7 here"), ("0,GPU-9", "there is no GPU-9 here")],
 )
-def test_a_device_that_is_not_there_is_answered_with_those_that_are(names: str, cause: str) -> None:
+def test_a_device_that_is_not_there_is_answered_with_those_that_are(names, cause):
     available = "available: GPU 0 (NVIDIA A100-SXM4-40GB), GPU 3 (NVIDIA A100-SXM4-40GB)"
     assert _refusal(names, _stack(A, DIVIDED)) == (cause, available)
 
 
-def test_a_uuid_cut_too_short_is_answered_with_those_it_may_mean() -> None:
+def test_a_uuid_cut_too_short_is_answered_with_those_it_may_mean():
     alike = _stack(_gpu(0, uuid="GPU-5d5b-1"), _gpu(1, uuid="GPU-5d5b-2"))
     assert _refusal("GPU-5d5", alike) == (
         "GPU-5d5 matches 2 UUIDs",
@@ -174,21 +170,21 @@ def test_a_uuid_cut_too_short_is_answered_with_those_it_may_mean() -> None:
 
 
 @pytest.mark.parametrize("names", ["1", "0,1"])
-def test_a_broken_gpu_is_refused_with_its_reason(names: str) -> None:
+def test_a_broken_gpu_is_refused_with_its_reason(names):
     expected = ("GPU 1 cannot be used: lost", "restart the host")
     assert _refusal(names, _stack(A, broken=[1])) == expected
     assert _refusal("", _stack(A, broken=[1]), visible=names) == expected
     assert _refusal("", _stack(broken=[1])) == expected
 
 
-def test_a_gpu_that_is_named_twice_is_refused() -> None:
+def test_a_gpu_that_is_named_twice_is_refused():
     assert _refusal("0,GPU-0", _stack(A)) == (
         "GPU 0 (NVIDIA A100-SXM4-40GB) is named twice",
         "name each device once",
     )
 
 
-def test_without_names_every_whole_gpu_that_fits_is_taken_and_the_others_are_told() -> None:
+def test_without_names_every_whole_gpu_that_fits_is_taken_and_the_others_are_told():
     plan = _plan("", _stack(A, OLD, DIVIDED, broken=[9]))
     assert plan == DevicePlan(
         (A,),
@@ -210,9 +206,7 @@ def test_without_names_every_whole_gpu_that_fits_is_taken_and_the_others_are_tol
         ("", None, (DIVIDED,)),
     ],
 )
-def test_a_divided_gpu_is_not_given_whole(
-    names: str, visible: str | None, gpus: Sequence[Gpu]
-) -> None:
+def test_a_divided_gpu_is_not_given_whole(names, visible, gpus):
     assert _refusal(names, _stack(*gpus), visible=visible) == (
         "GPU 3 (NVIDIA A100-SXM4-40GB) is divided by MIG and cannot be used whole",
         "--gpu with UUIDs of its instances, as nvidia-smi -L lists them, or switch MIG off "
@@ -221,14 +215,14 @@ def test_a_divided_gpu_is_not_given_whole(
 
 
 @pytest.mark.parametrize("visible", ["", "-1", "NoDevFiles", "10000", "5,0"])
-def test_a_shell_that_has_been_given_no_gpu_is_told_so(visible: str) -> None:
+def test_a_shell_that_has_been_given_no_gpu_is_told_so(visible):
     assert _refusal("", _stack(A), visible=visible) == (
         f"this shell has been given no GPU: CUDA_VISIBLE_DEVICES={visible!r}",
         "ask the batch system for one, unset CUDA_VISIBLE_DEVICES, or start with --cpu",
     )
 
 
-def test_a_gpu_that_was_given_to_somebody_else_is_refused() -> None:
+def test_a_gpu_that_was_given_to_somebody_else_is_refused():
     assert _refusal("0", _stack(A, B), visible="1") == (
         "GPU 0 (NVIDIA A100-SXM4-40GB) is not among those that this shell has been given: "
         "CUDA_VISIBLE_DEVICES='1'",
@@ -236,7 +230,7 @@ def test_a_gpu_that_was_given_to_somebody_else_is_refused() -> None:
     )
 
 
-def test_too_little_free_memory_is_a_warning() -> None:
+def test_too_little_free_memory_is_a_warning():
     full = _gpu(0, memory=Memory(40 * GIB, 3 * GIB))
     plan = _plan("", _stack(full, _gpu(1, memory=None)))
     assert plan.warnings == (
@@ -247,7 +241,7 @@ def test_too_little_free_memory_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize("text", ["0,", "all", "-1", "0 1", "site.toml", "GPU", "0,GPU-x"])
-def test_a_flag_that_names_no_devices_is_refused(text: str) -> None:
+def test_a_flag_that_names_no_devices_is_refused(text):
     flags = Parser()
     add_model_options(flags)
     with pytest.raises(DeploymentError) as caught:
@@ -258,7 +252,7 @@ def test_a_flag_that_names_no_devices_is_refused(text: str) -> None:
     )
 
 
-def test_the_tracked_environment_and_release_agree_on_what_they_need() -> None:
+def test_the_tracked_environment_and_release_agree_on_what_they_need():
     lock = read_lock(ENVIRONMENT_SOURCE / "locks", "gpu")
     plan = _plan("", _stack(A), needs=(TRITON, lock.gpu_needs()))
     assert plan == DevicePlan((A,))
@@ -294,9 +288,7 @@ def _names_in(found: GpuStack) -> st.SearchStrategy[list[str]]:
     processes=st.integers(1, 64),
     data=st.data(),
 )
-def test_a_plan_can_be_carried_out_or_is_refused_in_a_line(
-    found: GpuStack, needs: Sequence[GpuNeeds], processes: int, data: st.DataObject
-) -> None:
+def test_a_plan_can_be_carried_out_or_is_refused_in_a_line(found, needs, processes, data):
     names = data.draw(_names_in(found), "names")
     visible = data.draw(
         st.none() | st.none() | _names_in(found).map(",".join) | st.text(max_size=3),

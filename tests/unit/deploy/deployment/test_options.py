@@ -14,7 +14,5 @@ from deploy.deployment.options import deployment_words
         (["--norm", "a=b", "--norm", "c=d e"], ["--norm", "a=b", "--norm", "c=d e"]),
     ],
 )
-def test_what_describes_a_deployment_is_kept_in_its_order(
-    words: list[str], left: list[str]
-) -> None:
+def test_what_describes_a_deployment_is_kept_in_its_order(words, left):
     assert deployment_words(words) == left

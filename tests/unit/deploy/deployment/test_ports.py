@@ -8,7 +8,7 @@ from deploy.deployment.ports import choose_ports, is_free
 from deploy.host.errors import DeploymentError
 
 
-def test_a_port_somebody_listens_on_is_taken() -> None:
+def test_a_port_somebody_listens_on_is_taken():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert not is_free("127.0.0.1", port)
@@ -20,7 +20,7 @@ def test_a_port_somebody_listens_on_is_taken() -> None:
     assert is_free("127.0.0.1", port)
 
 
-def test_a_port_is_looked_for_where_it_will_be_used() -> None:
+def test_a_port_is_looked_for_where_it_will_be_used():
     tls = Tls(cert=Path("cert.pem"), key=Path("key.pem"))  # then HTTP stays on 127.0.0.1
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -33,7 +33,7 @@ def test_a_port_is_looked_for_where_it_will_be_used() -> None:
             choose_ports(Deployment(listen="127.0.0.2", ports=ports, tls=tls))
 
 
-def test_ports_that_were_not_asked_for_are_a_free_three() -> None:
+def test_ports_that_were_not_asked_for_are_a_free_three():
     first = choose_ports(Deployment())
     with socket.create_server(("127.0.0.1", first.grpc)):
         second = choose_ports(Deployment())
@@ -41,6 +41,6 @@ def test_ports_that_were_not_asked_for_are_a_free_three() -> None:
     assert (second.grpc, second.metrics) == (second.http + 1, second.http + 2)
 
 
-def test_an_address_that_is_not_this_host_s_is_refused() -> None:
+def test_an_address_that_is_not_this_host_s_is_refused():
     with pytest.raises(DeploymentError, match=r"listen: '203\.0\.113\.7'"):
         choose_ports(Deployment(listen="203.0.113.7"))

@@ -3,8 +3,6 @@
 Those of Apptainer want its image: tests/conformance/test_documentation.py plans them with one.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
@@ -31,23 +29,19 @@ def planned(file: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> str:
     return shown.out
 
 
-def test_one_file_names_every_key() -> None:
+def test_one_file_names_every_key():
     named = set(re.findall(r"^(?:# )?\[?(\w+)(?: =|])", FULL.read_text(), re.M))
     untold = {"triton", "heal"}  # the one release there is; for tests and hosts with other watchers
     assert set(Deployment.model_fields) - untold - named == set()
 
 
 @pytest.mark.parametrize("name", ["cpu-node", "laptop"])
-def test_a_server_without_a_container_can_be_planned(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_without_a_container_can_be_planned(name, capsys):
     shown = planned(CHECKOUT / f"deploy/sites/{name}.toml", capsys, "--engine", "local")
     assert "tritonserver" in shown
 
 
-def test_a_server_with_gpus_and_tls_can_be_planned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_with_gpus_and_tls_can_be_planned(tmp_path, monkeypatch, capsys):
     """There is no GPU here: what a driver would say is made up."""
     stack = GpuStack("580.65.06", (A_GPU,))
     monkeypatch.setattr("deploy.engines.resolved.find_gpus", lambda: stack)

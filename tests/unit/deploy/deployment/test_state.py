@@ -38,12 +38,12 @@ def make_state(name: str, **changes: object) -> DeploymentState:
 
 
 @pytest.fixture
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folders(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return tmp_path
 
 
-def test_a_launch_that_makes_nothing_leaves_no_folder(folders: Path) -> None:
+def test_a_launch_that_makes_nothing_leaves_no_folder(folders):
     folder = DeploymentFolder("a")
     with suppress(ZeroDivisionError), folder.taking_turns():
         assert folder.path.exists()
@@ -54,9 +54,7 @@ def test_a_launch_that_makes_nothing_leaves_no_folder(folders: Path) -> None:
     assert folder.state() == make_state("a")
 
 
-def test_two_that_start_the_same_deployment_take_turns_though_nothing_of_it_stays(
-    folders: Path,
-) -> None:
+def test_two_that_start_the_same_deployment_take_turns_though_nothing_of_it_stays(folders):
     """Each adds up what it finds, which no two do at once."""
     inside, most = [], []
 
@@ -76,16 +74,14 @@ def test_two_that_start_the_same_deployment_take_turns_though_nothing_of_it_stay
     assert not DeploymentFolder("a").path.exists()
 
 
-def test_a_state_reads_back_as_it_was_written(folders: Path) -> None:
+def test_a_state_reads_back_as_it_was_written(folders):
     folder = DeploymentFolder("a")
     folder.write_state(make_state("a"))
     assert DeploymentFolder("a").state() == make_state("a")
 
 
 @pytest.mark.parametrize("content", ["", "{}", "not json", '{"name": "a"}'])
-def test_a_state_file_that_cannot_be_read_is_named_not_taken_for_none(
-    folders: Path, content: str
-) -> None:
+def test_a_state_file_that_cannot_be_read_is_named_not_taken_for_none(folders, content):
     folder = DeploymentFolder("a")
     folder.path.mkdir(parents=True)
     folder.state_file.write_text(content)
@@ -94,9 +90,7 @@ def test_a_state_file_that_cannot_be_read_is_named_not_taken_for_none(
     assert default_endpoint("http") is None
 
 
-def test_the_command_beside_an_unreadable_state_file_can_be_pasted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_beside_an_unreadable_state_file_can_be_pasted(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "my state"))
     folder = DeploymentFolder("a")
     folder.path.mkdir(parents=True)
@@ -108,21 +102,21 @@ def test_the_command_beside_an_unreadable_state_file_can_be_pasted(
     )
 
 
-def test_a_deployment_of_another_host_is_left_to_that_host(folders: Path) -> None:
+def test_a_deployment_of_another_host_is_left_to_that_host(folders):
     DeploymentFolder("a").write_state(make_state("a", node="elsewhere"))
     with pytest.raises(DeploymentError, match="deployment a runs on elsewhere"):
         DeploymentFolder("a").require_state()
     assert default_endpoint("http") is None
 
 
-def test_a_missing_deployment_is_answered_with_those_that_are_there(folders: Path) -> None:
+def test_a_missing_deployment_is_answered_with_those_that_are_there(folders):
     DeploymentFolder("there").write_state(make_state("there"))
     with pytest.raises(NotRunningError) as caught:
         DeploymentFolder("gone").require_state()
     assert caught.value.remedy == "--name with one of: there"
 
 
-def test_a_process_that_ended_and_a_later_one_of_its_number_are_not_alive() -> None:
+def test_a_process_that_ended_and_a_later_one_of_its_number_are_not_alive():
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     identity = ProcessId.of(process.pid)
     assert identity.process() == psutil.Process(process.pid)
@@ -135,7 +129,7 @@ def test_a_process_that_ended_and_a_later_one_of_its_number_are_not_alive() -> N
     assert identity.process() is None
 
 
-def test_the_default_endpoint_is_that_of_the_only_running_deployment(folders: Path) -> None:
+def test_the_default_endpoint_is_that_of_the_only_running_deployment(folders):
     assert default_endpoint("http") is None
     DeploymentFolder("a").write_state(make_state("a"))
     assert default_endpoint("grpc") == "grpc://127.0.0.1:8001"
@@ -144,7 +138,7 @@ def test_the_default_endpoint_is_that_of_the_only_running_deployment(folders: Pa
         default_endpoint("grpc")
 
 
-def test_grpc_and_http_have_addresses_of_their_own() -> None:
+def test_grpc_and_http_have_addresses_of_their_own():
     plain = make_state("a", host="10.0.0.5", http_host="10.0.0.5")
     assert (plain.url("http"), plain.url("grpc")) == (
         "http://10.0.0.5:8000",
@@ -154,7 +148,7 @@ def test_grpc_and_http_have_addresses_of_their_own() -> None:
     assert (tls.url("http"), tls.url("grpc")) == ("http://127.0.0.1:8000", "grpcs://10.0.0.5:8001")
 
 
-def test_addresses_are_those_that_clients_on_this_host_can_use() -> None:
+def test_addresses_are_those_that_clients_on_this_host_can_use():
     assert state.reachable_host("0.0.0.0") == "127.0.0.1"
     assert state.reachable_host("10.0.0.1") == "10.0.0.1"
     assert host_port(state.reachable_host("::"), 8000) == "[::1]:8000"

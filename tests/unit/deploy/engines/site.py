@@ -1,7 +1,5 @@
 """What a site's models run in, and a model of models, for tests."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -14,13 +14,13 @@ from deploy.host.errors import DeploymentError, KitError, LaunchError, Repositor
 
 
 @pytest.fixture(autouse=True)
-def _no_container_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _no_container_engine(monkeypatch, tmp_path):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("platform.freedesktop_os_release", lambda: {"ID": "debian"})
 
 
-def test_without_a_container_engine_it_is_the_one_that_needs_none_and_says_why() -> None:
+def test_without_a_container_engine_it_is_the_one_that_needs_none_and_says_why():
     engine, reason = choose_engine(Resolved(Deployment()))
     assert engine.name == "local"
     assert reason == (
@@ -30,7 +30,7 @@ def test_without_a_container_engine_it_is_the_one_that_needs_none_and_says_why()
     )
 
 
-def test_apptainer_is_taken_where_its_sif_is_there(tmp_path: Path) -> None:
+def test_apptainer_is_taken_where_its_sif_is_there(tmp_path):
     """A script stands for Apptainer: it is asked for the labels of a .sif only."""
     labels = (
         '{"data": {"attributes": {"labels": {"org.numlkit.environment.digest": "abc",'
@@ -46,7 +46,7 @@ def test_apptainer_is_taken_where_its_sif_is_there(tmp_path: Path) -> None:
     assert reason.startswith("its .sif is here; docker: no Docker engine answers at ")
 
 
-def test_what_no_engine_can_mend_is_said_once() -> None:
+def test_what_no_engine_can_mend_is_said_once():
     """The file belongs to the models, whichever engine serves them."""
     with pytest.raises(RepositoryError) as caught:
         choose_engine(Resolved(Deployment(checkpoints={"nugraph3": Path("/none.ckpt")})))
@@ -54,7 +54,7 @@ def test_what_no_engine_can_mend_is_said_once() -> None:
 
 
 @pytest.fixture
-def refusals(monkeypatch: pytest.MonkeyPatch) -> dict[str, KitError]:
+def refusals(monkeypatch):
     """What engines with a container say when they are asked for their artefact, by name."""
     found: dict[str, KitError] = {}
 
@@ -76,9 +76,7 @@ def refusals(monkeypatch: pytest.MonkeyPatch) -> dict[str, KitError]:
     return found
 
 
-def test_the_one_reason_why_no_engine_starts_a_stock_image_is_said_once(
-    refusals: dict[str, KitError],
-) -> None:
+def test_the_one_reason_why_no_engine_starts_a_stock_image_is_said_once(refusals):
     denied = RepositoryError("/models: Permission denied", "chmod it")
     refusals |= {"docker": denied, "apptainer": denied}
     with pytest.raises(RepositoryError) as caught:
@@ -86,7 +84,7 @@ def test_the_one_reason_why_no_engine_starts_a_stock_image_is_said_once(
     assert caught.value is denied
 
 
-def test_auto_needs_an_engine_for_containers(refusals: dict[str, KitError]) -> None:
+def test_auto_needs_an_engine_for_containers(refusals):
     for name in ("docker", "apptainer"):
         refusals[name] = LaunchError(f"{name} is not here", "install it")
     with pytest.raises(LaunchError) as caught:
@@ -98,7 +96,7 @@ def test_auto_needs_an_engine_for_containers(refusals: dict[str, KitError]) -> N
 
 
 @pytest.mark.parametrize("name", ["local", "docker", "apptainer"])
-def test_what_is_asked_for_is_taken_without_a_word(name: str) -> None:
+def test_what_is_asked_for_is_taken_without_a_word(name):
     engine, reason = choose_engine(Resolved(Deployment.model_validate({"engine": name})))
     assert (engine.name, reason) == (name, None)
 
@@ -110,9 +108,7 @@ def test_what_is_asked_for_is_taken_without_a_word(name: str) -> None:
         ({"image": "x"}, "an image needs engine docker or apptainer"),
     ],
 )
-def test_what_only_a_container_has_is_refused_without_one(
-    settings: dict[str, str], cause: str
-) -> None:
+def test_what_only_a_container_has_is_refused_without_one(settings, cause):
     resolved = Resolved(Deployment.model_validate({"engine": "local", **settings}))
     for choose_one in (choose_engine, engine_to_prepare):
         with pytest.raises(DeploymentError) as caught:
@@ -121,7 +117,7 @@ def test_what_only_a_container_has_is_refused_without_one(
 
 
 @pytest.mark.parametrize("engine", ["docker", "apptainer"])
-def test_shared_memory_of_the_host_is_refused_in_a_container(engine: str) -> None:
+def test_shared_memory_of_the_host_is_refused_in_a_container(engine):
     resolved = Resolved(Deployment.model_validate({"engine": engine, "shared_memory": True}))
     with pytest.raises(DeploymentError) as caught:
         choose_engine(resolved)
@@ -130,5 +126,5 @@ def test_shared_memory_of_the_host_is_refused_in_a_container(engine: str) -> Non
     )
 
 
-def test_auto_takes_no_container_where_shared_memory_is_asked_for() -> None:
+def test_auto_takes_no_container_where_shared_memory_is_asked_for():
     assert choose_engine(Resolved(Deployment(shared_memory=True)))[0].name == "local"

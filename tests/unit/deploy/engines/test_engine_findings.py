@@ -12,7 +12,6 @@ from deploy.checks.host import gpu_findings
 from deploy.deployment.deployment import Deployment
 from deploy.engines import apptainer
 from deploy.engines.apptainer import ApptainerEngine, labels_of, obstacles
-from deploy.engines.base import Engine
 from deploy.engines.docker import DockerEngine, docker_in_words
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import GpuError, LaunchError
@@ -25,13 +24,13 @@ RESOLVED = Resolved(Deployment())
 APPTAINER = ApptainerEngine(RESOLVED)
 
 
-def test_an_engine_says_what_it_is() -> None:
+def test_an_engine_says_what_it_is():
     assert docker_in_words(VERSION, INFO) == (
         "Docker 20.10.24 (API 1.41), storage overlay2 in /var/lib/docker, cgroup v2"
     )
 
 
-def test_podman_without_root_says_so() -> None:
+def test_podman_without_root_says_so():
     """Recorded: podman 4.3's answers, of which only these fields are read."""
     version = {**VERSION, "Version": "4.3.1", "Components": [{"Name": "Podman Engine"}]}
     info = {**INFO, "SecurityOptions": ["name=seccomp,profile=default", "name=rootless"],
@@ -42,10 +41,10 @@ def test_podman_without_root_says_so() -> None:
     )
 
 
-def test_limits_that_an_engine_would_silently_drop_are_named() -> None:
+def test_limits_that_an_engine_would_silently_drop_are_named():
     info: dict[str, Any] = {"MemoryLimit": False, "CpuCfsQuota": False}
     assert not list(DockerEngine(RESOLVED).limit_findings(info, "problem"))
-    limited = DockerEngine(Resolved(Deployment(memory="4g", cpus=2)))  # type: ignore[arg-type]
+    limited = DockerEngine(Resolved(Deployment(memory="4g", cpus=2)))
     assert [f.detail for f in limited.limit_findings(info, "problem")] == [
         f"the engine cannot enforce {flag}: it has no cgroup for that here"
         for flag in ("--memory", "--cpus")
@@ -53,7 +52,7 @@ def test_limits_that_an_engine_would_silently_drop_are_named() -> None:
     assert not list(limited.limit_findings({"MemoryLimit": True}, "problem"))
 
 
-def test_an_engine_without_a_runtime_for_gpus_that_are_wanted_is_a_warning() -> None:
+def test_an_engine_without_a_runtime_for_gpus_that_are_wanted_is_a_warning():
     """What engines with NVIDIA's toolkit say is recorded; there is none here."""
     gpu = DockerEngine(Resolved(Deployment(flavour="gpu")))
     (found,) = gpu.runtime_findings({"Runtimes": {"runc": {}}})
@@ -65,9 +64,7 @@ def test_an_engine_without_a_runtime_for_gpus_that_are_wanted_is_a_warning() -> 
     assert not list(DockerEngine(RESOLVED).runtime_findings({}))
 
 
-def test_what_keeps_an_ordinary_user_from_a_sif_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_keeps_an_ordinary_user_from_a_sif_is_named(tmp_path, monkeypatch):
     fuse = tmp_path / "fuse"
     for name, value in (("user/max_user_namespaces", "0"), ("kernel/unprivileged_userns_clone",
                                                             "1")):  # fmt: skip
@@ -88,9 +85,7 @@ def test_what_keeps_an_ordinary_user_from_a_sif_is_named(
 
 
 @pytest.mark.parametrize(("root", "setuid"), [(False, False), (True, False), (False, True)])
-def test_it_keeps_neither_root_nor_a_setuid_apptainer_from_it(
-    root: bool, setuid: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_keeps_neither_root_nor_a_setuid_apptainer_from_it(root, setuid, tmp_path, monkeypatch):
     """A script stands for Apptainer."""
     program = tmp_path / "usr" / "bin" / "apptainer"
     starter = tmp_path / "usr" / "libexec" / "apptainer" / "bin" / "starter-suid"
@@ -109,8 +104,8 @@ def test_it_keeps_neither_root_nor_a_setuid_apptainer_from_it(
 
 @pytest.mark.parametrize("engine", [DockerEngine(RESOLVED), APPTAINER])
 def test_an_engine_that_is_not_installed_is_a_problem_only_where_it_is_to_be_used(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    engine, monkeypatch
+):
     monkeypatch.setenv("PATH", "/no/such")
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     monkeypatch.setattr("deploy.engines.docker._SOCKET", Path("/no/such"))
@@ -121,7 +116,7 @@ def test_an_engine_that_is_not_installed_is_a_problem_only_where_it_is_to_be_use
     assert found.remedy
 
 
-def test_an_engine_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_does_not_answer_is_named(monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
     (found,) = DockerEngine(RESOLVED).findings("warning")
     assert found.level == "warning"
@@ -140,9 +135,7 @@ def test_an_engine_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch
         (None, "{sif}: apptainer cannot read it: No such file or directory"),
     ],
 )
-def test_a_failed_inspection_is_never_taken_for_an_answer(
-    script: str | None, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_inspection_is_never_taken_for_an_answer(script, cause, tmp_path, monkeypatch):
     """A script stands for Apptainer."""
     monkeypatch.setenv("PATH", str(tmp_path))
     if script is not None:
@@ -158,7 +151,7 @@ GPU = Gpu(0, "GPU-1", "NVIDIA A100", (8, 0), None)
 BROKEN = BrokenGpu(1, "GPU 1 cannot be used", "restart the host")
 
 
-def test_gpus_are_named_and_broken_ones_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_named_and_broken_ones_are_warnings(monkeypatch):
     """GPUs as NVIDIA's driver would tell of them; there are none here."""
     stack = GpuStack("580.65.06", (GPU,), (BROKEN,))
     monkeypatch.setattr("deploy.engines.resolved.find_gpus", lambda: stack)
@@ -168,9 +161,7 @@ def test_gpus_are_named_and_broken_ones_are_warnings(monkeypatch: pytest.MonkeyP
     ]
 
 
-def test_no_gpu_is_a_problem_only_for_a_deployment_that_wants_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_gpu_is_a_problem_only_for_a_deployment_that_wants_one(monkeypatch):
     none = GpuError("no NVIDIA driver here", "install it")
     monkeypatch.setattr("deploy.engines.resolved.find_gpus", lambda: none)
     assert list(gpu_findings(Resolved(Deployment()))) == [
@@ -181,7 +172,7 @@ def test_no_gpu_is_a_problem_only_for_a_deployment_that_wants_one(
     ]
 
 
-def test_a_sif_given_to_docker_is_for_the_other_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sif_given_to_docker_is_for_the_other_engine(monkeypatch):
     client = Mock(**{"images.get.side_effect": ImageNotFound("no")})
     monkeypatch.setattr("deploy.engines.docker.connect", lambda: client)
     with pytest.raises(LaunchError, match=r"has no image numl\.sif$") as e:
@@ -189,7 +180,7 @@ def test_a_sif_given_to_docker_is_for_the_other_engine(monkeypatch: pytest.Monke
     assert e.value.remedy == "--engine apptainer, which starts .sif files"
 
 
-def test_a_sif_in_a_registry_is_pulled_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sif_in_a_registry_is_pulled_first(monkeypatch):
     monkeypatch.setattr("deploy.engines.apptainer.shutil.which", str)
     image = "oras://registry.example.org/lab/numl-sif:24.10-serving"
     with pytest.raises(LaunchError, match=f"^{image} is in a registry$") as e:

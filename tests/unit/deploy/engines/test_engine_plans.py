@@ -1,7 +1,5 @@
 """What each engine with a container would do, rendered: whole texts."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -59,7 +57,7 @@ def planned(
     )
 
 
-def test_the_whole_docker_command() -> None:
+def test_the_whole_docker_command():
     assert run_command(planned(cpus=2, memory="4g")) == (
         "docker",
         "run",
@@ -95,7 +93,7 @@ def test_the_whole_docker_command() -> None:
     )
 
 
-def test_the_sdk_is_told_the_same_as_the_command_line() -> None:
+def test_the_sdk_is_told_the_same_as_the_command_line():
     options = create_options(planned(cpus=2, memory="4g"))
     assert options == {
         "image": "numlkit/numl:24.10-cpu",
@@ -141,19 +139,19 @@ def test_the_sdk_is_told_the_same_as_the_command_line() -> None:
     }
 
 
-def test_without_healing_the_engine_does_not_restart_it_either() -> None:
+def test_without_healing_the_engine_does_not_restart_it_either():
     assert "--restart=no" in run_command(planned(heal=False))
     assert create_options(planned(heal=False))["restart_policy"] == {"Name": "no"}
 
 
-def test_an_ipv6_address_is_published_in_brackets() -> None:
+def test_an_ipv6_address_is_published_in_brackets():
     plan = planned(listen="::1")
     assert "--publish=[::1]:8011:8001" in run_command(plan)
     plan = plan.model_copy(update={"http_listen": "::1"})
     assert "--publish=[::1]:8010:8000" in run_command(plan)
 
 
-def test_what_opens_grpc_to_others_does_not_open_http() -> None:
+def test_what_opens_grpc_to_others_does_not_open_http():
     command = run_command(planned(listen="0.0.0.0"))
     assert [word for word in command if word.startswith("--publish")] == [
         "--publish=127.0.0.1:8010:8000",
@@ -162,7 +160,7 @@ def test_what_opens_grpc_to_others_does_not_open_http() -> None:
     ]
 
 
-def test_with_tls_only_grpc_is_published_to_other_hosts() -> None:
+def test_with_tls_only_grpc_is_published_to_other_hosts():
     plan = planned(listen="10.0.0.5", tls={"cert": "/tls/site.pem", "key": "/tls/site.key"})
     published = {
         "8000/tcp": ("127.0.0.1", 8010),
@@ -176,7 +174,7 @@ def test_with_tls_only_grpc_is_published_to_other_hosts() -> None:
     ]
 
 
-def test_the_files_for_tls_are_mounted_under_names_that_do_not_depend_on_theirs() -> None:
+def test_the_files_for_tls_are_mounted_under_names_that_do_not_depend_on_theirs():
     files = {"cert": "/tls/my, site.pem", "key": "/tls/k.pem", "ca": "/tls/ca.pem"}
     inside, mounts = tls_in_container(Tls.model_validate(files))
     assert inside == Tls.model_validate(
@@ -193,9 +191,7 @@ def test_the_files_for_tls_are_mounted_under_names_that_do_not_depend_on_theirs(
     [(0o600, 0, False), (0o640, 0, True), (0o640, 5, False), (0o644, 5, True)],
 )
 @pytest.mark.skipif(os.geteuid() != 0, reason="files can be given away by root only")
-def test_what_the_image_s_user_may_read(
-    tmp_path: Path, mode: int, group: int, readable: bool
-) -> None:
+def test_what_the_image_s_user_may_read(tmp_path, mode, group, readable):
     file = tmp_path / "key"
     file.touch()
     os.chown(file, 0, group)
@@ -203,7 +199,7 @@ def test_what_the_image_s_user_may_read(
     assert readable_in_image(file) == readable
 
 
-def test_the_whole_apptainer_command() -> None:
+def test_the_whole_apptainer_command():
     assert instance_command(planned("/dist/numl.sif")) == (
         "apptainer",
         "instance",
@@ -224,7 +220,7 @@ def test_the_whole_apptainer_command() -> None:
         lambda name: name not in (".", "..")
     )
 )
-def test_no_name_of_a_folder_adds_a_field_to_a_mount(name: str) -> None:
+def test_no_name_of_a_folder_adds_a_field_to_a_mount(name):
     import csv
 
     source = Path("/") / name
@@ -232,7 +228,7 @@ def test_no_name_of_a_folder_adds_a_field_to_a_mount(name: str) -> None:
     assert next(csv.reader([field])) == ["type=bind", f"source={source}", "target=/m", "readonly"]
 
 
-def test_an_image_of_the_kit_is_known_by_its_labels() -> None:
+def test_an_image_of_the_kit_is_known_by_its_labels():
     for flavour in ("serving", "cpu"):
         labels = {**LABELS, "org.numlkit.flavour": flavour}
         image = image_in_use("numl:1", "sha256:1", labels, Resolved(Deployment()))
@@ -253,13 +249,13 @@ def test_an_image_of_the_kit_is_known_by_its_labels() -> None:
         ),
     ],
 )
-def test_another_image_is_refused(labels: dict[str, str], cause: str) -> None:
+def test_another_image_is_refused(labels, cause):
     with pytest.raises(LaunchError) as caught:
         image_in_use("numl:1", "sha256:1", labels, Resolved(Deployment()))
     assert caught.value.cause == cause
 
 
-def test_a_container_is_given_its_gpus_by_uuid() -> None:
+def test_a_container_is_given_its_gpus_by_uuid():
     plan = planned(gpus=("GPU-1", "GPU-2"))
     assert '--gpus="device=GPU-1,GPU-2"' in run_command(plan)
     assert create_options(plan)["device_requests"] == [
@@ -274,9 +270,7 @@ def test_a_container_is_given_its_gpus_by_uuid() -> None:
     assert "--nv" in instance_command(plan)
 
 
-def test_models_are_spread_over_gpus_and_those_made_for_a_cpu_stay_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_models_are_spread_over_gpus_and_those_made_for_a_cpu_stay_there(monkeypatch):
     """Two devices stand for NVIDIA GPUs, which this machine does not have."""
     memory = Memory(total=80 << 30, free=70 << 30)
     gpus = tuple(
@@ -294,7 +288,7 @@ def test_models_are_spread_over_gpus_and_those_made_for_a_cpu_stay_there(
     assert resolved.gpu_instances == 1
 
 
-def test_the_driver_is_asked_once_for_a_whole_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_is_asked_once_for_a_whole_launch(monkeypatch):
     asked = []
     none = GpuError("no NVIDIA driver here", "install it")
     monkeypatch.setattr("deploy.engines.resolved.find_gpus", lambda: asked.append(1) or none)
@@ -305,12 +299,12 @@ def test_the_driver_is_asked_once_for_a_whole_launch(monkeypatch: pytest.MonkeyP
     assert asked == [1]
 
 
-def test_gpus_are_never_used_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_never_used_unless_asked_for(monkeypatch):
     monkeypatch.setattr("deploy.engines.resolved.find_gpus", lambda: pytest.fail("looked for"))
     assert Resolved(Deployment()).devices == ON_CPU
 
 
-def test_an_image_for_gpus_that_is_named_starts_on_cpus_too() -> None:
+def test_an_image_for_gpus_that_is_named_starts_on_cpus_too():
     labels = {**LABELS, "org.numlkit.flavour": "gpu"}
     named = Resolved(Deployment(image="numl-24.10-gpu.sif"))
     assert image_in_use("numl-24.10-gpu.sif", "id", labels, named).digest == "id"

@@ -55,7 +55,7 @@ def mapped(path: Path) -> Iterator[ProcessId]:
 
 
 @pytest.fixture
-def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shared(tmp_path, monkeypatch):
     """A folder that stands for shared memory; scratch folders are elsewhere, too."""
     (tmp_path / "shm").mkdir()
     monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path / "shm")
@@ -63,7 +63,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "shm"
 
 
-def test_regions_that_no_process_has_in_its_memory_are_nobody_s(shared: Path) -> None:
+def test_regions_that_no_process_has_in_its_memory_are_nobody_s(shared):
     prefix = f"numlkit-{os.getuid()}-0a1b2c3d"
     dead = make_region(shared, f"{prefix}-numl-{UUID}")
     of_an_image = make_region(shared, f"{prefix}-{UUID}")
@@ -81,22 +81,20 @@ def test_regions_that_no_process_has_in_its_memory_are_nobody_s(shared: Path) ->
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
-def test_a_region_of_another_user_is_never_taken_for_one_s_own(shared: Path) -> None:
+def test_a_region_of_another_user_is_never_taken_for_one_s_own(shared):
     region = make_region(shared, f"numlkit-{os.getuid()}-0a1b2c3d-numl-{UUID}")
     assert unused_regions() == (region,)
     os.chown(region, 12345, -1)
     assert unused_regions() == ()
 
 
-def test_if_one_process_does_not_tell_what_it_uses_no_region_is_nobody_s(
-    shared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_if_one_process_does_not_tell_what_it_uses_no_region_is_nobody_s(shared, monkeypatch):
     make_region(shared, f"numlkit-{os.getuid()}-0a1b2c3d-numl-{UUID}")
     monkeypatch.setattr(leftovers, "_maps_of_this_user", lambda without: iter([b"", None]))
     assert unused_regions() == ()
 
 
-def test_removing_regions_looks_again(shared: Path) -> None:
+def test_removing_regions_looks_again(shared):
     dead, revived = (
         make_region(shared, f"numlkit-{os.getuid()}-0a1b2c3d-numl-{uuid}") for uuid in (UUID, OTHER)
     )
@@ -132,21 +130,19 @@ def stub(folder: Path, *, parent: str) -> Iterator[ProcessId]:
         process.communicate(b"\n")
 
 
-def test_a_stub_with_a_server_is_left_alone(tmp_path: Path) -> None:
+def test_a_stub_with_a_server_is_left_alone(tmp_path):
     with stub(tmp_path, parent="tritonserver") as process:
         assert process not in orphaned_stubs()
 
 
-def test_a_stub_whose_server_is_dead_is_ended(tmp_path: Path) -> None:
+def test_a_stub_whose_server_is_dead_is_ended(tmp_path):
     with stub(tmp_path, parent="somebody") as process:
         assert process in orphaned_stubs()
         assert end_stubs((process,)) == "stopped 1 model process without a server"
         assert process.process() is None
 
 
-def test_what_only_an_orphaned_stub_uses_is_nobody_s(
-    shared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_only_an_orphaned_stub_uses_is_nobody_s(shared, monkeypatch):
     region = make_region(shared, f"numlkit-{os.getuid()}-0a1b2c3d-numl-{UUID}")
     with mapped(region) as process:
         assert unused_regions() == ()
@@ -154,9 +150,7 @@ def test_what_only_an_orphaned_stub_uses_is_nobody_s(
         assert unused_regions() == (region,)
 
 
-def test_what_is_found_can_be_fixed_only_where_all_processes_are_seen(
-    shared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_found_can_be_fixed_only_where_all_processes_are_seen(shared, monkeypatch):
     region = make_region(shared, f"numlkit-{os.getuid()}-0a1b2c3d-numl-{UUID}")
     monkeypatch.setattr(leftovers, "orphaned_stubs", lambda: ())
     monkeypatch.setattr(leftovers, "unused_regions", lambda: (region,))
@@ -167,8 +161,8 @@ def test_what_is_found_can_be_fixed_only_where_all_processes_are_seen(
 
 
 def test_scratch_folders_that_no_deployment_knows_are_left_to_their_owner(
-    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    shared, tmp_path, monkeypatch
+):
     """They may be those of a Triton that is not the kit's, and of another checkout's kit."""
     monkeypatch.setattr(leftovers, "SCRATCH", tmp_path)
     (tmp_path / "python_env_aB3xYz" / "0").mkdir(parents=True)

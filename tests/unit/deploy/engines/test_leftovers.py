@@ -26,7 +26,7 @@ BEFORE = Surroundings(folders=(OLD,), processes=(EARLIER,))
 
 
 @pytest.fixture
-def there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, set[object]]:
+def there(monkeypatch, tmp_path):
     """The scratch folders and backends that there are now."""
     found: dict[str, set[object]] = {"folders": {OLD, OWN}, "processes": {EARLIER, SERVER}}
     monkeypatch.setattr(leftovers, "scratch_folders", lambda: found["folders"])
@@ -35,9 +35,7 @@ def there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, set[obje
     return found
 
 
-def test_only_regions_of_this_very_deployment_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_regions_of_this_very_deployment_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path)
     own = tmp_path / f"numlkit-0-a-{UUID}"
     for path in (
@@ -51,9 +49,7 @@ def test_only_regions_of_this_very_deployment_are_found(
     assert shared_memory_regions("numlkit-0-a-") == (own,)
 
 
-def test_scratch_folders_are_folders_not_links(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scratch_folders_are_folders_not_links(tmp_path, monkeypatch):
     monkeypatch.setattr(leftovers, "SCRATCH", tmp_path)
     folder = tmp_path / "python_env_aB3xYz"
     folder.mkdir()
@@ -63,9 +59,7 @@ def test_scratch_folders_are_folders_not_links(
     assert scratch_folders() == {folder}
 
 
-def test_a_folder_that_a_person_named_or_filled_is_no_scratch_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_a_person_named_or_filled_is_no_scratch_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(leftovers, "SCRATCH", tmp_path)
     of_triton, named, filled, found_twice = (
         tmp_path / f"python_env_{name}" for name in ("aB3xYz", "of_my_thesis", "thesis", "abc123")
@@ -82,7 +76,7 @@ def test_a_folder_that_a_person_named_or_filled_is_no_scratch_folder(
     assert found_twice.exists()
 
 
-def test_regions_are_named_after_the_state_folder_too(tmp_path: Path) -> None:
+def test_regions_are_named_after_the_state_folder_too(tmp_path):
     folders = [tmp_path / state / ("n" * 40) for state in ("a", "b")]
     prefixes = {shm_prefix(folder) for folder in folders}
     assert len(prefixes) == 2
@@ -91,17 +85,13 @@ def test_regions_are_named_after_the_state_folder_too(tmp_path: Path) -> None:
     assert shm_prefix(tmp_path / "link" / "x") == shm_prefix(tmp_path / "a" / "x")
 
 
-def test_a_folder_made_since_a_server_s_start_is_that_server_s(
-    there: dict[str, set[object]],
-) -> None:
+def test_a_folder_made_since_a_server_s_start_is_that_server_s(there):
     assert scratch_since(BEFORE, SERVER) == {OWN}
     there["processes"].remove(SERVER)
     assert scratch_since(BEFORE, SERVER) == {OWN}, "dead, it leaves it behind"
 
 
-def test_no_folder_is_taken_that_another_living_process_may_have_made(
-    there: dict[str, set[object]],
-) -> None:
+def test_no_folder_is_taken_that_another_living_process_may_have_made(there):
     there["folders"].add(ANOTHER)
     there["processes"].add(RIVAL)
     assert scratch_since(BEFORE, SERVER) == frozenset()
@@ -109,9 +99,7 @@ def test_no_folder_is_taken_that_another_living_process_may_have_made(
     assert scratch_since(BEFORE, SERVER) == {OWN, ANOTHER}, "what nobody alive can need"
 
 
-def test_a_folder_that_another_deployment_knows_for_its_own_is_left_to_it(
-    there: dict[str, set[object]],
-) -> None:
+def test_a_folder_that_another_deployment_knows_for_its_own_is_left_to_it(there):
     there["folders"].add(ANOTHER)
     there["processes"].add(RIVAL)
     state = make_state("a", server=RIVAL, scratch=(ANOTHER,))
@@ -124,7 +112,7 @@ def test_a_folder_that_another_deployment_knows_for_its_own_is_left_to_it(
     assert scratch_since(BEFORE, SERVER) == {OWN}, "dead or alive"
 
 
-def test_a_process_that_has_loaded_the_backend_is_found(tmp_path: Path) -> None:
+def test_a_process_that_has_loaded_the_backend_is_found(tmp_path):
     library = tmp_path / "libtriton_python.so"
     library.write_bytes(b"x" * 4096)
     code = (
@@ -146,9 +134,7 @@ def test_a_process_that_has_loaded_the_backend_is_found(tmp_path: Path) -> None:
     assert identity not in backend_processes()
 
 
-def test_a_stub_that_waits_for_a_server_that_is_gone_is_ended_and_another_s_is_not(
-    tmp_path: Path,
-) -> None:
+def test_a_stub_that_waits_for_a_server_that_is_gone_is_ended_and_another_s_is_not(tmp_path):
     """A shell that waits stands for the stub: it has a stub's command line."""
     script = tmp_path / "model.py"
     script.write_text("read _")
@@ -171,7 +157,7 @@ def test_a_stub_that_waits_for_a_server_that_is_gone_is_ended_and_another_s_is_n
             stub.wait()
 
 
-def test_a_shell_that_is_about_to_become_a_stub_is_ended_like_one(tmp_path: Path) -> None:
+def test_a_shell_that_is_about_to_become_a_stub_is_ended_like_one(tmp_path):
     """Triton starts a stub by way of a shell, which activates its environment first."""
     region = f"numlkit-test-{uuid.uuid4()}"
     stub = f"/backends/python/triton_python_backend_stub {tmp_path}/model.py {region} 1048576"
@@ -185,9 +171,7 @@ def test_a_shell_that_is_about_to_become_a_stub_is_ended_like_one(tmp_path: Path
             shell.kill()
 
 
-def test_another_user_s_regions_and_stubs_are_not_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_user_s_regions_and_stubs_are_not_ours(tmp_path, monkeypatch):
     monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path)
     (tmp_path / f"numlkit-0-a-{UUID}").touch()
     assert shared_memory_regions("numlkit-0-a-")

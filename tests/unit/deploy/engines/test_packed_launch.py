@@ -3,11 +3,8 @@
 The engines here have an image that is only said to be there, and archives that hold names.
 """
 
-from __future__ import annotations
-
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -39,7 +36,7 @@ LABELS = {
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(resolved, "DIST", tmp_path / "dist")
@@ -47,7 +44,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def archive(home: Path) -> Path:
+def archive(home):
     """The kit's packed environment, as far as names tell."""
     names = [name.replace("3.10", "3.11") for name in ENVIRONMENT]
     path = home / "dist" / "numl-cpu-py3.11-0123456789ab.tar.gz"
@@ -65,7 +62,7 @@ class Docker(DockerEngine):
     """One whose engine is not asked for the image."""
 
     @property
-    def image(self) -> ImageInUse:  # type: ignore[override]
+    def image(self) -> ImageInUse:
         return image_in_use(self.deployment.image or STOCK, "sha256:1", LABELS, self.resolved)
 
     user = "1234:100"
@@ -76,7 +73,7 @@ class Apptainer(ApptainerEngine):
     """One whose .sif is not looked for."""
 
     @property
-    def image(self) -> ImageInUse:  # type: ignore[override]
+    def image(self) -> ImageInUse:
         return image_in_use("/images/triton.sif", "1", LABELS, self.resolved)
 
 
@@ -92,7 +89,7 @@ def rendered(engine: ContainerEngine) -> LaunchPlan:
     return plan.model_copy(update={"arguments": ("tritonserver",), "container": container})
 
 
-def test_the_whole_docker_command_of_a_stock_image(home: Path, archive: Path) -> None:
+def test_the_whole_docker_command_of_a_stock_image(home, archive):
     state = home / "state/numlkit/deployments/numl"
     plan = rendered(Docker(wanted()))
     assert run_command(plan) == (
@@ -125,7 +122,7 @@ def test_the_whole_docker_command_of_a_stock_image(home: Path, archive: Path) ->
     assert "healthcheck" not in create_options(plan), "a stock image has nothing to ask"
 
 
-def test_the_whole_apptainer_command_of_a_stock_image(home: Path, archive: Path) -> None:
+def test_the_whole_apptainer_command_of_a_stock_image(home, archive):
     state = home / "state/numlkit/deployments/numl"
     assert instance_command(rendered(Apptainer(wanted()))) == (
         "apptainer",
@@ -147,15 +144,11 @@ def test_the_whole_apptainer_command_of_a_stock_image(home: Path, archive: Path)
 
 
 @pytest.mark.parametrize("engine", [Docker, Apptainer])
-def test_a_stock_image_needs_nothing_but_its_server(
-    engine: type[ContainerEngine], archive: Path
-) -> None:
+def test_a_stock_image_needs_nothing_but_its_server(engine, archive):
     assert planned(engine(wanted())).arguments[0] == "/opt/tritonserver/bin/tritonserver"
 
 
-def test_all_models_name_the_one_archive_and_have_its_stub_beside_them(
-    home: Path, archive: Path
-) -> None:
+def test_all_models_name_the_one_archive_and_have_its_stub_beside_them(home, archive):
     root = TritonDistribution.in_cache(find_release("24.10"), "3.11").root
     (root / "lib").mkdir(parents=True)
     (root / "lib" / "libcudart-0.so").touch()
@@ -173,9 +166,7 @@ def test_all_models_name_the_one_archive_and_have_its_stub_beside_them(
     assert digests == ["abcdef"] * 2
 
 
-def test_the_environments_of_a_site_s_models_are_mounted_and_nothing_else_of_it(
-    home: Path,
-) -> None:
+def test_the_environments_of_a_site_s_models_are_mounted_and_nothing_else_of_it(home):
     outside = write_archive(home / "their env.tar.gz")
     write_model(home / "site", "m", environment=str(outside))
     plan = rendered(Docker(wanted(env="unpacked", models_dir=home / "site", models=("m",))))
@@ -186,7 +177,7 @@ def test_the_environments_of_a_site_s_models_are_mounted_and_nothing_else_of_it(
     assert plan.instances == {"m": 2}
 
 
-def test_an_incomplete_configuration_has_the_server_ask_the_models(home: Path) -> None:
+def test_an_incomplete_configuration_has_the_server_ask_the_models(home):
     write_model(home / "site", "m", config='backend: "python"')
     ask = "--disable-auto-complete-config"
     for models, asked in (("m",), True), (("nugraph3",), False):
@@ -195,9 +186,7 @@ def test_an_incomplete_configuration_has_the_server_ask_the_models(home: Path) -
         assert (ask not in plan.arguments) == asked
 
 
-def test_the_archive_is_the_newest_that_was_built_for_this_flavour(
-    home: Path, archive: Path
-) -> None:
+def test_the_archive_is_the_newest_that_was_built_for_this_flavour(home, archive):
     assert wanted().archive == archive
     newer = write_archive(archive.with_name("numl-cpu-py3.11-ffff.tar.gz"))
     write_archive(archive.with_name("numl-gpu-py3.11-0000.tar.gz"))
@@ -209,7 +198,7 @@ def test_the_archive_is_the_newest_that_was_built_for_this_flavour(
     assert wanted(archive=archive).archive == archive
 
 
-def test_without_an_archive_the_command_that_makes_one_is_told(home: Path) -> None:
+def test_without_an_archive_the_command_that_makes_one_is_told(home):
     with pytest.raises(EnvironmentSetupError) as caught:
         _ = wanted().archive
     assert caught.value.cause == f"no packed environment in {home / 'dist'}"
@@ -220,14 +209,14 @@ def test_without_an_archive_the_command_that_makes_one_is_told(home: Path) -> No
         _ = wanted(archive=home / "none.tar.gz").archive
 
 
-def test_an_archive_that_is_not_the_kits_is_refused(home: Path) -> None:
+def test_an_archive_that_is_not_the_kits_is_refused(home):
     other = write_archive(home / "other.tar.gz")
     with pytest.raises(EnvironmentSetupError) as caught:
         _ = wanted(archive=other).packed
     assert caught.value.cause == f"{other} was not packed by this kit"
 
 
-def test_no_archive_is_needed_where_every_model_has_an_environment(home: Path) -> None:
+def test_no_archive_is_needed_where_every_model_has_an_environment(home):
     own = write_archive(home / "own.tar.gz")
     write_model(home / "site", "m", environment=str(own))
     write_model(home / "site", "n")
@@ -252,20 +241,18 @@ def test_no_archive_is_needed_where_every_model_has_an_environment(home: Path) -
         ),
     ],
 )
-def test_a_stock_image_of_another_triton_is_refused(labels: dict[str, str], cause: str) -> None:
+def test_a_stock_image_of_another_triton_is_refused(labels, cause):
     with pytest.raises(LaunchError) as caught:
         image_in_use("image", "1", labels, wanted())
     assert caught.value.cause == cause
 
 
 @pytest.mark.parametrize("labels", [{}, {"com.nvidia.tritonserver.version": "2.51.0"}, LABELS])
-def test_any_other_image_may_be_a_stock_one(labels: dict[str, str]) -> None:
+def test_any_other_image_may_be_a_stock_one(labels):
     assert image_in_use("image", "1", labels, wanted()).name == "image"
 
 
-def test_what_is_extracted_must_fit_into_memory_with_docker(
-    home: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_extracted_must_fit_into_memory_with_docker(home, archive, monkeypatch):
     with pytest.raises(LaunchError, match="the container's limit is 800 MB"):
         Docker(wanted(memory="800m")).require_room(900_000_000)
     monkeypatch.setattr(
@@ -279,7 +266,7 @@ def test_what_is_extracted_must_fit_into_memory_with_docker(
     Docker(wanted()).require_room(0)
 
 
-def test_what_is_extracted_must_fit_onto_the_disk_with_apptainer() -> None:
+def test_what_is_extracted_must_fit_onto_the_disk_with_apptainer():
     with pytest.raises(
         KitError, match=r"not enough disk space: .* for packed environments, extracted"
     ):
@@ -287,9 +274,7 @@ def test_what_is_extracted_must_fit_onto_the_disk_with_apptainer() -> None:
     Apptainer(wanted()).require_room(1)
 
 
-def test_root_is_told_of_files_that_the_server_may_not_read(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_root_is_told_of_files_that_the_server_may_not_read(home, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 0)
     secret = write_model(home / "site", "m") / "model.py"
     secret.chmod(0o600)
@@ -309,5 +294,5 @@ def test_root_is_told_of_files_that_the_server_may_not_read(
         ({"org.numlkit.serving.digest": "another"}, True),
     ],
 )
-def test_an_image_of_another_checkout_is_known(labels: dict[str, str], another: bool) -> None:
+def test_an_image_of_another_checkout_is_known(labels, another):
     assert ImageInUse("numl:1", "sha256:1", labels).is_of_another_checkout is another

@@ -1,11 +1,8 @@
 """Processes are ended, also where nobody asks for their exit status."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -25,7 +22,7 @@ time.sleep(60)
 """
 
 
-def test_a_process_that_nobody_reaps_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_nobody_reaps_has_ended(monkeypatch):
     monkeypatch.setattr(server, "STOP_TIMEOUT_S", 2.0)
     parent = subprocess.Popen(
         [sys.executable, "-c", NEGLIGENT.format(sleeper="/bin/sleep")],
@@ -42,7 +39,7 @@ def test_a_process_that_nobody_reaps_has_ended(monkeypatch: pytest.MonkeyPatch) 
         parent.communicate()
 
 
-def test_a_process_that_ignores_the_request_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ignores_the_request_is_killed(monkeypatch):
     monkeypatch.setattr(server, "STOP_TIMEOUT_S", 0.5)
     script = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
     stubborn = subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, text=True)
@@ -59,9 +56,7 @@ class Ended(server.Server):
         pass
 
 
-def test_a_server_that_ends_without_a_word_is_told_with_what_may_have_ended_it(
-    tmp_path: Path,
-) -> None:
+def test_a_server_that_ends_without_a_word_is_told_with_what_may_have_ended_it(tmp_path):
     plan = LaunchPlan(
         deployment=Deployment(), engine="apptainer", ports=Ports(), arguments=(), variables={},
         repository=tmp_path, instances={}, shm_prefix="", identity="", artefact="",

@@ -54,7 +54,7 @@ backend: "python"
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -76,7 +76,7 @@ def facts(folder: Path) -> dict[Path, tuple[int, int, int]]:
     return {path: (s.st_mode, s.st_size, s.st_mtime_ns) for path, s in stats.items()}
 
 
-def test_folders_with_a_configuration_are_models(tmp_path: Path) -> None:
+def test_folders_with_a_configuration_are_models(tmp_path):
     write_model(tmp_path, "b")
     write_model(tmp_path, "a")
     (tmp_path / "environments").mkdir()
@@ -85,13 +85,13 @@ def test_folders_with_a_configuration_are_models(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda path: None])
-def test_what_is_no_repository_is_refused(tmp_path: Path, make: object) -> None:
-    make(tmp_path / "models")  # type: ignore[operator]
+def test_what_is_no_repository_is_refused(tmp_path, make):
+    make(tmp_path / "models")
     with pytest.raises(RepositoryError, match=f"{tmp_path / 'models'}"):
         find_site_models(tmp_path / "models")
 
 
-def test_what_is_served_is_the_versions_and_all_that_lies_beside_them(tmp_path: Path) -> None:
+def test_what_is_served_is_the_versions_and_all_that_lies_beside_them(tmp_path):
     version = write_model(tmp_path, "m")
     (version / "assets").mkdir()
     (version / "assets" / "weights.bin").touch()
@@ -110,7 +110,7 @@ def test_what_is_served_is_the_versions_and_all_that_lies_beside_them(tmp_path: 
     assert (model.environment, model.stub) == (None, None)
 
 
-def test_links_are_followed(tmp_path: Path) -> None:
+def test_links_are_followed(tmp_path):
     elsewhere = tmp_path / "releases" / "v7"
     elsewhere.mkdir(parents=True)
     (elsewhere / "model.py").touch()
@@ -127,7 +127,7 @@ def test_links_are_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["..", "nothing"])
-def test_a_link_to_nowhere_or_to_itself_is_refused(tmp_path: Path, target: str) -> None:
+def test_a_link_to_nowhere_or_to_itself_is_refused(tmp_path, target):
     version = write_model(tmp_path, "m")
     (version / "link").symlink_to(target)
     with pytest.raises(RepositoryError, match=f"{version / 'link'}: a link to "):
@@ -158,7 +158,7 @@ def test_a_link_to_nowhere_or_to_itself_is_refused(tmp_path: Path, target: str) 
         ),
     ],
 )
-def test_a_model_that_cannot_be_served_is_named(tmp_path: Path, config: str, cause: str) -> None:
+def test_a_model_that_cannot_be_served_is_named(tmp_path, config, cause):
     write_model(tmp_path, "m", config=config)
     with pytest.raises(RepositoryError, match=cause) as caught:
         read_site_model(tmp_path, "m")
@@ -174,8 +174,8 @@ def test_a_model_that_cannot_be_served_is_named(tmp_path: Path, config: str, cau
     ],
 )
 def test_an_environment_is_found_where_triton_finds_it_and_is_no_file_of_the_model(
-    tmp_path: Path, text: str, place: str
-) -> None:
+    tmp_path, text, place
+):
     write_model(tmp_path / "models", "m", environment=text.format(folder=tmp_path))
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).touch()
@@ -184,7 +184,7 @@ def test_an_environment_is_found_where_triton_finds_it_and_is_no_file_of_the_mod
     assert list(model.files) == ["1/model.py"]
 
 
-def test_the_files_of_a_model_are_copied_and_left_as_they_are(tmp_path: Path) -> None:
+def test_the_files_of_a_model_are_copied_and_left_as_they_are(tmp_path):
     repository, archive = tmp_path / "models", write_archive(tmp_path / "their env.tar.gz")
     version = write_model(repository, "m", environment=str(archive))
     np.savez(version / "golden.npz", **{"input/x": np.ones(1), "output/y": np.ones(1)})
@@ -209,7 +209,7 @@ def test_the_files_of_a_model_are_copied_and_left_as_they_are(tmp_path: Path) ->
     assert {path: now for path, now in facts(tmp_path).items() if path in before} == before
 
 
-def test_without_a_container_the_environment_stays_where_it_is(tmp_path: Path) -> None:
+def test_without_a_container_the_environment_stays_where_it_is(tmp_path):
     archive = write_archive(tmp_path / "env.tar.gz")
     write_model(tmp_path / "models", "m", environment=str(archive))
     wanted = resolve(tmp_path / "models", "m")
@@ -220,7 +220,7 @@ def test_without_a_container_the_environment_stays_where_it_is(tmp_path: Path) -
     assert "EXECUTION_ENV_PATH" in model.config.parameters
 
 
-def test_a_model_without_an_environment_gets_the_kits(tmp_path: Path) -> None:
+def test_a_model_without_an_environment_gets_the_kits(tmp_path):
     write_model(tmp_path, "m")
     wanted = resolve(tmp_path, "m")
     (model,) = wanted.site
@@ -230,9 +230,7 @@ def test_a_model_without_an_environment_gets_the_kits(tmp_path: Path) -> None:
     assert "EXECUTION_ENV_PATH" not in model.config.parameters, "as it was read"
 
 
-def test_a_model_without_an_environment_needs_the_one_with_nugraph_s_own_packages(
-    tmp_path: Path,
-) -> None:
+def test_a_model_without_an_environment_needs_the_one_with_nugraph_s_own_packages(tmp_path):
     write_model(tmp_path, "m")
     assert resolve(tmp_path, "nugraph3").fitting_flavours == ("serving", "cpu")
     assert resolve(tmp_path, "nugraph3", "m").fitting_flavours == ("cpu",)
@@ -240,7 +238,7 @@ def test_a_model_without_an_environment_needs_the_one_with_nugraph_s_own_package
     assert Resolved(on_gpu).fitting_flavours == ("gpu",)
 
 
-def test_an_ensemble_is_served_as_it_stands_with_its_empty_version(tmp_path: Path) -> None:
+def test_an_ensemble_is_served_as_it_stands_with_its_empty_version(tmp_path):
     (tmp_path / "e" / "1").mkdir(parents=True)
     (tmp_path / "e" / "config.pbtxt").write_text(ENSEMBLE)
     wanted = resolve(tmp_path, "e")
@@ -251,7 +249,7 @@ def test_an_ensemble_is_served_as_it_stands_with_its_empty_version(tmp_path: Pat
     assert read_config(tmp_path / "staged/e/config.pbtxt") == model.config
 
 
-def test_environments_get_plain_names_in_a_container_each_once(tmp_path: Path) -> None:
+def test_environments_get_plain_names_in_a_container_each_once(tmp_path):
     inside, outside = tmp_path / "models/m/env", tmp_path / "$(rm -r *) env.tar.gz"
     assert places_in_container([inside, outside, inside]) == {
         inside: Path("/opt/numl/site/environments/1-env"),
@@ -259,12 +257,12 @@ def test_environments_get_plain_names_in_a_container_each_once(tmp_path: Path) -
     }
 
 
-def test_a_line_break_in_a_path_is_refused_before_an_engine_sees_it(tmp_path: Path) -> None:
+def test_a_line_break_in_a_path_is_refused_before_an_engine_sees_it(tmp_path):
     with pytest.raises(RepositoryError, match="a path with a line break cannot be mounted"):
         places_in_container([tmp_path / "a\nb"])
 
 
-def test_models_are_the_sites_or_the_kits_and_the_sites_take_precedence(tmp_path: Path) -> None:
+def test_models_are_the_sites_or_the_kits_and_the_sites_take_precedence(tmp_path):
     write_model(tmp_path, "m")
     write_model(tmp_path, "nugraph3")
     wanted = resolve(tmp_path, "nugraph2", "m", "nugraph3")
@@ -272,7 +270,7 @@ def test_models_are_the_sites_or_the_kits_and_the_sites_take_precedence(tmp_path
     assert [model.name for model in wanted.site] == ["m", "nugraph3"]
 
 
-def test_a_model_that_nobody_has_is_answered_with_those_that_are_there(tmp_path: Path) -> None:
+def test_a_model_that_nobody_has_is_answered_with_those_that_are_there(tmp_path):
     write_model(tmp_path, "m")
     with pytest.raises(RepositoryError) as caught:
         _ = resolve(tmp_path, "m", "other").site
@@ -280,7 +278,7 @@ def test_a_model_that_nobody_has_is_answered_with_those_that_are_there(tmp_path:
     assert caught.value.remedy == f"{tmp_path} has m"
 
 
-def test_the_digest_follows_their_files_without_reading_them(tmp_path: Path) -> None:
+def test_the_digest_follows_their_files_without_reading_them(tmp_path):
     version = write_model(tmp_path, "m")
     before = resolve(tmp_path, "m").digest("")
     assert resolve(tmp_path, "m").digest("") == before

@@ -1,7 +1,5 @@
 """Which .sif a launch takes, and the copy of it that the deployment keeps."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 
@@ -11,7 +9,7 @@ from deploy.artefacts.keys import read_signer
 from deploy.engines.kept import check_kept, forget, keep, kept_at
 from deploy.engines.source import find_source
 from deploy.host.errors import KitError, LaunchError, SignatureError
-from tests.unit.deploy.artefacts.test_trust import Publisher, make_publisher
+from tests.unit.deploy.artefacts.test_trust import make_publisher
 
 
 def digest(content: bytes) -> str:
@@ -19,7 +17,7 @@ def digest(content: bytes) -> str:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publisher:
+def place(tmp_path, monkeypatch):
     """A folder with three releases, the third of which serves."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     publisher = make_publisher(tmp_path)
@@ -37,7 +35,7 @@ def switch(place: Path, number: int) -> None:
     (place / "new").replace(place / "current")
 
 
-def test_a_published_folder_its_link_and_its_numbers_name_releases(place: Publisher) -> None:
+def test_a_published_folder_its_link_and_its_numbers_name_releases(place):
     where = place.place
     for signer in (None, place.signer):
         for named, number in ((where, 3), (where / "current" / "numl.sif", 3),
@@ -49,9 +47,7 @@ def test_a_published_folder_its_link_and_its_numbers_name_releases(place: Publis
             assert source.trusted == (signer is not None)
 
 
-def test_a_link_that_somebody_switched_chooses_no_older_release_for_who_verifies(
-    place: Publisher, tmp_path: Path
-) -> None:
+def test_a_link_that_somebody_switched_chooses_no_older_release_for_who_verifies(place, tmp_path):
     switch(place.place, 1)
     (tmp_path / "mine.sif").symlink_to(place.place / "current" / "numl.sif")
     for named in (place.place / "current" / "numl.sif", tmp_path / "mine.sif"):
@@ -59,7 +55,7 @@ def test_a_link_that_somebody_switched_chooses_no_older_release_for_who_verifies
         assert find_source(named, None, "").path == place.place / "1" / "numl.sif"
 
 
-def test_a_release_that_the_statement_does_not_list_is_refused(place: Publisher) -> None:
+def test_a_release_that_the_statement_does_not_list_is_refused(place):
     folder = place.place / "4"
     folder.mkdir()
     (folder / "numl.sif").write_bytes(b"four")
@@ -68,9 +64,7 @@ def test_a_release_that_the_statement_does_not_list_is_refused(place: Publisher)
     assert find_source(folder / "numl.sif", None, "").release is None
 
 
-def test_a_sandbox_and_a_folder_of_something_else_are_named(
-    place: Publisher, tmp_path: Path
-) -> None:
+def test_a_sandbox_and_a_folder_of_something_else_are_named(place, tmp_path):
     place.publish("0" * 64, form="sandbox")
     with pytest.raises(LaunchError, match="is a sandbox: its files cannot be verified"):
         find_source(place.place, place.signer, "")
@@ -84,9 +78,7 @@ def test_a_sandbox_and_a_folder_of_something_else_are_named(
     assert caught.value.remedy == "build it"
 
 
-def test_a_copy_stays_what_it_was_whatever_is_done_to_the_file_it_came_from(
-    tmp_path: Path,
-) -> None:
+def test_a_copy_stays_what_it_was_whatever_is_done_to_the_file_it_came_from(tmp_path):
     source, folder = tmp_path / "numl.sif", tmp_path / "state"
     source.write_bytes(b"verified")
     kept = keep(source, digest(b"verified"), folder)
@@ -99,7 +91,7 @@ def test_a_copy_stays_what_it_was_whatever_is_done_to_the_file_it_came_from(
     assert [*folder.iterdir()] == [kept]
 
 
-def test_a_file_that_changes_before_it_is_copied_is_not_kept(tmp_path: Path) -> None:
+def test_a_file_that_changes_before_it_is_copied_is_not_kept(tmp_path):
     source, folder = tmp_path / "numl.sif", tmp_path / "state"
     source.write_bytes(b"another")
     with pytest.raises(LaunchError, match=r"numl\.sif was replaced meanwhile$"):
@@ -108,9 +100,7 @@ def test_a_file_that_changes_before_it_is_copied_is_not_kept(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("harm", ["change", "remove"])
-def test_a_copy_that_was_changed_or_removed_is_refused_with_a_remedy(
-    tmp_path: Path, harm: str
-) -> None:
+def test_a_copy_that_was_changed_or_removed_is_refused_with_a_remedy(tmp_path, harm):
     source = tmp_path / "numl.sif"
     source.write_bytes(b"verified")
     kept = keep(source, digest(b"verified"), tmp_path / "state")
@@ -125,7 +115,7 @@ def test_a_copy_that_was_changed_or_removed_is_refused_with_a_remedy(
     assert (caught.value.remedy or "").startswith("numlkit down, then numlkit up")
 
 
-def test_a_new_copy_takes_the_place_of_the_old_one_and_all_can_be_removed(tmp_path: Path) -> None:
+def test_a_new_copy_takes_the_place_of_the_old_one_and_all_can_be_removed(tmp_path):
     folder = tmp_path / "state"
     for content in (b"one", b"two", b"two"):
         (tmp_path / "numl.sif").write_bytes(content)
@@ -135,7 +125,7 @@ def test_a_new_copy_takes_the_place_of_the_old_one_and_all_can_be_removed(tmp_pa
     assert [*folder.iterdir()] == []
 
 
-def test_a_sif_of_no_published_folder_may_have_a_signer_with_a_pgp_key(tmp_path: Path) -> None:
+def test_a_sif_of_no_published_folder_may_have_a_signer_with_a_pgp_key(tmp_path):
     sif, key = tmp_path / "folder" / "numl.sif", tmp_path / "key.asc"
     sif.parent.mkdir()
     sif.write_bytes(b"sif")

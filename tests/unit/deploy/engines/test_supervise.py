@@ -1,7 +1,5 @@
 """The supervisor with a stand-in for a server, whose stubs are processes that sleep."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -9,7 +7,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,7 +45,7 @@ class Stubs:
 
 
 @pytest.fixture
-def stubs() -> Iterator[Stubs]:
+def stubs():
     stubs = Stubs()
     yield stubs
     stubs.close()
@@ -149,7 +147,7 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path: Path, stubs: Stubs, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+def run(tmp_path, stubs, monkeypatch):
     def right(_probe: object, model: str, _golden: object) -> SmokeResult:
         return SmokeResult(model, ready=True, error=None, seconds=None)
 
@@ -162,9 +160,7 @@ def run(tmp_path: Path, stubs: Stubs, monkeypatch: pytest.MonkeyPatch) -> Iterat
     run.close()
 
 
-def test_a_dead_stub_s_model_is_touched_and_its_old_stubs_end_once_it_is_loaded(
-    run: Run, stubs: Stubs
-) -> None:
+def test_a_dead_stub_s_model_is_touched_and_its_old_stubs_end_once_it_is_loaded(run, stubs):
     [server], before = run.servers, run.version.stat().st_mtime_ns
     dead, old, _ = server.own
     stubs.kill(dead)
@@ -183,9 +179,7 @@ def test_a_dead_stub_s_model_is_touched_and_its_old_stubs_end_once_it_is_loaded(
     assert run.servers == [server]
 
 
-def test_a_touched_model_is_newer_than_before_whatever_the_clock_says(
-    run: Run, stubs: Stubs
-) -> None:
+def test_a_touched_model_is_newer_than_before_whatever_the_clock_says(run, stubs):
     ahead = time.time_ns() + 10**12
     (run.version / "model.py").touch()
     os.utime(run.version / "model.py", ns=(ahead, ahead))
@@ -193,9 +187,7 @@ def test_a_touched_model_is_newer_than_before_whatever_the_clock_says(
     run.until_touched(ahead)
 
 
-def test_a_load_that_fails_is_told_and_leaves_the_server_alone(
-    run: Run, stubs: Stubs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_load_that_fails_is_told_and_leaves_the_server_alone(run, stubs, monkeypatch):
     monkeypatch.setattr(supervise, "HEAL_S", 2.0)
     [server], before = run.servers, run.version.stat().st_mtime_ns
     stubs.kill(server.own[0])
@@ -214,9 +206,7 @@ def test_a_load_that_fails_is_told_and_leaves_the_server_alone(
     assert run.servers == [server]
 
 
-def test_a_model_that_cannot_be_loaded_keeps_no_other_from_being_healed(
-    run: Run, stubs: Stubs
-) -> None:
+def test_a_model_that_cannot_be_loaded_keeps_no_other_from_being_healed(run, stubs):
     [server], before = run.servers, run.version.stat().st_mtime_ns
     other = run.other_version.stat().st_mtime_ns
     stubs.kill(server.own[0])
@@ -229,9 +219,7 @@ def test_a_model_that_cannot_be_loaded_keeps_no_other_from_being_healed(
     assert run.servers == [server]
 
 
-def test_a_server_that_never_ends_a_load_is_restarted(
-    run: Run, stubs: Stubs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_never_ends_a_load_is_restarted(run, stubs, monkeypatch):
     monkeypatch.setattr(supervise, "HEAL_S", 1.0)
     first = run.servers[0]
     stubs.kill(first.own[0])
@@ -240,9 +228,7 @@ def test_a_server_that_never_ends_a_load_is_restarted(
     assert len(run.servers) == 2
 
 
-def test_a_new_stub_that_dies_before_its_model_answers_is_healed_next(
-    run: Run, stubs: Stubs
-) -> None:
+def test_a_new_stub_that_dies_before_its_model_answers_is_healed_next(run, stubs):
     [server], before = run.servers, run.version.stat().st_mtime_ns
     stubs.kill(server.own[0])
     run.until_touched(before)
@@ -256,9 +242,7 @@ def test_a_new_stub_that_dies_before_its_model_answers_is_healed_next(
     run.until(lambda state: (state.phase, state.heals) == ("ready", 1))
 
 
-def test_a_model_whose_files_somebody_removed_is_named_and_the_others_are_still_healed(
-    run: Run, stubs: Stubs
-) -> None:
+def test_a_model_whose_files_somebody_removed_is_named_and_the_others_are_still_healed(run, stubs):
     server = run.servers[0]
     shutil.rmtree(run.version.parent)
     stubs.kill(server.own[0])
@@ -275,9 +259,7 @@ def test_a_model_whose_files_somebody_removed_is_named_and_the_others_are_still_
     assert not server.stopped
 
 
-def test_a_server_that_leaves_several_questions_in_a_row_unanswered_is_killed_and_replaced(
-    run: Run,
-) -> None:
+def test_a_server_that_leaves_several_questions_in_a_row_unanswered_is_killed_and_replaced(run):
     [server] = run.servers
     lost_now_and_then = [False, False, True] * 3
     run.probe.said.extend(lost_now_and_then)
@@ -290,7 +272,7 @@ def test_a_server_that_leaves_several_questions_in_a_row_unanswered_is_killed_an
     assert server.stopped
 
 
-def test_a_stub_that_is_stopped_by_a_signal_is_replaced(run: Run, stubs: Stubs) -> None:
+def test_a_stub_that_is_stopped_by_a_signal_is_replaced(run, stubs):
     [server], before = run.servers, run.version.stat().st_mtime_ns
     os.kill(server.own[0].process.pid, signal.SIGSTOP)
     run.until_touched(before)
@@ -300,9 +282,7 @@ def test_a_stub_that_is_stopped_by_a_signal_is_replaced(run: Run, stubs: Stubs) 
     run.until(lambda _: server.own[0].process.process() is None)
 
 
-def test_a_state_that_could_not_be_written_is_written_once_there_is_room(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_that_could_not_be_written_is_written_once_there_is_room(run, monkeypatch):
     write, refused = DeploymentFolder.write_state, threading.Event()
 
     def full(*_: object) -> None:

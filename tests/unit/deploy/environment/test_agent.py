@@ -1,7 +1,5 @@
 """The sync agent's folder: small, the same in every build, and no part of the models' packages."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 from pathlib import Path
@@ -23,7 +21,7 @@ def say(_line: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def folders(tmp_path_factory):
     """The same folder, made twice."""
     environment = plan_environment("serving")
     ensure_private_python(environment.interpreter, say)
@@ -36,12 +34,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return made
 
 
-def test_it_is_the_same_in_every_build(folders: list[Path]) -> None:
+def test_it_is_the_same_in_every_build(folders):
     digests = {hashlib.sha256(b"".join(tar_chunks(folder))).hexdigest() for folder in folders}
     assert len(digests) == 1
 
 
-def test_it_has_what_reads_a_bucket_and_no_more(folders: list[Path]) -> None:
+def test_it_has_what_reads_a_bucket_and_no_more(folders):
     folder = folders[0]
     services = {path.name for path in (folder / "botocore" / "data").iterdir() if path.is_dir()}
     assert services == {"s3", "sts"}
@@ -53,7 +51,7 @@ def test_it_has_what_reads_a_bucket_and_no_more(folders: list[Path]) -> None:
     }
 
 
-def test_it_runs_from_a_folder_that_cannot_be_written_to(folders: list[Path]) -> None:
+def test_it_runs_from_a_folder_that_cannot_be_written_to(folders):
     python = plan_environment("serving").interpreter.executable
     before = sorted(folders[0].rglob("*"))
     command = [python, "-I", folders[0], "--once", "s3://http://127.0.0.1:9/models", "/dev/null/x"]

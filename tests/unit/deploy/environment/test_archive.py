@@ -33,7 +33,7 @@ def answering(answer: str) -> str:
 
 
 @pytest.fixture
-def prefix(tmp_path: Path) -> Environment:
+def prefix(tmp_path):
     folder = tmp_path / "made" / "env"
     for name, content in {
         "bin/python3.11": answering(GOOD),
@@ -70,7 +70,7 @@ def members(content: bytes) -> dict[str, tarfile.TarInfo]:
     return {member.name: member for member in found}
 
 
-def test_everybody_can_read_everything_and_nobody_else_owns_it(prefix: Environment) -> None:
+def test_everybody_can_read_everything_and_nobody_else_owns_it(prefix):
     found = members(written(prefix))
     assert found["bin/python3.11"].mode == 0o755
     assert found["bin/python"].linkname == "python3.11"
@@ -82,9 +82,7 @@ def test_everybody_can_read_everything_and_nobody_else_owns_it(prefix: Environme
     assert all(m.uid == m.gid == 0 and m.mtime == EPOCH for m in found.values())
 
 
-def test_an_archive_that_is_given_up_half_way_is_not_spoken_of_again(
-    prefix: Environment, tmp_path: Path
-) -> None:
+def test_an_archive_that_is_given_up_half_way_is_not_spoken_of_again(prefix, tmp_path):
     script = (
         "import sys\n"
         "from pathlib import Path\n"
@@ -104,31 +102,31 @@ def test_an_archive_that_is_given_up_half_way_is_not_spoken_of_again(
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 
-def test_a_folder_comes_before_what_is_in_it(prefix: Environment) -> None:
+def test_a_folder_comes_before_what_is_in_it(prefix):
     names = list(members(written(prefix, root="opt/numl/env")))
     for place, name in enumerate(names):
         parent = str(Path(name).parent)
         assert parent == "." or names.index(parent) < place
 
 
-def test_the_bytes_are_the_same_whatever_the_disk_says(prefix: Environment) -> None:
+def test_the_bytes_are_the_same_whatever_the_disk_says(prefix):
     before = written(prefix)
     os.utime(prefix.folder / "lib" / "big.so", (1, 1))
     assert written(prefix) == before
 
 
-def test_conda_unpack_comes_with_an_archive_and_not_with_an_image(prefix: Environment) -> None:
+def test_conda_unpack_comes_with_an_archive_and_not_with_an_image(prefix):
     assert "bin/conda-unpack" in members(written(prefix))
     found = members(written(prefix, "opt/numl/env"))
     assert "opt/numl/env/bin/conda-unpack" not in found
     assert "opt/numl/env/bin/activate" in found
 
 
-def test_no_member_names_this_host(prefix: Environment) -> None:
+def test_no_member_names_this_host(prefix):
     assert str(prefix.folder).encode() not in written(prefix)
 
 
-def test_a_folder_that_is_no_conda_prefix_is_refused(prefix: Environment) -> None:
+def test_a_folder_that_is_no_conda_prefix_is_refused(prefix):
     (prefix.folder / "conda-meta" / "history").unlink()
     (prefix.folder / "conda-meta").rmdir()
     with pytest.raises(BuildError, match=r"conda-pack cannot pack .*not a conda env") as caught:
@@ -138,15 +136,13 @@ def test_a_folder_that_is_no_conda_prefix_is_refused(prefix: Environment) -> Non
 
 
 @pytest.mark.parametrize("threads", [2, 8])
-def test_the_number_of_cores_makes_no_difference(
-    prefix: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
-) -> None:
+def test_the_number_of_cores_makes_no_difference(prefix, tmp_path, monkeypatch, threads):
     first = pack_archive(prefix, tmp_path / "1", lambda _: None, EPOCH).read_bytes()
     monkeypatch.setattr(os, "sched_getaffinity", lambda _process: range(threads))
     assert pack_archive(prefix, tmp_path / "2", lambda _: None, EPOCH).read_bytes() == first
 
 
-def test_a_full_disk_is_not_taken_for_success(prefix: Environment) -> None:
+def test_a_full_disk_is_not_taken_for_success(prefix):
     (prefix.folder / "lib" / "random.so").write_bytes(os.urandom(10_000_000))
 
     def write() -> None:
@@ -157,9 +153,7 @@ def test_a_full_disk_is_not_taken_for_success(prefix: Environment) -> None:
         write()
 
 
-def test_an_archive_that_answers_gets_its_name_and_digest(
-    prefix: Environment, tmp_path: Path
-) -> None:
+def test_an_archive_that_answers_gets_its_name_and_digest(prefix, tmp_path):
     out = tmp_path / "dist"
     path = pack_archive(prefix, out, lambda _: None, EPOCH)
     assert path == out / archive_name(prefix) == out / "numl-cpu-py3.11-0123456789ab.tar.gz"
@@ -172,12 +166,7 @@ def test_an_archive_that_answers_gets_its_name_and_digest(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, BuildError])
-def test_an_interrupted_or_failed_check_leaves_nothing(
-    prefix: Environment,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: type[BaseException],
-) -> None:
+def test_an_interrupted_or_failed_check_leaves_nothing(prefix, tmp_path, monkeypatch, error):
     def fail(*_: object) -> None:
         raise error("x")
 
@@ -187,18 +176,14 @@ def test_an_interrupted_or_failed_check_leaves_nothing(
     assert list((tmp_path / "dist").iterdir()) == []
 
 
-def test_what_a_killed_build_left_is_removed_by_the_next(
-    prefix: Environment, tmp_path: Path
-) -> None:
+def test_what_a_killed_build_left_is_removed_by_the_next(prefix, tmp_path):
     stale = tmp_path / "dist" / f".numlkit.{archive_name(prefix)}.abcd1234.partial"
     (stale / "unpacked").mkdir(parents=True)
     pack_archive(prefix, tmp_path / "dist", lambda _: None, EPOCH)
     assert not stale.exists()
 
 
-def test_our_own_part_of_an_environment_is_a_layer_of_its_own(
-    prefix: Environment, tmp_path: Path
-) -> None:
+def test_our_own_part_of_an_environment_is_a_layer_of_its_own(prefix, tmp_path):
     pack_layers(prefix, tmp_path, lambda _: None)
     packages = members((tmp_path / "packages.tar").read_bytes())
     serving = {

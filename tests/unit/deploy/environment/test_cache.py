@@ -23,7 +23,7 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Path:
+def cache(tmp_path):
     """Four environments; the files of the oldest are hard links to its packages'."""
     for age, name in enumerate("abcd"):
         packages = make(tmp_path / "relocatable" / f"cpu-packages-{name}", age=age)
@@ -32,7 +32,7 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_environments_used_last_stay(cache: Path) -> None:
+def test_the_environments_used_last_stay(cache):
     assert KEPT == 3
     removed, freed = clear_cache(cache)
     assert "cpu-d" not in names(cache / "relocatable")
@@ -42,12 +42,12 @@ def test_the_environments_used_last_stay(cache: Path) -> None:
     assert freed == 1010  # what has two names counts once
 
 
-def test_nothing_more_goes_the_next_time(cache: Path) -> None:
+def test_nothing_more_goes_the_next_time(cache):
     clear_cache(cache)
     assert clear_cache(cache) == ([], 0)
 
 
-def test_the_one_used_last_stays_however_old_it_is(cache: Path) -> None:
+def test_the_one_used_last_stays_however_old_it_is(cache):
     with locked(cache / "relocatable" / "cpu-d.lock"):
         pass
     clear_cache(cache)
@@ -55,32 +55,32 @@ def test_the_one_used_last_stays_however_old_it_is(cache: Path) -> None:
     assert "cpu-c" not in names(cache / "relocatable")
 
 
-def test_what_a_build_holds_at_the_moment_stays(cache: Path) -> None:
+def test_what_a_build_holds_at_the_moment_stays(cache):
     with locked(cache / "relocatable" / "cpu-d.lock"):
         os.utime(cache / "relocatable" / "cpu-d.lock", (0, 0))
         clear_cache(cache)
     assert "cpu-d" in names(cache / "relocatable")
 
 
-def test_environments_that_servers_run_in_stay(tmp_path: Path) -> None:
+def test_environments_that_servers_run_in_stay(tmp_path):
     for age in range(5):
         make(tmp_path / "environments" / str(age), age=age)
     assert clear_cache(tmp_path) == ([], 0)
 
 
 @pytest.mark.parametrize("kind", ["serving", "sync"])
-def test_wheels_and_sync_agents_used_last_stay(tmp_path: Path, kind: str) -> None:
+def test_wheels_and_sync_agents_used_last_stay(tmp_path, kind):
     for age in range(5):
         make(tmp_path / kind / str(age), age=age, size=10)
     assert clear_cache(tmp_path) == ([f"{kind}/3", f"{kind}/4"], 20)
 
 
-def test_a_cache_that_is_not_there_needs_no_clearing(tmp_path: Path) -> None:
+def test_a_cache_that_is_not_there_needs_no_clearing(tmp_path):
     assert clear_cache(tmp_path / "none") == ([], 0)
     assert not (tmp_path / "none").exists()
 
 
-def test_folders_that_no_build_made_stay(cache: Path) -> None:
+def test_folders_that_no_build_made_stay(cache):
     for name in ("notes", "cpu-packages-mine"):
         (cache / "relocatable" / name).mkdir()
     clear_cache(cache)

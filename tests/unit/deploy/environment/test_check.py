@@ -25,18 +25,18 @@ def environment(folder: Path, answer: str, status: int = 0) -> Path:
     return folder
 
 
-def test_a_wrong_answer_is_named(tmp_path: Path) -> None:
+def test_a_wrong_answer_is_named(tmp_path):
     wrong = '{"prefix": "%s"}\\n{"model": "nugraph3", "ok": false, "error": "wrong answer: x"}\\n'
     with pytest.raises(RepositoryError, match=r"^model nugraph3: wrong answer: x"):
         check(environment(tmp_path / "e", wrong, 1))
 
 
-def test_a_python_of_the_host_does_not_count(tmp_path: Path) -> None:
+def test_a_python_of_the_host_does_not_count(tmp_path):
     with pytest.raises(EnvironmentSetupError, match="its bin/activate selects another"):
         check(environment(tmp_path / "e", '{"prefix": "/usr"}\\n'))
 
 
-def test_the_first_exception_is_the_reason(tmp_path: Path) -> None:
+def test_the_first_exception_is_the_reason(tmp_path):
     folder = environment(tmp_path / "e", "")
     (folder / "bin" / "python").write_text(
         "#!/bin/sh\ncat >&2 <<'E'\nTraceback (most recent call last):\n"
@@ -47,6 +47,6 @@ def test_the_first_exception_is_the_reason(tmp_path: Path) -> None:
         check(folder)
 
 
-def test_an_environment_that_cannot_be_activated_is_named(tmp_path: Path) -> None:
+def test_an_environment_that_cannot_be_activated_is_named(tmp_path):
     with pytest.raises(EnvironmentSetupError, match=r"does not work: .*bin/activate: No such file"):
         check(tmp_path)

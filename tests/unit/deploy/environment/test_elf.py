@@ -24,7 +24,7 @@ def rearranged() -> Path:
     return next((Path(numpy.__file__).parents[1] / "numpy.libs").glob("libscipy_openblas*"))
 
 
-def test_symbols_are_cut_and_the_module_still_loads(tmp_path: Path) -> None:
+def test_symbols_are_cut_and_the_module_still_loads(tmp_path):
     copy = tmp_path / library().name
     shutil.copy(library(), copy)
     before = copy.stat().st_size
@@ -36,7 +36,7 @@ def test_symbols_are_cut_and_the_module_still_loads(tmp_path: Path) -> None:
     assert glibc_needed([copy]) == glibc_needed([library()])
 
 
-def test_there_is_nothing_to_cut_twice(tmp_path: Path) -> None:
+def test_there_is_nothing_to_cut_twice(tmp_path):
     copy = tmp_path / library().name
     shutil.copy(library(), copy)
     drop_symbols(copy)
@@ -45,14 +45,14 @@ def test_there_is_nothing_to_cut_twice(tmp_path: Path) -> None:
     assert copy.read_bytes() == content
 
 
-def test_a_file_that_was_rearranged_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_file_that_was_rearranged_stays_as_it_is(tmp_path):
     copy = tmp_path / rearranged().name
     shutil.copy(rearranged(), copy)
     assert drop_symbols(copy) == 0
     assert copy.read_bytes() == rearranged().read_bytes()
 
 
-def test_what_is_appended_to_a_file_stays(tmp_path: Path) -> None:
+def test_what_is_appended_to_a_file_stays(tmp_path):
     copy = tmp_path / "with_weights.so"
     copy.write_bytes(library().read_bytes() + b"weights")
     assert drop_symbols(copy) == 0
@@ -61,7 +61,7 @@ def test_what_is_appended_to_a_file_stays(tmp_path: Path) -> None:
 
 @given(st.integers(0, 64), st.binary(min_size=1, max_size=8))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_a_header_with_wrong_numbers_does_no_harm(tmp_path: Path, place: int, noise: bytes) -> None:
+def test_a_header_with_wrong_numbers_does_no_harm(tmp_path, place, noise):
     path = tmp_path / "wrong.so"
     content = bytearray(library().read_bytes())
     content[place : place + len(noise)] = noise
@@ -73,7 +73,7 @@ def test_a_header_with_wrong_numbers_does_no_harm(tmp_path: Path, place: int, no
 
 @given(st.binary(max_size=300), st.integers(0, 4096))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_a_broken_file_is_left_alone(tmp_path: Path, noise: bytes, length: int) -> None:
+def test_a_broken_file_is_left_alone(tmp_path, noise, length):
     path = tmp_path / "broken.so"
     content = (library().read_bytes()[:length] + noise) or b"x"
     path.write_bytes(content)
@@ -82,7 +82,7 @@ def test_a_broken_file_is_left_alone(tmp_path: Path, noise: bytes, length: int) 
     glibc_needed([path])
 
 
-def test_the_glibc_of_the_newest_symbol_is_named(tmp_path: Path) -> None:
+def test_the_glibc_of_the_newest_symbol_is_named(tmp_path):
     text = tmp_path / "text.py"
     text.write_text("GLIBC_9.99")
     (tmp_path / "empty").touch()
@@ -98,7 +98,7 @@ def test_the_glibc_of_the_newest_symbol_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", b"\x7fELF\x01\x01" + b"\0" * 60])
-def test_what_is_not_a_64_bit_elf_file_is_none(content: bytes, tmp_path: Path) -> None:
+def test_what_is_not_a_64_bit_elf_file_is_none(content, tmp_path):
     path = tmp_path / "x"
     path.write_bytes(content)
     assert not is_elf(path)

@@ -14,7 +14,7 @@ import pytest
 from deploy.environment import environment as module
 from deploy.environment.environment import Environment, plan_environment
 from deploy.environment.interpreter import Interpreter
-from deploy.environment.lock import PYTHON, TORCH_CPU_INDEX, Flavour
+from deploy.environment.lock import PYTHON, TORCH_CPU_INDEX
 from deploy.environment.private_python import ensure_private_python
 from deploy.host import programs
 from deploy.host.errors import EnvironmentSetupError
@@ -49,7 +49,7 @@ def make_wheel(folder: Path, file: str, more: Mapping[str, str] | None = None) -
 
 
 @pytest.fixture
-def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def given(tmp_path, monkeypatch):
     """A folder of wheels; the locks of a source tree with these; an empty cache."""
     ensure_private_python(HOST, ignore)
     monkeypatch.setattr(module, "find_interpreter", lambda _pythons: HOST)
@@ -94,7 +94,7 @@ def run(python: Path, *words: str, **more: str) -> str:
     ).stdout.strip()  # fmt: skip
 
 
-def test_an_environment_in_place_holds_what_is_locked(given: Path) -> None:
+def test_an_environment_in_place_holds_what_is_locked(given):
     made = plan_environment("cpu", wheels=given).make(ignore)
     assert made.is_made
     names = {path.name for path in made.site_packages.iterdir()}
@@ -109,7 +109,7 @@ def test_an_environment_in_place_holds_what_is_locked(given: Path) -> None:
     scripts_run(made.folder)
 
 
-def test_one_that_is_made_is_not_made_again(given: Path) -> None:
+def test_one_that_is_made_is_not_made_again(given):
     first = plan_environment("serving", wheels=given).make(ignore)
     before = first.folder.stat().st_ctime_ns
     for wheel in given.iterdir():
@@ -117,7 +117,7 @@ def test_one_that_is_made_is_not_made_again(given: Path) -> None:
     assert plan_environment("serving").make(ignore).folder.stat().st_ctime_ns == before
 
 
-def test_a_change_in_numl_serving_installs_nothing_else_again(given: Path) -> None:
+def test_a_change_in_numl_serving_installs_nothing_else_again(given):
     first = plan_environment("serving", wheels=given).make(ignore)
     (given.parent / "numl" / "numl_serving" / "x.py").write_text("1")
     for wheel in given.iterdir():
@@ -135,7 +135,7 @@ def scripts_run(folder: Path) -> None:
     assert run(folder / "bin" / "old") == "old"
 
 
-def test_a_relocatable_environment_stands_alone_and_names_no_other_place(given: Path) -> None:
+def test_a_relocatable_environment_stands_alone_and_names_no_other_place(given):
     made = plan_environment("serving", wheels=given, relocatable=True).make(ignore)
     assert (made.folder / "conda-meta" / "history").is_file()
     assert not (made.folder / "pyvenv.cfg").exists()
@@ -163,9 +163,7 @@ def test_a_relocatable_environment_stands_alone_and_names_no_other_place(given: 
         ("other Python", "pip cannot install torch: .*torch==2.13.0"),
     ],
 )
-def test_what_cannot_be_had_is_named_in_one_line_and_leaves_nothing(
-    given: Path, spoil: str, reason: str
-) -> None:
+def test_what_cannot_be_had_is_named_in_one_line_and_leaves_nothing(given, spoil, reason):
     if spoil == "hash":
         make_wheel(given, FULL[1])
     elif spoil == "missing":
@@ -183,9 +181,7 @@ def test_what_cannot_be_had_is_named_in_one_line_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("fails", ["packages", "serving_wheel"])
-def test_one_that_cannot_be_finished_is_not_left_behind(
-    given: Path, monkeypatch: pytest.MonkeyPatch, fails: str
-) -> None:
+def test_one_that_cannot_be_finished_is_not_left_behind(given, monkeypatch, fails):
     def fail(*_given: object, **_named: object) -> None:
         raise KeyboardInterrupt
 
@@ -199,9 +195,7 @@ def test_one_that_cannot_be_finished_is_not_left_behind(
     assert left == ([planned.packages] if fails == "serving_wheel" else [])
 
 
-def test_what_a_killed_pip_leaves_goes_with_it(
-    given: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_pip_leaves_goes_with_it(given, monkeypatch):
     """A script stands for a pip that is killed while it downloads."""
     told, script = given.parent / "told", given.parent / "pip"
     script.write_text(f'touch "$TMPDIR/pip-unpack"; echo "$TMPDIR" >{told}; kill -KILL $$\n')
@@ -214,9 +208,7 @@ def test_what_a_killed_pip_leaves_goes_with_it(
 
 
 @pytest.mark.parametrize(("flavour", "indexes"), [("cpu", [TORCH_CPU_INDEX]), ("gpu", [])])
-def test_only_the_cpu_torch_is_looked_for_on_its_own_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flavour: Flavour, indexes: Sequence[str]
-) -> None:
+def test_only_the_cpu_torch_is_looked_for_on_its_own_index(tmp_path, monkeypatch, flavour, indexes):
     """What runs pip is replaced: no test downloads torch."""
     asked: list[str] = []
 
@@ -236,7 +228,7 @@ def test_only_the_cpu_torch_is_looked_for_on_its_own_index(
     assert asked == indexes
 
 
-def test_the_digest_names_the_inputs(given: Path) -> None:
+def test_the_digest_names_the_inputs(given):
     first = plan_environment("cpu")
     assert plan_environment("cpu", wheels=given).digest == first.digest
     assert plan_environment("serving").digest != first.digest
@@ -255,7 +247,7 @@ def script(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_python_that_is_given_is_taken(given: Path) -> None:
+def test_a_python_that_is_given_is_taken(given):
     planned = plan_environment("serving", python=HOST.executable)
     assert planned.interpreter.version == HOST.version
     assert planned.interpreter.libpython.name == f"libpython{HERE}.so.1.0"
@@ -277,18 +269,18 @@ def test_a_python_that_is_given_is_taken(given: Path) -> None:
         ),
     ],
 )
-def test_a_python_that_is_given_must_be_fit(given: Path, text: str, reason: str) -> None:
+def test_a_python_that_is_given_must_be_fit(given, text, reason):
     """A script stands for a Python that this host does not have."""
     with pytest.raises(EnvironmentSetupError, match=reason):
         plan_environment("serving", python=script(given, text))
 
 
-def test_a_python_that_is_not_there_is_named(given: Path) -> None:
+def test_a_python_that_is_not_there_is_named(given):
     with pytest.raises(EnvironmentSetupError, match="python is not a working Python"):
         plan_environment("serving", python=given / "python")
 
 
-def test_a_folder_of_wheels_must_be_there(given: Path) -> None:
+def test_a_folder_of_wheels_must_be_there(given):
     with pytest.raises(EnvironmentSetupError, match="nowhere: no such folder"):
         plan_environment("serving", wheels=given / "nowhere")
 
@@ -310,13 +302,8 @@ def private_at(folder: Path) -> Interpreter:
     ],
 )
 def test_the_private_python_is_for_hosts_without_one_and_for_what_goes_elsewhere(
-    given: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    on_host: bool,
-    relocatable: bool,
-    fetched: bool,
-    taken: str,
-) -> None:
+    given, monkeypatch, on_host, relocatable, fetched, taken
+):
     private = private_at(given.parent / "python" / "3.11.15-abc")
     if fetched:
         private.executable.parent.mkdir(parents=True)
@@ -327,7 +314,7 @@ def test_the_private_python_is_for_hosts_without_one_and_for_what_goes_elsewhere
     assert planned.interpreter == (private if taken == "private" else FOUND)
 
 
-def test_with_wheels_given_nothing_is_fetched(given: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_wheels_given_nothing_is_fetched(given, monkeypatch):
     private = private_at(given.parent / "nowhere")
     monkeypatch.setattr(module, "private_python", lambda _pythons: private)
     monkeypatch.setattr(module, "find_interpreter", lambda _pythons: None)

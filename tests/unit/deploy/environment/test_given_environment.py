@@ -1,7 +1,6 @@
 """Environments of a site, looked into before a server is."""
 
 import tarfile
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ def usable(given: GivenEnvironment, *, in_container: bool = True) -> None:
 
 @pytest.mark.parametrize("kind", ["gz", ""])
 @pytest.mark.parametrize("root", ["", "./"])
-def test_an_archive_tells_python_numpy_and_its_size(tmp_path: Path, kind: str, root: str) -> None:
+def test_an_archive_tells_python_numpy_and_its_size(tmp_path, kind, root):
     path = write_archive(tmp_path / "env", [root + name for name in ENVIRONMENT], kind=kind)
     given = look_into(path, tmp_path / "cache", quiet)
     assert given.libpython is not None
@@ -37,7 +36,7 @@ def test_an_archive_tells_python_numpy_and_its_size(tmp_path: Path, kind: str, r
     usable(given)
 
 
-def test_an_archive_is_read_once_and_again_when_it_has_changed(tmp_path: Path) -> None:
+def test_an_archive_is_read_once_and_again_when_it_has_changed(tmp_path):
     said: list[str] = []
     path = write_archive(tmp_path / "env.tar.gz")
     first = look_into(path, tmp_path / "cache", said.append)
@@ -48,7 +47,7 @@ def test_an_archive_is_read_once_and_again_when_it_has_changed(tmp_path: Path) -
     assert len(said) == 2
 
 
-def test_a_folder_tells_the_same(tmp_path: Path) -> None:
+def test_a_folder_tells_the_same(tmp_path):
     with tarfile.open(write_archive(tmp_path / "env.tar.gz")) as tar:
         tar.extraction_filter = getattr(tarfile, "data_filter", None)
         tar.extractall(tmp_path / "env")
@@ -64,7 +63,7 @@ def test_a_folder_tells_the_same(tmp_path: Path) -> None:
     usable(given)
 
 
-def test_the_kits_own_is_known_by_its_digest(tmp_path: Path) -> None:
+def test_the_kits_own_is_known_by_its_digest(tmp_path):
     (tmp_path / "numlkit-environment.json").write_text('{"digest": "abc", "python": "3.11.7"}')
     assert look_into(tmp_path, tmp_path / "cache", quiet).digest == "abc"
 
@@ -74,7 +73,7 @@ def test_the_kits_own_is_known_by_its_digest(tmp_path: Path) -> None:
     [b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00", b"BZh9", b"PK\x03\x04", b"", b"#!/bin/sh"],
     ids=["zstd", "xz", "bzip2", "zip", "empty", "script"],
 )
-def test_what_triton_does_not_unpack_is_refused(tmp_path: Path, head: bytes) -> None:
+def test_what_triton_does_not_unpack_is_refused(tmp_path, head):
     path = tmp_path / "env.tar.gz"
     path.write_bytes(head)
     with pytest.raises(EnvironmentSetupError) as caught:
@@ -86,7 +85,7 @@ def test_what_triton_does_not_unpack_is_refused(tmp_path: Path, head: bytes) -> 
     assert "conda-pack" in str(caught.value.remedy)
 
 
-def test_an_archive_that_was_cut_off_is_refused_every_time(tmp_path: Path) -> None:
+def test_an_archive_that_was_cut_off_is_refused_every_time(tmp_path):
     path = write_archive(tmp_path / "env.tar.gz")
     path.write_bytes(path.read_bytes()[:100])
     for _ in range(2):
@@ -94,7 +93,7 @@ def test_an_archive_that_was_cut_off_is_refused_every_time(tmp_path: Path) -> No
             look_into(path, tmp_path / "cache", quiet)
 
 
-def test_one_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_one_that_is_not_there_is_named(tmp_path):
     with pytest.raises(EnvironmentSetupError) as caught:
         look_into(tmp_path / "none.tar.gz", tmp_path, quiet)
     assert caught.value.cause == (
@@ -123,9 +122,7 @@ def without(*parts: str) -> list[str]:
         ),
     ],
 )
-def test_what_would_not_serve_is_refused_with_the_reason(
-    tmp_path: Path, names: list[str], cause: str
-) -> None:
+def test_what_would_not_serve_is_refused_with_the_reason(tmp_path, names, cause):
     path = write_archive(tmp_path / "env.tar.gz", names)
     given = look_into(path, tmp_path / "cache", quiet)
     with pytest.raises(EnvironmentSetupError) as caught:
@@ -134,6 +131,6 @@ def test_what_would_not_serve_is_refused_with_the_reason(
     assert caught.value.remedy
 
 
-def test_a_virtual_environment_serves_without_a_container(tmp_path: Path) -> None:
+def test_a_virtual_environment_serves_without_a_container(tmp_path):
     path = write_archive(tmp_path / "env", [*without("libpython", "numpy"), "pyvenv.cfg"])
     usable(look_into(path, tmp_path / "cache", quiet), in_container=False)

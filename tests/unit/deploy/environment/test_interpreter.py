@@ -1,7 +1,5 @@
 """Which Python of a host is taken, and which of its packages are named."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +12,7 @@ from deploy.host.errors import EnvironmentSetupError
 
 
 @pytest.fixture
-def candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def candidate(tmp_path, monkeypatch):
     """A release candidate, as Ubuntu 22.04 has one of Python 3.11: torch cannot be imported."""
     pretend = "import sys; sys.version_info = (3, 11, 0, 'candidate', 1); exec(sys.argv[1])"
     program = tmp_path / "python3.11"
@@ -24,11 +22,11 @@ def candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
-def test_a_pre_release_is_passed_over(candidate: Path) -> None:
+def test_a_pre_release_is_passed_over(candidate):
     assert find_interpreter(["3.11"]) is None
 
 
-def test_a_pre_release_that_is_given_is_refused(candidate: Path) -> None:
+def test_a_pre_release_that_is_given_is_refused(candidate):
     with pytest.raises(EnvironmentSetupError) as caught:
         given_interpreter(candidate, ["3.11"])
     assert caught.value.cause == f"{candidate} is Python 3.11.0 candidate 1, a pre-release"
@@ -48,16 +46,14 @@ libpython3.11 | {version} | http://archive.example.org jammy-updates/universe am
         ("3.11.0~rc1-1~22.04.1", []),
     ],
 )
-def test_no_package_of_a_pre_release_is_named(
-    monkeypatch: pytest.MonkeyPatch, version: str, packages: list[str]
-) -> None:
+def test_no_package_of_a_pre_release_is_named(monkeypatch, version, packages):
     listed = SimpleNamespace(stdout=LISTED.format(version=version))
     monkeypatch.setattr(module.subprocess, "run", lambda *_words, **_named: listed)
     monkeypatch.setattr(module.Path, "resolve", lambda _self: Path("/usr/bin/python3.14"))
     assert module._debian_packages(["3.11", "3.12"]) == packages
 
 
-def test_of_what_is_listed_the_best_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_what_is_listed_the_best_is_named(monkeypatch):
     listed = SimpleNamespace(stdout=LISTED.format(version="3.11.0~rc1-1~22.04.1"))
     monkeypatch.setattr(module.subprocess, "run", lambda *_words, **_named: listed)
     monkeypatch.setattr(module.Path, "resolve", lambda _self: Path("/usr/bin/python3.9"))

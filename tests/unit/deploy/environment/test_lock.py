@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from deploy.deployment.gpus import GpuNeeds
-from deploy.environment.lock import Flavour, read_lock
+from deploy.environment.lock import read_lock
 from deploy.host.errors import EnvironmentSetupError
 from deploy.host.paths import ENVIRONMENT_SOURCE
 
@@ -11,9 +11,7 @@ LOCKS = ENVIRONMENT_SOURCE / "locks"
 
 
 @pytest.mark.parametrize("flavour", ["cpu", "gpu"])
-def test_the_tracked_locks_hold_nugraph_s_stack_and_nothing_that_inference_never_needs(
-    flavour: Flavour,
-) -> None:
+def test_the_tracked_locks_hold_nugraph_s_stack_and_nothing_that_inference_never_needs(flavour):
     versions = read_lock(LOCKS, flavour).versions
     wanted = {"torch", "torch-geometric", "pytorch-lightning", "pynuml", "nugraph", "mpich"}
     wanted |= read_lock(LOCKS, "serving").versions.keys()
@@ -22,19 +20,19 @@ def test_the_tracked_locks_hold_nugraph_s_stack_and_nothing_that_inference_never
     assert versions.keys().isdisjoint({"wandb", "cuml-cu12", "jupyter", "notebook", "ipython"})
 
 
-def test_what_serves_on_a_cpu_is_two_packages() -> None:
+def test_what_serves_on_a_cpu_is_two_packages():
     versions = read_lock(LOCKS, "serving").versions
     assert versions.keys() == {"numpy", "safetensors"}
     assert versions["numpy"].startswith("1."), "Triton 24.10 answers empty tensors with numpy 2"
 
 
-def test_the_cpu_lock_cannot_bring_cuda() -> None:
+def test_the_cpu_lock_cannot_bring_cuda():
     versions = read_lock(LOCKS, "cpu").versions
     assert versions["torch"].endswith("+cpu")
     assert not [name for name in versions if name.startswith("nvidia")]
 
 
-def test_all_but_the_cpu_torch_have_hashes() -> None:
+def test_all_but_the_cpu_torch_have_hashes():
     for name in ("serving", "cpu", "gpu", "torch-gpu"):
         lines = (LOCKS / f"{name}.txt").read_text().splitlines()
         pins = [line for line in lines if "==" in line]
@@ -42,19 +40,19 @@ def test_all_but_the_cpu_torch_have_hashes() -> None:
         assert len(pins) == len(hashes) > 0
 
 
-def test_a_line_that_is_no_exact_version_is_named(tmp_path: Path) -> None:
+def test_a_line_that_is_no_exact_version_is_named(tmp_path):
     (tmp_path / "torch-cpu.txt").write_text("torch==2.13.0+cpu\n")
     (tmp_path / "cpu.txt").write_text("# heading\nnumpy>=1\n")
     with pytest.raises(EnvironmentSetupError, match=r"cpu\.txt, line 2: not an exact version"):
         read_lock(tmp_path, "cpu")
 
 
-def test_a_missing_lock_is_named(tmp_path: Path) -> None:
+def test_a_missing_lock_is_named(tmp_path):
     with pytest.raises(EnvironmentSetupError, match="No such file"):
         read_lock(tmp_path, "cpu")
 
 
-def test_the_gpu_lock_tells_what_its_torch_needs_of_the_host() -> None:
+def test_the_gpu_lock_tells_what_its_torch_needs_of_the_host():
     needs = read_lock(LOCKS, "gpu").gpu_needs()
     assert needs == GpuNeeds("torch 2.13.0", "13.0", driver=580, compute_capability=(7, 5))
 
@@ -64,13 +62,13 @@ def _gpu_lock(folder: Path, runtime: str) -> None:
     (folder / "gpu.txt").write_text(f"numpy==1.26.4\n{runtime}\n")
 
 
-def test_the_cuda_12_runtime_is_known_by_its_longer_name(tmp_path: Path) -> None:
+def test_the_cuda_12_runtime_is_known_by_its_longer_name(tmp_path):
     _gpu_lock(tmp_path, "nvidia-cuda-runtime-cu12==12.6.77")
     needs = read_lock(tmp_path, "gpu").gpu_needs()
     assert needs == GpuNeeds("torch 2.7.1", "12.6", driver=525, compute_capability=(5, 0))
 
 
-def test_a_cuda_that_the_kit_does_not_know_is_named(tmp_path: Path) -> None:
+def test_a_cuda_that_the_kit_does_not_know_is_named(tmp_path):
     _gpu_lock(tmp_path, "nvidia-cuda-runtime==99.1.2")
     with pytest.raises(EnvironmentSetupError) as caught:
         read_lock(tmp_path, "gpu").gpu_needs()
@@ -79,7 +77,7 @@ def test_a_cuda_that_the_kit_does_not_know_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_a_lock_without_cuda_is_not_for_gpus() -> None:
+def test_a_lock_without_cuda_is_not_for_gpus():
     with pytest.raises(EnvironmentSetupError) as caught:
         read_lock(LOCKS, "cpu").gpu_needs()
     assert caught.value.cause == (
@@ -87,7 +85,7 @@ def test_a_lock_without_cuda_is_not_for_gpus() -> None:
     )
 
 
-def test_a_lock_that_is_no_text_or_names_no_torch_is_named(tmp_path: Path) -> None:
+def test_a_lock_that_is_no_text_or_names_no_torch_is_named(tmp_path):
     (tmp_path / "torch-cpu.txt").write_text("# torch==2.13.0+cpu\n")
     (tmp_path / "cpu.txt").write_text("numpy==1.26.4 \\\n")
     with pytest.raises(EnvironmentSetupError, match=r"torch-cpu\.txt: it does not list torch"):

@@ -59,7 +59,7 @@ def make_package(channel: Path, stem: str, files: Mapping[str, str]) -> str:
 
 
 @pytest.fixture
-def channel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def channel(tmp_path, monkeypatch):
     folder = tmp_path / "channel"
     python = {
         "bin/python3.11": f"#!/bin/sh\necho {PLACEHOLDER}\n",
@@ -74,7 +74,7 @@ def channel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_what_it_is_made_of_is_known_before_it_is_fetched(channel: Path) -> None:
+def test_what_it_is_made_of_is_known_before_it_is_fetched(channel):
     found = private_python(("3.12", "3.11"))
     assert found is not None
     assert (found.version, found.short_version, found.private) == ("3.11.15", "3.11", True)
@@ -82,7 +82,7 @@ def test_what_it_is_made_of_is_known_before_it_is_fetched(channel: Path) -> None
     assert private_python(("3.12",)) is None
 
 
-def test_it_is_fetched_once_and_names_the_place_it_is_at(channel: Path) -> None:
+def test_it_is_fetched_once_and_names_the_place_it_is_at(channel):
     found = private_python(("3.11",))
     assert found is not None
     ensure_private_python(found, ignore)
@@ -96,7 +96,7 @@ def test_it_is_fetched_once_and_names_the_place_it_is_at(channel: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", ["another file", "not there"])
-def test_a_package_that_is_not_the_pinned_one_is_refused(channel: Path, spoil: str) -> None:
+def test_a_package_that_is_not_the_pinned_one_is_refused(channel, spoil):
     if spoil == "another file":
         make_package(channel, "some-library-1.0-h1", {"lib/libsome.so": "evil"})
     else:
@@ -111,9 +111,7 @@ def test_a_package_that_is_not_the_pinned_one_is_refused(channel: Path, spoil: s
     assert not found.executable.exists()
 
 
-def test_a_channel_that_never_answers_is_given_up(
-    channel: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_channel_that_never_answers_is_given_up(channel, monkeypatch):
     monkeypatch.setattr(module, "_TIMEOUT", 0.5)
     said: list[str] = []
     with socket.socket() as listener:
@@ -125,7 +123,7 @@ def test_a_channel_that_never_answers_is_given_up(
     assert said[-1].endswith("does not answer: using this host's Python")
 
 
-def test_every_pin_of_the_kit_names_a_package_of_the_channel() -> None:
+def test_every_pin_of_the_kit_names_a_package_of_the_channel():
     lines = [line for line in PINS.read_text().splitlines() if not line.startswith("#")]
     assert module.pins()[0].name == "python"
     assert len(module.pins()) == len(lines) > 10
@@ -149,9 +147,7 @@ def test_every_pin_of_the_kit_names_a_package_of_the_channel() -> None:
         ),
     ],
 )
-def test_the_remedy_is_one_of_this_distribution(
-    monkeypatch: pytest.MonkeyPatch, programs: set[str], like: list[str], remedy: str
-) -> None:
+def test_the_remedy_is_one_of_this_distribution(monkeypatch, programs, like, remedy):
     """As if another distribution were here: its programs, and what its package lists say."""
 
     class Listed:
@@ -178,9 +174,7 @@ def test_the_remedy_is_one_of_this_distribution(
         (False, "sudo apt-get update && sudo apt-get install x"),
     ],
 )
-def test_missing_package_lists_are_fetched_first(
-    monkeypatch: pytest.MonkeyPatch, lists: bool, command: str
-) -> None:
+def test_missing_package_lists_are_fetched_first(monkeypatch, lists, command):
     monkeypatch.setattr(system, "_debian_packages", lambda _pythons: ["x"])
     monkeypatch.setattr(system.shutil, "which", lambda name: name if name == "apt-cache" else None)
     monkeypatch.setattr(
@@ -193,9 +187,7 @@ def test_missing_package_lists_are_fetched_first(
     ("lists", "remedy"),
     [(True, None), (False, "sudo apt-get update, then this command again")],
 )
-def test_without_package_lists_it_is_not_known_that_there_is_no_package(
-    monkeypatch: pytest.MonkeyPatch, lists: bool, remedy: str | None
-) -> None:
+def test_without_package_lists_it_is_not_known_that_there_is_no_package(monkeypatch, lists, remedy):
     monkeypatch.setattr(system, "_debian_packages", lambda _pythons: [])
     monkeypatch.setattr(system.shutil, "which", lambda name: name if name == "apt-cache" else None)
     monkeypatch.setattr(

@@ -21,14 +21,14 @@ def ignore(_text: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def cache() -> Path:
+def cache():
     """The user's own, which has the wheel for other tests: it takes a while to compile."""
     serving_wheel(cache_folder(), ENVIRONMENT_SOURCE, ignore)
     return cache_folder()
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_what_serves_and_is_built_once(cache: Path) -> None:
+def test_the_wheel_holds_what_serves_and_is_built_once(cache):
     said: list[str] = []
     wheel = serving_wheel(cache, ENVIRONMENT_SOURCE, said.append)
     with zipfile.ZipFile(wheel) as archive:
@@ -45,9 +45,7 @@ def test_the_wheel_holds_what_serves_and_is_built_once(cache: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_source_gives_the_same_bytes_wherever_it_lies_and_stays_as_it_was(
-    cache: Path, tmp_path: Path
-) -> None:
+def test_the_same_source_gives_the_same_bytes_wherever_it_lies_and_stays_as_it_was(cache, tmp_path):
     # Copied file by file, with the time of now.
     ignored = shutil.ignore_patterns("__pycache__")
     source = shutil.copytree(
@@ -61,7 +59,7 @@ def test_the_same_source_gives_the_same_bytes_wherever_it_lies_and_stays_as_it_w
     assert sorted(source.rglob("*")) == before
 
 
-def test_the_library_is_for_aarch64_too() -> None:
+def test_the_library_is_for_aarch64_too():
     compiler = shutil.which("aarch64-linux-gnu-g++")
     if compiler is None:
         lacking("no compiler for aarch64 (apt-get install g++-aarch64-linux-gnu)")
@@ -76,7 +74,7 @@ def test_the_library_is_for_aarch64_too() -> None:
     assert (told.returncode, told.stderr) == (0, "")
 
 
-def test_every_source_of_the_native_library_counts(tmp_path: Path) -> None:
+def test_every_source_of_the_native_library_counts(tmp_path):
     names = ["pyproject.toml", "setup.py", "native/a.cpp", "native/a.h", "native/a.map"]
     names += ["numl_serving/a.py", "numl_serving/py.typed"]
     digests = {serving_digest(tmp_path)}
@@ -89,7 +87,7 @@ def test_every_source_of_the_native_library_counts(tmp_path: Path) -> None:
     assert serving_digest(tmp_path) in digests
 
 
-def test_a_source_that_cannot_be_built_is_named(tmp_path: Path) -> None:
+def test_a_source_that_cannot_be_built_is_named(tmp_path):
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "pyproject.toml").write_text("[project]\nversion = 'x'\n")
     with pytest.raises(EnvironmentSetupError, match="pip cannot build numl_serving: ") as caught:
@@ -99,8 +97,8 @@ def test_a_source_that_cannot_be_built_is_named(tmp_path: Path) -> None:
 
 
 def test_each_compiler_has_a_wheel_of_its_own_and_a_host_without_takes_what_there_is(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    monkeypatch, tmp_path
+):
     built: list[Path] = []
 
     def build(_source: Path, folder: Path) -> None:

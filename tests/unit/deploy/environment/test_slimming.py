@@ -1,7 +1,5 @@
 """What is left out of an environment, and what is compiled beforehand."""
 
-from pathlib import Path
-
 import pytest
 
 from deploy.environment.slimming import KEPT, LEFT_OUT, is_compiled, is_needed, largest_parts
@@ -36,7 +34,7 @@ STDLIB = "lib/python3.11"
         "etc/conda/activate.d/x.sh",
     ],
 )
-def test_what_inference_or_nugraph_imports_stays(path: str) -> None:
+def test_what_inference_or_nugraph_imports_stays(path):
     assert is_needed(path)
 
 
@@ -66,11 +64,11 @@ def test_what_inference_or_nugraph_imports_stays(path: str) -> None:
         "lib/libmpi_abi.so.1",
     ],
 )
-def test_what_inference_never_loads_is_left_out(path: str) -> None:
+def test_what_inference_never_loads_is_left_out(path):
     assert not is_needed(path)
 
 
-def test_no_pattern_is_there_twice() -> None:
+def test_no_pattern_is_there_twice():
     patterns = [pattern for patterns in LEFT_OUT.values() for pattern in patterns]
     assert len({*KEPT, *patterns}) == len(KEPT) + len(patterns)
 
@@ -91,11 +89,11 @@ def test_no_pattern_is_there_twice() -> None:
         (f"{SITE}/torch_geometric/nn/__init__.py", False),
     ],
 )
-def test_modules_of_the_serving_path_are_compiled(path: str, compiled: bool) -> None:
+def test_modules_of_the_serving_path_are_compiled(path, compiled):
     assert is_compiled(path) is compiled
 
 
-def test_the_largest_parts_are_packages_and_folders(tmp_path: Path) -> None:
+def test_the_largest_parts_are_packages_and_folders(tmp_path):
     for name, size in {
         f"{SITE}/torch/lib/libtorch.so": 50,
         f"{SITE}/torch/nn/x.py": 5,

@@ -11,7 +11,7 @@ LONG = "a_very_long_name_" * 10
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def tree(tmp_path):
     folder = tmp_path / "tree"
     (folder / "b" / "empty").mkdir(parents=True)
     (folder / "b" / "run").write_text("#!/bin/sh\n")
@@ -27,7 +27,7 @@ def read(folder: Path, root: str = "") -> tarfile.TarFile:
     return tarfile.open(fileobj=io.BytesIO(b"".join(tar_chunks(folder, root=root))))
 
 
-def test_everything_is_there_and_readable_for_all(tree: Path) -> None:
+def test_everything_is_there_and_readable_for_all(tree):
     with read(tree) as tar:
         assert tar.getnames() == ["a", LONG, "b", "b/empty", "b/run", "link"]
         assert [oct(member.mode) for member in tar if member.isfile()] == [
@@ -42,19 +42,19 @@ def test_everything_is_there_and_readable_for_all(tree: Path) -> None:
         assert extracted.read() == b"x" * 1000
 
 
-def test_it_belongs_to_root_and_bears_one_time(tree: Path) -> None:
+def test_it_belongs_to_root_and_bears_one_time(tree):
     with read(tree) as tar:
         assert {(m.uid, m.gid, m.uname, m.mtime) for m in tar} == {(0, 0, "", CONTENT_EPOCH)}
 
 
-def test_the_same_content_gives_the_same_bytes(tree: Path) -> None:
+def test_the_same_content_gives_the_same_bytes(tree):
     before = b"".join(tar_chunks(tree))
     os.utime(tree / "a", (1, 1))
     os.utime(tree, (2, 2))
     assert b"".join(tar_chunks(tree)) == before
 
 
-def test_a_root_brings_the_folders_above_it(tree: Path, tmp_path: Path) -> None:
+def test_a_root_brings_the_folders_above_it(tree, tmp_path):
     out = tmp_path / "out.tar"
     write_tar(tree, out, root="opt/numl")
     with tarfile.open(out) as tar:

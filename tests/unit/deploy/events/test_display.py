@@ -1,9 +1,6 @@
 """Event displays: what is drawn, not how it looks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -64,7 +61,7 @@ def texts(labels: Labels, classes: tuple[str, ...] = STANDARD) -> str:
     return "\n".join([t.get_text() for t in (*figure.texts, *legend)] + axes + marks + inside)
 
 
-def test_a_display_says_what_it_shows() -> None:
+def test_a_display_says_what_it_shows():
     labels = make_labels(300)
     text = texts(labels)
     assert "run 7010   subrun 1705   event 85251" in text
@@ -80,7 +77,7 @@ def test_a_display_says_what_it_shows() -> None:
     assert f"noise (filter < 0.5) {labels.noise.sum()}" in text
 
 
-def test_every_hit_is_drawn_once_in_its_colour() -> None:
+def test_every_hit_is_drawn_once_in_its_colour():
     labels = make_labels(200)
     figure = draw(labels, served())
     drawn = []
@@ -104,7 +101,7 @@ def test_every_hit_is_drawn_once_in_its_colour() -> None:
     assert sorted(drawn) == sorted(expected)
 
 
-def test_classes_keep_their_colours_in_every_model() -> None:
+def test_classes_keep_their_colours_in_every_model():
     standard = dict(zip(STANDARD, colours(STANDARD), strict=True))
     simple = dict(zip(SIMPLE, colours(SIMPLE), strict=True))
     assert simple["shower"] == standard["shower"]
@@ -113,51 +110,51 @@ def test_classes_keep_their_colours_in_every_model() -> None:
 
 
 @given(st.lists(st.sampled_from([*STANDARD, *SIMPLE, "class_0", "x"]), unique=True, max_size=7))
-def test_up_to_seven_classes_have_seven_colours(names: list[str]) -> None:
+def test_up_to_seven_classes_have_seven_colours(names):
     assert len(set(colours(names))) == len(names)
 
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 40), st.integers(1, 3), st.booleans())
-def test_any_event_can_be_drawn(hits: int, planes: int, event: bool) -> None:
+def test_any_event_can_be_drawn(hits, planes, event):
     text = texts(make_labels(hits, planes, event=event))
     assert ("event class" in text) == event
     assert text.count("no hits") == 3 - min(hits, planes)
 
 
 @pytest.mark.parametrize("names", [("z",), ("x", "z"), ("u", "v", "w", "z")])
-def test_every_plane_of_a_detector_is_drawn(names: tuple[str, ...]) -> None:
+def test_every_plane_of_a_detector_is_drawn(names):
     labels = make_labels(40, planes=len(names), names=names)
     figure = draw(labels, served())
     assert [a.get_title("left") for a in figure.axes] == [f"plane {name}" for name in names]
     assert figure.axes[0].get_title("right") == f"{40 // len(names)} hits"
 
 
-def test_a_model_without_classes_or_filter_draws_all_hits_alike() -> None:
+def test_a_model_without_classes_or_filter_draws_all_hits_alike():
     labels = replace(make_labels(30, event=False), hits={})
     text = texts(labels, ())
     assert "signal 30" in text
     assert text.count("10 hits") == 3
 
 
-def test_dots_shrink_with_the_number_of_hits() -> None:
+def test_dots_shrink_with_the_number_of_hits():
     sizes = [marker_size(n) for n in (0, 1, 100, 1000, 3000, 10**6)]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] >= 3
 
 
-def test_a_png_is_written_whole_and_alone(tmp_path: Path) -> None:
+def test_a_png_is_written_whole_and_alone(tmp_path):
     path = tmp_path / "new" / "e.png"
     write_display(make_labels(50, classes=5), path, served(SIMPLE))
     assert imread(path).shape[1] > 1500
     assert [p.name for p in path.parent.iterdir()] == ["e.png"]
 
 
-def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_is_a_file_is_named(tmp_path):
     (tmp_path / "a").touch()
     with pytest.raises(KitError, match=r"e\.png cannot be written"):
         write_display(make_labels(3), tmp_path / "a" / "e.png", served())
 
 
-def test_the_name_of_the_file_says_event_and_model() -> None:
+def test_the_name_of_the_file_says_event_and_model():
     assert file_name(make_labels(1), "nugraph3") == "run7010_subrun1705_event85251_nugraph3.png"

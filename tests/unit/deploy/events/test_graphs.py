@@ -1,7 +1,5 @@
 """Reading processed graph files: pynuml's own of both generations, and files that are wrong."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable
@@ -44,7 +42,7 @@ def edited(generation: str, folder: Path, edit: Callable[[dict[str, Any]], None]
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
-def test_events_are_those_that_the_graphs_were_made_of(generation: str) -> None:
+def test_events_are_those_that_the_graphs_were_made_of(generation):
     inputs = MORE if generation == "second" else {**INPUTS, **POSITION}
     # Spacepoints of a graph have no ids of their own; a request's are never read.
     own = {name: kind for name, kind in inputs.items() if not name.endswith("spacepoint_id")}
@@ -70,13 +68,13 @@ def test_events_are_those_that_the_graphs_were_made_of(generation: str) -> None:
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
-def test_a_split_has_its_events_in_its_order(generation: str) -> None:
+def test_a_split_has_its_events_in_its_order(generation):
     with GraphFile(graphs(generation), only="test") as file:
         assert file.event_ids == ((1, 9, 2), (1, 9, 3))
         assert file.read(1).event_id == (1, 9, 3)
 
 
-def test_both_generations_hold_the_same_truth() -> None:
+def test_both_generations_hold_the_same_truth():
     with GraphFile(graphs("first")) as first, GraphFile(graphs("second")) as second:
         assert first.semantic_classes == second.semantic_classes
         assert first.event_classes == ("cc_nue", "cc_numu", "cc_nutau", "nc")
@@ -98,7 +96,7 @@ def test_both_generations_hold_the_same_truth() -> None:
             assert two.vertex.shape == (3,)
 
 
-def test_a_plane_without_hits_and_a_graph_without_spacepoints_are_read(tmp_path: Path) -> None:
+def test_a_plane_without_hits_and_a_graph_without_spacepoints_are_read(tmp_path):
     def edit(fields: dict[str, Any]) -> None:
         for name in [n for n in fields if n.startswith(("v/", "v_"))]:
             del fields[name]
@@ -155,9 +153,7 @@ def _without_ids(fields: dict[str, Any]) -> None:
         (_without_ids, f"dataset/{EVENT} is not a whole graph: 'u/id'"),
     ],
 )
-def test_what_cannot_be_had_back_is_refused_in_one_line(
-    tmp_path: Path, edit: Callable[[dict[str, Any]], None], message: str
-) -> None:
+def test_what_cannot_be_had_back_is_refused_in_one_line(tmp_path, edit, message):
     with GraphFile(edited("first", tmp_path, edit)) as file:
         file.read(0)
         with pytest.raises(EventFileError, match=re.escape(message)) as refused:
@@ -173,9 +169,7 @@ def test_what_cannot_be_had_back_is_refused_in_one_line(
         ({"samples/test": ["r1"]}, INPUTS, "no dataset/r1, which test lists"),
     ],
 )
-def test_a_file_that_does_not_fit_is_refused(
-    tmp_path: Path, change: dict[str, list[str]], inputs: dict[str, str], message: str
-) -> None:
+def test_a_file_that_does_not_fit_is_refused(tmp_path, change, inputs, message):
     path = tmp_path / "changed.gnn.h5"
     shutil.copy(graphs("first"), path)
     with h5py.File(path, "r+") as file:
@@ -186,7 +180,7 @@ def test_a_file_that_does_not_fit_is_refused(
         GraphFile(path, inputs, only="test")
 
 
-def test_a_column_that_the_graphs_lack_is_named() -> None:
+def test_a_column_that_the_graphs_lack_is_named():
     inputs = {**INPUTS, "hit_table_goodness": "FP32"}
     with GraphFile(graphs("first"), inputs, ["hit_table_goodness"]) as file:
         assert "hit_table_goodness" not in file.read(0).tensors

@@ -1,7 +1,5 @@
 """The results file."""
 
-from __future__ import annotations
-
 import resource
 from pathlib import Path
 from types import MappingProxyType
@@ -49,7 +47,7 @@ def write(path: Path, answers: list[Answer]) -> None:
         writer.complete = True
 
 
-def test_labels_and_scores_are_found_by_event_and_hit_id(tmp_path: Path) -> None:
+def test_labels_and_scores_are_found_by_event_and_hit_id(tmp_path):
     answers = [make_answer(0, 5), make_answer(1, 0), make_answer(2, 3000)]
     write(tmp_path / "r.h5", answers)
     with h5py.File(tmp_path / "r.h5") as file:
@@ -78,14 +76,14 @@ def test_labels_and_scores_are_found_by_event_and_hit_id(tmp_path: Path) -> None
     assert [p.name for p in tmp_path.iterdir()] == ["r.h5"]
 
 
-def test_a_model_without_event_head_has_no_event_columns(tmp_path: Path) -> None:
+def test_a_model_without_event_head_has_no_event_columns(tmp_path):
     write(tmp_path / "r.h5", [make_answer(0, 4, classes=5, event=False)])
     with h5py.File(tmp_path / "r.h5") as file:
         assert "e_evt" not in file["event_table"]
         assert file.attrs["semantic_classes"] == "class_0,class_1,class_2,class_3,class_4"
 
 
-def test_failures_are_kept_with_their_reasons(tmp_path: Path) -> None:
+def test_failures_are_kept_with_their_reasons(tmp_path):
     with ResultsWriter(tmp_path / "r.h5", MODEL, URL) as writer:
         writer.fail(Failure((1, 2, 3), "a.h5", "integral above 1e6"))
         writer.fail(Failure(None, "b.h5", "no such file"))
@@ -96,7 +94,7 @@ def test_failures_are_kept_with_their_reasons(tmp_path: Path) -> None:
         assert not file.attrs["complete"]
 
 
-def test_another_class_count_is_an_error_and_keeps_the_file_that_was_there(tmp_path: Path) -> None:
+def test_another_class_count_is_an_error_and_keeps_the_file_that_was_there(tmp_path):
     path = tmp_path / "r.h5"
     path.write_text("old")
     answers = [make_answer(0, 4), make_answer(1, 4, classes=5)]
@@ -106,7 +104,7 @@ def test_another_class_count_is_an_error_and_keeps_the_file_that_was_there(tmp_p
     assert [p.name for p in tmp_path.iterdir()] == ["r.h5"]
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
     # A limit on file sizes stands in for a full disk; both make the reservation fail.
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (9 << 20, hard))
@@ -118,7 +116,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_discarded_leaves_nothing_and_keeps_the_file_that_was_there(tmp_path: Path) -> None:
+def test_what_is_discarded_leaves_nothing_and_keeps_the_file_that_was_there(tmp_path):
     path = tmp_path / "r.h5"
     path.write_text("old")
     with ResultsWriter(path, MODEL, URL) as writer:
@@ -128,7 +126,7 @@ def test_what_is_discarded_leaves_nothing_and_keeps_the_file_that_was_there(tmp_
     assert [p.name for p in tmp_path.iterdir()] == ["r.h5"]
 
 
-def test_a_path_through_a_file_is_named(tmp_path: Path) -> None:
+def test_a_path_through_a_file_is_named(tmp_path):
     (tmp_path / "a").touch()
     with pytest.raises(KitError, match=r"r\.h5 cannot be written"):
         write(tmp_path / "a" / "r.h5", [])

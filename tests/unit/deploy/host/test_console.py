@@ -1,14 +1,10 @@
 """What is shown is what was said."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from deploy.host.console import Console
 from deploy.host.errors import KitError
@@ -17,19 +13,17 @@ from deploy.host.paths import CHECKOUT
 ODD = "--publish=127.0.0.1:1234:8000 a :100: b [red]\tc\a\r"
 
 
-def test_a_line_that_is_piped_is_what_was_said(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_a_line_that_is_piped_is_what_was_said(capsysbinary):
     Console().line(ODD)
     assert capsysbinary.readouterr().out == f"{ODD}\n".encode()
 
 
-def test_a_log_s_line_that_is_piped_keeps_every_byte(
-    capsysbinary: pytest.CaptureFixture[bytes],
-) -> None:
+def test_a_log_s_line_that_is_piped_keeps_every_byte(capsysbinary):
     Console().log_line(bytes(range(256)).replace(b"\n", b""))
     assert capsysbinary.readouterr().out == bytes(range(256)).replace(b"\n", b"") + b"\n"
 
 
-def test_progress_errors_and_tables_have_no_emoji(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_errors_and_tables_have_no_emoji(capsys):
     console = Console()
     console.say("a :100: b")
     with console.step("c :100:") as say:
@@ -42,9 +36,7 @@ def test_progress_errors_and_tables_have_no_emoji(capsys: pytest.CaptureFixture[
     assert shown.out == "h :100:\n  i :100:\n  j :100:\n"
 
 
-def test_on_a_terminal_what_would_steer_it_is_shown_escaped(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_terminal_what_would_steer_it_is_shown_escaped(capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     console = Console()
     console.line(ODD)
@@ -58,7 +50,7 @@ def test_on_a_terminal_what_would_steer_it_is_shown_escaped(
     ]
 
 
-def test_json_alone_is_shown_in_json_mode(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_alone_is_shown_in_json_mode(capsys):
     console = Console("json")
     console.line("a")
     console.log_line(b"b")
@@ -71,10 +63,10 @@ def _logs(home: Path, content: bytes, *flags: str, **more: object) -> subprocess
     log.write_bytes(content)
     command = [sys.executable, "-m", "deploy.main", "logs", *flags]
     variables = {"HOME": str(home), "PATH": "/usr/bin:/bin", "TERM": "xterm"}
-    return subprocess.run(command, cwd=CHECKOUT, env=variables, check=True, **more)  # type: ignore[call-overload]
+    return subprocess.run(command, cwd=CHECKOUT, env=variables, check=True, **more)
 
 
-def test_a_log_is_shown_byte_by_byte(tmp_path: Path) -> None:
+def test_a_log_is_shown_byte_by_byte(tmp_path):
     content = b"a :100: b\r\n\ttab\x07\x0c\xe2\x80\xa8\xff\nlast without an end"
     done = _logs(tmp_path, content, capture_output=True)
     assert done.stdout == content + b"\n"
@@ -83,7 +75,7 @@ def test_a_log_is_shown_byte_by_byte(tmp_path: Path) -> None:
     )
 
 
-def test_a_log_on_a_terminal_cannot_steer_it(tmp_path: Path) -> None:
+def test_a_log_on_a_terminal_cannot_steer_it(tmp_path):
     main, side = pty.openpty()
     _logs(tmp_path, b"a\rb :100:\x1b[2J\n", stdout=side)
     os.close(side)

@@ -1,7 +1,5 @@
 """Cores are counted by affinity and by the quotas of control groups."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -34,7 +32,7 @@ def group(folder: Path, **files: str) -> None:
         (folder / name.replace("cpu_", "cpu.", 1)).write_text(content + "\n")
 
 
-def test_the_lowest_quota_on_the_way_up_counts(tmp_path: Path) -> None:
+def test_the_lowest_quota_on_the_way_up_counts(tmp_path):
     point = tmp_path / "cgroup"
     group(point / "batch", cpu_max="250000 100000")
     group(point / "batch" / "job", cpu_max="max 100000")
@@ -43,7 +41,7 @@ def test_the_lowest_quota_on_the_way_up_counts(tmp_path: Path) -> None:
     assert cpu_quota(process(tmp_path, "0::/batch/job/step\n", mounts)) == 2.5
 
 
-def test_the_older_control_groups_are_read_too(tmp_path: Path) -> None:
+def test_the_older_control_groups_are_read_too(tmp_path):
     point = tmp_path / "cpu"
     group(point / "docker" / "id", cpu_cfs_quota_us="150000", cpu_cfs_period_us="100000")
     group(point, cpu_cfs_quota_us="-1", cpu_cfs_period_us="100000")
@@ -52,14 +50,14 @@ def test_the_older_control_groups_are_read_too(tmp_path: Path) -> None:
     assert cpu_quota(process(tmp_path, groups, mounts)) == 1.5
 
 
-def test_a_container_whose_mount_begins_at_its_own_group_sees_its_quota(tmp_path: Path) -> None:
+def test_a_container_whose_mount_begins_at_its_own_group_sees_its_quota(tmp_path):
     point = tmp_path / "cpu"
     group(point, cpu_cfs_quota_us="300000", cpu_cfs_period_us="100000")
     mounts = V1_MOUNT.format(root="/docker/id", point=point)
     assert cpu_quota(process(tmp_path, "2:cpu,cpuacct:/docker/id\n", mounts)) == 3
 
 
-def test_without_control_groups_there_is_no_quota(tmp_path: Path) -> None:
+def test_without_control_groups_there_is_no_quota(tmp_path):
     assert cpu_quota(tmp_path) is None
     assert usable_cores(tmp_path) == len(os.sched_getaffinity(0))
 
@@ -68,8 +66,8 @@ def test_without_control_groups_there_is_no_quota(tmp_path: Path) -> None:
     ("quota", "cores"), [("10000", 1), ("100000", 1), ("140000", 1), ("150000", 2), ("9900000", 8)]
 )
 def test_a_quota_counts_to_the_nearest_core_and_never_beyond_the_affinity(
-    quota: str, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    quota, cores, tmp_path, monkeypatch
+):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)))
     group(tmp_path / "cgroup", cpu_max=f"{quota} 100000")
     mounts = V2_MOUNT.format(root="/", point=tmp_path / "cgroup")
@@ -92,7 +90,7 @@ def limited_group(quota: int) -> Iterator[Path]:
         folder.rmdir()
 
 
-def test_in_a_real_control_group_a_deployment_gets_its_share_of_instances() -> None:
+def test_in_a_real_control_group_a_deployment_gets_its_share_of_instances():
     code = (
         "import os, pathlib, sys;"
         "pathlib.Path(sys.argv[1], 'cgroup.procs').write_text(str(os.getpid()));"
@@ -105,5 +103,5 @@ def test_in_a_real_control_group_a_deployment_gets_its_share_of_instances() -> N
     assert done.stdout.split() == ["1", "1"]
 
 
-def test_instances_that_are_asked_for_are_given() -> None:
+def test_instances_that_are_asked_for_are_given():
     assert Deployment(instances=7, cpus=1).instance_count() == 7

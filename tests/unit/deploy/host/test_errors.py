@@ -3,7 +3,7 @@
 from deploy.host.errors import KitError
 
 
-def test_a_cause_of_megabytes_is_cut_in_its_middle() -> None:
+def test_a_cause_of_megabytes_is_cut_in_its_middle():
     error = KitError(f"checkpoint {'x' * 10**6}: no such file", f"try {'y' * 10**6}")
     assert error.remedy is not None
     for text in (error.cause, str(error), error.remedy):
@@ -13,6 +13,6 @@ def test_a_cause_of_megabytes_is_cut_in_its_middle() -> None:
     assert error.cause.endswith("xxx: no such file")
 
 
-def test_an_ordinary_cause_is_shown_whole() -> None:
+def test_an_ordinary_cause_is_shown_whole():
     cause = "no engine can start it: " + "; ".join(["docker: no such image"] * 50)
     assert KitError(cause).cause == cause

@@ -207,7 +207,7 @@ APPTAINER: Words = [
 
 
 @pytest.mark.parametrize(("text", "cause"), [*TRITON, *DOCKER, *APPTAINER])
-def test_a_program_s_words_become_a_cause_in_one_line(text: str, cause: str) -> None:
+def test_a_program_s_words_become_a_cause_in_one_line(text, cause):
     # Of a server it is one message among others; an engine says nothing else.
     found = diagnose(f"I1121 something else\n{text}\nI1121 and more\n")
     assert found is not None
@@ -216,11 +216,11 @@ def test_a_program_s_words_become_a_cause_in_one_line(text: str, cause: str) -> 
     assert "\n" not in found.cause + found.remedy
 
 
-def test_a_healthy_log_has_no_diagnosis() -> None:
+def test_a_healthy_log_has_no_diagnosis():
     assert diagnose("I1121 \"successfully loaded 'nugraph3'\"\nI1121 Started HTTPService\n") is None
 
 
-def test_every_row_has_a_remedy_that_is_not_its_cause() -> None:
+def test_every_row_has_a_remedy_that_is_not_its_cause():
     for _, cause, remedy in TABLE:
         assert remedy
         assert remedy != cause
@@ -257,11 +257,11 @@ def test_every_row_has_a_remedy_that_is_not_its_cause() -> None:
         ("", ""),
     ],
 )
-def test_the_line_that_says_why_is_chosen(said: str, reason: str) -> None:
+def test_the_line_that_says_why_is_chosen(said, reason):
     assert complaint(said) == reason
 
 
-def test_apptainer_s_complaint_is_not_the_line_that_only_says_that_it_failed() -> None:
+def test_apptainer_s_complaint_is_not_the_line_that_only_says_that_it_failed():
     said = (
         "INFO:    a hint\nERROR:   container cleanup failed: no instance found\n"
         "FATAL:   container creation failed: the reason\n\n"
@@ -270,6 +270,6 @@ def test_apptainer_s_complaint_is_not_the_line_that_only_says_that_it_failed() -
     assert complaint(said) == "container creation failed: the reason"
 
 
-def test_last_words_are_those_that_say_something() -> None:
+def test_last_words_are_those_that_say_something():
     assert last_words("first\nlast word\n+----+\n\n") == "last word"
     assert last_words("") == "it printed nothing"

@@ -15,7 +15,7 @@ from deploy.host.files import (
 )
 
 
-def test_a_folder_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
+def test_a_folder_that_fails_half_way_leaves_nothing(tmp_path):
     target = tmp_path / "out"
 
     def fail_half_way() -> None:
@@ -28,7 +28,7 @@ def test_a_folder_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_replaces_the_one_before_and_clears_interrupted_builds(tmp_path: Path) -> None:
+def test_a_folder_replaces_the_one_before_and_clears_interrupted_builds(tmp_path):
     target = tmp_path / "out"
     target.mkdir()
     (target / "old").write_text("x")
@@ -39,7 +39,7 @@ def test_a_folder_replaces_the_one_before_and_clears_interrupted_builds(tmp_path
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_nothing_is_left_of_a_build_that_ends_early(tmp_path: Path) -> None:
+def test_nothing_is_left_of_a_build_that_ends_early(tmp_path):
     out = tmp_path / "dist" / "numl.sif"
 
     def interrupted() -> None:
@@ -52,7 +52,7 @@ def test_nothing_is_left_of_a_build_that_ends_early(tmp_path: Path) -> None:
     assert list(out.parent.iterdir()) == []
 
 
-def test_what_a_killed_build_left_is_removed_and_other_files_stay(tmp_path: Path) -> None:
+def test_what_a_killed_build_left_is_removed_and_other_files_stay(tmp_path):
     stale = tmp_path / ".numlkit.numl[1].sif.abcd1234.partial"
     others = {
         ".numlkit.other.sif.abcd1234.partial",
@@ -67,7 +67,7 @@ def test_what_a_killed_build_left_is_removed_and_other_files_stay(tmp_path: Path
     assert {p.name for p in tmp_path.iterdir()} == {"numl[1].sif", *others}
 
 
-def test_a_text_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+def test_a_text_that_cannot_be_written_leaves_the_old_one(tmp_path):
     path = tmp_path / "a.txt"
     write_atomically(path, "old")
     with pytest.raises(UnicodeEncodeError):
@@ -76,7 +76,7 @@ def test_a_text_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_the_digest_depends_on_names_and_contents(tmp_path: Path) -> None:
+def test_the_digest_depends_on_names_and_contents(tmp_path):
     a, b = tmp_path / "a", tmp_path / "b"
     a.write_text("1")
     b.write_text("2")
@@ -86,12 +86,12 @@ def test_the_digest_depends_on_names_and_contents(tmp_path: Path) -> None:
     assert one != digest_of([a, b], base=tmp_path)
 
 
-def test_a_files_digest_is_that_of_its_bytes(tmp_path: Path) -> None:
+def test_a_files_digest_is_that_of_its_bytes(tmp_path):
     (tmp_path / "file").write_bytes(b"abc")
     assert sha256_of(tmp_path / "file").startswith("ba7816bf")
 
 
-def test_who_waits_for_a_lock_is_told_so_once(tmp_path: Path) -> None:
+def test_who_waits_for_a_lock_is_told_so_once(tmp_path):
     told: list[str] = []
     with locked(tmp_path / "lock", waiting=lambda: told.append("first")):
         other = threading.Thread(target=lambda: _hold(tmp_path / "lock", told))
@@ -104,9 +104,7 @@ def test_who_waits_for_a_lock_is_told_so_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("goes", ["file", "folder"])
-def test_who_waited_for_a_lock_that_was_removed_holds_the_one_that_others_find(
-    tmp_path: Path, goes: str
-) -> None:
+def test_who_waited_for_a_lock_that_was_removed_holds_the_one_that_others_find(tmp_path, goes):
     lock = tmp_path / "folder" / "lock"
     free: list[bool] = []
 
@@ -126,7 +124,7 @@ def test_who_waited_for_a_lock_that_was_removed_holds_the_one_that_others_find(
     assert free == [False]
 
 
-def test_what_goes_wrong_under_a_lock_is_not_taken_for_a_lock_that_is_gone(tmp_path: Path) -> None:
+def test_what_goes_wrong_under_a_lock_is_not_taken_for_a_lock_that_is_gone(tmp_path):
     with pytest.raises(FileNotFoundError), locked(tmp_path / "lock"):
         (tmp_path / "none").read_text()
 

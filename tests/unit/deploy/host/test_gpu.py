@@ -92,7 +92,7 @@ def refusal(nvml: FakeNvml, root: Path = Path("/")) -> tuple[str, str | None]:
     return found.cause, found.remedy
 
 
-def test_the_fake_is_called_as_the_real_module_is() -> None:
+def test_the_fake_is_called_as_the_real_module_is():
     calls = [name for name in vars(FakeNvml) if name.startswith("nvml")]
     assert calls
     for name in calls:
@@ -100,7 +100,7 @@ def test_the_fake_is_called_as_the_real_module_is() -> None:
         inspect.signature(getattr(pynvml, name)).bind(*given)
 
 
-def test_the_gpus_are_told_as_the_driver_tells_them() -> None:
+def test_the_gpus_are_told_as_the_driver_tells_them():
     nvml = FakeNvml(Card(), Card("GPU-0aa11ebd", "Tesla T4", (7, 5), (15 * GIB, GIB), mig=3))
     assert find_gpus(nvml) == GpuStack(
         driver="580.65.06",
@@ -124,7 +124,7 @@ def test_the_gpus_are_told_as_the_driver_tells_them() -> None:
     assert nvml.users == 0
 
 
-def test_a_divided_gpu_is_told_even_if_its_memory_is_not() -> None:
+def test_a_divided_gpu_is_told_even_if_its_memory_is_not():
     found = find_gpus(FakeNvml(Card(mig=(1, 1), memory=pynvml.NVML_ERROR_NO_PERMISSION)))
     assert isinstance(found, GpuStack)
     assert [(gpu.divided, gpu.memory) for gpu in found.gpus] == [(True, None)]
@@ -133,13 +133,13 @@ def test_a_divided_gpu_is_told_even_if_its_memory_is_not() -> None:
 @pytest.mark.parametrize(
     "error", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND]
 )
-def test_a_gpu_or_a_driver_that_knows_no_mig_is_not_divided(error: int) -> None:
+def test_a_gpu_or_a_driver_that_knows_no_mig_is_not_divided(error):
     found = find_gpus(FakeNvml(Card(mig=error)))
     assert isinstance(found, GpuStack)
     assert [gpu.divided for gpu in found.gpus] == [False]
 
 
-def test_mig_that_waits_for_a_reset_does_not_count_yet() -> None:
+def test_mig_that_waits_for_a_reset_does_not_count_yet():
     found = find_gpus(FakeNvml(Card(mig=(0, 1))))
     assert isinstance(found, GpuStack)
     assert [gpu.divided for gpu in found.gpus] == [False]
@@ -175,9 +175,7 @@ def test_mig_that_waits_for_a_reset_does_not_count_yet() -> None:
         ),
     ],
 )
-def test_a_gpu_that_fails_is_told_beside_those_that_work(
-    card: Any, cause: str, remedy: str
-) -> None:
+def test_a_gpu_that_fails_is_told_beside_those_that_work(card, cause, remedy):
     found = find_gpus(FakeNvml(Card(), card, Card("GPU-2")))
     assert isinstance(found, GpuStack)
     assert [gpu.index for gpu in found.gpus] == [0, 2]
@@ -221,15 +219,13 @@ def test_a_gpu_that_fails_is_told_beside_those_that_work(
         ),
     ],
 )
-def test_a_driver_that_does_not_answer_is_told_with_its_reason(
-    tmp_path: Path, error: int, cause: str, remedy: str
-) -> None:
+def test_a_driver_that_does_not_answer_is_told_with_its_reason(tmp_path, error, cause, remedy):
     nvml = FakeNvml(init=error)
     assert refusal(nvml, tmp_path) == (cause, remedy)
     assert nvml.users == 0
 
 
-def test_a_driver_that_stops_answering_is_left_again(tmp_path: Path) -> None:
+def test_a_driver_that_stops_answering_is_left_again(tmp_path):
     nvml = FakeNvml(Card(), driver=pynvml.NVML_ERROR_UNKNOWN)
     found = find_gpus(nvml, root=tmp_path)
     assert isinstance(found, GpuError)
@@ -237,7 +233,7 @@ def test_a_driver_that_stops_answering_is_left_again(tmp_path: Path) -> None:
     assert nvml.users == 0
 
 
-def test_a_driver_without_a_gpu_is_told() -> None:
+def test_a_driver_without_a_gpu_is_told():
     assert refusal(FakeNvml(driver="550.54.15")) == (
         "NVIDIA driver 550.54.15 is loaded, but finds no GPU",
         "lspci -nn | grep -i nvidia shows whether the host has one, or start with --cpu",
@@ -245,7 +241,7 @@ def test_a_driver_without_a_gpu_is_told() -> None:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Path:
+def host(tmp_path):
     """A host on which the kernel driver 535.129.03 is loaded; its devices are plain files."""
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
     (tmp_path / "proc/driver/nvidia/version").write_text(
@@ -256,7 +252,7 @@ def host(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_version_that_does_not_match_is_named(host: Path) -> None:
+def test_a_version_that_does_not_match_is_named(host):
     nvml = FakeNvml(init=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
     found = find_gpus(nvml, root=host)
     assert isinstance(found, GpuError)
@@ -266,7 +262,7 @@ def test_a_version_that_does_not_match_is_named(host: Path) -> None:
     )
 
 
-def test_a_loaded_driver_without_its_device_file_is_told(host: Path) -> None:
+def test_a_loaded_driver_without_its_device_file_is_told(host):
     nvml = FakeNvml(init=pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
     assert refusal(nvml, host) == (
         "NVIDIA's kernel driver 535.129.03 is loaded, but there is no /dev/nvidiactl",
@@ -286,8 +282,8 @@ def test_a_loaded_driver_without_its_device_file_is_told(host: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_device_file_that_may_not_be_opened_is_named_with_the_way_in(
-    host: Path, monkeypatch: pytest.MonkeyPatch, group: str, mode: int, remedy: str
-) -> None:
+    host, monkeypatch, group, mode, remedy
+):
     for name in ("nvidia0", "nvidiactl"):
         (host / "dev" / name).touch(mode=0o666)
     (host / "dev/nvidiactl").chmod(mode)
@@ -301,7 +297,7 @@ def test_a_device_file_that_may_not_be_opened_is_named_with_the_way_in(
     )
 
 
-def test_a_host_without_a_driver_is_told_by_the_real_module() -> None:
+def test_a_host_without_a_driver_is_told_by_the_real_module():
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -314,7 +310,7 @@ def test_a_host_without_a_driver_is_told_by_the_real_module() -> None:
         pytest.skip("this host has NVIDIA's driver")
 
 
-def test_nothing_of_nvidia_is_loaded_until_a_gpu_is_asked_for() -> None:
+def test_nothing_of_nvidia_is_loaded_until_a_gpu_is_asked_for():
     code = (
         "import sys, deploy.host.gpu, deploy.deployment.gpus, deploy.triton.release\n"
         "print('pynvml' in sys.modules, open('/proc/self/maps').read().count('libnvidia'))"

@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -15,21 +14,21 @@ from deploy.host.programs import run
 from tests.kit import until
 
 
-def test_the_output_is_returned() -> None:
+def test_the_output_is_returned():
     assert run(["echo", "a", "b"], failed="no echo") == "a b\n"
 
 
-def test_what_it_reads_is_given_in_pieces() -> None:
+def test_what_it_reads_is_given_in_pieces():
     assert run(["cat"], failed="no cat", stdin=[b"one ", memoryview(b"two")]) == "one two"
 
 
-def test_lines_are_told_as_they_come() -> None:
+def test_lines_are_told_as_they_come():
     told: list[str] = []
     run(["sh", "-c", "echo one; echo two"], failed="no shell", line=told.append)
     assert told == ["one\n", "two\n"]
 
 
-def test_a_program_that_stops_reading_gives_its_own_reason() -> None:
+def test_a_program_that_stops_reading_gives_its_own_reason():
     with pytest.raises(BuildError, match=r"^cannot write it: disk is tired$"):
         run(
             ["sh", "-c", "echo disk is tired >&2; exit 3"],
@@ -38,12 +37,12 @@ def test_a_program_that_stops_reading_gives_its_own_reason() -> None:
         )
 
 
-def test_a_program_without_a_word_is_given_by_its_status() -> None:
+def test_a_program_without_a_word_is_given_by_its_status():
     with pytest.raises(BuildError, match=r"^cannot write it: exit status 3$"):
         run(["sh", "-c", "exit 3"], failed="cannot write it")
 
 
-def test_an_interrupted_run_ends_the_program_and_its_children(tmp_path: Path) -> None:
+def test_an_interrupted_run_ends_the_program_and_its_children(tmp_path):
     # It has come as far as to wait for the program when it hears from it.
     script = (
         "from deploy.host.programs import run\n"

@@ -26,17 +26,17 @@ def _room(folder: str, gigabytes: float, purpose: str = "layers") -> Room:
 
 
 @pytest.fixture
-def one_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_disk(monkeypatch):
     monkeypatch.setattr(room, "file_system_of", lambda _: FileSystem(device=1, free=2 * GB))
 
 
 @pytest.mark.usefixtures("one_disk")
-def test_room_that_is_there_is_enough() -> None:
+def test_room_that_is_there_is_enough():
     check_room([_room("/a", 2)])
 
 
 @pytest.mark.usefixtures("one_disk")
-def test_what_goes_to_one_file_system_is_added_up() -> None:
+def test_what_goes_to_one_file_system_is_added_up():
     with pytest.raises(BuildError) as caught:
         check_room([_room("/a", 1, "wheels"), _room("/b", 1.5, "the archive")])
     assert caught.value.cause == (
@@ -46,19 +46,17 @@ def test_what_goes_to_one_file_system_is_added_up() -> None:
     assert caught.value.remedy == "free space there, or use a larger disk: set /A; set /B"
 
 
-def test_different_file_systems_are_judged_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_file_systems_are_judged_apart(monkeypatch):
     disks = {Path("/a"): FileSystem(1, 2 * GB), Path("/b"): FileSystem(2, 2 * GB)}
     monkeypatch.setattr(room, "file_system_of", disks.__getitem__)
     check_room([_room("/a", 1), _room("/b", 1.5)])
 
 
-def test_a_folder_that_is_not_there_yet_is_on_its_parents_file_system(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_yet_is_on_its_parents_file_system(tmp_path):
     assert file_system_of(tmp_path / "no" / "such").device == tmp_path.stat().st_dev
 
 
-def test_a_folder_that_cannot_be_made_is_refused_with_the_setting_that_chooses_another(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_that_cannot_be_made_is_refused_with_the_setting_that_chooses_another(tmp_path):
     (tmp_path / "file").touch()
     check_writable([_room(f"{tmp_path}/no/such", 1)])
     with pytest.raises(
@@ -69,8 +67,8 @@ def test_a_folder_that_cannot_be_made_is_refused_with_the_setting_that_chooses_a
 
 
 def test_a_folder_that_is_read_only_is_refused_unless_the_engine_writes_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     """Root, who may run this, can write to every folder: what a system would say is played."""
     monkeypatch.setattr("os.access", lambda path, _mode: Path(path) != tmp_path)
     need = _room(f"{tmp_path}/none", 1, "the .sif")
@@ -80,9 +78,7 @@ def test_a_folder_that_is_read_only_is_refused_unless_the_engine_writes_there(
     check_writable([replace(need, ours=False)])
 
 
-def test_a_tmpdir_that_cannot_be_used_is_refused_and_not_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tmpdir_that_cannot_be_used_is_refused_and_not_replaced(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     assert check_temporary_folder() == tmp_path
@@ -94,7 +90,7 @@ def test_a_tmpdir_that_cannot_be_used_is_refused_and_not_replaced(
     assert check_temporary_folder().is_dir()
 
 
-def test_too_little_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_refused(monkeypatch):
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=GB))
     check_memory(GB)
     with pytest.raises(BuildError, match=r"not enough memory: 2\.0 GB needed, 1\.0 GB available"):

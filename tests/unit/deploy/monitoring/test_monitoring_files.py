@@ -1,7 +1,5 @@
 """The alerts and the dashboard in containers/monitoring; tests/integration has a real server's."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path
@@ -22,11 +20,11 @@ def promtool(*words: str | Path) -> str:
     return done.stdout
 
 
-def test_each_alert_is_raised_when_it_should_be_and_not_before() -> None:
+def test_each_alert_is_raised_when_it_should_be_and_not_before():
     promtool("test", "rules", Path(__file__).with_name("alerts.yaml"))
 
 
-def test_each_alert_is_tested_and_says_what_to_do() -> None:
+def test_each_alert_is_tested_and_says_what_to_do():
     names = [word.split()[-1] for word in RULES.read_text().splitlines() if "- alert:" in word]
     assert f"SUCCESS: {len(names)} rules found" in promtool("check", "rules", RULES)
     tested = Path(__file__).with_name("alerts.yaml").read_text()
@@ -35,12 +33,12 @@ def test_each_alert_is_tested_and_says_what_to_do() -> None:
     assert RULES.read_text().count("remedy: ") == len(names)
 
 
-def test_the_dashboard_is_what_its_script_makes() -> None:
+def test_the_dashboard_is_what_its_script_makes():
     remedy = ".venv/bin/python -m scripts.monitoring.dashboard"
     assert dashboard.PATH.read_text() == dashboard.dashboard(), remedy
 
 
-def test_each_expression_of_the_dashboard_is_promql(tmp_path: Path) -> None:
+def test_each_expression_of_the_dashboard_is_promql(tmp_path):
     lines = ["groups:", "- name: dashboard", "  rules:"]
     for number, expression in enumerate(dashboard.expressions()):
         # What Grafana puts in; its quoting of YAML is that of a folded block.

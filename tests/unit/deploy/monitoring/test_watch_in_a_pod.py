@@ -1,21 +1,15 @@
 """The watch beside a server in a pod tells Prometheus what ``numlkit smoke --watch`` does."""
 
-from __future__ import annotations
-
 import re
 import sys
-from pathlib import Path
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.client.watch import STATES, Metrics
 from deploy.host.paths import CHECKOUT
 
 
-def test_both_have_the_same_names_and_states_but_for_the_certificate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_have_the_same_names_and_states_but_for_the_certificate(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(CHECKOUT / "envs" / "numl"), *sys.path])
     from numl_serving import watch
 

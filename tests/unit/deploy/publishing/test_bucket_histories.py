@@ -4,8 +4,6 @@ The bucket is in memory, and has variants without conditional writes, ETags and 
 services are published to in tests/integration.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import tempfile
@@ -49,7 +47,7 @@ class KilledError(BaseException):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def models() -> Iterator[None]:
+def models():
     """Publish small files, and take every server's word."""
     with tempfile.TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patch:
 

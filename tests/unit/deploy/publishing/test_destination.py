@@ -1,7 +1,5 @@
 """Where something is published, as typed and as data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -22,13 +20,13 @@ from deploy.publishing.destination import Bucket, parse_destination
         ("s3://https://[::1]:8333/models", Bucket("https://[::1]:8333", "models", "")),
     ],
 )  # fmt: skip
-def test_a_bucket_is_spelled_as_for_triton(text: str, bucket: Bucket) -> None:
+def test_a_bucket_is_spelled_as_for_triton(text, bucket):
     assert parse_destination(text) == bucket
     assert parse_destination(str(bucket)) == bucket
 
 
 @pytest.mark.parametrize("text", ["/cvmfs/site.org/numl", "models", "./a b", "../x"])
-def test_what_has_no_scheme_is_a_folder(text: str) -> None:
+def test_what_has_no_scheme_is_a_folder(text):
     found = parse_destination(text)
     assert found == Path(text).absolute()
     assert parse_destination(str(found)) == found
@@ -59,7 +57,7 @@ def test_what_has_no_scheme_is_a_folder(text: str) -> None:
         ("s3://models/müon", "s3://models/müon: Triton cannot read such a prefix"),
     ],
 )
-def test_what_is_no_destination_is_said_in_a_line_with_a_remedy(text: str, cause: str) -> None:
+def test_what_is_no_destination_is_said_in_a_line_with_a_remedy(text, cause):
     with pytest.raises(DeploymentError) as raised:
         parse_destination(text)
     assert raised.value.cause == cause
@@ -74,7 +72,7 @@ def test_what_is_no_destination_is_said_in_a_line_with_a_remedy(text: str, cause
         "s3://https://hidden@h/m",
     ],
 )
-def test_a_password_in_a_destination_is_refused_and_not_repeated(text: str) -> None:
+def test_a_password_in_a_destination_is_refused_and_not_repeated(text):
     with pytest.raises(DeploymentError) as raised:
         parse_destination(text)
     assert "hidden" not in f"{raised.value.cause} {raised.value.remedy}"

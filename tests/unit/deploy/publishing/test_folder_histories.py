@@ -3,11 +3,9 @@
 Each command runs in a process of its own, which may be killed at any change that it makes.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,7 +31,7 @@ PEOPLES = ("notes.txt", "2/thesis.txt", "current.old/numl.sif")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def files() -> Iterator[None]:
+def files():
     """Publish small files, for which no check is run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("deploy.publishing.built.run", lambda *_, **__: "")

@@ -1,9 +1,5 @@
 """Which models are published; that they are verified first is shown in tests/integration."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from deploy.deployment.deployment import Deployment
@@ -12,7 +8,7 @@ from deploy.host.errors import DeploymentError
 from deploy.publishing.models import verified_models
 
 
-def test_a_sites_own_models_are_refused(tmp_path: Path) -> None:
+def test_a_sites_own_models_are_refused(tmp_path):
     resolved = Resolved(Deployment(models_dir=tmp_path, models=("own",)))
     with (
         pytest.raises(DeploymentError, match="only the kit's models are published"),

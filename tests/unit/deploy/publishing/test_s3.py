@@ -4,8 +4,6 @@ No service is asked: those that a real one gives on loopback are tried in tests/
 credentials, a wrong clock or region cannot be had there.
 """
 
-from __future__ import annotations
-
 from hashlib import sha256
 
 import pytest
@@ -20,7 +18,7 @@ PLACE = Bucket("http://127.0.0.1:9", "models", "prod")
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "the-id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "the-secret")
     return Store(PLACE)
@@ -39,9 +37,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
         ("x" * 10**6, "the service answers an error", "the service's log"),
     ],
 )
-def test_what_a_service_refuses_is_a_line_with_a_remedy(
-    store: Store, code: str, cause: str, remedy: str
-) -> None:
+def test_what_a_service_refuses_is_a_line_with_a_remedy(store, code, cause, remedy):
     with Stubber(store.client) as stub:
         stub.add_client_error("put_object", code, "the-id the-secret\nand more")
         with pytest.raises(PublishError) as raised:
@@ -51,9 +47,7 @@ def test_what_a_service_refuses_is_a_line_with_a_remedy(
     assert "the-" not in f"{raised.value.cause}{raised.value.remedy}"
 
 
-def test_a_key_with_a_line_end_is_said_and_not_shown(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_with_a_line_end_is_said_and_not_shown(store, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "the-id\n")
     with pytest.raises(PublishError, match="the access key has an invalid character") as raised:
         store.objects()
@@ -61,7 +55,7 @@ def test_a_key_with_a_line_end_is_said_and_not_shown(
 
 
 @pytest.mark.parametrize("code", ["PreconditionFailed", "ConditionalRequestConflict"])
-def test_what_somebody_else_has_written_is_an_error_of_its_own(store: Store, code: str) -> None:
+def test_what_somebody_else_has_written_is_an_error_of_its_own(store, code):
     with Stubber(store.client) as stub:
         stub.add_client_error("get_object", "NoSuchKey")
         stub.add_client_error("put_object", code)
@@ -71,8 +65,8 @@ def test_what_somebody_else_has_written_is_an_error_of_its_own(store: Store, cod
 
 @pytest.mark.parametrize("conditional", [True, False])
 def test_an_object_is_there_whole_also_where_conditions_are_refused_after_it_was_sent(
-    store: Store, conditional: bool
-) -> None:
+    store, conditional
+):
     service, content, seen = Service(conditional=conditional), b"x" * 200_000, [0]
     store.__dict__["client"] = service
     store.upload("one/1/weights", content, sha256(content).hexdigest(), seen.append)
@@ -83,9 +77,7 @@ def test_an_object_is_there_whole_also_where_conditions_are_refused_after_it_was
 
 
 @pytest.mark.parametrize("spoilt", [b"", b"x" * 99, b"y" * 100])
-def test_what_a_service_does_not_give_back_as_it_was_sent_is_an_error(
-    store: Store, spoilt: bytes
-) -> None:
+def test_what_a_service_does_not_give_back_as_it_was_sent_is_an_error(store, spoilt):
     store.__dict__["client"] = Service(spoil=lambda *_: spoilt)
     content = b"x" * 100
     for write in (
@@ -97,7 +89,7 @@ def test_what_a_service_does_not_give_back_as_it_was_sent_is_an_error(
         assert raised.value.remedy
 
 
-def test_only_what_is_marked_is_the_kits(store: Store) -> None:
+def test_only_what_is_marked_is_the_kits(store):
     service = Service(objects={"prod/theirs": b""})
     store.__dict__["client"] = service
     store.upload("ours", b"", sha256(b"").hexdigest(), lambda _: None)
@@ -113,8 +105,8 @@ def test_only_what_is_marked_is_the_kits(store: Store) -> None:
     ],
 )
 def test_without_credentials_it_says_where_they_are_looked_for(
-    variables: dict[str, str], cause: str, remedy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    variables, cause, remedy, monkeypatch
+):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -3,8 +3,6 @@
 Keys are used as cosign uses them; cosign itself is run in tests/containers/supply.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -98,7 +96,7 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(tmp_path, monkeypatch):
     @contextmanager
     def models(
         resolved: Resolved, _: object, *, with_code: bool
@@ -125,7 +123,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(tmp_path)
 
 
-def test_every_act_on_a_signed_line_is_a_newer_signed_statement(place: Place) -> None:
+def test_every_act_on_a_signed_line_is_a_newer_signed_statement(place):
     seen = []
     for act in (
         lambda: place.sign("a"),
@@ -148,7 +146,7 @@ def test_every_act_on_a_signed_line_is_a_newer_signed_statement(place: Place) ->
     assert published.expires is not None
 
 
-def test_a_statement_that_serves_is_signed_wherever_a_publish_is_killed(place: Place) -> None:
+def test_a_statement_that_serves_is_signed_wherever_a_publish_is_killed(place):
     place.sign("a")
     for request in range(100):
         left = [request]
@@ -177,9 +175,7 @@ def test_a_statement_that_serves_is_signed_wherever_a_publish_is_killed(place: P
     [lambda p: p.publish("b"), lambda p: p.rollback(None), lambda p: p.prune(None)],
     ids=["publish", "rollback", "prune"],
 )
-def test_an_unsigned_act_on_a_signed_line_is_refused(
-    place: Place, act: Callable[[Place], object]
-) -> None:
+def test_an_unsigned_act_on_a_signed_line_is_refused(place, act):
     place.sign("a")
     place.sign("c")
     before = dict(place.service.objects)
@@ -205,9 +201,7 @@ ATTACKS: dict[str, Callable[[dict[str, bytes], bytes], None]] = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_what_was_changed_is_refused_by_who_verifies_and_by_who_publishes_next(
-    place: Place, attack: str
-) -> None:
+def test_what_was_changed_is_refused_by_who_verifies_and_by_who_publishes_next(place, attack):
     place.sign("a")
     old = place.service.objects[POINTER]
     place.sign("b")
@@ -225,7 +219,7 @@ def test_what_was_changed_is_refused_by_who_verifies_and_by_who_publishes_next(
     assert place.service.objects == before
 
 
-def test_another_key_neither_verifies_nor_publishes(place: Place) -> None:
+def test_another_key_neither_verifies_nor_publishes(place):
     place.sign("a")
     for act in (lambda: place.verified(place.other), lambda: place.rollback(place.other)):
         with pytest.raises(SignatureError, match="is not signed with the key that is trusted"):
@@ -234,7 +228,7 @@ def test_another_key_neither_verifies_nor_publishes(place: Place) -> None:
         place.publish("b", sign=place.other)
 
 
-def test_releases_that_nobody_signed_are_not_signed_later(place: Place) -> None:
+def test_releases_that_nobody_signed_are_not_signed_later(place):
     """Whoever could write to the bucket until now may have written them."""
     place.publish("a")
     place.publish("b")
@@ -249,7 +243,7 @@ def test_releases_that_nobody_signed_are_not_signed_later(place: Place) -> None:
         place.rollback(place.key)
 
 
-def test_an_expired_statement_is_refused_until_it_is_renewed(place: Place) -> None:
+def test_an_expired_statement_is_refused_until_it_is_renewed(place):
     place.sign("a", valid_for=-DAY)
     with pytest.raises(SignatureError, match="has expired") as raised:
         place.verified()
@@ -261,7 +255,7 @@ def test_an_expired_statement_is_refused_until_it_is_renewed(place: Place) -> No
     assert not place.sign("a").changed
 
 
-def test_without_a_key_there_is_no_expiry_and_with_code_no_signature(place: Place) -> None:
+def test_without_a_key_there_is_no_expiry_and_with_code_no_signature(place):
     with pytest.raises(DeploymentError, match="--valid-for needs --sign KEY"):
         place.publish("a", valid_for=DAY)
     with pytest.raises(DeploymentError, match="which checks no signature"):
@@ -269,7 +263,7 @@ def test_without_a_key_there_is_no_expiry_and_with_code_no_signature(place: Plac
     assert place.service.objects == {}
 
 
-def test_a_bucket_has_data_only_unless_code_is_asked_for(place: Place) -> None:
+def test_a_bucket_has_data_only_unless_code_is_asked_for(place):
     said = place.publish("a")
     assert {key.rpartition("/")[2] for key in place.service.objects} == {
         "published.json", "model.json", "weights.safetensors",
@@ -287,7 +281,7 @@ def test_a_bucket_has_data_only_unless_code_is_asked_for(place: Place) -> None:
     assert b"versions: 2" in there["prod/one/config.pbtxt"]
 
 
-def test_a_bucket_of_an_older_kit_is_published_to_without_its_code(place: Place) -> None:
+def test_a_bucket_of_an_older_kit_is_published_to_without_its_code(place):
     card = sha256(b"card").hexdigest()
     code = sha256(b"run").hexdigest()
     old = (

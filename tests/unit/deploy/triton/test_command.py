@@ -11,7 +11,7 @@ from deploy.triton.distribution import TritonDistribution
 TRITON = TritonDistribution(root=Path("/cache/triton"), stub_python="3.11")
 
 
-def test_the_whole_command_line() -> None:
+def test_the_whole_command_line():
     arguments = server_arguments(
         distribution=TRITON,
         repository=Path("/state/a b/model_repository"),
@@ -46,14 +46,14 @@ def test_the_whole_command_line() -> None:
     )
 
 
-def test_shared_memory_is_opened_by_itself() -> None:
+def test_shared_memory_is_opened_by_itself():
     assert closed_endpoints(shared_memory=True) == (
         "--http-restricted-api=model-repository,trace,logging:nobody:sends=this",
         "--grpc-restricted-protocol=model-repository,trace,logging:nobody:sends=this",
     )
 
 
-def test_tls_is_for_grpc_and_the_rest_stays_on_the_loopback() -> None:
+def test_tls_is_for_grpc_and_the_rest_stays_on_the_loopback():
     def arguments(tls: Tls) -> list[str]:
         found = server_arguments(
             distribution=TRITON,
@@ -84,7 +84,7 @@ def test_tls_is_for_grpc_and_the_rest_stays_on_the_loopback() -> None:
     ]
 
 
-def test_a_user_s_python_settings_do_not_reach_the_stubs() -> None:
+def test_a_user_s_python_settings_do_not_reach_the_stubs():
     variables = server_environment(
         distribution=TRITON,
         threads=2,

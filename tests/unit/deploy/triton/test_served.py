@@ -27,9 +27,7 @@ def config(text: str) -> ModelConfig:
         ("version_policy { specific { versions: [1, 2, 12] } }", (1, 12)),
     ],
 )
-def test_the_version_policy_says_which_versions_are_served(
-    policy: str, versions: tuple[int, ...]
-) -> None:
+def test_the_version_policy_says_which_versions_are_served(policy, versions):
     names = ["1", "12", "3", "03", "0", "warmup", "configs", "-1"]
     assert served_versions(config(policy), names) == versions
 
@@ -49,9 +47,7 @@ def test_the_version_policy_says_which_versions_are_served(
         ("instance_group { kind: KIND_CPU } instance_group { kind: KIND_GPU }", 1, 3),
     ],
 )
-def test_processes_are_those_of_all_groups_on_all_their_devices(
-    text: str, without_gpu: int, with_two: int
-) -> None:
+def test_processes_are_those_of_all_groups_on_all_their_devices(text, without_gpu, with_two):
     written = config(f'backend: "python" {text}')
     assert stub_count(written, versions=1, gpus=0) == without_gpu
     assert stub_count(written, versions=1, gpus=2) == with_two
@@ -61,12 +57,12 @@ def test_processes_are_those_of_all_groups_on_all_their_devices(
 @pytest.mark.parametrize(
     "text", ['backend: "onnxruntime"', 'platform: "ensemble"', 'platform: "pytorch_libtorch"']
 )
-def test_models_of_other_backends_have_no_processes_of_their_own(text: str) -> None:
+def test_models_of_other_backends_have_no_processes_of_their_own(text):
     written = config(f"{text} instance_group {{ kind: KIND_CPU count: 4 }}")
     assert stub_count(written, versions=1, gpus=0) == 0
 
 
-def test_a_configuration_is_complete_that_names_backend_inputs_and_outputs() -> None:
+def test_a_configuration_is_complete_that_names_backend_inputs_and_outputs():
     tensors = 'input { name: "x" } output { name: "y" }'
     assert is_complete(config(f'backend: "python" {tensors}'))
     assert is_complete(config(f'platform: "ensemble" {tensors}'))
@@ -74,6 +70,6 @@ def test_a_configuration_is_complete_that_names_backend_inputs_and_outputs() -> 
     assert not is_complete(config('backend: "python" input { name: "x" }'))
 
 
-def test_warm_ups_of_no_sample_are_named() -> None:
+def test_warm_ups_of_no_sample_are_named():
     written = config('model_warmup { name: "a" batch_size: 1 } model_warmup { name: "b" }')
     assert skipped_warmups(written) == ("b",)

@@ -1,7 +1,5 @@
 """The phases of a start are read from the server's log."""
 
-from __future__ import annotations
-
 from deploy.triton.start import PHASES, InstanceStart, read_starts, slowest
 
 LOG = """\
@@ -17,19 +15,19 @@ def instance_start(name: str, seconds: float, *phases: float) -> InstanceStart:
     return InstanceStart(name, seconds, dict(zip(PHASES, phases, strict=True)))
 
 
-def test_every_instance_is_read_with_its_phases() -> None:
+def test_every_instance_is_read_with_its_phases():
     assert read_starts(LOG) == (
         instance_start("nugraph3_0_0", 4.61, 0.31, 0.35, 3.10, 0.60, 0.25),
         instance_start("my-model.v2_0_1", 3605.2, 3601.0, 0.2, 3.0, 1.0, 0.0),
     )
 
 
-def test_the_slowest_instance_is_told_in_one_line() -> None:
+def test_the_slowest_instance_is_told_in_one_line():
     assert slowest(read_starts(LOG)[:1]) == (
         "of these, nugraph3_0_0 took 4.61 s: process 0.31, interpreter 0.35, imports 3.10, "
         "weights 0.60, warm-up 0.25"
     )
 
 
-def test_a_log_of_another_kind_tells_nothing() -> None:
+def test_a_log_of_another_kind_tells_nothing():
     assert read_starts("Server ready after its server's start\n") == ()

@@ -13,7 +13,7 @@ from deploy.triton.stub import STUB, StubFiles, python_of_stub, write_stub
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Path:
+def program(tmp_path):
     """A program that is linked to a libpython, as a stub is."""
     path = tmp_path / STUB
     shutil.copyfile("/bin/true", path)
@@ -24,19 +24,17 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_stub_tells_the_python_it_is_built_for(program: Path) -> None:
+def test_a_stub_tells_the_python_it_is_built_for(program):
     assert python_of_stub(program) == "3.12"
 
 
 @pytest.mark.parametrize("other", ["/bin/true", "/etc/hosts", "/nothing"])
-def test_what_is_no_stub_is_refused(other: str) -> None:
+def test_what_is_no_stub_is_refused(other):
     with pytest.raises(RepositoryError, match="not a stub of Triton's Python backend"):
         python_of_stub(Path(other))
 
 
-def test_it_is_written_with_its_libraries_and_finds_them_first(
-    program: Path, tmp_path: Path
-) -> None:
+def test_it_is_written_with_its_libraries_and_finds_them_first(program, tmp_path):
     libpython = tmp_path / "libpython3.12.so.1.0"
     libpython.write_text("library")
     before = program.stat(), program.read_bytes()

@@ -8,8 +8,6 @@ process and write them. In the environment of ``numlkit prepare --full``, with t
     PYTHONPATH=envs/numl:FOLDER python tests/unit/deploy/events/data/make_graph_files.py
 """
 
-from __future__ import annotations
-
 from importlib.metadata import version
 from pathlib import Path
 
