@@ -77,7 +77,9 @@ TRITON: tuple[Row, ...] = (
     (r"ModuleNotFoundError: No module named 'numpy'",
      "the stub runs with an interpreter that has no numpy: not the execution environment's",
      _WRONG_PYTHON),
-    (r"failed to get the Python codec of the filesystem encoding|Failed to import encodings module",
+    # The last: a libpython beside the standard library of another build, which has it built in.
+    (r"failed to get the Python codec of the filesystem encoding|Failed to import encodings module"
+     r"|ModuleNotFoundError: No module named '_struct'",
      "the stub's Python finds no standard library: not the execution environment's",
      _WRONG_PYTHON),
     # Said by numl_serving in an environment that is not its own.

@@ -56,6 +56,8 @@ TRITON: Words = [
     ("  ]\nterminate called after throwing an instance of 'std::runtime_error'\n  what():  "
      "failed to get the Python codec of the filesystem encoding\n",
      "the stub's Python finds no standard library: not the execution environment's"),
+    (LOADING + "Internal: ModuleNotFoundError: No module named '_struct'\n\nAt:\n",
+     "the stub's Python finds no standard library: not the execution environment's"),
     (LOADING + "Internal: ModuleNotFoundError: No module named 'numpy'\n\nAt:\n",
      "the stub runs with an interpreter that has no numpy: not the execution environment's"),
     (LOADING + "Internal: ModuleNotFoundError: No module named 'numl_serving'\n",
