@@ -49,6 +49,10 @@ class TritonPythonModel:
         return config
 
     def initialize(self, args):
+        import os
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = args["model_repository"]  # else one in /tmp
+        import mpi4py
+        mpi4py.rc.initialize = False  # MPI leaves shared memory behind if it is killed
         import nugraph, pynuml, pytorch_lightning, torch_geometric
 
     def execute(self, requests):
