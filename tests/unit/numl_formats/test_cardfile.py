@@ -1,6 +1,7 @@
 """A model card is read as it was written, and refused by the name of what is wrong."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
