@@ -11,10 +11,10 @@ from pathlib import Path
 from deploy.artefacts.keys import Signer, verifier
 from deploy.artefacts.seen import memory_of, remember, seen_at
 from deploy.host.errors import SignatureError
-from deploy.host.files import locked
+from deploy.host.files import locked, read_most
 from numl_formats.errors import StatementError
 from numl_formats.published import Published
-from numl_formats.statement import NAME, read_published
+from numl_formats.statement import LARGEST, NAME, read_published
 from numl_formats.trust import LARGEST_SIGNATURE, check, signature_path
 
 _REMEDIES = {
@@ -22,16 +22,23 @@ _REMEDIES = {
     "signature": "have its publisher run numlkit publish DEST --sign KEY, or check the key",
     "line": "check with its publisher that this is the right place, then remove {seen}",
     "replay": "somebody has put an old statement back: ask its publisher",
-    "expired": "have its publisher sign it again",
+    "expired": "have its publisher renew it: numlkit publish DEST --sign KEY --valid-for DAYS",
 }
 
 
-def trusted(place: str, content: bytes, signature: bytes | None, signer: Signer) -> Published:
+def trusted(
+    place: str,
+    content: bytes,
+    signature: bytes | None,
+    signer: Signer,
+    now: datetime | None = None,
+) -> Published:
     """Return a statement that is signed, and remember it: no older one is accepted any more.
 
     Args:
         place: Where it was found, as it is always spelled.
         signature: What lies at its `signature_path`; None: nothing.
+        now: What time it is; None: ask the clock.
 
     Raises:
         SignatureError: It is refused.
@@ -40,7 +47,7 @@ def trusted(place: str, content: bytes, signature: bytes | None, signer: Signer)
     with locked(memory.with_suffix(".lock")):
         seen = seen_at(place, signer)
         try:
-            now = datetime.now(timezone.utc)
+            now = now or datetime.now(timezone.utc)
             published, new = check(content, signature, verify=verify, seen=seen, now=now)
         except StatementError as error:
             remedy = _REMEDIES[error.reason].format(seen=memory)
@@ -52,13 +59,12 @@ def trusted(place: str, content: bytes, signature: bytes | None, signer: Signer)
 def trusted_in(folder: Path, signer: Signer) -> Published:
     """Return the statement of a published folder, if it is `trusted`."""
     try:
-        content = (folder / NAME).read_bytes()
+        content = read_most(folder / NAME, LARGEST + 1)
     except OSError as error:
         remedy = "have its publisher run numlkit publish DEST --sign KEY"
         raise SignatureError(f"{folder / NAME}: {error.strerror}", remedy) from None
     try:
-        with (folder / signature_path(content)).open("rb") as stream:
-            signature = stream.read(LARGEST_SIGNATURE)
+        signature = read_most(folder / signature_path(content), LARGEST_SIGNATURE)
     except OSError:
         signature = None
     return trusted(str(folder.resolve()), content, signature, signer)
@@ -74,6 +80,6 @@ def is_published(folder: Path, signer: Signer | None = None) -> bool:
 def stated_in(folder: Path) -> Published | None:
     """Return what a published folder says of itself, unverified; None: nothing that can be read."""
     try:
-        return read_published((folder / NAME).read_bytes())
+        return read_published(read_most(folder / NAME, LARGEST + 1))
     except (OSError, StatementError):
         return None

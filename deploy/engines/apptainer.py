@@ -257,6 +257,9 @@ class ApptainerEngine(ContainerEngine):
             # A stock image of several gigabytes, which nobody can verify: it is not read.
             digest = marks_of(source.path)
         else:
+            # One of another length is not read to an end that it may not have.
+            if self._signer is not None and source.differs_in_length():
+                raise changed(str(source.path), self._signer)
             digest = sha256_of(source.path)
         image = image_in_use(str(source.path), digest, labels_of(source.path), self.resolved)
         release = source.release

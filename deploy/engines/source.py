@@ -24,6 +24,11 @@ class Source:
     release: Release | None = None
     trusted: bool = False
 
+    def differs_in_length(self) -> bool:
+        """Return whether the statement gives the .sif another length than it has."""
+        image = self.release.image if self.release is not None else None
+        return image is not None and self.path.stat().st_size != image.bytes
+
 
 def find_source(named: Path, signer: Signer | None, remedy: str) -> Source:
     """Return the .sif at a path, or in a folder that ``numlkit publish`` wrote.

@@ -1,11 +1,13 @@
 """Files and folders that appear complete or not at all, and locks."""
 
+import errno
 import fcntl
 import glob
 import hashlib
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -150,6 +152,18 @@ def _lock_at_once(opened: IO[str]) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def read_most(path: Path, most: int) -> bytes:
+    """Return what a file holds, up to ``most`` bytes. Others may have put anything at ``path``.
+
+    Raises:
+        OSError: It cannot be read, or is not a regular file: a pipe or a device may never end.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a file", str(path))
+        return stream.read(most)
 
 
 def digest_of(paths: Iterable[Path], *, base: Path) -> str:

@@ -23,6 +23,7 @@ from deploy.host.errors import DeploymentError, PublishError
 from deploy.host.files import (
     built_folder,
     partials,
+    read_most,
     remove_folder,
     sha256_of,
     write_atomically,
@@ -43,11 +44,11 @@ from deploy.publishing.place import (
     as_time,
     nothing_published,
 )
-from deploy.publishing.records import MARK, RECORD, read_records
+from deploy.publishing.records import MARK, RECORD, read_record, read_records
 from deploy.publishing.signed import Change, Stated, changing, current_of
 from numl_formats.published import Image, Published, Release
-from numl_formats.statement import NAME
-from numl_formats.trust import SIGNATURES, signature_path
+from numl_formats.statement import LARGEST, NAME
+from numl_formats.trust import LARGEST_SIGNATURE, SIGNATURES, signature_path
 
 CURRENT = "current"
 
@@ -267,7 +268,7 @@ class FolderPlace(Place):
     def _is_own(self, number: int) -> bool:
         """Return whether the kit has made a release's folder: only that is ever removed."""
         folder = self._root / str(number)
-        made = (folder / MARK).is_file() or (folder / RECORD).is_file()
+        made = (folder / MARK).is_file() or read_record(folder / RECORD) is not None
         return made and not folder.is_symlink()
 
     def _unknown(self, published: Published) -> list[str]:
@@ -289,15 +290,23 @@ class FolderPlace(Place):
                 path.unlink()
 
     def _stated(self) -> Stated:
-        path = self._root / NAME
+        place = str(self._root.resolve())
         signed = any((self._root / SIGNATURES).glob("*.sig"))
-        if not path.is_file():
-            older = read_records(self._root, self._linked())
-            return Stated(str(self._root), None, None, signed, older)
-        content = path.read_bytes()
-        signature = self._root / signature_path(content)
-        there = signature.read_bytes() if signature.is_file() else None
-        return Stated(str(self._root), content, there, signed)
+        content = self._read(NAME, LARGEST + 1)
+        if content is None:
+            return Stated(place, None, None, signed, read_records(self._root, self._linked()))
+        signature = self._read(signature_path(content), LARGEST_SIGNATURE)
+        return Stated(place, content, signature, signed)
+
+    def _read(self, name: str, most: int) -> bytes | None:
+        """Return a file's content; None if there is none."""
+        try:
+            return read_most(self._root / name, most)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            path = self._root / name
+            raise PublishError(f"{path}: {error.strerror}", "restore it, or remove it") from None
 
     def _require(self) -> None:
         if not self._root.is_dir():

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from deploy.host.errors import PublishError
+from deploy.host.files import read_most
 from numl_formats.published import IMAGE_NAMES, Image, Published, Release
 
 RECORD = "release.json"
 MARK = ".numlkit"
 """Marks a release's folder as made by the kit."""
+
+
+_LARGEST = 1 << 16
 
 
 class Record(BaseModel, frozen=True, extra="forbid"):
@@ -28,6 +33,15 @@ class Record(BaseModel, frozen=True, extra="forbid"):
     bytes: int
 
 
+def read_record(path: Path) -> Record | None:
+    """Return what a ``release.json`` says; None: there is none, or it is not the kit's."""
+    try:
+        said = Record.model_validate_json(read_most(path, _LARGEST))
+    except (OSError, ValidationError):
+        return None
+    return said if path.parent.name == str(said.number) else None
+
+
 def read_records(root: Path, linked: int | None) -> Published | None:
     """Return what the records in a folder say; None if there are none.
 
@@ -41,14 +55,11 @@ def read_records(root: Path, linked: int | None) -> Published | None:
     releases = []
     for number in numbers:
         path = root / str(number) / RECORD
-        try:
-            said = Record.model_validate_json(path.read_bytes())
-        except FileNotFoundError:
+        if not os.path.lexists(path):
             continue
-        except (OSError, ValidationError):
-            raise PublishError(
-                f"{path} was not written by the kit", "publish to another folder"
-            ) from None
+        said = read_record(path)
+        if said is None:
+            raise PublishError(f"{path} was not written by the kit", "publish to another folder")
         if (path.parent / IMAGE_NAMES[said.form]).exists():
             image = Image(said.form, said.source, said.sha256, said.bytes)
             releases.append(Release(number, said.created, said.revision, image=image))

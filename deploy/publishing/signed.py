@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 from deploy.artefacts.cosign import sign_bytes, signer_of
-from deploy.artefacts.keys import Signer, verifier
+from deploy.artefacts.keys import Signer
 from deploy.artefacts.seen import remember, seen_at
+from deploy.artefacts.trust import trusted
 from deploy.host.errors import DeploymentError, PublishError, SignatureError
 from deploy.publishing.place import Signing
 from numl_formats.errors import FormatError, StatementError
@@ -22,16 +23,9 @@ from numl_formats.published import (
     renewed,
     rolled_back,
 )
-from numl_formats.statement import read_published, statement
-from numl_formats.trust import Seen, check, signature_path
+from numl_formats.statement import NAME, read_published, statement
+from numl_formats.trust import Seen, signature_path
 
-_REMEDIES = {
-    "format": "publish to another place, or restore the file",
-    "signature": "ask its publisher: it was changed, or signed with another key",
-    "line": "ask its publisher: is it a new place under an old name?",
-    "replay": "somebody has put an older one there: have its publisher publish again",
-    "expired": "have its publisher renew it: numlkit publish DEST --sign KEY --valid-for DAYS",
-}
 _ALWAYS = datetime.min.replace(tzinfo=timezone.utc)
 
 
@@ -60,7 +54,8 @@ class Stated:
         try:
             published = read_published(self.content)
         except StatementError as error:
-            raise self._refused(error) from None
+            remedy = "publish to another place, or restore the file"
+            raise PublishError(f"{self.place}: {error}", remedy) from None
         return published if published.line else _without_code(published)
 
     def verified(self, signer: Signer, now: datetime) -> Published | None:
@@ -69,23 +64,14 @@ class Stated:
         Raises:
             SignatureError: If it is not; nothing of it is to be used.
         """
-        if self.content is None:
-            if self.older is not None:
-                raise SignatureError(f"{self.place} is not signed", "numlkit publish --sign KEY")
-            return None
-        is_signed, seen = verifier(signer), seen_at(self.place, signer)
-        try:
-            published, newest = check(
-                self.content, self.signature, verify=is_signed, seen=seen, now=now
-            )
-        except StatementError as error:
-            raise self._refused(error) from None
-        remember(self.place, signer, newest)
-        return published
-
-    def _refused(self, error: StatementError) -> PublishError | SignatureError:
-        kind = PublishError if error.reason == "format" else SignatureError
-        return kind(f"{self.place}: {error}", _REMEDIES[error.reason])
+        if self.content is not None:
+            return trusted(self.place, self.content, self.signature, signer, now)
+        if self.signed or seen_at(self.place, signer) is not None:
+            cause = f"{self.place}: {NAME}, which was signed, is gone"
+            raise SignatureError(cause, "restore it, or publish to another place")
+        if self.older is not None:
+            raise SignatureError(f"{self.place} is not signed", "numlkit publish --sign KEY")
+        return None
 
 
 def _without_code(published: Published) -> Published:
@@ -198,9 +184,6 @@ def changing(stated: Stated, signing: Signing, named: Signer | None = None) -> I
         if stated.signed or seen_at(stated.place, signer) is not None:
             # One that has expired is renewed so.
             before = stated.verified(signer, _ALWAYS)
-            if before is None:
-                cause = f"{stated.place}: published.json, which was signed, is gone"
-                raise SignatureError(cause, "restore it, or publish to another place")
         expires = before.expires if before is not None else None
         if signing.valid_for is not None:
             expires = now + signing.valid_for

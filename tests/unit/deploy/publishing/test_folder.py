@@ -264,6 +264,8 @@ def test_what_the_kit_did_not_make_is_never_removed(
         path.write_text("mine")
     for content in ("a", "b", "c"):
         publish(root, content)
+    own.append(root / "7" / "release.json")  # a name that others use, too
+    own[-1].write_text("mine")
     FolderPlace(root).prune((), Signing(), Console("quiet"), dry_run=False)
     assert {path.read_text() for path in own} == {"mine"}
     assert list(listed(root)) == ["3", "4"]
