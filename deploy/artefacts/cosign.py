@@ -33,7 +33,7 @@ from numl_formats.statement import as_time
 SBOM, PROVENANCE = "cyclonedx", "slsaprovenance1"
 _WHAT = {SBOM: "its SBOM", PROVENANCE: "its provenance"}
 PASSWORD = "COSIGN_PASSWORD"
-_SEQUENCE, _CREATED = "sequence", "created"
+_TAG, _LINE, _SEQUENCE, _CREATED = "tag", "line", "sequence", "created"
 _INSTALL = "sudo scripts/install_container_tools --only cosign (Debian, Ubuntu)"
 _UNSIGNED = re.compile(r"no signatures found|no matching attestations: *$|manifest unknown", re.I)
 _AWAY = re.compile(
@@ -77,11 +77,15 @@ class Signed:
     """What is signed together with an image's digest.
 
     Attributes:
+        tag: The tag that it is signed for.
+        line: Identifies that tag in its repository, among all that the same key signs.
         sequence: Grows with every image that is signed for a tag: a tag that names one with a
             smaller number than before has been set back by somebody without the key.
         created: When it was signed.
     """
 
+    tag: str
+    line: str
     sequence: int
     created: datetime
 
@@ -96,7 +100,8 @@ def sign_image(
         statements: Files by kind; the provenance as the kit writes it.
     """
     words = [*_with(key), *_http(reference)]
-    facts = {_SEQUENCE: str(signed.sequence), _CREATED: as_time(signed.created)}
+    facts = {_TAG: signed.tag, _LINE: signed.line}
+    facts |= {_SEQUENCE: str(signed.sequence), _CREATED: as_time(signed.created)}
     said = [f"--annotations={name}={value}" for name, value in facts.items()]
     _sign(["sign", *words, *said, str(reference)], f"sign {reference} with", key)
     with tempfile.TemporaryDirectory() as scratch:
@@ -111,8 +116,8 @@ def sign_image(
             _sign(attest, f"sign {_WHAT[kind]} at {reference} with", key)
 
 
-def signed_of(reference: Reference, signer: Signer) -> Signed | None:
-    """Return what a signer has signed last with an image; None: signed, but without a number.
+def signed_of(reference: Reference, signer: Signer) -> tuple[Signed, ...]:
+    """Return all that a signer has signed with an image; nothing: signed, but without a number.
 
     Args:
         reference: By digest.
@@ -122,15 +127,14 @@ def signed_of(reference: Reference, signer: Signer) -> Signed | None:
     """
     words = ["verify", "--output=json", *_whose(signer, "an image"), *_http(reference)]
     said = _verify([*words, str(reference)], f"{reference}", signer)
-    found = [each for each in map(_signed, json.loads(said)) if each is not None]
-    return max(found, key=lambda each: each.sequence, default=None)
+    return tuple(each for each in map(_signed, json.loads(said)) if each is not None)
 
 
 def _signed(payload: Any) -> Signed | None:
     facts = payload.get("optional") or {}
     try:
         created = datetime.fromisoformat(re.sub(r"Z$", "+00:00", facts[_CREATED]))
-        return Signed(int(facts[_SEQUENCE]), created)
+        return Signed(str(facts[_TAG]), str(facts[_LINE]), int(facts[_SEQUENCE]), created)
     except (KeyError, TypeError, ValueError):
         return None
 

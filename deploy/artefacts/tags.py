@@ -1,10 +1,16 @@
-"""Tags in a registry that are trusted: they name no older image than they did before.
+"""Tags in a registry that are trusted: they name no older image than before, and no other one.
 
-A signature says that an image is its publisher's, not that it is the newest. What tells is the
-number that is signed with it, which is remembered for each key and tag.
+A signature says that an image is its publisher's, not that it is the newest, nor what it is for.
+What tells is signed with it: the tag, the tag's own line, and a number that grows. The last ones
+are remembered for each key and tag.
 """
 
 from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime, timezone
 
 from deploy.artefacts.cosign import Signed, signed_of
 from deploy.artefacts.keys import Signer
@@ -22,23 +28,78 @@ def verify_tag(tag: Reference, image: Reference, signer: Signer) -> Signed | Non
         image: By digest; `verify_image` has accepted it.
 
     Returns:
-        None: an older kit, or cosign alone, has signed it, without a number.
+        None: cosign alone has signed it, without a number.
 
     Raises:
-        SignatureError: The tag has named a newer image before.
+        SignatureError: It was signed for another tag, or the tag has named a newer image before.
     """
-    signed, place = signed_of(image, signer), f"{tag.name}:{tag.tag}"
+    found, place = signed_of(image, signer), _place(tag)
+    digest = image.digest.removeprefix("sha256:")
     with locked(memory_of(place, signer).with_suffix(".lock")):
         seen = seen_at(place, signer)
-        if seen is not None and (signed is None or signed.sequence < seen.sequence):
-            number = f"number {signed.sequence}" if signed is not None else "no number"
-            raise SignatureError(
-                f"{place} names an older image than before: it is signed with {number}, "
-                f"and {seen.sequence} was seen there",
-                "ask its publisher; to go back, they publish the older build again: "
-                "numlkit publish DEST --sign KEY",
-            )
+        signed = _newest(found, tag, seen)
+        why = _refusal(tag.tag, found, signed, seen, digest)
+        if why is not None:
+            remedy = "ask its publisher; to go back, they publish the older build again: "
+            remedy += "numlkit publish DEST --sign KEY"
+            raise SignatureError(f"{place} names {why}", remedy)
         if signed is not None:
-            digest = image.digest.removeprefix("sha256:")
-            remember(place, signer, Seen("", signed.sequence, digest))
+            remember(place, signer, Seen(signed.line, signed.sequence, digest))
     return signed
+
+
+def refuse_gone(tag: Reference, signer: Signer) -> None:
+    """Raise a `SignatureError` if a tag that names nothing named something signed before."""
+    place = _place(tag)
+    if seen_at(place, signer) is not None:
+        cause = f"{place}, which named a signed image, is gone"
+        raise SignatureError(
+            cause, f"ask its publisher: numlkit publish docker://{place} --sign KEY"
+        )
+
+
+def next_signed(tag: Reference, named: Reference | None, signer: Signer) -> Signed:
+    """Return what is to be signed with the next image for a tag: after everything that was.
+
+    If somebody without the key has replaced what the tag names, the clock still grows.
+
+    Args:
+        named: What the tag names now, by digest.
+    """
+    seen, before = seen_at(_place(tag), signer), None
+    if named is not None:
+        with suppress(SignatureError):
+            before = _newest(signed_of(named, signer), tag, seen)
+    least = max((each.sequence for each in (seen, before) if each is not None), default=0) + 1
+    line = next((each.line for each in (seen, before) if each is not None), secrets.token_hex(8))
+    now = datetime.now(timezone.utc).replace(microsecond=0)
+    return Signed(tag.tag, line, max(least, int(now.timestamp())), now)
+
+
+def _place(tag: Reference) -> str:
+    return f"{tag.name}:{tag.tag}"
+
+
+def _newest(found: Iterable[Signed], tag: Reference, seen: Seen | None) -> Signed | None:
+    lines = (each for each in found if each.tag == tag.tag)
+    own = (each for each in lines if seen is None or each.line == seen.line)
+    return max(own, key=lambda each: each.sequence, default=None)
+
+
+def _refusal(
+    tag: str, found: tuple[Signed, ...], signed: Signed | None, seen: Seen | None, digest: str
+) -> str | None:
+    """Return what a tag names instead of what it should; None: it is right."""
+    if signed is None and found:
+        tags = {each.tag for each in found}
+        where = "this tag of another repository" if tag in tags else ", ".join(sorted(tags))
+        return f"an image that was signed for {where}"
+    if seen is None:
+        return None
+    if signed is None or signed.sequence < seen.sequence:
+        number = f"number {signed.sequence}" if signed is not None else "no number"
+        older = f"an older image than before: it is signed with {number}"
+        return f"{older}, and {seen.sequence} was seen there"
+    if signed.sequence == seen.sequence and digest != seen.sha256:
+        return f"another image than before with number {seen.sequence}"
+    return None

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 
 from deploy.artefacts.cosign import (
     PROVENANCE,
     SBOM,
-    Signed,
     require_cosign,
     sign_image,
-    signed_of,
     signer_of,
     verify_image,
 )
@@ -27,7 +23,7 @@ from deploy.artefacts.manifest import Artefact
 from deploy.artefacts.reference import Reference
 from deploy.artefacts.registry import Manifest, Registry
 from deploy.artefacts.statements import provenance_of, sbom_of
-from deploy.artefacts.tags import verify_tag
+from deploy.artefacts.tags import next_signed, refuse_gone, verify_tag
 from deploy.host.console import Console, Say
 from deploy.host.errors import DeploymentError, PublishError, SignatureError
 from deploy.publishing.destination import InRegistry
@@ -91,7 +87,7 @@ class RegistryPlace(Place):
         release = f"{tag}-{artefact.sha256.removeprefix('sha256:')[:12]}"
         there = self.registry.manifest(release)
         absent = there is None or not self._holds(there, artefact)
-        current = self.registry.manifest(tag)
+        current, place = self.registry.manifest(tag), replace(self.at, tag=tag)
         if order.dry_run:
             doing = "would push" if absent else "is already there:"
             lines = [f"{doing} {self.at.name}:{release}"]
@@ -109,15 +105,19 @@ class RegistryPlace(Place):
         switch = current is None or current.digest != there.digest
         # An older image that the tag is to name again needs a newer signature, also if somebody
         # without the key has set it back already.
-        sign = order.sign is not None and (switch or not self._is_signed(there, order, tag))
+        sign = order.sign is not None and (switch or not self._is_signed(there, order, place))
         if order.sign is not None and sign:
             say("signing it, its SBOM and its provenance")
             parts, provenance = folder / sbom_of(artefact), folder / provenance_of(artefact)
             statements = {SBOM: parts, PROVENANCE: provenance}
-            sign_image(self._named(there), order.sign, statements, self._next(current, order))
+            named = self._named(current) if current is not None else None
+            with signer_of(order.sign, order.verify) as signer:
+                new = next_signed(place, named, signer)
+                sign_image(self._named(there), order.sign, statements, new)
+                verify_tag(place, self._named(there), signer)
         if order.verify is not None:
             verify_image(self._named(there), order.verify)
-            verify_tag(replace(self.at, tag=tag), self._named(there), order.verify)
+            verify_tag(place, self._named(there), order.verify)
         if switch:
             self.registry.tag(there.digest, tag)
         done = [word for word, did in (("pushed", absent), ("signed", sign)) if did]
@@ -144,6 +144,8 @@ class RegistryPlace(Place):
             raise DeploymentError(f"{self._destination} names no tag", f"{self._destination}:TAG")
         manifest = self.registry.manifest(self.at.tag)
         if manifest is None:
+            if look.verify is not None:
+                refuse_gone(self.at, look.verify)
             return Listing(())
         problems, created = [], ""
         if look.verify is not None:
@@ -184,31 +186,17 @@ class RegistryPlace(Place):
             "--prune is for buckets and folders", "set a retention rule in the registry"
         )
 
-    def _is_signed(self, manifest: Manifest, order: Order, tag: str = "") -> bool:
+    def _is_signed(self, manifest: Manifest, order: Order, place: Reference | None = None) -> bool:
         """Return whether the key has signed it and the statements about it; as what a tag names."""
         assert order.sign is not None
         with signer_of(order.sign, order.verify) as signer:
             try:
                 verify_image(self._named(manifest), signer)
-                if tag:
-                    verify_tag(replace(self.at, tag=tag), self._named(manifest), signer)
+                if place is not None:
+                    verify_tag(place, self._named(manifest), signer)
             except SignatureError:
                 return False
             return True
-
-    def _next(self, current: Manifest | None, order: Order) -> Signed:
-        """Return what is signed next: after everything that was signed for this tag.
-
-        If somebody without the key has replaced what the tag names, the clock still grows.
-        """
-        assert order.sign is not None
-        before = None
-        if current is not None:
-            with signer_of(order.sign, order.verify) as signer, suppress(SignatureError):
-                before = signed_of(self._named(current), signer)
-        least = before.sequence + 1 if before is not None else 1
-        now = datetime.now(timezone.utc).replace(microsecond=0)
-        return Signed(max(least, int(now.timestamp())), now)
 
     def _named(self, manifest: Manifest) -> Reference:
         return replace(self.at, tag="", digest=manifest.digest)

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
@@ -24,7 +25,8 @@ from deploy.host.errors import SignatureError
 from tests.cosign import Cosign
 
 REFERENCE = parse_reference(f"registry.example.org/lab/numl@sha256:{'ab' * 32}")
-SIGNED = Signed(3, datetime(2026, 11, 23, 2, 27, tzinfo=timezone.utc))
+SIGNED = Signed("prod", "one", 3, datetime(2026, 11, 23, 2, 27, tzinfo=timezone.utc))
+FACTS = {"tag": "prod", "line": "one", "sequence": "3", "created": "2026-11-23T02:27:00Z"}
 
 
 @pytest.fixture
@@ -52,8 +54,9 @@ def test_with_a_key_nothing_goes_to_a_public_log(cosign, statements, tmp_path, m
     sign_image(REFERENCE, key, statements, SIGNED)
     with_key = ["--yes", "--tlog-upload=false", "--key", str(key)]
     assert [words[1:5] for words in cosign.asked] == [with_key] * 3
-    facts = ["--annotations=sequence=3", "--annotations=created=2026-11-23T02:27:00Z"]
-    assert cosign.asked[0] == ["sign", *with_key, *facts, str(REFERENCE)]
+    facts = ("tag=prod", "line=one", "sequence=3", "created=2026-11-23T02:27:00Z")
+    said = [f"--annotations={each}" for each in facts]
+    assert cosign.asked[0] == ["sign", *with_key, *said, str(REFERENCE)]
 
 
 def test_an_image_is_verified_with_its_statements(cosign, signer):
@@ -66,23 +69,18 @@ def test_an_image_is_verified_with_its_statements(cosign, signer):
 
 
 @pytest.mark.parametrize(
-    ("payloads", "found"),
+    ("optional", "found"),
     [
-        ([], None),
-        ([{"optional": None}, {"optional": {"sequence": "x", "created": "y"}}, {}], None),
+        ([], ()),
+        ([None, FACTS | {"sequence": "x"}, FACTS | {"created": "y"}, {}], ()),
         (
-            [
-                {"optional": {"sequence": number, "created": "2026-11-23T02:27:00Z"}}
-                for number in ("2", "3", "1")
-            ],
-            SIGNED,
+            [FACTS | {"sequence": number} for number in ("2", "3")],
+            (replace(SIGNED, sequence=2), SIGNED),
         ),
     ],
 )
-def test_what_is_signed_with_an_image_is_the_newest_of_its_signatures(
-    cosign, signer, payloads, found
-):
-    cosign.answer(json.dumps(payloads))
+def test_what_is_signed_with_an_image_is_read_of_each_signature(cosign, signer, optional, found):
+    cosign.answer(json.dumps([{}, *({"optional": each} for each in optional)]))
     assert signed_of(REFERENCE, signer) == found
 
 

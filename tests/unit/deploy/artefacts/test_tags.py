@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from deploy.artefacts.keys import Signer, read_signer
 from deploy.artefacts.reference import parse_reference
 from deploy.artefacts.seen import memory_of
-from deploy.artefacts.tags import verify_tag
+from deploy.artefacts.tags import next_signed, refuse_gone, verify_tag
 from deploy.host.errors import SignatureError
 from tests.cosign import Cosign
 
@@ -27,13 +28,24 @@ def cosign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cosign:
     return Cosign.install(tmp_path / "bin", monkeypatch)
 
 
+def facts(sequence: int, tag: str = "prod", line: str = "one") -> dict[str, str]:
+    return {
+        "tag": tag, "line": line, "sequence": str(sequence), "created": "2026-11-23T02:27:00Z",
+    }  # fmt: skip
+
+
+def answer(cosign: Cosign, *said: dict[str, str] | None) -> None:
+    cosign.answer(json.dumps([{"optional": each} for each in said]))
+
+
 def accepts(
     cosign: Cosign, sequence: int | None, tag: str = "prod", key: Signer | None = None
 ) -> bool:
-    optional = {"sequence": str(sequence), "created": "2026-11-23T02:27:00Z"}
-    cosign.answer(json.dumps([{"optional": optional if sequence is not None else None}]))
+    answer(cosign, facts(sequence, tag) if sequence is not None else None)
+    # With a number comes one image.
+    image = replace(IMAGE, digest=f"sha256:{sequence or 0:064x}")
     try:
-        signed = verify_tag(parse_reference(f"{NAME}:{tag}"), IMAGE, key or read_signer(cosign.key))
+        signed = verify_tag(parse_reference(f"{NAME}:{tag}"), image, key or read_signer(cosign.key))
     except SignatureError:
         return False
     assert sequence == (signed.sequence if signed is not None else None)
@@ -66,9 +78,58 @@ def test_the_tag_and_both_numbers_are_named(cosign: Cosign) -> None:
     assert accepts(cosign, 5)
     before = f"{NAME}:prod names an older image than before: it is signed with"
     for signed, number in (([], "no number"), ([3], "number 3")):
-        facts = [{"sequence": str(n), "created": "2026-11-23T02:27:00Z"} for n in signed]
-        cosign.answer(json.dumps([{"optional": each} for each in facts]))
+        answer(cosign, *map(facts, signed))
         words = re.escape(f"{before} {number}, and 5 was seen there")
         with pytest.raises(SignatureError, match=f"^{words}$") as caught:
             verify_tag(parse_reference(f"{NAME}:prod"), IMAGE, read_signer(cosign.key))
         assert "publish DEST --sign KEY" in str(caught.value.remedy)
+
+
+def test_an_image_that_was_signed_for_another_tag_or_repository_is_refused(cosign: Cosign) -> None:
+    prod, signer = parse_reference(f"{NAME}:prod"), read_signer(cosign.key)
+    answer(cosign, facts(5, "test"), facts(6, "next"))
+    with pytest.raises(SignatureError, match=r"names an image that was signed for next, test$"):
+        verify_tag(prod, IMAGE, signer)
+    # It may be signed for several.
+    answer(cosign, facts(9, "test", "two"), facts(5))
+    signed = verify_tag(prod, IMAGE, signer)
+    assert signed is not None
+    assert (signed.tag, signed.line, signed.sequence) == ("prod", "one", 5)
+    answer(cosign, facts(9, line="two"))
+    with pytest.raises(SignatureError, match=r"signed for this tag of another repository$"):
+        verify_tag(prod, IMAGE, signer)
+
+
+def test_another_image_with_the_number_of_the_newest_is_refused(cosign: Cosign) -> None:
+    prod, signer = parse_reference(f"{NAME}:prod"), read_signer(cosign.key)
+    answer(cosign, facts(5))
+    verify_tag(prod, IMAGE, signer)
+    with pytest.raises(SignatureError, match=r"another image than before with number 5$"):
+        verify_tag(prod, replace(IMAGE, digest=f"sha256:{'cd' * 32}"), signer)
+    verify_tag(prod, IMAGE, signer)
+
+
+def test_what_is_signed_next_is_of_the_tag_s_line_and_has_a_higher_number(cosign: Cosign) -> None:
+    prod, signer = parse_reference(f"{NAME}:prod"), read_signer(cosign.key)
+    cosign.answer("[]")
+    first, other = (next_signed(prod, None, signer) for _ in range(2))
+    assert first.line != other.line
+    # Of a clock that was set back.
+    answer(cosign, facts(2**40), facts(2**41, "test", "two"))
+    assert next_signed(prod, IMAGE, signer).sequence == 2**40 + 1
+    assert next_signed(prod, IMAGE, signer).line == "one"
+    verify_tag(prod, IMAGE, signer)
+    # What the tag names now is somebody else's.
+    cosign.refuse({"verify": "Error: no signatures found"})
+    for named in (None, IMAGE):
+        new = next_signed(prod, named, signer)
+        assert (new.tag, new.line, new.sequence) == ("prod", "one", 2**40 + 1)
+
+
+def test_a_tag_that_is_gone_is_told_where_it_was_seen(cosign: Cosign) -> None:
+    prod, signer = parse_reference(f"{NAME}:prod"), read_signer(cosign.key)
+    refuse_gone(prod, signer)
+    answer(cosign, facts(5))
+    verify_tag(prod, IMAGE, signer)
+    with pytest.raises(SignatureError, match="numl:prod, which named a signed image, is gone"):
+        refuse_gone(prod, signer)

@@ -36,8 +36,9 @@ class Host:
     def pull(self, sequence: int, *, also_at: str | None = None) -> None:
         """Have the image be the one that was signed with a number."""
         self._names = [NAME] if also_at is None else [also_at, NAME]
-        optional = {"sequence": str(sequence), "created": "2026-11-23T02:27:00Z"}
-        self._cosign.answer(json.dumps([{"optional": optional}]))
+        said = {"line": "one", "sequence": str(sequence), "created": "2026-11-23T02:27:00Z"}
+        said_of = [{"optional": {"tag": tag, **said}} for tag in ("prod", "latest")]
+        self._cosign.answer(json.dumps(said_of))
 
     def up(self, asked: str) -> str | None:
         engine = DockerEngine(Resolved(Deployment(image=asked)))

@@ -86,9 +86,9 @@ class Signatures:
         if at.digest in self.tampered:
             raise SignatureError(f"{at} is not what was signed")
 
-    def newest(self, at: Reference, signer: Signer) -> Signed:
+    def all(self, at: Reference, signer: Signer) -> tuple[Signed, ...]:
         self.verify(at, signer)
-        return max(self.signed[at.digest], key=lambda each: each.sequence)
+        return tuple(self.signed[at.digest])
 
 
 @pytest.fixture
@@ -106,8 +106,7 @@ def signatures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Signatures:
     monkeypatch.setattr(f"{where}.signer_of", signer_of)
     monkeypatch.setattr(f"{where}.sign_image", found.sign)
     monkeypatch.setattr(f"{where}.verify_image", found.verify)
-    monkeypatch.setattr(f"{where}.signed_of", found.newest)
-    monkeypatch.setattr("deploy.artefacts.tags.signed_of", found.newest)
+    monkeypatch.setattr("deploy.artefacts.tags.signed_of", found.all)
     return found
 
 
@@ -149,12 +148,13 @@ def test_the_number_that_is_signed_grows_also_for_an_older_image(
     newest = []
     for name in ("a", "b", "a"):
         publish(name, KEY)
-        reference = parse_reference(f"r.example.org/lab/numl@{tags.tags['prod']}")
-        newest.append(signatures.newest(reference, SIGNER).sequence)
-    assert newest == sorted(set(newest))
+        newest.append(signatures.signed[tags.tags["prod"]][-1])
+    numbers = [each.sequence for each in newest]
+    assert numbers == sorted(set(numbers))
+    assert {(each.tag, each.line) for each in newest} == {("prod", newest[0].line)}
     assert not publish("a", KEY).changed
     # A clock that was set back does not set the number back.
-    later = Signed(2**40, datetime(2026, 11, 23, tzinfo=timezone.utc))
+    later = Signed("prod", newest[0].line, 2**40, datetime(2026, 11, 23, tzinfo=timezone.utc))
     signatures.signed[tags.tags["prod"]].append(later)
     publish("b", KEY)
     assert signatures.signed[tags.tags["prod"]][-1].sequence == 2**40 + 1
