@@ -53,9 +53,7 @@ def refuse_gone(tag: Reference, signer: Signer) -> None:
     place = _place(tag)
     if seen_at(place, signer) is not None:
         cause = f"{place}, which named a signed image, is gone"
-        raise SignatureError(
-            cause, f"ask its publisher: numlkit publish docker://{place} --sign KEY"
-        )
+        raise SignatureError(cause, "ask its publisher: numlkit publish DEST --sign KEY")
 
 
 def next_signed(tag: Reference, named: Reference | None, signer: Signer) -> Signed:

@@ -224,6 +224,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     config = folder / "config.yml"
     config.write_text(
         f"version: 0.1\nstorage:\n  filesystem:\n    rootdirectory: {folder / 'data'}\n"
+        "  delete:\n    enabled: true\n"
         f"http:\n  addr: {address}\n"
     )
     with (folder / "log").open("wb") as log:
