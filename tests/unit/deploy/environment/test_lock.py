@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,7 @@ import pytest
 from deploy.deployment.gpus import GpuNeeds
 from deploy.environment.lock import read_lock
 from deploy.host.errors import EnvironmentSetupError
-from deploy.host.paths import ENVIRONMENT_SOURCE
+from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE
 
 LOCKS = ENVIRONMENT_SOURCE / "locks"
 
@@ -32,12 +33,23 @@ def test_the_cpu_lock_cannot_bring_cuda():
     assert not [name for name in versions if name.startswith("nvidia")]
 
 
-def test_all_but_the_cpu_torch_have_hashes():
-    for name in ("serving", "cpu", "gpu", "torch-gpu"):
-        lines = (LOCKS / f"{name}.txt").read_text().splitlines()
-        pins = [line for line in lines if "==" in line]
-        hashes = [line for line in lines if "--hash=sha256:" in line]
-        assert len(pins) == len(hashes) > 0
+@pytest.mark.parametrize(
+    "lock",
+    [*(CHECKOUT / "envs").glob("*.txt"), *LOCKS.glob("*.txt")],
+    ids=lambda lock: str(lock.name),
+)
+def test_all_but_the_cpu_torch_have_hashes(lock):
+    lines = lock.read_text().splitlines()
+    pins = [number for number, line in enumerate(lines) if "==" in line]
+    if lock.name == "torch-cpu.txt":  # which is only on PyTorch's own index
+        assert lines[-1] == "torch==2.13.0+cpu"
+    elif lock.name == "python.txt":
+        assert all(re.match(r"[0-9a-f]{64}  |#", line) for line in lines)
+    else:
+        assert pins
+        for number in pins:
+            assert lines[number].endswith(" \\")
+            assert re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}( \\)?", lines[number + 1])
 
 
 def test_a_line_that_is_no_exact_version_is_named(tmp_path):
