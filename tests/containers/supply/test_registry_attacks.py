@@ -6,7 +6,7 @@ Images of a few bytes stand for the kit's; registry and cosign are real.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ from deploy.host.errors import SignatureError
 from deploy.publishing.destination import InRegistry
 from deploy.publishing.place import Look, Order, Outcome
 from deploy.publishing.registry import RegistryPlace
-from tests.containers.supply.conftest import MANIFEST, Pair, Tamperer
+from tests.containers.supply.conftest import MANIFEST, Tamperer
 
 QUIET = Console("quiet")
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -206,7 +206,7 @@ ATTACKS: dict[str, Callable[[Scene], object]] = {
 
 
 @pytest.fixture(scope="module")
-def scene(registry: str, keys: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(registry, keys, tmp_path_factory):
     folder = tmp_path_factory.mktemp("registry-attacks")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
@@ -225,7 +225,7 @@ def scene(registry: str, keys: Pair, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture
-def attacked(scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Scene]:
+def attacked(scene, monkeypatch, tmp_path):
     """The same, on a host that has seen the newest image; afterwards it is mended."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     started(scene, scene.newest, monkeypatch)
@@ -250,8 +250,8 @@ def started(scene: Scene, digest: str, patch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_what_the_owner_did_not_sign_last_for_the_tag_is_neither_started_nor_called_good(
-    attacked: Scene, attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    attacked, attack, tmp_path, monkeypatch
+):
     ATTACKS[attack](attacked)
     place = Place(tmp_path, str(attacked.at), "")
     if attack == "no tag":

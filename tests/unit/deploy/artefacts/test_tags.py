@@ -56,7 +56,7 @@ def accepts(
     max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(history=st.lists(st.none() | st.integers(1, 5), min_size=2, max_size=5))
-def test_a_tag_names_nothing_older_than_it_did(cosign: Cosign, history: list[int | None]) -> None:
+def test_a_tag_names_nothing_older_than_it_did(cosign, history):
     memory_of(f"{NAME}:prod", read_signer(cosign.key)).unlink(missing_ok=True)
     newest = 0
     for sequence in history:
@@ -64,9 +64,7 @@ def test_a_tag_names_nothing_older_than_it_did(cosign: Cosign, history: list[int
         newest = max(newest, sequence or 0)
 
 
-def test_what_was_seen_is_of_one_tag_and_one_key(
-    cosign: Cosign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_seen_is_of_one_tag_and_one_key(cosign, tmp_path, monkeypatch):
     assert accepts(cosign, 5)
     assert not accepts(cosign, 4)
     assert accepts(cosign, 4, tag="test")
@@ -74,7 +72,7 @@ def test_what_was_seen_is_of_one_tag_and_one_key(
     assert accepts(others, 4, key=read_signer(others.key))
 
 
-def test_the_tag_and_both_numbers_are_named(cosign: Cosign) -> None:
+def test_the_tag_and_both_numbers_are_named(cosign):
     assert accepts(cosign, 5)
     before = f"{NAME}:prod names an older image than before: it is signed with"
     for signed, number in (([], "no number"), ([3], "number 3")):
@@ -85,7 +83,7 @@ def test_the_tag_and_both_numbers_are_named(cosign: Cosign) -> None:
         assert "publish DEST --sign KEY" in str(caught.value.remedy)
 
 
-def test_an_image_that_was_signed_for_another_tag_or_repository_is_refused(cosign: Cosign) -> None:
+def test_an_image_that_was_signed_for_another_tag_or_repository_is_refused(cosign):
     prod, signer = parse_reference(f"{NAME}:prod"), read_signer(cosign.key)
     answer(cosign, facts(5, "test"), facts(6, "next"))
     with pytest.raises(SignatureError, match=r"names an image that was signed for next, test$"):
@@ -100,7 +98,7 @@ def test_an_image_that_was_signed_for_another_tag_or_repository_is_refused(cosig
         verify_tag(prod, IMAGE, signer)
 
 
-def test_another_image_with_the_number_of_the_newest_is_refused(cosign: Cosign) -> None:
+def test_another_image_with_the_number_of_the_newest_is_refused(cosign):
     prod, signer = parse_reference(f"{NAME}:prod"), read_signer(cosign.key)
     answer(cosign, facts(5))
     verify_tag(prod, IMAGE, signer)
@@ -109,7 +107,7 @@ def test_another_image_with_the_number_of_the_newest_is_refused(cosign: Cosign) 
     verify_tag(prod, IMAGE, signer)
 
 
-def test_what_is_signed_next_is_of_the_tag_s_line_and_has_a_higher_number(cosign: Cosign) -> None:
+def test_what_is_signed_next_is_of_the_tag_s_line_and_has_a_higher_number(cosign):
     prod, signer = parse_reference(f"{NAME}:prod"), read_signer(cosign.key)
     cosign.answer("[]")
     first, other = (next_signed(prod, None, signer) for _ in range(2))
@@ -126,7 +124,7 @@ def test_what_is_signed_next_is_of_the_tag_s_line_and_has_a_higher_number(cosign
         assert (new.tag, new.line, new.sequence) == ("prod", "one", 2**40 + 1)
 
 
-def test_a_tag_that_is_gone_is_told_where_it_was_seen(cosign: Cosign) -> None:
+def test_a_tag_that_is_gone_is_told_where_it_was_seen(cosign):
     prod, signer = parse_reference(f"{NAME}:prod"), read_signer(cosign.key)
     refuse_gone(prod, signer)
     answer(cosign, facts(5))

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -187,7 +187,7 @@ HARMLESS: dict[str, Attack] = {
 
 
 @pytest.fixture
-def attacker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Attacker]:
+def attacker(tmp_path, monkeypatch):
     """One who comes when a node has started release 3, and its publisher has listed it."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(apptainer, "labels_of", lambda _: LABELS)
@@ -229,9 +229,7 @@ def audited(by: Attacker) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("attack", REFUSED)
-def test_what_the_owner_did_not_sign_last_is_neither_started_nor_called_good(
-    attacker: Attacker, attack: str
-) -> None:
+def test_what_the_owner_did_not_sign_last_is_neither_started_nor_called_good(attacker, attack):
     REFUSED[attack](attacker)
     kept = [*DeploymentFolder("default").path.iterdir()]
     for named in ("", "current/numl.sif"):
@@ -247,7 +245,7 @@ def test_what_the_owner_did_not_sign_last_is_neither_started_nor_called_good(
 
 
 @pytest.mark.parametrize("attack", HARMLESS)
-def test_what_the_statement_does_not_name_changes_nothing(attacker: Attacker, attack: str) -> None:
+def test_what_the_statement_does_not_name_changes_nothing(attacker, attack):
     HARMLESS[attack](attacker)
     assert started(attacker) == b"three"
     audited(attacker)
