@@ -36,7 +36,14 @@ CONTENTS = ("a", "b", "c", "d")
 # What people have put there: the kit leaves it alone.
 PEOPLES = {
     f"prod/{key}": b"mine"
-    for key in ("one/1/thesis.txt", "one/2/weights/x", "two/README", "three/1/model.json", "x.sig")
+    for key in (
+        "one/1/thesis.txt",
+        "one/1/golden.npz",
+        "one/2/weights/x",
+        "two/README",
+        "three/1/model.json",
+        "x.sig",
+    )
 }
 # More requests than any command makes.
 MANY = 200
@@ -141,7 +148,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.served)
     @rule(data=st.data())
     def rollback(self, data: st.DataObject) -> None:
-        to = data.draw(st.sampled_from([None, *self.contents]))
+        to = data.draw(st.none() | st.sampled_from(list(self.contents)))
         served = self.expected(to)
         if served is None or not self.whole(served[-1]):
             with pytest.raises(PublishError):
@@ -155,6 +162,30 @@ class Histories(RuleBasedStateMachine):
         if to is None:
             return self.served[:-1] or None
         return self.served[: self.served.index(to) + 1] if to in self.served else [*self.served, to]
+
+    @rule(content=st.sampled_from(CONTENTS), which=st.integers(0, 5))
+    def lose_bytes(self, content: str, which: int) -> None:
+        """A service confirms a file of a publish, and does not keep all of it."""
+        before, wrote = self.service.objects.get("prod/published.json"), itertools.count()
+
+        def spoil(key: str, content: bytes) -> bytes:
+            lost = not key.endswith("/published.json") and next(wrote) == which
+            return content[:-1] if lost else content
+
+        self.service.spoil = spoil
+        refused = ""
+        try:
+            publish(self.service, content)
+        except PublishError as error:
+            refused = error.cause
+        finally:
+            self.service.spoil = lambda _, content: content
+        if next(wrote) <= which:
+            assert not refused
+            self.has_published(content)
+        else:
+            assert "does not hold what was sent to it" in refused
+            assert self.service.objects.get("prod/published.json") == before
 
     @precondition(lambda self: self.served)
     @rule()

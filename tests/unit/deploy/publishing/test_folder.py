@@ -254,6 +254,20 @@ def test_a_folder_of_an_older_kit_is_read_and_published_to(
     assert place.prune((), Signing(), Console("quiet"), dry_run=False).facts["kept"] == [1, 2]
 
 
+def test_a_copy_that_the_disk_does_not_keep_is_not_published(publish, tmp_path, monkeypatch):
+    root = tmp_path / "place"
+    root.mkdir()
+    publish(root, "old")
+    with monkeypatch.context() as patch:
+        patch.setattr("deploy.publishing.folder.os.fsync", lambda file: os.truncate(file, 1))
+        with pytest.raises(PublishError, match="differs from what was copied there"):
+            publish(root, "new")
+    assert served(root) == "old"
+    assert listed(root) == {"1": True}
+    publish(root, "new")
+    assert listed(root) == {"1": False, "2": True}
+
+
 def test_what_the_kit_did_not_make_is_never_removed(
     publish: Callable[..., Outcome], tmp_path: Path
 ) -> None:
