@@ -24,6 +24,7 @@ from deploy.artefacts.tools import SifTools, check_folder, check_reads_tars, fin
 from deploy.environment.archive import pack_archive
 from deploy.environment.cache import clear_cache
 from deploy.environment.environment import Environment, plan_environment
+from deploy.environment.lock import PYTHON
 from deploy.environment.private_python import fetch_if_reachable
 from deploy.environment.slimming import largest_parts
 from deploy.host.console import Console, Say
@@ -139,7 +140,8 @@ class _Build:
         if self._workplace.without_docker is not None:
             self._say(f"{self._workplace.without_docker}; building with Apptainer only")
         with step("environment", cache_folder()) as say:
-            if request.python is None and request.wheels is None:
+            own = request.triton.own_python
+            if request.python is None and request.wheels is None and own in (None, PYTHON):
                 fetch_if_reachable(say)
             self._environment = environment = _plan(request).make(say)
         if request.base == "ngc" or request.wire is not None:
@@ -170,7 +172,8 @@ class _Build:
         self._record("env", archive.name, archive.stat().st_size, sha256_of(archive))
         if request.wire is not None:
             with self._steps.step("wired repository", request.wire):
-                wire(request.wire, archive, environment, distribution)
+                own = request.triton.own_python == environment.lock.python
+                wire(request.wire, archive, environment, distribution, own_stub=own)
 
     def _image(self, client: docker.DockerClient, context: Path) -> tuple[BaseImage, System]:
         request = self._request
@@ -203,7 +206,7 @@ class _Build:
         self._record("sif", sif.name, sif.stat().st_size, sha256_of(sif), base, used)
 
     def _labels(self) -> dict[str, str]:
-        return labels(self._workplace.source, self._environment, self._request.triton.release)
+        return labels(self._workplace.source, self._environment, self._request.triton)
 
     def _record(
         self,
@@ -258,14 +261,18 @@ class Steps:
 
 def _plan(request: BuildRequest) -> Environment:
     return plan_environment(
-        request.flavour, relocatable=True, python=request.python, wheels=request.wheels
+        request.flavour,
+        relocatable=True,
+        python=request.python,
+        wheels=request.wheels,
+        stub=request.triton.own_python,
     )
 
 
 def check_libc(environment: Environment, triton: TritonRelease) -> None:
     """Check that the environment's Python is not built for a newer system than NVIDIA's image."""
-    if environment.glibc > triton.image_libc:
-        needed, there = (".".join(map(str, v)) for v in (environment.glibc, triton.image_libc))
+    if environment.glibc > triton.glibc:
+        needed, there = (".".join(map(str, v)) for v in (environment.glibc, triton.glibc))
         raise BuildError(
             f"the environment's Python {environment.interpreter.version} needs glibc {needed}; "
             f"NVIDIA's Triton {triton.release} image has {there}",

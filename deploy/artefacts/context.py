@@ -7,16 +7,18 @@ layers that begin at the root of the file system, and copies ``models/``, ``temp
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from deploy.artefacts.image import Base
+from deploy.artefacts.triton import FACTS
 from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.environment.agent import agent_folder
 from deploy.environment.archive import pack_layers
 from deploy.environment.cpython import IMAGE_PREFIX
+from deploy.environment.elf import is_elf
 from deploy.environment.environment import Environment
 from deploy.environment.lock import Flavour
 from deploy.environment.tars import write_tar
@@ -39,17 +41,12 @@ INSTANCES = 2
 
 _AGENT = "opt/numl/sync"
 _STUB = Path("backends/python/triton_python_backend_stub")
-_TRITON_FILES: dict[Base, tuple[Path, ...]] = {
-    "slim": (
-        Path("bin/tritonserver"),
-        Path("backends/python/libtriton_python.so"),
-        Path("backends/python/triton_python_backend_utils.py"),
-        Path("caches/local/libtritoncache_local.so"),
-        _STUB,
-    ),
-    # NVIDIA's image lacks nothing but a stub for the environment's Python.
-    "ngc": (_STUB,),
-}
+_SERVER = (
+    Path("bin/tritonserver"),
+    Path("backends/python/libtriton_python.so"),
+    Path("backends/python/triton_python_backend_utils.py"),
+    _STUB,
+)
 
 
 def make_context(
@@ -108,7 +105,8 @@ def triton_layer(distribution: TritonDistribution, out: Path, *, base: Base, say
     ``LD_LIBRARY_PATH``. Libraries that nothing needs are left out.
     """
     say(f"laying out Triton for base {base}")
-    parts = _TRITON_FILES[base]
+    # NVIDIA's image lacks nothing but a stub for the environment's Python.
+    parts = _SERVER if base == "slim" else (_STUB,)
     for part in parts:
         if not (distribution.root / part).is_file():
             raise BuildError(
@@ -116,7 +114,9 @@ def triton_layer(distribution: TritonDistribution, out: Path, *, base: Base, say
                 f"rm -r {distribution.root}, then run the command again to unpack it",
             )
     available = {path.name: path for path in distribution.libraries.iterdir()}
-    binaries = [part for part in parts if part.suffix != ".py"]
+    if base == "slim":
+        parts = (*parts, *_more(distribution.root))
+    binaries = [part for part in parts if is_elf(distribution.root / part)]
     needed = closure((distribution.root / part for part in binaries), available)
     with work_folder(out) as tree:
         for part in parts:
@@ -131,10 +131,21 @@ def triton_layer(distribution: TritonDistribution, out: Path, *, base: Base, say
                 set_search_path(library, "$ORIGIN")
         for part in binaries:
             search = "$ORIGIN/" + "../" * len(part.parent.parts) + "lib"
+            if part.parent.parts[0] == "backends":
+                search = f"$ORIGIN:{search}"
             # The server tries whether the stub starts before it sets the library path.
             libpython = f":{IMAGE_PREFIX}/lib" if part == _STUB else ""
             set_search_path(tree / part, search + libpython)
         write_tar(tree, out, root=str(TRITON_ROOT).lstrip("/"))
+
+
+def _more(root: Path) -> Iterator[Path]:
+    """Yield the rest of a Triton that serves: its cache, other backends, its terms."""
+    for path in sorted(root.rglob("*")):
+        part = path.relative_to(root)
+        of_its_own = part.parts[0] in ("bin", "lib") or part.name == FACTS or part in _SERVER
+        if path.is_file() and not of_its_own:
+            yield part
 
 
 def closure(binaries: Iterable[Path], available: dict[str, Path]) -> set[str]:
@@ -173,13 +184,19 @@ def _files(folder: Path) -> list[str]:
 
 
 def wire(
-    target: Path, archive: Path, environment: Environment, distribution: TritonDistribution
+    target: Path,
+    archive: Path,
+    environment: Environment,
+    distribution: TritonDistribution,
+    *,
+    own_stub: bool = False,
 ) -> None:
     """Write a model repository for a stock Triton image, whole or not at all.
 
     It can be moved: every model names the one archive beside the model folders, relative to its
-    own, so Triton unpacks it once for all of them. The stub, libpython and the CUDA runtime it is
-    linked to lie beside each ``config.pbtxt``: a stock image's stub is for another Python.
+    own, so Triton unpacks it once for all of them. Where a stock image's stub is for another Python
+    than the environment's, a stub lies beside each ``config.pbtxt``, with the libpython and the
+    CUDA runtime that it is linked to.
     """
     check_target(target)
     settings = launch_settings(
@@ -187,7 +204,7 @@ def wire(
         environment_digest=environment.digest,
         gpu=environment.flavour == "gpu",
     )
-    stub = stub_of_wheel(distribution, environment.libpython)
+    stub = None if own_stub else stub_of_wheel(distribution, environment.libpython)
     planned = plan_models(MODEL_REPOSITORY, DEFAULT_MODELS, settings, {})
     with built_folder(target) as folder:
         write_models([replace(model, stub=stub) for model in planned], folder)

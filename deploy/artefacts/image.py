@@ -28,7 +28,8 @@ Base = Literal["slim", "ngc"]
 # Most labels have names of the OCI image specification, "Pre-Defined Annotation Keys".
 OCI_LABELS = "org.opencontainers.image"
 
-SUITE = "bookworm"
+# Debian's suites that can be a base, and the glibc in each.
+SUITES = {"bookworm": (2, 36), "trixie": (2, 41)}
 # What Triton is linked to, the shell that starts it and its stubs, and what those need.
 _PACKAGES = (
     "base-files,base-passwd,bash,coreutils,dash,diffutils,dpkg,grep,libc-bin,libstdc++6,mawk,"
@@ -60,10 +61,23 @@ class BaseImage:
         return f"{self.name}@{self.digest}" if self.digest else self.name
 
 
-def base_name(base: Base, release: str) -> str:
-    if base == "ngc":
-        return f"nvcr.io/nvidia/tritonserver:{release}-py3"
-    return f"docker.io/library/debian:{SUITE}-slim"
+def stock_name(release: str) -> str:
+    """Return the name of NVIDIA's image of a release, such as ``24.10``."""
+    return f"nvcr.io/nvidia/tritonserver:{release}-py3"
+
+
+def debian_name(glibc: tuple[int, int]) -> str:
+    """Return the name of the oldest Debian with this glibc or a later one."""
+    for suite, there in SUITES.items():
+        if there >= glibc:
+            return f"docker.io/library/debian:{suite}-slim"
+    wanted, newest = (".".join(map(str, v)) for v in (glibc, max(SUITES.values())))
+    raise BuildError(f"this Triton needs glibc {wanted}; the newest base has {newest}")
+
+
+def suite_of(name: str) -> str | None:
+    """Return which of the suites a base of that name is; None if it is none."""
+    return next((suite for suite in SUITES if name == debian_name(SUITES[suite])), None)
 
 
 def ensure_base(
@@ -80,9 +94,10 @@ def ensure_base(
     try:
         return _describe(client, pinned, name)
     except ImageNotFound:
-        if digest is None and name == base_name("slim", ""):
-            tar = debian_tar(say)
-            base = imported_base(tar)
+        suite = suite_of(name)
+        if digest is None and suite is not None:
+            tar = debian_tar(suite, say)
+            base = imported_base(suite, tar)
             try:
                 client.images.get(base.reference)
             except ImageNotFound:
@@ -120,7 +135,7 @@ def _describe(client: docker.DockerClient, reference: str, name: str) -> BaseIma
     return BaseImage(reference=reference, name=name, digest=digests.get(repository, str(image.id)))
 
 
-def bootstrap_command(out: str = "-") -> tuple[str, ...]:
+def bootstrap_command(suite: str, out: str = "-") -> tuple[str, ...]:
     return (
         "mmdebstrap",
         "--quiet",
@@ -135,21 +150,21 @@ def bootstrap_command(out: str = "-") -> tuple[str, ...]:
         "--dpkgopt=path-include=/usr/share/doc/*/copyright",
         # mmdebstrap copies this host's name and resolver for the installation.
         '--customize-hook=: >"$1/etc/hostname"; : >"$1/etc/resolv.conf"',
-        SUITE,
+        suite,
         out,
     )
 
 
-def debian_tar(say: Say) -> Path:
+def debian_tar(suite: str, say: Say) -> Path:
     """Return a minimal Debian as a tar, made by mmdebstrap if it is not in the cache."""
-    recipe = hashlib.sha256("\0".join(bootstrap_command()).encode()).hexdigest()[:12]
-    target = cache_folder() / "bases" / f"{SUITE}-{recipe}.tar"
+    recipe = hashlib.sha256("\0".join(bootstrap_command(suite)).encode()).hexdigest()[:12]
+    target = cache_folder() / "bases" / f"{suite}-{recipe}.tar"
     with locked(target.with_suffix(".lock")):
         if target.exists():
             return target
         if shutil.which("mmdebstrap") is None:
             raise BuildError(
-                f"no registry provides debian:{SUITE}-slim, and mmdebstrap, which could make one, "
+                f"no registry provides debian:{suite}-slim, and mmdebstrap, which could make one, "
                 "is not installed",
                 "sudo apt-get install mmdebstrap (Debian, Ubuntu)",
             )
@@ -162,7 +177,7 @@ def debian_tar(say: Say) -> Path:
                 # of the user namespace can go.)
                 variables["TMPDIR"] = str(scratch)
             run(
-                bootstrap_command(str(partial)),
+                bootstrap_command(suite, str(partial)),
                 failed="cannot make a minimal Debian",
                 remedy="check the network and apt's settings (apt-get update), then run the "
                 "command again",
@@ -185,10 +200,10 @@ def _why_not_made(said: str) -> str:
     return why
 
 
-def imported_base(tar: Path) -> BaseImage:
+def imported_base(suite: str, tar: Path) -> BaseImage:
     """Return the base that :func:`debian_tar` made; its name is derived from its content."""
     digest = sha256_of(tar)
-    name = f"numlkit/debian:{SUITE}-{digest[:12]}"
+    name = f"numlkit/debian:{suite}-{digest[:12]}"
     return BaseImage(reference=name, name=name, digest=f"sha256:{digest}")
 
 

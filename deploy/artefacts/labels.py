@@ -16,10 +16,13 @@ from deploy.environment.serving import serving_digest
 from deploy.host.errors import BuildError
 from deploy.host.paths import ENVIRONMENT_SOURCE, IS_INSTALLED
 from deploy.host.programs import run
+from deploy.triton.release import TritonRelease
 
 _OWN = "org.numlkit"
 FLAVOUR_LABEL = f"{_OWN}.flavour"
 TRITON_LABEL = f"{_OWN}.triton.release"
+SERVER_LABEL = f"{_OWN}.triton.server"
+PYTHON_LABEL = f"{_OWN}.python"
 ENVIRONMENT_LABEL = f"{_OWN}.environment.digest"
 SERVING_LABEL = f"{_OWN}.serving.digest"
 SOURCE_FILE = "source.json"
@@ -76,7 +79,7 @@ def _git(checkout: Path, *words: str) -> str:
     return ""
 
 
-def labels(source: Source, environment: Environment, triton: str) -> dict[str, str]:
+def labels(source: Source, environment: Environment, triton: TritonRelease) -> dict[str, str]:
     """Return the labels, except the base image's; those without a value are left out."""
     created = datetime.fromtimestamp(source.epoch, timezone.utc)
     everything = {
@@ -88,7 +91,9 @@ def labels(source: Source, environment: Environment, triton: str) -> dict[str, s
         f"{OCI_LABELS}.created": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
         f"{OCI_LABELS}.version": __version__,
         FLAVOUR_LABEL: environment.flavour,
-        TRITON_LABEL: triton,
+        TRITON_LABEL: triton.release,
+        SERVER_LABEL: triton.server,
+        PYTHON_LABEL: environment.interpreter.short_version,
         ENVIRONMENT_LABEL: environment.digest,
         SERVING_LABEL: serving_digest(ENVIRONMENT_SOURCE),
     }

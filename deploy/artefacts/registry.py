@@ -23,6 +23,7 @@ _MANIFESTS = (
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
     "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
 )
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 
@@ -53,6 +54,11 @@ class Registry:
             return None
         return Manifest(f"sha256:{hashlib.sha256(answer.content).hexdigest()}", answer.json())
 
+    def blob(self, digest: str, start: int) -> requests.Response | None:
+        """Return a blob's bytes from ``start`` on, to be read as they come; None if it is gone."""
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+        return self._ask("GET", f"/blobs/{digest}", headers, stream=True)
+
     def tag(self, name: str, tag: str) -> None:
         """Point a tag at what another tag or a digest names, byte for byte."""
         answer = self._read(name)
@@ -67,12 +73,19 @@ class Registry:
         self._ask("PUT", f"/manifests/{tag}", {"Content-Type": kind}, content)
 
     def _ask(
-        self, method: str, path: str, headers: Mapping[str, str] | None = None, data: bytes = b""
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        data: bytes = b"",
+        *,
+        stream: bool = False,
     ) -> requests.Response | None:
         host, url = self._at.host, f"{self._url}{path}"
         ask = partial(
-            self._session.request, method, url, headers=headers, data=data, timeout=_TIMEOUT_S
-        )
+            self._session.request, method, url, headers=headers, data=data, timeout=_TIMEOUT_S,
+            stream=stream,
+        )  # fmt: skip
         try:
             answer = ask()
             if answer.status_code == 401:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from deploy.artefacts.image import Base, base_name
+from deploy.artefacts.image import Base, debian_name, stock_name
 from deploy.artefacts.manifest import Kind
 from deploy.artefacts.sif_file import Compressor
 from deploy.environment.lock import SIZES, Flavour
@@ -53,7 +53,9 @@ class BuildRequest:
 
     @property
     def base_name(self) -> str:
-        return base_name(self.base, self.triton.release)
+        if self.base == "ngc":
+            return stock_name(self.triton.release)
+        return debian_name(self.triton.glibc)
 
     @property
     def image_tag(self) -> str:

@@ -177,10 +177,15 @@ def of_agent() -> Iterator[Component]:
 
 
 def of_triton(release: TritonRelease) -> Component:
-    name, _, number = release.wheel.partition("==")
+    facts: tuple[tuple[str, str], ...]
     facts = (("tritonserver", release.server), ("release", release.release))
+    if release.wheel is None:
+        name, facts = "tritonserver", (*facts, ("origin", release.origin))
+        purl, sha256 = _purl("generic", name, release.server), release.digest.partition(":")[2]
+        return Component("application", name, release.server, purl, sha256, facts)
+    name, _, number = release.wheel.requirement.partition("==")
     return Component(
-        "application", name, number, _purl("pypi", name, number), release.wheel_sha256, facts
+        "application", name, number, _purl("pypi", name, number), release.wheel.sha256, facts
     )
 
 

@@ -21,7 +21,7 @@ import docker
 from docker.errors import ImageNotFound
 
 from deploy.artefacts.docker_client import exported
-from deploy.artefacts.image import BaseImage, base_name, debian_tar, imported_base, reason
+from deploy.artefacts.image import BaseImage, debian_tar, imported_base, reason, suite_of
 from deploy.artefacts.sbom import System, system_of_tree
 from deploy.artefacts.sif_file import FULL_DISK, Records, fit, squash, write_sif
 from deploy.artefacts.tools import SifTools
@@ -225,7 +225,8 @@ class SifBuilder:
             # Apptainer calls the part that fetches a base the conveyor.
             if "conveyor failed to get" not in error.cause:
                 raise
-            if digest is not None or base != base_name("slim", ""):
+            suite = suite_of(base)
+            if digest is not None or suite is None:
                 raise BuildError(
                     error.cause,
                     "build where that registry answers, or load the image into a Docker engine",
@@ -233,14 +234,14 @@ class SifBuilder:
         else:
             return BaseImage(reference=pinned, name=base, digest=digest or ""), "docker"
         self.say(f"no registry offers {base}; using a minimal Debian made here")
-        tar, folder = debian_tar(self.say), sandbox.with_name("base")
+        tar, folder = debian_tar(suite, self.say), sandbox.with_name("base")
         folder.mkdir()
         # Only root could make devices, and there are none in a .sif.
         words = ("--preserve-permissions", "--no-same-owner", "--exclude=./dev/*")
         command = ["tar", "--extract", *words, "--directory", str(folder), "--file", str(tar)]
         run(command, failed=f"cannot unpack {tar}", remedy=FULL_DISK)
         build_sandbox(apptainer, sandbox, Origin("localimage", folder.name), context=context)
-        return imported_base(tar), "localimage"
+        return imported_base(suite, tar), "localimage"
 
     def _finish(
         self, files: Path | Iterator[bytes], records: Records, out: Path, scratch: Path

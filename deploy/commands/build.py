@@ -9,12 +9,13 @@ from typing import get_args
 
 from deploy.artefacts.build import Workplace, build, survey
 from deploy.artefacts.request import TARGETS, BuildRequest
+from deploy.artefacts.triton import find_triton
 from deploy.environment.lock import Flavour
 from deploy.host.cli import Parser, end_in_order, make_parser, run
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError
 from deploy.host.paths import DIST
-from deploy.triton.release import RELEASES
+from deploy.triton.release import DEFAULT, RELEASES, TritonRelease
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -31,7 +32,13 @@ def parser() -> Parser:
     base = "base image: slim, a bare Debian, or ngc, NVIDIA's Triton image (default: slim)"
     add("--base", choices=("slim", "ngc"), default="slim", help=base)
     add("--base-digest", metavar="sha256:...", help="pin the base image to this digest")
-    add("--triton", choices=sorted(RELEASES), default="24.10", help="release (default: 24.10)")
+    triton = (
+        "the server: a release (24.10: from a wheel, others: NVIDIA's image), an image, an OCI "
+        "folder, a file of docker save, or a folder like /opt/tritonserver (default: 24.10)"
+    )
+    add("--triton", metavar="RELEASE|IMAGE|PATH", default=DEFAULT, help=triton)
+    more = "backends of its image to keep for models of your own (default: python)"
+    add("--backends", metavar="NAME,...", default="python", help=more)
     add("--wheels", type=Path, metavar="DIR", help="use the wheels in DIR instead of downloading")
     python = "repack this Python (default: conda-forge's if reachable, else one found here)"
     add("--python", type=Path, metavar="PATH", help=python)
@@ -46,7 +53,7 @@ def parser() -> Parser:
 
 def _build(options: argparse.Namespace, console: Console) -> int:
     end_in_order(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    request = _request(options)
+    request = _request(options, _triton(options, console))
     workplace = survey(request)
     if options.dry_run:
         _show(request, workplace, console)
@@ -64,7 +71,22 @@ def _build(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _request(options: argparse.Namespace) -> BuildRequest:
+def _triton(options: argparse.Namespace, console: Console) -> TritonRelease:
+    backends = tuple(options.backends.split(","))
+    if "python" not in backends:
+        raise DeploymentError(
+            f"--backends {options.backends}: without python no model of the kit runs"
+        )
+    if options.triton in RELEASES and backends == ("python",):
+        return RELEASES[options.triton]
+    if options.base == "ngc":
+        cause = f"--base ngc is for Triton {DEFAULT}; any other is taken out of its image"
+        raise DeploymentError(cause, "leave out --base ngc")
+    with console.step("Triton") as say:
+        return find_triton(options.triton, say, backends=backends)
+
+
+def _request(options: argparse.Namespace, triton: TritonRelease) -> BuildRequest:
     if options.target is None:
         raise DeploymentError(f"--target is missing: {', '.join(TARGETS)} or all")
     targets = TARGETS if options.target == "all" else (options.target,)
@@ -83,7 +105,7 @@ def _request(options: argparse.Namespace) -> BuildRequest:
         flavour=options.flavour,
         base=options.base,
         base_digest=options.base_digest,
-        triton=RELEASES[options.triton],
+        triton=triton,
         wheels=options.wheels.absolute() if options.wheels else None,
         python=options.python.absolute() if options.python else None,
         out=options.out.absolute(),

@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from deploy.artefacts.keys import read_signer
+from deploy.artefacts.triton import find_triton
 from deploy.checks.launch import check_given, check_launch
-from deploy.deployment.deployment import Ports, load_deployment
+from deploy.deployment.deployment import Deployment, Ports, load_deployment
 from deploy.deployment.options import add_deployment_options, deployment_words, overrides
 from deploy.deployment.plan import LaunchPlan
 from deploy.deployment.state import DeploymentFolder, DeploymentState, is_loopback
@@ -25,7 +26,7 @@ from deploy.host.errors import LaunchError
 from deploy.host.failures import LOCK_LOST, PORT_TAKEN
 from deploy.host.finding import Finding
 from deploy.triton.golden import golden_of
-from deploy.triton.release import find_release
+from deploy.triton.release import RELEASES
 from deploy.triton.start import read_starts, slowest
 
 _HEALTH_TIMEOUT_S = 10.0
@@ -47,6 +48,7 @@ def _up(options: argparse.Namespace, console: Console) -> int:
     end_in_order(signal.SIGTERM, signal.SIGHUP)
     resolved = Resolved.of(load_deployment(options.file, overrides(options)))
     deployment = resolved.deployment
+    fetch_triton(deployment, console)
     warnings = check_given(resolved)
     if options.dry_run:
         engine, _ = _chosen(options, resolved, console)
@@ -67,8 +69,15 @@ def _up(options: argparse.Namespace, console: Console) -> int:
             if reason is not None:
                 console.say(f"engine: {engine.name} ({reason})")
             state = _launch(engine, folder, console, warnings)
-    _show(console, folder, state)
+    _show(console, folder, state, resolved.release.http_attack)
     return 0
+
+
+def fetch_triton(deployment: Deployment, console: Console) -> None:
+    """Fetch a Triton that comes from an image, and say so: everything else depends on it."""
+    if deployment.triton not in RELEASES:
+        with console.step("Triton") as say:
+            find_triton(deployment.triton, say)
 
 
 def _chosen(
@@ -154,9 +163,9 @@ def _show_plan(console: Console, engine: Engine, words: Sequence[str]) -> None:
     console.answer({"ok": True, "plan": plan.model_dump(mode="json")})
 
 
-def _about_http(plan: LaunchPlan) -> Iterator[str]:
+def _about_http(plan: LaunchPlan, risk: str | None) -> Iterator[str]:
     """Yield who can reach HTTP and metrics, where others than this host's may expect to."""
-    deployment, risk = plan.deployment, find_release(plan.deployment.triton).http_attack
+    deployment = plan.deployment
     if is_loopback(plan.http_listen):
         if deployment.listen == plan.http_listen:
             return
@@ -172,7 +181,9 @@ def _about_http(plan: LaunchPlan) -> Iterator[str]:
         )
 
 
-def _show(console: Console, folder: DeploymentFolder, state: DeploymentState) -> None:
+def _show(
+    console: Console, folder: DeploymentFolder, state: DeploymentState, risk: str | None
+) -> None:
     rows = []
     for model in state.models:
         golden = golden_of(folder.repository / model)
@@ -182,7 +193,7 @@ def _show(console: Console, folder: DeploymentFolder, state: DeploymentState) ->
     console.line(f"{state.url('http')}  {state.url('grpc')}")
     plan = folder.plan()
     if plan is not None:
-        for line in _about_http(plan):
+        for line in _about_http(plan, risk):
             console.line(line)
     if state.runs is not None:
         console.line(f"runs {state.runs}")

@@ -177,8 +177,13 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
     @field_validator("triton")
     @classmethod
     def _release(cls, triton: str) -> str:
-        if not RELEASE_PATTERN.fullmatch(triton):
-            raise ValueError(f"{triton!r} is not a release like 24.10")
+        if RELEASE_PATTERN.fullmatch(triton):
+            return triton
+        # An image has a repository, a path a folder or a file: both have a slash.
+        if triton.startswith("-") or "/" not in triton or not triton.isprintable():
+            raise ValueError(
+                f"{triton!r} is neither a release like 24.10, nor an image, nor a path"
+            )
         return triton
 
     @field_validator("image")
@@ -281,6 +286,8 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
         for path in ("archive", "models_dir"):
             if isinstance(values.get(path), str):
                 values[path] = (file.parent / values[path]).absolute()
+        if isinstance(values.get("triton"), str):
+            values["triton"] = absolute_if_there(values["triton"], file.parent)
         for table in ("checkpoints", "norms", "tls"):
             # Absolute: a server is started, and started again, from another folder.
             if isinstance(values.get(table), dict):
@@ -303,6 +310,12 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
             raise DeploymentError(f"{option}: {_in_words(first)}") from None
         origin = f" (in {file})" if file is not None else ""
         raise DeploymentError(f"{where}: {_in_words(first)}{origin}") from None
+
+
+def absolute_if_there(name: str, folder: Path) -> str:
+    """Return the absolute path of a file or folder of that name; the name if there is none."""
+    path = folder / name
+    return str(path.absolute()) if path.exists() else name
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from deploy.deployment.deployment import EngineName, Ports
+from deploy.deployment.deployment import EngineName, Ports, absolute_if_there
 from deploy.host.cli import assignments
 from deploy.host.command_line import Parser
 from deploy.host.errors import DeploymentError
@@ -57,6 +57,11 @@ def add_deployment_options(flags: Parser) -> None:
         help="packed: a stock Triton image (--image; default: NVIDIA's) with the packed "
         "environment, extracted at every start (default: unpacked, in the kit's image)",
     )
+    triton = (
+        "the server: a release (24.10: from a wheel, others: NVIDIA's image), an image, an OCI "
+        "folder, a file of docker save, or a folder like /opt/tritonserver (default: 24.10)"
+    )
+    add("--triton", metavar="RELEASE|IMAGE|PATH", help=triton)
     add("--archive", type=Path, help="the packed environment (default: the newest one built)")
     for flag, what in (
         ("--instances", "instances of each model (default: one per core, or one on each GPU)"),
@@ -129,6 +134,7 @@ def overrides(options: argparse.Namespace) -> dict[str, Any]:
             for field in ("archive", "models_dir")
             if (path := getattr(options, field)) is not None
         },
+        "triton": absolute_if_there(options.triton, Path()) if options.triton else None,
         "ports": ports,
         "tls": tls or None,
     }

@@ -21,15 +21,22 @@ import psutil
 from spython.main import get_client
 
 from deploy.artefacts.cosign import changed
-from deploy.artefacts.image import base_name
 from deploy.artefacts.keys import Signer
+from deploy.artefacts.labels import TRITON_LABEL
 from deploy.artefacts.request import sif_name
 from deploy.artefacts.sif_signature import verify_sif
 from deploy.artefacts.tools import find_apptainer, install_hint
+from deploy.artefacts.triton import asking, stock_image, version_in
 from deploy.deployment.plan import LaunchPlan, Mount, mount_field
 from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.engines.base import MORE_SHARED_MEMORY, ROOM
-from deploy.engines.container import ContainerEngine, ImageInUse, has_state, image_in_use
+from deploy.engines.container import (
+    STOCK_LABEL,
+    ContainerEngine,
+    ImageInUse,
+    has_state,
+    image_in_use,
+)
 from deploy.engines.kept import check_kept, forget, keep, kept_at
 from deploy.engines.leftovers import FIX, LEFTOVERS, SHARED_MEMORY
 from deploy.engines.server import Note, Server, await_server, end_process, servers
@@ -43,6 +50,7 @@ from deploy.host.paths import DIST, deployments_folder
 from deploy.host.room import Room, check_room, check_temporary_folder, file_system_of, size
 
 _TMPDIR = "APPTAINER_TMPDIR"  # Apptainer's own variable; it takes precedence over TMPDIR
+_ANSWER_S = 120.0
 _INIT = "appinit"  # what Apptainer calls an instance's first process
 _FUSE = Path("/dev/fuse")
 _PROC_SYS = Path("/proc/sys")
@@ -184,6 +192,20 @@ def labels_of(sif: Path) -> dict[str, str]:
     )
 
 
+def _asked(sif: Path) -> dict[str, str]:
+    """Return what the server in a .sif without labels says about itself, as NVIDIA's label."""
+    words = ["apptainer", "exec", "--containall", "--no-privs", str(sif), *asking()]
+    with suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace", timeout=_ANSWER_S, check=False,
+        )  # fmt: skip
+        server = version_in(done.stdout)
+        if server is not None:
+            return {STOCK_LABEL: server}
+    return {}
+
+
 def is_setuid(program: Path) -> bool:
     places = [f"{place}/apptainer/bin/starter-suid" for place in _STARTERS]
     starters = [path for place in places for path in program.resolve().parents[1].glob(place)]
@@ -261,7 +283,10 @@ class ApptainerEngine(ContainerEngine):
             if self._signer is not None and source.differs_in_length():
                 raise changed(str(source.path), self._signer)
             digest = sha256_of(source.path)
-        image = image_in_use(str(source.path), digest, labels_of(source.path), self.resolved)
+        labels = labels_of(source.path)
+        if self.deployment.env == "packed" and not {STOCK_LABEL, TRITON_LABEL} & set(labels):
+            labels |= _asked(source.path)
+        image = image_in_use(str(source.path), digest, labels, self.resolved)
         release = source.release
         if release is None or release.image is None:
             return image
@@ -312,10 +337,10 @@ class ApptainerEngine(ContainerEngine):
         if deployment.image is not None:
             return Path(deployment.image).absolute(), "--image PATH.sif"
         if deployment.env == "packed":
-            sif = folder / f"tritonserver-{deployment.triton}.sif"
-            return sif, f"apptainer pull {sif} docker://{base_name('ngc', deployment.triton)}"
+            sif = folder / f"tritonserver-{self.resolved.release.release}.sif"
+            return sif, f"apptainer pull {sif} docker://{stock_image(deployment.triton)}"
         flavours = self.resolved.fitting_flavours
-        places = [folder / sif_name(deployment.triton, flavour) for flavour in flavours]
+        places = [folder / sif_name(self.resolved.release.release, flavour) for flavour in flavours]
         build = f"numlkit build --target sif --flavour {flavours[0]}"
         return next((sif for sif in places if sif.is_file()), places[0]), build
 

@@ -7,7 +7,14 @@ from functools import cached_property
 from pathlib import Path
 
 from deploy.artefacts.keys import Signer
-from deploy.artefacts.labels import ENVIRONMENT_LABEL, FLAVOUR_LABEL, SERVING_LABEL, TRITON_LABEL
+from deploy.artefacts.labels import (
+    ENVIRONMENT_LABEL,
+    FLAVOUR_LABEL,
+    PYTHON_LABEL,
+    SERVER_LABEL,
+    SERVING_LABEL,
+    TRITON_LABEL,
+)
 from deploy.deployment.deployment import Ports, Tls
 from deploy.deployment.plan import ContainerPlan, Mount, image_in_words
 from deploy.deployment.state import DeploymentFolder
@@ -15,7 +22,7 @@ from deploy.engines.base import Engine
 from deploy.engines.resolved import Resolved
 from deploy.engines.site import Runtime
 from deploy.environment.cpython import IMAGE_PREFIX
-from deploy.environment.lock import read_lock
+from deploy.environment.lock import PYTHON
 from deploy.environment.serving import serving_digest
 from deploy.host.console import Say
 from deploy.host.errors import DeploymentError, KitError, LaunchError
@@ -31,6 +38,7 @@ from deploy.triton.command import (
     thread_settings,
 )
 from deploy.triton.distribution import TritonDistribution, ensure_distribution
+from deploy.triton.release import TritonRelease
 from deploy.triton.site import places_in_container
 from deploy.triton.stub import stub_of_wheel
 
@@ -76,13 +84,15 @@ def image_in_use(
     """Return the image if its labels say that it can serve a deployment."""
     deployment, release = resolved.deployment, resolved.release
     if deployment.env == "packed":
-        # An image that does not say which Triton it has is trusted.
         server, kits = labels.get(STOCK_LABEL), labels.get(TRITON_LABEL)
         if server not in (None, release.server):
-            cause = f"{name} has Triton {server}; the kit's stubs are for {release.server}"
-            raise LaunchError(cause, f"an image of NVIDIA's release {release.release}")
+            cause = f"{name} has Triton {server}; this deployment's stubs are for {release.server}"
+            raise LaunchError(cause, f"an image of Triton {release.release}, or --triton {name}")
         if kits not in (None, release.release):
             raise LaunchError(f"{name} has Triton {kits}; this deployment needs {release.release}")
+        if server is None and kits is None:
+            cause = f"{name} does not say which Triton it has, and its server does not start"
+            raise LaunchError(cause, "docker run it with tritonserver --help to see why")
         return ImageInUse(name, digest, labels)
     if not labels.get(ENVIRONMENT_LABEL):
         cause = f"{name} was not built by this kit: it has no label {ENVIRONMENT_LABEL}"
@@ -91,9 +101,11 @@ def image_in_use(
     if deployment.image is not None and deployment.flavour == "cpu":
         # Too large to be chosen, but it has all that a CPU needs.
         flavours = (*flavours, "gpu")
+    named = deployment.image is not None and "triton" not in deployment.model_fields_set
     for what, label, wanted in (
         ("flavour", FLAVOUR_LABEL, flavours),
-        ("Triton", TRITON_LABEL, (deployment.triton,)),
+        # An image that is named brings its own Triton, unless that is named too.
+        ("Triton", TRITON_LABEL, (labels.get(TRITON_LABEL, ""),) if named else (release.release,)),
     ):
         if labels.get(label) not in wanted:
             needs = f"this deployment needs {' or '.join(wanted)}"
@@ -172,24 +184,37 @@ class ContainerEngine(Engine):
             ensure_distribution(resolved.release, resolved.packed.python, say)
             say(f"packed environment: {resolved.packed.path}")
 
+    @property
+    def release(self) -> TritonRelease:
+        """The Triton in the image: the deployment's, or what the kit's image says about itself."""
+        wanted, labels = self.resolved.release, self.image.labels
+        kits = labels.get(TRITON_LABEL, wanted.release)
+        if kits == wanted.release:
+            return wanted
+        python = labels.get(PYTHON_LABEL, PYTHON)
+        return TritonRelease(kits, labels.get(SERVER_LABEL, ""), python, (0, 0), None)
+
     @cached_property
     def runtime(self) -> Runtime:
         resolved, digest, stub = self.resolved, self.image.environment_digest, None
-        python = own = read_lock(ENVIRONMENT_SOURCE / "locks", resolved.deployment.flavour).python
+        python = own = self.image.labels.get(PYTHON_LABEL, PYTHON)
+        release = self.release
         if resolved.uses_archive:
             given = resolved.packed
             assert given.python is not None
             assert given.digest is not None
             python, digest = given.python, given.digest
-            distribution = TritonDistribution.in_cache(resolved.release, python)
-            stub = stub_of_wheel(distribution, given.libpython)
+            if python != release.own_python:
+                distribution = TritonDistribution.in_cache(release, python)
+                stub = stub_of_wheel(distribution, given.libpython)
         stock = resolved.deployment.env == "packed"
         return Runtime(
             environment=ARCHIVE_PLACE if stock else Path(IMAGE_PREFIX),
             digest=digest,
             python=python,
             stub=stub,
-            server_python=resolved.release.image_python if stock else own,
+            server_python=release.python if stock else own,
+            release=release,
             in_container=True,
             places=self._places,
         )

@@ -109,7 +109,7 @@ class LocalEngine(Engine):
 
     @cached_property
     def environment_here(self) -> Environment:
-        return plan_environment(self.resolved.flavour)
+        return plan_environment(self.resolved.flavour, stub=self.resolved.release.own_python)
 
     @property
     def distribution(self) -> TritonDistribution:
@@ -125,6 +125,7 @@ class LocalEngine(Engine):
             python=distribution.stub_python,
             stub=None,
             server_python=distribution.stub_python,
+            release=self.resolved.release,
             in_container=False,
             backends=frozenset(p.name for p in distribution.backends.glob("*")),
         )
@@ -154,6 +155,7 @@ class LocalEngine(Engine):
             tls=deployment.tls,
             complete=self.resolved.complete,
             shared_memory=deployment.shared_memory,
+            flags=self.resolved.release.flags or frozenset(),
         )
         devices, threads = self.resolved.devices.variables, deployment.threads
         variables = server_environment(
@@ -185,6 +187,7 @@ class LocalEngine(Engine):
     def fetch(self, say: Say) -> None:
         """Unpack Triton, and fetch the kit's own interpreter if that is the one used."""
         self.check_folders()
+        check_libc(self.resolved.release)
         environment, resolved = self.environment_here, self.resolved
         if resolved.uses_kits and not environment.is_made:
             ensure_private_python(environment.interpreter, say, _WITHOUT_PYTHON)
@@ -229,8 +232,7 @@ class LocalEngine(Engine):
             _check_executable(cache_folder())
             if triton.root.exists():
                 _check_whole(triton)
-            else:
-                check_libc(release)
+            check_libc(release)
             environment = self.environment_here
             if environment.is_made:
                 check_stub_fits(environment, triton)

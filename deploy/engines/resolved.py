@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from deploy.artefacts.triton import find_triton
 from deploy.deployment.deployment import Deployment, find_site_models
 from deploy.deployment.gpus import ON_CPU, DevicePlan, plan_gpus
 from deploy.deployment.state import is_loopback
@@ -21,7 +22,7 @@ from deploy.host.files import digest_of, marks_of
 from deploy.host.gpu import GpuStack, find_gpus
 from deploy.host.paths import DIST, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
 from deploy.triton.config import ModelConfig, config_of, is_complete, made_for_cpu, stub_count
-from deploy.triton.release import RELEASES, TritonRelease, find_release
+from deploy.triton.release import TritonRelease
 from deploy.triton.site import SiteModel, read_site_model, with_callees
 from deploy.triton.stage import VERSION, find_model
 from numl_formats.repository import CODE, CONFIG, DATA_FILES
@@ -48,7 +49,7 @@ class Resolved:
 
     @cached_property
     def release(self) -> TritonRelease:
-        return find_release(self.deployment.triton)
+        return find_triton(self.deployment.triton, lambda _: None)
 
     @cached_property
     def http_listen(self) -> str:
@@ -56,12 +57,10 @@ class Resolved:
         deployment = self.deployment
         if deployment.listen_http is not None:
             return deployment.listen_http
-        # A release that is not known is refused elsewhere.
-        release = RELEASES.get(deployment.triton)
-        at_risk = release is None or release.http_attack is not None
-        if deployment.tls is None and (not at_risk or is_loopback(deployment.listen)):
+        if is_loopback(deployment.listen) and deployment.tls is None:
             return deployment.listen
-        return "127.0.0.1"
+        closed = deployment.tls is not None or self.release.http_attack is not None
+        return "127.0.0.1" if closed else deployment.listen
 
     @cached_property
     def kit(self) -> tuple[str, ...]:
@@ -162,7 +161,9 @@ class Resolved:
             assert repository is not None
             source = find_source(name, repository)
             flavour = locked_flavour(source, self.deployment.flavour)
-            environments[name] = plan_environment(flavour, source=source, relocatable=True)
+            environments[name] = plan_environment(
+                flavour, source=source, relocatable=True, stub=self.release.own_python
+            )
         return environments
 
     @cached_property
@@ -221,7 +222,7 @@ class Resolved:
         return plan_gpus(
             deployment.devices,
             self.gpus,
-            needs=(self.release.gpu_needs, lock.gpu_needs()),
+            needs=tuple(needs for needs in (self.release.gpu_needs, lock.gpu_needs()) if needs),
             processes=models * (deployment.instances or 1),
             visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
         )

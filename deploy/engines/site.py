@@ -13,9 +13,10 @@ from deploy.triton.command import require_plain
 from deploy.triton.config import ENSEMBLE, ModelConfig, skipped_warmups, uses_stubs
 from deploy.triton.distribution import TritonDistribution, ensure_distribution
 from deploy.triton.golden import read_golden
+from deploy.triton.release import TritonRelease
 from deploy.triton.site import ENVIRONMENT_PARAMETER, SiteModel, called_by
 from deploy.triton.stage import StagedModel
-from deploy.triton.stub import StubFiles, python_of_stub, stub_of_wheel
+from deploy.triton.stub import StubFiles, python_of_stub, stub_of_wheel, texts_in
 from numl_formats.repository import GOLDEN_FILE
 
 
@@ -29,6 +30,7 @@ class Runtime:
         python: ``X.Y`` of its Python.
         stub: The stub that its models need beside them; None: the server's own fits.
         server_python: ``X.Y`` of the Python that the server's own stub is built for.
+        release: The server's Triton.
         in_container: Whether the server runs in a container.
         places: Where a container sees the environments that a site's models name.
         backends: The backends that it has; None if that is not known before it runs.
@@ -39,6 +41,7 @@ class Runtime:
     python: str
     stub: StubFiles | None
     server_python: str
+    release: TritonRelease
     in_container: bool
     places: Mapping[Path, Path] = field(default_factory=dict)
     backends: frozenset[str] | None = None
@@ -50,7 +53,7 @@ def check_site(resolved: Resolved, runtime: Runtime, say: Say) -> None:
     Raises:
         KitError: Naming the first model that would not be served correctly, and why.
     """
-    release, served = resolved.release, resolved.deployment.models
+    release, served = runtime.release, resolved.deployment.models
     for model in resolved.site:
         backend = model.config.backend or model.config.platform
         if runtime.backends is not None and backend not in {*runtime.backends, ENSEMBLE, ""}:
@@ -85,8 +88,22 @@ def check_site(resolved: Resolved, runtime: Runtime, say: Say) -> None:
                 remedy = f"a stub for Python {python}, or none: the kit has its own stubs"
                 cause = f"model {model.name}: {stub}; {what} has Python {python}"
                 raise EnvironmentSetupError(cause, remedy)
+            _check_release(model, model.stub, release, python, say)
         elif given is not None and python != runtime.server_python:
             ensure_distribution(release, python, say)
+
+
+def _check_release(
+    model: SiteModel, program: Path, release: TritonRelease, python: str, say: Say
+) -> None:
+    """Check that a stub beside a model is of the server's release; another would crash it."""
+    if release.wheel is None and release.root is None:
+        return  # the image's own Triton, of which nothing is on this host
+    own = release.own_python or python
+    if texts_in(program) != texts_in(ensure_distribution(release, own, say).stub):
+        cause = f"model {model.name}: its stub {program} is not of Triton {release.release}"
+        remedy = f"build it from python_backend's branch r{release.release}, or remove it"
+        raise EnvironmentSetupError(f"{cause}, and would crash the server", remedy)
 
 
 def stage_site_model(resolved: Resolved, model: SiteModel, runtime: Runtime) -> StagedModel:
@@ -124,5 +141,5 @@ def _stub(resolved: Resolved, model: SiteModel, runtime: Runtime) -> StubFiles |
     if given.python is None or given.python == runtime.server_python:
         return None
     return stub_of_wheel(
-        TritonDistribution.in_cache(resolved.release, given.python), given.libpython
+        TritonDistribution.in_cache(runtime.release, given.python), given.libpython
     )

@@ -159,6 +159,7 @@ def plan_environment(
     relocatable: bool = False,
     python: Path | None = None,
     wheels: Path | None = None,
+    stub: str | None = None,
 ) -> Environment:
     """Decide what an environment is made of, without making or downloading anything.
 
@@ -166,12 +167,19 @@ def plan_environment(
 
     Without ``python``, the interpreter is the first suitable one on this host, else the kit's
     private one. A relocatable environment prefers the private one, which runs on older systems.
+    With ``stub`` (``X.Y``), it has that Python: the only one that the server has a stub for.
     """
     if wheels is not None and not wheels.is_dir():
         raise EnvironmentSetupError(f"{wheels}: no such folder", "name a folder with wheels")
     locks = _LOCKS if source is None else source / "locks"
     pythons = locked_pythons(locks, flavour)
-    if relocatable:  # the stubs of later ones are linked to the wheel's own libpython
+    if stub is not None:
+        if stub not in pythons:
+            cause = f"flavour {flavour} is locked for Python {', '.join(pythons)}"
+            cause += f"; this Triton's stub is built for {stub}"
+            raise EnvironmentSetupError(cause, "use a Triton whose stub is for one of them")
+        pythons = (stub,)
+    elif relocatable:  # the stubs of later ones are linked to the wheel's own libpython
         pythons = tuple(version for version in pythons if version not in _BUNDLED_LIBPYTHON)
     interpreter = _choose_interpreter(pythons, python, prefer_private=relocatable and not wheels)
     lock = read_lock(locks, flavour, interpreter.short_version)

@@ -91,7 +91,7 @@ def planned(environment: Environment) -> GivenEnvironment:
     )
 
 
-def check_usable(given: GivenEnvironment, *, numpy_below: int, in_container: bool) -> None:
+def check_usable(given: GivenEnvironment, *, numpy_below: int | None, in_container: bool) -> None:
     """Check what every model needs; ``numpy_below`` is the first numpy that stubs cannot use."""
     name = f"execution environment {given.path}"
     if not given.activates:
@@ -100,14 +100,17 @@ def check_usable(given: GivenEnvironment, *, numpy_below: int, in_container: boo
     if given.virtual and in_container:
         cause = f"{name} is a virtual environment; a container cannot see the Python outside it"
         raise EnvironmentSetupError(cause, _REPACK)
-    install = f"install numpy < {numpy_below} in it"
+    wanted = f"numpy < {numpy_below}" if numpy_below is not None else "numpy"
+    install = f"install {wanted} in it"
     if given.python is not None and not given.virtual:
         if given.libpython is None:
             cause = f"{name} has no libpython{given.python}.so, which its stub loads"
             raise EnvironmentSetupError(cause, _REPACK)
         if given.numpy is None:
             raise EnvironmentSetupError(f"{name} has no numpy, which every stub imports", install)
-    if given.numpy is not None and int(given.numpy.partition(".")[0]) >= numpy_below:
+    if given.numpy is None or numpy_below is None:
+        return
+    if int(given.numpy.partition(".")[0]) >= numpy_below:
         cause = f"{name} has numpy {given.numpy}, with which this Triton returns empty tensors"
         raise EnvironmentSetupError(cause, install)
 

@@ -25,6 +25,8 @@ COMMON_FLAGS = (
     "--reuse-grpc-port=false",
 )
 _COMPLETE = ("--disable-auto-complete-config",)
+# From 26.04 on; older servers do not know it, and allow it.
+_CLIENT_SHM = "allow-client-shm"
 _CLOSED_APIS = ("model-repository", "trace", "logging")
 # No client can send this header: HTTP ends a name at the colon, and gRPC accepts no such name.
 _NOBODYS_HEADER = "nobody:sends=this"
@@ -50,6 +52,7 @@ def server_arguments(
     tls: Tls | None = None,
     complete: bool = True,
     shared_memory: bool = False,
+    flags: frozenset[str] = frozenset(),
 ) -> tuple[str, ...]:
     """Return the command line of a server, as seen inside its container if it has one.
 
@@ -61,6 +64,7 @@ def server_arguments(
         complete: Whether every configuration is complete; if not, the server asks the models,
             which starts each one twice.
         shared_memory: Whether clients may register shared memory.
+        flags: Those that the server is known to understand.
     """
     return (
         str(distribution.executable),
@@ -78,6 +82,7 @@ def server_arguments(
         *(_COMPLETE if complete else ()),
         *COMMON_FLAGS,
         *closed_endpoints(shared_memory=shared_memory),
+        *((f"--{_CLIENT_SHM}=true",) if shared_memory and _CLIENT_SHM in flags else ()),
         *_tls_arguments(tls),
     )
 

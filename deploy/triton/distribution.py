@@ -16,7 +16,7 @@ from deploy.host.errors import EnvironmentSetupError
 from deploy.host.files import built_folder, locked, sha256_of, work_folder
 from deploy.host.paths import cache_folder
 from deploy.host.programs import run_pip
-from deploy.triton.release import TritonRelease
+from deploy.triton.release import TritonRelease, Wheel
 
 _SERVER = "pytriton/tritonserver/"
 _LIBRARIES = "nvidia_pytriton.libs/"
@@ -38,7 +38,9 @@ class TritonDistribution:
     @classmethod
     def in_cache(cls, release: TritonRelease, python: str) -> "TritonDistribution":
         """Return the one with stubs for ``python``, whether unpacked yet or not."""
-        name = f"{release.server}-py{python}-{release.wheel_sha256[:12]}"
+        if release.root is not None:
+            return cls(root=release.root, stub_python=release.python)
+        name = f"{release.server}-py{python}-{_wheel(release, python).sha256[:12]}"
         return cls(root=cache_folder() / "triton" / name, stub_python=python)
 
     @property
@@ -58,8 +60,24 @@ class TritonDistribution:
         return self.root / "lib"
 
 
+def _wheel(release: TritonRelease, python: str) -> Wheel:
+    if release.wheel is None:
+        raise EnvironmentSetupError(
+            f"there is no stub of Triton {release.release} for Python {python}: its own is for "
+            f"{release.python}, and one of another release would crash the server",
+            f"use an environment with Python {release.python}",
+        )
+    return release.wheel
+
+
 def ensure_distribution(release: TritonRelease, python: str, say: Say) -> TritonDistribution:
-    """Return the distribution, unpacked into the cache if necessary."""
+    """Return the distribution, unpacked into the cache if necessary.
+
+    Raises:
+        EnvironmentSetupError: If the release has no stub for this Python.
+    """
+    if python != (release.own_python or python):
+        _wheel(release, python)
     found = TritonDistribution.in_cache(release, python)
     if found.executable.exists():
         return found
@@ -76,7 +94,7 @@ def ensure_distribution(release: TritonRelease, python: str, say: Say) -> Triton
 def check_libc(release: TritonRelease) -> None:
     """Check that this system's glibc can run the wheel's tritonserver."""
     libc = platform.libc_ver()[1]
-    wanted = release.wheel_libc
+    wanted = release.glibc
     if libc and tuple(int(part) for part in libc.split(".")[:2]) < wanted:
         raise EnvironmentSetupError(
             f"Triton {release.release} without a container needs glibc "
@@ -87,17 +105,18 @@ def check_libc(release: TritonRelease) -> None:
 
 def _download(release: TritonRelease, folder: Path, say: Say) -> Path:
     check_libc(release)
-    say(f"downloading tritonserver {release.server} ({release.wheel})")
+    wanted = _wheel(release, "")
+    say(f"downloading tritonserver {release.server} ({wanted.requirement})")
     command = ["download", "--no-deps", "--quiet", "--only-binary=:all:", "--dest", str(folder)]
-    command.append(release.wheel)
-    failed = f"cannot download {release.wheel}"
+    command.append(wanted.requirement)
+    failed = f"cannot download {wanted.requirement}"
     run_pip(command, failed, scratch=folder)
     [wheel] = folder.glob("*.whl")
     digest = sha256_of(wheel)
-    if digest != release.wheel_sha256:
+    if digest != wanted.sha256:
         raise EnvironmentSetupError(
             f"{wheel.name} has sha256 {digest[:16]}..., expected "
-            f"{release.wheel_sha256[:16]}...: not the published file",
+            f"{wanted.sha256[:16]}...: not the published file",
             "check the package index that pip uses (pip config list)",
         )
     return wheel

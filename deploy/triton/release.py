@@ -1,55 +1,106 @@
-"""Triton releases the kit knows, and where their files come from."""
+"""Triton releases: what one is, and how they differ.
+
+The default comes from a wheel. Any other is read from its own files (`deploy.artefacts.triton`), so
+nothing here has to know it; `SINCE` says what changed with which server version.
+"""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from deploy.deployment.gpus import GpuNeeds
 from deploy.host.errors import EnvironmentSetupError
 
+DEFAULT = "24.10"
+
+# The first server version that behaves so. Its release, and where that is written:
+SINCE = {
+    # 24.11. pybind11 2.12 in the Python backend (python_backend pull request 371): before it,
+    # outputs made with numpy 2 were empty.
+    "stubs take numpy 2": (2, 52),
+    # 25.08. python_backend, src/pb_env.cc: PATH, LD_LIBRARY_PATH and VIRTUAL_ENV are set, and
+    # bin/activate, with what is in etc/conda/activate.d, is not sourced.
+    "activate is not sourced": (2, 60),
+    # 26.05. server, src/http_server.cc: JSON is parsed without recursion, and a request has at
+    # most 65,536 chunks. Before it, tests/integration/test_front_door.py crashes a server.
+    "survives crafted HTTP": (2, 69),
+}
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A wheel with a complete tritonserver, and a stub for each of several Pythons."""
+
+    requirement: str
+    sha256: str
+
 
 @dataclass(frozen=True)
 class TritonRelease:
-    """An NVIDIA release of Triton.
+    """A Triton.
 
     Attributes:
-        release: NVIDIA's number, as in ``24.10``.
+        release: Its name: NVIDIA's number (``24.10``), else the server's version.
         server: Version of the server, as in ``2.51.0``.
-        wheel: The requirement by which pip downloads a complete tritonserver.
-        wheel_libc: The oldest glibc that it runs on.
-        image_libc: The glibc in NVIDIA's image of it.
-        image_python: ``X.Y`` of the Python that the stub in NVIDIA's image of it is built for.
-        numpy_below: The first major version of numpy whose arrays its stubs send as empty ones.
-        http_attack: What one HTTP request can do to a server; None: nothing of that kind is known.
-        gpu_needs: Which driver and GPUs it needs, according to its release notes.
+        python: ``X.Y`` of the Python that its own stub, or that in NVIDIA's image, is built for.
+        glibc: The oldest glibc that it runs on.
+        gpu_needs: Which driver and GPUs it needs; None: it is not built for GPUs.
+        wheel: What it is unpacked from, with a stub for the Python that is wanted.
+        root: Else the folder that holds it, in NVIDIA's layout.
+        origin: Where that was taken from, as ``HOST/REPOSITORY@sha256:...``.
+        digest: sha256 of the image's manifest, or of the server's program.
+        flags: What ``--help`` lists; None if it cannot run on this host.
+        backends: The backends that are in it.
     """
 
     release: str
     server: str
-    wheel: str
-    wheel_sha256: str
-    wheel_libc: tuple[int, int]
-    image_libc: tuple[int, int]
-    numpy_below: int
-    image_python: str
-    http_attack: str | None
-    gpu_needs: GpuNeeds
+    python: str
+    glibc: tuple[int, int]
+    gpu_needs: GpuNeeds | None
+    wheel: Wheel | None = None
+    root: Path | None = None
+    origin: str = ""
+    digest: str = ""
+    flags: frozenset[str] | None = None
+    backends: tuple[str, ...] = ("python",)
+
+    def has(self, behaviour: str) -> bool:
+        """Return whether it has a behaviour of `SINCE`."""
+        major, minor, *_ = (int(part) for part in self.server.split("."))
+        return (major, minor) >= SINCE[behaviour]
+
+    @property
+    def own_python(self) -> str | None:
+        """The only Python (``X.Y``) that it has a stub for; None: it has several."""
+        return self.python if self.wheel is None else None
+
+    @property
+    def numpy_below(self) -> int | None:
+        """The first major version of numpy whose arrays its stubs send as empty ones."""
+        return None if self.has("stubs take numpy 2") else 2
+
+    @property
+    def http_attack(self) -> str | None:
+        """What one HTTP request can do to a server; None: nothing of that kind is known."""
+        if self.has("survives crafted HTTP"):
+            return None
+        return "one crafted request can crash this Triton or fill its memory"
 
 
 RELEASES = {
-    "24.10": TritonRelease(
-        release="24.10",
+    DEFAULT: TritonRelease(
+        release=DEFAULT,
         server="2.51.0",
-        wheel="nvidia-pytriton==0.7.0",
-        wheel_sha256="21f063ff93bb426d0c06b7a55e7eb9efcfe62c0dddd9a908e9877e18710128df",
-        wheel_libc=(2, 35),
-        image_libc=(2, 35),  # Ubuntu 22.04
-        numpy_below=2,
-        image_python="3.10",
-        # Seen; tests/integration/test_front_door.py sends such requests.
-        http_attack="one crafted request can crash this Triton or fill its memory",
+        python="3.10",
+        glibc=(2, 35),  # of the wheel, and of Ubuntu 22.04, which NVIDIA's image is made from
         # docs.nvidia.com/deeplearning/triton-inference-server/release-notes/rel-24-10.html, "Driver
         # Requirements" and "GPU Requirements". On data centre GPUs NVIDIA also supports older
         # drivers by name; for them the CUDA family's oldest driver counts here.
         gpu_needs=GpuNeeds("Triton 24.10", "12.6.2", 560, (6, 0)),
+        wheel=Wheel(
+            "nvidia-pytriton==0.7.0",
+            "21f063ff93bb426d0c06b7a55e7eb9efcfe62c0dddd9a908e9877e18710128df",
+        ),
     )
 }
 

@@ -16,6 +16,9 @@ from deploy.host.programs import needed_by, search_path, set_search_path
 from deploy.triton.distribution import TritonDistribution
 
 STUB = "triton_python_backend_stub"
+_TEXT = re.compile(rb"[\t\n -~]{24,}")
+# In texts of pybind11 that depend on the Python.
+_OF_PYTHON = (b"CPython", b"sys.path")
 _LIBPYTHON = re.compile(r"libpython(\d+\.\d+)\.so(\..*)?")
 
 
@@ -46,6 +49,19 @@ def python_of_stub(program: Path) -> str:
     raise RepositoryError(
         f"{program}: not a stub of Triton's Python backend (it is linked to no libpython)",
         "build it again for the environment's Python, or remove it: the kit has its own stubs",
+    )
+
+
+def texts_in(program: Path) -> frozenset[bytes]:
+    """Return the messages in a stub, which differ between releases but not between Pythons.
+
+    It has no version in it, and talks to the server through shared memory whose layout changes.
+    """
+    found = _TEXT.findall(program.read_bytes())
+    return frozenset(
+        text
+        for text in found
+        if text.count(b" ") >= 3 and not any(word in text for word in _OF_PYTHON)
     )
 
 

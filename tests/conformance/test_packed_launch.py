@@ -19,7 +19,7 @@ import pytest
 
 from deploy.artefacts.context import triton_layer
 from deploy.artefacts.docker_client import connect
-from deploy.artefacts.image import base_name, ensure_base
+from deploy.artefacts.image import debian_name, ensure_base
 from deploy.deployment.deployment import Deployment
 from deploy.engines.apptainer import scratch_folder
 from deploy.engines.container import STOCK_LABEL
@@ -54,9 +54,9 @@ def python_layer(path: Path) -> None:
 def stock_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The stand-in, in the Docker engine."""
     client, tag = connect(), f"numlkit-test/stock:{secrets.token_hex(4)}"
-    name = base_name("slim", RELEASE.release)
+    name = debian_name(RELEASE.glibc)
     base = ensure_base(client, name=name, digest=None, say=quiet)
-    distribution = ensure_distribution(RELEASE, RELEASE.image_python, quiet)
+    distribution = ensure_distribution(RELEASE, RELEASE.python, quiet)
     folder = tmp_path_factory.mktemp("stock")
     triton_layer(distribution, folder / "triton.tar", base="slim", say=quiet)
     python_layer(folder / "python.tar")

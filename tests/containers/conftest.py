@@ -23,7 +23,7 @@ from docker.models.containers import Container
 
 from deploy.artefacts.context import make_context
 from deploy.artefacts.docker_client import connect
-from deploy.artefacts.image import BaseImage, BuiltImage, base_name, build_image, ensure_base
+from deploy.artefacts.image import BaseImage, BuiltImage, build_image, debian_name, ensure_base
 from deploy.artefacts.labels import Source, labels
 from deploy.client.probe import Probe, SmokeResult, smoke
 from deploy.deployment.deployment import DEFAULT_MODELS
@@ -71,13 +71,13 @@ class Ingredients:
     def labels(self) -> dict[str, str]:
         """All but the base's."""
         source = Source("0123456789abcdef", 1_700_000_000, "https://example.org/numlkit")
-        return labels(source, self.environment, RELEASE.release)
+        return labels(source, self.environment, RELEASE)
 
 
 @pytest.fixture(scope="session")
 def ingredients(engine: docker.DockerClient) -> Ingredients:
     environment = plan_environment("serving", relocatable=True).make(say)
-    name = base_name("slim", RELEASE.release)
+    name = debian_name(RELEASE.glibc)
     base = ensure_base(engine, name=name, digest=None, say=say)
     return Ingredients(environment, base)
 

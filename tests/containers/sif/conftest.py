@@ -18,7 +18,7 @@ from pathlib import Path
 import docker
 import pytest
 
-from deploy.artefacts.image import BuiltImage, base_name
+from deploy.artefacts.image import BuiltImage, debian_name
 from deploy.artefacts.sif import SifBuilder
 from deploy.artefacts.sif_file import Compressor
 from deploy.artefacts.tools import SifTools, find_tools
@@ -123,7 +123,7 @@ def build_without_docker(
 ) -> Path:
     """Build ``out`` by Apptainer alone, with the settings of these tests."""
     SifBuilder(tools, EPOCH, say).without_docker(
-        context, out, base=base_name("slim", ""), digest=None, labels=ingredients.labels
+        context, out, base=debian_name((2, 35)), digest=None, labels=ingredients.labels
     )
     return out
 

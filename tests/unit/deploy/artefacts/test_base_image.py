@@ -13,12 +13,18 @@ import docker
 import pytest
 from docker.errors import APIError, ImageNotFound
 
-from deploy.artefacts.image import base_name, bootstrap_command, debian_tar, ensure_base
+from deploy.artefacts.image import (
+    bootstrap_command,
+    debian_name,
+    debian_tar,
+    ensure_base,
+    stock_name,
+)
 from deploy.host.errors import BuildError
 from deploy.host.paths import cache_folder
 
-DEBIAN = base_name("slim", "24.10")
-NVIDIA = base_name("ngc", "24.10")
+DEBIAN = debian_name((2, 35))
+NVIDIA = stock_name("24.10")
 DIGEST = "sha256:" + "d" * 64
 UNREACHABLE = 'Get "https://registry-1.docker.io/v2/": no such host'
 
@@ -144,9 +150,9 @@ def test_what_cannot_be_made_here_is_refused_in_a_line(name: str, digest: str | 
 
 def test_a_debian_made_earlier_is_taken_again(program: Path) -> None:
     program.write_text('#!/bin/sh\nfor last; do :; done\necho >>"$last"\n')
-    tar = debian_tar(say)
+    tar = debian_tar("bookworm", say)
     program.write_text("#!/bin/sh\nexit 1\n")
-    assert debian_tar(say) == tar
+    assert debian_tar("bookworm", say) == tar
 
 
 def test_a_debian_made_here_is_called_by_its_content_on_every_machine(
@@ -170,14 +176,14 @@ def test_a_missing_mmdebstrap_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(
         BuildError, match="mmdebstrap, which could make one, is not installed"
     ) as caught:
-        debian_tar(say)
+        debian_tar("bookworm", say)
     assert caught.value.remedy == "sudo apt-get install mmdebstrap (Debian, Ubuntu)"
 
 
 def test_a_failed_mmdebstrap_gives_its_reason_and_leaves_nothing(program: Path) -> None:
     program.write_text('#!/bin/sh\necho "I: begins" >&2; echo "E: no mirror" >&2; exit 25\n')
     with pytest.raises(BuildError, match="cannot make a minimal Debian: no mirror"):
-        debian_tar(say)
+        debian_tar("bookworm", say)
     assert [path.suffix for path in (cache_folder() / "bases").iterdir()] == [".lock"]
 
 
@@ -191,13 +197,13 @@ def test_a_failed_mmdebstrap_gives_its_reason_and_leaves_nothing(program: Path) 
 def test_a_user_without_subordinate_ids_is_told_how_to_get_them(program: Path, said: str) -> None:
     program.write_text(f"#!/bin/sh\necho '{said}' >&2; exit 1\n")
     with pytest.raises(BuildError, match=r"no subordinate user ids$") as caught:
-        debian_tar(say)
+        debian_tar("bookworm", say)
     assert caught.value.remedy is not None
     assert caught.value.remedy.startswith("sudo usermod --add-subuids ")
 
 
 def test_the_minimal_debian_has_no_package_manager_s_interpreter_and_no_name_of_this_host() -> None:
-    command = bootstrap_command()
+    command = bootstrap_command("bookworm")
     packages = next(w for w in command if w.startswith("--include=")).partition("=")[2].split(",")
     assert {"bash", "coreutils", "libstdc++6"} <= set(packages)
     assert not {"apt", "perl", "perl-base", "python3"} & set(packages)

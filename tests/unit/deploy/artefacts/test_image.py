@@ -9,6 +9,7 @@ from deploy.artefacts.image import BaseImage, follow, reason
 from deploy.artefacts.labels import Source, labels
 from deploy.environment.environment import Environment
 from deploy.host.errors import BuildError
+from deploy.triton.release import find_release
 
 # As a Docker 20.10 said it.
 STEPS: list[dict[str, Any]] = [
@@ -77,8 +78,10 @@ def test_an_engine_that_goes_away_has_built_nothing():
 
 def test_all_labels(monkeypatch):
     monkeypatch.setattr("deploy.artefacts.labels.serving_digest", lambda _source: "5e41")
-    environment = cast(Environment, SimpleNamespace(flavour="cpu", digest="e2bc"))
-    assert labels(SOURCE, environment, "24.10") | BASE.labels == {
+    python = SimpleNamespace(short_version="3.11")
+    facts = SimpleNamespace(flavour="cpu", digest="e2bc", interpreter=python)
+    environment = cast(Environment, facts)
+    assert labels(SOURCE, environment, find_release("24.10")) | BASE.labels == {
         "org.opencontainers.image.title": "numlkit",
         "org.opencontainers.image.description": "NuGraph2 and NuGraph3 served by NVIDIA Triton",
         "org.opencontainers.image.licenses": "Apache-2.0",
@@ -90,6 +93,8 @@ def test_all_labels(monkeypatch):
         "org.opencontainers.image.base.digest": "sha256:1",
         "org.numlkit.flavour": "cpu",
         "org.numlkit.triton.release": "24.10",
+        "org.numlkit.triton.server": "2.51.0",
+        "org.numlkit.python": "3.11",
         "org.numlkit.environment.digest": "e2bc",
         "org.numlkit.serving.digest": "5e41",
     }

@@ -66,7 +66,7 @@ def test_http_of_a_triton_that_a_request_can_crash_is_opened_to_others_only_by_a
     monkeypatch, listen, listen_http, safe, http
 ):
     if safe:
-        release = replace(RELEASES["24.10"], http_attack=None)
+        release = replace(RELEASES["24.10"], server="2.69.0")
         monkeypatch.setitem(RELEASES, "24.10", release)
     given = {"listen": listen, "listen_http": listen_http}
     assert Resolved(load_deployment(None, given)).http_listen == http
@@ -137,7 +137,7 @@ def test_own_weights_for_a_sites_model_are_refused(tmp_path):
         ('name = "numl\\n"', r"name: 'numl\n' is not at most 40 lower-case letters"),
         ('devices = ["0\\n"]', r"devices: '0\n' is neither the number nor the UUID of a GPU"),
         ('devices = ["0", "--all"]', "devices: '--all' is neither the number nor the UUID"),
-        ('triton = "24.10\\n"', r"triton: '24.10\n' is not a release like 24.10"),
+        ('triton = "24.10\\n"', r"triton: '24.10\n' is neither a release like 24.10"),
         ('listen = "127.0.0.1\\n"', r"listen: '127.0.0.1\n' is not an IP address"),
         ('listen = "fe80::1%eth0\\n"', r"listen: 'fe80::1%eth0\n' is not an IP address"),
         ("instances = true", "instances: True is not a whole number from 1 to 256"),

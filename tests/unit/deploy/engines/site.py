@@ -5,9 +5,8 @@ from pathlib import Path
 
 from deploy.deployment.deployment import Deployment
 from deploy.engines.resolved import Resolved
-from deploy.engines.site import (
-    Runtime,
-)
+from deploy.engines.site import Runtime
+from deploy.triton.release import find_release
 
 IN_CONTAINER = Runtime(
     environment=Path("/opt/numl/env"),
@@ -15,6 +14,7 @@ IN_CONTAINER = Runtime(
     python="3.11",
     stub=None,
     server_python="3.11",
+    release=find_release("24.10"),
     in_container=True,
 )
 FITTING = replace(IN_CONTAINER, server_python="3.10")

@@ -87,18 +87,30 @@ def test_an_environment_that_would_not_serve_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_stub_for_another_python_than_the_environments_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = write_archive(tmp_path / "e.tar.gz")
     version = write_model(tmp_path / "models", "m", environment=str(archive))
-    (version.parent / "triton_python_backend_stub").touch()
+    stub = version.parent / "triton_python_backend_stub"
+    stub.touch()
     monkeypatch.setattr(launch, "python_of_stub", lambda _program: "3.12")
     failure = failed(tmp_path / "models")
     assert failure.cause == (
         f"model m: its stub is built for Python 3.12; {archive} has Python 3.10"
     )
     monkeypatch.setattr(launch, "python_of_stub", lambda _program: "3.10")
+    own = TritonDistribution.in_cache(find_release("24.10"), "3.10")
+    for program in (own.executable, own.stub):
+        program.parent.mkdir(parents=True)
+        program.write_bytes(
+            b"\0Failed to prepare CPython for the stub\0A message of this release\0"
+        )
+    stub.write_bytes(b"\0A message of this release\0")
     assert check(tmp_path / "models") == []
+    stub.write_bytes(b"\0A message of another release\0")
+    assert failed(tmp_path / "models").cause == (
+        f"model m: its stub {stub} is not of Triton 24.10, and would crash the server"
+    )
 
 
 def test_a_stub_for_another_python_than_the_kits_environment_is_refused(

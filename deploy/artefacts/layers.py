@@ -1,0 +1,281 @@
+"""The layers of an image: in a registry, in an OCI folder, or in a file that ``docker save`` wrote.
+
+No container engine takes part. What is read from a registry is kept in a folder as it comes, so
+that a connection that is cut, or a command that is interrupted, goes on where it ended.
+"""
+
+import hashlib
+import io
+import json
+import tarfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import requests
+from urllib3.exceptions import HTTPError
+
+from deploy.artefacts.reference import Reference, parse_reference
+from deploy.artefacts.registry import Registry
+from deploy.host.errors import BuildError
+from deploy.host.files import sha256_of
+
+_TRIES = 6  # without a byte between them
+_PAUSE_S = 0.5
+_CHUNK = 1 << 16
+_DOCUMENT_BYTES = 1 << 23  # of a manifest or a configuration
+_PLATFORM = {"os": "linux", "architecture": "amd64"}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer; ``digest`` (``sha256:...``) and ``size`` are of its bytes as they are stored.
+
+    ``read`` opens it at its first byte, and ``whole`` returns a file with all of it, verified.
+    """
+
+    digest: str
+    size: int
+    read: Callable[[], IO[bytes]]
+    whole: Callable[[], Path]
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image: its name with its digest, its environment variables, its layers, lowest first."""
+
+    name: str
+    digest: str
+    variables: Mapping[str, str]
+    layers: tuple[Layer, ...]
+
+
+def find_image(name: str, kept: Path) -> Image:
+    """Return the image in a folder, in a file, or in a registry; ``kept`` holds what is fetched."""
+    path = Path(name)
+    if (path / "index.json").is_file():
+        return _in_folder(path)
+    if path.is_file():
+        return _in_file(path, kept)
+    if name.startswith(("/", ".")):
+        raise BuildError(f"{name}: no such file or folder")
+    return _in_registry(parse_reference(name), kept)
+
+
+def _in_registry(reference: Reference, kept: Path) -> Image:
+    registry, name = Registry(reference), reference.digest or reference.tag or "latest"
+    manifest = registry.manifest(name)
+    if manifest is not None and (one := _for_this_platform(manifest.content)) is not None:
+        name, manifest = one, registry.manifest(one)
+    if manifest is None:
+        raise BuildError(f"registry {reference.host} has no {reference.repository}:{name}")
+    if name.startswith("sha256:") and manifest.digest != name:
+        raise _other_bytes(name, manifest.digest)
+
+    def layer(about: Mapping[str, Any]) -> Layer:
+        digest, size = _facts(about)
+        place = kept / digest.removeprefix("sha256:")
+
+        def read() -> IO[bytes]:
+            return io.BufferedReader(Blob(registry, reference.host, digest, size, place), _CHUNK)
+
+        return Layer(digest, size, read, partial(_fetched, read, digest, place))
+
+    config = layer(manifest.content["config"])
+    if config.size > _DOCUMENT_BYTES:
+        raise BuildError(f"{reference}: its configuration has {config.size} bytes")
+    pinned = replace(reference, tag="", digest=manifest.digest)
+    return _image(
+        str(pinned), manifest.digest, config.whole().read_bytes(),
+        tuple(map(layer, manifest.content["layers"])),
+    )  # fmt: skip
+
+
+def _fetched(read: Callable[[], IO[bytes]], digest: str, place: Path) -> Path:
+    with read() as stream:
+        while stream.read(_CHUNK):
+            pass
+    found = f"sha256:{sha256_of(place)}"
+    if found != digest:
+        place.unlink()
+        raise _other_bytes(digest, found)
+    return place
+
+
+class Blob(io.RawIOBase):
+    """A blob of a registry as a stream; each byte is fetched once, and kept at ``place``."""
+
+    def __init__(self, registry: Registry, host: str, digest: str, size: int, place: Path) -> None:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        self._ask = partial(registry.blob, digest)
+        self._what, self._size, self._at = f"{digest[:19]}... from registry {host}", size, 0
+        self._file = place.open("a+b")
+        self._there = self._file.tell()
+        self._answer: requests.Response | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self._at == self._there < self._size:
+            self._append(self._next())
+        self._file.seek(self._at)
+        chunk = self._file.read(min(len(buffer), self._size - self._at))
+        buffer[: len(chunk)] = chunk
+        self._at += len(chunk)
+        return len(chunk)
+
+    def close(self) -> None:
+        if self._answer is not None:
+            self._answer.close()
+        self._file.close()
+        super().close()
+
+    def _append(self, chunk: bytes) -> None:
+        if self._there + len(chunk) > self._size:
+            raise BuildError(f"{self._what} is longer than the {self._size} bytes it should have")
+        self._file.seek(0, io.SEEK_END)
+        self._file.write(chunk)
+        self._file.flush()
+        self._there += len(chunk)
+
+    def _next(self) -> bytes:
+        why = ""
+        for attempt in range(_TRIES):
+            time.sleep(_PAUSE_S * attempt)
+            try:
+                if self._answer is None:
+                    self._answer = self._opened()
+                chunk: bytes = self._answer.raw.read(_CHUNK)
+            except (HTTPError, requests.RequestException, OSError) as error:
+                chunk, why = b"", f": {type(error).__name__}"
+            if chunk:
+                return chunk
+            if self._answer is not None:
+                self._answer.close()
+            self._answer = None
+        cause = f"cannot read {self._what}: the connection is cut after {self._there} bytes{why}"
+        raise BuildError(cause, "run the command again: it goes on from there")
+
+    def _opened(self) -> requests.Response:
+        answer = self._ask(self._there)
+        if answer is None:
+            raise BuildError(f"{self._what} is not there, though the image lists it")
+        if self._there and answer.status_code != 206:
+            # It knows no ranges, and sends everything again.
+            skipped = 0
+            while skipped < self._there:
+                chunk = answer.raw.read(min(_CHUNK, self._there - skipped))
+                if not chunk:
+                    raise OSError("cut off")
+                skipped += len(chunk)
+        return answer
+
+
+def _in_folder(folder: Path) -> Image:
+    def blob(digest: str) -> Path:
+        return folder / "blobs" / "sha256" / digest.removeprefix("sha256:")
+
+    def verified(digest: str) -> Path:
+        found = f"sha256:{sha256_of(blob(digest))}"
+        if found != digest:
+            raise _other_bytes(digest, found)
+        return blob(digest)
+
+    def layer(about: Mapping[str, Any]) -> Layer:
+        digest, size = _facts(about)
+        return Layer(digest, size, lambda: blob(digest).open("rb"), partial(verified, digest))
+
+    try:
+        document = json.loads((folder / "index.json").read_bytes())
+        while (digest := _for_this_platform(document)) is not None:
+            found, document = digest, json.loads(verified(digest).read_bytes())
+        config = verified(document["config"]["digest"]).read_bytes()
+        layers = tuple(map(layer, document["layers"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BuildError(f"{folder} is not an OCI image: {error}") from None
+    return _image(f"{folder}@{found}", found, config, layers)
+
+
+def _in_file(path: Path, kept: Path) -> Image:
+    """Return the image in a file of ``docker save``, whose layers are tars, named by content."""
+    try:
+        with tarfile.open(path) as saved:
+            [about] = json.load(_member(saved, "manifest.json"))
+            config = _member(saved, about["Config"]).read()
+            digests = [
+                f"sha256:{name.rpartition('/')[2]}" if name.startswith("blobs/") else content
+                for name, content in zip(
+                    about["Layers"], json.loads(config)["rootfs"]["diff_ids"], strict=True
+                )
+            ]
+            sizes = [saved.getmember(name).size for name in about["Layers"]]
+    except ValueError as error:
+        raise BuildError(f"{path} is not one image that docker save wrote: {error}") from None
+    except (OSError, tarfile.TarError, KeyError, TypeError) as error:
+        raise BuildError(f"{path} is no file of docker save: {error}") from None
+
+    def read(name: str) -> IO[bytes]:
+        # The archive is left open as long as its member is read.
+        return _member(tarfile.open(path), name)
+
+    def whole(name: str, digest: str) -> Path:
+        place = kept / digest.removeprefix("sha256:")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        total = hashlib.sha256()
+        with read(name) as source, place.open("wb") as target:
+            while chunk := source.read(_CHUNK):
+                total.update(chunk)
+                target.write(chunk)
+        if f"sha256:{total.hexdigest()}" != digest:
+            raise _other_bytes(digest, f"sha256:{total.hexdigest()}")
+        return place
+
+    layers = tuple(
+        Layer(digest, size, partial(read, name), partial(whole, name, digest))
+        for name, digest, size in zip(about["Layers"], digests, sizes, strict=True)
+    )
+    digest = f"sha256:{hashlib.sha256(config).hexdigest()}"
+    return _image(f"{path}@{digest}", digest, config, layers)
+
+
+def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
+    content = archive.extractfile(name)
+    if content is None:
+        raise KeyError(name)
+    return content
+
+
+def _image(name: str, digest: str, config: bytes, layers: tuple[Layer, ...]) -> Image:
+    settings = json.loads(config).get("config") or {}
+    variables = dict(text.partition("=")[::2] for text in settings.get("Env") or ())
+    return Image(name, digest, variables, layers)
+
+
+def _facts(about: Mapping[str, Any]) -> tuple[str, int]:
+    digest, size = str(about["digest"]), int(about["size"])
+    hexadecimal = digest.removeprefix("sha256:")
+    if len(hexadecimal) != 64 or not set(hexadecimal) <= set("0123456789abcdef"):
+        raise BuildError(f"the image lists a layer with digest {digest!r}, which is no sha256")
+    return digest, size
+
+
+def _for_this_platform(document: Mapping[str, Any]) -> str | None:
+    """Return the digest that an index has for this platform; None: it is not an index."""
+    if "manifests" not in document:
+        return None
+    for each in document["manifests"]:
+        built_for = {**_PLATFORM, **(each.get("platform") or {})}
+        if {name: built_for[name] for name in _PLATFORM} == _PLATFORM:
+            return str(each["digest"])
+    raise BuildError(f"the image is not built for {'/'.join(_PLATFORM.values())}")
+
+
+def _other_bytes(digest: str, found: str) -> BuildError:
+    cause = (
+        f"what should be {digest[:19]}... has sha256 {found[7:19]}...: it was changed or damaged"
+    )
+    return BuildError(cause, "ask whoever runs the registry, or pull the image elsewhere")

@@ -1,0 +1,364 @@
+"""A Triton of any release: taken from an image or a folder, and read.
+
+What serves is copied into the cache, in NVIDIA's layout, with each library that it is linked to in
+``lib``. Nothing about the release is looked up: the server itself says what it is.
+"""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from pydantic import TypeAdapter
+
+from deploy.artefacts.image import stock_name
+from deploy.artefacts.layers import Image, find_image
+from deploy.artefacts.tree import Tree, holds
+from deploy.deployment.deployment import RELEASE_PATTERN
+from deploy.deployment.gpus import GpuNeeds, cuda_needs
+from deploy.environment.elf import glibc_needed, is_elf
+from deploy.host.console import Say
+from deploy.host.errors import BuildError
+from deploy.host.files import built_folder, locked, remove_folder, sha256_of
+from deploy.host.paths import cache_folder
+from deploy.host.programs import needed_by, run, search_path
+from deploy.triton.command import TRITON_ROOT, image_flags
+from deploy.triton.distribution import TritonDistribution
+from deploy.triton.release import RELEASES, TritonRelease
+from deploy.triton.stub import STUB, python_of_stub
+
+PYTHON_ONLY = ("python",)
+FACTS = "triton.json"
+_PLACE = ("opt", "tritonserver")
+_PROGRAM = "bin/tritonserver"
+_CACHE = "caches/local/libtritoncache_local.so"
+_VERSION = "TRITON_VERSION"
+_PYTHON_BACKEND = (f"backends/python/{STUB}", "backends/python/libtriton_python.so",
+                   "backends/python/triton_python_backend_utils.py")  # fmt: skip
+_TERMS = re.compile(r"(?i)[^/]*licen[cs]e[^/]*|[^/]*notice[^/]*")
+# What every base has, or the host of a GPU gives; and libpython, which the environment brings.
+_GIVEN = re.compile(
+    r"ld-linux-x86-64\.so\.2|lib(c|m|dl|rt|pthread|resolv|util|anl|gcc_s|stdc\+\+|z)\.so\.\d+"
+    r"|lib(cuda|nvidia-ml)\.so\.1|libpython3\.\d+\.so\.1\.0"
+)
+_CUDA = re.compile(r"libcudart\b[^/]*?\.so\.(\d+)(?:\.(\d+))?")
+_SAID = re.compile(r"server_version\s*\|\s*(\d+\.\d+\.\d+)")
+_FLAG = re.compile(r"^\s+--([a-z][\w-]+)", re.MULTILINE)
+_QUIET = ("--allow-http=false", "--allow-grpc=false", "--allow-metrics=false")
+_ANSWER_S = 60.0
+_FACTS = TypeAdapter(TritonRelease)
+
+
+class Source(Protocol):
+    """Where a Triton is taken from; paths are below its own folder.
+
+    ``release`` is what an image of NVIDIA's says about itself (``26.07``); else empty.
+    """
+
+    name: str
+    digest: str
+    release: str
+
+    def file(self, path: str) -> Path | None:
+        """Return where the bytes of a file are; None: it has no such file."""
+
+    def files_below(self, folder: str) -> Iterable[tuple[str, Path]]:
+        """Yield the files below a folder, by their paths below it."""
+
+    def libraries(self, names: set[str]) -> dict[str, Path]:
+        """Return those of the shared libraries that are elsewhere in it."""
+
+
+def find_triton(name: str, say: Say, *, backends: tuple[str, ...] = PYTHON_ONLY) -> TritonRelease:
+    """Return a Triton, fetched and read if the cache does not have it.
+
+    Args:
+        name: A release (``26.07``: NVIDIA's image of it), an image in a registry, the path of an
+            OCI folder, of a file of ``docker save``, or of a folder like ``/opt/tritonserver``.
+        backends: Which of its backends are kept.
+    """
+    if name in RELEASES and backends == PYTHON_ONLY:
+        return RELEASES[name]
+    name = stock_image(name)
+    if "@sha256:" in name:  # then nobody needs to be asked
+        there = _root(f"sha256:{name.rpartition(':')[2]}", backends)
+        if (there / FACTS).is_file():
+            return _recall(there)
+    if (Path(name) / _PROGRAM).is_file():
+        folder = _Folder(Path(name).resolve())
+        return _take(folder.digest, backends, lambda: folder, say)
+    layers = cache_folder() / "layers"
+    waiting = "another command is fetching an image; waiting"
+    with locked(layers.with_suffix(".lock"), waiting=lambda: say(waiting)):
+        say(f"looking at {name}")
+        image = find_image(name, layers)
+        release = _take(image.digest, backends, lambda: _FromImage(image, layers, say), say)
+        remove_folder(layers)
+    return release
+
+
+def stock_image(triton: str) -> str:
+    """Return the stock image that a deployment's ``triton`` means."""
+    return stock_name(triton) if RELEASE_PATTERN.fullmatch(triton) else triton
+
+
+def _root(digest: str, backends: tuple[str, ...]) -> Path:
+    more = "".join(f"-{name}" for name in sorted(backends) if name not in PYTHON_ONLY)
+    return cache_folder() / "triton" / f"{digest.removeprefix('sha256:')[:16]}{more}"
+
+
+def _take(
+    digest: str, backends: tuple[str, ...], source: Callable[[], Source], say: Say
+) -> TritonRelease:
+    root = _root(digest, backends)
+    with locked(root.with_name(f"{root.name}.lock")):
+        if not (root / FACTS).is_file():
+            with built_folder(root) as folder:
+                found = source()
+                _lay_out(found, folder, backends, say)
+                say("asking the server what it is")
+                release = read_triton(folder, found, backends)
+                (folder / FACTS).write_bytes(_FACTS.dump_json(release, indent=1))
+    return _recall(root)
+
+
+def _recall(root: Path) -> TritonRelease:
+    return replace(_FACTS.validate_json((root / FACTS).read_bytes()), root=root)
+
+
+class _FromImage:
+    """The server in an image: the layers that hold it; others only for libraries it lacks."""
+
+    def __init__(self, image: Image, kept: Path, say: Say) -> None:
+        self.name, self.digest = image.name, image.digest
+        self.release = image.variables.get("NVIDIA_TRITON_SERVER_VERSION", "")
+        self._image, self._say = image, say
+        self._others, count = Tree(kept / "libraries"), len(image.layers)
+        for choose in (holds, lambda _layer, _place: True):
+            self._tree = Tree(kept / "files")
+            for number, layer in enumerate(image.layers, start=1):
+                say(f"layer {number} of {count}: {layer.size / 1e6:.0f} MB")
+                if choose(layer, _PLACE):
+                    self._tree.add(layer, lambda parts: parts[: len(_PLACE)] == _PLACE)
+            # A layer that somebody put together by hand may hold its files in any order.
+            if self.file(_PROGRAM) is not None:
+                break
+
+    def file(self, path: str) -> Path | None:
+        return self._tree.file("/".join((*_PLACE, path)))
+
+    def files_below(self, folder: str) -> Iterator[tuple[str, Path]]:
+        return self._tree.files_below("/".join((*_PLACE, folder)))
+
+    def libraries(self, names: set[str]) -> dict[str, Path]:
+        tree, found = self._others, dict[str, Path]()
+        stems = tuple(f"{name.partition('.so')[0]}.so" for name in names)
+        # The smallest first: what a server is linked to is small, what its backends need is not.
+        for layer in sorted(self._image.layers, key=lambda layer: layer.size):
+            if len(found) == len(names):
+                break
+            self._say(f"looking for {', '.join(sorted(names - set(found)))}")
+            tree.add(layer, lambda parts: parts[-1].startswith(stems))
+            for parts in sorted(tree.entries):
+                if parts[-1] in names and "stubs" not in parts:
+                    content = tree.file("/".join(parts))
+                    if content is not None:
+                        found[parts[-1]] = content
+        return found
+
+
+class _Folder:
+    """A server in a folder of this host, whose libraries it uses."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.name = str(root)
+        self.digest = f"sha256:{sha256_of(root / _PROGRAM)}"
+        self.release = ""
+
+    def file(self, path: str) -> Path | None:
+        found = self._root / path
+        return found.resolve() if found.is_file() else None
+
+    def files_below(self, folder: str) -> Iterator[tuple[str, Path]]:
+        top = self._root / folder
+        for path in sorted(top.rglob("*")):
+            if path.is_file():
+                yield path.relative_to(top).as_posix(), path.resolve()
+
+    def libraries(self, names: set[str]) -> dict[str, Path]:
+        places = [
+            Path(place.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", str(binary.parent)))
+            for binary in (self._root / _PROGRAM, self._root / _PYTHON_BACKEND[0])
+            for place in search_path(binary).split(":")
+            if place
+        ]
+        listed = run(["/sbin/ldconfig", "-p"], failed="ldconfig cannot list this host's libraries")
+        known = dict(re.findall(r"^\s+(\S+) \(.*x86-64.*\) => (\S+)$", listed, re.MULTILINE))
+        candidates = {
+            name: (*(place / name for place in places), Path(known.get(name, name)))
+            for name in names
+        }
+        return {
+            name: path.resolve()
+            for name, paths in candidates.items()
+            for path in reversed(paths)
+            if path.is_file()
+        }
+
+
+def _lay_out(source: Source, folder: Path, backends: tuple[str, ...], say: Say) -> None:
+    """Copy the server, its backends, its terms, and all libraries that these are linked to."""
+    needed = [_PROGRAM, *_PYTHON_BACKEND]
+    for path in (*needed, _CACHE, _VERSION):
+        content = source.file(path)
+        if content is not None:
+            _copy(content, folder / path)
+        elif path in needed:
+            cause = f"{source.name} has no {path}: it is no Triton with the Python backend"
+            raise BuildError(
+                cause, "name an image like NVIDIA's, or a folder like /opt/tritonserver"
+            )
+    for path, content in source.files_below(""):
+        if _TERMS.fullmatch(path):
+            _copy(content, folder / path)
+    for name in backends:
+        if name in PYTHON_ONLY:
+            continue
+        files = list(source.files_below(f"backends/{name}"))
+        if not files:
+            raise BuildError(f"{source.name} has no backend {name}", "leave it out of --backends")
+        for path, content in files:
+            _copy(content, folder / "backends" / name / path)
+    for program in (folder / _PROGRAM, folder / _PYTHON_BACKEND[0]):
+        program.chmod(0o755)
+    say("the libraries that it is linked to")
+    _add_libraries(source, folder)
+
+
+def _copy(content: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(content, place)
+
+
+def _add_libraries(source: Source, folder: Path) -> None:
+    library = folder / "lib"
+    library.mkdir(exist_ok=True)
+    waiting = [path for path in _binaries(folder) if path.suffix != ".py"]
+    done: set[Path] = set()
+    while waiting:
+        missing: dict[str, Path] = {}
+        while waiting:
+            binary = waiting.pop()
+            done.add(binary)
+            for name in needed_by(binary):
+                beside, placed = binary.parent / name, library / name
+                if _GIVEN.fullmatch(name) or beside in done or placed in done:
+                    continue
+                if beside.is_file():
+                    waiting.append(beside)
+                elif (content := source.file(f"lib/{name}")) is not None:
+                    _copy(content, placed)
+                    waiting.append(placed)
+                else:
+                    missing[name] = binary
+        found = source.libraries(set(missing)) if missing else {}
+        for name, binary in missing.items():
+            if name not in found:
+                cause = f"{source.name} has no {name}, which its {binary.name} is linked to"
+                raise BuildError(cause, "name the whole image, or install the library here")
+            _copy(found[name], library / name)
+            waiting.append(library / name)
+
+
+def _binaries(folder: Path) -> Iterator[Path]:
+    """Yield what the server starts or loads."""
+    for path in (folder / _PROGRAM, folder / _PYTHON_BACKEND[0], folder / _CACHE):
+        if path.is_file():
+            yield path
+    for path in sorted((folder / "backends").glob("*/libtriton_*.so")):
+        if is_elf(path):
+            yield path
+
+
+def read_triton(root: Path, source: Source, backends: tuple[str, ...]) -> TritonRelease:
+    """Read what a Triton in NVIDIA's layout is, from its files and from what it says.
+
+    Raises:
+        BuildError: If it is no Triton, or lacks a flag that the kit uses.
+    """
+    triton = TritonDistribution(root, "")
+    said = _ask(triton)
+    flags = frozenset(_FLAG.findall(said))
+    if flags:
+        _check_flags(source.name, flags)
+    server = version_in(said) or ""
+    with suppress(OSError):
+        server = server or (root / _VERSION).read_text(encoding="utf-8").strip()
+    if not re.fullmatch(r"\d+\.\d+\.\d+", server):
+        cause = f"{source.name} does not say which Triton it is, and cannot be asked on this host"
+        raise BuildError(cause, "use a host whose glibc is as new as its own")
+    files = [path for path in root.rglob("*") if path.is_file()]
+    names = [path.name for path in triton.libraries.iterdir()]
+    return TritonRelease(
+        release=source.release if RELEASE_PATTERN.fullmatch(source.release) else server,
+        server=server,
+        python=python_of_stub(triton.stub),
+        glibc=glibc_needed(files),
+        gpu_needs=_gpu_needs(f"Triton {server}", names),
+        origin=source.name,
+        digest=source.digest,
+        flags=flags or None,
+        backends=backends,
+    )
+
+
+def _ask(triton: TritonDistribution) -> str:
+    """Return what the server says with ``--help``, and as it starts, if it can run here."""
+    variables = {"LD_LIBRARY_PATH": str(triton.libraries), "PATH": "/usr/bin:/bin"}
+    said = ""
+    for words in (["--help"], asking()[1:]):
+        with suppress(OSError, subprocess.TimeoutExpired):
+            said += subprocess.run(
+                [triton.executable, *words], env=variables, text=True, errors="replace",
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                timeout=_ANSWER_S, check=False,
+            ).stdout  # fmt: skip
+    return said
+
+
+def asking() -> tuple[str, ...]:
+    """Return the command by which a server in a container says what it is, and ends."""
+    program = str(TRITON_ROOT / _PROGRAM)
+    return (program, "--model-repository=/no-such-repository", *_QUIET)
+
+
+def version_in(said: str) -> str | None:
+    """Return the version of a server from what it says as it starts."""
+    found = _SAID.search(said)
+    return found[1] if found is not None else None
+
+
+def _check_flags(name: str, flags: frozenset[str]) -> None:
+    for flag in image_flags():
+        plain = flag.removeprefix("--").partition("=")[0]
+        if plain not in flags:
+            cause = f"{name}: its server does not know --{plain}, which the kit starts it with"
+            raise BuildError(cause, "use a newer release of Triton")
+
+
+def _gpu_needs(software: str, libraries: Iterable[str]) -> GpuNeeds | None:
+    for name in libraries:
+        if found := _CUDA.search(name):
+            try:
+                return cuda_needs(software, f"{found[1]}.{found[2] or 0}")
+            except KeyError:
+                cause = (
+                    f"{software} is built for CUDA {found[1]}, whose driver the kit does not know"
+                )
+                raise BuildError(cause, "use a newer version of this kit") from None
+    return None

@@ -1,0 +1,274 @@
+"""Layers out of a registry that is played, with its faults, and what they amount to."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from deploy.artefacts import layers
+from deploy.artefacts.layers import Layer, find_image
+from deploy.artefacts.tree import Parts, Tree, holds
+from deploy.host.errors import BuildError
+from tests.releases import Blob, Files, layer, manifest, write_oci
+
+SERVER = ("opt", "tritonserver")
+NOISE = hashlib.shake_256(b"noise").digest(400_000)
+
+
+class Registry(ThreadingHTTPServer):
+    """Serves one image, ``r/i:t``; ``cut`` bytes of a blob at a time, ``ranges`` or whole."""
+
+    def __init__(self, content: list[Blob]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.document, configuration = manifest(content)
+        self.blobs = {blob.digest: blob.content for blob in (*content, configuration)}
+        self.cut, self.ranges, self.sent = 1 << 40, True, 0
+        self.name = f"127.0.0.1:{self.server_address[1]}/r/i"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Registry
+
+    def do_GET(self) -> None:
+        kind, name = self.path.split("/")[-2:]
+        here = self.server
+        content = here.document.content if kind == "manifests" else here.blobs.get(name)
+        if content is None:
+            self.send_error(404)
+            return
+        start = int(re.sub(r"\D", "", self.headers.get("Range", "0"))) if here.ranges else 0
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        part = content[start : start + here.cut] if kind == "blobs" else content
+        here.sent += len(part)
+        self.wfile.write(part)
+        self.close_connection = True
+
+    def log_message(self, *_words: object) -> None:
+        pass
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Registry]]:
+    monkeypatch.setattr(layers, "_PAUSE_S", 0.0)
+    started: list[Registry] = []
+
+    def start(*content: Blob) -> Registry:
+        started.append(Registry(list(content)))
+        threading.Thread(target=started[-1].serve_forever, daemon=True).start()
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.shutdown()
+        each.server_close()
+
+
+@pytest.mark.parametrize("ranges", [True, False], ids=["by ranges", "without ranges"])
+def test_a_connection_that_is_cut_again_and_again_goes_on_where_it_ended(
+    serve: Callable[..., Registry], tmp_path: Path, ranges: bool
+) -> None:
+    large = layer({"opt/tritonserver/noise": NOISE})
+    registry = serve(large)
+    [found] = find_image(f"{registry.name}:t", tmp_path).layers
+    registry.cut = 30_000
+    with found.read() as stream:
+        stream.read(200_000)
+    registry.cut, registry.ranges = (30_000 if ranges else 1 << 40), ranges
+    assert found.whole().read_bytes() == large.content
+    if ranges:
+        assert registry.sent < 1.2 * len(large.content)
+
+
+def test_a_connection_that_brings_nothing_more_is_named_and_what_came_is_kept(
+    serve: Callable[..., Registry], tmp_path: Path
+) -> None:
+    large = layer({"noise": NOISE})
+    registry = serve(large)
+    [found] = find_image(f"{registry.name}:t", tmp_path).layers
+    registry.cut, registry.ranges = 100_000, False
+    with pytest.raises(BuildError, match="the connection is cut after 100000 bytes") as caught:
+        found.whole()
+    assert caught.value.remedy == "run the command again: it goes on from there"
+    registry.cut, registry.ranges = 1 << 40, True
+    assert found.whole().read_bytes() == large.content
+
+
+def test_bytes_of_another_digest_are_refused(
+    serve: Callable[..., Registry], tmp_path: Path
+) -> None:
+    good = layer({"opt/tritonserver/noise": NOISE})
+    registry = serve(good)
+    pinned = f"{registry.name}@{registry.document.digest}"
+    [found] = find_image(pinned, tmp_path).layers
+    registry.blobs[good.digest] = bytes(len(good.content))
+    with pytest.raises(BuildError, match=r"what should be sha256:\w+\.\.\. has sha256"):
+        found.whole()
+    registry.blobs[good.digest] = good.content + b"more"
+    with pytest.raises(BuildError, match="is longer than the"):
+        found.whole()
+    registry.document = Blob(registry.document.content + b" ")
+    with pytest.raises(BuildError, match=r"what should be sha256:\w+\.\.\. has sha256"):
+        find_image(pinned, tmp_path)
+
+
+def test_a_layer_in_order_is_read_no_further_than_where_the_server_would_be(
+    serve: Callable[..., Registry], tmp_path: Path
+) -> None:
+    registry = serve(layer({"etc/x": b"", "usr/noise": NOISE * 10}))
+    [found] = find_image(f"{registry.name}:t", tmp_path).layers
+    assert not holds(found, SERVER)
+    kept = tmp_path / found.digest.removeprefix("sha256:")
+    assert kept.stat().st_size < found.size / 10
+
+
+@pytest.mark.parametrize(
+    ("paths", "there"),
+    [
+        (["bin", "opt", "opt/tritonserver/bin/x", "usr"], True),
+        (["bin/x", "bin/a", "usr/x", "opt/tritonserver/x"], True),  # in no order
+        (["opt/.wh.tritonserver"], True),
+        ([".wh.opt"], True),
+        (["opt/.wh..wh..opq"], True),
+        (["opt/.wh.other", "opt/tritonserver.txt", "usr/opt/tritonserver"], False),
+        (["opt/tritonserver-2/x"], False),
+    ],
+)
+def test_layers_that_change_the_server(tmp_path: Path, paths: list[str], there: bool) -> None:
+    [found] = in_folder(tmp_path, layer(dict.fromkeys(paths, b"")))
+    assert holds(found, SERVER) == there
+
+
+def in_folder(folder: Path, *content: Blob) -> tuple[Layer, ...]:
+    return find_image(str(write_oci(folder / "image", list(content))), folder / "kept").layers
+
+
+def anything(_parts: Parts) -> bool:
+    return True
+
+
+def tree_of(folder: Path, *content: Blob) -> Tree:
+    tree = Tree(folder / "files")
+    for each in in_folder(folder, *content):
+        tree.add(each, anything)
+    return tree
+
+
+def test_whiteouts_links_and_replacements_amount_to_what_a_container_sees(tmp_path: Path) -> None:
+    lower = layer(
+        {
+            "a/gone": b"1",
+            "a/kept": b"2",
+            "b/one": b"3",
+            "b/two/three": b"4",
+            "c": None,
+            "c/below": b"5",
+            "lib64": "usr/lib",
+            "usr/lib/x.so.1": "x.so.1.2",
+            "usr/lib/x.so.1.2": b"library",
+            "up": "../../../../usr/lib/x.so.1",
+            "round": "round",
+        },
+        {"d/linked": "a/kept"},
+    )
+    upper = layer(
+        {"a/.wh.gone": b"", "b/new": b"6", "b/.wh..wh..opq": b"", "c": b"now a file"},
+        {"e": "a/kept"},
+    )
+    tree = tree_of(tmp_path, lower, upper)
+    lower_paths = ("a/gone", "a/kept", "b/one", "b/two/three", "c", "c/below", "d/linked")
+    seen = {
+        path: content.read_bytes()
+        for path in (*lower_paths, "e", "b/new", "lib64/x.so.1", "/up")
+        if (content := tree.file(path)) is not None
+    }
+    assert seen == {
+        "a/kept": b"2",
+        "b/new": b"6",
+        "c": b"now a file",
+        "d/linked": b"2",
+        "e": b"2",
+        "lib64/x.so.1": b"library",
+        "/up": b"library",
+    }
+    assert [path for path, _ in tree.files_below("b")] == ["new"]
+    with pytest.raises(BuildError, match="its symbolic links never end"):
+        tree.file("round")
+
+
+@pytest.mark.parametrize(
+    ("files", "links"),
+    [
+        ({"../etc/passwd": b""}, {}),
+        ({"opt/tritonserver/../../../etc/passwd": b""}, {}),
+        ({"/etc/passwd": b""}, {}),
+        ({"a": b""}, {"b": "../../etc/passwd"}),
+    ],
+)
+def test_a_layer_with_a_path_that_climbs_out_is_refused(
+    tmp_path: Path, files: Files, links: dict[str, str]
+) -> None:
+    with pytest.raises(BuildError, match="has a path that climbs out of the image"):
+        tree_of(tmp_path, layer(files, links))
+
+
+def test_a_symbolic_link_leads_nowhere_outside_the_image(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("of this host")
+    bad = layer({"opt/bad": str(secret), "opt/folder": str(tmp_path), "opt/folder/new": b"x"})
+    tree = tree_of(tmp_path, bad)
+    assert tree.file("opt/bad") is None
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_is_no_tar_is_named(tmp_path: Path) -> None:
+    [found] = in_folder(tmp_path, layer({}))
+    damaged = Layer(found.digest, 9, lambda: io.BytesIO(b"(\xb5/\xfd zstd"), found.whole)
+    with pytest.raises(BuildError, match=r"cannot be read as tar or tar\.gz"):
+        holds(damaged, SERVER)
+
+
+def test_a_file_of_docker_save_is_read_in_place(tmp_path: Path) -> None:
+    one = io.BytesIO()
+    with tarfile.open(fileobj=one, mode="w") as tar:
+        member = tarfile.TarInfo("opt/tritonserver/x")
+        member.size = 4
+        tar.addfile(member, io.BytesIO(b"here"))
+    content = one.getvalue()
+    digest = hashlib.sha256(content).hexdigest()
+    saved = tmp_path / "saved.tar"
+    with tarfile.open(saved, "w") as tar:
+        for name, text in {
+            "1/layer.tar": content,
+            "c.json": b'{"rootfs":{"diff_ids":["sha256:%s"]}}' % digest.encode(),
+            "manifest.json": b'[{"Config":"c.json","Layers":["1/layer.tar"]}]',
+        }.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text))
+    [found] = find_image(str(saved), tmp_path / "kept").layers
+    tree = Tree(tmp_path / "files")
+    assert holds(found, SERVER)
+    tree.add(found, anything)
+    place = tree.file("opt/tritonserver/x")
+    assert place is not None
+    assert place.read_bytes() == b"here"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("./nowhere", "no such file"), ("{}/empty.tar", "is no file of docker save")],
+)
+def test_what_is_no_image_is_named(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "empty.tar").touch()
+    with pytest.raises(BuildError, match=said):
+        find_image(name.format(tmp_path), tmp_path / "kept")
