@@ -26,6 +26,7 @@ from deploy.host.files import sha256_of
 _TRIES = 6  # without a byte between them
 _PAUSE_S = 0.5
 _CHUNK = 1 << 16
+_LEAST_PIECE, _MOST_PIECE = 1 << 18, 1 << 28
 _DOCUMENT_BYTES = 1 << 23  # of a manifest or a configuration
 _PLATFORM = {"os": "linux", "architecture": "amd64"}
 
@@ -115,6 +116,7 @@ class Blob(io.RawIOBase):
         self._file = place.open("a+b")
         self._there = self._file.tell()
         self._answer: requests.Response | None = None
+        self._end = 0  # of what the answer brings
 
     def readable(self) -> bool:
         return True
@@ -147,7 +149,7 @@ class Blob(io.RawIOBase):
         for attempt in range(_TRIES):
             time.sleep(_PAUSE_S * attempt)
             try:
-                if self._answer is None:
+                if self._answer is None or self._there == self._end:
                     self._answer = self._opened()
                 chunk: bytes = self._answer.raw.read(_CHUNK)
             except (HTTPError, requests.RequestException, OSError) as error:
@@ -161,12 +163,17 @@ class Blob(io.RawIOBase):
         raise BuildError(cause, "run the command again: it goes on from there")
 
     def _opened(self) -> requests.Response:
-        answer = self._ask(self._there)
+        if self._answer is not None:
+            self._answer.close()
+        # In pieces, at first small ones: a registry sends more than is read in the end.
+        piece = min(max(self._there, _LEAST_PIECE), _MOST_PIECE)
+        self._end = min(self._there + piece, self._size)
+        answer = self._ask(self._there, self._end)
         if answer is None:
             raise BuildError(f"{self._what} is not there, though the image lists it")
-        if self._there and answer.status_code != 206:
+        if answer.status_code != 206:
             # It knows no ranges, and sends everything again.
-            skipped = 0
+            self._end, skipped = self._size, 0
             while skipped < self._there:
                 chunk = answer.raw.read(min(_CHUNK, self._there - skipped))
                 if not chunk:

@@ -54,9 +54,9 @@ class Registry:
             return None
         return Manifest(f"sha256:{hashlib.sha256(answer.content).hexdigest()}", answer.json())
 
-    def blob(self, digest: str, start: int) -> requests.Response | None:
-        """Return a blob's bytes from ``start`` on, to be read as they come; None if it is gone."""
-        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+    def blob(self, digest: str, start: int, end: int) -> requests.Response | None:
+        """Return a blob's bytes up to ``end``, to be read as they come; None if it is not there."""
+        headers = {"Accept-Encoding": "identity", "Range": f"bytes={start}-{end - 1}"}
         return self._ask("GET", f"/blobs/{digest}", headers, stream=True)
 
     def tag(self, name: str, tag: str) -> None:

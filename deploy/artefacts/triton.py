@@ -11,33 +11,36 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from pydantic import TypeAdapter
 
 from deploy.artefacts.image import stock_name
-from deploy.artefacts.layers import Image, find_image
-from deploy.artefacts.tree import Tree, holds
+from deploy.artefacts.layers import find_image
+from deploy.artefacts.triton_source import (
+    OWN_STUB,
+    PROGRAM,
+    FolderSource,
+    ImageSource,
+    Source,
+)
 from deploy.deployment.deployment import RELEASE_PATTERN
 from deploy.deployment.gpus import GpuNeeds, cuda_needs
 from deploy.environment.elf import glibc_needed, is_elf
 from deploy.host.console import Say
 from deploy.host.errors import BuildError
-from deploy.host.files import built_folder, locked, remove_folder, sha256_of
+from deploy.host.files import built_folder, locked, remove_folder
 from deploy.host.paths import cache_folder
-from deploy.host.programs import needed_by, run, search_path
+from deploy.host.programs import needed_by
 from deploy.triton.command import TRITON_ROOT, image_flags
 from deploy.triton.distribution import TritonDistribution
 from deploy.triton.release import RELEASES, TritonRelease
-from deploy.triton.stub import STUB, python_of_stub
+from deploy.triton.stub import python_of_stub
 
 PYTHON_ONLY = ("python",)
 FACTS = "triton.json"
-_PLACE = ("opt", "tritonserver")
-_PROGRAM = "bin/tritonserver"
 _CACHE = "caches/local/libtritoncache_local.so"
 _VERSION = "TRITON_VERSION"
-_PYTHON_BACKEND = (f"backends/python/{STUB}", "backends/python/libtriton_python.so",
+_PYTHON_BACKEND = (OWN_STUB, "backends/python/libtriton_python.so",
                    "backends/python/triton_python_backend_utils.py")  # fmt: skip
 _TERMS = re.compile(r"(?i)[^/]*licen[cs]e[^/]*|[^/]*notice[^/]*")
 # What every base has, or the host of a GPU gives; and libpython, which the environment brings.
@@ -51,26 +54,6 @@ _FLAG = re.compile(r"^\s+--([a-z][\w-]+)", re.MULTILINE)
 _QUIET = ("--allow-http=false", "--allow-grpc=false", "--allow-metrics=false")
 _ANSWER_S = 60.0
 _FACTS = TypeAdapter(TritonRelease)
-
-
-class Source(Protocol):
-    """Where a Triton is taken from; paths are below its own folder.
-
-    ``release`` is what an image of NVIDIA's says about itself (``26.07``); else empty.
-    """
-
-    name: str
-    digest: str
-    release: str
-
-    def file(self, path: str) -> Path | None:
-        """Return where the bytes of a file are; None: it has no such file."""
-
-    def files_below(self, folder: str) -> Iterable[tuple[str, Path]]:
-        """Yield the files below a folder, by their paths below it."""
-
-    def libraries(self, names: set[str]) -> dict[str, Path]:
-        """Return those of the shared libraries that are elsewhere in it."""
 
 
 def find_triton(name: str, say: Say, *, backends: tuple[str, ...] = PYTHON_ONLY) -> TritonRelease:
@@ -88,15 +71,15 @@ def find_triton(name: str, say: Say, *, backends: tuple[str, ...] = PYTHON_ONLY)
         there = _root(f"sha256:{name.rpartition(':')[2]}", backends)
         if (there / FACTS).is_file():
             return _recall(there)
-    if (Path(name) / _PROGRAM).is_file():
-        folder = _Folder(Path(name).resolve())
+    if (Path(name) / PROGRAM).is_file():
+        folder = FolderSource(Path(name).resolve())
         return _take(folder.digest, backends, lambda: folder, say)
     layers = cache_folder() / "layers"
     waiting = "another command is fetching an image; waiting"
     with locked(layers.with_suffix(".lock"), waiting=lambda: say(waiting)):
         say(f"looking at {name}")
         image = find_image(name, layers)
-        release = _take(image.digest, backends, lambda: _FromImage(image, layers, say), say)
+        release = _take(image.digest, backends, lambda: ImageSource(image, layers, say), say)
         remove_folder(layers)
     return release
 
@@ -130,90 +113,9 @@ def _recall(root: Path) -> TritonRelease:
     return replace(_FACTS.validate_json((root / FACTS).read_bytes()), root=root)
 
 
-class _FromImage:
-    """The server in an image: the layers that hold it; others only for libraries it lacks."""
-
-    def __init__(self, image: Image, kept: Path, say: Say) -> None:
-        self.name, self.digest = image.name, image.digest
-        self.release = image.variables.get("NVIDIA_TRITON_SERVER_VERSION", "")
-        self._image, self._say = image, say
-        self._others, count = Tree(kept / "libraries"), len(image.layers)
-        for choose in (holds, lambda _layer, _place: True):
-            self._tree = Tree(kept / "files")
-            for number, layer in enumerate(image.layers, start=1):
-                say(f"layer {number} of {count}: {layer.size / 1e6:.0f} MB")
-                if choose(layer, _PLACE):
-                    self._tree.add(layer, lambda parts: parts[: len(_PLACE)] == _PLACE)
-            # A layer that somebody put together by hand may hold its files in any order.
-            if self.file(_PROGRAM) is not None:
-                break
-
-    def file(self, path: str) -> Path | None:
-        return self._tree.file("/".join((*_PLACE, path)))
-
-    def files_below(self, folder: str) -> Iterator[tuple[str, Path]]:
-        return self._tree.files_below("/".join((*_PLACE, folder)))
-
-    def libraries(self, names: set[str]) -> dict[str, Path]:
-        tree, found = self._others, dict[str, Path]()
-        stems = tuple(f"{name.partition('.so')[0]}.so" for name in names)
-        # The smallest first: what a server is linked to is small, what its backends need is not.
-        for layer in sorted(self._image.layers, key=lambda layer: layer.size):
-            if len(found) == len(names):
-                break
-            self._say(f"looking for {', '.join(sorted(names - set(found)))}")
-            tree.add(layer, lambda parts: parts[-1].startswith(stems))
-            for parts in sorted(tree.entries):
-                if parts[-1] in names and "stubs" not in parts:
-                    content = tree.file("/".join(parts))
-                    if content is not None:
-                        found[parts[-1]] = content
-        return found
-
-
-class _Folder:
-    """A server in a folder of this host, whose libraries it uses."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self.name = str(root)
-        self.digest = f"sha256:{sha256_of(root / _PROGRAM)}"
-        self.release = ""
-
-    def file(self, path: str) -> Path | None:
-        found = self._root / path
-        return found.resolve() if found.is_file() else None
-
-    def files_below(self, folder: str) -> Iterator[tuple[str, Path]]:
-        top = self._root / folder
-        for path in sorted(top.rglob("*")):
-            if path.is_file():
-                yield path.relative_to(top).as_posix(), path.resolve()
-
-    def libraries(self, names: set[str]) -> dict[str, Path]:
-        places = [
-            Path(place.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", str(binary.parent)))
-            for binary in (self._root / _PROGRAM, self._root / _PYTHON_BACKEND[0])
-            for place in search_path(binary).split(":")
-            if place
-        ]
-        listed = run(["/sbin/ldconfig", "-p"], failed="ldconfig cannot list this host's libraries")
-        known = dict(re.findall(r"^\s+(\S+) \(.*x86-64.*\) => (\S+)$", listed, re.MULTILINE))
-        candidates = {
-            name: (*(place / name for place in places), Path(known.get(name, name)))
-            for name in names
-        }
-        return {
-            name: path.resolve()
-            for name, paths in candidates.items()
-            for path in reversed(paths)
-            if path.is_file()
-        }
-
-
 def _lay_out(source: Source, folder: Path, backends: tuple[str, ...], say: Say) -> None:
     """Copy the server, its backends, its terms, and all libraries that these are linked to."""
-    needed = [_PROGRAM, *_PYTHON_BACKEND]
+    needed = [PROGRAM, *_PYTHON_BACKEND]
     for path in (*needed, _CACHE, _VERSION):
         content = source.file(path)
         if content is not None:
@@ -234,7 +136,7 @@ def _lay_out(source: Source, folder: Path, backends: tuple[str, ...], say: Say) 
             raise BuildError(f"{source.name} has no backend {name}", "leave it out of --backends")
         for path, content in files:
             _copy(content, folder / "backends" / name / path)
-    for program in (folder / _PROGRAM, folder / _PYTHON_BACKEND[0]):
+    for program in (folder / PROGRAM, folder / OWN_STUB):
         program.chmod(0o755)
     say("the libraries that it is linked to")
     _add_libraries(source, folder)
@@ -277,7 +179,7 @@ def _add_libraries(source: Source, folder: Path) -> None:
 
 def _binaries(folder: Path) -> Iterator[Path]:
     """Yield what the server starts or loads."""
-    for path in (folder / _PROGRAM, folder / _PYTHON_BACKEND[0], folder / _CACHE):
+    for path in (folder / PROGRAM, folder / OWN_STUB, folder / _CACHE):
         if path.is_file():
             yield path
     for path in sorted((folder / "backends").glob("*/libtriton_*.so")):
@@ -333,7 +235,7 @@ def _ask(triton: TritonDistribution) -> str:
 
 def asking() -> tuple[str, ...]:
     """Return the command by which a server in a container says what it is, and ends."""
-    program = str(TRITON_ROOT / _PROGRAM)
+    program = str(TRITON_ROOT / PROGRAM)
     return (program, "--model-repository=/no-such-repository", *_QUIET)
 
 

@@ -77,6 +77,9 @@ def check_site(resolved: Resolved, runtime: Runtime, say: Say) -> None:
             check_usable(given, numpy_below=release.numpy_below, in_container=runtime.in_container)
             if not (given.packed or runtime.in_container):
                 require_plain(given.path, "move the environment to a folder with a plain name")
+            if given.scripts and release.has("activate is not sourced"):
+                scripts = f"{given.path}/etc/conda/activate.d"
+                say(f"warning: model {model.name}: Triton {release.release} does not run {scripts}")
         python = runtime.python if given is None else given.python
         if python is None:
             say(f"warning: model {model.name}: cannot tell which Python {model.environment} has")

@@ -28,6 +28,7 @@ _STDLIB = re.compile(r"lib/python(\d+\.\d+)(?:/.*)?")
 _NUMPY = re.compile(
     r"lib/python\d+\.\d+/site-packages/numpy-(\d[^-/]*?)(?:\.dist-info|-[^/]*\.egg-info)(?:/.*)?"
 )
+_SCRIPTS = "etc/conda/activate.d/"
 _REPACK = "pack it with conda-pack: conda-pack --name ENVIRONMENT --output environment.tar.gz"
 # A block of a file system; the last one of each file is half empty on average.
 _BLOCK = 4096
@@ -38,6 +39,7 @@ class GivenEnvironment(BaseModel, frozen=True):
 
     Attributes:
         activates: Whether it has the script that Triton sources before it starts a stub.
+        scripts: Whether that script runs others, in ``etc/conda/activate.d``.
         python: ``X.Y``.
         libpython: The shared library of its Python, on this host.
         virtual: Whether it is a virtual environment, whose Python lies elsewhere.
@@ -48,6 +50,7 @@ class GivenEnvironment(BaseModel, frozen=True):
     path: Path
     packed: bool
     activates: bool = False
+    scripts: bool = False
     python: str | None = None
     numpy: str | None = None
     libpython: Path | None = None
@@ -129,6 +132,7 @@ def _check_kind(path: Path) -> None:
 def _look_into_folder(path: Path) -> GivenEnvironment:
     library = path / "lib"
     found = [path / "bin" / "activate", path / "pyvenv.cfg", *library.glob("libpython*")]
+    found += (path / _SCRIPTS).glob("*")
     found += [*library.glob("python3.*"), *library.glob("python3.*/site-packages/numpy-*")]
     names = [str(p.relative_to(path)) for p in found if p.exists()]
     marker = path / MARKER
@@ -172,6 +176,7 @@ def _facts(path: Path, names: Iterable[str], **others: Any) -> GivenEnvironment:
     return GivenEnvironment(
         path=path,
         activates="bin/activate" in found,
+        scripts=any(name.startswith(_SCRIPTS) and name != _SCRIPTS for name in found),
         python=python,
         numpy=numpy,
         virtual="pyvenv.cfg" in found,

@@ -26,7 +26,7 @@ _FOR = f"Python {PYTHON}, Linux x86-64"
 _MAKER = "numlkit lock"
 
 
-def lock(source: Path, flavour: Flavour, *, numpy_below: int, say: Say) -> list[Path]:
+def lock(source: Path, flavour: Flavour, *, numpy_below: int | None, say: Say) -> list[Path]:
     """Write ``locks/FLAVOUR.txt`` and, where torch is wanted, ``locks/torch-FLAVOUR.txt``.
 
     ``numpy_below`` is the first numpy that the stubs of the Triton in use cannot handle.
@@ -40,7 +40,11 @@ def lock(source: Path, flavour: Flavour, *, numpy_below: int, say: Say) -> list[
         raise no_interpreter((PYTHON,))
     ensure_private_python(interpreter, say)
     say(f"resolving {specification}")
-    asked = ["--requirement", str(specification), f"numpy<{numpy_below}"]
+    asked = [
+        "--requirement",
+        str(specification),
+        f"numpy<{numpy_below}" if numpy_below is not None else "numpy",
+    ]
     found = resolve(interpreter, asked, cpu=flavour != "gpu", say=say)
     if (source / DATA).is_file():
         data = ["--no-deps", "--requirement", str(source / DATA)]

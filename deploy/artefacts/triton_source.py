@@ -1,0 +1,118 @@
+"""Where a Triton is taken from: an image's layers, or a folder of this host."""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from deploy.artefacts.layers import Image
+from deploy.artefacts.tree import Tree, holds
+from deploy.host.console import Say
+from deploy.host.files import sha256_of
+from deploy.host.programs import run, search_path
+from deploy.triton.stub import STUB
+
+PROGRAM = "bin/tritonserver"
+OWN_STUB = f"backends/python/{STUB}"
+_PLACE = ("opt", "tritonserver")
+
+
+class Source(Protocol):
+    """Where a Triton is taken from; paths are below its own folder.
+
+    ``release`` is what an image of NVIDIA's says about itself (``26.07``); else empty.
+    """
+
+    name: str
+    digest: str
+    release: str
+
+    def file(self, path: str) -> Path | None:
+        """Return where the bytes of a file are; None: it has no such file."""
+
+    def files_below(self, folder: str) -> Iterable[tuple[str, Path]]:
+        """Yield the files below a folder, by their paths below it."""
+
+    def libraries(self, names: set[str]) -> dict[str, Path]:
+        """Return those of the shared libraries that are elsewhere in it."""
+
+
+class ImageSource:
+    """The server in an image: the layers that hold it; others only for libraries it lacks."""
+
+    def __init__(self, image: Image, kept: Path, say: Say) -> None:
+        self.name, self.digest = image.name, image.digest
+        self.release = image.variables.get("NVIDIA_TRITON_SERVER_VERSION", "")
+        self._image, self._say = image, say
+        self._others, count = Tree(kept / "libraries"), len(image.layers)
+        for choose in (holds, lambda _layer, _place: True):
+            self._tree = Tree(kept / "files")
+            for number, layer in enumerate(image.layers, start=1):
+                say(f"layer {number} of {count}: {layer.size / 1e6:.0f} MB")
+                if choose(layer, _PLACE):
+                    self._tree.add(layer, lambda parts: parts[: len(_PLACE)] == _PLACE)
+            # A layer that somebody put together by hand may hold its files in any order.
+            if self.file(PROGRAM) is not None:
+                break
+
+    def file(self, path: str) -> Path | None:
+        return self._tree.file("/".join((*_PLACE, path)))
+
+    def files_below(self, folder: str) -> Iterator[tuple[str, Path]]:
+        return self._tree.files_below("/".join((*_PLACE, folder)))
+
+    def libraries(self, names: set[str]) -> dict[str, Path]:
+        tree, found = self._others, dict[str, Path]()
+        stems = tuple(f"{name.partition('.so')[0]}.so" for name in names)
+        # The smallest first: what a server is linked to is small, what its backends need is not.
+        for layer in sorted(self._image.layers, key=lambda layer: layer.size):
+            if len(found) == len(names):
+                break
+            self._say(f"looking for {', '.join(sorted(names - set(found)))}")
+            tree.add(layer, lambda parts: parts[-1].startswith(stems))
+            for parts in sorted(tree.entries):
+                if parts[-1] in names and "stubs" not in parts:
+                    content = tree.file("/".join(parts))
+                    if content is not None:
+                        found[parts[-1]] = content
+        return found
+
+
+class FolderSource:
+    """A server in a folder of this host, whose libraries it uses."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.name = str(root)
+        self.digest = f"sha256:{sha256_of(root / PROGRAM)}"
+        self.release = ""
+
+    def file(self, path: str) -> Path | None:
+        found = self._root / path
+        return found.resolve() if found.is_file() else None
+
+    def files_below(self, folder: str) -> Iterator[tuple[str, Path]]:
+        top = self._root / folder
+        for path in sorted(top.rglob("*")):
+            if path.is_file():
+                yield path.relative_to(top).as_posix(), path.resolve()
+
+    def libraries(self, names: set[str]) -> dict[str, Path]:
+        places = [
+            Path(place.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", str(binary.parent)))
+            for binary in (self._root / PROGRAM, self._root / OWN_STUB)
+            for place in search_path(binary).split(":")
+            if place
+        ]
+        listed = run(["/sbin/ldconfig", "-p"], failed="ldconfig cannot list this host's libraries")
+        known = dict(re.findall(r"^\s+(\S+) \(.*x86-64.*\) => (\S+)$", listed, re.MULTILINE))
+        candidates = {
+            name: (*(place / name for place in places), Path(known.get(name, name)))
+            for name in names
+        }
+        return {
+            name: path.resolve()
+            for name, paths in candidates.items()
+            for path in reversed(paths)
+            if path.is_file()
+        }
