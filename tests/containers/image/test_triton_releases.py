@@ -43,7 +43,7 @@ def test_an_image_on_it_serves_the_right_values(built: Path, runner: Runner) -> 
     server.wait_healthy()
     answers = server.answers()
     assert len(answers) == 2 * len(DEFAULT_MODELS)
-    assert [answer for answer in answers if not answer.correct] == []
+    assert [answer for answer in answers if not answer.ok] == []
     status, words = server.exec("ls", "/opt/tritonserver", "/opt/numl/env/lib")
     assert status == 0
     assert {"LICENSE", "TRITON_VERSION", "python3.10"} <= set(words.split())
