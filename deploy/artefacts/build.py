@@ -19,7 +19,12 @@ from deploy.artefacts.manifest import Artefact, Kind, read_manifest, record
 from deploy.artefacts.request import MEMORY_BYTES, BuildRequest, Route, room_needed
 from deploy.artefacts.sbom import System, system_of_image
 from deploy.artefacts.sif import SifBuilder
-from deploy.artefacts.statements import Ingredients, write_checksums, write_statements
+from deploy.artefacts.statements import (
+    Ingredients,
+    write_checksums,
+    write_statements,
+    write_vex,
+)
 from deploy.artefacts.tools import SifTools, check_folder, check_reads_tars, find_tools
 from deploy.environment.archive import pack_archive
 from deploy.environment.cache import clear_cache
@@ -230,6 +235,8 @@ class _Build:
             steps=dict(self._steps.seconds),
         )
         write_statements(out, artefact, made.parts(), made.build())
+        if base is not None:
+            write_vex(out, artefact, self._request.triton)
         record(out, artefact)
         write_checksums(out)
         self._made.append(artefact)

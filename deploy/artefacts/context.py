@@ -14,6 +14,7 @@ from pathlib import Path
 
 from deploy.artefacts.image import Base
 from deploy.artefacts.triton import FACTS
+from deploy.artefacts.triton_source import OWN_STUB, SERVER
 from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.environment.agent import agent_folder
 from deploy.environment.archive import pack_layers
@@ -40,13 +41,8 @@ SCRIPTS = ("check", "health", "probe", "serve", "sync")
 INSTANCES = 2
 
 _AGENT = "opt/numl/sync"
-_STUB = Path("backends/python/triton_python_backend_stub")
-_SERVER = (
-    Path("bin/tritonserver"),
-    Path("backends/python/libtriton_python.so"),
-    Path("backends/python/triton_python_backend_utils.py"),
-    _STUB,
-)
+_STUB = Path(OWN_STUB)
+_SERVER = tuple(map(Path, SERVER))
 
 
 def make_context(

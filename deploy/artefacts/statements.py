@@ -30,12 +30,15 @@ from deploy.artefacts.sbom import (
     sbom,
 )
 from deploy.artefacts.sif_file import BLOCK_KIB, LEVELS
+from deploy.artefacts.vex import vex
 from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.environment.agent import agent_digest
 from deploy.environment.environment import Environment
 from deploy.environment.serving import compiler_of, serving_digest
 from deploy.host.files import digest_of, sha256_of, write_atomically
 from deploy.host.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY
+from deploy.triton.advisories import advisories
+from deploy.triton.release import TritonRelease
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
@@ -122,6 +125,20 @@ def provenance_of(artefact: Artefact) -> str:
     return f"{_stem(artefact)}.provenance.json"
 
 
+def vex_of(artefact: Artefact) -> str:
+    return f"{_stem(artefact)}.vex.json"
+
+
+def write_vex(folder: Path, artefact: Artefact, triton: TritonRelease) -> None:
+    """Write, beside an artefact's SBOM, the known vulnerabilities of the Triton in it."""
+    found = advisories(triton)
+    (folder / vex_of(artefact)).unlink(missing_ok=True)
+    if found:
+        listed = (folder / sbom_of(artefact)).read_text(encoding="utf-8")
+        text = vex(listed, of_triton(triton).purl, found, epoch=artefact.created)
+        write_atomically(folder / vex_of(artefact), text)
+
+
 def write_statements(
     folder: Path, artefact: Artefact, parts: Iterable[Component], build: Build
 ) -> None:
@@ -143,7 +160,7 @@ def write_checksums(folder: Path) -> None:
     for artefact in read_manifest(folder).artefacts:
         if artefact.kind != "image":
             sums[artefact.name] = artefact.sha256
-        for name in (sbom_of(artefact), provenance_of(artefact)):
+        for name in (sbom_of(artefact), provenance_of(artefact), vex_of(artefact)):
             if (folder / name).is_file():
                 sums[name] = sha256_of(folder / name)
     text = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))

@@ -19,6 +19,7 @@ from deploy.artefacts.layers import find_image
 from deploy.artefacts.triton_source import (
     OWN_STUB,
     PROGRAM,
+    SERVER,
     FolderSource,
     ImageSource,
     Source,
@@ -40,8 +41,6 @@ PYTHON_ONLY = ("python",)
 FACTS = "triton.json"
 _CACHE = "caches/local/libtritoncache_local.so"
 _VERSION = "TRITON_VERSION"
-_PYTHON_BACKEND = (OWN_STUB, "backends/python/libtriton_python.so",
-                   "backends/python/triton_python_backend_utils.py")  # fmt: skip
 _TERMS = re.compile(r"(?i)[^/]*licen[cs]e[^/]*|[^/]*notice[^/]*")
 # What every base has, or the host of a GPU gives; and libpython, which the environment brings.
 _GIVEN = re.compile(
@@ -115,16 +114,14 @@ def _recall(root: Path) -> TritonRelease:
 
 def _lay_out(source: Source, folder: Path, backends: tuple[str, ...], say: Say) -> None:
     """Copy the server, its backends, its terms, and all libraries that these are linked to."""
-    needed = [PROGRAM, *_PYTHON_BACKEND]
-    for path in (*needed, _CACHE, _VERSION):
+    for path in (*SERVER, _CACHE, _VERSION):
         content = source.file(path)
         if content is not None:
             _copy(content, folder / path)
-        elif path in needed:
+        elif path in SERVER:
             cause = f"{source.name} has no {path}: it is no Triton with the Python backend"
-            raise BuildError(
-                cause, "name an image like NVIDIA's, or a folder like /opt/tritonserver"
-            )
+            remedy = "name an image like NVIDIA's, or a folder like /opt/tritonserver"
+            raise BuildError(cause, remedy)
     for path, content in source.files_below(""):
         if _TERMS.fullmatch(path):
             _copy(content, folder / path)
@@ -150,7 +147,7 @@ def _copy(content: Path, place: Path) -> None:
 def _add_libraries(source: Source, folder: Path) -> None:
     library = folder / "lib"
     library.mkdir(exist_ok=True)
-    waiting = [path for path in _binaries(folder) if path.suffix != ".py"]
+    waiting = list(_binaries(folder))
     done: set[Path] = set()
     while waiting:
         missing: dict[str, Path] = {}
@@ -259,8 +256,6 @@ def _gpu_needs(software: str, libraries: Iterable[str]) -> GpuNeeds | None:
             try:
                 return cuda_needs(software, f"{found[1]}.{found[2] or 0}")
             except KeyError:
-                cause = (
-                    f"{software} is built for CUDA {found[1]}, whose driver the kit does not know"
-                )
-                raise BuildError(cause, "use a newer version of this kit") from None
+                cause = f"{software} is built for CUDA {found[1]}, which this kit does not know"
+                raise BuildError(cause, "use a newer version of the kit") from None
     return None

@@ -8,12 +8,19 @@ from typing import Protocol
 from deploy.artefacts.layers import Image
 from deploy.artefacts.tree import Tree, holds
 from deploy.host.console import Say
-from deploy.host.files import sha256_of
+from deploy.host.files import digest_of
 from deploy.host.programs import run, search_path
 from deploy.triton.stub import STUB
 
 PROGRAM = "bin/tritonserver"
 OWN_STUB = f"backends/python/{STUB}"
+# What every Triton with the Python backend has.
+SERVER = (
+    PROGRAM,
+    OWN_STUB,
+    "backends/python/libtriton_python.so",
+    "backends/python/triton_python_backend_utils.py",
+)
 _PLACE = ("opt", "tritonserver")
 
 
@@ -84,7 +91,8 @@ class FolderSource:
     def __init__(self, root: Path) -> None:
         self._root = root
         self.name = str(root)
-        self.digest = f"sha256:{sha256_of(root / PROGRAM)}"
+        files = [root / path for path in SERVER if (root / path).is_file()]
+        self.digest = f"sha256:{digest_of(files, base=root)}"
         self.release = ""
 
     def file(self, path: str) -> Path | None:

@@ -14,6 +14,7 @@ from deploy.checks.host import (
     room_findings,
     temporary_findings,
     tls_findings,
+    triton_findings,
     writable_findings,
 )
 from deploy.checks.repository import repository_findings, site_findings
@@ -108,6 +109,7 @@ def examine_everything(deployment: Deployment) -> list[Finding]:
         ("model repository", lambda: repository(resolved.kit, resolved.own_weights)),
         ("model repository", lambda: site_findings(resolved)),
         ("TLS", lambda: tls_findings(deployment)),
+        ("Triton", lambda: triton_findings(resolved)),
         ("deployments", deployment_findings),
         *((f"leftovers: {engine.name}", engine.leftovers) for engine in engines),
         ("leftovers: half-built", half_built_findings),

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 
 from deploy.deployment.deployment import Deployment
 from deploy.deployment.ports import choose_ports
-from deploy.deployment.state import DeploymentFolder, DeploymentState
+from deploy.deployment.state import DeploymentFolder, DeploymentState, is_loopback
 from deploy.engines.base import ROOM
 from deploy.engines.choose import engine_named
 from deploy.engines.resolved import Resolved
@@ -20,10 +20,12 @@ from deploy.host.room import (
     check_writable,
     size,
 )
+from deploy.triton.advisories import DATE, summary
 
 _GPU = "GPU"
 _PORTS = "ports"
 _TLS = "TLS"
+_TRITON = "Triton"
 _SOON = timedelta(days=30)
 
 
@@ -119,3 +121,18 @@ def tls_findings(deployment: Deployment) -> Iterator[Finding]:
         )
         command = "openssl req -x509 ... -addext subjectAltName=DNS:HOST,IP:ADDRESS"
         yield Finding("warning", _TLS, detail, f"make one that has them: {command}")
+
+
+def triton_findings(resolved: Resolved) -> Iterator[Finding]:
+    """Return what is published about the Triton; a warning where others can reach the server."""
+    deployment = resolved.deployment
+    if deployment.image is not None and "triton" not in deployment.model_fields_set:
+        return  # it has its own, and its own list
+    known = summary(resolved.release)
+    if known is None:
+        detail = f"no published vulnerability of Triton {resolved.release.release} is known"
+        yield ok(_TRITON, f"{detail} (as of {DATE})")
+    elif is_loopback(deployment.listen):
+        yield ok(_TRITON, known)
+    else:
+        yield Finding("warning", _TRITON, known, "--triton with a later release, or a front door")

@@ -1,7 +1,14 @@
 """What makes a launch fail before anything is made; doctor reports the same."""
 
-from deploy.checks.host import port_findings, room_findings, tls_findings, writable_findings
+from deploy.checks.host import (
+    port_findings,
+    room_findings,
+    tls_findings,
+    triton_findings,
+    writable_findings,
+)
 from deploy.checks.repository import model_findings
+from deploy.deployment.state import is_loopback
 from deploy.engines.base import Engine
 from deploy.engines.checkpoints import check_own_weights
 from deploy.engines.resolved import Resolved
@@ -22,7 +29,12 @@ def check_given(resolved: Resolved) -> list[Finding]:
         check_own_weights(model, checkpoint, deployment.norms.get(model))
     if deployment.archive is not None:
         _ = resolved.archive
-    return [finding for finding in tls_findings(deployment) if finding.level == "warning"]
+    warnings = [finding for finding in tls_findings(deployment) if finding.level == "warning"]
+    # On this host alone nobody attacks; a service for others is another matter.
+    if not is_loopback(deployment.listen):
+        found = triton_findings(resolved)
+        warnings += (finding for finding in found if finding.level == "warning")
+    return warnings
 
 
 def check_launch(engine: Engine) -> list[Finding]:

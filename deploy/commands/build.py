@@ -15,6 +15,7 @@ from deploy.host.cli import Parser, end_in_order, make_parser, run
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError
 from deploy.host.paths import DIST
+from deploy.triton.advisories import summary
 from deploy.triton.release import DEFAULT, RELEASES, TritonRelease
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -66,6 +67,9 @@ def _build(options: argparse.Namespace, console: Console) -> int:
     console.table("built", ("artefact", "name", "size", "sha256"), rows)
     parts = [[part, f"{size / 1e6:.0f}"] for part, size in made[-1].largest.items()]
     console.table("largest parts of the environment", ("part", "MB"), parts)
+    known = summary(request.triton)
+    if known is not None and request.targets != ("env",):
+        console.say(f"warning: {known}; NAME.vex.json lists them")
     document = [artefact.model_dump(mode="json") for artefact in made]
     console.answer({"ok": True, "out": str(request.out), "artefacts": document})
     return 0

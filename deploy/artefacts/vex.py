@@ -1,0 +1,49 @@
+"""What is known of vulnerabilities of the Triton in an artefact, as CycloneDX 1.6 says it (VEX).
+
+It refers to a component of the SBOM beside it (https://cyclonedx.org/capabilities/vex).
+"""
+
+import json
+import uuid
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from deploy import __version__
+from deploy.triton.advisories import Advisory
+
+
+def vex(sbom: str, triton: str, found: Sequence[Advisory], *, epoch: int) -> str:
+    """Return the document; the same input gives the same text.
+
+    Args:
+        sbom: The text of the SBOM.
+        triton: The ``bom-ref`` of Triton in it.
+        found: Its vulnerabilities.
+        epoch: The document's time (Unix, s).
+    """
+    listed = json.loads(sbom)
+    place = f"urn:cdx:{listed['serialNumber'].removeprefix('urn:uuid:')}/{listed['version']}"
+    document: dict[str, Any] = {
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "timestamp": datetime.fromtimestamp(epoch, timezone.utc).isoformat(),
+            "tools": {
+                "components": [{"type": "application", "name": "numlkit", "version": __version__}]
+            },
+        },
+        "vulnerabilities": [
+            {
+                "id": each.cve,
+                "source": {"name": "NVD", "url": each.url},
+                "recommendation": f"use Triton {each.fixed} or later",
+                "analysis": {"state": "exploitable"},
+                "affects": [{"ref": f"{place}#{triton}"}],
+            }
+            for each in found
+        ],
+    }
+    serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(document, sort_keys=True))
+    document = {"bomFormat": "CycloneDX", "serialNumber": f"urn:uuid:{serial}", **document}
+    return json.dumps(document, indent=2) + "\n"
