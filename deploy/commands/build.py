@@ -10,6 +10,7 @@ from typing import get_args
 from deploy.artefacts.build import Workplace, build, survey
 from deploy.artefacts.request import TARGETS, BuildRequest
 from deploy.artefacts.triton import find_triton
+from deploy.deployment.deployment import absolute_if_there, named_triton
 from deploy.environment.lock import Flavour
 from deploy.host.cli import Parser, end_in_order, make_parser, run
 from deploy.host.console import Console
@@ -83,11 +84,15 @@ def _triton(options: argparse.Namespace, console: Console) -> TritonRelease:
         )
     if options.triton in RELEASES and backends == ("python",):
         return RELEASES[options.triton]
+    try:
+        name = named_triton(absolute_if_there(options.triton, Path()))
+    except ValueError as error:
+        raise DeploymentError(f"--triton: {error}") from None
     if options.base == "ngc":
         cause = f"--base ngc is for Triton {DEFAULT}; any other is taken out of its image"
         raise DeploymentError(cause, "leave out --base ngc")
     with console.step("Triton") as say:
-        return find_triton(options.triton, say, backends=backends)
+        return find_triton(name, say, backends=backends)
 
 
 def _request(options: argparse.Namespace, triton: TritonRelease) -> BuildRequest:

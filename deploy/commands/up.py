@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from deploy.artefacts.keys import read_signer
-from deploy.artefacts.triton import find_triton
 from deploy.checks.launch import check_given, check_launch
 from deploy.deployment.deployment import Deployment, Ports, load_deployment
 from deploy.deployment.options import add_deployment_options, deployment_words, overrides
@@ -76,6 +75,8 @@ def _up(options: argparse.Namespace, console: Console) -> int:
 def fetch_triton(deployment: Deployment, console: Console) -> None:
     """Fetch a Triton that comes from an image, and say so: everything else depends on it."""
     if deployment.triton not in RELEASES:
+        from deploy.artefacts.triton import find_triton  # takes long, and few need it
+
         with console.step("Triton") as say:
             find_triton(deployment.triton, say)
 

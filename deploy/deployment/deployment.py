@@ -177,14 +177,7 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
     @field_validator("triton")
     @classmethod
     def _release(cls, triton: str) -> str:
-        if RELEASE_PATTERN.fullmatch(triton):
-            return triton
-        # An image has a repository, a path a folder or a file: both have a slash.
-        if triton.startswith("-") or "/" not in triton or not triton.isprintable():
-            raise ValueError(
-                f"{triton!r} is neither a release like 24.10, nor an image, nor a path"
-            )
-        return triton
+        return named_triton(triton)
 
     @field_validator("image")
     @classmethod
@@ -310,6 +303,15 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
             raise DeploymentError(f"{option}: {_in_words(first)}") from None
         origin = f" (in {file})" if file is not None else ""
         raise DeploymentError(f"{where}: {_in_words(first)}{origin}") from None
+
+
+def named_triton(name: str) -> str:
+    """Return what names a Triton; ValueError if nothing can be called so."""
+    # An image has a repository, a path a folder: both have a slash.
+    is_place = "/" in name and name.isprintable() and not name.startswith("-")
+    if not is_place and not RELEASE_PATTERN.fullmatch(name):
+        raise ValueError(f"{name!r} is neither a release like 24.10, nor an image, nor a path")
+    return name
 
 
 def absolute_if_there(name: str, folder: Path) -> str:

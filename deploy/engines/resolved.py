@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from deploy.artefacts.triton import find_triton
 from deploy.deployment.deployment import Deployment, find_site_models
 from deploy.deployment.gpus import ON_CPU, DevicePlan, plan_gpus
 from deploy.deployment.state import is_loopback
@@ -22,7 +21,7 @@ from deploy.host.files import digest_of, marks_of
 from deploy.host.gpu import GpuStack, find_gpus
 from deploy.host.paths import DIST, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
 from deploy.triton.config import ModelConfig, config_of, is_complete, made_for_cpu, stub_count
-from deploy.triton.release import TritonRelease
+from deploy.triton.release import RELEASES, TritonRelease
 from deploy.triton.site import SiteModel, read_site_model, with_callees
 from deploy.triton.stage import VERSION, find_model
 from numl_formats.repository import CODE, CONFIG, DATA_FILES
@@ -49,7 +48,12 @@ class Resolved:
 
     @cached_property
     def release(self) -> TritonRelease:
-        return find_triton(self.deployment.triton, lambda _: None)
+        triton = self.deployment.triton
+        if triton in RELEASES:
+            return RELEASES[triton]
+        from deploy.artefacts.triton import find_triton  # takes long, and few need it
+
+        return find_triton(triton, lambda _: None)
 
     @cached_property
     def http_listen(self) -> str:
