@@ -7,6 +7,7 @@
     python3 scripts/benchmark.py memory                # 5,000 events, and what instances hold
     python3 scripts/benchmark.py start                 # where the time of a start goes
     python3 scripts/benchmark.py heal                  # how soon a dead model process is replaced
+    python3 scripts/benchmark.py extension             # what the feature extension adds
     python3 scripts/benchmark.py readme                # README and docs, from stored runs
 
 The reference is nugraph's and pynuml's own code, of the generation that a model is of: 25.4.0 for
@@ -59,6 +60,7 @@ from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.stage import find_model
 from scripts.benchmarks.cells import PROTOCOLS, SERVERS, EventSet, Results
 from scripts.benchmarks.document import Document, document
+from scripts.benchmarks.extension import extension_table, measure_extension
 from scripts.benchmarks.flags import (
     FIGURES,
     as_cores,
@@ -106,7 +108,7 @@ def parser() -> Parser:
     )
     flags.add_argument(
         "what", nargs="?", default="speed",
-        choices=("speed", "memory", "start", "heal", "readme"),
+        choices=("speed", "memory", "start", "heal", "extension", "readme"),
         help="what to measure (default: speed)",
     )  # fmt: skip
     flags.add_argument(
@@ -212,6 +214,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "memory": memory,
             "start": start,
             "heal": heal,
+            "extension": extension,
             "readme": readme,
         }
         return commands[options.what](options, console)
@@ -325,6 +328,24 @@ def heal(options: argparse.Namespace, console: Console) -> int:
     LocalEngine(Resolved(deployment)).prepare(say)
     run = heal_document(measure_heals(deployment, options.rounds, say))
     return _tell(run, [heal_table(run)], options, console)
+
+
+def extension(options: argparse.Namespace, console: Console) -> int:
+    """Measure what nugraph's feature extension adds to an event."""
+    say, deployment = _clock(console), _deployment(options)
+    sets = event_sets(options, say)
+    BenchmarkEngine(Resolved(deployment)).prepare(say)
+    with tempfile.TemporaryDirectory() as folder:
+        events = Path(folder) / "events.npz"
+        write_sets(events, {each.name: each.events for each in sets})
+        run = measure_extension(
+            plan_environment("cpu").make(say),
+            weights_of(deployment),
+            events,
+            options.rounds * options.seconds,
+            max(os.sched_getaffinity(0)),
+        )
+    return _tell(run, [extension_table(run)], options, console)
 
 
 def readme(options: argparse.Namespace, console: Console) -> int:

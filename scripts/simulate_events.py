@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """Write simulated events, with their truth, in pynuml's HDF5 layout.
 
-python3 scripts/simulate_events.py OUT.h5 --events 20 --seed 7
+    python3 scripts/simulate_events.py OUT.h5 --events 20 --seed 7
+    python3 scripts/simulate_events.py OUT.gnn.h5 --graphs nugraph3   # for numlkit evaluate
+
+Graphs are made by pynuml 25.4.0 in the full execution environment, which is made if need be.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -14,13 +18,16 @@ sys.path[0] = str(ROOT)
 
 from deploy.host.bootstrap import ensure_kit
 
-ensure_kit()
-sys.path.insert(0, str(ROOT / "envs" / "numl"))
+IN_FULL = Path(sys.prefix, "numlkit-environment.json").exists()
+if not IN_FULL:
+    ensure_kit()
+sys.path.append(str(ROOT / "envs" / "numl"))
 
 from numl_demo.hdf5 import write_events
-from numl_demo.simulate import DEFAULT_HITS, SimulationError, simulate_events
+from numl_demo.simulate import DEFAULT_HITS, SimulatedEvent, SimulationError, simulate_events
 
 from deploy.host.command_line import Parser
+from scripts.nugraph25 import nugraph25
 
 
 def main() -> int:
@@ -32,6 +39,11 @@ def main() -> int:
     parser.add_argument("out", type=Path, metavar="OUT.h5", help="file to write (replaced)")
     parser.add_argument("--events", type=int, default=10, metavar="N", help="how many (default 10)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same events")
+    parser.add_argument(
+        "--graphs",
+        choices=("nugraph2", "nugraph3"),
+        help="write a processed graph file with the classes of this model; all in the split test",
+    )
     parser.add_argument(
         "--hits-range",
         type=int,
@@ -58,7 +70,10 @@ def main() -> int:
 
     try:
         events = simulate_events(arguments.events, arguments.seed, (low, high))
-        count = write_events(arguments.out, events, progress)
+        if arguments.graphs:
+            count = _write_graphs(arguments.out, events, arguments.graphs)
+        else:
+            count = write_events(arguments.out, events, progress)
     except (OSError, SimulationError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -67,6 +82,19 @@ def main() -> int:
         return 130
     print(f"{arguments.out}: {count} simulated events, seed {arguments.seed}")
     return 0
+
+
+def _write_graphs(out: Path, events: Iterable[SimulatedEvent], model: str) -> int:
+    if not IN_FULL:
+        from scripts.environments import continue_in_full
+
+        continue_in_full()
+    from numl_demo.nugraph25 import lay_beside
+
+    lay_beside(nugraph25())
+    from numl_demo.graphs import NUGRAPH2_LABELS, NUGRAPH3_LABELS, write_graphs
+
+    return write_graphs(out, events, NUGRAPH3_LABELS if model == "nugraph3" else NUGRAPH2_LABELS)
 
 
 if __name__ == "__main__":

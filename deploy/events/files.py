@@ -21,11 +21,13 @@ from deploy.events.tables import EventFileError, Table, open_table
 from numl_formats.contract import HIT_ID, HITS, INPUTS, PLANE, SPACEPOINTS, TIME, WIRE, planes_of
 
 Tensors = Mapping[str, NDArray[Any]]
+Columns = Mapping[str, Mapping[str, type[np.generic]]]
 
 # A client puts labels back by these, and draws them, whether a model reads them or not.
 _ALWAYS = {name: INPUTS[name] for name in (HIT_ID, PLANE, TIME, WIRE)}
 # What pynuml calls these columns since 25.4.
 _SINCE_25_4 = {"local_plane": "view", "local_wire": "proj", "local_time": "drift"}
+_ALSO_WIDE = {"nu_vtx_corr": tuple(f"nu_vtx_corr_{axis}" for axis in "xyz")}
 # Rows between an event's scattered rows that are read rather than skipped.
 _GAP_ROWS = 1 << 20
 _INT32 = np.iinfo(np.int32)
@@ -51,16 +53,22 @@ class EventFile:
     """An HDF5 file of events, open for reading; a context manager.
 
     Events come in the order of ``event_table``, then of their first hit. The names of the
-    model's inputs name the columns; those in ``optional`` may be missing.
+    model's inputs name the columns; those in ``optional`` may be missing. Of the columns in
+    ``also``, by table, those that are there are read, too.
     """
 
     def __init__(
-        self, path: Path, inputs: Mapping[str, str] = INPUTS, optional: Collection[str] = ()
+        self,
+        path: Path,
+        inputs: Mapping[str, str] = INPUTS,
+        optional: Collection[str] = (),
+        also: Columns = MappingProxyType({}),
     ) -> None:
         self.path = path
         self._planes = planes_of(inputs)
         self._inputs = {**_ALWAYS, **inputs}
         self._optional = set(optional) - _ALWAYS.keys()
+        self._also = also
         self._file = open_hdf5(path)
         try:
             self._open()
@@ -84,6 +92,10 @@ class EventFile:
             hits = replace(hits, renamed=_SINCE_25_4)
         self._tables: dict[str, Table | None] = {HITS: hits, SPACEPOINTS: spacepoints}
         self._columns = {name: self._wanted(name, table) for name, table in self._tables.items()}
+        for name, columns in self._also.items():
+            if (table := open_table(self._file, name, _ALSO_WIDE)) is not None:
+                self._tables[name] = table
+                self._columns[name] = {c: k for c, k in columns.items() if c in table.columns}
         # pandas writes no table at all for an empty DataFrame.
         grouped = {n: t for n, t in self._tables.items() if t is not None and self._columns[n]}
         rows = [(table, table.rows(tuple(self._columns[n]))) for n, table in grouped.items()]

@@ -149,11 +149,13 @@ class GraphFile:
             if planes and all(name in plane.truth for plane in planes)
         }
         event, vertex = graph.get("evt/y"), graph.get("evt/y_vtx")
+        semantic = of_hits.get("y_semantic")
         return Truth(
-            semantic=of_hits.get("y_semantic"),
+            signal=None if semantic is None else semantic >= 0,
+            semantic=semantic,
             instance=of_hits.get("y_instance"),
             event=None if event is None or np.size(event) != 1 else int(np.ravel(event)[0]),
-            vertex=None if vertex is None else np.ravel(vertex).astype(np.float64),
+            vertex=None if vertex is None or vertex.size != 3 else vertex.astype(float).ravel(),
         )
 
     def _where(self, index: int) -> str:

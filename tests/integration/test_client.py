@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any
 
 import h5py
 import numpy as np
@@ -19,7 +18,7 @@ from tests.kit import until
 EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
 
 
-def _url(answer: dict[str, Any], protocol: str) -> str:
+def _url(answer, protocol):
     return f"{protocol}://127.0.0.1:{answer['ports'][protocol]}"
 
 
@@ -93,3 +92,34 @@ def test_no_server_is_one_line(kit, tmp_path):
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "127.0.0.1:1" in done.stderr
+
+
+GRAPHS = CHECKOUT / "tests/unit/deploy/events/data/graphs_second.gnn.h5"
+
+
+def test_an_evaluation_has_the_figures_of_the_labels_that_infer_writes(kit, demo, tmp_path):
+    flags = ["--url", _url(demo, "grpc")]
+    out, plot = tmp_path / "results.h5", tmp_path / "confusion.png"
+    done = kit.run("infer", str(GRAPHS), *flags, "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    done = kit.run("evaluate", str(GRAPHS), "--split", "all", *flags, "--plot", str(plot), "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert (found["events"], found["failed"], found["instance"]) == (3, [], None)
+    right = signal = kept = 0
+    with h5py.File(GRAPHS) as file, h5py.File(out) as got:
+        ids, labels = got["hit_table/event_id"][:, 2], got["hit_table/semantic_label"][:, 0]
+        scores = got["hit_table/filter_score"][:, 0]
+        for graph in file["dataset"].values():
+            here = ids == graph[()]["metadata/event"]
+            order = np.argsort(graph[()]["hit/plane"], kind="stable")
+            truth = graph[()]["hit/y_semantic"][order]
+            right += (labels[here] == truth).sum()
+            signal += (truth >= 0).sum()
+            kept += ((scores[here] >= 0.5) == (truth >= 0)).sum()
+    assert found["semantic"]["accuracy"] == pytest.approx(right / signal)
+    assert found["filter"]["accuracy"] == pytest.approx(kept / len(ids))
+    refused = kit.run("evaluate", str(GRAPHS), *flags, "--model", "nugraph2", "--json")
+    assert refused.returncode == 1
+    assert "they cannot be compared" in json.loads(refused.stdout)["error"]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
+import h5py
 import numpy as np
 import pandas as pd
 from pynuml.labels import FlavorLabels, SimpleLabels, StandardLabels
@@ -55,7 +59,7 @@ NUGRAPH3_LABELS: Final = Labels(StandardLabels, event=True)
 class Columns(dict[str, Any]):
     """What pynuml's producer uses of a file (add_group) and of an event (tables, name, id)."""
 
-    event_id = (1, 1, 1)
+    event_id: tuple[int, int, int] = (1, 1, 1)
     name = "event"
 
     def add_group(self, group: str, keys: list[str] | None = None) -> None:
@@ -94,13 +98,7 @@ def make_graphs(events: Iterable[SimulatedEvent], labels: Labels) -> list[Hetero
     Positions are scaled as in first-generation graphs, so that distances along wires and time are
     comparable and neighbours in the graph are neighbours in the detector.
     """
-    producer = HitGraphProducer(
-        Columns(),
-        semantic_labeller=labels.semantic(),
-        event_labeller=FlavorLabels() if labels.event else None,
-        label_vertex=labels.event,
-        node_feats=list(COLUMNS),
-    )
+    producer = _producer(labels, node_feats=list(COLUMNS))
     graphs = []
     for event in events:
         tables = pynuml_event(event)
@@ -109,3 +107,50 @@ def make_graphs(events: Iterable[SimulatedEvent], labels: Labels) -> list[Hetero
         if data is not None:
             graphs.append(data)
     return graphs
+
+
+def write_graphs(path: Path, events: Iterable[SimulatedEvent], labels: Labels) -> int:
+    """Write a processed graph file by pynuml 25.4.0, all events in the split ``test``.
+
+    Args:
+        path: The file, which appears only when it is complete; replaced if it exists.
+        events: The events; pynuml drops those with few hits in a plane.
+        labels: What the graphs hold as truth.
+
+    Returns:
+        The number of events written.
+
+    Raises:
+        OSError: The file cannot be written; nothing is left behind.
+    """
+    producer, names = _producer(labels), []
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    try:
+        with h5py.File(temporary, "w") as file:
+            for event in events:
+                tables = pynuml_event(event)
+                tables.event_id = event.event_id
+                tables.name = "r{}_sr{}_evt{}".format(*event.event_id)
+                name, data = producer(tables)
+                if data is not None:
+                    data.save(file, f"dataset/{name}")
+                    names.append(name)
+            for key, value in producer.metadata.items():
+                file[key] = value
+            file["samples/test"] = names
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    return len(names)
+
+
+def _producer(labels: Labels, **settings: Any) -> HitGraphProducer:
+    return HitGraphProducer(
+        Columns(),
+        semantic_labeller=labels.semantic(),
+        event_labeller=FlavorLabels() if labels.event else None,
+        label_vertex=labels.event,
+        **settings,
+    )

@@ -37,8 +37,10 @@ def test_two_commands_can_be_started_as_files_of_the_checkout(command, tmp_path)
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_wrong_usage_is_one_line_and_where_help_is(command, tmp_path):
-    wanted = dict.fromkeys(("publish", "published", "rollback", "lock", "golden"), "x")
-    wanted["infer"] = "x.h5"
+    wanted = dict.fromkeys(
+        ("publish", "published", "rollback", "add", "check", "lock", "golden"), "x"
+    )
+    wanted |= {"infer": "x.h5", "evaluate": "x.h5"}
     files = [wanted[command]] if command in wanted else []
     done = run_here([command, *files, "--colour"], tmp_path)
     assert done.returncode == 2

@@ -20,12 +20,12 @@ from pynuml.labels import FlavorLabels, StandardLabels
 from pynuml.process import HitGraphProducer
 
 FOLDER = Path(__file__).parent
-SPLITS = ("train", "test", "test")
+SPLITS = {1: "train", 4: "test", 9: "test"}  # by number; their classes differ
 
 
 def main() -> None:
     """Write the file of the pynuml that is found."""
-    events = [simulate_event(9, number, (80, 120)) for number in range(1, len(SPLITS) + 1)]
+    events = [simulate_event(9, number, (80, 120)) for number in SPLITS]
     generation = "first" if version("pynuml").startswith("24") else "second"
     if generation == "first":
         write_events(FOLDER / "graphs_events.h5", events)
@@ -37,7 +37,7 @@ def main() -> None:
     )
     stem = FOLDER / f"graphs_{generation}"
     out, splits = H5Out(str(stem), overwrite=True), {}
-    for event, split in zip(events, SPLITS, strict=True):
+    for event, split in zip(events, SPLITS.values(), strict=True):
         tables = pynuml_event(event)
         tables.event_id = event.event_id
         tables.name = "r{}_sr{}_evt{}".format(*event.event_id)  # as pynuml.io.Event.name
