@@ -23,7 +23,7 @@ from deploy import __version__
 from deploy.artefacts.docker_client import unstarted
 from deploy.artefacts.image import BaseImage
 from deploy.deployment.deployment import DEFAULT_MODELS
-from deploy.environment.agent import SYNC_LOCK, agent_digest
+from deploy.environment.agent import agent_digest, sync_lock
 from deploy.environment.environment import Environment
 from deploy.environment.lock import read_pins
 from deploy.environment.private_python import CHANNEL, pins
@@ -167,10 +167,11 @@ def of_kit(lock: Path) -> Iterator[Component]:
     yield _of_pypi(_QHULL, version(_QHULL), "")
 
 
-def of_agent() -> Iterator[Component]:
-    for name, (number, sha256) in read_pins(SYNC_LOCK).items():
+def of_agent(python: str) -> Iterator[Component]:
+    """Yield the parts of the sync agent for a Python (``X.Y``)."""
+    for name, (number, sha256) in read_pins(sync_lock(python)).items():
         yield _of_pypi(name, number, sha256)
-    name, facts = "numl-sync", (("sources.sha256", agent_digest()),)
+    name, facts = "numl-sync", (("sources.sha256", agent_digest(python)),)
     yield Component(
         "application", name, __version__, _purl("generic", name, __version__), "", facts
     )

@@ -230,7 +230,7 @@ class Ingredients:
         yield from of_environment(self.environment)
         if self.base is not None:
             yield of_triton(self.request.triton)
-            yield from of_agent()
+            yield from of_agent(self.environment.lock.python)
             yield from of_models(MODEL_REPOSITORY, DEFAULT_MODELS)
             yield from of_base(*self.base)
 
@@ -246,7 +246,7 @@ class Ingredients:
         parameters: dict[str, str] = {"target": self.kind, "flavour": request.flavour}
         if self.base is not None:
             triton, (image, _) = of_triton(request.triton), self.base
-            inputs.append(resource("numl_sync", agent_digest()))
+            inputs.append(resource("numl_sync", agent_digest(environment.lock.python)))
             inputs.append(resource("triton", triton.sha256, triton.purl))
             inputs.append(resource("base", image.digest, image.name))
             parameters |= {"base": request.base, "triton": request.triton.release}

@@ -9,13 +9,12 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from deploy.environment.environment import Environment
-from deploy.environment.lock import install_beside
+from deploy.environment.lock import PYTHON, install_beside
 from deploy.environment.slimming import compile_modules
 from deploy.host.console import Say
 from deploy.host.files import built_folder, digest_of, locked
 from deploy.host.paths import ENVIRONMENT_SOURCE, cache_folder
 
-SYNC_LOCK = ENVIRONMENT_SOURCE / "locks" / "sync.txt"
 _SOURCES = (ENVIRONMENT_SOURCE / "numl_sync", ENVIRONMENT_SOURCE / "numl_formats")
 
 _MAIN = """\
@@ -28,16 +27,22 @@ _SERVICES = ("s3", "sts")
 _LEFT_OUT = ("*.dist-info/RECORD", "bin/*", "botocore/data/*/examples-1.json")
 
 
-def agent_digest() -> str:
+def sync_lock(python: str) -> Path:
+    """Return the agent's lock for a Python (``X.Y``)."""
+    name = "sync.txt" if python == PYTHON else f"sync-{python}.txt"
+    return ENVIRONMENT_SOURCE / "locks" / name
+
+
+def agent_digest(python: str) -> str:
     sources = [path for folder in _SOURCES for path in folder.glob("*.py")]
-    return digest_of([SYNC_LOCK, *sources], base=ENVIRONMENT_SOURCE)
+    return digest_of([sync_lock(python), *sources], base=ENVIRONMENT_SOURCE)
 
 
 def agent_folder(environment: Environment, say: Say) -> Path:
     """Return the folder, made if necessary, for the interpreter of an existing environment."""
     python = environment.interpreter
     recipe = digest_of([Path(__file__)], base=Path(__file__).parent)
-    whole = f"{recipe}{agent_digest()}{python.identity}"
+    whole = f"{recipe}{agent_digest(python.short_version)}{python.identity}"
     folder = cache_folder() / "sync" / hashlib.sha256(whole.encode()).hexdigest()[:16]
     with locked(folder.with_suffix(".lock")):
         if not folder.exists():
@@ -45,7 +50,7 @@ def agent_folder(environment: Environment, say: Say) -> Path:
             with built_folder(folder) as partial:
                 install_beside(
                     partial,
-                    SYNC_LOCK,
+                    sync_lock(python.short_version),
                     python=python.short_version,
                     say=say,
                     wheels=environment.wheels,

@@ -11,7 +11,7 @@ import pytest
 
 from deploy.engines.server import living_stubs
 from deploy.environment.interpreter import find_interpreter
-from tests.kit import SOON_S, Kit, until
+from tests.kit import Kit, until
 from tests.releases import SERVERS, image_layers, lay_out, write_oci
 
 
@@ -33,7 +33,7 @@ def test_a_release_from_an_image_serves_the_right_values_and_is_healed(
     [stub] = living_stubs(server)
     assert Path(f"/proc/{stub.process.pid}/maps").read_text().count(f"libpython{python}") > 0
     os.kill(stub.process.pid, signal.SIGKILL)
-    until(lambda: int(kit.noted(name)["heals"]) > 0, SOON_S, "healing")
+    until(lambda: int(kit.noted(name)["heals"]) > 0, "healing")
     assert kit.json("status", "--name", name)["ok"]
     assert kit.down(name)["status"] == 0
     assert kit.leftovers(name) == []
