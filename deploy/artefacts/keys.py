@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 from deploy.host.errors import SignatureError
+from deploy.host.files import read_most
 
+_LARGEST = 1 << 20
 _PGP = b"-----BEGIN PGP PUBLIC KEY BLOCK-----"
 
 
@@ -42,7 +44,7 @@ def read_signer(path: Path) -> Signer:
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     try:
-        content = path.read_bytes()
+        content = read_most(path, _LARGEST)
     except OSError as error:
         cause = f"public key {path}: {error.strerror}"
         raise SignatureError(cause, "--verify cosign.pub") from None

@@ -18,6 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from deploy.deployment.deployment import Tls
 from deploy.host.errors import DeploymentError
+from deploy.host.files import read_most
 
 Role = Literal["server", "client"]
 # The options that name certificate and private key.
@@ -28,6 +29,7 @@ _OPTIONS: Mapping[Role, tuple[str, str]] = {
 _PURPOSE = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "client": ExtendedKeyUsageOID.CLIENT_AUTH}
 _NAMED = (NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME, NameOID.ORGANIZATIONAL_UNIT_NAME)
 _GRPC_TIMEOUT_S = 5.0
+_LARGEST = 1 << 24
 _Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 
 
@@ -165,7 +167,7 @@ def _certificates(path: Path, what: str, option: str) -> list[x509.Certificate]:
 
 def _read(path: Path, what: str, option: str) -> bytes:
     try:
-        return path.read_bytes()
+        return read_most(path, _LARGEST)
     except OSError as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
         cause = f"{what} {path}: {reason}"

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import glob
 import hashlib
+import io
 import os
 import re
 import shutil
@@ -160,7 +161,9 @@ def read_most(path: Path, most: int) -> bytes:
     Raises:
         OSError: It cannot be read, or is not a regular file: a pipe or a device may never end.
     """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+    # A pipe that nobody writes to would not even be opened.
+    file = io.FileIO(path, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+    with io.BufferedReader(file) as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a file", str(path))
         return stream.read(most)

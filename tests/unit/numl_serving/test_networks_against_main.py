@@ -17,7 +17,6 @@ import torch
 from networks_under_test import Network
 from numl_serving.checkpoint import read_checkpoint
 from numl_serving.clustering import add_instances
-from numl_serving.errors import ModelFilesError
 from numl_serving.event import Event
 from numl_serving.graph import build_graph
 from numl_serving.importer import Report, Request, import_checkpoint
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 
 from numl_formats.card import EXTENSION_FEATURES, Clustering, Embedding, ModelCard
 from numl_formats.cardfile import dump_card, parse_card
+from numl_formats.errors import FormatError
 
 FOLDER = Path(__file__).resolve().with_name("nugraph26")
 CASES = sorted(path.stem for path in FOLDER.glob("*.ckpt"))
@@ -156,9 +156,9 @@ def test_eight_features_of_nugraph2_may_be_either(tmp_path: Path) -> None:
 def test_a_card_with_an_embedding_but_without_its_heads_is_refused(imported: Any) -> None:
     card = replace(imported("instance")[0].card, clustering=None)
     content = json.loads(dump_card(replace(card, heads=card.heads[:2])))
-    with pytest.raises(ModelFilesError, match=r"network\.embedding needs nugraph3 and its heads"):
+    with pytest.raises(FormatError, match=r"network\.embedding needs nugraph3 and its heads"):
         parse_card(content)
     content = json.loads(dump_card(card))
     content["network"]["embedding"]["layers"] = 4
-    with pytest.raises(ModelFilesError, match="layers is 4: expected 2 or 3"):
+    with pytest.raises(FormatError, match="layers is 4: expected 2 or 3"):
         parse_card(content)

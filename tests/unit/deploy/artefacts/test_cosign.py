@@ -2,8 +2,10 @@
 
 import base64
 import json
+import os
 from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, generate_private_key
@@ -138,6 +140,13 @@ def test_a_file_that_is_no_public_key_is_refused(tmp_path, text, said):
     file.write_text(text)
     with pytest.raises(SignatureError, match=f"cosign.pub {said}$"):
         read_signer(file)
+
+
+def test_what_never_ends_is_no_public_key(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for endless in (Path("/dev/zero"), tmp_path / "pipe"):
+        with pytest.raises(SignatureError, match=f"^public key {endless}: not a file$"):
+            read_signer(endless)
 
 
 def test_a_signature_is_of_one_key_and_one_content(tmp_path):

@@ -123,6 +123,9 @@ def test_missing_files_are_named(authority, tmp_path):
     assert refusal(Pair(none, pair.key)).cause == f"certificate {none}: no such file"
     assert refusal(Pair(pair.cert, none)).cause == f"private key {none}: no such file"
     assert refusal(Pair(tmp_path, pair.key)).cause == f"certificate {tmp_path}: Is a directory"
+    os.mkfifo(tmp_path / "pipe")
+    for endless in (Path("/dev/zero"), tmp_path / "pipe"):
+        assert refusal(Pair(pair.cert, endless)).cause == f"private key {endless}: not a file"
 
 
 @pytest.mark.parametrize(
