@@ -26,6 +26,11 @@ SHARED = (
     "scripts/import_checkpoint.py",
     "scripts/install_container_tools",
 )
+PACKAGES = {
+    "numlkit": "clients/python/numlkit",
+    "numl_formats": "envs/numl/numl_formats",
+    "numl_job": "envs/numl/numl_job",
+}  # at the top of a checkout they are links
 LEFT_OUT = ("envs/numl/numl_bench/", "envs/numl/numl_demo/")
 
 
@@ -84,8 +89,8 @@ class PlatformWheel(bdist_wheel):
 
 
 setup(
-    packages=[*find_packages(include=["deploy", "deploy.*"]), "deploy.sites", "numl_formats"],
-    package_dir={"numl_formats": "envs/numl/numl_formats"},
-    package_data={"deploy.sites": ["*.toml"]},
+    packages=[*find_packages(include=["deploy", "deploy.*"]), "deploy.sites", *PACKAGES],
+    package_dir=PACKAGES,
+    package_data={"deploy.sites": ["*.toml"], "numlkit": ["py.typed"]},
     cmdclass={"build_py": BuildWithShare, "bdist_wheel": PlatformWheel},
 )

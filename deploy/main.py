@@ -13,7 +13,8 @@ from deploy import __version__
 from deploy.host.command_line import INTERRUPTED, Parser
 
 COMMANDS = (
-    *("prepare", "up", "infer", "evaluate", "status", "logs", "smoke", "doctor", "down", "build"),
+    *("prepare", "up", "exec", "infer", "evaluate", "status", "logs", "smoke", "doctor"),
+    *("down", "build"),
     *("add", "check", "lock", "golden", "load"),
     *("publish", "published", "rollback"),
 )

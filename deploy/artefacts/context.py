@@ -7,6 +7,7 @@ layers that begin at the root of the file system, and copies ``models/``, ``temp
 
 import json
 import shutil
+import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -26,7 +27,7 @@ from deploy.environment.tars import write_tar
 from deploy.host.console import Say
 from deploy.host.errors import BuildError
 from deploy.host.files import built_folder, work_folder
-from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY
+from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE, MODEL_REPOSITORY
 from deploy.host.programs import needed_by, search_path, set_search_path
 from deploy.triton.command import TRITON_ROOT, image_flags
 from deploy.triton.config import LaunchSettings
@@ -69,6 +70,20 @@ def write_scripts(folder: Path) -> None:
     for name in SCRIPTS:
         shutil.copy(CONTAINERS / name, folder / name)
     (folder / "flags").write_text("".join(f"{flag}\n" for flag in image_flags()))
+    write_program(folder / "exec")
+
+
+def write_program(path: Path) -> None:
+    """Write ``numl_job`` as one file that any Python runs; its bytes are always the same."""
+    sources = sorted((ENVIRONMENT_SOURCE / "numl_job").glob("*.py"))
+    parts = {f"numl_job/{source.name}": source.read_text(encoding="utf-8") for source in sources}
+    parts["__main__.py"] = "from numl_job.image import main\n\nraise SystemExit(main())\n"
+    with path.open("wb") as stream:
+        stream.write(b"#!/usr/bin/env python3\n")
+        with zipfile.ZipFile(stream, "w") as archive:
+            for name, text in parts.items():
+                archive.writestr(zipfile.ZipInfo(name), text)
+    path.chmod(0o755)
 
 
 def stage_models(folder: Path, templates: Path, environment_digest: str, flavour: Flavour) -> None:

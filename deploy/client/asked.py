@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 
 from deploy.client.diagnosis import why_unreachable
 from deploy.client.endpoint import Endpoint, ProtocolName
-from deploy.client.transport import ServedModel, TritonTransport
+from deploy.client.pool import Transport
+from deploy.client.transport import ServedModel
 from deploy.deployment.options import add_tls_options, tls_files
 from deploy.deployment.state import DeploymentFolder, default_endpoint
 from deploy.host.command_line import Parser, as_seconds, count_to
@@ -22,7 +24,7 @@ def add_server_options(flags: Parser) -> None:
     add = flags.add_argument
     server = flags.add_mutually_exclusive_group()
     where = "[http|https|grpc|grpcs://]host[:port] (default: the running deployment)"
-    server.add_argument("--url", help=where)
+    server.add_argument("--url", action="append", help=f"{where}; repeat it for several servers")
     server.add_argument("--name", help="the deployment to ask, if several are running")
     add("--protocol", choices=("http", "grpc"), help="for a URL without a scheme (default: http)")
     add(
@@ -35,21 +37,30 @@ def add_server_options(flags: Parser) -> None:
     add("--timeout", type=as_seconds, default=60.0, metavar="S", help="seconds per request (60)")
 
 
-def asked_endpoint(options: argparse.Namespace) -> Endpoint:
-    """Return where the server is; NotRunningError if none is named and none runs."""
+def asked_endpoints(options: argparse.Namespace) -> list[Endpoint]:
+    """Return where the servers are; NotRunningError if none is named and none runs."""
     protocol: ProtocolName = options.protocol or "http"
-    if options.url is not None:
-        url = options.url
-    elif options.name is not None:
-        url = DeploymentFolder(options.name).require_state().url(protocol)
-    else:
-        url = default_endpoint(protocol)
-        if url is None:
-            raise NotRunningError("no deployment is running", _NO_SERVER)
-    return Endpoint.parse(url, protocol=options.protocol, tls=options.ssl, **tls_files(options))
+    urls = options.url
+    if options.name is not None:
+        urls = [DeploymentFolder(options.name).require_state().url(protocol)]
+    return [
+        Endpoint.parse(url, protocol=options.protocol, tls=options.ssl, **tls_files(options))
+        for url in urls or default_urls(protocol)
+    ]
 
 
-def describe(connect: Callable[[], TritonTransport], name: str, endpoint: Endpoint) -> ServedModel:
+def default_urls(protocol: ProtocolName) -> tuple[str, ...]:
+    """Return the servers where none are named: a job's own, or the running deployment."""
+    given = tuple(filter(None, os.environ.get(f"NUML_{protocol.upper()}_URL", "").split(",")))
+    if given:
+        return given
+    url = default_endpoint(protocol)
+    if url is None:
+        raise NotRunningError("no deployment is running", _NO_SERVER)
+    return (url,)
+
+
+def describe(connect: Callable[[], Transport], name: str, endpoint: Endpoint) -> ServedModel:
     """Return a model as its server describes it; ClientError says why it cannot be asked."""
     transport = connect()
     try:

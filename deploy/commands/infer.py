@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deploy.client.asked import add_server_options, asked_endpoint, describe
-from deploy.client.transport import TritonTransport
+from deploy.client.asked import add_server_options, asked_endpoints
+from deploy.events.client import Client
 from deploy.events.display import check_folder
 from deploy.events.grouping import EventId
 from deploy.events.run import Tally, send
@@ -47,27 +47,27 @@ def _infer(options: argparse.Namespace, console: Console) -> int:
             raise DeploymentError(f"no such folder: {path.parent}", remedy)
     if options.display is not None:
         check_folder(options.display)
-    endpoint = asked_endpoint(options)
     if out is not None and any(_same(out, path) for path in options.files):
         raise ClientError(f"--out {out} is one of the input files")
-
-    def connect() -> TritonTransport:
-        return TritonTransport(endpoint, timeout=options.timeout)
-
-    model = describe(connect, options.model, endpoint)
-    with console.progress("events") as advance:
+    client = Client(
+        *asked_endpoints(options),
+        model=options.model,
+        timeout=options.timeout,
+        concurrency=options.concurrency,
+    )
+    with client, console.progress("events") as advance:
         tally = send(
             options.files,
-            model,
-            endpoint.url,
-            connect,
+            client.model,
+            client.url,
+            client.connect,
             wanted=options.event,
             out=out,
             displays=options.display,
             concurrency=options.concurrency,
             progress=lambda t: advance(t.done, t.seen, f"{len(t.failures)} failed"),
         )
-    report = tally.report(model, endpoint.url, options.files)
+    report = tally.report(client.model, client.url, options.files)
     _show(report, tally, console)
     if out is not None and tally.out is None and out.exists():
         console.say(f"{out} is left as it was: no event was answered")

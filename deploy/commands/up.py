@@ -34,12 +34,16 @@ _HEALTH_TIMEOUT_S = 10.0
 def parser() -> Parser:
     flags = make_parser("up", __doc__)
     add_deployment_options(flags)
-    signed = "start only an image or a .sif that is signed with this public key, or by the signer "
-    signed += "named in this file (docs/supply-chain.md)"
-    flags.add_argument("--verify", type=Path, metavar="KEY", help=signed)
+    add_verify_option(flags)
     dry = "show what would be done, and do nothing"
     flags.add_argument("--dry-run", action="store_true", help=dry)
     return flags
+
+
+def add_verify_option(flags: Parser) -> None:
+    signed = "start only an image or a .sif that is signed with this public key, or by the signer "
+    signed += "named in this file (docs/supply-chain.md)"
+    flags.add_argument("--verify", type=Path, metavar="KEY", help=signed)
 
 
 def _up(options: argparse.Namespace, console: Console) -> int:
@@ -50,14 +54,14 @@ def _up(options: argparse.Namespace, console: Console) -> int:
     fetch_triton(deployment, console)
     warnings = check_given(resolved)
     if options.dry_run:
-        engine, _ = _chosen(options, resolved, console)
+        engine, _ = chosen(options, resolved, console)
         _show_plan(console, engine, options.words)
         return 0
     folder = DeploymentFolder(deployment.name)
     # Two commands that start the same deployment take turns; the second finds it running. From here
     # on down ends this one, too.
     with folder.starting():
-        engine, reason = _chosen(options, resolved, console)
+        engine, reason = chosen(options, resolved, console)
         state = folder.state_here()
         if state is not None and state.supervisor.process() is not None:
             if engine.name != state.engine:
@@ -67,7 +71,7 @@ def _up(options: argparse.Namespace, console: Console) -> int:
         else:
             if reason is not None:
                 console.say(f"engine: {engine.name} ({reason})")
-            state = _launch(engine, folder, console, warnings)
+            state = launch(engine, folder, console, warnings)
     _show(console, folder, state, resolved.release.http_attack)
     return 0
 
@@ -81,7 +85,7 @@ def fetch_triton(deployment: Deployment, console: Console) -> None:
             find_triton(deployment.triton, say)
 
 
-def _chosen(
+def chosen(
     options: argparse.Namespace, resolved: Resolved, console: Console
 ) -> tuple[Engine, str | None]:
     """Return the engine, for an image that is verified if that is asked for; why it was chosen."""
@@ -93,9 +97,15 @@ def _chosen(
     return engine, reason
 
 
-def _launch(
-    engine: Engine, folder: DeploymentFolder, console: Console, warnings: list[Finding]
+def launch(
+    engine: Engine,
+    folder: DeploymentFolder,
+    console: Console,
+    warnings: list[Finding],
+    *,
+    parent: int | None = None,
 ) -> DeploymentState:
+    """Prepare and start a server, which ends with the process ``parent`` if one is given."""
     for finding in [*warnings, *check_launch(engine)]:
         remedy = for_this_user(finding.remedy)
         remedy = f" ({remedy})" if remedy is not None else ""
@@ -107,8 +117,8 @@ def _launch(
         # A killed supervisor leaves its server behind, serving unwatched.
         engine_named(stale.engine).stop(folder, stale)
     with console.step("start") as say:
-        state = start(engine, say)
-    if engine.deployment.ports is None and state.ports != Ports():
+        state = start(engine, say, parent=parent)
+    if parent is None and engine.deployment.ports is None and state.ports != Ports():
         usual, ports = (
             ", ".join(map(str, p.model_dump().values())) for p in (Ports(), state.ports)
         )
@@ -116,13 +126,13 @@ def _launch(
     return state
 
 
-def start(engine: Engine, say: Say) -> DeploymentState:
+def start(engine: Engine, say: Say, *, parent: int | None = None) -> DeploymentState:
     """Start a server; retry where that may help: with other ports, or after a race in Triton."""
     # Ports that were found, not requested, may be lost to another start meanwhile.
     retries = {PORT_TAKEN: 3 if engine.deployment.ports is None else 0, LOCK_LOST: 1}
     while True:
         try:
-            return engine.launch(plan=engine.plan(), say=say)
+            return engine.launch(plan=engine.plan(parent=parent), say=say)
         except LaunchError as error:
             why = next((why for why, left in retries.items() if left and why in error.cause), None)
             if why is None:

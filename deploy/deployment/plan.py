@@ -78,6 +78,7 @@ class LaunchPlan(BaseModel, frozen=True):
         shm_prefix: Start of the names of its shared memory regions.
         identity: What the server calls itself.
         artefact: Digest of execution environment and model files.
+        parent: The process whose end ends the deployment, and removes its folder; None: it stays.
     """
 
     deployment: Deployment
@@ -93,6 +94,7 @@ class LaunchPlan(BaseModel, frozen=True):
     artefact: str
     log: Path
     container: ContainerPlan | None = None
+    parent: int | None = None
 
     @property
     def contained(self) -> ContainerPlan:

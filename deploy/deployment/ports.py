@@ -33,11 +33,13 @@ def is_free(address: str, port: int) -> bool:
     return True
 
 
-def choose_ports(deployment: Deployment, http_listen: str = "127.0.0.1") -> Ports:
+def choose_ports(
+    deployment: Deployment, http_listen: str = "127.0.0.1", *, usual: bool = True
+) -> Ports:
     """Return the ports asked for, if free; without any, 8000 to 8002 or any three that are free.
 
     Any, because a server takes its ports seconds after they were chosen: others that start
-    meanwhile would all choose the same next ones.
+    meanwhile would all choose the same next ones. Without ``usual``, 8000 to 8002 are left out.
     """
     wanted, address = deployment.ports, deployment.listen
     addresses = dict.fromkeys(Ports.model_fields, http_listen) | {"grpc": address}
@@ -50,7 +52,7 @@ def choose_ports(deployment: Deployment, http_listen: str = "127.0.0.1") -> Port
                 )
         return wanted
     others = range(_FIRST + _STEP, _LAST, _STEP)
-    for first in (_FIRST, *random.sample(others, len(others))):
+    for first in (*([_FIRST] if usual else ()), *random.sample(others, len(others))):
         found = Ports(http=first, grpc=first + 1, metrics=first + 2)
         if all(is_free(addresses[use], port) for use, port in found.model_dump().items()):
             return found

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from deploy.client.probe import Probe
 from deploy.deployment.state import DeploymentFolder, host_port, reachable_host
+from deploy.engines.base import forget_everything
 from deploy.engines.choose import engine_named
 from deploy.engines.supervise import Supervisor
 from deploy.triton.golden import golden_of
+from numl_job.command import end_with_parent
 
 
 def main(argument: str) -> int:
@@ -33,6 +35,8 @@ def main(argument: str) -> int:
             logging.error("no plan in %s", path)
             return 1
         engine = engine_named(plan.engine)
+        if plan.parent is not None:
+            end_with_parent(signal.SIGTERM, plan.parent)
         # A server that has no more files takes no more connections, for ever: Triton 2.51 loses one
         # with every other connection whose streams are cancelled. Inherited, as the cores below.
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -49,7 +53,10 @@ def main(argument: str) -> int:
         supervisor = Supervisor(folder, plan, engine.server_type, probe, golden)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: supervisor.request_stop())
-        return supervisor.run()
+        status = supervisor.run()
+        if status == 0 and plan.parent is not None:
+            forget_everything(folder)
+        return status
 
 
 if __name__ == "__main__":

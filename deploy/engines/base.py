@@ -92,11 +92,18 @@ class Engine(ABC):
     def artefact(self) -> str:
         """Return a digest of everything that a launch would run and serve now."""
 
-    def plan(self) -> LaunchPlan:
-        """Return what a launch would do, without making or changing anything."""
-        ports = choose_ports(self.deployment, self.resolved.http_listen)
+    def plan(self, *, parent: int | None = None) -> LaunchPlan:
+        """Return what a launch would do, without making or changing anything.
+
+        Args:
+            parent: The process that the deployment is to end with, if with any.
+        """
+        # Those that are started for jobs are started at once, and would all take the usual ports.
+        usual = parent is None
+        ports = choose_ports(self.deployment, self.resolved.http_listen, usual=usual)
         identity = f"numlkit-{self.deployment.name}-{secrets.token_hex(4)}"
-        return self.render(ports=ports, identity=identity, artefact=self.artefact())
+        plan = self.render(ports=ports, identity=identity, artefact=self.artefact())
+        return plan.model_copy(update={"parent": parent})
 
     def render(self, *, ports: Ports, identity: str, artefact: str) -> LaunchPlan:
         """Return the plan, given what differs from launch to launch; nothing is looked up."""
@@ -342,3 +349,9 @@ def _forget(folder: DeploymentFolder) -> None:
     folder.state_file.unlink(missing_ok=True)
     folder.plan_file.unlink(missing_ok=True)
     shutil.rmtree(folder.repository, ignore_errors=True)
+
+
+def forget_everything(folder: DeploymentFolder) -> None:
+    """Remove a deployment's folder, with its logs."""
+    _forget(folder)
+    shutil.rmtree(folder.path, ignore_errors=True)

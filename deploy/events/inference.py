@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
-from deploy.client.transport import ServedModel, TritonTransport
+from deploy.client.pool import Transport
+from deploy.client.transport import ServedModel
 from deploy.events.answers import Labels, assemble
 from deploy.events.files import EventTensors
 from deploy.events.grouping import EventId
@@ -49,20 +50,22 @@ Work = tuple[EventTensors, "Future[Answer]"]
 def infer(
     events: Iterable[EventTensors | Failure],
     model: ServedModel,
-    connect: Callable[[], TritonTransport],
+    connect: Callable[[], Transport],
     *,
     concurrency: int = 4,
     stop: threading.Event | None = None,
+    patience: float | None = None,
 ) -> Iterator[Answer | Failure]:
     """Send events; yield an answer or a failure for each, in their order.
 
     Failures among ``events`` pass through. At most ``2 * concurrency`` events are in memory. If the
-    server stays away for the patience of two events in a row, ServerLostError ends it.
+    server stays away for the patience (s) of two events in a row, ServerLostError ends it.
     """
+    patience = PATIENCE_S if patience is None else patience
     stopped = threading.Event() if stop is None else stop
     work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
     threads = [
-        threading.Thread(target=_serve, args=(work, model, connect, stopped), daemon=True)
+        threading.Thread(target=_serve, args=(work, model, connect, stopped, patience), daemon=True)
         for _ in range(concurrency)
     ]
     for thread in threads:
@@ -96,7 +99,7 @@ def infer(
             except KitError as error:
                 given_up = given_up + 1 if isinstance(error, ServerAwayError) else 0
                 if given_up > 1:
-                    cause = f"the server was unreachable for {PATIENCE_S:g} s: {error.cause}"
+                    cause = f"the server was unreachable for {patience:g} s: {error.cause}"
                     remedy = "numlkit status on its host, or numlkit smoke --url"
                     raise ServerLostError(cause, remedy) from error
                 yield Failure(event.event_id, event.source, error.cause)
@@ -115,16 +118,17 @@ def infer(
 def _serve(
     work: queue.SimpleQueue[Work | None],
     model: ServedModel,
-    connect: Callable[[], TritonTransport],
+    connect: Callable[[], Transport],
     stop: threading.Event,
+    patience: float,
 ) -> None:
-    transport: TritonTransport | None = None
+    transport: Transport | None = None
     try:
         while (item := work.get()) is not None and not stop.is_set():
             event, future = item
             try:
                 transport = transport or connect()
-                future.set_result(_ask(transport, model, event, stop))
+                future.set_result(ask(transport, model, event, stop, patience=patience))
             except Exception as error:  # whoever waits must hear of it, whatever it is
                 future.set_exception(error)
     finally:
@@ -132,15 +136,17 @@ def _serve(
             transport.close()
 
 
-def _ask(
-    transport: TritonTransport,
+def ask(
+    transport: Transport,
     model: ServedModel,
     event: EventTensors,
     stop: threading.Event,
+    *,
+    patience: float,
 ) -> Answer:
     """Send one event until it is answered or the patience runs out."""
     give_up: float | None = None
-    pause = PATIENCE_S / 240
+    pause = patience / 240
     for retries in itertools.count():
         started = time.monotonic()
         try:
@@ -148,10 +154,10 @@ def _ask(
             latency = time.monotonic() - started
             return Answer(assemble(event, outputs, model.planes), latency, retries)
         except ServerAwayError as error:
-            give_up = give_up or time.monotonic() + PATIENCE_S
+            give_up = give_up or time.monotonic() + patience
             if time.monotonic() + pause > give_up:
                 raise
             if stop.wait(pause):
                 raise RequestError("interrupted") from error
-            pause = min(2 * pause, PATIENCE_S / 12)
+            pause = min(2 * pause, patience / 12)
     raise AssertionError  # the loop never ends on its own

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from deploy.client.transport import ServedModel, TritonTransport
+from deploy.client.pool import Transport
+from deploy.client.transport import ServedModel
 from deploy.events.answers import Labels
 from deploy.events.display import DisplayError, file_name, write_display
 from deploy.events.files import EventTensors
@@ -98,7 +99,7 @@ def send(
     files: Sequence[Path],
     model: ServedModel,
     url: str,
-    connect: Callable[[], TritonTransport],
+    connect: Callable[[], Transport],
     *,
     wanted: Sequence[EventId] = (),
     out: Path | None = None,

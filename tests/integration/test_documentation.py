@@ -45,6 +45,20 @@ def test_the_client_that_is_shown_gets_an_answer(demo, page):
         assert [len(line.split(", ")) for line in lines] == [7, 4]
 
 
+def test_the_library_labels_a_file_as_shown(demo, tmp_path: Path) -> None:
+    (page,) = (page for page in PAGES if page.name == "python.md")
+    (code,) = blocks(page, "python")
+    code = code.replace("127.0.0.1:8001", f"127.0.0.1:{demo['ports']['grpc']}")
+    shutil.copy(EVENTS, tmp_path / "my_events.h5")
+    words = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(CHECKOUT)!r})\n{code}"]
+    done = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 5
+    assert (tmp_path / "event.png").exists()
+
+
 @pytest.mark.parametrize("line", ASKED, ids=str)
 def test_a_command_that_is_shown_does_its_work(kit, demo, tmp_path, line):
     shutil.copy(EVENTS, tmp_path / "my_events.h5")

@@ -18,6 +18,7 @@ from deploy.client import asked
 from deploy.client.endpoint import Endpoint
 from deploy.client.transport import ServedModel
 from deploy.commands import infer
+from deploy.events import client
 from deploy.host.errors import ClientError, RequestError, ServerAwayError
 from numl_formats.contract import INPUTS
 
@@ -59,7 +60,7 @@ class FakeTransport:
 @pytest.fixture(autouse=True)
 def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeTransport, "endpoints", [], raising=False)
-    monkeypatch.setattr(infer, "TritonTransport", FakeTransport)
+    monkeypatch.setattr(client, "TritonTransport", FakeTransport)
     monkeypatch.setattr(asked, "default_endpoint", lambda protocol: "localhost")
 
 

@@ -19,6 +19,7 @@ import pytest
 from deploy.host.command_line import Parser
 from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY
 from deploy.main import COMMANDS
+from numl_job.options import split_words
 from tests.kit import free_ports
 from tests.pages import PAGES, README, Line, console, inline, numlkit
 
@@ -56,7 +57,7 @@ def test_what_is_shown_is_understood(line: Line) -> None:
     found = command_of(line.words)
     if found is not None:
         command, words = found
-        parser(command).parse_args(words)  # ends the test if it does not understand
+        parser(command).parse_args(split_words(words)[0])  # ends the test if it does not understand
     elif line.words[:2] != ["numlkit", "completion"] and (script := script_of(line)) is not None:
         assert (CHECKOUT / script[0]).is_file()
 

@@ -37,7 +37,7 @@ class StandIn:
     def __init__(self, outcomes: Sequence[LaunchError | None], deployment: Deployment) -> None:
         self.outcomes, self.deployment, self.starts = list(outcomes), deployment, 0
 
-    def plan(self) -> None:
+    def plan(self, *, parent: int | None) -> None:
         return None
 
     def launch(self, *, plan: object, say: object) -> str:

@@ -14,6 +14,7 @@ from deploy.client import asked
 from deploy.client.endpoint import Endpoint
 from deploy.client.transport import ServedModel, TritonTransport
 from deploy.commands import infer
+from deploy.events import client
 from deploy.events.files import EventFile, planes_of
 from deploy.events.tables import EventFileError
 from numl_formats.contract import INPUTS
@@ -209,7 +210,7 @@ class Detector:
 def test_results_and_displays_have_whatever_planes_and_heads_a_model_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(infer, "TritonTransport", Detector)
+    monkeypatch.setattr(client, "TritonTransport", Detector)
     monkeypatch.setattr(asked, "default_endpoint", lambda protocol: "localhost")
     events = write(tmp_path / "a.h5", 4, newer=True)
     out, displays = tmp_path / "r.h5", tmp_path / "png"

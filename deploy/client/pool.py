@@ -1,0 +1,128 @@
+"""Several servers as one: each request goes to the one with the fewest in flight.
+
+A server that cannot be reached is left alone for a while, and its requests go to another. Retries
+have a budget, so that clients of servers in trouble do not multiply their load.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from deploy.client.transport import ServedModel
+from deploy.host.errors import RequestError, ServerAwayError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
+T = TypeVar("T")
+# As in gRPC's retry throttling (proposal A6): a request earns a part of a retry.
+_TOKENS, _TOKENS_PER_REQUEST = 20.0, 0.2
+
+
+class Transport(Protocol):
+    """A connection to one server, or to a pool of them; used by one thread."""
+
+    def describe(self, model: str) -> ServedModel: ...
+
+    def infer(self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...
+
+
+class Balancer:
+    """What all connections of a client know of its servers; they are numbered from 0."""
+
+    def __init__(self, servers: int) -> None:
+        self._lock = threading.Lock()
+        self._in_flight = [0] * servers
+        self._away_until = [0.0] * servers
+        self._pauses = [_FIRST_PAUSE_S] * servers
+        self._tokens = _TOKENS
+
+    def take(self, tried: Collection[int]) -> int | None:
+        """Return a server for a request that these have been tried for; None: none is left.
+
+        A first try goes somewhere even if all servers are away; another costs a token.
+        """
+        with self._lock:
+            now = time.monotonic()
+            left = [i for i in range(len(self._in_flight)) if i not in tried]
+            here = [i for i in left if self._away_until[i] <= now]
+            if tried:
+                if not here or self._tokens < 1:
+                    return None
+                self._tokens -= 1
+            else:
+                self._tokens = min(_TOKENS, self._tokens + _TOKENS_PER_REQUEST)
+            if not here:
+                here = [min(left, key=self._away_until.__getitem__)]
+            fewest = min(self._in_flight[i] for i in here)
+            chosen = random.choice([i for i in here if self._in_flight[i] == fewest])
+            self._in_flight[chosen] += 1
+            return chosen
+
+    def give_back(self, server: int, *, away: bool) -> None:
+        """Note the end of a request, and whether the server could not be reached."""
+        with self._lock:
+            self._in_flight[server] -= 1
+            if not away:
+                self._away_until[server], self._pauses[server] = 0.0, _FIRST_PAUSE_S
+                return
+            now = time.monotonic()
+            if self._away_until[server] <= now:  # not yet noted by another request
+                self._away_until[server] = now + self._pauses[server]
+                self._pauses[server] = min(2 * self._pauses[server], _LONGEST_PAUSE_S)
+
+
+class PooledTransport:
+    """A thread's connections to the servers of a balancer."""
+
+    def __init__(self, balancer: Balancer, connect: Sequence[Callable[[], Transport]]) -> None:
+        self._balancer, self._connect = balancer, connect
+        self._transports: dict[int, Transport] = {}
+
+    def describe(self, model: str) -> ServedModel:
+        return self._ask(lambda transport: transport.describe(model))
+
+    def infer(self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        """Ask a server, and others if it is away.
+
+        Raises:
+            ServerAwayError: All are away, or the budget of retries is spent.
+        """
+        return self._ask(lambda transport: transport.infer(model, tensors))
+
+    def _ask(self, call: Callable[[Transport], T]) -> T:
+        tried: list[int] = []
+        refusal: ServerAwayError | None = None
+        while (server := self._balancer.take(tried)) is not None:
+            away = True
+            try:
+                answer = call(self._transport(server))
+                away = False
+                return answer
+            except ServerAwayError as error:
+                refusal = error
+            except RequestError:  # it answers
+                away = False
+                raise
+            finally:
+                self._balancer.give_back(server, away=away)
+            tried.append(server)
+        assert refusal is not None  # there is a first try
+        raise refusal
+
+    def _transport(self, server: int) -> Transport:
+        if server not in self._transports:
+            self._transports[server] = self._connect[server]()
+        return self._transports[server]
+
+    def close(self) -> None:
+        for transport in self._transports.values():
+            transport.close()
+        self._transports.clear()

@@ -1,0 +1,81 @@
+"""Run a command beside a server of its own, which ends with it and leaves nothing."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+from deploy.checks.launch import check_given
+from deploy.commands.up import add_verify_option, chosen, fetch_triton, launch
+from deploy.deployment.deployment import load_deployment
+from deploy.deployment.options import add_deployment_options, overrides
+from deploy.deployment.state import DeploymentFolder, DeploymentState
+from deploy.engines.base import Engine, forget_everything
+from deploy.engines.resolved import Resolved
+from deploy.host.cli import Parser, end_in_order, make_parser, run
+from deploy.host.console import Console
+from deploy.host.errors import DeploymentError, KitError
+from numl_job.command import FAILED, Remains, Signals, refused
+from numl_job.options import Job, JobError, add_job_options, split_words
+
+
+def parser() -> Parser:
+    flags = make_parser("exec", __doc__ or "", deployment=False)
+    flags.usage = "numlkit exec [-h] [options] [file] -- COMMAND ..."
+    flags.epilog = f"""The exit status is COMMAND's, or {FAILED} if the server did not start.
+        COMMAND finds the server by NUML_GRPC_URL and NUML_HTTP_URL, or in the FHiCL file."""
+    add_job_options(flags)
+    add_deployment_options(flags)
+    add_verify_option(flags)
+    return flags
+
+
+def _exec(words: Sequence[str], options: argparse.Namespace, console: Console) -> int:
+    end_in_order(signal.SIGTERM, signal.SIGHUP)
+    try:
+        job = Job.of(options, words)
+    except JobError as error:
+        raise DeploymentError(str(error)) from None
+    name = f"exec-{os.getpid()}-{secrets.token_hex(3)}"
+    folder = DeploymentFolder(name)
+    deployment = load_deployment(options.file, {**overrides(options), "name": name})
+    resolved = Resolved.of(deployment)
+    fetch_triton(resolved.deployment, console)
+    warnings = check_given(resolved)
+    try:
+        engine, _ = chosen(options, resolved, console)
+        state = launch(engine, folder, console, warnings, parent=os.getpid())
+    except DeploymentError:
+        raise
+    except KitError as error:
+        console.error(error)
+        return FAILED
+    # What comes while the server is stopped waits, too.
+    with Signals() as signals, Remains() as remains:
+        try:
+            words, variables = job.told(remains.folder, state.url("grpc"), state.url("http"))
+            return signals.run(words, {**os.environ, **variables}, remains)
+        except OSError as error:
+            status, why = refused(words, error)
+            console.error(KitError(why))
+            return status
+        finally:
+            if options.log is not None:
+                shutil.copyfile(state.log, options.log)
+            _stop(engine, folder, state)
+
+
+def _stop(engine: Engine, folder: DeploymentFolder, state: DeploymentState) -> None:
+    engine.stop(folder, state)
+    forget_everything(folder)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words, command = split_words(sys.argv[1:] if argv is None else argv)
+    return run(partial(_exec, command), parser, words)

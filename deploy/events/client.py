@@ -1,0 +1,272 @@
+"""The client of notebooks and scripts: events in, labels out, from one server or several.
+
+``numlkit`` exports it: ``from numlkit import Client``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.client.asked import default_urls, describe
+from deploy.client.endpoint import Endpoint
+from deploy.client.pool import Balancer, PooledTransport
+from deploy.client.transport import ServedModel, TritonTransport
+from deploy.events.answers import Labels, probabilities
+from deploy.events.display import draw
+from deploy.events.files import EventTensors
+from deploy.events.graphs import open_events
+from deploy.events.grouping import EventId
+from deploy.events.inference import PATIENCE_S, Answer, Failure, ask, infer
+from deploy.host.console import Console
+from deploy.host.errors import RequestError
+from numl_formats.contract import FILTER, HIT_ID, HITS, PLANE, SEMANTIC
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Event = EventTensors | Mapping[str, Any]
+"""An event of a file, or columns by the names of the inputs; ``hit_table_`` may be left out."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labelled:
+    """An event with its labels, one row per hit in the event's order.
+
+    Attributes:
+        labels: The model's outputs for the event's hits.
+        model: What labelled it.
+        latency_s: Seconds that the successful request took.
+    """
+
+    labels: Labels
+    model: ServedModel
+    latency_s: float
+
+    @property
+    def event_id(self) -> EventId:
+        """Run, subrun and event."""
+        return self.labels.event.event_id
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return the table's columns: ids, label (int32 and its name), scores, ``[hits]`` each.
+
+        ``signal`` is the filter's probability that the hit is no noise; each class has a column
+        with its probability.
+        """
+        labels, tensors = self.labels, self.labels.event.tensors
+        found: dict[str, NDArray[Any]] = {"hit_id": tensors[HIT_ID], "plane": tensors[PLANE]}
+        if labels.classes:
+            names = self.model.classes("semantic", labels.classes)
+            chances = probabilities(labels.hits[SEMANTIC])
+            found |= {"label": labels.label, "class": np.array(names)[labels.label]}
+            found |= {"score": labels.score}
+            found |= {name: chances[:, i] for i, name in enumerate(names)}
+        if FILTER in labels.hits:
+            found |= {"signal": labels.hits[FILTER], "noise": labels.noise}
+        return found
+
+    def table(self) -> Any:
+        """Return the columns as a pandas DataFrame; without pandas, as a numpy structured array."""
+        columns = self.columns()
+        try:
+            import pandas
+        except ImportError:
+            kinds = [(name, values.dtype) for name, values in columns.items()]
+            table = np.empty(self.labels.event.hits, dtype=kinds)
+            for name, values in columns.items():
+                table[name] = values
+            return table
+        return pandas.DataFrame(columns)
+
+    def awkward(self) -> Any:
+        """Return the columns as an awkward array of records; needs the package awkward."""
+        import awkward  # type: ignore[import-not-found, unused-ignore]
+
+        return awkward.zip(self.columns())
+
+    def event_scores(self) -> dict[str, float]:
+        """Return the probability of each event class; empty for a model without an event head."""
+        scores = self.labels.event_scores
+        if scores is None:
+            return {}
+        names = self.model.classes("event", len(scores))
+        return dict(zip(names, map(float, probabilities(scores)), strict=True))
+
+    def display(self) -> Figure:
+        """Draw the event: wire against time in each plane, coloured by label."""
+        return draw(self.labels, self.model)
+
+
+class Client:
+    """Labels events; a context manager. Its methods may be called by several threads.
+
+    Args:
+        urls: Servers, as ``grpc://host:8001`` or ``https://host``; none: those in
+            ``$NUML_GRPC_URL`` (comma separated), or the running deployment.
+        model: The model to ask.
+        timeout: Seconds that one request may take.
+        patience: Seconds that an event waits for servers that are away.
+        concurrency: Requests in flight.
+        ca: PEM file of the authority to trust.
+        cert: PEM file of a client certificate, for mutual TLS.
+        key: PEM file of its private key.
+
+    Raises:
+        ClientError: No server answers, or they do not serve the model.
+    """
+
+    def __init__(
+        self,
+        *urls: str | Endpoint,
+        model: str = "nugraph3",
+        timeout: float = 60.0,
+        patience: float = PATIENCE_S,
+        concurrency: int = 4,
+        ca: Path | None = None,
+        cert: Path | None = None,
+        key: Path | None = None,
+    ) -> None:
+        self.endpoints = tuple(
+            url if isinstance(url, Endpoint) else Endpoint.parse(url, ca=ca, cert=cert, key=key)
+            for url in urls or default_urls("grpc")
+        )
+        self.timeout, self.patience, self.concurrency = timeout, patience, concurrency
+        self._balancer = Balancer(len(self.endpoints))
+        self.model = describe(self.connect, model, self.endpoints[0])
+        self._stopped = threading.Event()
+        self._own = threading.local()
+        self._executor = ThreadPoolExecutor(concurrency, thread_name_prefix="numlkit")
+
+    @property
+    def url(self) -> str:
+        """The servers' addresses, in words."""
+        return ", ".join(endpoint.url for endpoint in self.endpoints)
+
+    def connect(self) -> PooledTransport:
+        """Return connections to all servers, for one thread."""
+
+        def opener(endpoint: Endpoint) -> Callable[[], TritonTransport]:
+            return lambda: TritonTransport(endpoint, timeout=self.timeout)
+
+        return PooledTransport(self._balancer, [opener(each) for each in self.endpoints])
+
+    def label(self, event: Event) -> Labelled:
+        """Label an event.
+
+        Raises:
+            RequestError: The server refuses the event, or does not answer in time.
+            ServerAwayError: No server was reached within the patience.
+        """
+        return self._executor.submit(self._label, self._as_event(event)).result()
+
+    def label_all(
+        self, events: Iterable[Event], *, progress: bool = False
+    ) -> Iterator[Labelled | Failure]:
+        """Label events, several at once; yield an answer, or a failure, for each in their order.
+
+        Few events are in memory at once. ServerLostError if the servers stay away.
+        """
+        known = len(events) if isinstance(events, Sequence) else 0
+        source = (self._as_event(event) for event in events)
+        outcomes = infer(
+            source, self.model, self.connect,
+            concurrency=self.concurrency, patience=self.patience,
+        )  # fmt: skip
+        with Console("normal" if progress else "quiet").progress("events") as advance:
+            done = failed = 0
+            for outcome in outcomes:
+                done, failed = done + 1, failed + isinstance(outcome, Failure)
+                advance(done, max(known, done), f"{failed} failed")
+                yield outcome if isinstance(outcome, Failure) else self._labelled(outcome)
+
+    def read(self, path: Path | str) -> Iterator[EventTensors]:
+        """Yield the events of an HDF5 file, with the columns that the model reads."""
+        with open_events(Path(path), self.model.inputs, self.model.optional) as file:
+            for index in range(len(file.event_ids)):
+                yield file.read(index)
+
+    def close(self) -> None:
+        """End what is in flight, and close all connections."""
+        self._stopped.set()
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _label(self, event: EventTensors) -> Labelled:
+        # HTTP's connections cannot be used by a thread other than the one that opened them.
+        if not hasattr(self._own, "transport"):
+            self._own.transport = self.connect()
+        transport: PooledTransport = self._own.transport
+        return self._labelled(
+            ask(transport, self.model, event, self._stopped, patience=self.patience)
+        )
+
+    def _labelled(self, answer: Answer) -> Labelled:
+        return Labelled(answer.labels, self.model, answer.latency_s)
+
+    def _as_event(self, event: Event) -> EventTensors:
+        if isinstance(event, EventTensors):
+            return event
+        tensors = {}
+        for name, values in event.items():
+            known = name.startswith((HITS, "spacepoint_table"))
+            tensors[name if known else f"{HITS}_{name}"] = np.asarray(values)
+        for needed in (HIT_ID, PLANE):
+            if needed not in tensors:
+                raise RequestError(f"the event has no {needed}")
+        return EventTensors((0, 0, 0), "", tensors)
+
+
+class AsyncClient:
+    """A :class:`Client` for asyncio: the same arguments; its threads do the waiting."""
+
+    def __init__(self, *urls: str | Endpoint, **options: Any) -> None:
+        self._client = Client(*urls, **options)
+
+    @property
+    def model(self) -> ServedModel:
+        return self._client.model
+
+    async def label(self, event: Event) -> Labelled:
+        """As :meth:`Client.label`."""
+        client = self._client
+        return await asyncio.wrap_future(
+            client._executor.submit(client._label, client._as_event(event))
+        )
+
+    async def label_all(self, events: Iterable[Event]) -> AsyncIterator[Labelled]:
+        """Label events, several at once; yield the answers in their order.
+
+        The first that fails ends it with the error that :meth:`label` has.
+        """
+        window: deque[asyncio.Task[Labelled]] = deque()
+        try:
+            for event in events:
+                window.append(asyncio.create_task(self.label(event)))
+                if len(window) == 2 * self._client.concurrency:
+                    yield await window.popleft()
+            while window:
+                yield await window.popleft()
+        finally:
+            for task in window:
+                task.cancel()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self._client.close)

@@ -1,0 +1,33 @@
+"""The client library with real servers: one is killed while clients are balancing over them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from itertools import cycle, islice
+
+import numpy as np
+
+from deploy.host.paths import CHECKOUT
+from numlkit import Client, Labelled
+from tests.kit import Kit
+
+EVENTS = CHECKOUT / "scripts/data/demo_events.h5"
+REQUESTS = 1200
+
+
+def test_a_server_that_is_killed_costs_no_request(kit: Kit) -> None:
+    flags = ("--models", "nugraph3", "--instances", "1")
+    ports = [kit.up(name, *flags)["ports"]["grpc"] for name in ("left", "right")]
+    urls = [f"grpc://127.0.0.1:{port}" for port in ports]
+    with Client(*urls, concurrency=8) as client:
+        events = list(client.read(EVENTS))
+        expected = {e.event_id: client.label(e).labels.label for e in events}
+        answered = 0
+        for outcome in client.label_all(islice(cycle(events), REQUESTS)):
+            assert isinstance(outcome, Labelled), outcome
+            assert np.array_equal(outcome.labels.label, expected[outcome.event_id])
+            answered += 1
+            if answered == REQUESTS // 4:
+                os.kill(kit.noted("left")["server"]["pid"], signal.SIGKILL)
+    assert answered == REQUESTS

@@ -1,0 +1,104 @@
+"""Several servers as one: where requests go, and what happens when one is away."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from deploy.client import pool
+from deploy.client.pool import Balancer, PooledTransport
+from deploy.client.transport import ServedModel
+from deploy.host.errors import RequestError, ServerAwayError
+from numl_formats.contract import INPUTS
+
+MODEL = ServedModel("nugraph3", INPUTS, (), {})
+
+
+class Server:
+    """Answers with its number; ``behave`` may take its time, or raise."""
+
+    def __init__(self, number: int, behave: Callable[[], None] = lambda: None) -> None:
+        self.number, self.behave, self.asked, self.open = number, behave, 0, 0
+
+    def connect(self) -> Server:
+        self.open += 1
+        return self
+
+    def describe(self, model: str) -> ServedModel:
+        return MODEL
+
+    def infer(self, model: ServedModel, tensors: object) -> dict[str, Any]:
+        self.asked += 1
+        self.behave()
+        return {"number": self.number}
+
+    def close(self) -> None:
+        self.open -= 1
+
+
+def away() -> None:
+    raise ServerAwayError("http://x: connection refused")
+
+
+def asking(servers: list[Server], requests: int, threads: int) -> Counter[int]:
+    """Return how many requests each server has answered."""
+    balancer, own = Balancer(len(servers)), threading.local()
+
+    def ask(_: int) -> int:
+        if not hasattr(own, "pool"):
+            own.pool = PooledTransport(balancer, [server.connect for server in servers])
+        return int(own.pool.infer(MODEL, {})["number"])
+
+    with ThreadPoolExecutor(threads) as executor:
+        return Counter(executor.map(ask, range(requests)))
+
+
+def test_a_slow_server_gets_fewer_requests() -> None:
+    quick, slow = Server(0, lambda: time.sleep(0.001)), Server(1, lambda: time.sleep(0.05))
+    answered = asking([quick, slow], 200, threads=4)
+    assert answered[0] > 2 * answered[1] > 0
+
+
+def test_a_server_that_is_away_loses_no_request_and_is_asked_seldom() -> None:
+    gone, here = Server(0, away), Server(1)
+    assert asking([gone, here], 1000, threads=4) == {1: 1000}
+    assert gone.asked < 20
+
+
+def test_a_server_that_comes_back_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_FIRST_PAUSE_S", 0.0)
+    balancer, server = Balancer(2), Server(0, away)
+    both = PooledTransport(balancer, [server.connect, Server(1).connect])
+    while not server.asked:
+        both.infer(MODEL, {})
+    server.behave = lambda: None
+    assert {both.infer(MODEL, {})["number"] for _ in range(100)} == {0, 1}
+
+
+def test_the_budget_of_retries_ends() -> None:
+    servers = [Server(i, away) for i in range(3)]
+    balancer = Balancer(3)
+    both = PooledTransport(balancer, [server.connect for server in servers])
+    for _ in range(100):
+        with pytest.raises(ServerAwayError):
+            both.infer(MODEL, {})
+    assert 100 <= sum(server.asked for server in servers) <= 100 + 20 + 20 + 3
+
+
+def test_what_a_server_refuses_is_not_tried_elsewhere() -> None:
+    def refuse() -> None:
+        raise RequestError("hit_table/integral is NaN")
+
+    one, other = Server(0, refuse), Server(1, refuse)
+    both = PooledTransport(Balancer(2), [one.connect, other.connect])
+    with pytest.raises(RequestError, match="NaN"):
+        both.infer(MODEL, {})
+    assert one.asked + other.asked == 1
+    both.close()
+    assert one.open + other.open == 0

@@ -1,0 +1,125 @@
+"""The client library, as notebooks use it; fakes stand for servers."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deploy.client.endpoint import Endpoint
+from deploy.client.transport import ServedModel
+from deploy.events import client as module
+from deploy.host.errors import ClientError, RequestError, ServerAwayError
+from deploy.host.paths import CHECKOUT
+from numl_formats.contract import INPUTS
+from numlkit import AsyncClient, Client, Failure, Labelled
+
+EVENTS = CHECKOUT / "scripts/data/demo_events.h5"
+NAMES = {"semantic_classes": "a,b,c", "event_classes": "p,q"}
+MODEL = ServedModel("nugraph3", INPUTS, (), NAMES)
+EVENT = {
+    "hit_id": np.arange(4, dtype=np.int32),
+    "local_plane": np.array([0, 1, 2, 0], np.int32),
+    "local_wire": np.arange(4, dtype=np.int32),
+    "local_time": np.zeros(4, np.float32),
+    "integral": np.ones(4, np.float32),
+    "rms": np.ones(4, np.float32),
+    "spacepoint_table_spacepoint_id": np.zeros(0, np.int32),
+}
+
+
+class Fake:
+    """Labels hits by their id."""
+
+    def __init__(self, endpoint: Endpoint, *, timeout: float) -> None:
+        self.endpoint = endpoint
+
+    def describe(self, model: str) -> ServedModel:
+        if self.endpoint.port == 1:
+            raise ServerAwayError(f"{self.endpoint.url}: refused")
+        return MODEL
+
+    def infer(self, model: ServedModel, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        outputs: dict[str, Any] = {"e_evt": np.array([[0.9, 0.1]], np.float32)}
+        if (tensors["hit_table_integral"] > 1e6).any():
+            raise RequestError("hit_table/integral row 0 is 2e+06: above 1e6")
+        for i, plane in enumerate("uvy"):
+            ids = tensors["hit_table_hit_id"][tensors["hit_table_local_plane"] == i]
+            outputs[f"x_semantic_{plane}"] = np.eye(3, dtype=np.float32)[ids % 3]
+            outputs[f"x_filter_{plane}"] = (ids > 0).astype(np.float32)
+        return outputs
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TritonTransport", Fake)
+
+
+def test_an_event_becomes_a_table_of_its_hits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)  # type: ignore[arg-type]
+    with Client("grpc://one", "grpc://two") as client:
+        labelled = client.label(EVENT)
+    table = labelled.table()
+    assert table.dtype.names == (
+        *("hit_id", "plane", "label", "class", "score", "a", "b", "c", "signal", "noise"),
+    )
+    assert table["class"].tolist() == ["a", "b", "c", "a"]
+    assert table["noise"].tolist() == [True, False, False, False]
+    assert labelled.event_scores() == pytest.approx({"p": 0.9, "q": 0.1})
+    assert len(labelled.display().axes) == 3
+
+
+def test_the_events_of_a_file_are_labelled_in_their_order() -> None:
+    with Client("grpc://one") as client:
+        events = list(client.read(EVENTS))
+        bad = {**EVENT, "integral": np.full(4, 2e6, np.float32)}
+        found = list(client.label_all([*events, bad], progress=True))
+    ids = [each.event_id for each in found if isinstance(each, Labelled)]
+    assert ids == [event.event_id for event in events]
+    assert [each.reason for each in found if isinstance(each, Failure)] == [
+        "hit_table/integral row 0 is 2e+06: above 1e6"
+    ]
+
+
+def test_asyncio_gets_the_same_answers() -> None:
+    async def ask() -> list[tuple[int, int, int]]:
+        async with AsyncClient("grpc://one", concurrency=2) as client:
+            events = list(Client("grpc://one").read(EVENTS))
+            one = await client.label(events[0])
+            return [one.event_id, *[each.event_id async for each in client.label_all(events)]]
+
+    with Client("grpc://one") as client:
+        ids = [event.event_id for event in client.read(EVENTS)]
+    assert asyncio.run(ask()) == [ids[0], *ids]
+
+
+def test_a_job_finds_its_own_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUML_GRPC_URL", "grpc://127.0.0.1:7,grpc://127.0.0.1:8")
+    with Client() as client:
+        assert client.url == "grpc://127.0.0.1:7, grpc://127.0.0.1:8"
+
+
+def test_one_of_several_servers_may_be_away_at_the_start_but_not_all() -> None:
+    with Client("grpc://127.0.0.1:1", "grpc://two") as client:
+        assert client.label(EVENT).labels.event.hits == 4
+    with pytest.raises(ClientError, match=r"127\.0\.0\.1:1"):
+        Client("grpc://127.0.0.1:1")
+
+
+def test_an_event_without_a_column_that_every_model_needs_is_refused() -> None:
+    with Client("grpc://one") as client, pytest.raises(RequestError, match="hit_table_hit_id"):
+        client.label({"local_plane": [0]})
+
+
+def test_the_package_is_typed() -> None:
+    import numlkit
+
+    assert (Path(numlkit.__file__).parent / "py.typed").exists()
