@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deploy.client.asked import add_server_options, asked_endpoint, describe
-from deploy.client.transport import TritonTransport
+from deploy.client.asked import add_server_options, asked_endpoints
+from deploy.events.client import Client
 from deploy.events.evaluation import EVERY, Evaluation, document, evaluate
 from deploy.events.matrices import write_matrices
 from deploy.events.training import read_training
@@ -43,23 +43,24 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
     if plot is not None and plot.suffix != ".png":
         raise DeploymentError(f"--plot {plot}: a PNG is drawn", f"--plot {plot.stem}.png")
     training = None if options.training is None else read_training(options.training)
-    endpoint = asked_endpoint(options)
-
-    def connect() -> TritonTransport:
-        return TritonTransport(endpoint, timeout=options.timeout)
-
-    model = describe(connect, options.model, endpoint)
-    with console.progress("events") as advance:
+    client = Client(
+        *asked_endpoints(options),
+        model=options.model,
+        timeout=options.timeout,
+        concurrency=options.concurrency,
+    )
+    model = client.model
+    with client, console.progress("events") as advance:
         found = evaluate(
             options.file,
             options.split,
             model,
-            connect,
+            client.connect,
             training=training,
             concurrency=options.concurrency,
             progress=lambda done, every: advance(done, every, "compared"),
         )
-    report = document(found, options.file, model, endpoint.url, training)
+    report = document(found, options.file, model, client.url, training)
     if plot is not None and found.scores.heads:
         title = f"{model.title}, {found.split} of {options.file.name}, {report['events']:,} events"
         write_matrices(found.scores.heads, title, plot)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy.client.transport import ServedModel, TritonTransport
+from deploy.client.pool import Transport
+from deploy.client.transport import ServedModel
 from deploy.events.files import EventFile, EventTensors
 from deploy.events.graphs import GraphFile, is_graph_file
 from deploy.events.inference import Failure, infer
@@ -37,7 +38,7 @@ def evaluate(
     path: Path,
     split: str | None,
     model: ServedModel,
-    connect: Callable[[], TritonTransport],
+    connect: Callable[[], Transport],
     *,
     training: Mapping[str, Any] | None = None,
     concurrency: int,

@@ -16,7 +16,7 @@ import pytest
 from deploy.client import asked
 from deploy.client.transport import ServedModel
 from deploy.commands import evaluate
-from deploy.events import inference
+from deploy.events import client, inference
 from deploy.events.graphs import GraphFile
 from deploy.host.errors import RequestError, ServerAwayError
 from numl_formats.contract import INPUTS
@@ -74,7 +74,7 @@ def oracle(monkeypatch):
     class Own(Oracle):
         pass
 
-    monkeypatch.setattr(evaluate, "TritonTransport", Own)
+    monkeypatch.setattr(client, "TritonTransport", Own)
     monkeypatch.setattr(asked, "default_endpoint", lambda protocol: "localhost")
     return Own
 
