@@ -15,7 +15,7 @@ import grpc
 from tests.backend import INFER
 from tests.certificates import Authority, Pair
 from tests.doors import Server
-from tests.kit import free_ports
+from tests.kit import SOON_S, free_ports
 
 CLIENTS = 4
 
@@ -66,7 +66,7 @@ class Clients:
             time.sleep(max(0, begun + number * pause - time.monotonic()))
             sent = time.monotonic()
             try:
-                assert call(event, timeout=30, metadata=self.metadata) == b"right"
+                assert call(event, timeout=SOON_S, metadata=self.metadata) == b"right"
             except grpc.RpcError as error:
                 self.failed[error.code().name] += 1
             else:

@@ -14,6 +14,7 @@ from deploy.client.transport import TritonTransport
 from deploy.host.errors import KitError
 from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.golden import read_golden
+from tests.kit import SOON_S
 
 # Of a client, between two requests: that each is answered is what is shown, not how many can be.
 PAUSE_S = 0.05
@@ -56,7 +57,7 @@ class Load:
     def _ask(self) -> None:
         golden = read_golden(MODEL_REPOSITORY / self.model / "1" / "golden.npz")
         endpoint = Endpoint.parse(self.url, ca=self.ca)
-        with closing(TritonTransport(endpoint, timeout=30)) as transport:
+        with closing(TritonTransport(endpoint, timeout=SOON_S)) as transport:
             while not self._enough.is_set() or self.asked < self.least:
                 try:
                     wrong = ask_golden(transport, self.model, golden)

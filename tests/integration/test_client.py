@@ -37,9 +37,8 @@ def test_every_hit_gets_a_label(kit, demo, tmp_path, protocol, model):
         assert np.isfinite(got["hit_table/x_semantic"][:]).all()
 
 
-@pytest.mark.parametrize("model", ["nugraph2", "nugraph3"])
-def test_every_event_gets_a_picture(kit, demo, tmp_path, model):
-    flags = ["--url", _url(demo, "grpc"), "--model", model, "--out", str(tmp_path / "results.h5")]
+def test_every_event_gets_a_picture(kit, demo, tmp_path):
+    flags = ["--url", _url(demo, "grpc"), "--out", str(tmp_path / "results.h5")]
     done = kit.run("infer", str(EVENTS), *flags, "--display", str(tmp_path / "displays"))
     assert done.returncode == 0, done.stderr
     with h5py.File(EVENTS) as sent:
