@@ -1,7 +1,5 @@
 """Starts of a real Triton that are to fail: a model repository to spoil, and what is said of it."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 import time

@@ -1,7 +1,5 @@
 """The calls of LArSoft's clients, in their order: NuSonic's, and the plain Triton module's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the README and the pages in docs/ show: commands to type, and lines of Python."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -4,15 +4,11 @@ Debian with a Triton, a Python and nothing else stands in the place of NVIDIA's 
 15 GB: as in that one the stub is for another Python than the environment's.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import subprocess
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -27,7 +23,7 @@ from deploy.engines.resolved import Resolved
 from deploy.engines.server import living_stubs
 from deploy.triton.distribution import ensure_distribution
 from deploy.triton.release import find_release
-from tests.kit import Kit, until
+from tests.kit import until
 
 RELEASE = find_release("24.10")
 MODELS = ("--models", "nugraph2,nugraph3", "--instances", "1")
@@ -51,7 +47,7 @@ def python_layer(path: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def stock_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def stock_image(tmp_path_factory):
     """The stand-in, in the Docker engine."""
     client, tag = connect(), f"numlkit-test/stock:{secrets.token_hex(4)}"
     name = debian_name(RELEASE.glibc)
@@ -72,9 +68,7 @@ def stock_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def stock(
-    engine: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> str:
+def stock(engine, request, tmp_path_factory):
     """The stand-in, as the engine takes it."""
     if engine == "local":
         pytest.skip("a stock image is for engines with a container")
@@ -89,14 +83,12 @@ def stock(
 
 
 @pytest.fixture(scope="module")
-def packed(kit: Kit, stock: str) -> Iterator[dict[str, Any]]:
+def packed(kit, stock):
     yield kit.up("packed", "--env", "packed", "--image", stock, *MODELS)
     kit.down("packed")
 
 
-def test_all_models_answer_rightly_from_the_one_environment_that_was_extracted(
-    kit: Kit, packed: dict[str, Any]
-) -> None:
+def test_all_models_answer_rightly_from_the_one_environment_that_was_extracted(kit, packed):
     status = kit.json("status", "--name", "packed")
     assert status["ok"], status
     assert kit.json("smoke", "--name", "packed")["ok"]
@@ -107,7 +99,7 @@ def test_all_models_answer_rightly_from_the_one_environment_that_was_extracted(
     assert prefixes.pop().startswith("/tmp/python_env_")
 
 
-def test_a_killed_process_is_replaced(kit: Kit, packed: dict[str, Any]) -> None:
+def test_a_killed_process_is_replaced(kit, packed):
     stubs = living_stubs(psutil.Process(packed["server"]["pid"]))
     os.kill(stubs[0].process.pid, 9)
 
@@ -118,7 +110,7 @@ def test_a_killed_process_is_replaced(kit: Kit, packed: dict[str, Any]) -> None:
     until(healed, "the healing")
 
 
-def test_a_killed_server_extracts_it_anew(kit: Kit, packed: dict[str, Any]) -> None:
+def test_a_killed_server_extracts_it_anew(kit, packed):
     os.kill(kit.json("status", "--name", "packed")["state"]["server"]["pid"], 9)
 
     def restarted() -> bool:
@@ -129,32 +121,28 @@ def test_a_killed_server_extracts_it_anew(kit: Kit, packed: dict[str, Any]) -> N
     assert kit.json("smoke", "--name", "packed")["ok"]
 
 
-def test_a_person_is_told_what_the_extraction_costs(
-    kit: Kit, stock: str, packed: dict[str, Any]
-) -> None:
+def test_a_person_is_told_what_the_extraction_costs(kit, stock, packed):
     done = kit.run("up", "--name", "packed", "--env", "packed", "--image", stock, *MODELS)
     assert done.returncode == 0, done.stderr
     assert "ready in " in done.stdout
     assert "the kit's image" in done.stdout
 
 
-def test_nothing_of_it_is_left_when_it_is_stopped(kit: Kit, stock: str) -> None:
+def test_nothing_of_it_is_left_when_it_is_stopped(kit, stock):
     answer = kit.up("brief", "--env", "packed", "--image", stock, *MODELS)
     assert kit.down("brief")["stopped"] == ["brief"]
     assert not kit.leftovers("brief", answer["scratch"])
     assert not scratch_folder(kit.folder("brief")).exists()
 
 
-def test_without_an_image_the_command_that_fetches_nvidias_is_told(kit: Kit, stock: str) -> None:
+def test_without_an_image_the_command_that_fetches_nvidias_is_told(kit, stock):
     answer = kit.json("up", "--name", "own", "--env", "packed", *MODELS, "--dry-run")
     remedies = {"docker": "docker pull nvcr.io/", "apptainer": "apptainer pull "}
     assert answer["status"] == 1
     assert answer["remedy"].startswith(remedies[kit.engine])
 
 
-def test_an_archive_that_is_cut_off_is_refused_before_anything_starts(
-    kit: Kit, stock: str, tmp_path: Path
-) -> None:
+def test_an_archive_that_is_cut_off_is_refused_before_anything_starts(kit, stock, tmp_path):
     cut = tmp_path / "cut.tar.gz"
     with Resolved(Deployment(env="packed", engine="docker")).archive.open("rb") as whole:
         cut.write_bytes(whole.read(20_000_000))

@@ -4,14 +4,11 @@ Nothing here is skipped where a tool is missing: the test fails and says what to
 test makes in the engine is removed again; layers that were built stay, as Docker's cache.
 """
 
-from __future__ import annotations
-
 import secrets
 import shutil
 import socket
 import subprocess
 import urllib.request
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,7 +51,7 @@ def say(_text: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def engine() -> Iterator[docker.DockerClient]:
+def engine():
     client = connect()
     yield client
     client.close()
@@ -75,7 +72,7 @@ class Ingredients:
 
 
 @pytest.fixture(scope="session")
-def ingredients(engine: docker.DockerClient) -> Ingredients:
+def ingredients(engine):
     environment = plan_environment("serving", relocatable=True).make(say)
     name = debian_name(RELEASE.glibc)
     base = ensure_base(engine, name=name, digest=None, say=say)
@@ -83,7 +80,7 @@ def ingredients(engine: docker.DockerClient) -> Ingredients:
 
 
 @pytest.fixture(scope="session")
-def context(ingredients: Ingredients, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def context(ingredients, tmp_path_factory):
     """The folder that the image is built from; tests copy it before they change it."""
     folder = tmp_path_factory.mktemp("context")
     make_context(
@@ -98,7 +95,7 @@ def context(ingredients: Ingredients, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="session")
-def tags(engine: docker.DockerClient) -> Iterator[Callable[[str], str]]:
+def tags(engine):
     """Makes names for images, unlike any other's; the images lose them at the end."""
     made: list[str] = []
 
@@ -127,12 +124,12 @@ class ImageBuilder:
 
 
 @pytest.fixture(scope="session")
-def build_from(engine: docker.DockerClient, ingredients: Ingredients) -> ImageBuilder:
+def build_from(engine, ingredients):
     return ImageBuilder(engine, ingredients)
 
 
 @pytest.fixture(scope="session")
-def image(build_from: ImageBuilder, context: Path, tags: Callable[[str], str]) -> BuiltImage:
+def image(build_from, context, tags):
     """The image for serving, on the slim base."""
     return build_from(context, tags("slim"))
 
@@ -199,21 +196,21 @@ class Runner:
 
 
 @pytest.fixture
-def runner(engine: docker.DockerClient) -> Iterator[Runner]:
+def runner(engine):
     runner = Runner(engine)
     yield runner
     runner.close()
 
 
 @pytest.fixture(scope="module")
-def shared_runner(engine: docker.DockerClient) -> Iterator[Runner]:
+def shared_runner(engine):
     runner = Runner(engine)
     yield runner
     runner.close()
 
 
 @pytest.fixture(scope="session")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def registry(tmp_path_factory):
     """The address of an empty registry on loopback."""
     program = shutil.which("docker-registry")
     assert program, "no registry to test with: sudo apt-get install docker-registry"

@@ -1,7 +1,5 @@
 """A published bucket at a real service, the agent, and a real Triton that polls its folder."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -9,11 +7,9 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -21,7 +17,7 @@ import pytest
 from numl_formats.repository import DATA_FILES
 from numl_formats.statement import statement
 from numl_formats.trust import signature_path
-from tests.bucket import BUCKET, S3, seaweedfs
+from tests.bucket import BUCKET, seaweedfs
 from tests.certificates import Authority
 from tests.commands import run_command
 from tests.kit import until
@@ -45,29 +41,29 @@ SERVES_S = 10.0
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> House:
+def house(tmp_path_factory):
     return make_house(tmp_path_factory.mktemp("versions"))
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+def authority(tmp_path_factory):
     return Authority(tmp_path_factory.mktemp("certificates"), "private")
 
 
 @pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[S3]:
+def s3(tmp_path_factory, authority):
     pair = authority.issue("127.0.0.1")
     with seaweedfs(tmp_path_factory.mktemp("s3"), tls=pair) as service:
         yield service
 
 
 @pytest.fixture
-def publisher(house: House, s3: S3, request: pytest.FixtureRequest) -> Publisher:
+def publisher(house, s3, request):
     return Publisher(house, s3, re.sub(r"\W", "-", request.node.name))
 
 
 @pytest.fixture
-def sync(house: House, publisher: Publisher, tmp_path: Path) -> Iterator[Sync]:
+def sync(house, publisher, tmp_path):
     agent = Sync(house, tmp_path / "mirror", publisher.url)
     yield agent
     if agent.process is not None:
@@ -96,9 +92,7 @@ def failures(sync: Sync) -> float:
         return 0
 
 
-def test_releases_come_and_go_under_load_and_a_bucket_that_is_away_harms_nobody(
-    house: House, tmp_path: Path
-) -> None:
+def test_releases_come_and_go_under_load_and_a_bucket_that_is_away_harms_nobody(house, tmp_path):
     server = Polling(house, tmp_path / "mirror" / "repository", tmp_path / "server.log")
     server.start()
     with seaweedfs(tmp_path / "s3") as s3:
@@ -151,7 +145,7 @@ def test_releases_come_and_go_under_load_and_a_bucket_that_is_away_harms_nobody(
     print(f"\n{len(load.versions + again.versions)} right answers; new versions after {took}")
 
 
-def test_what_the_kit_publishes_is_mirrored(publisher: Publisher, sync: Sync) -> None:
+def test_what_the_kit_publishes_is_mirrored(publisher, sync):
     def run(command: str, *flags: str) -> None:
         words = [command, publisher.url, *flags, "--quiet"]
         variables = {**os.environ, **publisher.s3.variables()}
@@ -162,7 +156,7 @@ def test_what_the_kit_publishes_is_mirrored(publisher: Publisher, sync: Sync) ->
     assert files(sync) == expected(sync.house, 1)
 
 
-def test_an_idle_agent_asks_once_a_poll(publisher: Publisher, sync: Sync) -> None:
+def test_an_idle_agent_asks_once_a_poll(publisher, sync):
     publisher.publish(1, 1)
     proxy = Proxy(urlsplit(publisher.s3.url).port or 0)
     sync.url = publisher.url.replace(publisher.s3.url, f"http://127.0.0.1:{proxy.port}")
@@ -176,8 +170,8 @@ def test_an_idle_agent_asks_once_a_poll(publisher: Publisher, sync: Sync) -> Non
 
 
 def test_an_agent_that_is_killed_at_any_byte_goes_on_and_shows_only_whole_versions(
-    publisher: Publisher, sync: Sync, tmp_path: Path
-) -> None:
+    publisher, sync, tmp_path
+):
     publisher.publish(1, 1)
     assert sync.once().returncode == 0
     publisher.publish(2, 2)
@@ -188,7 +182,7 @@ def test_an_agent_that_is_killed_at_any_byte_goes_on_and_shows_only_whole_versio
         proxy.most = (step + 1) * whole // 8
         sync.start()
         until(
-            lambda: proxy.sent >= proxy.most or files(sync) != expected(sync.house, 1),  # type: ignore[operator]
+            lambda: proxy.sent >= proxy.most or files(sync) != expected(sync.house, 1),
             "so many bytes",
         )
         sync.kill()
@@ -210,8 +204,8 @@ def test_an_agent_that_is_killed_at_any_byte_goes_on_and_shows_only_whole_versio
     ],
 )
 def test_a_release_whose_files_are_not_the_published_ones_is_refused(
-    publisher: Publisher, sync: Sync, changed: dict[str, bytes], reason: str
-) -> None:
+    publisher, sync, changed, reason
+):
     publisher.publish(1, 1)
     assert sync.once().returncode == 0
     publisher.publish(2, 2, **changed)
@@ -224,9 +218,7 @@ def test_a_release_whose_files_are_not_the_published_ones_is_refused(
     assert files(sync) == expected(sync.house, 1)
 
 
-def test_a_release_that_gives_other_answers_is_refused(
-    publisher: Publisher, sync: Sync, tmp_path: Path
-) -> None:
+def test_a_release_that_gives_other_answers_is_refused(publisher, sync, tmp_path):
     publisher.publish(1, 1)
     assert sync.once().returncode == 0
     versions = dict(publisher.house.versions)
@@ -248,9 +240,7 @@ def test_a_release_that_gives_other_answers_is_refused(
     assert files(fresh) == expected(sync.house, 1)
 
 
-def test_an_attacker_with_the_bucket_s_keys_changes_nothing(
-    publisher: Publisher, sync: Sync, tmp_path: Path
-) -> None:
+def test_an_attacker_with_the_bucket_s_keys_changes_nothing(publisher, sync, tmp_path):
     publisher.key = new_key()
     publisher.expires = datetime.now(timezone.utc) + timedelta(days=1)
     sync.variables = {"NUML_VERIFY_KEY": str(write_key(publisher.key, tmp_path / "cosign.pub"))}
@@ -308,9 +298,7 @@ def test_an_attacker_with_the_bucket_s_keys_changes_nothing(
     assert files(sync) == expected(sync.house, 2) | expected(sync.house, 1)
 
 
-def test_what_a_bucket_says_that_cannot_be_read_is_one_line(
-    publisher: Publisher, sync: Sync
-) -> None:
+def test_what_a_bucket_says_that_cannot_be_read_is_one_line(publisher, sync):
     cases = {
         "has no published.json: numlkit publish writes it": {},
         "cannot be read with these credentials: ": {"AWS_SECRET_ACCESS_KEY": "wrong"},
@@ -328,9 +316,7 @@ def test_what_a_bucket_says_that_cannot_be_read_is_one_line(
         assert done.stdout.endswith("; no release yet\n")
 
 
-def test_a_service_of_a_private_authority_is_named_by_a_path(
-    publisher: Publisher, sync: Sync, authority: Authority, tmp_path: Path
-) -> None:
+def test_a_service_of_a_private_authority_is_named_by_a_path(publisher, sync, authority, tmp_path):
     publisher.publish(1, 1)
     sync.url = publisher.url.replace(publisher.s3.url, str(publisher.s3.https))
     for variables, reason in (
@@ -350,7 +336,7 @@ def test_a_service_of_a_private_authority_is_named_by_a_path(
     assert files(sync) == expected(sync.house, 1)
 
 
-def test_a_stop_is_at_once_and_a_second_agent_is_refused(publisher: Publisher, sync: Sync) -> None:
+def test_a_stop_is_at_once_and_a_second_agent_is_refused(publisher, sync):
     publisher.publish(1, 1)
     sync.poll = 3600
     sync.start()
@@ -361,9 +347,7 @@ def test_a_stop_is_at_once_and_a_second_agent_is_refused(publisher: Publisher, s
     assert sync.kill(signal.SIGTERM) == 0, "long before the next poll"
 
 
-def test_nothing_is_asked_for_but_the_statement_its_signature_and_data(
-    publisher: Publisher, sync: Sync, tmp_path: Path
-) -> None:
+def test_nothing_is_asked_for_but_the_statement_its_signature_and_data(publisher, sync, tmp_path):
     # The identity in these tests may list; a site's may not be allowed to.
     publisher.key = new_key()
     sync.variables = {"NUML_VERIFY_KEY": str(write_key(publisher.key, tmp_path / "cosign.pub"))}

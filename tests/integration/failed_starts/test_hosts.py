@@ -1,7 +1,5 @@
 """Starts that fail by what a host lacks, or another program has: a cause in one line, in time."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Sequence
@@ -13,7 +11,7 @@ import pytest
 from deploy.deployment.state import LaunchPlan
 from deploy.host.paths import CHECKOUT, cache_folder
 from numl_formats.golden import GoldenEvent
-from tests.failed_start import GOOD_MODEL, Bench, tar
+from tests.failed_start import GOOD_MODEL, tar
 
 
 def _with_small(plan: LaunchPlan, folder: str, size: str, keep: Sequence[Path] = ()) -> LaunchPlan:
@@ -31,13 +29,13 @@ def _with_small(plan: LaunchPlan, folder: str, size: str, keep: Sequence[Path] =
     return plan.model_copy(update={"arguments": wrapped})
 
 
-def test_a_shared_memory_folder_that_is_too_small_is_named(bench: Bench) -> None:
+def test_a_shared_memory_folder_that_is_too_small_is_named(bench):
     plan = bench.plan(environment=bench.environment, code=GOOD_MODEL)
     failure = bench.failure(_with_small(plan, "/dev/shm", "512k"))
     assert failure.cause.startswith("/dev/shm is too small")
 
 
-def test_a_shared_memory_folder_that_is_too_small_for_a_request_is_named(bench: Bench) -> None:
+def test_a_shared_memory_folder_that_is_too_small_for_a_request_is_named(bench):
     plan = bench.plan(environment=bench.environment, code=GOOD_MODEL)
     large = np.ones(1_000_000, np.float32)
     golden = {"echo": GoldenEvent({"x": large}, {"y": large})}
@@ -45,7 +43,7 @@ def test_a_shared_memory_folder_that_is_too_small_for_a_request_is_named(bench: 
     assert failure.cause.endswith("/dev/shm is full: a request's tensors do not fit")
 
 
-def test_a_tmp_that_is_too_small_for_a_packed_environment_is_named(bench: Bench) -> None:
+def test_a_tmp_that_is_too_small_for_a_packed_environment_is_named(bench):
     packed = bench.folder / "env.tar.gz"
     tar(packed, {"bin/activate": b"", "lib/large": os.urandom(3_000_000)})
     plan = bench.plan(environment=packed, code=GOOD_MODEL)
@@ -54,7 +52,7 @@ def test_a_tmp_that_is_too_small_for_a_packed_environment_is_named(bench: Bench)
 
 
 @pytest.mark.parametrize("which", ["http", "grpc", "metrics"])
-def test_a_port_stolen_between_check_and_start_is_named(bench: Bench, which: str) -> None:
+def test_a_port_stolen_between_check_and_start_is_named(bench, which):
     plan = bench.plan(environment=bench.environment, code=GOOD_MODEL)
     with socket.create_server(("127.0.0.1", getattr(plan.ports, which))):
         assert str(getattr(plan.ports, which)) in bench.failure(plan).cause

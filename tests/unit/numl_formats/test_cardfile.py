@@ -76,7 +76,7 @@ def test_a_card_with_a_wrong_field_is_refused_by_its_name(tmp_path):
         read_card(tmp_path / "none.json")
 
 
-def test_a_card_of_the_first_release_is_read() -> None:
+def test_a_card_of_the_first_release_is_read():
     card = read_card(DATA / "card-format-2.json")
     assert (card.network.kind, card.demo, card.clusters) == ("nugraph3", True, ())
     assert card.signature.inputs["hit_table_rms"].datatype == "FP32"
@@ -84,7 +84,7 @@ def test_a_card_of_the_first_release_is_read() -> None:
 
 
 @pytest.mark.parametrize("written", [3, "2", None, True])
-def test_a_card_of_a_newer_format_is_refused_in_one_line(written: object) -> None:
+def test_a_card_of_a_newer_format_is_refused_in_one_line(written):
     with pytest.raises(NewerFormatError) as caught:
         parse_card({"format": written, "of the future": 1})
     assert str(caught.value) == (
@@ -93,12 +93,12 @@ def test_a_card_of_a_newer_format_is_refused_in_one_line(written: object) -> Non
     )
 
 
-def test_a_card_from_before_the_first_release_is_refused() -> None:
+def test_a_card_from_before_the_first_release_is_refused():
     with pytest.raises(FormatError, match=r"^format 1, which this release of the kit no longer"):
         parse_card({"format": 1})
 
 
-def test_a_card_that_is_too_large_or_nested_is_refused() -> None:
+def test_a_card_that_is_too_large_or_nested_is_refused():
     for content in (b" " * (1 << 20) + b"{}", b"[" * 100_000, b"\xff"):
         with pytest.raises(FormatError, match="not JSON"):
             card_of(content)

@@ -1,7 +1,5 @@
 """Comparing answers, and the files that hold the expected ones."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -19,7 +17,7 @@ def golden(**outputs: np.ndarray) -> GoldenEvent:
     return GoldenEvent({}, outputs)
 
 
-def test_values_within_a_ten_thousandth_of_their_column_s_scale_are_right() -> None:
+def test_values_within_a_ten_thousandth_of_their_column_s_scale_are_right():
     assert difference(golden(**WANT), {"x": WANT["x"] + np.float32(3e-4)}) is None
     small = np.array([[100.0, 0.1], [200.0, 0.2]], np.float32)
     assert difference(golden(x=small), {"x": small + np.float32([1e-2, 0])}) is None
@@ -41,22 +39,22 @@ def test_values_within_a_ten_thousandth_of_their_column_s_scale_are_right() -> N
         ({"x": np.float32([[2, 1], [4, 3]])}, "output x is off by 1 at a scale of 3"),
     ],
 )
-def test_a_wrong_answer_is_described(answer: dict[str, np.ndarray], said: str) -> None:
+def test_a_wrong_answer_is_described(answer, said):
     assert difference(golden(**WANT), answer) == said
 
 
-def test_of_many_faults_three_are_told() -> None:
+def test_of_many_faults_three_are_told():
     assert difference(golden(**dict.fromkeys("abcde", np.zeros(1))), {}) == (
         "output a is missing; output b is missing; output c is missing; and 2 more"
     )
 
 
-def test_two_classes_that_are_all_but_equal_may_change_places() -> None:
+def test_two_classes_that_are_all_but_equal_may_change_places():
     near = np.array([[1.0, 1.00001]], np.float32)
     assert difference(golden(x=near), {"x": near[:, ::-1]}) is None
 
 
-def test_an_empty_plane_s_empty_answer_is_right() -> None:
+def test_an_empty_plane_s_empty_answer_is_right():
     empty = {"x": np.empty((0, 5), np.float32)}
     assert difference(golden(**empty), empty) is None
 
@@ -69,14 +67,12 @@ def test_an_empty_plane_s_empty_answer_is_right() -> None:
         (np.array([True, False]), np.array([True, True])),
     ],
 )
-def test_labels_and_counts_are_right_only_if_they_are_the_same(
-    want: np.ndarray, other: np.ndarray
-) -> None:
+def test_labels_and_counts_are_right_only_if_they_are_the_same(want, other):
     assert difference(golden(x=want), {"x": want.copy()}) is None
     assert difference(golden(x=want), {"x": other}) == "output x differs"
 
 
-def test_words_are_compared_as_a_file_has_them_with_what_triton_answers() -> None:
+def test_words_are_compared_as_a_file_has_them_with_what_triton_answers():
     want = {"x": np.array([b"cat", b"ibex"])}
     assert difference(golden(**want), {"x": np.array([b"cat", b"ibex"], dtype=object)}) is None
     answer = {"x": np.array([b"cat", b"dog"], dtype=object)}
@@ -87,7 +83,7 @@ def labels(*planes: list[int]) -> dict[str, np.ndarray]:
     return {f"i_{n}": np.array(each, np.int32) for n, each in zip("uv", planes, strict=True)}
 
 
-def test_clusters_are_compared_by_their_hits_over_all_planes_and_not_by_their_numbers() -> None:
+def test_clusters_are_compared_by_their_hits_over_all_planes_and_not_by_their_numbers():
     expected, clusters = labels([0, 0, -1], [1, 0]), ("i_u", "i_v")
     assert disagreements(expected, labels([7, 7, -1], [2, 7]), clusters) == []
     assert disagreements(expected, labels([7, 7, -1], [2, 7])) != [], "numbers of another kind"
@@ -103,7 +99,7 @@ def test_clusters_are_compared_by_their_hits_over_all_planes_and_not_by_their_nu
     assert disagreements(labels([], []), labels([], []), clusters) == []
 
 
-def test_a_golden_file_gives_back_what_was_written(tmp_path: Path) -> None:
+def test_a_golden_file_gives_back_what_was_written(tmp_path):
     paths = [tmp_path / "golden.npz", tmp_path / "again.npz"]
     for path in paths:
         write_golden(path, GoldenEvent({"a": np.arange(3)}, WANT))
@@ -113,13 +109,13 @@ def test_a_golden_file_gives_back_what_was_written(tmp_path: Path) -> None:
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
-def test_a_golden_file_without_a_number_is_read() -> None:
+def test_a_golden_file_without_a_number_is_read():
     found = read_golden(DATA / "golden-format-1.npz")
     assert (len(found.inputs), len(found.outputs)) == (10, 8)
     assert difference(found, found.outputs) is None
 
 
-def test_a_golden_file_of_a_newer_format_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_golden_file_of_a_newer_format_is_refused_in_one_line(tmp_path):
     path = tmp_path / "golden.npz"
     np.savez(path, format=np.int64(2), **{"event/a": np.zeros(1)})
     with pytest.raises(NewerFormatError) as caught:
@@ -131,16 +127,14 @@ def test_a_golden_file_of_a_newer_format_is_refused_in_one_line(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04cut", b"\x93NUMPY"])
-def test_a_file_that_is_no_golden_event_is_named(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_golden_event_is_named(tmp_path, content):
     path = tmp_path / "golden.npz"
     path.write_bytes(content)
     with pytest.raises(FormatError, match=r"golden\.npz: not a reference event"):
         read_golden(path)
 
 
-def test_a_golden_event_that_is_missing_or_lacks_outputs_or_holds_objects_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_a_golden_event_that_is_missing_or_lacks_outputs_or_holds_objects_is_refused(tmp_path):
     path = tmp_path / "golden.npz"
     with pytest.raises(FormatError, match="no such file"):
         read_golden(path)
@@ -152,7 +146,7 @@ def test_a_golden_event_that_is_missing_or_lacks_outputs_or_holds_objects_is_ref
         read_golden(path)
 
 
-def test_the_card_beside_it_says_which_outputs_are_clusters(tmp_path: Path) -> None:
+def test_the_card_beside_it_says_which_outputs_are_clusters(tmp_path):
     shutil.copyfile(DATA / "golden-format-1.npz", tmp_path / "golden.npz")
     (tmp_path / "model.json").write_text("{}")
     with pytest.raises(FormatError, match=r"model\.json: not a model card"):

@@ -1,7 +1,5 @@
 """Histories of a place, held against a plain model: what serves, and what is kept."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -126,7 +124,7 @@ def publications(*numbers: int) -> Published:
     return published
 
 
-def test_a_release_that_was_rolled_back_from_is_not_gone_back_to() -> None:
+def test_a_release_that_was_rolled_back_from_is_not_gone_back_to():
     # Release 3 is bad, 4 is too: 2 served before it, and well.
     after = served(publications(1, 2, 3), None)
     after = published_release(after, release(4), created=BEGIN, expires=None)
@@ -135,21 +133,21 @@ def test_a_release_that_was_rolled_back_from_is_not_gone_back_to() -> None:
     assert [each.number for each in after.fallbacks] == [2, 1, 3]
 
 
-def test_one_that_is_named_is() -> None:
+def test_one_that_is_named_is():
     after = served(publications(1, 2, 3), 1, 3)
     assert after.served == (1, 3)
     assert served(after, None).serving == 1
 
 
-def test_what_is_not_there_is_refused() -> None:
+def test_what_is_not_there_is_refused():
     with pytest.raises(FormatError, match=r"^there is no release 4$"):
         served(publications(1, 2), 4)
 
 
-def test_a_number_is_given_once() -> None:
+def test_a_number_is_given_once():
     with pytest.raises(ValueError, match="2 is not a new number"):
         published_release(publications(1, 2), release(2), created=BEGIN, expires=None)
 
 
-def test_two_places_have_different_lines() -> None:
+def test_two_places_have_different_lines():
     assert publications(1).line != publications(1).line

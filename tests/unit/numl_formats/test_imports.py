@@ -1,7 +1,5 @@
 """The package is imported by the kit, the sync agent and the runtime: it imports none of them."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 import numl_formats
 
 
-def test_it_imports_the_standard_library_numpy_and_itself() -> None:
+def test_it_imports_the_standard_library_numpy_and_itself():
     found = {
         name.partition(".")[0]
         for path in Path(numl_formats.__file__).parent.rglob("*.py")

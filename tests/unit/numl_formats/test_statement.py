@@ -1,7 +1,5 @@
 """What a published.json may say, and what is written."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -53,10 +51,10 @@ TWO = Published(
 
 
 def document() -> dict[str, Any]:
-    return json.loads(statement(TWO))  # type: ignore[no-any-return]
+    return json.loads(statement(TWO))
 
 
-def test_it_is_written_as_documented() -> None:
+def test_it_is_written_as_documented():
     written = Published(LINE, 3, NOW, None, (1,), 1, (release(1, nu=model(1, CODE)),))
     data = {"sha256": f"{1:064x}", "bytes": 1}
     assert json.loads(statement(written)) == {
@@ -89,7 +87,7 @@ def test_it_is_written_as_documented() -> None:
 
 
 @pytest.mark.parametrize("form", ["sif", "sandbox"])
-def test_images_and_models_are_read_as_they_were_written(form: Any) -> None:
+def test_images_and_models_are_read_as_they_were_written(form):
     image = Release(3, NOW, "abc", image=Image(form, "numl-gpu.sif", "e" * 64, 5))
     folder = published_release(None, image, created=NOW, expires=None)
     for published in (TWO, folder):
@@ -98,7 +96,7 @@ def test_images_and_models_are_read_as_they_were_written(form: Any) -> None:
     assert json.loads(statement(folder))["releases"][0]["image"]["name"] in ("numl.sif", "numl")
 
 
-def test_what_could_not_be_read_again_is_not_written() -> None:
+def test_what_could_not_be_read_again_is_not_written():
     wrong = release(1, **{"../nu": model(1)})
     with pytest.raises(StatementError, match="is not a model name"):
         statement(published_release(None, wrong, created=NOW, expires=None))
@@ -115,7 +113,7 @@ OLD = Path(__file__).parent / "data"
         ("format-1-pruned.json", (2, 4)),
     ],
 )
-def test_what_an_older_kit_published_is_read(name: str, served: tuple[int, ...]) -> None:
+def test_what_an_older_kit_published_is_read(name, served):
     found = read_published((OLD / name).read_bytes())
     assert (found.line, found.sequence, found.expires) == ("", 0, None)
     assert (found.served, found.last) == (served, 4)
@@ -133,11 +131,11 @@ Change = Callable[[dict[str, Any]], Any]
 
 
 def _last(said: dict[str, Any]) -> dict[str, Any]:
-    return said["releases"][-1]  # type: ignore[no-any-return]
+    return said["releases"][-1]
 
 
 def _nu(said: dict[str, Any]) -> dict[str, Any]:
-    return _last(said)["models"]["nu"]  # type: ignore[no-any-return]
+    return _last(said)["models"]["nu"]
 
 
 REFUSED: list[tuple[Change, str]] = [
@@ -187,7 +185,7 @@ REFUSED: list[tuple[Change, str]] = [
 
 
 @pytest.mark.parametrize(("change", "words"), REFUSED)
-def test_a_wrong_document_is_refused(change: Change, words: str) -> None:
+def test_a_wrong_document_is_refused(change, words):
     said = document()
     change(said)
     with pytest.raises(StatementError, match=re.escape(words)) as refused:
@@ -208,7 +206,7 @@ def test_a_wrong_document_is_refused(change: Change, words: str) -> None:
         "x",
     ],
 )
-def test_a_file_that_is_not_data_is_refused(path: str) -> None:
+def test_a_file_that_is_not_data_is_refused(path):
     said = document()
     _nu(said)["files"][path] = _nu(said)["files"]["model.json"]
     with pytest.raises(StatementError, match=f"{re.escape(repr(path))} is none of weights"):
@@ -219,7 +217,7 @@ def test_a_file_that_is_not_data_is_refused(path: str) -> None:
     "path", ["../x", "/etc/passwd", "a/../b", "a//b", "", ".", "a/.", "a\\b", "a b", "ü", "sub"]
 )
 @pytest.mark.parametrize("kind", ["files", "code"])
-def test_a_path_that_leaves_its_folder_is_refused(kind: str, path: str) -> None:
+def test_a_path_that_leaves_its_folder_is_refused(kind, path):
     said = document()
     _nu(said)[kind] |= {path: {"sha256": "0" * 64, "bytes": 1}}
     _nu(said)[kind] |= {"sub/x": {"sha256": "0" * 64, "bytes": 1}}
@@ -228,7 +226,7 @@ def test_a_path_that_leaves_its_folder_is_refused(kind: str, path: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "", "x" * 101, "-a", "a\n", "ü"])
-def test_a_name_that_is_not_a_models_is_refused(name: str) -> None:
+def test_a_name_that_is_not_a_models_is_refused(name):
     said = document()
     _last(said)["models"] |= {name: _nu(said)}
     with pytest.raises(StatementError, match="is not a model name"):
@@ -245,13 +243,13 @@ def test_a_name_that_is_not_a_models_is_refused(name: str) -> None:
     ],
     ids=repr,
 )
-def test_what_is_not_a_document_is_refused(content: bytes) -> None:
+def test_what_is_not_a_document_is_refused(content):
     with pytest.raises(StatementError, match=r"^published\.json cannot be used: ") as refused:
         read_published(content)
     assert len(str(refused.value)) < 400
 
 
-def test_a_name_that_is_there_twice_is_refused_wherever_it_is() -> None:
+def test_a_name_that_is_there_twice_is_refused_wherever_it_is():
     text = json.dumps(document())
     with pytest.raises(StatementError, match="'sha256' is there twice"):
         read_published(text.replace('"sha256"', f'"sha256": "{"0" * 64}", "sha256"', 1).encode())

@@ -1,7 +1,5 @@
 """Which statements are accepted: signed, not older than one that was seen, of the same line."""
 
-from __future__ import annotations
-
 import hashlib
 from datetime import datetime, timedelta, timezone
 
@@ -54,7 +52,7 @@ def checked(
     return remembered
 
 
-def test_what_is_signed_and_not_older_is_accepted_and_remembered() -> None:
+def test_what_is_signed_and_not_older_is_accepted_and_remembered():
     seen = checked(ONE, None)
     assert seen == Seen(ONE.line, 1, hashlib.sha256(statement(ONE)).hexdigest())
     assert checked(ONE, seen) == seen
@@ -73,34 +71,34 @@ def test_what_is_signed_and_not_older_is_accepted_and_remembered() -> None:
         (TWO, {"now": NOW + DAY}, "expired", "has expired: 2026-11-25T02:30:00Z"),
     ],
 )
-def test_anything_else_is_refused(published: Published, how: dict, reason: str, words: str) -> None:  # type: ignore[type-arg]
+def test_anything_else_is_refused(published, how, reason, words):
     seen = checked(TWO, None)
     with pytest.raises(StatementError, match=words) as refused:
         checked(published, seen, **how)
     assert refused.value.reason == reason
 
 
-def test_a_fresh_server_refuses_what_is_below_its_floor_or_has_expired() -> None:
+def test_a_fresh_server_refuses_what_is_below_its_floor_or_has_expired():
     with pytest.raises(StatementError, match="is an old one: statement 1, 2 was published"):
         checked(ONE, None, least=2)
     with pytest.raises(StatementError, match="has expired"):
         checked(ONE, None, now=NOW + DAY)
 
 
-def test_what_is_not_signed_is_not_even_read() -> None:
+def test_what_is_not_signed_is_not_even_read():
     with pytest.raises(StatementError, match=r"is not signed$"):
         check(b"{", None, verify=verify, seen=None, now=NOW)
     with pytest.raises(StatementError, match="is not signed with the key"):
         check(b"{", b"", verify=verify, seen=None, now=NOW)
 
 
-def test_what_is_signed_and_says_nothing_is_refused() -> None:
+def test_what_is_signed_and_says_nothing_is_refused():
     with pytest.raises(StatementError, match="not JSON") as refused:
         check(b"{", sign(b"{"), verify=verify, seen=None, now=NOW)
     assert refused.value.reason == "format"
 
 
-def test_a_statement_without_a_sequence_is_not_accepted_for_a_signature() -> None:
+def test_a_statement_without_a_sequence_is_not_accepted_for_a_signature():
     content = (
         b'{"format": 1, "serving": 1, "last": 1, "releases": [{"number": 1, "revision": "a",'
         b'"created": "2026-11-24T02:30:00Z", "models": {"nu": {"version": 1, "config": "",'
@@ -110,6 +108,6 @@ def test_a_statement_without_a_sequence_is_not_accepted_for_a_signature() -> Non
         check(content, sign(content), verify=verify, seen=None, now=NOW)
 
 
-def test_the_signature_is_named_by_what_it_signs() -> None:
+def test_the_signature_is_named_by_what_it_signs():
     digest = hashlib.sha256(b"x").hexdigest()
     assert signature_path(b"x") == f"signatures/{digest}.sig"

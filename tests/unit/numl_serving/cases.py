@@ -1,7 +1,5 @@
 """The models and the events for which answers are compared with nugraph's own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache

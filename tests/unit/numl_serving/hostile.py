@@ -5,8 +5,6 @@ request: ``refused`` (the reason, or null if it was answered), ``seconds`` (of a
 (the most memory that the process had, less what it had before) and ``mib_after``.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """Run the networks on events, as arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ pickled (command, arguments) from its standard input and writes pickled (whether
 or traceback) to its standard output, until the input ends.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import sys

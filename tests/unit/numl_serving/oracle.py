@@ -1,7 +1,5 @@
 """Models and events to compare with nugraph 24.7.1's own code: `numl_bench.reference24`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

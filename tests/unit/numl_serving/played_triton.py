@@ -2,10 +2,8 @@
 
 import json
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,7 +54,7 @@ class Triton:
 
 
 @pytest.fixture
-def triton() -> Iterator[Triton]:
+def triton():
     played = Triton()
 
     class Handler(BaseHTTPRequestHandler):
@@ -100,7 +98,7 @@ def triton() -> Iterator[Triton]:
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
+def repository(tmp_path):
     event = random_event(NUGRAPH3.schema, HITS, 0)
     for model in ("nugraph2", "nugraph3"):
         version = write_model(tmp_path / model / "1")

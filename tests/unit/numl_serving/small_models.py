@@ -1,7 +1,5 @@
 """Small models with random weights, and their directories: nothing of nugraph is needed."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from pathlib import Path

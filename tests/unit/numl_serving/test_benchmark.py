@@ -1,7 +1,5 @@
 """The benchmark's reference answers like our runtime, in its worker and as a Triton model."""
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import json
@@ -63,7 +61,7 @@ def assert_measured(answers: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_worker_finds_equal_answers_and_times_every_path(kind: str, tmp_path: Path) -> None:
+def test_the_worker_finds_equal_answers_and_times_every_path(kind, tmp_path):
     sets = {"120 hits": simulated(120, 2, seed=1)}
     worker = Worker(sets, model_directory(kind, tmp_path / "m"), NUGRAPH25)
     command = json.dumps({"events": "120 hits", "seconds": 0})
@@ -78,7 +76,7 @@ def ended(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout
 
 
-def test_a_model_of_the_repository_is_measured_beside_nugraph_25(tmp_path: Path) -> None:
+def test_a_model_of_the_repository_is_measured_beside_nugraph_25(tmp_path):
     """In a process of its own, since this one has nugraph 24.7.1. (Integration tests: nugraph3.)"""
     write_sets(tmp_path / "events.npz", {"120 hits": simulated(120, 2, seed=1)})
     done = subprocess.run(
@@ -99,8 +97,8 @@ def test_a_model_of_the_repository_is_measured_beside_nugraph_25(tmp_path: Path)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("gradients", ["on", "off"])
 def test_the_reference_served_by_triton_answers_as_ours_does(
-    kind: str, gradients: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    kind, gradients, tmp_path, monkeypatch
+):
     """Against a fake of the backend's module (`fake_triton`): the real one is in a server only."""
     fake_triton.MetricFamily.values = Counter()
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", fake_triton)

@@ -1,7 +1,5 @@
 """Which hits are clustered, in which order, and where their labels go."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -32,9 +30,7 @@ OUTPUTS = {
         ({"signal": None, "semantic": None}, [0, 1, 2, 3, 4]),
     ],
 )
-def test_signal_that_is_not_background_is_clustered_in_the_order_of_the_request(
-    changes: dict[str, Any], chosen: list[int]
-) -> None:
+def test_signal_that_is_not_background_is_clustered_in_the_order_of_the_request(changes, chosen):
     def cluster(coordinates: Any, eps: float, min_samples: int) -> Any:
         assert (eps, min_samples) == (0.5, 3)
         assert coordinates[:, 0].tolist() == chosen
@@ -49,7 +45,7 @@ def test_signal_that_is_not_background_is_clustered_in_the_order_of_the_request(
     assert outputs["x_i_u"].dtype == np.int32
 
 
-def test_an_event_without_hits_has_no_instances() -> None:
+def test_an_event_without_hits_has_no_instances():
     outputs = {name: array[:0] for name, array in OUTPUTS.items()}
     nothing = np.zeros(0, np.int32)
     add_instances(outputs, CLUSTERING, ("u", "v"), nothing, lambda *given: nothing)

@@ -1,7 +1,5 @@
 """Validation of events: what is refused, with which words, and what is let through."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -34,7 +32,7 @@ def with_positions(tensors: Tensors) -> Tensors:
     return {**tensors, **dict(zip(POSITIONS, positions, strict=True))}
 
 
-def test_the_tensors_are_those_of_the_wire_contract() -> None:
+def test_the_tensors_are_those_of_the_wire_contract():
     assert [(tensor.name, tensor.dtype.name) for tensor in UVY.tensors] == [
         ("hit_table_hit_id", "int32"),
         ("hit_table_local_plane", "int32"),
@@ -49,7 +47,7 @@ def test_the_tensors_are_those_of_the_wire_contract() -> None:
     ]
 
 
-def test_planes_and_features_make_the_columns() -> None:
+def test_planes_and_features_make_the_columns():
     schema = Schema.of(("a", "b"), ("integral", "tpc", "goodness"), positions=True)
     names = {tensor.name: tensor.dtype.name for tensor in schema.tensors}
     assert names["hit_table_tpc"] == "int32"
@@ -62,14 +60,14 @@ def test_planes_and_features_make_the_columns() -> None:
 
 
 @given(events())
-def test_tensors_of_an_event_make_the_same_event(event: Event) -> None:
+def test_tensors_of_an_event_make_the_same_event(event):
     again = Event.from_tensors(event.tensors()).tensors()
     assert list(again) == list(event.tensors())
     for name, array in event.tensors().items():
         np.testing.assert_array_equal(again[name], array)
 
 
-def test_positions_survive_the_way_through_an_event() -> None:
+def test_positions_survive_the_way_through_an_event():
     tensors = with_positions(valid_tensors())
     event = Event.from_tensors(tensors, WITH_POSITIONS)
     assert event.position().shape == (5, 3)
@@ -78,18 +76,18 @@ def test_positions_survive_the_way_through_an_event() -> None:
         np.testing.assert_array_equal(event.position()[:, axis], tensors[name])
 
 
-def test_an_event_without_positions_has_zeros() -> None:
+def test_an_event_without_positions_has_zeros():
     event = Event.from_tensors(valid_tensors(), WITH_POSITIONS)
     assert not event.has_positions
     np.testing.assert_array_equal(event.position(), np.zeros((5, 3)))
 
 
-def test_an_event_without_hits_and_spacepoints_is_valid() -> None:
+def test_an_event_without_hits_and_spacepoints_is_valid():
     event = empty_event(UVY)
     assert (event.num_hits, event.num_spacepoints, event.has_positions) == (0, 0, False)
 
 
-def test_columns_are_read_only_and_not_copied() -> None:
+def test_columns_are_read_only_and_not_copied():
     tensors = valid_tensors()
     event = Event.from_tensors(tensors)
     assert np.shares_memory(event.hit("local_time"), tensors["hit_table_local_time"])
@@ -98,27 +96,27 @@ def test_columns_are_read_only_and_not_copied() -> None:
     tensors["hit_table_local_time"][0] = 1  # the caller's array keeps its flags
 
 
-def test_strided_columns_become_contiguous() -> None:
+def test_strided_columns_become_contiguous():
     tensors = valid_tensors()
     tensors["hit_table_rms"] = np.repeat(tensors["hit_table_rms"], 2)[::2]
     assert Event.from_tensors(tensors).hit("rms").flags.c_contiguous
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_missing_tensor_is_named(name: str) -> None:
+def test_a_missing_tensor_is_named(name):
     tensors = valid_tensors()
     del tensors[name]
     with pytest.raises(EventError, match=f"tensor {name} is missing"):
         Event.from_tensors(tensors)
 
 
-def test_an_unknown_tensor_is_named() -> None:
+def test_an_unknown_tensor_is_named():
     with pytest.raises(EventError, match="tensor hit_table_charge is not a column"):
         Event.from_tensors({**valid_tensors(), "hit_table_charge": np.zeros(12, np.float32)})
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_wrong_dtype_is_named_with_table_and_column(name: str) -> None:
+def test_a_wrong_dtype_is_named_with_table_and_column(name):
     tensors = valid_tensors()
     wrong, right = tensors[name].astype(np.float64), tensors[name].dtype
     column = name.replace("table_", "table.", 1)
@@ -126,13 +124,13 @@ def test_a_wrong_dtype_is_named_with_table_and_column(name: str) -> None:
         Event.from_tensors({**tensors, name: wrong})
 
 
-def test_something_else_than_an_array_is_refused() -> None:
+def test_something_else_than_an_array_is_refused():
     tensors = {**valid_tensors(), "hit_table_rms": [1.0, 2.0]}
     with pytest.raises(EventError, match=r"^hit_table\.rms is a list: expected a numpy array$"):
         Event.from_tensors(tensors)
 
 
-def test_a_second_dimension_is_refused() -> None:
+def test_a_second_dimension_is_refused():
     tensors = valid_tensors()
     tensors["hit_table_rms"] = tensors["hit_table_rms"][None]
     with pytest.raises(EventError, match=r"^hit_table\.rms has shape \[1, 12\]"):
@@ -140,7 +138,7 @@ def test_a_second_dimension_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if not n.endswith("_id")])
-def test_a_column_of_another_length_is_named_with_both_lengths(name: str) -> None:
+def test_a_column_of_another_length_is_named_with_both_lengths(name):
     tensors = valid_tensors()
     rows = len(tensors[name])
     tensors[name] = tensors[name][:-1].copy()
@@ -151,7 +149,7 @@ def test_a_column_of_another_length_is_named_with_both_lengths(name: str) -> Non
 
 @pytest.mark.parametrize("name", HIT_FLOATS)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_the_first_row_that_is_not_finite_is_named(name: str, value: float) -> None:
+def test_the_first_row_that_is_not_finite_is_named(name, value):
     tensors = valid_tensors()
     tensors[name][[7, 9]] = value
     column = name.replace("table_", "table.", 1)
@@ -160,48 +158,48 @@ def test_the_first_row_that_is_not_finite_is_named(name: str, value: float) -> N
 
 
 @pytest.mark.parametrize("plane", [-1, 3, 2**31 - 1, -(2**31)])
-def test_the_first_row_outside_the_planes_is_named(plane: int) -> None:
+def test_the_first_row_outside_the_planes_is_named(plane):
     tensors = valid_tensors()
     tensors["hit_table_local_plane"][[4, 5]] = plane
     with pytest.raises(EventError, match=rf"^hit_table\.local_plane is {plane} in row 4: planes"):
         Event.from_tensors(tensors)
 
 
-def test_an_integral_that_pynuml_drops_is_refused_with_the_reason() -> None:
+def test_an_integral_that_pynuml_drops_is_refused_with_the_reason():
     tensors = valid_tensors()
     tensors["hit_table_integral"][3] = 1.5e6
     with pytest.raises(EventError, match=r"integral is 1\.5e\+06 in row 3: pynuml drops events"):
         Event.from_tensors(tensors)
 
 
-def test_the_largest_integral_that_pynuml_keeps_is_accepted() -> None:
+def test_the_largest_integral_that_pynuml_keeps_is_accepted():
     tensors = valid_tensors()
     tensors["hit_table_integral"][3] = 1e6
     Event.from_tensors(tensors)
 
 
-def test_huge_but_finite_values_are_accepted() -> None:
+def test_huge_but_finite_values_are_accepted():
     tensors = valid_tensors()
     tensors["hit_table_local_time"][0] = np.finfo(np.float32).max
     tensors["hit_table_integral"][0] = np.finfo(np.float32).min
     Event.from_tensors(tensors)
 
 
-def test_an_incomplete_set_of_positions_is_refused() -> None:
+def test_an_incomplete_set_of_positions_is_refused():
     tensors = with_positions(valid_tensors())
     del tensors["spacepoint_table_position_y"]
     with pytest.raises(EventError, match="tensor spacepoint_table_position_y is missing"):
         Event.from_tensors(tensors, WITH_POSITIONS)
 
 
-def test_a_position_that_is_not_finite_is_named_by_column_and_row() -> None:
+def test_a_position_that_is_not_finite_is_named_by_column_and_row():
     tensors = with_positions(valid_tensors())
     tensors["spacepoint_table_position_z"][2] = np.nan
     with pytest.raises(EventError, match=r"^spacepoint_table\.position_z is nan in row 2: "):
         Event.from_tensors(tensors, WITH_POSITIONS)
 
 
-def test_positions_of_another_length_are_refused() -> None:
+def test_positions_of_another_length_are_refused():
     tensors = with_positions(valid_tensors())
     tensors["spacepoint_table_position_x"] = np.zeros(4, np.float32)
     with pytest.raises(EventError, match=r"^spacepoint_table\.position_x has 4 rows but .* has 5"):
@@ -209,7 +207,7 @@ def test_positions_of_another_length_are_refused() -> None:
 
 
 @pytest.mark.parametrize("damage", ["dtype", "length", "nan", "plane", "integral", "missing"])
-def test_messages_are_one_line(damage: str) -> None:
+def test_messages_are_one_line(damage):
     tensors = valid_tensors(hits=500)
     if damage == "dtype":
         tensors["hit_table_rms"] = tensors["hit_table_rms"].astype(np.float16)

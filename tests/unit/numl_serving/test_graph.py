@@ -1,8 +1,5 @@
 """The native graph of an event against pynuml 24.7.1 and PyTorch Geometric themselves."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -43,7 +40,7 @@ class Tables(dict[str, Any]):
 
 
 @pytest.fixture(scope="module")
-def pynuml_graph() -> Callable[[Event], Any]:
+def pynuml_graph():
     """Build an event's graph by pynuml's own producer, without its limit on small events."""
     producer = HitGraphProducer(Tables(), lower_bound=0)
 
@@ -130,9 +127,7 @@ def plane_graph(wire: Any, time: Any) -> NDArray[np.int64]:
 
 
 @given(event=events())
-def test_graph_equals_the_one_that_pynuml_and_pyg_build(
-    event: Event, pynuml_graph: Callable[[Event], Any]
-) -> None:
+def test_graph_equals_the_one_that_pynuml_and_pyg_build(event, pynuml_graph):
     try:
         ours = build_graph(event, CARD)
     except EventError:  # ids that repeat, for few spacepoints
@@ -150,9 +145,7 @@ def test_graph_equals_the_one_that_pynuml_and_pyg_build(
 
 
 @pytest.mark.parametrize("hits", [189, 1300, 5000])
-def test_graph_of_a_large_event_equals_the_one_that_pynuml_and_pyg_build(
-    hits: int, pynuml_graph: Callable[[Event], Any]
-) -> None:
+def test_graph_of_a_large_event_equals_the_one_that_pynuml_and_pyg_build(hits, pynuml_graph):
     event = random_event(np.random.default_rng(hits), hits, hits // 2)
     assert_same_graph(event, build_graph(event, CARD), pynuml_graph(event))
 
@@ -175,16 +168,14 @@ def on_a_circle(hits: int) -> tuple[Any, Any]:
     ],
     ids=["line", "one wire", "one time", "grid", "pairs", "circle", "four at one position"],
 )
-def test_hits_in_a_pattern_have_the_edges_of_pyg(
-    wire: Any, time: Any, pynuml_graph: Callable[[Event], Any]
-) -> None:
+def test_hits_in_a_pattern_have_the_edges_of_pyg(wire, time, pynuml_graph):
     event = make_event(np.zeros(len(wire)), wire, time)
     ours = build_graph(event, CARD)
     assert_same_graph(event, ours, pynuml_graph(event))
     assert_connected(planar(ours, 0), len(wire))
 
 
-def test_fewer_than_four_hits_are_all_connected() -> None:
+def test_fewer_than_four_hits_are_all_connected():
     for hits, edges in enumerate(([], [], [(0, 1), (1, 0)])):
         assert list(zip(*plane_graph(range(hits), range(hits)).tolist(), strict=True)) == edges
     triangle = plane_graph([5, 5, 5], [7, 7, 7])
@@ -192,7 +183,7 @@ def test_fewer_than_four_hits_are_all_connected() -> None:
 
 
 @pytest.mark.parametrize("hits", [4, 5, 50, 2000, 30_000])
-def test_coincident_hits_are_connected(hits: int) -> None:
+def test_coincident_hits_are_connected(hits):
     edges = plane_graph(np.full(hits, 100), np.full(hits, 181))
     assert_valid_edges(edges, hits)
     assert_connected(edges, hits)
@@ -200,14 +191,14 @@ def test_coincident_hits_are_connected(hits: int) -> None:
 
 
 @pytest.mark.parametrize("pattern", [np.zeros_like, np.abs, lambda rows: rows % 150])
-def test_more_hits_in_a_pattern_than_qhull_is_asked_for_are_connected(pattern: Any) -> None:
+def test_more_hits_in_a_pattern_than_qhull_is_asked_for_are_connected(pattern):
     rows = np.arange(22_500)
     edges = plane_graph(pattern(rows), rows // 150 * 10)
     assert_valid_edges(edges, len(rows))
     assert_connected(edges, len(rows))
 
 
-def test_hits_close_together_far_from_the_origin_are_connected() -> None:
+def test_hits_close_together_far_from_the_origin_are_connected():
     offset = np.random.default_rng(0).integers(0, 4, (50, 2))
     edges = plane_graph(10_000_000 + offset[:, 0], 1e8 + 8 * offset[:, 1])
     assert_valid_edges(edges, 50)
@@ -223,7 +214,7 @@ def test_hits_close_together_far_from_the_origin_are_connected() -> None:
         max_size=12,
     )
 )
-def test_any_finite_positions_give_valid_edges(positions: list[tuple[int, float]]) -> None:
+def test_any_finite_positions_give_valid_edges(positions):
     wire, time = [each[0] for each in positions], [each[1] for each in positions]
     assert_valid_edges(plane_graph(wire, time), len(positions))
 
@@ -236,16 +227,16 @@ def with_spacepoints(hit_id: Any, named: Any) -> NDArray[np.int64]:
     return nexus(build_graph(event, CARD), 0)
 
 
-def test_duplicate_hit_ids_give_an_edge_each() -> None:
+def test_duplicate_hit_ids_give_an_edge_each():
     edges = with_spacepoints([7, 4, 7], [7, -1, 4, 7])
     np.testing.assert_array_equal(edges, [[0, 0, 1, 2, 2], [0, 3, 2, 0, 3]])
 
 
-def test_unknown_ids_give_no_edge() -> None:
+def test_unknown_ids_give_no_edge():
     assert with_spacepoints([7, 4], [-1, 5, 8]).shape == (2, 0)
 
 
-def test_the_least_and_the_largest_id_are_ids_like_others() -> None:
+def test_the_least_and_the_largest_id_are_ids_like_others():
     edges = with_spacepoints([2**31 - 1, -(2**31), -1], [-(2**31), 2**31 - 1, -1, 0])
     np.testing.assert_array_equal(edges, [[0, 1, 2], [1, 0, 2]])
 
@@ -254,9 +245,7 @@ def test_the_least_and_the_largest_id_are_ids_like_others() -> None:
     hit_id=st.lists(st.integers(-3, 12) | st.integers(-(2**31), 2**31 - 1), max_size=20),
     more=st.lists(st.integers(-3, 12), min_size=10, max_size=20),
 )
-def test_every_hit_with_the_id_of_a_spacepoint_has_an_edge(
-    hit_id: list[int], more: list[int]
-) -> None:
+def test_every_hit_with_the_id_of_a_spacepoint_has_an_edge(hit_id, more):
     named = [*hit_id, *more]
     wanted = {
         (hit, number)
@@ -273,7 +262,7 @@ def test_every_hit_with_the_id_of_a_spacepoint_has_an_edge(
     assert edges.shape[1] == len(wanted)
 
 
-def test_ids_that_would_unfold_into_too_many_edges_are_refused_with_the_limit() -> None:
+def test_ids_that_would_unfold_into_too_many_edges_are_refused_with_the_limit():
     with pytest.raises(EventError) as refused:
         with_spacepoints([7] * 1000, [7] * 10)
     assert str(refused.value) == (
@@ -282,12 +271,12 @@ def test_ids_that_would_unfold_into_too_many_edges_are_refused_with_the_limit() 
     )
 
 
-def test_position_scale_is_applied_to_wire_and_time() -> None:
+def test_position_scale_is_applied_to_wire_and_time():
     graph = build_graph(make_event([1], [10], [100]), replace(CARD, position_scale=(2.0, 0.5)))
     np.testing.assert_array_equal(graph.features[:, :2], [[20, 50]])
 
 
-def test_an_event_without_positions_has_zeros_and_one_with_them_passes_them_on() -> None:
+def test_an_event_without_positions_has_zeros_and_one_with_them_passes_them_on():
     card = card_of("24.7.1")
     columns = make_event([], [], [], triplets=[[-1, -1, -1]]).tensors()
     np.testing.assert_array_equal(
@@ -301,7 +290,7 @@ def test_an_event_without_positions_has_zeros_and_one_with_them_passes_them_on()
 
 
 @pytest.mark.parametrize("hits", [0, 1, 2, 3, 16, 17, 400])
-def test_the_feature_extension_is_that_of_the_two_nearest_hits(hits: int) -> None:
+def test_the_feature_extension_is_that_of_the_two_nearest_hits(hits):
     rng = np.random.default_rng(hits)
     card = replace(CARD, hit_features=EXTENSION_FEATURES)
     event = random_event(rng, hits, 5)

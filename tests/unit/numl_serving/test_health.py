@@ -18,16 +18,12 @@ def ask(triton: Triton, repository: Path, *flags: str) -> int:
     return main(["--port", str(triton.port), *flags, str(repository)])
 
 
-def test_golden_answers_are_healthy(
-    triton: Triton, repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_golden_answers_are_healthy(triton, repository, capsys):
     assert ask(triton, repository) == 0
     assert capsys.readouterr().out == "healthy: nugraph2, nugraph3 gave their golden answers\n"
 
 
-def test_a_sites_own_model_is_asked_only_whether_it_is_ready(
-    triton: Triton, repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sites_own_model_is_asked_only_whether_it_is_ready(triton, repository, capsys):
     version = repository / "classifier" / "1"
     version.mkdir(parents=True)
     (version.parent / "config.pbtxt").touch()
@@ -42,7 +38,7 @@ def test_a_sites_own_model_is_asked_only_whether_it_is_ready(
     assert capsys.readouterr().out == "unhealthy: classifier: not ready\n"
 
 
-def test_the_event_is_sent_as_binary_tensors(triton: Triton, repository: Path) -> None:
+def test_the_event_is_sent_as_binary_tensors(triton, repository):
     ask(triton, repository)
     question = triton.asked[0]
     sizes = [tensor["parameters"]["binary_data_size"] for tensor in question["inputs"]]
@@ -55,9 +51,7 @@ def test_the_event_is_sent_as_binary_tensors(triton: Triton, repository: Path) -
     }
 
 
-def test_other_values_are_unhealthy(
-    triton: Triton, repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_values_are_unhealthy(triton, repository, capsys):
     triton.answer["x_semantic_u"] = GOLDEN["x_semantic_u"] + 1
     assert ask(triton, repository) == 1
     out = capsys.readouterr().out
@@ -66,25 +60,19 @@ def test_other_values_are_unhealthy(
     assert "; nugraph3: wrong answer" in out
 
 
-def test_the_right_shape_without_values_is_unhealthy(
-    triton: Triton, repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_right_shape_without_values_is_unhealthy(triton, repository, capsys):
     triton.empty = True
     assert ask(triton, repository) == 1
     assert "nugraph2: the answer cannot be read: cannot reshape" in capsys.readouterr().out
 
 
-def test_a_model_that_failed_to_load_is_named(
-    triton: Triton, repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_failed_to_load_is_named(triton, repository, capsys):
     triton.ready["nugraph3"] = False
     assert ask(triton, repository) == 1
     assert capsys.readouterr().out == "unhealthy: nugraph3: not ready\n"
 
 
-def test_a_dead_stub_is_unhealthy_although_the_model_says_it_is_ready(
-    triton: Triton, repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dead_stub_is_unhealthy_although_the_model_says_it_is_ready(triton, repository, capsys):
     triton.error = "Stub process 'nugraph2_0_0' is not healthy."
     assert ask(triton, repository) == 1
     assert "nugraph2: Stub process 'nugraph2_0_0' is not healthy." in capsys.readouterr().out
@@ -103,8 +91,8 @@ def list_processes(folder: Path, *models: str) -> Path:
 
 
 def test_the_loss_of_one_of_two_stubs_is_unhealthy_although_the_other_answers(
-    triton: Triton, repository: Path, tmp_path: Path
-) -> None:
+    triton, repository, tmp_path
+):
     alive = ("nugraph2", "nugraph2", "nugraph3", "nugraph2_cpu")
     processes = list_processes(tmp_path / "proc", *alive)
     server = Server("127.0.0.1", triton.port, deadline=time.monotonic() + 60)
@@ -112,32 +100,26 @@ def test_the_loss_of_one_of_two_stubs_is_unhealthy_although_the_other_answers(
         check_repository(server, repository, processes)
 
 
-def test_stubs_are_counted_for_each_gpu(triton: Triton, repository: Path, tmp_path: Path) -> None:
+def test_stubs_are_counted_for_each_gpu(triton, repository, tmp_path):
     triton.groups = [{"count": 1, "gpus": [0, 1]}]
     processes = list_processes(tmp_path / "proc", *["nugraph2", "nugraph3"] * 2)
     server = Server("127.0.0.1", triton.port, deadline=time.monotonic() + 60)
     assert check_repository(server, repository, processes) == ("nugraph2", "nugraph3")
 
 
-def test_no_server_is_unhealthy(
-    triton: Triton, repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_server_is_unhealthy(triton, repository, capsys):
     assert main(["--port", "1", str(repository)]) == 1
     out = capsys.readouterr().out
     assert out.startswith("unhealthy: no answer from 127.0.0.1 port 1: ")
     assert "refused" in out
 
 
-def test_no_models_are_unhealthy(
-    triton: Triton, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_models_are_unhealthy(triton, tmp_path, capsys):
     assert ask(triton, tmp_path) == 1
     assert capsys.readouterr().out == f"unhealthy: {tmp_path} has no models yet\n"
 
 
-def test_it_waits_for_models_that_another_program_brings(
-    triton: Triton, repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_waits_for_models_that_another_program_brings(triton, repository, capsys):
     hidden = repository.rename(repository.with_name("hidden"))
     repository.mkdir()
 
@@ -150,9 +132,7 @@ def test_it_waits_for_models_that_another_program_brings(
     assert capsys.readouterr().out.startswith("healthy: ")
 
 
-def test_of_two_versions_the_one_that_answers_is_compared(
-    triton: Triton, repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_two_versions_the_one_that_answers_is_compared(triton, repository, capsys):
     for model in ("nugraph2", "nugraph3"):
         shutil.copytree(repository / model / "1", repository / model / "2")
         write_golden(
@@ -170,18 +150,14 @@ def test_of_two_versions_the_one_that_answers_is_compared(
     assert capsys.readouterr().out.count("healthy: nugraph2, nugraph3 gave") == 2
 
 
-def test_it_waits_for_a_server_that_does_not_answer_yet(
-    triton: Triton, repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_waits_for_a_server_that_does_not_answer_yet(triton, repository, capsys):
     triton.silent = 3
     assert ask(triton, repository, "--wait", "60") == 0
     assert triton.silent == 0
     assert capsys.readouterr().out.count("\n") == 1
 
 
-def test_it_does_not_wait_for_a_model_that_has_failed(
-    triton: Triton, repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_does_not_wait_for_a_model_that_has_failed(triton, repository, capsys):
     triton.ready["nugraph3"] = False
     started = time.monotonic()
     assert ask(triton, repository, "--wait", "3600") == 1

@@ -1,7 +1,5 @@
 """Checkpoints become model files: complete and reported."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +46,7 @@ def card25(name: str, out: Path, **more: Any) -> ModelCard:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_report_tells_what_was_found(kind: str, tmp_path: Path) -> None:
+def test_the_report_tells_what_was_found(kind, tmp_path):
     report = import_checkpoint(request_for(kind, tmp_path))
     card = read_card(tmp_path / "out" / "model.json")
     assert card == report.card
@@ -65,7 +63,7 @@ def test_the_report_tells_what_was_found(kind: str, tmp_path: Path) -> None:
     assert report.parameters == sum(array.size for array in weights.values())
 
 
-def test_models_of_today_need_no_normalisation(tmp_path: Path) -> None:
+def test_models_of_today_need_no_normalisation(tmp_path):
     card = card25("default", tmp_path / "default")
     assert card.normalisation is None
     assert (card.hit_features, card.position_scale) == ((*FIRST, "local_plane"), (0.3, 0.055))
@@ -82,7 +80,7 @@ def test_models_of_today_need_no_normalisation(tmp_path: Path) -> None:
     assert (card.planes, card.heads[0].classes) == (tuple("abcd"), ("s", "t"))
 
 
-def test_hit_features_that_nothing_names_are_asked_for(tmp_path: Path) -> None:
+def test_hit_features_that_nothing_names_are_asked_for(tmp_path):
     with pytest.raises(CheckpointError, match="pass --features with 9 names"):
         card25("nine_features", tmp_path / "out")
     nine = (*FIRST, "amplitude", "tpc", *PLANE_WIRE_TIME)
@@ -99,9 +97,7 @@ def test_hit_features_that_nothing_names_are_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("planes", [("x", "y"), ("w", "u", "v", "y")])
 @pytest.mark.parametrize("kind", ["24.7.1", "nugraph2"])
-def test_other_detectors_are_imported_with_the_features_they_name(
-    kind: str, planes: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_other_detectors_are_imported_with_the_features_they_name(kind, planes, tmp_path):
     model = model24(kind, planes=list(planes), in_features=5)
     checkpoint = checkpoint_of(model.state_dict(), tmp_path, planes=list(planes))
     norm = norm_file(tmp_path, {p: {"mean": [1] * 5, "std": [2] * 5} for p in planes})
@@ -115,7 +111,7 @@ def test_other_detectors_are_imported_with_the_features_they_name(
     assert golden.outputs.keys() == {tensor.name for tensor in card.outputs}
 
 
-def test_the_processed_file_tells_what_the_checkpoint_does_not(tmp_path: Path) -> None:
+def test_the_processed_file_tells_what_the_checkpoint_does_not(tmp_path):
     request = request_for("nugraph2", tmp_path, planes=None, semantic_classes=None)
     with pytest.raises(CheckpointError, match="pass --semantic-classes"):
         import_checkpoint(request)
@@ -138,7 +134,7 @@ def test_the_processed_file_tells_what_the_checkpoint_does_not(tmp_path: Path) -
     assert any("that of --norm is not used" in note for note in report.notes)
 
 
-def test_planes_are_those_of_the_checkpoint_unless_given(tmp_path: Path) -> None:
+def test_planes_are_those_of_the_checkpoint_unless_given(tmp_path):
     request = request_for("24.7.1", tmp_path, planes=None)
     report = import_checkpoint(request)
     assert report.card.planes == UVY
@@ -149,7 +145,7 @@ def test_planes_are_those_of_the_checkpoint_unless_given(tmp_path: Path) -> None
     assert card.planes == ("a", "b"), "weights that all planes share do not tell the planes"
 
 
-def test_classes_may_be_given_and_must_fit(tmp_path: Path) -> None:
+def test_classes_may_be_given_and_must_fit(tmp_path):
     request = request_for("nugraph2", tmp_path, semantic_classes=None)
     five = replace(request, classes={"semantic": tuple("vwxyz")})
     assert import_checkpoint(five).card.heads[0].classes == tuple("vwxyz")
@@ -157,15 +153,13 @@ def test_classes_may_be_given_and_must_fit(tmp_path: Path) -> None:
         import_checkpoint(replace(request, classes={"semantic": tuple("vwxy")}))
 
 
-def test_a_missing_number_of_iterations_is_assumed_and_noted(tmp_path: Path) -> None:
+def test_a_missing_number_of_iterations_is_assumed_and_noted(tmp_path):
     report = import_checkpoint(request_for("nugraph2", tmp_path, num_iters=None))
     assert report.card.network.iterations == 5
     assert any("iterations" in note for note in report.notes)
 
 
-def test_a_new_head_with_classes_needs_one_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_head_with_classes_needs_one_row(tmp_path, monkeypatch):
     state = dict(model24("24.7.1").state_dict())
     state["flavour_decoder.net.weight"] = torch.randn(2, 32)
     state["flavour_decoder.net.bias"] = torch.randn(2)
@@ -189,7 +183,7 @@ def refused(request: Request) -> str:
     return message
 
 
-def test_what_cannot_be_served_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+def test_what_cannot_be_served_is_refused_and_nothing_is_written(tmp_path):
     state = model24("24.7.1").state_dict()
     request = request_for("24.7.1", tmp_path)
     for factor, reason in ((1e300, "NaN or infinite"), (1e38, "no answer to the reference event")):
@@ -215,7 +209,7 @@ def test_what_cannot_be_served_is_refused_and_nothing_is_written(tmp_path: Path)
         assert "has no event" in refused(replace(request, event=tmp_path / name))
 
 
-def test_a_variance_below_zero_is_refused(tmp_path: Path) -> None:
+def test_a_variance_below_zero_is_refused(tmp_path):
     content = torch.load(folder25() / "default.ckpt", weights_only=False)
     content["state_dict"]["encoder.input_norm.norm.var"].fill_(-1)
     torch.save(content, tmp_path / "a.ckpt")
@@ -223,7 +217,7 @@ def test_a_variance_below_zero_is_refused(tmp_path: Path) -> None:
     assert "'encoder.weight' has NaN or infinite values" in refused(request)
 
 
-def test_the_normalisation_of_the_checkpoint_is_used_where_none_is_given(tmp_path: Path) -> None:
+def test_the_normalisation_of_the_checkpoint_is_used_where_none_is_given(tmp_path):
     norm = {p: torch.tensor([[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.5]]) for p in UVY}
     request = replace(request_for("nugraph2", tmp_path, norm=norm), norm=None)
     card = import_checkpoint(request).card
@@ -231,7 +225,7 @@ def test_the_normalisation_of_the_checkpoint_is_used_where_none_is_given(tmp_pat
     assert card.normalisation["v"] == ((1, 2, 3, 4), (5, 6, 7, 8.5))
 
 
-def test_a_golden_answer_is_computed_for_a_given_event(tmp_path: Path) -> None:
+def test_a_golden_answer_is_computed_for_a_given_event(tmp_path):
     schema = Schema.of(UVY, ["extra"], positions=False)
     request = replace(request_for("24.7.1", tmp_path), event=tmp_path / "event.npz")
     write_golden(tmp_path / "event.npz", GoldenEvent(example_event(schema).tensors(), {}))
@@ -249,7 +243,7 @@ def test_a_golden_answer_is_computed_for_a_given_event(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("positions", [False, True])
-def test_an_event_is_made_up_for_any_detector(positions: bool) -> None:
+def test_an_event_is_made_up_for_any_detector(positions):
     schema = Schema.of(("a", "b", "c", "d"), ["tpc", "amplitude"], positions=positions)
     event = example_event(schema)
     assert set(np.bincount(event.hit("local_plane"))) == {60}
@@ -261,7 +255,7 @@ def test_an_event_is_made_up_for_any_detector(positions: bool) -> None:
     assert all(np.array_equal(event.columns[n], again.columns[n]) for n in event.columns)
 
 
-def test_the_event_of_another_detector_is_not_kept(tmp_path: Path) -> None:
+def test_the_event_of_another_detector_is_not_kept(tmp_path):
     card25("two_planes", tmp_path / "out")
     request = request_for("24.7.1", tmp_path)
     import_checkpoint(request)

@@ -1,7 +1,5 @@
 """Model files are replaced all together or not at all."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +26,7 @@ def clone(request: Request, seed: int) -> Request:
     return replace(request, checkpoint=checkpoint_of(state, folder))
 
 
-def test_importing_again_replaces_the_weights_and_the_golden_answer_alike(tmp_path: Path) -> None:
+def test_importing_again_replaces_the_weights_and_the_golden_answer_alike(tmp_path):
     request = request_for("24.7.1", tmp_path)
     import_checkpoint(request)
     out = request.out
@@ -47,9 +45,7 @@ def test_importing_again_replaces_the_weights_and_the_golden_answer_alike(tmp_pa
 
 @pytest.mark.parametrize("failing", range(6))
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_an_interrupted_replacement_leaves_the_old_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int, error: BaseException
-) -> None:
+def test_an_interrupted_replacement_leaves_the_old_files(tmp_path, monkeypatch, failing, error):
     request = request_for("24.7.1", tmp_path)
     import_checkpoint(request)
     out = request.out
@@ -75,7 +71,7 @@ def test_an_interrupted_replacement_leaves_the_old_files(
     assert {p.name for p in tmp_path.iterdir() if p.name.startswith(".")} == set()
 
 
-def test_links_to_shared_files_are_replaced_and_not_followed(tmp_path: Path) -> None:
+def test_links_to_shared_files_are_replaced_and_not_followed(tmp_path):
     request = request_for("24.7.1", tmp_path)
     import_checkpoint(request)
     shared = request.out

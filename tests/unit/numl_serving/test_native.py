@@ -1,7 +1,5 @@
 """The native library: clusters, levels of instructions, threads, and requests it refuses."""
 
-from __future__ import annotations
-
 import resource
 import threading
 import time
@@ -15,7 +13,6 @@ from cases import (
     LAYOUTS,
     Answer,
     Case,
-    Models25,
     exact_and_single,
 )
 from comparing import RANDOM, assert_as_near_as_nugraph
@@ -32,8 +29,6 @@ from sklearn.cluster import DBSCAN
 from small_models import CARDS
 from small_models import random_weights as small_weights
 
-from numl_formats.card import ModelCard
-
 
 def in_the_order_of_the_request(answered: Answer, event: Event, output: str) -> NDArray[Any]:
     parts = [answered[f"{output}_{plane}"] for plane in event.schema.planes]
@@ -42,9 +37,7 @@ def in_the_order_of_the_request(answered: Answer, event: Event, output: str) -> 
     return joined
 
 
-def test_instances_are_the_clusters_of_scikit_learn_in_the_order_of_the_request(
-    models25: Models25,
-) -> None:
+def test_instances_are_the_clusters_of_scikit_learn_in_the_order_of_the_request(models25):
     model = models25.random(LAYOUTS[0])
     rule = model.card.clustering
     assert rule is not None
@@ -77,9 +70,7 @@ def test_instances_are_the_clusters_of_scikit_learn_in_the_order_of_the_request(
     eps=st.sampled_from([0.1, 0.5, 2.0]),
     min_samples=st.integers(1, 7),
 )
-def test_labels_are_those_of_scikit_learn(
-    seed: int, points: int, width: int, eps: float, min_samples: int
-) -> None:
+def test_labels_are_those_of_scikit_learn(seed, points, width, eps, min_samples):
     x = np.random.default_rng(seed).normal(size=(points, width)).astype(np.float32)
     wanted = DBSCAN(eps=eps, min_samples=min_samples).fit_predict(x) if points else np.empty(0)
     np.testing.assert_array_equal(cluster(x, eps, min_samples), wanted)
@@ -87,9 +78,7 @@ def test_labels_are_those_of_scikit_learn(
 
 @pytest.mark.parametrize("width", [1, 3, 8])
 @pytest.mark.parametrize("places", [1, 2, 40])
-def test_points_that_coincide_are_labelled_as_scikit_learn_labels_them(
-    width: int, places: int
-) -> None:
+def test_points_that_coincide_are_labelled_as_scikit_learn_labels_them(width, places):
     random = np.random.default_rng(places)
     # At few places, some of them within reach of others, in no order; and points apart.
     grid = random.integers(0, 9, (places, width)) * 0.25
@@ -100,7 +89,7 @@ def test_points_that_coincide_are_labelled_as_scikit_learn_labels_them(
         np.testing.assert_array_equal(cluster(x, eps, min_samples), wanted)
 
 
-def test_many_points_in_one_place_take_about_as_long_as_as_many_apart() -> None:
+def test_many_points_in_one_place_take_about_as_long_as_as_many_apart():
     apart = np.random.default_rng(0).uniform(0, 1e4, (20_000, 3)).astype(np.float32)
     for min_samples in (3, 10):
         taken = {}
@@ -113,9 +102,7 @@ def test_many_points_in_one_place_take_about_as_long_as_as_many_apart() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_fewer_biases_than_weights_are_refused_by_the_library_itself(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fewer_biases_than_weights_are_refused_by_the_library_itself(kind, monkeypatch):
     monkeypatch.setattr(native, "check_weights", lambda card, shapes: None)
     card = card_of(kind)
     weights = random_weights(card, 0)
@@ -132,7 +119,7 @@ def test_fewer_biases_than_weights_are_refused_by_the_library_itself(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_level_of_instructions_gives_the_same_answer_but_for_rounding(kind: str) -> None:
+def test_every_level_of_instructions_gives_the_same_answer_but_for_rounding(kind):
     case = Case(kind)
     weights = random_weights(case.card, 0)
     for level in (1, 3, 4):
@@ -145,7 +132,7 @@ def test_every_level_of_instructions_gives_the_same_answer_but_for_rounding(kind
 
 
 @pytest.mark.parametrize("card", CARDS.values(), ids=CARDS)
-def test_weights_that_planes_share_are_those_of_each_plane(card: ModelCard) -> None:
+def test_weights_that_planes_share_are_those_of_each_plane(card):
     rng, planes = np.random.default_rng(0), len(card.planes)
     shared, apart = dict[str, Any](), dict[str, Any]()
     for name, shape in weight_shapes(card).items():
@@ -162,7 +149,7 @@ def test_weights_that_planes_share_are_those_of_each_plane(card: ModelCard) -> N
             np.testing.assert_array_equal(array, expected[name])
 
 
-def test_an_event_is_answered_the_same_where_no_file_can_be_opened() -> None:
+def test_an_event_is_answered_the_same_where_no_file_can_be_opened():
     card = CARDS["nugraph3"]
     native = NativeModel(card, small_weights(card))
     columns = random_event(np.random.default_rng(0), 300, schema=card.schema).tensors()
@@ -182,7 +169,7 @@ def test_an_event_is_answered_the_same_where_no_file_can_be_opened() -> None:
 
 
 @pytest.mark.parametrize("networks", [1, 2])
-def test_threads_get_the_answers_that_one_gets(networks: int) -> None:
+def test_threads_get_the_answers_that_one_gets(networks):
     card = card_of("24.7.1")
     weights = random_weights(card, 0)
     models = [NativeModel(card, weights) for _ in range(networks)]
@@ -205,7 +192,7 @@ def test_threads_get_the_answers_that_one_gets(networks: int) -> None:
     assert wrong == []
 
 
-def test_an_event_that_is_refused_does_not_spoil_the_next() -> None:
+def test_an_event_that_is_refused_does_not_spoil_the_next():
     card = card_of("24.7.1")
     native = NativeModel(card, random_weights(card, 0))
     event = random_event(np.random.default_rng(0), 200, schema=card.schema)

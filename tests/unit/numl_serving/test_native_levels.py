@@ -1,7 +1,5 @@
 """Each level of instructions that the native library has gives the same answers."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 
@@ -28,7 +26,7 @@ def model(name: str, level: int) -> NativeModel:
 @pytest.mark.parametrize("level", [3, 4])
 @pytest.mark.parametrize("name", ["nugraph2", "nugraph3"])
 @pytest.mark.parametrize("hits", [(60, 100), (1000, 1500)])
-def test_a_level_answers_as_the_baseline_does(name: str, level: int, hits: tuple[int, int]) -> None:
+def test_a_level_answers_as_the_baseline_does(name, level, hits):
     asked, baseline = model(name, level), model(name, BASELINE)
     assert baseline.level == BASELINE
     if asked.level != level:

@@ -3,8 +3,6 @@
 In PyTorch in double precision; in the native library with the clusters.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -13,8 +11,6 @@ from cases import (
     LAYOUTS,
     MODELS,
     SCATTERED,
-    Models25,
-    Scattered,
     simulate_event,
     without_clusters,
 )
@@ -47,24 +43,20 @@ def assert_equal_answers(model: Model25, event: Event, factor: float, **more: bo
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @EVENTS
 @given(scattered=SCATTERED)
-def test_answers_equal_those_of_nugraph(
-    layout: Layout, models25: Models25, scattered: Scattered
-) -> None:
+def test_answers_equal_those_of_nugraph(layout, models25, scattered):
     assert_equal_answers(models25.random(layout), scattered.event(layout.schema), RANDOM)
 
 
 @pytest.mark.parametrize("kind", KINDS25)
 @pytest.mark.parametrize("hits", [(100, 200), (900, 1300)])
-def test_answers_of_trained_weights_equal_those_of_nugraph(
-    kind: str, models25: Models25, hits: tuple[int, int]
-) -> None:
+def test_answers_of_trained_weights_equal_those_of_nugraph(kind, models25, hits):
     model = models25.trained(kind)
     event = simulated(simulate_event(8, 1, hits), model.layout.schema)
     assert_equal_answers(model, event, factor=2)
 
 
 @pytest.mark.parametrize("kind", KINDS25)
-def test_answers_to_a_large_event_equal_those_of_nugraph(kind: str, models25: Models25) -> None:
+def test_answers_to_a_large_event_equal_those_of_nugraph(kind, models25):
     model = models25.trained(kind)
     event = random_event(np.random.default_rng(5), 5000, schema=model.layout.schema)
     ours = Network(model.card, model.exact, torch.float64).answer([event])
@@ -73,9 +65,7 @@ def test_answers_to_a_large_event_equal_those_of_nugraph(kind: str, models25: Mo
 
 @pytest.mark.parametrize("kind", KINDS25)
 @pytest.mark.parametrize("hits", [(100, 200), (900, 1300), (3000, 6000)])
-def test_the_weights_of_the_repository_give_nugraph_s_answers(
-    kind: str, models25: Models25, hits: tuple[int, int]
-) -> None:
+def test_the_weights_of_the_repository_give_nugraph_s_answers(kind, models25, hits):
     folder = MODELS / kind / "1"
     card = read_card(folder / "model.json")
     event = simulated(simulate_event(8, 1, hits), card.schema)
@@ -84,16 +74,14 @@ def test_the_weights_of_the_repository_give_nugraph_s_answers(
     assert_as_near_as_nugraph(exact, single, served)
 
 
-def test_both_names_of_plane_wire_and_time_are_the_same_to_pynuml(models25: Models25) -> None:
+def test_both_names_of_plane_wire_and_time_are_the_same_to_pynuml(models25):
     model = models25.random(LAYOUTS[0])
     event = random_event(np.random.default_rng(5), 50, schema=model.layout.schema)
     assert_equal_answers(model, event, RANDOM, old_names=False)
 
 
 @pytest.mark.parametrize("kind", KINDS25)
-def test_the_importer_s_weights_with_the_normalisation_inside_give_the_same(
-    kind: str, models25: Models25
-) -> None:
+def test_the_importer_s_weights_with_the_normalisation_inside_give_the_same(kind, models25):
     model = models25.trained(kind)
     network = Network(model.card, model.weights, torch.float64)
     for number in range(1, 4):
@@ -104,9 +92,7 @@ def test_the_importer_s_weights_with_the_normalisation_inside_give_the_same(
 
 
 @pytest.mark.parametrize("kind", KINDS25)
-def test_torch_and_native_library_are_near_trained_nugraph_in_double_precision(
-    kind: str, models25: Models25
-) -> None:
+def test_torch_and_native_library_are_near_trained_nugraph_in_double_precision(kind, models25):
     model = models25.trained(kind)
     network = Network(model.card, model.weights)
     for number in range(1, 4):
@@ -118,9 +104,7 @@ def test_torch_and_native_library_are_near_trained_nugraph_in_double_precision(
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("hits", [0, 1, 2, 7, 60])
-def test_the_native_library_takes_every_layout(
-    layout: Layout, models25: Models25, hits: int
-) -> None:
+def test_the_native_library_takes_every_layout(layout, models25, hits):
     model = models25.random(layout)
     event = random_event(np.random.default_rng(hits), hits, schema=layout.schema)
     # NuGraph2 of 25.4 is given raw features in each iteration: with random weights nugraph's own
@@ -130,7 +114,7 @@ def test_the_native_library_takes_every_layout(
 
 
 @pytest.mark.parametrize("kind", KINDS25)
-def test_events_in_a_batch_get_the_answers_they_get_alone(kind: str, models25: Models25) -> None:
+def test_events_in_a_batch_get_the_answers_they_get_alone(kind, models25):
     model = models25.random(Layout(kind))
     network = Network(model.card, model.weights, torch.float64)
     rng = np.random.default_rng(1)

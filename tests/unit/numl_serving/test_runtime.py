@@ -1,7 +1,5 @@
 """A loaded model answers each event by itself; what fails for one is the result of that one."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace
@@ -27,7 +25,7 @@ DEVICES = ["cpu", "torch-cpu"]
 
 
 @pytest.fixture(scope="module")
-def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def directories(tmp_path_factory):
     """Models with golden answers of their own."""
     folder = tmp_path_factory.mktemp("models")
     return {kind: with_golden(write_model(folder / kind, card)) for kind, card in CARDS.items()}
@@ -41,9 +39,7 @@ def with_golden(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_the_real_weights_give_the_expected_answer_to_the_real_event(
-    tmp_path: Path, device: str, real_data: Path
-) -> None:
+def test_the_real_weights_give_the_expected_answer_to_the_real_event(tmp_path, device, real_data):
     out = tmp_path / "model"
     import_checkpoint(
         Request(real_data / REAL_CHECKPOINT, "nugraph3", out, norm_file(tmp_path, REAL_NORM))
@@ -60,9 +56,7 @@ def test_the_real_weights_give_the_expected_answer_to_the_real_event(
 
 @pytest.mark.parametrize("kind", CARDS)
 @pytest.mark.parametrize("hits", [0, 1, 2, 40, 300])
-def test_the_native_library_and_pytorch_give_the_same_answer(
-    kind: str, hits: int, directories: dict[str, Path]
-) -> None:
+def test_the_native_library_and_pytorch_give_the_same_answer(kind, hits, directories):
     native, torch = (Runtime.load(directories[kind], device=device) for device in DEVICES)
     event = random_event(native.card.schema, hits, seed=hits)
     clusters = native.card.clusters
@@ -74,9 +68,7 @@ def test_the_native_library_and_pytorch_give_the_same_answer(
 @pytest.mark.parametrize(
     ("limits", "batches"), [(Limits(), 1), (Limits(hits=100), 2), (Limits(edges=1), 3)]
 )
-def test_a_batch_gives_every_event_its_own_rows(
-    kind: str, device: str, limits: Limits, batches: int, directories: dict[str, Path]
-) -> None:
+def test_a_batch_gives_every_event_its_own_rows(kind, device, limits, batches, directories):
     loaded = Runtime.load(directories[kind], device=device, limits=limits)
     schema = loaded.card.schema
     events = [random_event(schema, hits, seed=hits) for hits in (30, 0, 1, 90)]
@@ -103,7 +95,7 @@ def assert_declared(outputs: dict[str, Any], event: Event, card: ModelCard) -> N
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_no_events_give_no_answers(device: str, directories: dict[str, Path]) -> None:
+def test_no_events_give_no_answers(device, directories):
     loaded = Runtime.load(directories["nugraph2"], device=device)
     assert list(loaded.infer_batch([]).outputs) == []
 
@@ -123,9 +115,7 @@ class Failing:
         return {"x": event.hit("hit_id")}, 0.25
 
 
-def test_an_event_that_fails_fails_alone(
-    directories: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_event_that_fails_fails_alone(directories, monkeypatch):
     monkeypatch.setattr(runtime, "NativeModel", Failing)
     loaded = Runtime.load(directories["nugraph3"])
     events = [random_event(NUGRAPH3.schema, 3, first_id=first) for first in (0, 100, 200, 400)]
@@ -143,9 +133,7 @@ def test_an_event_that_fails_fails_alone(
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_an_event_that_would_explode_into_edges_is_refused(
-    device: str, directories: dict[str, Path]
-) -> None:
+def test_an_event_that_would_explode_into_edges_is_refused(device, directories):
     loaded = Runtime.load(directories["nugraph3"], device=device)
     event = random_event(loaded.card.schema, 4000)
     same = {
@@ -160,9 +148,7 @@ def test_an_event_that_would_explode_into_edges_is_refused(
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", CARDS)
-def test_numbers_beyond_float32_arithmetic_are_an_error_of_the_event(
-    kind: str, device: str, directories: dict[str, Path]
-) -> None:
+def test_numbers_beyond_float32_arithmetic_are_an_error_of_the_event(kind, device, directories):
     loaded = Runtime.load(directories[kind], device=device)
     event = random_event(loaded.card.schema, 30)
     rms = np.full(30, 2e38, np.float32)
@@ -179,7 +165,7 @@ def test_numbers_beyond_float32_arithmetic_are_an_error_of_the_event(
         )
 
 
-def test_files_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
+def test_files_that_do_not_fit_together_are_refused(tmp_path):
     with pytest.raises(ModelFilesError, match=r"model\.json cannot be read"):
         Runtime.load(tmp_path / "absent")
     write_model(tmp_path, NUGRAPH3)
@@ -195,16 +181,14 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
         Runtime.load(tmp_path / "other")
 
 
-def test_an_event_without_hits_is_answered(directories: dict[str, Path]) -> None:
+def test_an_event_without_hits_is_answered(directories):
     for directory in directories.values():
         loaded = Runtime.load(directory)
         event = empty_event(loaded.card.schema)
         assert_declared(loaded.infer(event), event, loaded.card)
 
 
-def test_the_check_tells_of_each_model_and_of_the_interpreter(
-    directories: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_check_tells_of_each_model_and_of_the_interpreter(directories, tmp_path, capsys):
     assert check.main([str(path) for path in directories.values()]) == 0
     interpreter, *models = map(json.loads, capsys.readouterr().out.splitlines())
     assert interpreter["prefix"] == sys.prefix

@@ -1,11 +1,8 @@
 """The demo weights: trained by nugraph 25.4.0, and published with its own answer."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from checkpoint_files import CHECKOUT, FILES, names_in
@@ -32,7 +29,7 @@ def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-def test_what_was_trained_is_published_with_nugraphs_own_answer(tmp_path: Path) -> None:
+def test_what_was_trained_is_published_with_nugraphs_own_answer(tmp_path):
     done = run(
         "--out", tmp_path, "--events-out", tmp_path / "events.h5",
         "--events", 4, "--epochs", 1, "--unseen", 2,
@@ -64,14 +61,14 @@ def test_what_was_trained_is_published_with_nugraphs_own_answer(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("option", ["--events", "--epochs", "--unseen"])
-def test_no_training_without_events_or_epochs(option: str, tmp_path: Path) -> None:
+def test_no_training_without_events_or_epochs(option, tmp_path):
     done = run(option, 0, "--out", tmp_path, "--events-out", tmp_path / "events.h5")
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {option} must be at least 1")
     assert names_in(tmp_path) == set()
 
 
-def test_a_folder_without_nugraph_25_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_folder_without_nugraph_25_is_refused_in_one_line(tmp_path):
     done = run("--out", tmp_path, "--events-out", tmp_path / "x.h5", NUGRAPH25=str(tmp_path))
     assert done.returncode == 1
     assert (
@@ -80,7 +77,7 @@ def test_a_folder_without_nugraph_25_is_refused_in_one_line(tmp_path: Path) -> N
     assert names_in(tmp_path) == set()
 
 
-def test_another_nugraph_that_is_there_already_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_another_nugraph_that_is_there_already_is_not_taken_for_it(tmp_path):
     import nugraph  # noqa: F401
 
     with pytest.raises(ImportError, match="nugraph is already imported"):
@@ -88,7 +85,7 @@ def test_another_nugraph_that_is_there_already_is_not_taken_for_it(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["nugraph2", "nugraph2_cpu", "nugraph3"])
-def test_the_demo_weights_are_well_above_the_largest_class(name: str) -> None:
+def test_the_demo_weights_are_well_above_the_largest_class(name):
     card = read_card(CHECKOUT / "model_repository" / name / "1" / "model.json")
     assert card.demo
     assert card.accuracy is not None

@@ -1,7 +1,5 @@
 """Weights are read with numpy alone, and only those that the card describes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
@@ -16,7 +14,7 @@ from small_models import NUGRAPH3, random_weights, write_model
 from numl_formats.cardfile import read_card
 
 
-def test_a_file_of_the_safetensors_library_is_read(tmp_path: Path) -> None:
+def test_a_file_of_the_safetensors_library_is_read(tmp_path):
     weights = random_weights(NUGRAPH3)
     write_model(tmp_path)
     content = save(weights, metadata={"format": "np"})
@@ -44,7 +42,7 @@ def refusal(folder: Path) -> str:
     return message
 
 
-def test_weights_that_are_not_those_of_the_card_are_refused(tmp_path: Path) -> None:
+def test_weights_that_are_not_those_of_the_card_are_refused(tmp_path):
     write_model(tmp_path)
     (tmp_path / "weights.safetensors").write_bytes(b"")
     assert "sha256 differs" in refusal(tmp_path)
@@ -62,7 +60,7 @@ def test_weights_that_are_not_those_of_the_card_are_refused(tmp_path: Path) -> N
     assert "is int32" in refusal(tmp_path)
 
 
-def test_weights_of_each_plane_need_biases_of_each_plane(tmp_path: Path) -> None:
+def test_weights_of_each_plane_need_biases_of_each_plane(tmp_path):
     write_model(tmp_path)
     weights = random_weights(NUGRAPH3)
     for name in ("planar.hidden.bias", "heads.filter.weight"):
@@ -83,13 +81,13 @@ def test_weights_of_each_plane_need_biases_of_each_plane(tmp_path: Path) -> None
         b'8\0\0\0\0\0\0\0{"x":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}} \0\0',
     ],
 )
-def test_what_is_no_safetensors_file_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_what_is_no_safetensors_file_is_refused(tmp_path, content):
     write_model(tmp_path)
     store(tmp_path, content)
     assert "is not a safetensors file of float32 arrays" in refusal(tmp_path)
 
 
-def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused(tmp_path):
     write_model(tmp_path)
     store(tmp_path, save(random_weights(NUGRAPH3))[:-1])
     assert "is not a safetensors file of float32 arrays" in refusal(tmp_path)

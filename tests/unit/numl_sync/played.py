@@ -3,8 +3,6 @@
 The real ones are in tests/integration/test_sync.py.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace

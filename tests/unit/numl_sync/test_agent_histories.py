@@ -3,13 +3,11 @@
 The model beside it knows what the owner has signed, and which of that is whole and answers right.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +36,7 @@ class KilledError(BaseException):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def killable() -> Iterator[None]:
+def killable():
     """Have every step of a mirror be one at which the agent may be killed."""
     with pytest.MonkeyPatch.context() as patch:
         for name in STEPS:

@@ -1,11 +1,8 @@
 """What is written beside an artefact: its SBOM, its provenance, the checksums."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -60,7 +57,7 @@ Version: 1
 """
 
 
-def test_the_parts_are_listed_in_their_order_whatever_the_order_they_came_in() -> None:
+def test_the_parts_are_listed_in_their_order_whatever_the_order_they_came_in():
     text = sbom("container", "numl.sif", PARTS, epoch=0)
     assert text == sbom("container", "numl.sif", (*reversed(PARTS), PARTS[0]), epoch=0)
     found = json.loads(text)
@@ -109,12 +106,12 @@ def test_the_parts_are_listed_in_their_order_whatever_the_order_they_came_in() -
     }
 
 
-def test_another_part_gives_another_serial_number() -> None:
+def test_another_part_gives_another_serial_number():
     first, second = (json.loads(sbom("file", "a", parts, epoch=0)) for parts in (PARTS, PARTS[:-1]))
     assert first["serialNumber"] != second["serialNumber"]
 
 
-def test_the_packages_of_a_base_are_named_as_their_distribution_names_them(tmp_path: Path) -> None:
+def test_the_packages_of_a_base_are_named_as_their_distribution_names_them(tmp_path):
     (tmp_path / "usr/lib").mkdir(parents=True)
     (tmp_path / "usr/lib/os-release").write_text('NAME="Debian"\nID=debian\nVERSION_ID="12"\n')
     (tmp_path / "var/lib/dpkg").mkdir(parents=True)
@@ -134,16 +131,16 @@ def test_the_packages_of_a_base_are_named_as_their_distribution_names_them(tmp_p
     )
 
 
-def test_a_base_without_a_list_of_packages_is_refused_in_a_line(tmp_path: Path) -> None:
+def test_a_base_without_a_list_of_packages_is_refused_in_a_line(tmp_path):
     with pytest.raises(BuildError, match=r"^the base image has no /usr/lib/os-release"):
         system_of_tree(tmp_path)
 
 
-def test_only_what_is_installed_counts() -> None:
+def test_only_what_is_installed_counts():
     assert [package.name for package in installed(STATUS)] == ["libstdc++6"]
 
 
-def test_triton_is_the_wheel_that_it_comes_from() -> None:
+def test_triton_is_the_wheel_that_it_comes_from():
     release = find_release("24.10")
     triton = of_triton(release)
     assert triton.purl == "pkg:pypi/nvidia-pytriton@0.7.0"
@@ -152,7 +149,7 @@ def test_triton_is_the_wheel_that_it_comes_from() -> None:
     assert dict(triton.facts) == {"tritonserver": "2.51.0", "release": "24.10"}
 
 
-def test_the_provenance_is_a_statement_of_in_toto() -> None:
+def test_the_provenance_is_a_statement_of_in_toto():
     parts = resource("numl.cdx.json", "7" * 64)
     text = statement(BUILD, subject=resource("numl.sif", "6" * 64), sbom=parts)
     assert json.loads(text) == {
@@ -195,7 +192,7 @@ def test_the_provenance_is_a_statement_of_in_toto() -> None:
         ("unknown", {"annotations": {"tree": "no git checkout"}}),
     ],
 )
-def test_a_tree_that_is_no_commit_is_said_to_be_none(revision: str, source: dict[str, Any]) -> None:
+def test_a_tree_that_is_no_commit_is_said_to_be_none(revision, source):
     build = Build(Source(revision, 0, ""), {}, [], {})
     text = statement(build, subject=resource("a", "1"), sbom=resource("b", "2"))
     found = json.loads(text)["predicate"]["buildDefinition"]["resolvedDependencies"]
@@ -216,7 +213,7 @@ def made(folder: Path, kind: str, name: str, content: bytes) -> Artefact:
     return artefact
 
 
-def test_the_checksums_are_those_of_all_that_lies_there(tmp_path: Path) -> None:
+def test_the_checksums_are_those_of_all_that_lies_there(tmp_path):
     made(tmp_path, "sif", "numl.sif", b"1")
     made(tmp_path, "image", "numlkit/numl:24.10", b"2")
     write_checksums(tmp_path)
@@ -234,7 +231,7 @@ def test_the_checksums_are_those_of_all_that_lies_there(tmp_path: Path) -> None:
     ]
 
 
-def test_a_signature_stays_until_the_checksums_change(tmp_path: Path) -> None:
+def test_a_signature_stays_until_the_checksums_change(tmp_path):
     made(tmp_path, "sif", "numl.sif", b"1")
     write_checksums(tmp_path)
     signature = tmp_path / SIGNATURE

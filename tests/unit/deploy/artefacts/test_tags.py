@@ -1,11 +1,8 @@
 """A tag that is set back to an older signed image; cosign's answers are given."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,7 +20,7 @@ IMAGE = parse_reference(f"{NAME}@sha256:{'ab' * 32}")
 
 
 @pytest.fixture
-def cosign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cosign:
+def cosign(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return Cosign.install(tmp_path / "bin", monkeypatch)
 

@@ -1,7 +1,5 @@
 """What a person names is looked at before anything is made for it."""
 
-from __future__ import annotations
-
 import os
 import sys
 import zipfile
@@ -48,7 +46,7 @@ def _served_by(path: Path, norm: Path | None = None) -> Deployment:
         ("folder", "the folder has no weights.safetensors"),
     ],
 )
-def test_a_checkpoint_that_cannot_be_one_is_refused(tmp_path: Path, kind: str, said: str) -> None:
+def test_a_checkpoint_that_cannot_be_one_is_refused(tmp_path, kind, said):
     path = tmp_path / "own"
     if kind == "fifo":
         os.mkfifo(path)
@@ -63,14 +61,14 @@ def test_a_checkpoint_that_cannot_be_one_is_refused(tmp_path: Path, kind: str, s
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_checkpoint_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_that_may_not_be_read_is_refused(tmp_path):
     path = _checkpoint(tmp_path / "own.ckpt")
     path.chmod(0)
     error = _refused(_served_by(path))
     assert error.cause == f"checkpoint for nugraph3: {path}: Permission denied"
 
 
-def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+def test_a_name_that_no_file_can_have_is_refused(tmp_path):
     path = tmp_path / ("x" * 300)
     why = "File name too long" if sys.version_info < (3, 14) else "no such file"
     error = _refused(_served_by(path))
@@ -80,7 +78,7 @@ def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
     assert error.cause == f"norm for nugraph3: {path}: {why}"
 
 
-def test_a_normalisation_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_normalisation_that_is_not_there_is_refused(tmp_path):
     checkpoint, norm = _checkpoint(tmp_path / "own.ckpt"), tmp_path / "norm.json"
     error = _refused(_served_by(checkpoint, norm))
     assert error.cause == f"norm for nugraph3: {norm}: no such file"
@@ -89,20 +87,20 @@ def test_a_normalisation_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert _refused(_served_by(checkpoint, norm)).cause.endswith("norm.json: it is empty")
 
 
-def test_what_may_be_a_checkpoint_is_left_to_the_import(tmp_path: Path) -> None:
+def test_what_may_be_a_checkpoint_is_left_to_the_import(tmp_path):
     norm = tmp_path / "norm.json"
     norm.write_text("{}")
     check_given(Resolved(_served_by(_checkpoint(tmp_path / "own.ckpt"), norm)))
     check_given(Resolved(_served_by(MODEL_REPOSITORY / "nugraph3/1")))
 
 
-def test_a_model_that_is_nobody_s_is_refused() -> None:
+def test_a_model_that_is_nobody_s_is_refused():
     error = _refused(Deployment(models=("none",)))
     assert isinstance(error, RepositoryError)
     assert error.cause == f"no model 'none' in {MODEL_REPOSITORY}"
     assert error.remedy == "one of: nugraph2, nugraph2_cpu, nugraph3"
 
 
-def test_a_packed_environment_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_packed_environment_that_is_not_there_is_refused(tmp_path):
     error = _refused(Deployment(env="packed", archive=tmp_path / "none.tar.gz"))
     assert error.cause == f"{tmp_path}/none.tar.gz: no such file"

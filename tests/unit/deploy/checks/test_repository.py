@@ -13,7 +13,7 @@ CONFIG, WEIGHTS, CARD = "nugraph3/config.pbtxt", "nugraph3/1/weights.safetensors
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
+def repository(tmp_path):
     """A copy of the tracked repository, to be broken."""
     # A checkout in which tests have run has byte code beside a model.py.
     ignored = shutil.ignore_patterns("__pycache__")
@@ -71,9 +71,7 @@ Break = Callable[[Path], object]
          "golden.npz: its event has no hit_table_rms"),
     ],
 )  # fmt: skip
-def test_what_keeps_a_model_from_being_served_is_named_with_a_remedy(
-    repository: Path, harm: Break, said: str
-) -> None:
+def test_what_keeps_a_model_from_being_served_is_named_with_a_remedy(repository, harm, said):
     harm(repository)
     found = list(model_findings(repository, DEFAULT_MODELS, {}))
     assert [f.level for f in found] == ["problem"]
@@ -82,14 +80,14 @@ def test_what_keeps_a_model_from_being_served_is_named_with_a_remedy(
     assert found[0].remedy
 
 
-def test_a_sound_repository_is_told_to_be_one() -> None:
+def test_a_sound_repository_is_told_to_be_one():
     found = list(repository_findings(MODEL_REPOSITORY, DEFAULT_MODELS, {}))
     assert [(f.level, f.detail) for f in found] == [
         ("ok", f"nugraph2, nugraph2_cpu, nugraph3 in {MODEL_REPOSITORY}")
     ]
 
 
-def test_a_broken_model_among_good_ones_is_the_only_one_named(repository: Path) -> None:
+def test_a_broken_model_among_good_ones_is_the_only_one_named(repository):
     _flip_a_byte(repository)
     assert not list(model_findings(repository, ["nugraph2", "nugraph2_cpu"], {}))
 
@@ -103,8 +101,8 @@ def test_a_broken_model_among_good_ones_is_the_only_one_named(repository: Path) 
     ],
 )
 def test_outputs_that_are_not_those_of_the_weights_are_named_and_keep_no_launch(
-    repository: Path, old: str, new: str, named: str
-) -> None:
+    repository, old, new, named
+):
     _edit(repository / CONFIG, old, new)
     assert not list(model_findings(repository, DEFAULT_MODELS, {}))
     found = list(repository_findings(repository, DEFAULT_MODELS, {}))
@@ -113,12 +111,12 @@ def test_outputs_that_are_not_those_of_the_weights_are_named_and_keep_no_launch(
     ]
 
 
-def test_both_ways_to_declare_the_event_classes_are_right(repository: Path) -> None:
+def test_both_ways_to_declare_the_event_classes_are_right(repository):
     _edit(repository / CONFIG, "dims: [ 4 ]", "dims: [ 1, 4 ]")
     assert [f.level for f in repository_findings(repository, DEFAULT_MODELS, {})] == ["ok"]
 
 
-def test_strangers_are_warnings(repository: Path) -> None:
+def test_strangers_are_warnings(repository):
     for name in ("notes", "nugraph2/1/hierarchical.ckpt", "nugraph3/2"):
         (repository / name).mkdir()
     (repository / "nugraph3/1/__pycache__").touch()
@@ -131,9 +129,7 @@ def test_strangers_are_warnings(repository: Path) -> None:
     ]
 
 
-def test_own_weights_are_looked_at_in_the_tracked_ones_place(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_own_weights_are_looked_at_in_the_tracked_ones_place(repository, tmp_path):
     own = tmp_path / "own"
     shutil.copytree(repository / "nugraph3/1", own)
     _flip_a_byte(repository)

@@ -1,7 +1,5 @@
 """numlkit check: what is wrong with a site's repository is said before anything is started."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -29,7 +27,7 @@ CALLING = CONFIG + 'parameters { key: "NUMLKIT_CALLS" value { string_value: "gon
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
@@ -46,7 +44,7 @@ def said(repository: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, list
     return found
 
 
-def test_the_gallery_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_gallery_is_whole(capsys):
     found = said(GALLERY, capsys)
     assert found
     assert not any(found.values()), found
@@ -67,9 +65,7 @@ def test_the_gallery_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
         (NAMED, "no environment 'nobodys': neither {}/../envs/nobodys nor one of the kit's"),
     ],
 )  # fmt: skip
-def test_a_configuration_that_cannot_work_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str, says: str
-) -> None:
+def test_a_configuration_that_cannot_work_is_named(tmp_path, capsys, config, says):
     repository = tmp_path / "models"
     write_model(repository, "m", config=config)
     wanted = says.format(repository).replace(f"{repository}/..", str(tmp_path))
@@ -95,9 +91,7 @@ def test_a_configuration_that_cannot_work_is_named(
          "has a step 'gone', which is neither in {} nor one of the kit's models"),
     ],
 )  # fmt: skip
-def test_an_ensemble_that_does_not_fit_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: str, part: str, says: str
-) -> None:
+def test_an_ensemble_that_does_not_fit_is_named(tmp_path, capsys, steps, part, says):
     write_model(tmp_path, "m", config=part)
     (tmp_path / "e" / "1").mkdir(parents=True)
     (tmp_path / "e" / "config.pbtxt").write_text(steps)
@@ -106,7 +100,7 @@ def test_an_ensemble_that_does_not_fit_is_named(
     assert says.format(tmp_path) in found["e"]
 
 
-def test_an_ensemble_that_fits_is_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_ensemble_that_fits_is_good(tmp_path, capsys):
     write_model(tmp_path, "m")
     (tmp_path / "e" / "1").mkdir(parents=True)
     (tmp_path / "e" / "config.pbtxt").write_text(STEPS)
@@ -121,18 +115,14 @@ def test_an_ensemble_that_fits_is_good(tmp_path: Path, capsys: pytest.CaptureFix
         ("def (:\n", "m/1/model.py: not Python: invalid syntax (model.py, line 1)"),
     ],
 )
-def test_code_that_triton_cannot_start_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], code: str | None, says: str
-) -> None:
+def test_code_that_triton_cannot_start_is_named(tmp_path, capsys, code, says):
     path = write_model(tmp_path, "m") / "model.py"
     path.unlink() if code is None else path.write_text(code)
     (found,) = said(tmp_path, capsys)["m"]
     assert found.replace(f"({tmp_path}/m/1/", "(") == says
 
 
-def test_a_package_that_the_environment_lacks_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_that_the_environment_lacks_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     serving = plan_environment("serving").make(lambda _text: None)
     monkeypatch.setattr(site, "plan_environment", lambda _flavour: serving)
@@ -159,16 +149,12 @@ def test_a_package_that_the_environment_lacks_is_named(
          "m/1/golden.npz: it has no input x"),
     ],
 )  # fmt: skip
-def test_a_reference_output_of_other_tensors_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arrays: dict[str, np.ndarray], says: str
-) -> None:
+def test_a_reference_output_of_other_tensors_is_named(tmp_path, capsys, arrays, says):
     np.savez(write_model(tmp_path, "m") / "golden.npz", **arrays)
     assert says in said(tmp_path, capsys)["m"]
 
 
-def test_a_model_that_is_not_there_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_is_not_there_is_named(tmp_path, capsys):
     write_model(tmp_path, "m")
     assert main([str(tmp_path), "--models", "w"]) == 1
     assert capsys.readouterr().out.splitlines() == [

@@ -1,10 +1,5 @@
 """Why a server cannot be reached: asked of real servers on loopback, each with one fault."""
 
-from __future__ import annotations
-
-import http.server
-from pathlib import Path
-
 import pytest
 
 from deploy.client.diagnosis import why_unreachable
@@ -24,18 +19,18 @@ from tests.unit.deploy.client.servers import (
 
 
 @pytest.fixture(autouse=True)
-def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_proxy(monkeypatch):
     for name in ("grpc_proxy", "https_proxy", "http_proxy", "no_proxy", "no_grpc_proxy"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Authority:
+def site(tmp_path):
     return Authority(tmp_path, "site")
 
 
 @pytest.fixture
-def stranger(tmp_path: Path) -> Authority:
+def stranger(tmp_path):
     return Authority(tmp_path, "stranger")
 
 
@@ -56,7 +51,7 @@ def told(
     return error.cause, error.remedy
 
 
-def test_nothing_is_in_the_way_of_a_server_that_can_be_reached(site: Authority) -> None:
+def test_nothing_is_in_the_way_of_a_server_that_can_be_reached(site):
     pair, mine = site.issue("localhost"), site.issue("me")
     with grpc_server() as port:
         assert told(f"grpc://localhost:{port}") is None
@@ -74,9 +69,7 @@ def test_nothing_is_in_the_way_of_a_server_that_can_be_reached(site: Authority) 
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "https"])
-def test_another_authority_is_told_with_the_one_that_signed(
-    scheme: str, site: Authority, stranger: Authority
-) -> None:
+def test_another_authority_is_told_with_the_one_that_signed(scheme, site, stranger):
     server = grpc_server if scheme == "grpc" else http_server
     scheme = "grpcs" if scheme == "grpc" else scheme
     with server(site.issue("localhost")) as port:
@@ -92,7 +85,7 @@ def test_another_authority_is_told_with_the_one_that_signed(
         )
 
 
-def test_an_expired_certificate_is_told_with_its_date(site: Authority) -> None:
+def test_an_expired_certificate_is_told_with_its_date(site):
     with grpc_server(site.issue("localhost", valid=LONG_AGO)) as port:
         assert told(f"grpcs://localhost:{port}", site) == (
             f"the certificate of localhost:{port} expired on 2021-01-01 00:00 UTC",
@@ -100,7 +93,7 @@ def test_an_expired_certificate_is_told_with_its_date(site: Authority) -> None:
         )
 
 
-def test_a_certificate_of_tomorrow_is_told_with_its_date(site: Authority) -> None:
+def test_a_certificate_of_tomorrow_is_told_with_its_date(site):
     with grpc_server(site.issue("localhost", valid=FAR_AHEAD)) as port:
         assert told(f"grpcs://localhost:{port}", site) == (
             f"the certificate of localhost:{port} is valid only from 2090-01-01 00:00 UTC",
@@ -109,9 +102,7 @@ def test_a_certificate_of_tomorrow_is_told_with_its_date(site: Authority) -> Non
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
-def test_a_name_that_is_not_in_the_certificate_is_told_with_those_that_are(
-    site: Authority, host: str
-) -> None:
+def test_a_name_that_is_not_in_the_certificate_is_told_with_those_that_are(site, host):
     with grpc_server(site.issue("triton.example.org", "www.example.org")) as port:
         assert told(f"grpcs://{host}:{port}", site) == (
             f"the certificate of {host}:{port} is not for {host}, "
@@ -127,9 +118,7 @@ def test_a_name_that_is_not_in_the_certificate_is_told_with_those_that_are(
         (["*.example.org"], "use a name that the certificate covers"),
     ],
 )
-def test_the_name_to_ask_by_is_one_that_can_be_asked(
-    site: Authority, names: list[str], remedy: str
-) -> None:
+def test_the_name_to_ask_by_is_one_that_can_be_asked(site, names, remedy):
     with grpc_server(site.issue(*names)) as port:
         assert told(f"grpcs://localhost:{port}", site) == (
             f"the certificate of localhost:{port} is not for localhost, but for {', '.join(names)}",
@@ -137,7 +126,7 @@ def test_the_name_to_ask_by_is_one_that_can_be_asked(
         )
 
 
-def test_a_plaintext_port_is_told_from_one_with_tls(site: Authority) -> None:
+def test_a_plaintext_port_is_told_from_one_with_tls(site):
     with grpc_server() as port:
         assert told(f"grpcs://localhost:{port}", site) == (
             f"grpcs://localhost:{port} speaks gRPC without TLS",
@@ -151,7 +140,7 @@ def test_a_plaintext_port_is_told_from_one_with_tls(site: Authority) -> None:
 
 
 @pytest.mark.parametrize("mutual", [False, True])
-def test_a_port_with_tls_is_told_from_a_plaintext_one(site: Authority, mutual: bool) -> None:
+def test_a_port_with_tls_is_told_from_a_plaintext_one(site, mutual):
     clients = site if mutual else None
     with grpc_server(site.issue("localhost"), clients) as port:
         assert told(f"grpc://localhost:{port}") == (
@@ -166,7 +155,7 @@ def test_a_port_with_tls_is_told_from_a_plaintext_one(site: Authority, mutual: b
             )
 
 
-def test_a_proxy_without_http2_is_told(site: Authority) -> None:
+def test_a_proxy_without_http2_is_told(site):
     with http_server(site.issue("localhost")) as port:
         assert told(f"grpcs://localhost:{port}", site) == (
             f"grpcs://localhost:{port} speaks TLS but not HTTP/2, which gRPC needs: "
@@ -175,7 +164,7 @@ def test_a_proxy_without_http2_is_told(site: Authority) -> None:
         )
 
 
-def test_the_port_of_the_other_protocol_is_told() -> None:
+def test_the_port_of_the_other_protocol_is_told():
     with http_server() as port:
         assert told(f"grpc://localhost:{port}") == (
             f"grpc://localhost:{port} speaks HTTP/1, not gRPC",
@@ -188,7 +177,7 @@ def test_the_port_of_the_other_protocol_is_told() -> None:
         )
 
 
-def test_mutual_tls_without_a_client_certificate_is_told(site: Authority) -> None:
+def test_mutual_tls_without_a_client_certificate_is_told(site):
     wanted = (
         "{} closes the connection after the TLS handshake: it requires a client certificate",
         "--cert FILE --key FILE",
@@ -201,7 +190,7 @@ def test_mutual_tls_without_a_client_certificate_is_told(site: Authority) -> Non
         assert told(url, site) == (wanted[0].format(url), wanted[1])
 
 
-def test_a_client_certificate_of_a_stranger_is_told(site: Authority, stranger: Authority) -> None:
+def test_a_client_certificate_of_a_stranger_is_told(site, stranger):
     mine = stranger.issue("me")
     for server, scheme in ((grpc_server, "grpcs"), (http_server, "https")):
         with server(site.issue("localhost"), site) as port:
@@ -212,7 +201,7 @@ def test_a_client_certificate_of_a_stranger_is_told(site: Authority, stranger: A
             )
 
 
-def test_a_port_where_nothing_listens_is_told() -> None:
+def test_a_port_where_nothing_listens_is_told():
     # Port 1 is reserved; nothing listens there.
     for scheme in ("grpc", "grpcs", "http", "https"):
         assert told(f"{scheme}://127.0.0.1:1") == (
@@ -221,7 +210,7 @@ def test_a_port_where_nothing_listens_is_told() -> None:
         )
 
 
-def test_an_unknown_host_is_told() -> None:
+def test_an_unknown_host_is_told():
     # RFC 6761 keeps this name from ever being given to anybody.
     found = told("grpcs://nobody.invalid:443")
     assert found is not None
@@ -233,7 +222,7 @@ def test_an_unknown_host_is_told() -> None:
 
 @pytest.mark.parametrize("says", [b"", b"SSH-2.0-OpenSSH_9.2\r\n"])
 @pytest.mark.parametrize(("scheme", "named"), [("grpc", "gRPC"), ("http", "HTTP")])
-def test_a_port_that_speaks_something_else_is_told(says: bytes, scheme: str, named: str) -> None:
+def test_a_port_that_speaks_something_else_is_told(says, scheme, named):
     with raw_server(says) as port:
         assert told(f"{scheme}://localhost:{port}") == (
             f"{scheme}://localhost:{port} speaks neither {named} nor TLS",
@@ -241,7 +230,7 @@ def test_a_port_that_speaks_something_else_is_told(says: bytes, scheme: str, nam
         )
 
 
-def test_a_port_that_speaks_something_else_than_tls_is_told() -> None:
+def test_a_port_that_speaks_something_else_than_tls_is_told():
     with raw_server(b"SSH-2.0-OpenSSH_9.2\r\n") as port:
         assert told(f"grpcs://localhost:{port}") == (
             f"grpcs://localhost:{port}: the TLS handshake failed: wrong version number",
@@ -249,9 +238,7 @@ def test_a_port_that_speaks_something_else_than_tls_is_told() -> None:
         )
 
 
-def test_a_proxy_of_this_host_that_grpc_takes_is_told(
-    site: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proxy_of_this_host_that_grpc_takes_is_told(site, monkeypatch):
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
     with grpc_server(site.issue("localhost")) as port:
         endpoint = Endpoint.parse(f"grpcs://localhost:{port}", ca=site.file)
@@ -278,9 +265,7 @@ def not_triton(port: int) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("answers", [Metrics, Website])
-def test_http_that_is_not_triton_s_is_told_once_and_not_for_each_model(
-    answers: type[http.server.BaseHTTPRequestHandler],
-) -> None:
+def test_http_that_is_not_triton_s_is_told_once_and_not_for_each_model(answers):
     known = {name: ExpectedModel(Signature({}, {}), None) for name in ("nugraph2", "nugraph3")}
     with http_server(answers=answers) as port:
         endpoint = Endpoint.parse(f"http://127.0.0.1:{port}")
@@ -289,9 +274,7 @@ def test_http_that_is_not_triton_s_is_told_once_and_not_for_each_model(
 
 
 @pytest.mark.parametrize("answers", [Metrics, Website])
-def test_http_that_is_not_triton_s_describes_no_model(
-    answers: type[http.server.BaseHTTPRequestHandler],
-) -> None:
+def test_http_that_is_not_triton_s_describes_no_model(answers):
     with http_server(answers=answers) as port:
         transport = TritonTransport(Endpoint.parse(f"http://127.0.0.1:{port}"), timeout=5)
         with pytest.raises(ClientError) as caught:
@@ -300,7 +283,7 @@ def test_http_that_is_not_triton_s_describes_no_model(
         assert (caught.value.cause, caught.value.remedy) == not_triton(port)
 
 
-def test_http_asked_of_the_grpc_port_names_the_url_to_ask_with() -> None:
+def test_http_asked_of_the_grpc_port_names_the_url_to_ask_with():
     with grpc_server() as port:
         url = f"http://127.0.0.1:{port}"
         check = check_service(Endpoint.parse(url), {}, timeout=5, repeat=1)
@@ -310,7 +293,7 @@ def test_http_asked_of_the_grpc_port_names_the_url_to_ask_with() -> None:
     )
 
 
-def test_a_server_that_keeps_silent_is_told_after_the_timeout() -> None:
+def test_a_server_that_keeps_silent_is_told_after_the_timeout():
     with raw_server(None) as port:
         assert told(f"grpcs://localhost:{port}", timeout=0.2) == (
             f"no server answers at grpcs://localhost:{port}: no answer within 0.2 s",

@@ -1,7 +1,5 @@
 """What a load test sends, and how it counts what comes back: without a server."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence
@@ -65,15 +63,7 @@ INVALID = (None, "INVALID_ARGUMENT", "hit_table has 9 rows")
     ],
     ids=["right", "right at the second try", "refused", "never sent again", "wrong", "late"],
 )
-def test_an_event_counts_as_what_became_of_it(
-    answers: list[tuple[bytes | None, str, str]],
-    takes: float,
-    sent: int,
-    good: int,
-    late: int,
-    wrong: int,
-    refused: dict[str, int],
-) -> None:
+def test_an_event_counts_as_what_became_of_it(answers, takes, sent, good, late, wrong, refused):
     server, counts = Played(*answers, takes=takes), Counts()
     patience = Patience(deadline_s=0.1, retries=2)
     request = Request(b"event", 9, RIGHT)
@@ -82,7 +72,7 @@ def test_an_event_counts_as_what_became_of_it(
     assert found == (sent, good, late, wrong, refused)
 
 
-def test_events_arrive_whether_or_not_earlier_ones_were_answered() -> None:
+def test_events_arrive_whether_or_not_earlier_ones_were_answered():
     tenants = [Tenant("steady", 200.0), Tenant("heavy", 50.0, 9)]
     traffic = [(tenant, [Request(b"event", 9, RIGHT)]) for tenant in tenants]
     server = Played((RIGHT, "OK", ""), takes=0.3)
@@ -94,7 +84,7 @@ def test_events_arrive_whether_or_not_earlier_ones_were_answered() -> None:
     assert steady > heavy > 0
 
 
-def test_arrivals_are_those_of_a_poisson_process() -> None:
+def test_arrivals_are_those_of_a_poisson_process():
     random = np.random.default_rng(0)
     times = arrivals(1000.0, 20.0, random)
     assert abs(len(times) - 20_000) < 5 * 20_000**0.5
@@ -104,7 +94,7 @@ def test_arrivals_are_those_of_a_poisson_process() -> None:
 
 
 @pytest.mark.parametrize("hits", [0, 1, 2, 1300])
-def test_a_simulated_event_has_what_the_wire_demands(hits: int) -> None:
+def test_a_simulated_event_has_what_the_wire_demands(hits):
     event = simulated_event(INPUTS, hits, np.random.default_rng(0))
     assert list(event) == list(INPUTS)
     assert {len(v) for n, v in event.items() if n.startswith("hit_table")} == {hits}
@@ -113,7 +103,7 @@ def test_a_simulated_event_has_what_the_wire_demands(hits: int) -> None:
     assert [(i.name, i.datatype) for i in sent.inputs] == list(INPUTS.items())
 
 
-def test_a_model_that_needs_more_is_refused() -> None:
+def test_a_model_that_needs_more_is_refused():
     needy = ServedModel("own", {**INPUTS, "picture": "UINT8"}, (), {})
     with pytest.raises(ClientError, match="model own needs picture"):
         as_request(needy, simulated_event(INPUTS, 3, np.random.default_rng(0)))
@@ -123,13 +113,11 @@ def test_a_model_that_needs_more_is_refused() -> None:
     ("content", "same"),
     [(RIGHT, True), (answer([0.5, 0.250001]), True), (WRONG, False), (answer([0.5]), False)],
 )
-def test_an_answer_is_right_if_it_is_the_reference_but_for_rounding(
-    content: bytes, same: bool
-) -> None:
+def test_an_answer_is_right_if_it_is_the_reference_but_for_rounding(content, same):
     assert is_same(content, RIGHT) is same
 
 
-def test_figures_are_told_as_a_row_and_as_json() -> None:
+def test_figures_are_told_as_a_row_and_as_json():
     counts = Counts(arrived=4, sent=6, late=1, latencies=[0.010, 0.030])
     counts.refused["UNAVAILABLE"] = 1
     counts.reasons["Exceeds maximum queue size"] = 3

@@ -1,9 +1,6 @@
 """numlkit add: a copy of a model of the gallery, under another name, that is as whole."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -14,9 +11,7 @@ from deploy.triton.config import config_of
 from deploy.triton.site import called_by
 
 
-def test_a_copy_has_its_own_name_and_is_whole(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_copy_has_its_own_name_and_is_whole(tmp_path, capsys):
     assert main(["mine", "--like", "gat", "--into", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"ok": True, "models": [f"{tmp_path}/mine"]}
     for path in (p for p in (GALLERY / "gat").rglob("*") if p.is_file()):
@@ -28,7 +23,7 @@ def test_a_copy_has_its_own_name_and_is_whole(
 
 
 @pytest.mark.parametrize("entry", find_site_models(GALLERY))
-def test_what_a_copy_calls_is_copied_with_it(tmp_path: Path, entry: str) -> None:
+def test_what_a_copy_calls_is_copied_with_it(tmp_path, entry):
     assert main(["mine", "--like", entry, "--into", str(tmp_path), "--quiet"]) == 0
     calls = called_by(config_of(GALLERY / entry))
     renamed = tuple(f"mine_{call.removeprefix(f'{entry}_')}" for call in calls)
@@ -48,9 +43,7 @@ def test_what_a_copy_calls_is_copied_with_it(tmp_path: Path, entry: str) -> None
         (["there", "--like", "gat"], 1, "there is there already"),
     ],
 )
-def test_what_cannot_be_added_is_said_and_nothing_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], status: int, says: str
-) -> None:
+def test_what_cannot_be_added_is_said_and_nothing_is_written(tmp_path, capsys, words, status, says):
     (tmp_path / "there").mkdir()
     assert main([*words, "--into", str(tmp_path)]) == status
     assert says in capsys.readouterr().err.splitlines()[0]

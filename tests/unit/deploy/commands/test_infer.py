@@ -1,7 +1,5 @@
 """``numlkit infer``. The transport is a fake: no server is needed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -58,7 +56,7 @@ class FakeTransport:
 
 
 @pytest.fixture(autouse=True)
-def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fake(monkeypatch):
     monkeypatch.setattr(FakeTransport, "endpoints", [], raising=False)
     monkeypatch.setattr(client, "TritonTransport", FakeTransport)
     monkeypatch.setattr(asked, "default_endpoint", lambda protocol: "localhost")
@@ -90,7 +88,7 @@ def run(*arguments: object) -> int:
     return infer.main([str(a) for a in arguments])
 
 
-def test_all_events_answered_is_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_events_answered_is_success(tmp_path, capsys):
     events = write_events(tmp_path / "a.h5", [6, 9])
     assert run(events, "--out", tmp_path / "r.h5", "--display", tmp_path / "png") == 0
     out = capsys.readouterr().out
@@ -105,9 +103,7 @@ def test_all_events_answered_is_success(tmp_path: Path, capsys: pytest.CaptureFi
     ]
 
 
-def test_a_bad_event_and_a_bad_file_are_listed_and_the_rest_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_event_and_a_bad_file_are_listed_and_the_rest_goes_on(tmp_path, capsys):
     events = write_events(tmp_path / "a.h5", [6, 9, 12], bad=1)
     assert run(events, tmp_path / "no.h5", "--json", "--out", tmp_path / "r.h5") == 1
     answer = json.loads(capsys.readouterr().out)
@@ -129,7 +125,7 @@ def test_a_bad_event_and_a_bad_file_are_listed_and_the_rest_goes_on(
         assert not file.attrs["complete"]
 
 
-def test_a_bad_event_alone_leaves_the_results_complete(tmp_path: Path) -> None:
+def test_a_bad_event_alone_leaves_the_results_complete(tmp_path):
     events = write_events(tmp_path / "a.h5", [6, 9], bad=1)
     assert run(events, "--out", tmp_path / "r.h5", "--quiet") == 1
     with h5py.File(tmp_path / "r.h5") as file:
@@ -150,9 +146,7 @@ def write_unreadable(path: Path, fault: str) -> Path:
 
 
 @pytest.mark.parametrize("fault", ["text", "truncated", "hit_table", "hit_table/rms"])
-def test_files_that_cannot_be_read_leave_no_results_and_replace_none(
-    fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_that_cannot_be_read_leave_no_results_and_replace_none(fault, tmp_path, capsys):
     bad = write_unreadable(tmp_path / "bad.h5", fault)
     out = tmp_path / "r.h5"
     assert run(bad, bad, "--out", out, "--json") == 1
@@ -165,9 +159,7 @@ def test_files_that_cannot_be_read_leave_no_results_and_replace_none(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.h5", "r.h5"]
 
 
-def test_a_file_that_can_be_read_leaves_its_failures_beside_one_that_cannot(
-    tmp_path: Path,
-) -> None:
+def test_a_file_that_can_be_read_leaves_its_failures_beside_one_that_cannot(tmp_path):
     bad = write_unreadable(tmp_path / "bad.h5", "text")
     events = write_events(tmp_path / "a.h5", [6], bad=0)
     assert run(bad, events, "--out", tmp_path / "r.h5", "--quiet") == 1
@@ -180,8 +172,8 @@ def test_a_file_that_can_be_read_leaves_its_failures_beside_one_that_cannot(
     ("flag", "last"), [("--out", "r.h5"), ("--display", "png"), ("--display", "png/")]
 )
 def test_a_folder_that_is_not_there_is_refused_before_a_server_is_asked(
-    flag: str, last: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    flag, last, tmp_path, capsys
+):
     events = write_events(tmp_path / "a.h5", [3])
     assert run(events, flag, f"{tmp_path}/none/{last}") == 2
     said = capsys.readouterr()
@@ -194,9 +186,7 @@ def test_a_folder_that_is_not_there_is_refused_before_a_server_is_asked(
     assert FakeTransport.endpoints == []
 
 
-def test_where_nothing_was_answered_only_the_errors_are_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_nothing_was_answered_only_the_errors_are_told(tmp_path, capsys):
     missing = tmp_path / "no.h5"
     assert run(missing) == 1
     said = capsys.readouterr()
@@ -214,9 +204,7 @@ def test_where_nothing_was_answered_only_the_errors_are_told(
     assert said.err == ""
 
 
-def test_only_the_wanted_events_are_sent(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_the_wanted_events_are_sent(tmp_path, capsys):
     events = write_events(tmp_path / "a.h5", [3, 4, 5])
     assert run(events, "--event", "1,2,1", "--json") == 0
     assert json.loads(capsys.readouterr().out)["hits"] == 4
@@ -224,7 +212,7 @@ def test_only_the_wanted_events_are_sent(
     assert "event 8,8,8: no such event in the files" in capsys.readouterr().out
 
 
-def test_the_same_event_twice_gets_two_displays(tmp_path: Path) -> None:
+def test_the_same_event_twice_gets_two_displays(tmp_path):
     events = write_events(tmp_path / "a.h5", [6])
     assert run(events, events, "--display", tmp_path / "png", "--quiet") == 0
     assert sorted(p.name for p in (tmp_path / "png").iterdir()) == [
@@ -233,9 +221,7 @@ def test_the_same_event_twice_gets_two_displays(tmp_path: Path) -> None:
     ]
 
 
-def test_the_running_deployment_is_asked_by_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_running_deployment_is_asked_by_default(tmp_path, monkeypatch):
     running = {"http": "127.0.0.1:9100", "grpc": "127.0.0.1:9101"}
     monkeypatch.setattr(asked, "default_endpoint", running.get)
     events = write_events(tmp_path / "a.h5", [3])
@@ -246,9 +232,7 @@ def test_the_running_deployment_is_asked_by_default(
     assert {e.url for e in FakeTransport.endpoints} == {"grpc://127.0.0.1:9101"}
 
 
-def test_where_no_deployment_is_running_no_server_is_guessed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_no_deployment_is_running_no_server_is_guessed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(asked, "default_endpoint", lambda protocol: None)
     assert run(write_events(tmp_path / "a.h5", [3])) == 1
     assert capsys.readouterr().err == (
@@ -257,9 +241,7 @@ def test_where_no_deployment_is_running_no_server_is_guessed(
     assert FakeTransport.endpoints == []
 
 
-def test_what_is_in_a_server_s_way_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_in_a_server_s_way_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(FakeTransport, "away", True)
     known = ClientError("the certificate expired", "renew it")
     monkeypatch.setattr(asked, "why_unreachable", lambda endpoint, *, timeout: known)
@@ -267,9 +249,7 @@ def test_what_is_in_a_server_s_way_is_told(
     assert capsys.readouterr().err == "error: the certificate expired\n  try: renew it\n"
 
 
-def test_no_server_is_one_line_and_a_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_server_is_one_line_and_a_remedy(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(FakeTransport, "away", True)
     monkeypatch.setattr(asked, "why_unreachable", lambda endpoint, *, timeout: None)
     assert run(write_events(tmp_path / "a.h5", [3]), "--out", tmp_path / "r.h5") == 1
@@ -281,7 +261,7 @@ def test_no_server_is_one_line_and_a_remedy(
     assert not (tmp_path / "r.h5").exists()
 
 
-def test_an_input_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_input_is_never_overwritten(tmp_path, capsys):
     events = write_events(tmp_path / "a.h5", [3])
     before = events.read_bytes()
     assert run(events, "--out", tmp_path / "." / "a.h5") == 1
@@ -289,9 +269,7 @@ def test_an_input_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFix
     assert events.read_bytes() == before
 
 
-def test_an_interrupt_keeps_what_was_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupt_keeps_what_was_answered(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(FakeTransport, "interrupt_at", 5)
     events = write_events(tmp_path / "a.h5", [3, 4, 5, *[6] * 200])
     assert run(events, "--out", tmp_path / "r.h5", "--concurrency", 1) == 130
@@ -314,7 +292,7 @@ def test_an_interrupt_keeps_what_was_answered(
         ["--json", "--quiet"],
     ],
 )
-def test_wrong_usage_ends_with_status_2(flags: list[str]) -> None:
+def test_wrong_usage_ends_with_status_2(flags):
     with pytest.raises(SystemExit) as caught:
         run("a.h5", *flags)
     assert caught.value.code == 2

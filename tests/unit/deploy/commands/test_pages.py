@@ -3,11 +3,8 @@
 Of the commands that they show: test_shown_commands.py.
 """
 
-from __future__ import annotations
-
 import ast
 import re
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -25,12 +22,12 @@ from scripts.documentation.floors import ROOMS
 from tests.pages import PAGES, README, blocks
 
 
-def test_the_readme_is_short() -> None:
+def test_the_readme_is_short():
     assert len(README.read_text().splitlines()) <= 180
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_file_that_is_named_is_there(page: Path) -> None:
+def test_every_file_that_is_named_is_there(page):
     text = page.read_text()
     roots = "deploy|scripts|docs|envs|gallery|tests|containers|model_repository"
     named = re.findall(rf"`(?:python3? )?((?:{roots})/[\w/.-]+)", text)
@@ -41,12 +38,12 @@ def test_every_file_that_is_named_is_there(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-def test_every_page_is_reached_from_the_readme() -> None:
+def test_every_page_is_reached_from_the_readme():
     for page in (CHECKOUT / "docs").glob("*.md"):
         assert f"](docs/{page.name}" in README.read_text()
 
 
-def test_figures_are_those_of_the_stored_runs() -> None:
+def test_figures_are_those_of_the_stored_runs():
     runs = stored_runs(CHECKOUT / "scripts" / "data" / "speed")
     page = CHECKOUT / "docs" / "benchmarks.md"
     assert README.read_text() == replace_section(README.read_text(), summary(runs["speed"]))
@@ -58,9 +55,7 @@ def snippet(name: str) -> str:
     return lines
 
 
-def test_the_lines_for_physicists_read_a_results_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lines_for_physicists_read_a_results_file(tmp_path, monkeypatch):
     tensors = {
         "hit_table_hit_id": np.array([4, 7, 9], dtype=np.int32),
         "hit_table_local_plane": np.array([0, 1, 2], dtype=np.int32),
@@ -85,7 +80,7 @@ def test_the_lines_for_physicists_read_a_results_file(
     assert found["signal"].tolist() == [True, True, False]
 
 
-def test_the_head_that_is_shown_is_a_row_of_that_table() -> None:
+def test_the_head_that_is_shown_is_a_row_of_that_table():
     """What it leads to is followed in tests/unit/numl_serving/test_own_network.py."""
     (shown,) = ast.parse(snippet("own-network.md")).body
     test = (CHECKOUT / "tests/unit/numl_serving/test_own_network.py").read_text()

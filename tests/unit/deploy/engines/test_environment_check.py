@@ -20,7 +20,7 @@ from numl_formats.repository import DATA_FILES
 
 
 @pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
@@ -51,7 +51,7 @@ def _model(folder: Path) -> Path:
     return folder
 
 
-def test_a_stub_for_another_python_is_refused(tmp_path: Path) -> None:
+def test_a_stub_for_another_python_is_refused(tmp_path):
     triton = TritonDistribution(root=tmp_path, stub_python="3.12")
     answer = json.dumps(["3.11.7", "python", "/usr", "/no", None, None])
     with pytest.raises(
@@ -61,9 +61,7 @@ def test_a_stub_for_another_python_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["bin/activate", "lib/libpython3.11.so.1.0"])
-def test_an_environment_that_lacks_what_the_stub_needs_is_refused(
-    tmp_path: Path, missing: str
-) -> None:
+def test_an_environment_that_lacks_what_the_stub_needs_is_refused(tmp_path, missing):
     environment = _environment(tmp_path / "e")
     (environment.folder / missing).unlink()
     triton = TritonDistribution(root=tmp_path, stub_python="3.11")
@@ -71,7 +69,7 @@ def test_an_environment_that_lacks_what_the_stub_needs_is_refused(
         check_stub_fits(environment, triton)
 
 
-def test_the_server_itself_finds_the_libpython_of_its_stubs() -> None:
+def test_the_server_itself_finds_the_libpython_of_its_stubs():
     """Else it makes them 0100 on a host without one, or fails if they are another user's."""
     engine = LocalEngine(Resolved(Deployment()))
     ports = Ports(http=8000, grpc=8001, metrics=8002)
@@ -80,7 +78,7 @@ def test_the_server_itself_finds_the_libpython_of_its_stubs() -> None:
     assert str(engine.environment_here.libpython.parent) in folders
 
 
-def test_a_check_that_passed_is_not_repeated_until_something_changes(tmp_path: Path) -> None:
+def test_a_check_that_passed_is_not_repeated_until_something_changes(tmp_path):
     environment = _environment(tmp_path / "e", json.dumps({"prefix": str(tmp_path / "e")}))
     model = _model(tmp_path / "m")
     for _ in range(2):
@@ -91,7 +89,7 @@ def test_a_check_that_passed_is_not_repeated_until_something_changes(tmp_path: P
     assert (environment.folder / "runs").read_text() == "run\nrun\n"
 
 
-def test_a_model_that_answers_wrongly_is_named(tmp_path: Path) -> None:
+def test_a_model_that_answers_wrongly_is_named(tmp_path):
     answer = json.dumps({"model": "m", "ok": False, "error": "wrong answer: x_filter_u"})
     environment = _environment(tmp_path / "e", answer, status=1)
     with pytest.raises(RepositoryError, match="model m: wrong answer: x_filter_u"):
@@ -99,7 +97,7 @@ def test_a_model_that_answers_wrongly_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "numlkit" / "checked").exists(), "a check that failed is not remembered"
 
 
-def test_an_environment_that_does_not_run_is_named(tmp_path: Path) -> None:
+def test_an_environment_that_does_not_run_is_named(tmp_path):
     environment = _environment(tmp_path / "e", status=3)
     with pytest.raises(EnvironmentSetupError, match="does not work"):
         check_models_answer(environment, [_model(tmp_path / "m")], threads=1)

@@ -1,7 +1,5 @@
 """A site's models that name an environment by its lock, and those that call other models."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,13 +20,13 @@ CALLING = CONFIG + 'parameters { key: "NUMLKIT_CALLS" value { string_value: "one
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
+def repository(tmp_path):
     """A repository whose model names the environment that is locked beside it."""
     write_lock(tmp_path / "envs" / "vision", "numpy==1.26.4")
     write_model(tmp_path / "models", "m", config=NAMED)
@@ -47,9 +45,7 @@ def refused(repository: Path, *models: str) -> KitError:
     return caught.value
 
 
-def test_a_named_environment_is_planned_without_torch_and_wired_into_the_copy(
-    repository: Path, cache: Path
-) -> None:
+def test_a_named_environment_is_planned_without_torch_and_wired_into_the_copy(repository, cache):
     resolved = resolve(repository, "m")
     assert not resolved.uses_kits
     environment = resolved.made_environments["vision"]
@@ -67,7 +63,7 @@ def test_a_named_environment_is_planned_without_torch_and_wired_into_the_copy(
     assert "EXECUTION_ENV_PATH" not in read_config(repository / "m" / "config.pbtxt").parameters
 
 
-def test_another_lock_is_another_launch(repository: Path) -> None:
+def test_another_lock_is_another_launch(repository):
     before = resolve(repository, "m").digest("")
     write_lock(repository.parent / "envs" / "vision", "numpy==1.26.3")
     assert resolve(repository, "m").digest("") != before
@@ -80,18 +76,14 @@ def test_another_lock_is_another_launch(repository: Path) -> None:
         (("six==1.17.0",), "has no numpy, which every stub imports"),
     ],
 )
-def test_a_lock_that_no_stub_can_use_is_refused_before_it_is_made(
-    repository: Path, pins: tuple[str, ...], says: str
-) -> None:
+def test_a_lock_that_no_stub_can_use_is_refused_before_it_is_made(repository, pins, says):
     write_lock(repository.parent / "envs" / "vision", *pins)
     error = refused(repository, "m")
     assert isinstance(error, EnvironmentSetupError)
     assert error.cause.endswith(says)
 
 
-def test_an_environment_that_is_not_locked_is_named_with_the_command_that_locks_it(
-    repository: Path,
-) -> None:
+def test_an_environment_that_is_not_locked_is_named_with_the_command_that_locks_it(repository):
     source = repository.parent / "envs" / "vision"
     (source / "locks" / "cpu.txt").unlink()
     (source / "requirements.in").write_text("numpy\n")
@@ -99,26 +91,26 @@ def test_an_environment_that_is_not_locked_is_named_with_the_command_that_locks_
     assert (error.cause, error.remedy) == (f"{source} has no lock", f"numlkit lock {source}")
 
 
-def test_an_environment_that_nobody_has_is_named(tmp_path: Path) -> None:
+def test_an_environment_that_nobody_has_is_named(tmp_path):
     write_model(tmp_path / "models", "m", config=NAMED)
     error = refused(tmp_path / "models", "m")
     beside = tmp_path / "envs" / "vision"
     assert error.cause == f"no environment 'vision': neither {beside} nor one of the kit's"
 
 
-def test_nugraphs_environment_may_be_named_too(tmp_path: Path) -> None:
+def test_nugraphs_environment_may_be_named_too(tmp_path):
     write_model(tmp_path, "m", config=NAMED.replace("vision", "numl"))
     assert resolve(tmp_path, "m").flavour == "cpu"
 
 
-def test_two_ways_to_name_an_environment_are_one_too_many(tmp_path: Path) -> None:
+def test_two_ways_to_name_an_environment_are_one_too_many(tmp_path):
     config = NAMED + environment_parameter("/tmp")
     write_model(tmp_path, "m", config=config)
     with pytest.raises(RepositoryError, match="EXECUTION_ENV_PATH and NUMLKIT_ENV are both set"):
         _ = resolve(tmp_path, "m").site
 
 
-def test_what_a_model_calls_is_served_with_it(tmp_path: Path) -> None:
+def test_what_a_model_calls_is_served_with_it(tmp_path):
     write_model(tmp_path, "e", config=ENSEMBLE)
     write_model(tmp_path, "m", config=CALLING)
     for name in ("one", "two", "three"):
@@ -128,7 +120,7 @@ def test_what_a_model_calls_is_served_with_it(tmp_path: Path) -> None:
     assert Resolved.of(deployment).deployment.models == ("two", "m", "one")
 
 
-def test_a_model_that_calls_what_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_calls_what_is_not_there_is_refused(tmp_path):
     write_model(tmp_path, "m", config=CALLING)
     write_model(tmp_path, "two")
     assert with_callees(tmp_path, ["m"]) == ("m", "two")

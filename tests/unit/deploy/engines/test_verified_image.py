@@ -1,9 +1,6 @@
 """Which images Docker starts for who verifies; the engine's and cosign's answers are given."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -47,20 +44,18 @@ class Host:
 
 
 @pytest.fixture
-def cosign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cosign:
+def cosign(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return Cosign.install(tmp_path / "bin", monkeypatch)
 
 
 @pytest.fixture
-def host(cosign: Cosign, monkeypatch: pytest.MonkeyPatch) -> Host:
+def host(cosign, monkeypatch):
     return Host(cosign, monkeypatch)
 
 
 @pytest.mark.parametrize("tag", [":prod", ":latest", ""])
-def test_a_tag_that_was_set_back_to_an_older_signed_image_is_not_started(
-    host: Host, tag: str
-) -> None:
+def test_a_tag_that_was_set_back_to_an_older_signed_image_is_not_started(host, tag):
     host.pull(5)
     assert host.up(f"{NAME}{tag}") == f"{NAME}@{DIGEST}"
     host.pull(4)
@@ -70,9 +65,7 @@ def test_a_tag_that_was_set_back_to_an_older_signed_image_is_not_started(
     assert host.up(f"{NAME}{tag}") == f"{NAME}@{DIGEST}"
 
 
-def test_a_signature_in_another_registry_does_not_help_a_tag_that_was_set_back(
-    cosign: Cosign, host: Host
-) -> None:
+def test_a_signature_in_another_registry_does_not_help_a_tag_that_was_set_back(cosign, host):
     host.pull(5)
     host.up(f"{NAME}:prod")
     host.pull(4, also_at=MIRROR)
@@ -81,7 +74,7 @@ def test_a_signature_in_another_registry_does_not_help_a_tag_that_was_set_back(
         host.up(f"{NAME}:prod")
 
 
-def test_who_names_a_digest_or_an_id_starts_that_image_however_old(host: Host) -> None:
+def test_who_names_a_digest_or_an_id_starts_that_image_however_old(host):
     host.pull(5)
     host.up(f"{NAME}:prod")
     host.pull(4)

@@ -1,7 +1,5 @@
 """A lock made from a specification: the real pip, small wheels, no network."""
 
-from __future__ import annotations
-
 import hashlib
 import zipfile
 from pathlib import Path
@@ -21,7 +19,7 @@ WHEELS = {
 
 
 @pytest.fixture
-def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def wheels(tmp_path, monkeypatch):
     """A folder of wheels: all that pip finds."""
     folder = tmp_path / "wheels"
     folder.mkdir()
@@ -46,9 +44,7 @@ def specify(tmp_path: Path, **files: str) -> Path:
     return source
 
 
-def test_a_lock_has_what_is_named_and_a_numpy_that_the_stubs_can_use(
-    wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lock_has_what_is_named_and_a_numpy_that_the_stubs_can_use(wheels, tmp_path, capsys):
     source = specify(tmp_path, requirements="vision\n", data="weights==3.0\n")
     assert main([str(source), "--quiet"]) == 0
     path = source / "locks" / "cpu.txt"
@@ -66,7 +62,7 @@ def test_a_lock_has_what_is_named_and_a_numpy_that_the_stubs_can_use(
     )
 
 
-def test_torch_is_locked_apart_and_only_where_it_is_named(wheels: Path, tmp_path: Path) -> None:
+def test_torch_is_locked_apart_and_only_where_it_is_named(wheels, tmp_path):
     source = specify(tmp_path, requirements="numpy\ntorch==2.13.0+cpu\n")
     assert main([str(source), "--quiet"]) == 0
     lock = read_lock(source / "locks", "cpu")
@@ -84,12 +80,8 @@ def test_torch_is_locked_apart_and_only_where_it_is_named(wheels: Path, tmp_path
     ],
 )
 def test_what_cannot_be_locked_is_said_and_nothing_is_written(
-    wheels: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    files: dict[str, str],
-    says: str,
-) -> None:
+    wheels, tmp_path, capsys, files, says
+):
     source = specify(tmp_path, **files)
     assert main([str(source), "--quiet"]) == 1
     assert says in capsys.readouterr().err

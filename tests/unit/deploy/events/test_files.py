@@ -1,7 +1,5 @@
 """Reading events: pynuml's layout, pandas' layouts, and files that are wrong."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re
@@ -107,9 +105,7 @@ event_sizes = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6)), min_siz
 
 @with_files
 @given(event_sizes, st.booleans())
-def test_what_was_written_is_read(
-    tmp_path: Path, sizes: list[tuple[int, int]], sequence: bool
-) -> None:
+def test_what_was_written_is_read(tmp_path, sizes, sequence):
     events = [((7, 1, i), *make_event(h, s, i)) for i, (h, s) in enumerate(sizes)]
     write_pynuml(tmp_path / "a.h5", events, sequence=sequence)
     assert read_all(tmp_path / "a.h5") == [expected(*e) for e in events]
@@ -117,9 +113,7 @@ def test_what_was_written_is_read(
 
 @with_files
 @given(event_sizes, st.randoms(use_true_random=False), st.sampled_from([3, 1 << 20]))
-def test_interleaved_rows_go_to_their_events_in_file_order(
-    tmp_path: Path, sizes: list[tuple[int, int]], random: Any, chunk: int
-) -> None:
+def test_interleaved_rows_go_to_their_events_in_file_order(tmp_path, sizes, random, chunk):
     events = [((7, 1, i), *make_event(h, s, i)) for i, (h, s) in enumerate(sizes)]
     owners = np.repeat(np.arange(len(sizes)), [h for h, _ in sizes])
     order = np.array(random.sample(range(len(owners)), len(owners)), dtype=np.int64)
@@ -136,13 +130,13 @@ def test_interleaved_rows_go_to_their_events_in_file_order(
         assert got[i] == expected(event_id, shuffled, spacepoints)
 
 
-def test_the_index_tells_events_with_the_same_id_apart(tmp_path: Path) -> None:
+def test_the_index_tells_events_with_the_same_id_apart(tmp_path):
     events = [((1, 1, 1), *make_event(4, 2, 0)), ((1, 1, 1), *make_event(5, 1, 1))]
     write_pynuml(tmp_path / "a.h5", events)
     assert read_all(tmp_path / "a.h5") == [expected(*e) for e in events]
 
 
-def test_an_index_that_contradicts_the_ids_is_not_believed(tmp_path: Path) -> None:
+def test_an_index_that_contradicts_the_ids_is_not_believed(tmp_path):
     events = [((1, 1, i), *make_event(4, 2, i)) for i in range(2)]
     write_pynuml(tmp_path / "a.h5", events)
     with h5py.File(tmp_path / "a.h5", "r+") as file:
@@ -150,13 +144,13 @@ def test_an_index_that_contradicts_the_ids_is_not_believed(tmp_path: Path) -> No
     assert read_all(tmp_path / "a.h5") == [expected(*e) for e in events]
 
 
-def test_the_index_serves_where_tables_have_no_ids(tmp_path: Path) -> None:
+def test_the_index_serves_where_tables_have_no_ids(tmp_path):
     events = [((1, 1, i), *make_event(3 * i, 2, i)) for i in range(3)]
     write_pynuml(tmp_path / "a.h5", events, ids=False)
     assert read_all(tmp_path / "a.h5") == [expected(*e) for e in events]
 
 
-def test_a_wrong_index_without_ids_is_an_error(tmp_path: Path) -> None:
+def test_a_wrong_index_without_ids_is_an_error(tmp_path):
     write_pynuml(tmp_path / "a.h5", [((1, 1, 1), *make_event(4, 2))], ids=False)
     with h5py.File(tmp_path / "a.h5", "r+") as file:
         file["hit_table/event_id.seq_cnt"][...] = [[0, 3]]
@@ -164,14 +158,14 @@ def test_a_wrong_index_without_ids_is_an_error(tmp_path: Path) -> None:
         EventFile(tmp_path / "a.h5")
 
 
-def test_an_event_without_hits_is_an_event(tmp_path: Path) -> None:
+def test_an_event_without_hits_is_an_event(tmp_path):
     events = [((1, 1, 1), *make_event(0, 0)), ((1, 1, 2), *make_event(2, 0))]
     write_pynuml(tmp_path / "a.h5", events)
     with EventFile(tmp_path / "a.h5") as file:
         assert [file.read(i).hits for i in range(2)] == [0, 2]
 
 
-def test_a_file_without_any_event_id_is_one_event(tmp_path: Path) -> None:
+def test_a_file_without_any_event_id_is_one_event(tmp_path):
     write_pynuml(
         tmp_path / "a.h5",
         [((9, 9, 9), *make_event(3, 1))],
@@ -182,7 +176,7 @@ def test_a_file_without_any_event_id_is_one_event(tmp_path: Path) -> None:
     assert [e for e, _ in read_all(tmp_path / "a.h5")] == [(0, 0, 0)]
 
 
-def test_flat_columns_with_run_subrun_and_event_are_read(tmp_path: Path) -> None:
+def test_flat_columns_with_run_subrun_and_event_are_read(tmp_path):
     hits, spacepoints = make_event(4, 2)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for name, values in hits.items():
@@ -196,7 +190,7 @@ def test_flat_columns_with_run_subrun_and_event_are_read(tmp_path: Path) -> None
     assert read_all(tmp_path / "a.h5") == [expected((5, 6, 7), hits, spacepoints)]
 
 
-def test_a_compound_dataset_is_a_table(tmp_path: Path) -> None:
+def test_a_compound_dataset_is_a_table(tmp_path):
     hits, spacepoints = make_event(4, 2)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for name, columns in (("hit_table", hits), ("spacepoint_table", spacepoints)):
@@ -209,7 +203,7 @@ def test_a_compound_dataset_is_a_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["fixed_multiindex", "table_multiindex", "table_data_columns"])
-def test_pandas_tables_of_two_events_are_read(name: str) -> None:
+def test_pandas_tables_of_two_events_are_read(name):
     got = read_all(DATA / f"pandas_{name}.h5")
     assert [e for e, _ in got] == [(1, 2, 3), (1, 2, 4)]
     assert got[0][1]["hit_table_local_time"] == [100, 200, 300]
@@ -221,7 +215,7 @@ def test_pandas_tables_of_two_events_are_read(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["fixed_one_event", "fixed_no_spacepoints", "table_no_spacepoints"]
 )
-def test_pandas_tables_without_ids_are_one_event(name: str) -> None:
+def test_pandas_tables_without_ids_are_one_event(name):
     ((event_id, tensors),) = read_all(DATA / f"pandas_{name}.h5")
     assert event_id == (0, 0, 0)
     assert tensors["hit_table_hit_id"] == [0, 1, 2, 3, 4, 5]
@@ -230,7 +224,7 @@ def test_pandas_tables_without_ids_are_one_event(name: str) -> None:
     assert tensors["spacepoint_table_hit_id_v"] == ([] if none else [1, 4, 4])
 
 
-def test_the_real_event_is_read(real_data: Path) -> None:
+def test_the_real_event_is_read(real_data):
     with EventFile(real_data / "uboone_event_189hits.h5", {**INPUTS, **POSITION}) as file:
         assert file.event_ids == ((7010, 1705, 85251),)
         event = file.read(0)
@@ -246,7 +240,7 @@ def test_the_real_event_is_read(real_data: Path) -> None:
     [("hit_table", c) for c in HIT_COLUMNS]
     + [("spacepoint_table", "spacepoint_id"), ("spacepoint_table", "hit_id")],
 )
-def test_a_missing_column_is_named(tmp_path: Path, table: str, column: str) -> None:
+def test_a_missing_column_is_named(tmp_path, table, column):
     write_pynuml(tmp_path / "a.h5", [((1, 1, 1), *make_event(4, 2))])
     with h5py.File(tmp_path / "a.h5", "r+") as file:
         del file[f"{table}/{column}"]
@@ -257,7 +251,7 @@ def test_a_missing_column_is_named(tmp_path: Path, table: str, column: str) -> N
 
 @with_files
 @given(st.sampled_from([*HIT_COLUMNS, *SPACEPOINT_COLUMNS, "event"]), st.integers(-3, 3))
-def test_a_column_of_another_length_is_named(tmp_path: Path, column: str, more: int) -> None:
+def test_a_column_of_another_length_is_named(tmp_path, column, more):
     if more == 0 or column in ("hit_id", "spacepoint_id"):
         return  # the columns that the others are compared with
     table = "spacepoint_table" if column in SPACEPOINT_COLUMNS else "hit_table"
@@ -275,7 +269,7 @@ def test_a_column_of_another_length_is_named(tmp_path: Path, column: str, more: 
 
 
 @pytest.mark.parametrize("table", ["hit_table", "spacepoint_table"])
-def test_a_missing_table_is_named(tmp_path: Path, table: str) -> None:
+def test_a_missing_table_is_named(tmp_path, table):
     write_pynuml(tmp_path / "a.h5", [((1, 1, 1), *make_event(4, 2))])
     with h5py.File(tmp_path / "a.h5", "r+") as file:
         del file[table]
@@ -283,7 +277,7 @@ def test_a_missing_table_is_named(tmp_path: Path, table: str) -> None:
         EventFile(tmp_path / "a.h5")
 
 
-def test_what_is_no_hdf5_file_is_said(tmp_path: Path) -> None:
+def test_what_is_no_hdf5_file_is_said(tmp_path):
     (tmp_path / "a.h5").write_text("not a table")
     with pytest.raises(EventFileError, match=r"a\.h5: not an HDF5 file"):
         EventFile(tmp_path / "a.h5")
@@ -291,7 +285,7 @@ def test_what_is_no_hdf5_file_is_said(tmp_path: Path) -> None:
         EventFile(tmp_path / "b.h5")
 
 
-def test_a_truncated_file_is_one_line(tmp_path: Path) -> None:
+def test_a_truncated_file_is_one_line(tmp_path):
     write_pynuml(tmp_path / "a.h5", [((1, 1, 1), *make_event(400, 20))])
     data = (tmp_path / "a.h5").read_bytes()
     (tmp_path / "a.h5").write_bytes(data[: len(data) // 2])
@@ -301,7 +295,7 @@ def test_a_truncated_file_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1.5, 3e9])
-def test_a_value_that_is_no_int32_fails_that_event_only(tmp_path: Path, value: float) -> None:
+def test_a_value_that_is_no_int32_fails_that_event_only(tmp_path, value):
     events = [((1, 1, i), *make_event(4, 1, i)) for i in range(2)]
     events[1][1]["local_wire"] = np.array([1.0, 2.0, value, 4.0])
     events[0][1]["local_wire"] = np.array([1.0, 2.0, 3.0, 4.0])
@@ -312,7 +306,7 @@ def test_a_value_that_is_no_int32_fails_that_event_only(tmp_path: Path, value: f
             file.read(1)
 
 
-def test_a_missing_spacepoint_hit_means_no_hit(tmp_path: Path) -> None:
+def test_a_missing_spacepoint_hit_means_no_hit(tmp_path):
     hits, spacepoints = make_event(4, 2)
     spacepoints["hit_id"] = np.array([[0, np.nan, 1], [2, 3, np.nan]])
     write_pynuml(tmp_path / "a.h5", [((1, 1, 1), hits, spacepoints)])
@@ -327,7 +321,7 @@ class _Hostile:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_column_names_are_read_without_unpickling(protocol: int) -> None:
+def test_column_names_are_read_without_unpickling(protocol):
     assert pickled_names(pickle.dumps(["a", "b"], protocol), "x") == ("a", "b")
     with pytest.raises(EventFileError, match="x: its column names"):
         pickled_names(pickle.dumps(["a", _Hostile()], protocol), "x")

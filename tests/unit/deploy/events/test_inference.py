@@ -1,7 +1,5 @@
 """Sending events. The transport is a fake; a real Triton is met in tests/integration."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -25,7 +23,7 @@ UVY = ("u", "v", "y")
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch):
     monkeypatch.setattr(inference, "PATIENCE_S", 0.3)
 
 
@@ -76,7 +74,7 @@ def numbers(outcomes: list[Answer | Failure]) -> list[tuple[int, bool]]:
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 16])
-def test_answers_come_in_the_order_of_the_events(concurrency: int) -> None:
+def test_answers_come_in_the_order_of_the_events(concurrency):
     def slow_for_some(tensors: Mapping[str, Any]) -> dict[str, Any]:
         time.sleep(0.002 * (len(tensors["hit_table_hit_id"]) % 4))
         return outputs_for(tensors)
@@ -88,7 +86,7 @@ def test_answers_come_in_the_order_of_the_events(concurrency: int) -> None:
     assert numbers(outcomes) == [(i, True) for i in range(20)]
 
 
-def test_no_more_requests_are_under_way_than_asked_for_and_events_are_read_late() -> None:
+def test_no_more_requests_are_under_way_than_asked_for_and_events_are_read_late():
     lock, now, most, read = threading.Lock(), 0, 0, 0
 
     def count(tensors: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,7 +112,7 @@ def test_no_more_requests_are_under_way_than_asked_for_and_events_are_read_late(
     assert 1 < most <= 3
 
 
-def test_a_bad_event_fails_alone_with_its_reason() -> None:
+def test_a_bad_event_fails_alone_with_its_reason():
     def refuse_the_third(tensors: Mapping[str, Any]) -> dict[str, Any]:
         if len(tensors["hit_table_hit_id"]) == 3:
             raise RequestError("hit_table/integral row 1 is 2e+06: above 1e6")
@@ -126,7 +124,7 @@ def test_a_bad_event_fails_alone_with_its_reason() -> None:
     assert outcomes[3] == Failure((1, 1, 3), "a.h5", "hit_table/integral row 1 is 2e+06: above 1e6")
 
 
-def test_an_event_that_could_not_be_read_keeps_its_place() -> None:
+def test_an_event_that_could_not_be_read_keeps_its_place():
     unreadable = Failure((1, 1, 1), "a.h5", "damaged")
     events: list[EventTensors | Failure] = [make_event(0), unreadable, make_event(2)]
     outcomes = list(infer(events, MODEL, lambda: FakeTransport(outputs_for)))
@@ -134,7 +132,7 @@ def test_an_event_that_could_not_be_read_keeps_its_place() -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_server_that_comes_back_is_waited_for() -> None:
+def test_a_server_that_comes_back_is_waited_for():
     back = time.monotonic() + 0.1
 
     def away_at_first(tensors: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,7 +147,7 @@ def test_a_server_that_comes_back_is_waited_for() -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_server_that_stays_away_ends_the_run_after_its_budget() -> None:
+def test_a_server_that_stays_away_ends_the_run_after_its_budget():
     def away_from_the_third_on(tensors: Mapping[str, Any]) -> dict[str, Any]:
         if len(tensors["hit_table_hit_id"]) >= 3:
             raise ServerAwayError("http://localhost:8000: connection refused")
@@ -166,7 +164,7 @@ def test_a_server_that_stays_away_ends_the_run_after_its_budget() -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_an_event_that_kills_its_server_each_time_does_not_end_the_run() -> None:
+def test_an_event_that_kills_its_server_each_time_does_not_end_the_run():
     def deadly(tensors: Mapping[str, Any]) -> dict[str, Any]:
         if len(tensors["hit_table_hit_id"]) == 2:
             raise ServerAwayError("Stub process 'nugraph3_0_0' is not healthy.")
@@ -177,7 +175,7 @@ def test_an_event_that_kills_its_server_each_time_does_not_end_the_run() -> None
     assert numbers(outcomes) == [(i, i != 2) for i in range(6)]
 
 
-def test_every_connection_is_closed() -> None:
+def test_every_connection_is_closed():
     opened: list[FakeTransport] = []
 
     def connect() -> FakeTransport:
@@ -189,7 +187,7 @@ def test_every_connection_is_closed() -> None:
     assert all(t.closed for t in opened)
 
 
-def test_an_unforeseen_error_reaches_the_caller() -> None:
+def test_an_unforeseen_error_reaches_the_caller():
     def broken(tensors: Mapping[str, Any]) -> dict[str, Any]:
         raise ZeroDivisionError
 
@@ -197,7 +195,7 @@ def test_an_unforeseen_error_reaches_the_caller() -> None:
         list(infer([make_event(0)], MODEL, lambda: FakeTransport(broken)))
 
 
-def test_a_stop_ends_the_run_while_a_request_is_under_way() -> None:
+def test_a_stop_ends_the_run_while_a_request_is_under_way():
     stop = threading.Event()
 
     def slow(tensors: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,7 +209,7 @@ def test_a_stop_ends_the_run_while_a_request_is_under_way() -> None:
     assert len(outcomes) <= 2
 
 
-def test_scores_go_back_to_the_order_of_the_hits() -> None:
+def test_scores_go_back_to_the_order_of_the_hits():
     event = make_event(0, hits=10)
     labels = assemble(event, outputs_for(event.tensors), UVY)
     assert labels.label.tolist() == [i % 7 for i in range(10)]
@@ -220,7 +218,7 @@ def test_scores_go_back_to_the_order_of_the_hits() -> None:
     assert labels.event_scores is None
 
 
-def test_an_event_without_hits_has_an_empty_answer() -> None:
+def test_an_event_without_hits_has_an_empty_answer():
     event = make_event(0, hits=0)
     labels = assemble(event, outputs_for(event.tensors), UVY)
     assert labels.hits["x_semantic"].shape == (0, 7)
@@ -247,7 +245,7 @@ def _without_filter(outputs: dict[str, Any]) -> None:
     del outputs["x_filter_u"]
 
 
-def test_any_output_of_any_planes_goes_back_to_the_hits() -> None:
+def test_any_output_of_any_planes_goes_back_to_the_hits():
     event = make_event(0, hits=10)
     plane = event.tensors["hit_table_local_plane"]
     of_hits = {
@@ -269,7 +267,7 @@ def test_any_output_of_any_planes_goes_back_to_the_hits() -> None:
     assert (labels.classes, labels.label.sum(), labels.noise.sum()) == (0, 0, 0)
 
 
-def test_an_answer_about_other_things_is_an_error() -> None:
+def test_an_answer_about_other_things_is_an_error():
     with pytest.raises(RequestError, match="nothing for the event's hits"):
         assemble(make_event(0), {"scores": np.zeros((6, 2))}, UVY)
 
@@ -284,9 +282,7 @@ def test_an_answer_about_other_things_is_an_error() -> None:
         (_without_filter, "no x_filter_u"),
     ],
 )
-def test_an_answer_that_does_not_fit_is_an_error(
-    spoil: Callable[[dict[str, Any]], None], says: str
-) -> None:
+def test_an_answer_that_does_not_fit_is_an_error(spoil, says):
     event = make_event(0)
     outputs = outputs_for(event.tensors)
     spoil(outputs)
@@ -294,7 +290,7 @@ def test_an_answer_that_does_not_fit_is_an_error(
         assemble(event, outputs, UVY)
 
 
-def test_logits_become_probabilities_and_probabilities_stay() -> None:
+def test_logits_become_probabilities_and_probabilities_stay():
     given = np.array([[0.25, 0.75]], dtype=np.float32)
     assert probabilities(given) is given
     logits = np.array([[2000.0, 2000.0], [-5.0, 5.0]], dtype=np.float32)

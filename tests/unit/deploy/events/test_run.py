@@ -1,10 +1,7 @@
 """A whole run over a file; a fake stands for the server."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import h5py
@@ -36,9 +33,7 @@ class Answers:
         pass
 
 
-def test_a_display_that_cannot_be_written_costs_no_results(
-    tmp_path: Path,
-) -> None:
+def test_a_display_that_cannot_be_written_costs_no_results(tmp_path):
     out, displays = tmp_path / "results.h5", tmp_path / "displays"
     displays.touch()
     connect: Any = Answers
@@ -53,7 +48,7 @@ def test_a_display_that_cannot_be_written_costs_no_results(
         assert len(results["hit_table/event_id"]) == tally.hits > 0
 
 
-def test_a_run_that_answers_nothing_keeps_the_results_of_an_earlier_one(tmp_path: Path) -> None:
+def test_a_run_that_answers_nothing_keeps_the_results_of_an_earlier_one(tmp_path):
     out = tmp_path / "results.h5"
     connect: Any = Answers
     assert send([EVENTS], MODEL, "http://x", connect, out=out).ok
@@ -69,7 +64,7 @@ class Refusals(Answers):
         raise ClientError("too large")
 
 
-def test_a_run_whose_events_all_fail_keeps_the_results_of_an_earlier_one(tmp_path: Path) -> None:
+def test_a_run_whose_events_all_fail_keeps_the_results_of_an_earlier_one(tmp_path):
     out, new = tmp_path / "results.h5", tmp_path / "new.h5"
     answers: Any = Answers
     refusals: Any = Refusals
@@ -84,7 +79,7 @@ def test_a_run_whose_events_all_fail_keeps_the_results_of_an_earlier_one(tmp_pat
         assert len(results["failed_table/event_id"]) == len(tally.failures)
 
 
-def test_results_do_not_take_the_place_of_what_is_no_file(tmp_path: Path) -> None:
+def test_results_do_not_take_the_place_of_what_is_no_file(tmp_path):
     pipe = tmp_path / "pipe"
     connect: Any = Answers
     os.mkfifo(pipe)
@@ -93,9 +88,7 @@ def test_results_do_not_take_the_place_of_what_is_no_file(tmp_path: Path) -> Non
     assert pipe.is_fifo()
 
 
-def test_where_no_display_can_be_written_it_is_told_before_an_event_is_sent(
-    tmp_path: Path,
-) -> None:
+def test_where_no_display_can_be_written_it_is_told_before_an_event_is_sent(tmp_path):
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(DisplayError, match="is not a folder"):

@@ -4,8 +4,6 @@ Files of a few bytes stand for a .sif, and nothing for its own check: real ones 
 tests/containers.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -35,7 +33,7 @@ CHANGES = ("open", "os.mkdir", "os.rename", "os.symlink", "os.remove", "os.rmdir
 
 
 @pytest.fixture
-def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+def publish(tmp_path, monkeypatch):
     monkeypatch.setattr("deploy.publishing.built.run", lambda *_, **__: "")
     monkeypatch.setattr("deploy.publishing.built.shutil.which", str)
 
@@ -89,8 +87,8 @@ def killed_at(step: int, root: Path, action: Callable[[], object]) -> bool:
 
 
 def test_a_publish_that_is_killed_at_any_change_leaves_the_old_release_and_can_be_repeated(
-    publish: Callable[..., Outcome], tmp_path: Path
-) -> None:
+    publish, tmp_path
+):
     for step in range(MANY):
         root = tmp_path / f"place-{step}"
         root.mkdir()
@@ -117,9 +115,7 @@ def test_a_publish_that_is_killed_at_any_change_leaves_the_old_release_and_can_b
     assert 8 < step < MANY - 1
 
 
-def test_going_back_moves_one_link_and_pruning_keeps_numbers(
-    publish: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_going_back_moves_one_link_and_pruning_keeps_numbers(publish, tmp_path):
     root = tmp_path / "place"
     root.mkdir()
     for content in ("a", "b", "c"):
@@ -145,7 +141,7 @@ def test_going_back_moves_one_link_and_pruning_keeps_numbers(
         place.rollback(None, Signing(), dry_run=False)
 
 
-def test_there_is_nothing_to_go_back_to_where_nothing_is_published(tmp_path: Path) -> None:
+def test_there_is_nothing_to_go_back_to_where_nothing_is_published(tmp_path):
     with pytest.raises(PublishError, match=f"nothing is published in {tmp_path}") as raised:
         FolderPlace(tmp_path).rollback(None, Signing(), dry_run=False)
     assert raised.value.remedy == f"numlkit publish {tmp_path}"
@@ -159,9 +155,9 @@ def test_there_is_nothing_to_go_back_to_where_nothing_is_published(tmp_path: Pat
     ],
 )
 def test_what_cannot_be_written_is_said_of_the_folder(
-    number: int, words: str, remedy: str, publish: Callable[..., Outcome], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    number, words, remedy, publish, tmp_path,
+    monkeypatch
+):  # fmt: skip
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -176,17 +172,15 @@ def test_what_cannot_be_written_is_said_of_the_folder(
 
 
 def test_a_folder_with_a_current_of_somebody_else_is_refused_before_anything_is_copied(
-    publish: Callable[..., Outcome], tmp_path: Path
-) -> None:
+    publish, tmp_path
+):
     (tmp_path / "place" / "current").mkdir(parents=True)
     with pytest.raises(PublishError, match=r"place/current is not a link made by the kit"):
         publish(tmp_path / "place", "a")
     assert [path.name for path in (tmp_path / "place").iterdir()] == ["current"]
 
 
-def test_what_was_published_before_is_switched_to_and_not_copied(
-    publish: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_what_was_published_before_is_switched_to_and_not_copied(publish, tmp_path):
     root = tmp_path / "place"
     root.mkdir()
     publish(root, "a")
@@ -197,9 +191,7 @@ def test_what_was_published_before_is_switched_to_and_not_copied(
     assert (root / "1" / "numl.sif").stat() == before
 
 
-def test_two_at_once_are_refused_and_the_folder_holds_no_lock_file(
-    publish: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_two_at_once_are_refused_and_the_folder_holds_no_lock_file(publish, tmp_path):
     root = tmp_path / "place"
     root.mkdir()
     with alone_in(root), pytest.raises(PublishError, match="is being changed by process") as said:
@@ -218,8 +210,8 @@ def test_two_at_once_are_refused_and_the_folder_holds_no_lock_file(
     ],
 )
 def test_the_lock_of_a_killed_publish_is_taken_over_on_its_own_host_only(
-    host: str, pid: int, taken_over: bool, tmp_path: Path
-) -> None:
+    host, pid, taken_over, tmp_path
+):
     dead = Owner(host, pid, 1.0, "2026-11-23 02:27 UTC", "t")
     (tmp_path / LOCK).write_text(json.dumps(asdict(dead)))
     if taken_over:
@@ -233,9 +225,7 @@ def test_the_lock_of_a_killed_publish_is_taken_over_on_its_own_host_only(
         assert [path.name for path in tmp_path.iterdir()] == [LOCK]
 
 
-def test_a_folder_of_an_older_kit_is_read_and_published_to(
-    publish: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_a_folder_of_an_older_kit_is_read_and_published_to(publish, tmp_path):
     root = tmp_path / "place"
     for number, content in enumerate(("a", "b"), 1):
         (root / str(number)).mkdir(parents=True)
@@ -268,9 +258,7 @@ def test_a_copy_that_the_disk_does_not_keep_is_not_published(publish, tmp_path, 
     assert listed(root) == {"1": False, "2": True}
 
 
-def test_what_the_kit_did_not_make_is_never_removed(
-    publish: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_what_the_kit_did_not_make_is_never_removed(publish, tmp_path):
     root = tmp_path / "place"
     own = [root / "1" / "thesis.txt", root / "7" / "numl.sif", root / "notes" / "a"]
     for path in own:
@@ -295,9 +283,7 @@ def test_what_the_kit_did_not_make_is_never_removed(
         (lambda sif: sif.with_name("manifest.json").unlink(), "no manifest.json that names"),
     ],
 )
-def test_what_was_not_built_here_is_refused(
-    change: Callable[[Path], Any], cause: str, publish: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_what_was_not_built_here_is_refused(change, cause, publish, tmp_path):
     root = tmp_path / "place"
     root.mkdir()
     publish(root, "a")
@@ -309,7 +295,7 @@ def test_what_was_not_built_here_is_refused(
     assert raised.value.remedy is not None
 
 
-def test_a_folder_that_is_not_there_and_a_server_are_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_and_a_server_are_refused(tmp_path):
     place = FolderPlace(tmp_path / "none")
     for ask in (
         lambda: place.listing(Look()),

@@ -1,7 +1,5 @@
 """An attacker who may write to a signed folder: what starts is what its owner signed last."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

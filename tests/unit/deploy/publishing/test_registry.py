@@ -3,8 +3,6 @@
 The registry is a dictionary and cosign's answers are given: real ones are in tests/containers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -49,7 +47,7 @@ class Place(RegistryPlace):
 
     def __init__(self, registry: Tags) -> None:
         super().__init__(InRegistry("docker", parse_reference("r.example.org/lab/numl:prod")))
-        self.registry = registry  # type: ignore[assignment]
+        self.registry = registry
         self.artefact = ""
 
     def _publish(self, order: Order, say: Say) -> Outcome:
@@ -92,7 +90,7 @@ class Signatures:
 
 
 @pytest.fixture
-def signatures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Signatures:
+def signatures(monkeypatch, tmp_path):
     @contextmanager
     def signer_of(_: Path, __: Signer | None) -> Iterator[Signer]:
         yield SIGNER
@@ -114,12 +112,12 @@ Publish = Callable[..., Outcome]
 
 
 @pytest.fixture
-def tags() -> Tags:
+def tags():
     return Tags()
 
 
 @pytest.fixture
-def publish(tags: Tags) -> Publish:
+def publish(tags):
     def run(name: str, sign: Path | None = None, verify: Signer | None = None) -> Outcome:
         place = Place(tags)
         place.artefact = f"sha256:{name * 64}"
@@ -128,9 +126,7 @@ def publish(tags: Tags) -> Publish:
     return run
 
 
-def test_a_tag_is_not_pointed_at_what_the_key_has_not_signed(
-    tags: Tags, signatures: Signatures, publish: Publish
-) -> None:
+def test_a_tag_is_not_pointed_at_what_the_key_has_not_signed(tags, signatures, publish):
     publish("a", KEY)
     with pytest.raises(SignatureError, match=r"is not signed$"):
         publish("b", None, SIGNER)
@@ -142,9 +138,7 @@ def test_a_tag_is_not_pointed_at_what_the_key_has_not_signed(
     assert not publish("a", None, SIGNER).changed
 
 
-def test_the_number_that_is_signed_grows_also_for_an_older_image(
-    tags: Tags, signatures: Signatures, publish: Publish
-) -> None:
+def test_the_number_that_is_signed_grows_also_for_an_older_image(tags, signatures, publish):
     newest = []
     for name in ("a", "b", "a"):
         publish(name, KEY)
@@ -161,8 +155,8 @@ def test_the_number_that_is_signed_grows_also_for_an_older_image(
 
 
 def test_what_a_tag_names_is_shown_and_its_signature_checked_only_with_a_key(
-    tags: Tags, signatures: Signatures, publish: Publish
-) -> None:
+    tags, signatures, publish
+):
     place, digest = Place(tags), f"sha256:{'a' * 64}"
     assert place.listing(Look()).entries == ()
     publish("a")
@@ -178,8 +172,8 @@ def test_what_a_tag_names_is_shown_and_its_signature_checked_only_with_a_key(
 
 
 def test_a_tag_that_was_set_back_is_told_and_only_a_new_signature_goes_back(
-    tags: Tags, signatures: Signatures, publish: Publish
-) -> None:
+    tags, signatures, publish
+):
     older, place = f"sha256:{'a' * 64}", Place(tags)
     for name in ("a", "b"):
         publish(name, KEY, SIGNER)
@@ -194,7 +188,7 @@ def test_a_tag_that_was_set_back_is_told_and_only_a_new_signature_goes_back(
     assert place.listing(Look(verify=SIGNER)).problems == ()
 
 
-def test_a_registry_keeps_no_history(tags: Tags) -> None:
+def test_a_registry_keeps_no_history(tags):
     place = Place(tags)
     for ask in (
         lambda: place.rollback(None, Signing(), dry_run=False),
@@ -216,5 +210,5 @@ def test_a_registry_keeps_no_history(tags: Tags) -> None:
         ("127.0.0.1:5000/lab/numl", "http://127.0.0.1:5000/v2/lab/numl"),
     ],
 )
-def test_docker_hub_is_asked_where_it_answers(name: str, url: str) -> None:
+def test_docker_hub_is_asked_where_it_answers(name, url):
     assert Registry(parse_reference(name))._url == url

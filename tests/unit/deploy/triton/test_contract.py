@@ -1,7 +1,5 @@
 """The wire contract, against what a server may declare."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -43,7 +41,7 @@ def tensor(metadata: Declared, name: str) -> Declared:
 
 
 @pytest.mark.parametrize("model", ["nugraph2", "nugraph2_cpu", "nugraph3"])
-def test_the_tracked_models_keep_the_contract(model: str) -> None:
+def test_the_tracked_models_keep_the_contract(model):
     wanted = card(model)
     assert wanted.inputs == {name: Tensor(name, type_, (-1,)) for name, type_ in INPUTS.items()}
     assert breach(Signature.read(*declared(model)), wanted) is None
@@ -59,13 +57,13 @@ def test_the_tracked_models_keep_the_contract(model: str) -> None:
         ("e_evt", [-1]),
     ],
 )
-def test_the_number_of_classes_is_a_matter_of_the_weights(name: str, shape: list[int]) -> None:
+def test_the_number_of_classes_is_a_matter_of_the_weights(name, shape):
     metadata, config = declared()
     tensor(metadata, name)["shape"] = shape
     assert breach(Signature.read(metadata, config), card()) is None
 
 
-def test_weights_without_a_head_lack_its_outputs() -> None:
+def test_weights_without_a_head_lack_its_outputs():
     metadata, config = declared("nugraph2")
     assert breach(Signature.read(metadata, config), card("nugraph2")) is None
     assert breach(Signature.read(metadata, config), card()) == (
@@ -73,7 +71,7 @@ def test_weights_without_a_head_lack_its_outputs() -> None:
     )
 
 
-def test_outputs_and_optional_inputs_may_be_added() -> None:
+def test_outputs_and_optional_inputs_may_be_added():
     metadata, config = declared()
     metadata["outputs"].append({"name": "more", "datatype": "INT64", "shape": [7]})
     metadata["inputs"].append({"name": "position", "datatype": "FP32", "shape": [-1]})
@@ -81,7 +79,7 @@ def test_outputs_and_optional_inputs_may_be_added() -> None:
     assert breach(Signature.read(metadata, config), card()) is None
 
 
-def test_an_input_that_no_client_sends_breaks_it() -> None:
+def test_an_input_that_no_client_sends_breaks_it():
     metadata, config = declared()
     metadata["inputs"].append({"name": "position", "datatype": "FP32", "shape": [-1]})
     assert breach(Signature.read(metadata, config), card()) == (
@@ -112,7 +110,7 @@ def test_an_input_that_no_client_sends_breaks_it() -> None:
         ("v_evt", {"shape": [3]}, "output v_evt has dims [3], expected [1, 3]"),
     ],
 )
-def test_what_breaks_it_is_named(name: str, change: Declared, said: str) -> None:
+def test_what_breaks_it_is_named(name, change, said):
     metadata, config = declared()
     tensor(metadata, name).update(change)
     found = breach(Signature.read(metadata, config), card())
@@ -120,7 +118,7 @@ def test_what_breaks_it_is_named(name: str, change: Declared, said: str) -> None
     assert found.startswith(said)
 
 
-def test_many_faults_are_still_one_line() -> None:
+def test_many_faults_are_still_one_line():
     assert breach(Signature({}, {}), card()) == (
         "input hit_table_hit_id is missing; input hit_table_local_plane is missing; "
         "input hit_table_local_time is missing; and 15 more"
@@ -128,6 +126,6 @@ def test_many_faults_are_still_one_line() -> None:
 
 
 @pytest.mark.parametrize("metadata", [{}, {"inputs": [{}], "outputs": []}, {"inputs": 1}])
-def test_an_answer_that_is_none_is_an_error(metadata: Declared) -> None:
+def test_an_answer_that_is_none_is_an_error(metadata):
     with pytest.raises((KeyError, TypeError, ValueError)):
         Signature.read(metadata, {})

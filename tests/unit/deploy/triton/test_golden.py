@@ -1,7 +1,5 @@
 """The reference event of a model's folder, and what to do about one that is none."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,7 @@ from deploy.host.errors import RepositoryError
 from deploy.triton.golden import golden_of, read_golden
 
 
-def test_a_file_that_is_no_golden_event_is_named_with_the_remedy(tmp_path: Path) -> None:
+def test_a_file_that_is_no_golden_event_is_named_with_the_remedy(tmp_path):
     path = tmp_path / "golden.npz"
     path.write_bytes(b"")
     for remedy in ("numlkit golden", "import the checkpoint again"):
@@ -19,14 +17,14 @@ def test_a_file_that_is_no_golden_event_is_named_with_the_remedy(tmp_path: Path)
         (tmp_path / "model.json").write_text("{}")
 
 
-def test_a_file_of_a_newer_kit_is_not_to_be_replaced(tmp_path: Path) -> None:
+def test_a_file_of_a_newer_kit_is_not_to_be_replaced(tmp_path):
     np.savez(tmp_path / "golden.npz", format=np.int64(2))
     with pytest.raises(RepositoryError, match="format 2, but") as caught:
         read_golden(tmp_path / "golden.npz")
     assert caught.value.remedy is None
 
 
-def test_a_model_s_golden_event_is_that_of_its_newest_version(tmp_path: Path) -> None:
+def test_a_model_s_golden_event_is_that_of_its_newest_version(tmp_path):
     for version in ("2", "10", "configs"):
         (tmp_path / version).mkdir()
     assert golden_of(tmp_path) is None
@@ -38,6 +36,6 @@ def test_a_model_s_golden_event_is_that_of_its_newest_version(tmp_path: Path) ->
     assert newest.inputs["a"] == [1]
 
 
-def test_a_model_that_is_not_there_has_no_golden_event_to_look_for(tmp_path: Path) -> None:
+def test_a_model_that_is_not_there_has_no_golden_event_to_look_for(tmp_path):
     with pytest.raises(RepositoryError, match="none: No such file"):
         golden_of(tmp_path / "none")

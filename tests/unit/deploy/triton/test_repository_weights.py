@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from deploy.host.errors import RepositoryError
@@ -8,12 +6,12 @@ from deploy.triton.card import check_digest, read_card
 
 
 @pytest.mark.parametrize("model", ["nugraph2", "nugraph3"])
-def test_the_tracked_weights_are_what_their_cards_say(model: str) -> None:
+def test_the_tracked_weights_are_what_their_cards_say(model):
     folder = MODEL_REPOSITORY / model / "1"
     check_digest(folder / "weights.safetensors", read_card(folder).weights.sha256)
 
 
-def test_one_flipped_byte_is_noticed(tmp_path: Path) -> None:
+def test_one_flipped_byte_is_noticed(tmp_path):
     tracked = MODEL_REPOSITORY / "nugraph3" / "1"
     content = bytearray((tracked / "weights.safetensors").read_bytes())
     content[-1] ^= 1

@@ -1,7 +1,5 @@
 """What the sync agent renders without protobuf is what the kit renders with it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -31,7 +29,7 @@ def parsed(text: str) -> Any:
 
 @pytest.mark.parametrize("model", DEFAULT_MODELS)
 @pytest.mark.parametrize("device", SETTINGS)
-def test_a_template_and_a_card_make_the_configuration_of_the_image(model: str, device: str) -> None:
+def test_a_template_and_a_card_make_the_configuration_of_the_image(model, device):
     planned = plan_models(MODEL_REPOSITORY, [model], SETTINGS[device], {})[0]
     template = template_of(planned.config)
     assert not {"name", "input", "output", "version_policy"} & {
@@ -45,7 +43,7 @@ def test_a_template_and_a_card_make_the_configuration_of_the_image(model: str, d
 
 
 @given(classes=st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1, unique=True))
-def test_whatever_classes_are_called_they_are_one_parameter(classes: list[str]) -> None:
+def test_whatever_classes_are_called_they_are_one_parameter(classes):
     said = json.loads(CARD.read_bytes())
     said["heads"][0]["width"] = len(classes)
     del said["outputs"]
@@ -77,6 +75,6 @@ def test_whatever_classes_are_called_they_are_one_parameter(classes: list[str]) 
     ],
     ids=lambda card: repr(card[:40]),
 )
-def test_what_is_no_card_is_refused(card: bytes) -> None:
+def test_what_is_no_card_is_refused(card):
     with pytest.raises(FormatError, match=r"^model\.json of nu: "):
         render_config("nu", 1, card, "")
