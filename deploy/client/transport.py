@@ -127,7 +127,14 @@ class TritonTransport:
         return str(self._ask("get_server_metadata").get("name"))
 
     def model_ready(self, model: str) -> bool:
-        return bool(self._call("is_model_ready", model))
+        try:
+            return bool(self._call("is_model_ready", model))
+        except KitError as error:
+            # What Triton 26.07 says over gRPC of a model that it does not have; older ones say no.
+            status = getattr(error.__cause__, "status", str)()
+            if str(status) == "StatusCode.NOT_FOUND":
+                return False
+            raise
 
     def infer(self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         """Return the outputs by name; inputs are converted to the types the server declares.

@@ -108,6 +108,9 @@ TRITON: tuple[Row, ...] = (
      rf"(?:(?!failed to load ')[\s\S])*?{_MODEL}Stub process '[^']+' is not healthy",
      "model {model} cannot be loaded: {reason}",
      "see the log for the whole message"),
+    (r"Signal \(11\) received[\s\S]*libtriton_python\.so",
+     "the server crashed in its Python backend, as it does when a stub is of another release",
+     "remove triton_python_backend_stub beside your models, and run numlkit up again"),
     (_MODEL + r"Stub process '[^']+' is not healthy",
      "model {model}: its process died during initialisation (exit, crash or out of memory)",
      "the log's last lines before that message say more; check free memory (free -g), and a "

@@ -1,5 +1,8 @@
-"""Model descriptions and error texts; no server is asked."""
+"""Model descriptions and error texts; a server is played where one is asked."""
 
+from concurrent import futures
+
+import grpc
 import pytest
 
 from deploy.client.endpoint import Endpoint
@@ -50,3 +53,23 @@ def test_a_server_that_is_not_there_is_away(scheme):
             transport.describe("nugraph3")
     finally:
         transport.close()
+
+
+class UnknownModel(grpc.GenericRpcHandler):
+    """Answers about models as Triton 26.07 does."""
+
+    def service(self, handler_call_details):
+        def answer(_request, context):
+            context.abort(grpc.StatusCode.NOT_FOUND, "Request for unknown model: 'x' is not found")
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+
+def test_a_model_that_a_newer_triton_calls_not_found_is_not_ready():
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers((UnknownModel(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    transport = TritonTransport(Endpoint.parse(f"grpc://127.0.0.1:{port}"), timeout=5)
+    assert not transport.model_ready("x")
+    server.stop(None).wait()

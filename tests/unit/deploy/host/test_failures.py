@@ -35,6 +35,9 @@ TRITON: Words = [
     (LOADING + "Invalid argument: unable to find backend library for backend 'onnxruntime', try "
        "specifying runtime on the model configuration.",
      "model nugraph3 needs backend onnxruntime, which this Triton does not have"),
+    ("Signal (11) received.\n 0# 0x55 in tritonserver\n 1# 0x7f in "
+     "/opt/tritonserver/backends/python/libtriton_python.so\n",
+     "the server crashed in its Python backend, as it does when a stub is of another release"),
     (LOADING + "Internal: Failed to create environment directory for '/envs/a.tar.gz'.",
      "a packed execution environment could not be unpacked, which blocks all others"),
     ("E1121 main.cc] failed to start GRPC service: Unavailable - Socket '127.0.0.1:8001' already "
