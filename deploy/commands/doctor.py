@@ -4,11 +4,13 @@ import argparse
 import shutil
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from deploy.checks.all import examine_everything
+from deploy.commands.up import fetch_triton
 from deploy.deployment.deployment import load_deployment
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.command_line import for_this_user
@@ -28,6 +30,8 @@ def parser() -> Parser:
 
 def _doctor(options: argparse.Namespace, console: Console) -> int:
     deployment = load_deployment(options.file, {"name": options.name})
+    with suppress(KitError):  # it is among the findings
+        fetch_triton(deployment, console)
     with console.step("checking"):
         findings = examine_everything(deployment)
     fixes = []

@@ -4,6 +4,7 @@ import argparse
 from functools import partial
 
 from deploy.checks.launch import check_given, check_room
+from deploy.commands.up import fetch_triton
 from deploy.deployment.deployment import load_deployment
 from deploy.deployment.options import add_deployment_options, overrides
 from deploy.deployment.state import DeploymentFolder
@@ -30,6 +31,7 @@ def parser() -> Parser:
 def _prepare(options: argparse.Namespace, console: Console) -> int:
     resolved = Resolved.of(load_deployment(options.file, overrides(options)))
     deployment = resolved.deployment
+    fetch_triton(deployment, console)
     check_given(resolved)
     engine = engine_to_prepare(resolved)
     check_room(engine)

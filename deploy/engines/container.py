@@ -192,7 +192,7 @@ class ContainerEngine(Engine):
         if kits == wanted.release:
             return wanted
         python = labels.get(PYTHON_LABEL, PYTHON)
-        return TritonRelease(kits, labels.get(SERVER_LABEL, ""), python, (0, 0), None)
+        return TritonRelease(kits, labels.get(SERVER_LABEL, wanted.server), python, (0, 0), None)
 
     @cached_property
     def runtime(self) -> Runtime:

@@ -141,7 +141,8 @@ class Resolved:
                 raise EnvironmentSetupError(f"{named}: no such file", "--archive PATH")
             return named
         folder, flavours = DIST, self.fitting_flavours
-        found = [path for each in flavours for path in folder.glob(f"numl-{each}-py*.tar.gz")]
+        names = [f"numl-{each}-py{self.release.own_python or '*'}-*.tar.gz" for each in flavours]
+        found = [path for name in names for path in folder.glob(name)]
         if not found:
             remedy = f"numlkit build --target env --flavour {flavours[0]}, or --archive PATH"
             raise EnvironmentSetupError(f"no packed environment in {folder}", remedy)
