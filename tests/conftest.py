@@ -67,12 +67,9 @@ def _turn(item: pytest.Item) -> int:
     return next((n for n, name in enumerate(LONGEST) if path.endswith(name)), len(LONGEST))
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m real_data is judged
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=_turn)
     wanting = [item for item in items if "real_data" in getattr(item, "fixturenames", ())]
-    for item in wanting:
-        item.add_marker("real_data")
     if FOLDER is None and wanting:
         items[:] = [item for item in items if item not in wanting]
         config.hook.pytest_deselected(items=wanting)
