@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from deploy.client.diagnosis import why_unreachable
 from deploy.client.endpoint import Endpoint, grpc_health
@@ -26,17 +25,13 @@ from deploy.triton.stage import VERSION, find_model
 from numl_formats.contract import Signature, breach
 from numl_formats.golden import GoldenEvent
 from numl_formats.repository import CARD_FILE
+from numl_formats.watched import State
 
 _WRONG_VALUES = (
     "if its weights are not the kit's: --repository DIR with their golden.npz; "
     "otherwise check its weights and environment"
 )
 _LISTED = 10  # models named in a remedy
-
-State = Literal["right", "wrong", "failing", "unready", "unjudged", "unreachable"]
-"""What a check found: right or wrong values or tensors; ``failing``: the server says that the model
-is ready, but it gives no answer; ``unready``: the server says that it is not; ``unjudged``: ready,
-but nobody knows the right values; ``unreachable``: the server cannot be asked."""
 
 
 @dataclass(frozen=True)

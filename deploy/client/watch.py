@@ -2,87 +2,20 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import partial
-from typing import get_args
-
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    disable_created_metrics,
-    start_http_server,
-)
 
 from deploy.client.diagnosis import certificate_of
 from deploy.client.endpoint import Endpoint
-from deploy.client.service import ExpectedModel, ServiceCheck, State, check_service
+from deploy.client.service import ExpectedModel, ServiceCheck, check_service
 from deploy.host.console import Say
 from deploy.host.errors import ClientError, KitError
+from numl_formats.metrics import serve
+from numl_formats.watched import State, Watched
 
-STATES: tuple[State, ...] = get_args(State)
 # When the watch stops, a running check gets this long to finish.
 _END_S = 2.0
-_NAMESPACE = "numl_smoke"
-
-# Another series for each counter would say only when the watch began.
-disable_created_metrics()  # type: ignore[no-untyped-call]
-
-
-class Metrics:
-    """What is known about servers, by URL, and their models; unknown values are not exported."""
-
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry(auto_describe=False)
-        gauge = partial(Gauge, namespace=_NAMESPACE, registry=self.registry)
-        counter = partial(Counter, namespace=_NAMESPACE, registry=self.registry)
-        of_server, of_model = ("server",), ("server", "model")
-        of_state = ("server", "model", "state")
-        self._ready = gauge("server_ready", "Whether the server says that it is ready", of_server)
-        checked, expiry = "last_check_timestamp_seconds", "certificate_expiry_timestamp_seconds"
-        self._checked = gauge(checked, "Unix time of the last check", of_server)
-        self._expiry = gauge(expiry, "Unix time at which its certificate expires", of_server)
-        state = "1 for the state in which the last check found the model, 0 for the others"
-        self._state = gauge("state", state, of_state)
-        self._checks = counter("checks", "Checks that found the model in this state", of_state)
-        self._latency = gauge("latency_seconds", "Time the last right answer took", of_model)
-        right = "Unix time of the last right answer; until there is one, of the first check"
-        self._last_right = gauge("last_right_timestamp_seconds", right, of_model)
-        self._known: set[tuple[str, str]] = set()
-
-    def record(
-        self, check: ServiceCheck, models: Sequence[str], *, now: float, expires: float | None
-    ) -> dict[str, State]:
-        """Record a check, made at the Unix time ``now``; return the state of each model.
-
-        Args:
-            expires: Unix time at which the server's certificate expires; None: without TLS, or if
-                the server cannot be reached.
-        """
-        self._ready.labels(check.url).set(check.ready)
-        self._checked.labels(check.url).set(now)
-        if expires is None:
-            self._expiry.remove(check.url)
-        else:
-            self._expiry.labels(check.url).set(expires)
-        found = {model.model: model for model in check.models}
-        states: dict[str, State] = {}
-        for name in models:
-            states[name] = found[name].state if name in found else "unreachable"
-            for each in STATES:
-                self._state.labels(check.url, name, each).set(each == states[name])
-                self._checks.labels(check.url, name, each).inc(each == states[name])
-            last_right = self._last_right.labels(check.url, name)
-            if (check.url, name) not in self._known:
-                self._known.add((check.url, name))
-                last_right.set(now)  # the first one is due from here on
-            latency = found[name].latency if name in found else None
-            if latency is not None:
-                self._latency.labels(check.url, name).set(latency.median_s)
-                last_right.set(now)
-        return states
 
 
 @dataclass(eq=False)
@@ -99,8 +32,7 @@ class Watch:
     timeout: float
     repeat: int
     say: Say
-    metrics: Metrics = field(default_factory=Metrics, init=False)
-    _states: dict[str, dict[str, State]] = field(default_factory=dict, init=False)
+    watched: Watched = field(default_factory=Watched, init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _fault: BaseException | None = field(default=None, init=False)
 
@@ -116,7 +48,7 @@ class Watch:
         """
         expected = self.expected()  # an endpoint that is wrong from the start ends the watch
         try:
-            exporter, _ = start_http_server(port, host, self.metrics.registry)
+            exporter = serve({"/metrics": lambda: (200, self.watched.metrics())}, host, port)
         except OSError as error:
             cause = f"metrics cannot be exported at {host}:{port}: {error.strerror or error}"
             raise ClientError(cause, "use another port with --metrics") from None
@@ -154,13 +86,25 @@ class Watch:
         check = check_service(endpoint, expected, timeout=self.timeout, repeat=self.repeat)
         certificate = certificate_of(endpoint, timeout=self.timeout)
         expires = None if certificate is None else certificate.not_after.timestamp()
-        states = self.metrics.record(check, tuple(expected), now=time.time(), expires=expires)
-        before, self._states[endpoint.url] = self._states.get(endpoint.url, {}), states
+        changed = self.watched.record(
+            endpoint.url,
+            found_by(check, expected),
+            ready=check.ready,
+            now=time.time(),
+            expires=expires,
+        )
         why = {model.model: model.error for model in check.models}
-        for name, state in states.items():
-            if before.get(name) != state:
-                reason = why.get(name) or check.error
-                self._tell(f"{endpoint.url} {name}: {state}{f' ({reason})' if reason else ''}")
+        for name, state in changed.items():
+            reason = why.get(name) or check.error
+            self._tell(f"{endpoint.url} {name}: {state}{f' ({reason})' if reason else ''}")
 
     def _tell(self, text: str) -> None:
         self.say(f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ} {text}")
+
+
+def found_by(check: ServiceCheck, models: Iterable[str]) -> dict[str, tuple[State, float | None]]:
+    """Return what a check found of each model, also of those that it could not ask."""
+    found: dict[str, tuple[State, float | None]] = dict.fromkeys(models, ("unreachable", None))
+    for model in check.models:
+        found[model.model] = model.state, model.latency.median_s if model.latency else None
+    return found

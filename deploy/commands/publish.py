@@ -16,7 +16,8 @@ from deploy.host.console import Console
 from deploy.host.errors import DeploymentError
 from deploy.host.paths import DIST
 from deploy.publishing.destination import parse_destination
-from deploy.publishing.place import Order, place_at
+from deploy.publishing.place import Order
+from deploy.publishing.places import place_at
 
 
 def parser() -> Parser:

@@ -10,7 +10,8 @@ from deploy.host.cli import Parser, make_parser, run
 from deploy.host.console import Console
 from deploy.host.room import size
 from deploy.publishing.destination import parse_destination
-from deploy.publishing.place import Entry, Look, place_at
+from deploy.publishing.place import Entry, Look
+from deploy.publishing.places import place_at
 
 
 def parser() -> Parser:

@@ -7,7 +7,8 @@ from pathlib import Path
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.console import Console
 from deploy.publishing.destination import parse_destination
-from deploy.publishing.place import Signing, place_at
+from deploy.publishing.place import Signing
+from deploy.publishing.places import place_at
 
 
 def parser() -> Parser:

@@ -1,4 +1,4 @@
-"""What a destination can do; each kind of destination is one file."""
+"""What a destination can do; each kind of destination is one file, which `places` chooses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from deploy.engines.resolved import Resolved
 from deploy.host.console import Console
 from deploy.host.errors import PublishError
 from deploy.host.paths import DIST
-from deploy.publishing.destination import Bucket, Destination
 
 
 @dataclass(frozen=True)
@@ -156,22 +155,3 @@ class Place(ABC):
         Args:
             servers: URLs of servers that must answer with what serves, or nothing is removed.
         """
-
-
-def place_at(destination: Destination) -> Place:
-    # Each is imported when used: boto3 takes 0.3 s.
-    if isinstance(destination, Bucket):
-        from deploy.publishing.bucket import BucketPlace
-
-        return BucketPlace(destination)
-    if isinstance(destination, Path):
-        from deploy.publishing.folder import FolderPlace
-
-        return FolderPlace(destination)
-    if destination.scheme == "oras":
-        from deploy.publishing.sifs import SifPlace
-
-        return SifPlace(destination)
-    from deploy.publishing.images import ImagePlace
-
-    return ImagePlace(destination)

@@ -209,8 +209,8 @@ def test_a_watch_of_several_servers_is_about_each_of_them(watched):
     until(lambda: wanted <= watched.delivered, "the first alerts")
     assert watched.delivered - wanted <= on_a_busy_host(watched)
     for model in watched.server["models"]:
-        state = f'numl_smoke_state{{model="{model}",server="{watched.url}",state="right"}}'
-        assert f"{state} 1.0" in watched.metrics()
+        state = f'numl_smoke_state{{server="{watched.url}",model="{model}",state="right"}}'
+        assert f"{state} 1" in watched.metrics()
 
 
 def test_every_metric_of_the_alerts_and_the_dashboard_is_there(watched):

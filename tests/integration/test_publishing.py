@@ -13,7 +13,8 @@ from tritonclient.grpc import model_config_pb2
 from deploy.host.errors import PublishError
 from deploy.host.paths import CHECKOUT
 from deploy.publishing.destination import parse_destination
-from deploy.publishing.place import Look, place_at
+from deploy.publishing.place import Look
+from deploy.publishing.places import place_at
 from tests.bucket import ADMIN, READER, S3, bucket  # noqa: F401
 from tests.commands import run_command
 

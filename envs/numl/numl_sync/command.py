@@ -133,7 +133,7 @@ def _server(url: str) -> Server:
     with suppress(ValueError):
         parts = urlsplit(url)
         if parts.scheme == "http" and parts.hostname and parts.port != 0:
-            return Server(url)
+            return Server(parts.hostname, parts.port or 80)
     raise argparse.ArgumentTypeError(f"{url!r} is not http://HOST:PORT")
 
 

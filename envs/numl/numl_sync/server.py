@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import time
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+
+from numl_formats.inference import Answer, NoAnswerError, TritonHttp
 
 _LIMIT_S = 3.0
 
@@ -13,29 +15,22 @@ _LIMIT_S = 3.0
 class Server:
     """A Triton's HTTP endpoint."""
 
-    url: str
+    host: str
+    port: int
 
     def is_ready(self, model: str, version: int) -> bool | None:
         """Return whether a version of a model answers; None if the server does not."""
         answer = self._get(f"/v2/models/{model}/versions/{version}/ready")
-        return None if answer is None else answer[0] == http.client.OK
+        return None if answer is None else answer.status == http.client.OK
 
     def config(self, model: str) -> bytes | None:
         """Return the configuration that a model was loaded with; None if unknown."""
         answer = self._get(f"/v2/models/{model}/config")
-        return answer[1] if answer is not None and answer[0] == http.client.OK else None
+        return answer.body if answer is not None and answer.status == http.client.OK else None
 
-    def _get(self, path: str) -> tuple[int, bytes] | None:
-        parts = urlsplit(self.url)
-        connection = http.client.HTTPConnection(
-            parts.hostname or "127.0.0.1", parts.port or 80, timeout=_LIMIT_S
-        )
+    def _get(self, path: str) -> Answer | None:
         try:
-            # On a new connection: an open one delays the server's stop.
-            connection.request("GET", path)
-            response = connection.getresponse()
-            return response.status, response.read()
-        except (OSError, http.client.HTTPException):
+            until = time.monotonic() + _LIMIT_S
+            return TritonHttp(self.host, self.port, deadline=until).ask("GET", path)
+        except NoAnswerError:
             return None
-        finally:
-            connection.close()

@@ -19,14 +19,12 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, get_args
 
 from numl_formats.errors import Refusal
+from numl_formats.metrics import Labels, family, serve
 from numl_sync.errors import UsageError
 from numl_sync.trust import Accepted
 
@@ -77,13 +75,17 @@ class Status:
         }
         lines = []
         for name, value in gauges.items():
-            shown = value if isinstance(value, int) else f"{value:.3f}"
-            lines += [f"# TYPE numl_sync_{name} gauge", f"numl_sync_{name} {shown}"]
+            lines += family(f"numl_sync_{name}", "gauge", {(): value})
         for name, counts in counters.items():
-            lines += [f"# TYPE numl_sync_{name} counter"]
-            for reason, count in counts.items():
-                lines += [f'numl_sync_{name}{{reason="{reason}"}} {count}']
+            by_reason: dict[Labels, float] = {
+                (("reason", reason),): count for reason, count in counts.items()
+            }
+            lines += family(f"numl_sync_{name}", "counter", by_reason)
         return "\n".join(lines) + "\n"
+
+    def ready(self) -> tuple[int, str]:
+        """Return what probes are told: a status and a line."""
+        return (200, "ready\n") if self.in_folder else (503, "no release yet\n")
 
 
 def serve_status(status: Status, host: str, port: int) -> None:
@@ -92,35 +94,8 @@ def serve_status(status: Status, host: str, port: int) -> None:
     Raises:
         UsageError: The port is not available.
     """
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path == "/metrics":
-                self._answer(200, status.metrics(), "text/plain; version=0.0.4")
-            elif self.path == "/ready":
-                ready = status.in_folder
-                self._answer(200 if ready else 503, "ready\n" if ready else "no release yet\n")
-            else:
-                self._answer(404, "/metrics or /ready\n")
-
-        def _answer(self, code: int, text: str, kind: str = "text/plain") -> None:
-            body = text.encode()
-            self.send_response(code)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_words: object) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        daemon_threads = True
-
     try:
-        server = Server((host, port), Handler)
+        serve({"/metrics": lambda: (200, status.metrics()), "/ready": status.ready}, host, port)
     except (OSError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a port number"
         raise UsageError(f"cannot listen on {host} port {port}: {reason}") from None
-    threading.Thread(target=server.serve_forever, daemon=True).start()

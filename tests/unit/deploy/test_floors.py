@@ -1,6 +1,7 @@
 """The rooms of ``deploy`` stand on floors: imports go down only, and there are few of both."""
 
 import ast
+from graphlib import TopologicalSorter
 from typing import get_args
 
 from deploy import main
@@ -39,3 +40,29 @@ def test_what_differs_between_engines_is_asked_of_them_and_not_of_their_names():
         if isinstance(constant, ast.Constant) and constant.value in get_args(EngineName)
     ]
     assert found == []
+
+
+def test_no_two_modules_import_each_other_in_a_circle_not_even_lazily():
+    roots = [KIT, *(KIT.parent / "envs" / "numl").glob("numl_*")]
+    paths = {
+        ".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path
+        for root in roots
+        for path in root.rglob("*.py")
+    }
+    graph = {}
+    for module, path in paths.items():
+        found = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                package = module if path.stem == "__init__" else module.rpartition(".")[0]
+                above = package.split(".")[: -node.level + 1 or None] if node.level else []
+                base = ".".join([*above, *filter(None, [node.module])])
+                names = (f"{base}.{alias.name}" for alias in node.names)
+                found |= {name if name in paths else base for name in names}
+            elif isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+        graph[module] = found & paths.keys() - {module}
+    assert len(graph) > 200
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names a circle

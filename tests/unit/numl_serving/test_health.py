@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numl_serving.health import Server, UnhealthyError, check_repository, main
+from numl_serving.health import main
+from numl_serving.judging import UnhealthyError, check_repository
 from played_triton import GOLDEN, HITS, Triton
 from small_models import NUGRAPH3, random_event
 
 from numl_formats.golden import GoldenEvent, write_golden
+from numl_formats.inference import TritonHttp
 
 
 def ask(triton: Triton, repository: Path, *flags: str) -> int:
@@ -95,7 +97,7 @@ def test_the_loss_of_one_of_two_stubs_is_unhealthy_although_the_other_answers(
 ):
     alive = ("nugraph2", "nugraph2", "nugraph3", "nugraph2_cpu")
     processes = list_processes(tmp_path / "proc", *alive)
-    server = Server("127.0.0.1", triton.port, deadline=time.monotonic() + 60)
+    server = TritonHttp("127.0.0.1", triton.port, deadline=time.monotonic() + 60)
     with pytest.raises(UnhealthyError, match=r"^nugraph3: 1 of its 2 processes are gone$"):
         check_repository(server, repository, processes)
 
@@ -103,7 +105,7 @@ def test_the_loss_of_one_of_two_stubs_is_unhealthy_although_the_other_answers(
 def test_stubs_are_counted_for_each_gpu(triton, repository, tmp_path):
     triton.groups = [{"count": 1, "gpus": [0, 1]}]
     processes = list_processes(tmp_path / "proc", *["nugraph2", "nugraph3"] * 2)
-    server = Server("127.0.0.1", triton.port, deadline=time.monotonic() + 60)
+    server = TritonHttp("127.0.0.1", triton.port, deadline=time.monotonic() + 60)
     assert check_repository(server, repository, processes) == ("nugraph2", "nugraph3")
 
 

@@ -12,8 +12,10 @@ import urllib.request
 
 import pytest
 from numl_serving.health import main
-from numl_serving.watch import STATES, Watch
+from numl_serving.watch import Watch
 from played_triton import GOLDEN
+
+from numl_formats.watched import STATES
 
 
 def found(watch: Watch) -> dict[str, str]:

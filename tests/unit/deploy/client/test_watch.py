@@ -5,13 +5,14 @@ import threading
 from dataclasses import replace
 
 import pytest
-from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.client import watch
 from deploy.client.endpoint import Endpoint
 from deploy.client.service import ExpectedModel, Latency, ModelCheck, ServiceCheck
-from deploy.client.watch import Metrics, Watch
+from deploy.client.watch import Watch, found_by
 from deploy.host.errors import ClientError, RepositoryError
+from numl_formats.watched import Watched
 from tests.kit import free_ports, until
 
 URL = "grpcs://triton.example.org:443"
@@ -20,15 +21,16 @@ WRONG = ModelCheck(
     "m", ready=True, error="model m gives wrong answers: output x is empty", wrong=True
 )
 CHECK = ServiceCheck(URL, ready=True, models=(RIGHT,))
-LABELS = f'model="m",server="{URL}"'
+LABELS = f'server="{URL}",model="m"'
 
 
 def exported(*checks: ServiceCheck) -> list[str]:
     """Return what is exported after checks a minute apart, the last one at 160 s."""
-    metrics = Metrics()
+    watched = Watched()
     for number, check in enumerate(checks, start=1 - len(checks)):
-        metrics.record(check, ["m"], now=160.0 + 60 * number, expires=5e9)
-    text = generate_latest(metrics.registry).decode()
+        found, now = found_by(check, ["m"]), 160.0 + 60 * number
+        watched.record(check.url, found, ready=check.ready, now=now, expires=5e9)
+    text = watched.metrics()
     return [line for line in text.splitlines() if not line.startswith("#")]
 
 
@@ -45,35 +47,33 @@ def exported(*checks: ServiceCheck) -> list[str]:
 def test_a_model_is_in_one_state(model, state):
     assert model.state == state
     lines = exported(replace(CHECK, models=(model,)))
-    found = [
-        line for line in lines if line.startswith("numl_smoke_state") and line.endswith(" 1.0")
-    ]
-    assert found == [f'numl_smoke_state{{{LABELS},state="{state}"}} 1.0']
+    found = [line for line in lines if line.startswith("numl_smoke_state") and line.endswith(" 1")]
+    assert found == [f'numl_smoke_state{{{LABELS},state="{state}"}} 1']
 
 
 def test_a_server_that_cannot_be_asked_has_unreachable_models():
     lines = exported(ServiceCheck(URL, error="connection refused"))
-    assert f'numl_smoke_state{{{LABELS},state="unreachable"}} 1.0' in lines
-    assert f'numl_smoke_server_ready{{server="{URL}"}} 0.0' in lines
+    assert f'numl_smoke_state{{{LABELS},state="unreachable"}} 1' in lines
+    assert f'numl_smoke_server_ready{{server="{URL}"}} 0' in lines
 
 
 def test_everything_is_exported():
     assert exported(CHECK, CHECK) == [
-        f'numl_smoke_server_ready{{server="{URL}"}} 1.0',
+        f'numl_smoke_server_ready{{server="{URL}"}} 1',
         f'numl_smoke_last_check_timestamp_seconds{{server="{URL}"}} 160.0',
-        f'numl_smoke_certificate_expiry_timestamp_seconds{{server="{URL}"}} 5e+09',
-        f'numl_smoke_state{{{LABELS},state="right"}} 1.0',
-        f'numl_smoke_state{{{LABELS},state="wrong"}} 0.0',
-        f'numl_smoke_state{{{LABELS},state="failing"}} 0.0',
-        f'numl_smoke_state{{{LABELS},state="unready"}} 0.0',
-        f'numl_smoke_state{{{LABELS},state="unjudged"}} 0.0',
-        f'numl_smoke_state{{{LABELS},state="unreachable"}} 0.0',
-        f'numl_smoke_checks_total{{{LABELS},state="right"}} 2.0',
-        f'numl_smoke_checks_total{{{LABELS},state="wrong"}} 0.0',
-        f'numl_smoke_checks_total{{{LABELS},state="failing"}} 0.0',
-        f'numl_smoke_checks_total{{{LABELS},state="unready"}} 0.0',
-        f'numl_smoke_checks_total{{{LABELS},state="unjudged"}} 0.0',
-        f'numl_smoke_checks_total{{{LABELS},state="unreachable"}} 0.0',
+        f'numl_smoke_certificate_expiry_timestamp_seconds{{server="{URL}"}} 5000000000.0',
+        f'numl_smoke_state{{{LABELS},state="right"}} 1',
+        f'numl_smoke_state{{{LABELS},state="wrong"}} 0',
+        f'numl_smoke_state{{{LABELS},state="failing"}} 0',
+        f'numl_smoke_state{{{LABELS},state="unready"}} 0',
+        f'numl_smoke_state{{{LABELS},state="unjudged"}} 0',
+        f'numl_smoke_state{{{LABELS},state="unreachable"}} 0',
+        f'numl_smoke_checks_total{{{LABELS},state="right"}} 2',
+        f'numl_smoke_checks_total{{{LABELS},state="wrong"}} 0',
+        f'numl_smoke_checks_total{{{LABELS},state="failing"}} 0',
+        f'numl_smoke_checks_total{{{LABELS},state="unready"}} 0',
+        f'numl_smoke_checks_total{{{LABELS},state="unjudged"}} 0',
+        f'numl_smoke_checks_total{{{LABELS},state="unreachable"}} 0',
         f"numl_smoke_latency_seconds{{{LABELS}}} 0.25",
         f"numl_smoke_last_right_timestamp_seconds{{{LABELS}}} 160.0",
     ]
@@ -81,9 +81,9 @@ def test_everything_is_exported():
 
 def test_a_wrong_answer_of_a_ready_server_is_wrong_and_leaves_the_last_right_one():
     lines = exported(CHECK, replace(CHECK, models=(WRONG,)))
-    assert f'numl_smoke_server_ready{{server="{URL}"}} 1.0' in lines
-    assert f'numl_smoke_state{{{LABELS},state="wrong"}} 1.0' in lines
-    assert f'numl_smoke_state{{{LABELS},state="right"}} 0.0' in lines
+    assert f'numl_smoke_server_ready{{server="{URL}"}} 1' in lines
+    assert f'numl_smoke_state{{{LABELS},state="wrong"}} 1' in lines
+    assert f'numl_smoke_state{{{LABELS},state="right"}} 0' in lines
     assert f"numl_smoke_last_right_timestamp_seconds{{{LABELS}}} 100.0" in lines
 
 
@@ -98,10 +98,11 @@ def test_a_model_that_never_gave_a_right_answer_is_late_from_the_first_check_on(
 
 
 def test_the_certificate_of_a_server_that_is_gone_is_not_exported():
-    metrics = Metrics()
-    metrics.record(CHECK, ["m"], now=1.0, expires=5e9)
-    metrics.record(ServiceCheck(URL, error="connection refused"), ["m"], now=2.0, expires=None)
-    assert "certificate_expiry_timestamp_seconds{" not in generate_latest(metrics.registry).decode()
+    watched = Watched()
+    watched.record(URL, {}, ready=True, now=1.0, expires=5e9)
+    assert "certificate_expiry_timestamp_seconds{" in watched.metrics()
+    watched.record(URL, {}, ready=False, now=2.0)
+    assert "certificate_expiry_timestamp_seconds{" not in watched.metrics()
 
 
 def watching(expected: object) -> Watch:
@@ -173,9 +174,8 @@ def test_a_server_that_hangs_delays_no_other_and_a_file_that_is_gone_keeps_what_
     thread.start()
     try:
         until(lambda: len(reads) > 5, "checks of the one that answers")
-        samples = [
-            sample for metric in both.metrics.registry.collect() for sample in metric.samples
-        ]
+        families = text_string_to_metric_families(both.watched.metrics())
+        samples = [sample for family in families for sample in family.samples]
         assert {sample.labels["server"] for sample in samples} == {urls[1]}
     finally:
         hang.set()
