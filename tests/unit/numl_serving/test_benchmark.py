@@ -20,13 +20,18 @@ from numl_bench.events import (
     events_of_size,
     write_sets,
 )
+from numl_bench.extension import extended
 from numl_bench.paths import GRADIENTS_OFF, GRADIENTS_ON, SERVING
 from numl_bench.worker import Worker, serve
 from numl_serving.event import Event
+from numl_serving.native import NativeModel
 from numl_serving.runtime import Runtime
+from numl_serving.weights import read_weights
 from oracle import KINDS, card_of, random_weights
 from small_models import write_model
 
+from numl_formats.card import EXTENSION_FEATURES
+from numl_formats.cardfile import read_card
 from numl_formats.golden import disagreements
 
 MODELS = CHECKOUT / "model_repository"
@@ -68,6 +73,16 @@ def test_the_worker_finds_equal_answers_and_times_every_path(kind, tmp_path):
     answers = io.StringIO()
     serve(worker, io.StringIO(f"{command}\n{command}\n"), answers)
     assert_measured(answers.getvalue())
+
+
+def test_the_extension_is_measured_on_a_network_that_answers_as_the_one_without():
+    card = read_card(MODELS / "nugraph3" / "1" / "model.json")
+    weights = read_weights(MODELS / "nugraph3" / "1", card)
+    wide, more = extended(card, weights)
+    assert wide.hit_features[-4:] == EXTENSION_FEATURES
+    event = Event.from_tensors(simulated(120, 2, seed=1)[0], card.schema)
+    one, two = NativeModel(card, weights).infer(event), NativeModel(wide, more).infer(event)
+    assert disagreements(one, two) == []
 
 
 def ended(done: subprocess.CompletedProcess[str]) -> str:

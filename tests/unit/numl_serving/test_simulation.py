@@ -251,3 +251,18 @@ def test_the_script_refuses_senseless_arguments(tmp_path, arguments, message):
     assert done.returncode == 2
     assert message in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_simulated_graphs_are_those_that_nugraph_trains_on(tmp_path):
+    out = tmp_path / "x.gnn.h5"
+    words = [sys.executable, str(SCRIPT), str(out), "--graphs", "nugraph3", "--events", "2"]
+    subprocess.run(words, check=True, capture_output=True)
+    assert list(tmp_path.iterdir()) == [out]
+    with h5py.File(out) as file:
+        names = file["samples/test"].asstr()[()].tolist()
+        assert names == list(file["dataset"]) == ["r1_sr0_evt1", "r1_sr0_evt2"]
+        classes = tuple(file["semantic_classes"].asstr()[()])
+        assert classes == NUGRAPH3_LABELS.semantic_classes
+        graph = file[f"dataset/{names[0]}"][()]
+        assert {"hit/y_semantic", "evt/y", "evt/y_vtx"} <= set(graph.dtype.names)
+        assert graph["hit/y_semantic"].max() < len(classes)
