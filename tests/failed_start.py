@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,15 +95,9 @@ class Bench:
             server.stop()
             assert not leftovers(plan.shm_prefix, server.scratch), "a failed start leaves nothing"
 
-    def failure(
-        self,
-        plan: LaunchPlan,
-        deadline: float = SOON_S,
-        golden: Mapping[str, GoldenEvent] = GOLDEN,
-        protocol: str = "http",
-    ) -> LaunchError:
+    def failure(self, plan: LaunchPlan, **start: Any) -> LaunchError:
         with pytest.raises(LaunchError) as caught:
-            self.start(plan, deadline, golden, protocol)
+            self.start(plan, **start)
         assert "\n" not in caught.value.cause
         assert caught.value.remedy
         return caught.value
