@@ -85,120 +85,65 @@ def test_another_authority_is_told_with_the_one_that_signed(scheme, site, strang
         )
 
 
-def test_an_expired_certificate_is_told_with_its_date(site):
-    with grpc_server(site.issue("localhost", valid=LONG_AGO)) as port:
-        assert told(f"grpcs://localhost:{port}", site) == (
-            f"the certificate of localhost:{port} expired on 2021-01-01 00:00 UTC",
-            "have the server's administrator renew it, or set this host's clock",
-        )
-
-
-def test_a_certificate_of_tomorrow_is_told_with_its_date(site):
-    with grpc_server(site.issue("localhost", valid=FAR_AHEAD)) as port:
-        assert told(f"grpcs://localhost:{port}", site) == (
-            f"the certificate of localhost:{port} is valid only from 2090-01-01 00:00 UTC",
-            "check this host's clock (date)",
-        )
-
-
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
-def test_a_name_that_is_not_in_the_certificate_is_told_with_those_that_are(site, host):
-    with grpc_server(site.issue("triton.example.org", "www.example.org")) as port:
-        assert told(f"grpcs://{host}:{port}", site) == (
-            f"the certificate of {host}:{port} is not for {host}, "
-            "but for triton.example.org, www.example.org",
-            f"--url grpcs://triton.example.org:{port}",
-        )
-
-
-@pytest.mark.parametrize(
-    ("names", "remedy"),
-    [
-        (["*.example.org", "::1"], "--url grpcs://[::1]:{}"),
-        (["*.example.org"], "use a name that the certificate covers"),
-    ],
+HERE = {"names": ["localhost"]}
+NEEDS_TLS = "--url {scheme}s://{at}, with --ca FILE for a site's own authority"
+STRANGER = "use --cert and --key of a client that the server's authority (its --tls-ca) signed"
+NO_CERTIFICATE = (
+    "{url} closes the connection after the TLS handshake: it requires a client certificate"
 )
-def test_the_name_to_ask_by_is_one_that_can_be_asked(site, names, remedy):
-    with grpc_server(site.issue(*names)) as port:
-        assert told(f"grpcs://localhost:{port}", site) == (
-            f"the certificate of localhost:{port} is not for localhost, but for {', '.join(names)}",
-            remedy.format(port),
-        )
 
 
-def test_a_plaintext_port_is_told_from_one_with_tls(site):
-    with grpc_server() as port:
-        assert told(f"grpcs://localhost:{port}", site) == (
-            f"grpcs://localhost:{port} speaks gRPC without TLS",
-            f"--url grpc://localhost:{port}",
-        )
-    with http_server() as port:
-        assert told(f"https://localhost:{port}", site) == (
-            f"https://localhost:{port} speaks HTTP without TLS",
-            f"--url http://localhost:{port}",
-        )
-
-
-@pytest.mark.parametrize("mutual", [False, True])
-def test_a_port_with_tls_is_told_from_a_plaintext_one(site, mutual):
-    clients = site if mutual else None
-    with grpc_server(site.issue("localhost"), clients) as port:
-        assert told(f"grpc://localhost:{port}") == (
-            f"grpc://localhost:{port} needs TLS",
-            f"--url grpcs://localhost:{port}, with --ca FILE for a site's own authority",
-        )
-    with http_server(site.issue("localhost"), clients) as port:
-        for scheme in ("http", "grpc"):
-            assert told(f"{scheme}://localhost:{port}") == (
-                f"{scheme}://localhost:{port} needs TLS",
-                f"--url {scheme}s://localhost:{port}, with --ca FILE for a site's own authority",
-            )
-
-
-def test_a_proxy_without_http2_is_told(site):
-    with http_server(site.issue("localhost")) as port:
-        assert told(f"grpcs://localhost:{port}", site) == (
-            f"grpcs://localhost:{port} speaks TLS but not HTTP/2, which gRPC needs: "
-            "an HTTP/1 proxy?",
-            "enable HTTP/2 in the proxy (nginx: listen ... ssl http2, and grpc_pass)",
-        )
-
-
-def test_the_port_of_the_other_protocol_is_told():
-    with http_server() as port:
-        assert told(f"grpc://localhost:{port}") == (
-            f"grpc://localhost:{port} speaks HTTP/1, not gRPC",
-            "gRPC has its own port (Triton's is 8001), and needs a proxy that forwards HTTP/2",
-        )
-    with grpc_server() as port:
-        assert told(f"http://localhost:{port}") == (
-            f"http://localhost:{port} answers, but not over HTTP",
-            "gRPC has its own port: use grpc://",
-        )
-
-
-def test_mutual_tls_without_a_client_certificate_is_told(site):
-    wanted = (
-        "{} closes the connection after the TLS handshake: it requires a client certificate",
-        "--cert FILE --key FILE",
-    )
-    with grpc_server(site.issue("localhost"), site) as port:
-        url = f"grpcs://localhost:{port}"
-        assert told(url, site) == (wanted[0].format(url), wanted[1])
-    with http_server(site.issue("localhost"), site) as port:
-        url = f"https://localhost:{port}"
-        assert told(url, site) == (wanted[0].format(url), wanted[1])
-
-
-def test_a_client_certificate_of_a_stranger_is_told(site, stranger):
-    mine = stranger.issue("me")
-    for server, scheme in ((grpc_server, "grpcs"), (http_server, "https")):
-        with server(site.issue("localhost"), site) as port:
-            assert told(f"{scheme}://localhost:{port}", site, mine) == (
-                f"{scheme}://localhost:{port} does not accept the client certificate {mine.cert}",
-                "use --cert and --key of a client that the server's authority (its --tls-ca) "
-                "signed",
-            )
+@pytest.mark.parametrize(("server", "issued", "asked", "cause", "remedy"), [
+    (grpc_server, HERE | {"valid": LONG_AGO}, "grpcs://localhost",
+     "the certificate of {at} expired on 2021-01-01 00:00 UTC",
+     "have the server's administrator renew it, or set this host's clock"),
+    (grpc_server, HERE | {"valid": FAR_AHEAD}, "grpcs://localhost",
+     "the certificate of {at} is valid only from 2090-01-01 00:00 UTC",
+     "check this host's clock (date)"),
+    *((grpc_server, {"names": ["triton.example.org", "www.example.org"]}, f"grpcs://{host}",
+       "the certificate of {at} is not for " f"{host}, but for triton.example.org, www.example.org",
+       "--url grpcs://triton.example.org:{port}") for host in ("localhost", "127.0.0.1")),
+    # The name to ask by is one that can be asked.
+    (grpc_server, {"names": ["*.example.org", "::1"]}, "grpcs://localhost",
+     "the certificate of {at} is not for localhost, but for *.example.org, ::1",
+     "--url grpcs://[::1]:{port}"),
+    (grpc_server, {"names": ["*.example.org"]}, "grpcs://localhost",
+     "the certificate of {at} is not for localhost, but for *.example.org",
+     "use a name that the certificate covers"),
+    (grpc_server, None, "grpcs://localhost", "{url} speaks gRPC without TLS", "--url grpc://{at}"),
+    (http_server, None, "https://localhost", "{url} speaks HTTP without TLS", "--url http://{at}"),
+    *((server, HERE | mutual, f"{scheme}://localhost", "{url} needs TLS", NEEDS_TLS)
+      for mutual in ({}, {"mutual": True})
+      for server, scheme in ((grpc_server, "grpc"), (http_server, "http"), (http_server, "grpc"))),
+    (http_server, HERE, "grpcs://localhost",
+     "{url} speaks TLS but not HTTP/2, which gRPC needs: an HTTP/1 proxy?",
+     "enable HTTP/2 in the proxy (nginx: listen ... ssl http2, and grpc_pass)"),
+    (http_server, None, "grpc://localhost", "{url} speaks HTTP/1, not gRPC",
+     "gRPC has its own port (Triton's is 8001), and needs a proxy that forwards HTTP/2"),
+    (grpc_server, None, "http://localhost", "{url} answers, but not over HTTP",
+     "gRPC has its own port: use grpc://"),
+    *((server, HERE | {"mutual": True}, f"{scheme}://localhost",
+       NO_CERTIFICATE, "--cert FILE --key FILE")
+      for server, scheme in ((grpc_server, "grpcs"), (http_server, "https"))),
+    *((server, HERE | {"mutual": True, "shown": True}, f"{scheme}://localhost",
+       "{url} does not accept the client certificate {mine}", STRANGER)
+      for server, scheme in ((grpc_server, "grpcs"), (http_server, "https"))),
+])  # fmt: skip
+def test_what_is_in_the_way_is_told_with_its_remedy(
+    site, stranger, server, issued, asked, cause, remedy
+):
+    mutual, mine, pair = None, None, []
+    if issued is not None:
+        issued = dict(issued)
+        mutual = site if issued.pop("mutual", False) else None
+        mine = stranger.issue("me") if issued.pop("shown", False) else None
+        pair = [site.issue(*issued.pop("names"), **issued), mutual]
+    with server(*pair) as port:
+        url, scheme = f"{asked}:{port}", asked.partition(":")[0]
+        known = {"url": url, "at": url.partition("//")[2], "port": port, "scheme": scheme}
+        known["mine"] = None if mine is None else mine.cert
+        authority = site if url.startswith(("grpcs", "https")) else None
+        assert told(url, authority, mine) == (cause.format(**known), remedy.format(**known))
 
 
 def test_a_port_where_nothing_listens_is_told():
