@@ -12,6 +12,8 @@ from typing import Literal
 from deploy.host.errors import SignatureError
 from deploy.host.files import read_most
 
+UNVERIFIED = "nothing is verified"
+"""What is said where no key is given."""
 _LARGEST = 1 << 20
 _PGP = b"-----BEGIN PGP PUBLIC KEY BLOCK-----"
 

@@ -5,7 +5,7 @@ import dataclasses
 from functools import partial
 from pathlib import Path
 
-from deploy.artefacts.keys import read_signer
+from deploy.artefacts.keys import UNVERIFIED, read_signer
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.console import Console
 from deploy.host.room import size
@@ -39,6 +39,7 @@ def _published(options: argparse.Namespace, console: Console) -> int:
         ]
         for entry in listing.entries
     ]
+    verified = verify is not None and not listing.problems
     if rows:
         title = f"published in {options.destination}"
         console.table(title, ("release", "created", "revision", "what", "size"), rows)
@@ -46,11 +47,16 @@ def _published(options: argparse.Namespace, console: Console) -> int:
         console.line(f"nothing is published in {options.destination}")
     for note in listing.notes:
         console.line(note)
+    if rows and verify is None:
+        console.line(f"{UNVERIFIED}: no key is given (--verify)")
+    elif rows and verified:
+        console.line(f"signed by {verify}")
     for problem in listing.problems:
         console.line(f"problem: {problem}")
     console.answer(
         {
             "ok": not listing.problems,
+            "verified": verified,
             "releases": [dataclasses.asdict(entry) for entry in listing.entries],
             "problems": listing.problems,
             "notes": listing.notes,

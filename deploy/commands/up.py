@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from deploy.artefacts.keys import read_signer
+from deploy.artefacts.keys import UNVERIFIED, read_signer
 from deploy.checks.launch import check_given, check_launch
 from deploy.deployment.deployment import Deployment, Ports, load_deployment
 from deploy.deployment.options import add_deployment_options, deployment_words, overrides
@@ -94,6 +94,8 @@ def chosen(
         signer = read_signer(options.verify)
         engine, image = engine.verified(signer)
         console.say(f"signed by {signer}: {image}")
+    elif engine.contained and engine.deployment.image is not None:
+        console.say(f"{UNVERIFIED} of {engine.deployment.image}: no key is given (--verify)")
     return engine, reason
 
 

@@ -252,9 +252,8 @@ class BucketPlace(Place):
         line = f"published {what}; {len(brought)} files ({size(total)}) uploaded"
         if unchanged:
             line = f"release {number} serves as before"
-        if change.expires is not None:
-            line += f"; its signature expires {as_time(change.expires)}"
-        return Outcome(True, number, (line, *self._left_alone(new, state)), facts)
+        lines = (line, *self._left_alone(new, state), *change.notes)
+        return Outcome(True, number, lines, facts)
 
     def _plan(self, local: Mapping[str, LocalModel], state: Contents, change: Change) -> Published:
         """Return the statement once ``local`` is published.

@@ -106,7 +106,7 @@ class FolderPlace(Place):
                 release=str(each.number),
                 created=as_time(each.created),
                 revision=each.revision,
-                what=each.summary,
+                what=_what(each),
                 bytes=each.bytes,
                 serving=each.number == published.serving,
                 damaged=each.number in damaged,
@@ -243,10 +243,9 @@ class FolderPlace(Place):
         link.unlink(missing_ok=True)
         link.symlink_to(number)
         link.replace(self._root / CURRENT)
-        lines = [f"published {come}release {number}" if come else f"release {number} serves"]
-        if change.expires is not None:
-            lines.append(f"its signature expires {as_time(change.expires)}")
-        return Outcome(True, number, (*lines, f"start it: apptainer run {facts['path']}"), facts)
+        line = f"published {come}release {number}" if come else f"release {number} serves"
+        start = f"start it: apptainer run {facts['path']}"
+        return Outcome(True, number, (line, *change.notes, start), facts)
 
     def _state_anew(self, change: Change, new: Published) -> None:
         change.write(
@@ -348,6 +347,11 @@ class FolderPlace(Place):
         except OSError as error:
             cause = f"cannot write to {self._root}: {error.strerror or error}"
             raise PublishError(cause, _REMEDIES.get(error.errno or 0)) from None
+
+
+def _what(release: Release) -> str:
+    assert release.image is not None
+    return f"{release.summary}, sha256:{release.image.sha256}"
 
 
 def _form(order: Order) -> Literal["sif", "sandbox"]:

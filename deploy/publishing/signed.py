@@ -13,7 +13,7 @@ from deploy.artefacts.keys import Signer
 from deploy.artefacts.seen import remember, seen_at
 from deploy.artefacts.trust import trusted
 from deploy.host.errors import DeploymentError, PublishError, SignatureError
-from deploy.publishing.place import Signing
+from deploy.publishing.place import Signing, as_time
 from numl_formats.errors import FormatError, StatementError
 from numl_formats.published import (
     Published,
@@ -110,6 +110,13 @@ class Change:
     expires: datetime | None
     signing: Signing
     _signer: Signer | None = field(default=None, repr=False)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a publisher is to know of the signature."""
+        if self.signing.key is None:
+            return ["not signed: servers cannot verify it (--sign KEY)"]
+        return [f"its signature expires {as_time(self.expires)}"] if self.expires else []
 
     def published(self, release: Release) -> Published:
         """Return the statement with a new release, which serves."""

@@ -40,8 +40,8 @@ def check_answers(versions: Sequence[Path]) -> None:
         raise ReleaseError(f"no golden answers after {LONGEST_S} s") from None
     reports = _reports(done.stdout)
     for report in reports:
-        if report.get("ok") is False:
-            name = Path(report["model"]).name
+        if report.get("ok") is False and {"model", "error"} <= report.keys():
+            name = Path(str(report["model"])).name
             reason = str(report["error"]).replace(f"{report['model']}/", "")
             raise ReleaseError(f"{name} does not give its golden answer here: {reason}")
     if done.returncode != 0 or sum(report.get("ok") is True for report in reports) != len(versions):

@@ -31,6 +31,7 @@ def test_what_libraries_print_beside_the_reports_is_passed_over(monkeypatch):
         (NOISE + report("/in/nu-2/x: bad"), 1, "nu-2 does not give its golden answer here: x: bad"),
         (NOISE, 1, "golden answers cannot be computed here: OSError: no memory"),
         (NOISE, 0, "golden answers cannot be computed here"),
+        ('{"ok": false}\n', 1, "golden answers cannot be computed here"),
     ],
 )
 def test_a_release_is_refused_for_anything_else(monkeypatch, text, status, words):
