@@ -10,6 +10,7 @@ import json
 import tarfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +20,8 @@ import requests
 from urllib3.exceptions import HTTPError
 
 from deploy.artefacts.reference import Reference, parse_reference
-from deploy.artefacts.registry import Registry
-from deploy.host.errors import BuildError
+from deploy.artefacts.registry import Manifest, Registry
+from deploy.host.errors import BuildError, PublishError
 from deploy.host.files import sha256_of
 
 _TRIES = 6  # without a byte between them
@@ -68,9 +69,9 @@ def find_image(name: str, kept: Path) -> Image:
 
 def _in_registry(reference: Reference, kept: Path) -> Image:
     registry, name = Registry(reference), reference.digest or reference.tag or "latest"
-    manifest = registry.manifest(name)
+    manifest = _asked(registry, name)
     if manifest is not None and (one := _for_this_platform(manifest.content)) is not None:
-        name, manifest = one, registry.manifest(one)
+        name, manifest = one, _asked(registry, one)
     if manifest is None:
         raise BuildError(f"registry {reference.host} has no {reference.repository}:{name}")
     if name.startswith("sha256:") and manifest.digest != name:
@@ -93,6 +94,14 @@ def _in_registry(reference: Reference, kept: Path) -> Image:
         str(pinned), manifest.digest, config.whole().read_bytes(),
         tuple(map(layer, manifest.content["layers"])),
     )  # fmt: skip
+
+
+def _asked(registry: Registry, name: str) -> Manifest | None:
+    for attempt in range(_TRIES - 1):
+        with suppress(PublishError):  # it may be overloaded, or the connection cut
+            return registry.manifest(name)
+        time.sleep(_PAUSE_S * attempt)
+    return registry.manifest(name)
 
 
 def _fetched(read: Callable[[], IO[bytes]], digest: str, place: Path) -> Path:
@@ -145,7 +154,7 @@ class Blob(io.RawIOBase):
         self._there += len(chunk)
 
     def _next(self) -> bytes:
-        why = ""
+        why, refused = "", None
         for attempt in range(_TRIES):
             time.sleep(_PAUSE_S * attempt)
             try:
@@ -154,11 +163,15 @@ class Blob(io.RawIOBase):
                 chunk: bytes = self._answer.raw.read(_CHUNK)
             except (HTTPError, requests.RequestException, OSError) as error:
                 chunk, why = b"", f": {type(error).__name__}"
+            except PublishError as error:  # it may be overloaded
+                chunk, refused = b"", error
             if chunk:
                 return chunk
             if self._answer is not None:
                 self._answer.close()
             self._answer = None
+        if refused is not None:
+            raise refused
         cause = f"cannot read {self._what}: the connection is cut after {self._there} bytes{why}"
         raise BuildError(cause, "run the command again: it goes on from there")
 

@@ -30,7 +30,7 @@ class Registry(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.document, configuration = manifest(content)
         self.blobs = {blob.digest: blob.content for blob in (*content, configuration)}
-        self.cut, self.ranges, self.sent = 1 << 40, True, 0
+        self.cut, self.ranges, self.sent, self.refuses = 1 << 40, True, 0, 0
         self.name = f"127.0.0.1:{self.server_address[1]}/r/i"
 
 
@@ -40,6 +40,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         kind, name = self.path.split("/")[-2:]
         here = self.server
+        if here.refuses:
+            here.refuses -= 1
+            self.send_error(503)
+            return
         content = here.document.content if kind == "manifests" else here.blobs.get(name)
         if content is None:
             self.send_error(404)
@@ -85,6 +89,7 @@ def test_a_connection_that_is_cut_again_and_again_goes_on_where_it_ended(
     registry.cut = 30_000
     with found.read() as stream:
         stream.read(200_000)
+    registry.refuses = 2
     registry.cut, registry.ranges = (30_000 if ranges else 1 << 40), ranges
     assert found.whole().read_bytes() == large.content
     if ranges:

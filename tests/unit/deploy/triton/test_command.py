@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from deploy.deployment.deployment import Ports, Tls
 from deploy.triton.command import (
     closed_endpoints,
@@ -51,6 +53,30 @@ def test_shared_memory_is_opened_by_itself():
         "--http-restricted-api=model-repository,trace,logging:nobody:sends=this",
         "--grpc-restricted-protocol=model-repository,trace,logging:nobody:sends=this",
     )
+
+
+@pytest.mark.parametrize(
+    ("shared_memory", "flags", "allowed"),
+    [
+        (True, {"allow-client-shm"}, True),
+        (True, set(), False),
+        (False, {"allow-client-shm"}, False),
+    ],
+)
+def test_a_server_that_must_be_told_to_allow_clients_shared_memory_is_told(
+    shared_memory, flags, allowed
+):
+    found = server_arguments(
+        distribution=TRITON,
+        repository=Path("/models"),
+        listen="127.0.0.1",
+        ports=Ports(),
+        shm_prefix="p-",
+        identity="x",
+        shared_memory=shared_memory,
+        flags=frozenset(flags),
+    )
+    assert ("--allow-client-shm=true" in found) == allowed
 
 
 def test_tls_is_for_grpc_and_the_rest_stays_on_the_loopback():

@@ -1,0 +1,91 @@
+"""A Triton is read from itself. Real ones are in tests/integration and tests/containers."""
+
+import pytest
+
+from deploy.artefacts import triton
+from deploy.artefacts.image import debian_name
+from deploy.artefacts.triton import find_triton
+from deploy.artefacts.triton_source import SERVER
+from deploy.host.errors import BuildError, EnvironmentSetupError
+from deploy.triton.command import image_flags
+from deploy.triton.distribution import TritonDistribution, ensure_distribution
+
+FLAGS = [flag.partition("=")[0] for flag in image_flags()]
+HELP = "\n".join(f"  {flag} <string>" for flag in [*FLAGS, "--allow-client-shm"])
+STARTS = "| server_version                   | 2.71.0   |"
+
+
+def say(_text):
+    pass
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """Writes a folder like /opt/tritonserver with a server that says something, and returns it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(triton, "needed_by", lambda _path: ["libc.so.6"])
+    monkeypatch.setattr(triton, "python_of_stub", lambda _path: "3.12")
+
+    def write(said, version=None):
+        root = tmp_path / "tritonserver"
+        for path in SERVER:
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+        if version is not None:
+            (root / "TRITON_VERSION").write_text(f"{version}\n")
+        return root
+
+    return write
+
+
+def test_what_a_server_says_decides_what_the_kit_does_with_it(server):
+    root = server(f"{HELP}\n{STARTS}")
+    release = find_triton(str(root), say)
+    assert (release.release, release.server, release.own_python) == ("2.71.0", "2.71.0", "3.12")
+    assert release.flags is not None
+    assert "allow-client-shm" in release.flags
+    assert (release.numpy_below, release.http_attack) == (None, None)
+    assert find_triton(str(root), say) == release
+    assert ensure_distribution(release, "3.12", say) == TritonDistribution(release.root, "3.12")
+    with pytest.raises(EnvironmentSetupError, match=r"no stub of Triton 2\.71\.0 for Python 3\.11"):
+        ensure_distribution(release, "3.11", say)
+
+
+def test_a_server_that_this_host_is_too_old_for_is_known_by_its_version_file(server):
+    failed = "version GLIBC_2.39 not found"
+    release = find_triton(str(server(failed, version="2.52.0")), say)
+    assert (release.server, release.flags) == ("2.52.0", None)
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        (
+            f"{HELP.replace('--exit-on-error', '--other')}\n{STARTS}",
+            "does not know --exit-on-error",
+        ),
+        ("version GLIBC_2.39 not found", "does not say which Triton it is"),
+    ],
+)
+def test_a_server_that_the_kit_cannot_start_is_refused(server, said, cause):
+    with pytest.raises(BuildError, match=cause):
+        find_triton(str(server(said)), say)
+
+
+def test_a_folder_without_the_python_backend_is_no_triton(server):
+    root = server(STARTS)
+    (root / SERVER[-1]).unlink()
+    with pytest.raises(BuildError, match=r"has no backends/python/.*_utils\.py: it is no Triton"):
+        find_triton(str(root), say)
+
+
+@pytest.mark.parametrize(
+    ("glibc", "suite"), [((2, 35), "bookworm"), ((2, 36), "bookworm"), ((2, 39), "trixie")]
+)
+def test_the_base_is_the_oldest_debian_with_the_glibc(glibc, suite):
+    assert debian_name(glibc) == f"docker.io/library/debian:{suite}-slim"
+
+
+def test_a_glibc_that_no_debian_has_is_named():
+    with pytest.raises(BuildError, match=r"needs glibc 2\.55; the newest base has 2\.41"):
+        debian_name((2, 55))
