@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from deploy.client.endpoint import Endpoint, channel_options, credentials, trusted_file
 from deploy.host.errors import ClientError, KitError, NoTritonError, RequestError, ServerAwayError
 from numl_formats.contract import INPUTS, planes_of
+from numl_formats.inference import is_busy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,8 +25,6 @@ _NO_GRPC = "Data frame with END_STREAM flag received"  # an answer without gRPC'
 _UNREADABLE = "an exception occurred in the client while decoding"  # an error that is not JSON
 _RESTRICTED = "This protocol is restricted"  # said with UNAVAILABLE
 _UNKNOWN_MODEL = "unknown model"
-# A full queue, or one that has not moved for long: the request was refused before any work on it.
-_BUSY = re.compile(r"Exceeds maximum queue size|Request timeout expired")
 _PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _NOT_SERVING = re.compile(
     rf"Stub process .* is not healthy|{_UNKNOWN_MODEL}|not at ready state|^Model .* is not ready"
@@ -172,7 +171,7 @@ class TritonTransport:
             except ServerAwayError as error:
                 # Clients that were refused together do not come back together.
                 wait = pause * random.uniform(0.5, 1.5)
-                if not _BUSY.search(error.cause) or time.monotonic() + wait > deadline:
+                if not is_busy(error.cause) or time.monotonic() + wait > deadline:
                     raise
             time.sleep(wait)
             pause = min(2 * pause, _LONGEST_PAUSE_S)

@@ -20,14 +20,13 @@ from deploy.publishing.contents import Contents, keys_of
 from deploy.publishing.destination import Bucket
 from deploy.publishing.models import LocalModel, verified_models
 from deploy.publishing.place import (
-    Entry,
     Listing,
     Look,
     Order,
     Outcome,
     Place,
     Signing,
-    as_time,
+    entries_of,
     nothing_published,
 )
 from deploy.publishing.s3 import Store, TakenError
@@ -98,19 +97,7 @@ class BucketPlace(Place):
         if look.server is not None and not problems:
             goldens = read_goldens(self._store, published.current)
             problems += differences(look.server, published.current, goldens)
-        entries = (
-            Entry(
-                release=str(release.number),
-                created=as_time(release.created),
-                revision=release.revision,
-                what=release.summary,
-                bytes=release.bytes,
-                serving=release.number == published.serving,
-                damaged=release.number in damaged,
-            )
-            for release in published.releases
-        )
-        return Listing(tuple(entries), tuple(dict.fromkeys(problems)), tuple(notes))
+        return Listing(entries_of(published, damaged), tuple(dict.fromkeys(problems)), tuple(notes))
 
     def rollback(self, to: str | None, signing: Signing, *, dry_run: bool) -> Outcome:
         """Have a release serve that served before."""

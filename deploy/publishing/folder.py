@@ -34,14 +34,13 @@ from deploy.host.room import size
 from deploy.publishing.built import built_sif, check_sif
 from deploy.publishing.lock import alone_in
 from deploy.publishing.place import (
-    Entry,
     Listing,
     Look,
     Order,
     Outcome,
     Place,
     Signing,
-    as_time,
+    entries_of,
     nothing_published,
 )
 from deploy.publishing.records import MARK, RECORD, read_record, read_records
@@ -101,20 +100,10 @@ class FolderPlace(Place):
                 f"{self._root / CURRENT} does not point to release {published.serving}: a publish "
                 "or rollback was interrupted; run it again"
             )
-        entries = (
-            Entry(
-                release=str(each.number),
-                created=as_time(each.created),
-                revision=each.revision,
-                what=_what(each),
-                bytes=each.bytes,
-                serving=each.number == published.serving,
-                damaged=each.number in damaged,
-            )
-            for each in published.releases
-        )
         notes = [f"not published by the kit: {name}" for name in self._unknown(published)]
-        return Listing(tuple(entries), tuple(problems), tuple(notes) if look.check else ())
+        return Listing(
+            entries_of(published, damaged), tuple(problems), tuple(notes) if look.check else ()
+        )
 
     def rollback(self, to: str | None, signing: Signing, *, dry_run: bool) -> Outcome:
         """Have a release serve that served before."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,6 +14,7 @@ from deploy.engines.resolved import Resolved
 from deploy.host.console import Console
 from deploy.host.errors import PublishError
 from deploy.host.paths import DIST
+from numl_formats.published import Published
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,22 @@ class Listing:
     entries: tuple[Entry, ...]
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def entries_of(published: Published, damaged: Collection[int]) -> tuple[Entry, ...]:
+    """Return the releases of a statement, given the numbers of those that are damaged."""
+    return tuple(
+        Entry(
+            release=str(each.number),
+            created=as_time(each.created),
+            revision=each.revision,
+            what=each.summary,
+            bytes=each.bytes,
+            serving=each.number == published.serving,
+            damaged=each.number in damaged,
+        )
+        for each in published.releases
+    )
 
 
 def as_time(created: datetime) -> str:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _PAUSE_S = 0.2
 _BUSY = ("Exceeds maximum queue size", "Request timeout expired")
-"""What a server says that refuses a request since too many wait."""
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 _NAMES = {numpy: name for name, numpy in TYPES.items()}
 
@@ -113,7 +112,11 @@ def infer(
     ).encode()
     path, body = f"/v2/models/{model}/versions/{version}/infer", b"".join([question, *data])
     answer = server.ask("POST", path, body, {_HEADER_LENGTH: str(len(question))})
-    while _is_busy(answer) and time.monotonic() + _PAUSE_S < server.deadline:
+    while (
+        answer.status != http.client.OK
+        and is_busy(answer.error)
+        and time.monotonic() + _PAUSE_S < server.deadline
+    ):
         time.sleep(_PAUSE_S)
         answer = server.ask("POST", path, body, {_HEADER_LENGTH: str(len(question))})
     if answer.status != http.client.OK:
@@ -124,8 +127,12 @@ def infer(
         raise AnswerError(f"the answer cannot be read: {error}") from None
 
 
-def _is_busy(answer: Answer) -> bool:
-    return answer.status != http.client.OK and answer.error in _BUSY
+def is_busy(error: str) -> bool:
+    """Return whether a server's error says that too many requests wait.
+
+    A queue is full, or has not moved for long: the request was refused before any work on it.
+    """
+    return any(words in error for words in _BUSY)
 
 
 def _tensors(answer: Answer) -> Iterable[tuple[str, NDArray[Any]]]:
