@@ -13,7 +13,7 @@ from deploy import __version__
 from deploy.host.command_line import INTERRUPTED, Parser
 
 COMMANDS = (
-    *("prepare", "up", "exec", "infer", "evaluate", "status", "logs", "smoke", "doctor"),
+    *("prepare", "up", "exec", "infer", "merge", "evaluate", "status", "logs", "smoke", "doctor"),
     *("down", "build"),
     *("add", "check", "lock", "golden", "load"),
     *("publish", "published", "rollback"),

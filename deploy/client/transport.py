@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from deploy.client.endpoint import Endpoint, channel_options, credentials, trusted_file
-from deploy.host.errors import ClientError, KitError, NoTritonError, RequestError, ServerAwayError
+from deploy.host.errors import (
+    ClientError,
+    KitError,
+    NoAnswerError,
+    NoTritonError,
+    RequestError,
+    ServerAwayError,
+)
 from numl_formats.contract import INPUTS, planes_of
 from numl_formats.inference import is_busy
 
@@ -237,7 +244,7 @@ class TritonTransport:
         if isinstance(error, InferenceServerException):
             status, text = str(error.status() or ""), triton_reason(error.message())
             if status == "StatusCode.DEADLINE_EXCEEDED":
-                return RequestError(f"no answer within {self._timeout:g} s (--timeout)")
+                return NoAnswerError(f"no answer within {self._timeout:g} s (--timeout)")
             proxy = _PROXY_STATUS.search(text)
             if proxy is not None:
                 return _proxy_in_the_way(url, proxy[1])
@@ -250,7 +257,7 @@ class TritonTransport:
                 return no_triton(self._endpoint)
             return RequestError(text)
         if isinstance(error, TimeoutError) and elapsed >= self._timeout:
-            return RequestError(f"no answer within {self._timeout:g} s (--timeout)")
+            return NoAnswerError(f"no answer within {self._timeout:g} s (--timeout)")
         text = _line(error) or type(error).__name__
         if "Expected HTTP" in text:
             scheme = "grpc" if self._endpoint.tls is None else "grpcs"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.client.asked import add_server_options, asked_endpoints
+from deploy.events.bulk import label_files
 from deploy.events.client import Client
 from deploy.events.display import check_folder
 from deploy.events.grouping import EventId
@@ -20,11 +21,20 @@ _SHOWN_FAILURES = 20
 
 def parser() -> Parser:
     flags = make_parser("infer", __doc__, deployment=False)
+    flags.fromfile_prefix_chars = "@"
     add = flags.add_argument
-    add("files", nargs="+", type=Path, metavar="FILE.h5", help="pynuml or pandas HDF5 files")
+    add(
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="FILE.h5",
+        help="pynuml or pandas HDF5 files; @LIST: those listed in a file",
+    )
     add_server_options(flags)
     add("--model", default="nugraph3", help="the model to use (default: %(default)s)")
     add("--out", type=Path, metavar="results.h5", help="write labels and scores per hit")
+    into = "write a results file per input there, and skip those that are there already"
+    add("--into", type=Path, metavar="FOLDER", help=into)
     add("--display", type=Path, metavar="DIR", help="write an event display (PNG) per event")
     event, only = "RUN,SUBRUN,EVENT", "only this event; may be repeated"
     add("--event", type=_event_id, action="append", default=[], metavar=event, help=only)
@@ -45,6 +55,8 @@ def _infer(options: argparse.Namespace, console: Console) -> int:
         if path is not None and not path.parent.is_dir():
             remedy = f"mkdir -p {path.parent}, or another {flag}"
             raise DeploymentError(f"no such folder: {path.parent}", remedy)
+    if options.into is not None and (out or options.display or options.event):
+        raise DeploymentError("--into goes without --out, --display and --event")
     if options.display is not None:
         check_folder(options.display)
     if out is not None and any(_same(out, path) for path in options.files):
@@ -55,6 +67,9 @@ def _infer(options: argparse.Namespace, console: Console) -> int:
         timeout=options.timeout,
         concurrency=options.concurrency,
     )
+    if options.into is not None:
+        with client:
+            return _label_files(options, client, console)
     with client, console.progress("events") as advance:
         tally = send(
             options.files,
@@ -75,6 +90,35 @@ def _infer(options: argparse.Namespace, console: Console) -> int:
         console.error(tally.ended)
     console.answer(report)
     return INTERRUPTED if tally.interrupted else 0 if tally.ok else 1
+
+
+def _label_files(options: argparse.Namespace, client: Client, console: Console) -> int:
+    with console.progress("files") as advance:
+        found = label_files(
+            options.files,
+            options.into,
+            client.model,
+            client.url,
+            client.connect,
+            concurrency=options.concurrency,
+            progress=lambda p: advance(p.done, p.files, counted(p.events, "event")),
+        )
+    for failure in found.left[:_SHOWN_FAILURES]:
+        console.line(f"left: {failure.source}: {failure.reason}")
+    console.line(
+        f"{found.done:,} of {counted(found.files, 'file')} done in {options.into}, "
+        f"{found.skipped:,} of them before; {counted(found.events, 'event')}, "
+        f"{found.failed:,} refused"
+    )
+    ok = found.done == found.files
+    console.answer(
+        {
+            "ok": ok, "into": str(options.into), "files": found.files, "done": found.done,
+            "skipped": found.skipped, "events": found.events, "refused": found.failed,
+            "left": [{"file": each.source, "reason": each.reason} for each in found.left],
+        }
+    )  # fmt: skip
+    return 0 if ok else 1
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -8,13 +8,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from typing import TypeVar
 
 from deploy.client.pool import Transport
 from deploy.client.transport import ServedModel
 from deploy.events.answers import Labels, assemble
 from deploy.events.files import EventTensors
 from deploy.events.grouping import EventId
-from deploy.host.errors import KitError, RequestError, ServerAwayError
+from deploy.host.errors import KitError, NoAnswerError, RequestError, ServerAwayError
 
 # How long an event waits for a server that went away. The pauses between its attempts double,
 # from a quarter of a second to five.
@@ -24,11 +25,15 @@ _WAIT_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An event without an answer; the id is None for a file that could not be read at all."""
+    """An event without an answer; the id is None for a file that could not be read at all.
+
+    ``refused`` is False if it may be answered another time.
+    """
 
     event_id: EventId | None
     source: str
     reason: str
+    refused: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,21 +50,23 @@ class ServerLostError(KitError):
 
 
 Work = tuple[EventTensors, "Future[Answer]"]
+P = TypeVar("P")
 
 
 def infer(
-    events: Iterable[EventTensors | Failure],
+    events: Iterable[EventTensors | P],
     model: ServedModel,
     connect: Callable[[], Transport],
     *,
     concurrency: int = 4,
     stop: threading.Event | None = None,
     patience: float | None = None,
-) -> Iterator[Answer | Failure]:
+) -> Iterator[Answer | Failure | P]:
     """Send events; yield an answer or a failure for each, in their order.
 
-    Failures among ``events`` pass through. At most ``2 * concurrency`` events are in memory. If the
-    server stays away for the patience (s) of two events in a row, ServerLostError ends it.
+    What is no event, such as a failure to read one, passes through. At most
+    ``2 * concurrency`` events are in memory. If the server stays away for the patience (s) of two
+    events in a row, ServerLostError ends it.
     """
     patience = PATIENCE_S if patience is None else patience
     stopped = threading.Event() if stop is None else stop
@@ -71,21 +78,21 @@ def infer(
     for thread in threads:
         thread.start()
     source = iter(events)
-    window: deque[Work | Failure] = deque()
+    window: deque[Work | P] = deque()
     given_up = 0
     try:
         while not stopped.is_set():
             while len(window) < 2 * concurrency and (item := next(source, None)) is not None:
-                if isinstance(item, Failure):
-                    window.append(item)
-                else:
+                if isinstance(item, EventTensors):
                     asked: Work = (item, Future())
                     window.append(asked)
                     work.put(asked)
+                else:
+                    window.append(item)
             if not window:
                 break
             first = window.popleft()
-            if isinstance(first, Failure):
+            if not isinstance(first, tuple):
                 yield first
                 continue
             event, future = first
@@ -102,7 +109,8 @@ def infer(
                     cause = f"the server was unreachable for {patience:g} s: {error.cause}"
                     remedy = "numlkit status on its host, or numlkit smoke --url"
                     raise ServerLostError(cause, remedy) from error
-                yield Failure(event.event_id, event.source, error.cause)
+                refused = not isinstance(error, NoAnswerError | ServerAwayError)
+                yield Failure(event.event_id, event.source, error.cause, refused)
             else:
                 given_up = 0
                 yield answer

@@ -60,6 +60,10 @@ class RequestError(KitError):
     """The server refused one event, or did not answer it."""
 
 
+class NoAnswerError(RequestError):
+    """The server did not answer in time; it may, another time."""
+
+
 class ServerAwayError(KitError):
     """The connection is lost, or the model is not being served: worth another try."""
 

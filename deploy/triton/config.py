@@ -43,6 +43,7 @@ _KIND = model_config_pb2.ModelInstanceGroup
 # Parameters that numl_serving reads.
 BATCH_EVENTS, BATCH_WAIT = "batch_max_events", "batch_max_wait_ms"
 MAX_HITS = "max_hits"
+WEIGHTS_DIGEST = "weights_sha256"
 # A GPU takes about as long for a few events as for one; on a CPU batching gains nothing.
 GPU_BATCH = Batch()
 
@@ -134,7 +135,7 @@ def template_of(config: ModelConfig) -> str:
     for name in ("name", "version_policy", "input", "output"):
         template.ClearField(name)
     for name in list(template.parameters):
-        if name.endswith("_classes") or name == "weights":
+        if name.endswith("_classes") or name in ("weights", WEIGHTS_DIGEST):
             del template.parameters[name]
     return str(text_format.MessageToString(template))
 
@@ -252,5 +253,7 @@ def _fit(config: ModelConfig, card: ModelCard) -> None:
     for head in card.heads:
         if head.classes:
             config.parameters[f"{head.name}_classes"].string_value = ",".join(head.classes)
+    # Clients note by this what has labelled their events.
+    config.parameters[WEIGHTS_DIGEST].string_value = card.weights.sha256
     if card.demo:
         config.parameters["weights"].string_value = "demo weights"

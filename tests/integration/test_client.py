@@ -37,6 +37,19 @@ def test_every_hit_gets_a_label(kit, demo, tmp_path, protocol, model):
         assert np.isfinite(got["hit_table/x_semantic"][:]).all()
 
 
+def test_files_in_bulk_are_labelled_once_and_merged(kit, demo, tmp_path):
+    into, merged = tmp_path / "labels", tmp_path / "all.h5"
+    flags = [str(EVENTS), "--into", str(into), "--url", _url(demo, "grpc")]
+    first, again = kit.json("infer", *flags), kit.json("infer", *flags)
+    assert (first["done"], first["events"], again["skipped"], again["events"]) == (1, 5, 1, 0)
+    record = json.loads((into / "demo_events.json").read_text())
+    card = CHECKOUT / "model_repository" / "nugraph3" / "1" / "model.json"
+    assert record["weights"] == json.loads(card.read_text())["weights"]["sha256"]
+    assert kit.json("merge", str(into), str(merged))["events"] == 5
+    with h5py.File(EVENTS) as sent, h5py.File(merged) as got:
+        assert (got["event_table/event_id"][:] == sent["event_table/event_id"][:]).all()
+
+
 def test_every_event_gets_a_picture(kit, demo, tmp_path):
     flags = ["--url", _url(demo, "grpc"), "--out", str(tmp_path / "results.h5")]
     done = kit.run("infer", str(EVENTS), *flags, "--display", str(tmp_path / "displays"))

@@ -32,6 +32,7 @@ def render_config(name: str, version: int, card: bytes, template: str) -> str:
         *(_tensor("output", tensor) for tensor in said.outputs),
         *(_parameter(f"{h.name}_classes", ",".join(h.classes)) for h in said.heads if h.classes),
     ]
+    blocks.append(_parameter("weights_sha256", said.weights.sha256))
     if said.demo:
         blocks.append(_parameter("weights", "demo weights"))
     return "\n".join([*blocks, template])

@@ -40,6 +40,7 @@ CARD = replace(
         Head("instance", "ox", "hit", 8),
     ),
     clustering=Clustering("x_i", "ox", 0.5, 5, None, None, 0),
+    weights=replace(TRACKED_CARD.weights, sha256="0123abcd"),
     demo=False,
 )
 TRACKED = """
@@ -108,6 +109,12 @@ parameters {
   key: "threads"
   value {
     string_value: "1"
+  }
+}
+parameters {
+  key: "weights_sha256"
+  value {
+    string_value: "0123abcd"
   }
 }
 backend: "python"

@@ -1,0 +1,230 @@
+"""Many files, one results file each: a run can be killed at any point, and goes on where it was.
+
+``FOLDER/NAME.h5`` holds the results of ``NAME.h5``, ``FOLDER/NAME.json`` what they were made from.
+A file is done when both are there: each appears by one rename, the second last. What a killed run
+leaves lies in a folder of its own, which the next one removes.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from deploy import __version__
+from deploy.client.pool import Transport
+from deploy.client.transport import ServedModel
+from deploy.events.files import EventTensors
+from deploy.events.graphs import open_events
+from deploy.events.inference import Answer, Failure, infer
+from deploy.events.results import ResultsWriter
+from deploy.events.tables import EventFileError
+from deploy.host.errors import ClientError
+from deploy.host.files import remove_folder, sha256_of, unless_locked
+from deploy.triton.config import WEIGHTS_DIGEST
+
+_WORK = ".numlkit-work-"
+_LOCK = ".lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a results file was made from, and what is in it.
+
+    Attributes:
+        file: The input's name; ``bytes``, ``mtime_ns`` and ``sha256`` are its own.
+        weights: sha256 of the model's weights; empty if the server does not say it.
+        results: sha256 of the results file.
+    """
+
+    file: str
+    bytes: int
+    mtime_ns: int
+    sha256: str
+    model: str
+    weights: str
+    kit: str
+    events: int
+    failed: int
+    hits: int
+    results: str
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run is, in files and in events of this run.
+
+    ``left`` says why files are left for another run: they cannot be read, or lack an answer.
+    """
+
+    files: int
+    done: int = 0
+    skipped: int = 0
+    events: int = 0
+    failed: int = 0
+    left: list[Failure] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begin:
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    unread: Failure | None = None
+
+
+def label_files(
+    files: Sequence[Path],
+    folder: Path,
+    model: ServedModel,
+    url: str,
+    connect: Callable[[], Transport],
+    *,
+    concurrency: int,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Progress:
+    """Label the files that are not done yet.
+
+    Raises:
+        ClientError: Two files have one name, or the folder has results of others.
+        ServerLostError: The servers stay away; what was done stays.
+    """
+    _check_names(files, folder)
+    state = Progress(len(files))
+    with _work_folder(folder) as work, ExitStack() as open_writer:
+        todo = [path for path in files if not is_done(path, folder, model)]
+        state.done = state.skipped = len(files) - len(todo)
+        progress(state)
+        writer: ResultsWriter | None = None
+        path, events, failed, hits, whole = Path(), 0, 0, 0, True
+        for outcome in infer(_events(todo, model), model, connect, concurrency=concurrency):
+            if isinstance(outcome, _Begin):
+                path, events, failed, hits, whole = outcome.path, 0, 0, 0, True
+                writer = ResultsWriter(work / path.name, model, url)
+                open_writer.enter_context(writer)
+                continue
+            assert writer is not None
+            if isinstance(outcome, _End):
+                if outcome.unread is not None:
+                    state.left.append(outcome.unread)
+                    whole = False
+                writer.complete = whole
+                open_writer.close()
+                if whole:
+                    _keep(work / path.name, path, folder, model, (events, failed, hits))
+                    state.done += 1
+            elif isinstance(outcome, Failure) and not outcome.refused:
+                state.left.append(outcome)
+                whole = False
+            elif isinstance(outcome, Failure):
+                writer.fail(outcome)
+                failed, state.failed = failed + 1, state.failed + 1
+            elif isinstance(outcome, Answer):
+                writer.add(outcome)
+                events, state.events = events + 1, state.events + 1
+                hits += outcome.labels.event.hits
+            progress(state)
+    return state
+
+
+def is_done(path: Path, folder: Path, model: ServedModel) -> bool:
+    """Return whether a file's results are there; ClientError if they are of something else."""
+    record = read_record(folder / record_name(path))
+    if record is None or not (folder / path.name).is_file():
+        return False
+    if (record.model, record.weights) != (model.name, weights_of(model)):
+        cause = f"{folder} has results of {record.model} with other weights: {path.name}"
+        raise ClientError(cause, "write to another folder")
+    facts = path.stat()
+    same = (record.bytes, record.mtime_ns) == (facts.st_size, facts.st_mtime_ns)
+    if not same and record.sha256 != sha256_of(path):
+        cause = f"{folder} has results of another {path.name} than {path}"
+        raise ClientError(cause, "write to another folder, or remove them there")
+    return True
+
+
+def record_name(path: Path) -> str:
+    return f"{path.stem}.json"
+
+
+def read_record(path: Path) -> Record | None:
+    """Return a record, or None if there is none; ClientError if it cannot be read."""
+    try:
+        return Record(**json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError):
+        raise ClientError(f"{path}: not a record of this kit", "remove it") from None
+
+
+def weights_of(model: ServedModel) -> str:
+    return model.parameters.get(WEIGHTS_DIGEST, "")
+
+
+def _keep(
+    results: Path, path: Path, folder: Path, model: ServedModel, counts: tuple[int, int, int]
+) -> None:
+    facts = path.stat()
+    record = Record(
+        path.name, facts.st_size, facts.st_mtime_ns, sha256_of(path),
+        model.name, weights_of(model), __version__, *counts, sha256_of(results),
+    )  # fmt: skip
+    written = results.parent / record_name(path)
+    written.write_text(json.dumps(asdict(record), indent=2) + "\n", encoding="utf-8")
+    results.replace(folder / path.name)
+    written.replace(folder / record_name(path))
+
+
+def _check_names(files: Iterable[Path], folder: Path) -> None:
+    seen: dict[str, Path] = {}
+    for path in files:
+        if path.resolve().parent == folder.resolve():
+            raise ClientError(f"{path} is in the folder for results", "choose another --into")
+        other = seen.setdefault(path.stem, path)
+        if other is not path:
+            raise ClientError(f"two files have one name: {other} and {path}", "rename one")
+
+
+def _events(
+    files: Iterable[Path], model: ServedModel
+) -> Iterator[EventTensors | Failure | _Begin | _End]:
+    for path in files:
+        yield _Begin(path)
+        try:
+            with open_events(path, model.inputs, model.optional) as file:
+                for index, event_id in enumerate(file.event_ids):
+                    try:
+                        yield file.read(index)
+                    except EventFileError as error:
+                        yield Failure(event_id, str(path), error.cause)
+        except EventFileError as error:
+            yield _End(Failure(None, str(path), error.cause))
+        else:
+            yield _End()
+
+
+@contextmanager
+def _work_folder(folder: Path) -> Iterator[Path]:
+    """Yield a new folder in ``folder``; those of runs that were killed are removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in {path.name.removesuffix(_LOCK) for path in folder.glob(f"{_WORK}*")}:
+        with unless_locked(folder / f"{name}{_LOCK}") as free:
+            if free:
+                _remove(folder / name)
+    work = Path(tempfile.mkdtemp(prefix=_WORK, dir=folder))
+    with unless_locked(Path(f"{work}{_LOCK}")):
+        work.mkdir(exist_ok=True)  # another run may have taken it for a killed one's
+        try:
+            yield work
+        finally:
+            _remove(work)
+
+
+def _remove(work: Path) -> None:
+    remove_folder(work)
+    Path(f"{work}{_LOCK}").unlink(missing_ok=True)

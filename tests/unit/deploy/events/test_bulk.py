@@ -1,0 +1,223 @@
+"""Bulk runs over many files: killed at any point, resumed, merged. A scripted server answers."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import h5py
+import numpy as np
+import pytest
+
+from deploy.client.transport import ServedModel
+from deploy.events.bulk import Progress, label_files
+from deploy.events.files import EventFile
+from deploy.events.merging import merge
+from deploy.host.errors import ClientError, KitError, NoAnswerError, RequestError
+from numl_formats.contract import INPUTS
+
+MODEL = ServedModel(
+    "nugraph3", INPUTS, (), {"semantic_classes": "a,b,c", "weights_sha256": "0" * 64}
+)
+FILES, EVENTS, HITS = 12, 4, 6
+SEED = 20261124
+
+
+class Server:
+    """Labels hits by their id; refuses what ``refuse`` names, by the id of its first hit."""
+
+    refuse: ClassVar[Mapping[int, KitError]] = {}
+    pause = 0.0
+
+    def describe(self, model: str) -> ServedModel:
+        return MODEL
+
+    def infer(self, model: ServedModel, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        time.sleep(self.pause)
+        ids = tensors["hit_table_hit_id"]
+        if len(ids) and int(ids[0]) in self.refuse:
+            raise self.refuse[int(ids[0])]
+        outputs: dict[str, Any] = {}
+        for i, plane in enumerate("uvy"):
+            here = ids[tensors["hit_table_local_plane"] == i]
+            outputs[f"x_semantic_{plane}"] = np.eye(3, dtype=np.float32)[here % 3]
+            outputs[f"x_filter_{plane}"] = np.ones(len(here), np.float32)
+        return outputs
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder, rows = tmp_path_factory.mktemp("events"), EVENTS * HITS
+    paths = [folder / f"events{number:02}.h5" for number in range(FILES)]
+    for number, path in enumerate(paths):
+        with h5py.File(path, "w") as file:
+            event = np.repeat(np.arange(EVENTS), HITS)
+            ids = np.stack([np.full(rows, number), np.ones(rows, int), event], axis=1)
+            columns = {"hit_id": np.arange(rows) + 1000 * number, "local_plane": event % 3}
+            columns |= {"local_wire": event, "local_time": event, "integral": event, "rms": event}
+            for name, values in {**columns, "event_id": ids}.items():
+                file[f"hit_table/{name}"] = values
+            for name in ("spacepoint_id", "hit_id_u", "hit_id_v", "hit_id_y"):
+                file[f"spacepoint_table/{name}"] = np.empty((0, 1), int)
+            file["spacepoint_table/event_id"] = np.empty((0, 3), int)
+    return paths
+
+
+def run(files: list[Path], into: Path, server: type[Server] = Server) -> Progress:
+    return label_files(files, into, MODEL, "http://x", server, concurrency=2)
+
+
+def labelled(into: Path) -> list[tuple[int, ...]]:
+    """Return the ids of all events that have results, checking each hit's label."""
+    found = []
+    for path in sorted(into.glob("*.h5")):
+        with h5py.File(path) as results:
+            assert results.attrs["complete"]
+            ids = results["hit_table/hit_id"][:, 0]
+            assert (results["hit_table/semantic_label"][:, 0] == ids % 3).all()
+            assert len(ids) == HITS * len(results["event_table/event_id"])
+            found += [tuple(map(int, each)) for each in results["event_table/event_id"][:]]
+    return found
+
+
+EVERY = [(number, 1, event) for number in range(FILES) for event in range(EVENTS)]
+
+
+@pytest.mark.slow
+def test_fifty_kills_lose_no_event_and_label_none_twice(files: list[Path], tmp_path: Path) -> None:
+    class Slow(Server):
+        pause = 0.002
+
+    into, rng, context = tmp_path / "out", random.Random(SEED), multiprocessing.get_context("fork")
+    first = context.Process(target=run, args=(files, tmp_path / "measured", Slow))
+    started = time.monotonic()
+    first.start()
+    first.join()
+    whole = time.monotonic() - started
+    kills = 0
+    while kills < 50:
+        process = context.Process(target=run, args=(files, into, Slow))
+        process.start()
+        process.join(rng.uniform(0, whole / 4))
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            kills += 1
+        else:  # it was whole: begin again
+            assert process.exitcode == 0
+            assert labelled(into) == EVERY
+            for path in into.glob("*.json"):
+                path.unlink()
+    state = run(files, into)
+    assert (state.done, state.failed, state.left) == (FILES, 0, [])
+    assert labelled(into) == EVERY
+    assert sorted(path.name for path in into.iterdir()) == sorted(
+        name for path in files for name in (path.name, f"{path.stem}.json")
+    )
+
+
+def test_a_second_run_labels_nothing_again(files: list[Path], tmp_path: Path) -> None:
+    assert run(files[:3], tmp_path / "out").events == 3 * EVENTS
+    again = run(files, tmp_path / "out")
+    assert (again.skipped, again.done, again.events) == (3, FILES, (FILES - 3) * EVENTS)
+
+
+def test_an_event_without_an_answer_leaves_its_file_for_another_run(
+    files: list[Path], tmp_path: Path
+) -> None:
+    class Late(Server):
+        refuse: ClassVar = {1000: NoAnswerError("no answer within 60 s (--timeout)")}
+
+    state = run(files[:3], tmp_path / "out", Late)
+    assert (state.done, [each.reason for each in state.left]) == (
+        2, ["no answer within 60 s (--timeout)"],
+    )  # fmt: skip
+    assert run(files[:3], tmp_path / "out").events == EVENTS
+    assert labelled(tmp_path / "out") == EVERY[: 3 * EVENTS]
+
+
+def test_an_event_that_is_refused_and_a_file_that_cannot_be_read_are_told(
+    files: list[Path], tmp_path: Path
+) -> None:
+    class Strict(Server):
+        refuse: ClassVar = {0: RequestError("integral is NaN")}
+
+    broken = tmp_path / "broken.h5"
+    broken.write_text("no HDF5")
+    state = run([files[0], broken], tmp_path / "out", Strict)
+    assert (state.done, state.events, state.failed) == (1, EVENTS - 1, 1)
+    assert [each.reason for each in state.left] == [f"{broken}: not an HDF5 file"]
+    record = json.loads((tmp_path / "out/events00.json").read_text())
+    assert (record["events"], record["failed"]) == (EVENTS - 1, 1)
+    assert not (tmp_path / "out/broken.h5").exists()
+
+
+def test_results_of_other_weights_or_inputs_are_not_mixed(
+    files: list[Path], tmp_path: Path
+) -> None:
+    run(files[:1], tmp_path / "out")
+    other = replace(MODEL, parameters={"weights_sha256": "1" * 64})
+    with pytest.raises(ClientError, match="other weights"):
+        label_files(files[:1], tmp_path / "out", other, "", Server, concurrency=1)
+    copy = tmp_path / files[0].name
+    copy.write_bytes(files[1].read_bytes())
+    with pytest.raises(ClientError, match="results of another"):
+        run([copy], tmp_path / "out")
+    with pytest.raises(ClientError, match="two files have one name"):
+        run([files[0], copy], tmp_path / "out")
+    with pytest.raises(ClientError, match="in the folder for results"):
+        run([copy], tmp_path)
+
+
+def test_merged_results_are_read_as_those_of_one_file(files: list[Path], tmp_path: Path) -> None:
+    run(files, tmp_path / "out")
+    merged = tmp_path / "all.h5"
+    records = merge(tmp_path / "out", merged)
+    assert sum(record.events for record in records) == len(EVERY)
+    with h5py.File(merged) as results:
+        assert [tuple(map(int, each)) for each in results["event_table/event_id"][:]] == EVERY
+        index = results["hit_table/event_id.seq_cnt"][:]
+        assert index.tolist() == [[number, HITS] for number in range(len(EVERY))]
+        sources = results["source_files"].asstr()[:]
+        names = [sources[i] for i in results["event_table/source_file"][:, 0]]
+        assert names == [str(files[run]) for run, *_ in EVERY]
+        assert results.attrs["semantic_classes"] == "a,b,c"
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_merged_results_become_a_parquet_table(files: list[Path], tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    run(files[:2], tmp_path / "out")
+    merge(tmp_path / "out", tmp_path / "all.parquet")
+    table = parquet.read_table(tmp_path / "all.parquet").to_pydict()
+    assert len(table["hit_id"]) == 2 * EVENTS * HITS
+    assert table["class"] == ["abc"[each % 3] for each in table["hit_id"]]
+    assert table["x_a"] == [float(each % 3 == 0) for each in table["hit_id"]]
+    assert set(table["run"]) == {0, 1}
+
+
+def test_only_whole_results_of_one_model_are_merged(files: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(ClientError, match="no results"):
+        merge(out, tmp_path / "all.h5")
+    run(files[:2], out)
+    with pytest.raises(ClientError, match=r"\.h5 or \.parquet"):
+        merge(out, tmp_path / "all.root")
+    (out / files[0].name).unlink()
+    with pytest.raises(ClientError, match="are missing"):
+        merge(out, tmp_path / "all.h5")
+    assert not (tmp_path / "all.h5").exists()
+
+
+def test_the_events_of_these_files_are_read(files: list[Path]) -> None:
+    with EventFile(files[0]) as file:
+        assert len(file) == EVENTS
