@@ -19,6 +19,7 @@ from deploy.host.errors import BuildError
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _MOST_LINKS = 40
+_SMALL = 1 << 20  # bytes
 
 Parts = tuple[str, ...]
 
@@ -143,10 +144,10 @@ def holds(layer: Layer, place: Parts) -> bool:
     """Return whether a layer changes something at ``place``, reading no more than it must.
 
     Who writes a layer walks folders in the order of their names: behind ``place`` nothing of it
-    can come. A layer that is in no order is read to its end.
+    can come. A layer that is small, or in no order, is read to its end.
     """
     before: Parts = ()
-    in_order = True
+    in_order = layer.size > _SMALL
     with layer.read() as stream:
         for _, parts, _ in members(stream, layer):
             name = parts[-1] if parts else ""
