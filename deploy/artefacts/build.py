@@ -149,7 +149,8 @@ class _Build:
             if request.python is None and request.wheels is None and own in (None, PYTHON):
                 fetch_if_reachable(say)
             self._environment = environment = _plan(request).make(say)
-        if request.base == "ngc" or request.wire is not None:
+        # Of another image is known what its server needs, not what the image has.
+        if request.triton.wheel and (request.base == "ngc" or request.wire is not None):
             check_libc(environment, request.triton)
         with step("Triton", cache_folder()) as say:
             python = environment.lock.python
