@@ -61,6 +61,8 @@ def evaluate(
             lost.
     """
     with closing(_open(path, split, model)) as file:
+        if not file.event_ids:
+            raise ClientError(f"{path} has no events")
         scores = Scores(_classes(file, model))
         if training is not None:
             check_training(training, model.planes, scores.classes)

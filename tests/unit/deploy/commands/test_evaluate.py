@@ -173,6 +173,10 @@ def test_a_file_without_truth_is_refused(tmp_path, capsys):
         del file["edep_table"], file["event_table/is_cc"], file["event_table/nu_vtx_corr"]
     answer = report(capsys, tmp_path / "events.h5", status=1)
     assert answer["error"].endswith("has no truth of what nugraph3 answers")
+    with h5py.File(tmp_path / "empty.gnn.h5", "w") as file:
+        file.create_group("dataset")
+    answer = report(capsys, tmp_path / "empty.gnn.h5", "--split", "all", status=1)
+    assert answer["error"].endswith("empty.gnn.h5 has no events")
     answer = report(capsys, EVENTS, "--split", "test", status=1)
     assert answer["error"].endswith("is no graph file, and has no splits")
 
