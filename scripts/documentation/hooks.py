@@ -16,7 +16,11 @@ sys.path.insert(0, str(CHECKOUT))
 
 from scripts.documentation.pages import made, marked
 
-PICTURES = ("scripts/data/event_display.png", "scripts/data/speed/speed.png")
+PICTURES = (
+    "scripts/data/event_display.png",
+    "scripts/data/confusion.png",
+    "scripts/data/speed/speed.png",
+)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
