@@ -7,7 +7,6 @@ Source of the calls and their errors: NVML API reference, "Device Queries" and "
 """
 
 import importlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,8 +145,6 @@ def _broken(nvml: Any, error: Any, index: int) -> BrokenGpu:
     remedies = {
         nvml.NVML_ERROR_GPU_IS_LOST: "restart the host; dmesg says why it fell off the bus",
         nvml.NVML_ERROR_RESET_REQUIRED: f"sudo nvidia-smi --gpu-reset -i {index}",
-        nvml.NVML_ERROR_NO_PERMISSION: f"ls -l /dev/nvidia{index}: this user may not open it",
-        nvml.NVML_ERROR_INSUFFICIENT_POWER: "plug in its extra power cables",
     }
     return BrokenGpu(
         index=index,
@@ -157,14 +154,14 @@ def _broken(nvml: Any, error: Any, index: int) -> BrokenGpu:
 
 
 def _why_no_answer(nvml: Any, error: Any, root: Path) -> GpuError:
-    loaded = _loaded_version(root)
+    loaded = (root / "proc/driver/nvidia/version").exists()
     cause, remedy = f"NVIDIA's driver does not answer: {error}", "nvidia-smi and dmesg may say more"
     match error.value:
         case nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
             cause = "no NVIDIA driver here: its library libnvidia-ml.so.1 cannot be loaded"
             remedy = "install NVIDIA's driver (nvidia-smi must then work)"
         case nvml.NVML_ERROR_DRIVER_NOT_LOADED if loaded and not (root / "dev/nvidiactl").exists():
-            cause = f"NVIDIA's kernel driver {loaded} is loaded, but there is no /dev/nvidiactl"
+            cause = "NVIDIA's kernel driver is loaded, but there is no /dev/nvidiactl"
             remedy = (
                 "sudo nvidia-modprobe -u -c 0; in a container: give it the GPUs "
                 "(docker run --gpus all, apptainer run --nv)"
@@ -174,43 +171,14 @@ def _why_no_answer(nvml: Any, error: Any, root: Path) -> GpuError:
             remedy = "sudo modprobe nvidia (dmesg says why it fails)"
         case nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
             cause = (
-                f"NVIDIA's kernel driver{f' ({loaded})' if loaded else ''} and its libraries have "
-                "different versions: they were updated, and the driver was not reloaded"
+                "NVIDIA's kernel driver and its libraries have different versions: they were "
+                "updated, and the driver was not reloaded"
             )
             remedy = "restart the host, or unload and load its nvidia modules"
         case nvml.NVML_ERROR_NO_PERMISSION:
-            cause, remedy = _closed_device(root)
+            cause = f"no permission to use NVIDIA's driver: {error}"
+            remedy = "ls -l /dev/nvidia* shows whom its devices are for"
         case nvml.NVML_ERROR_UNKNOWN:
             cause = "NVIDIA's driver does not answer: Unknown Error"
             remedy = "restart the container if it has lost its devices; otherwise see dmesg"
     return GpuError(cause, f"{remedy}, {_OR_CPU}")
-
-
-def _closed_device(root: Path) -> tuple[str, str]:
-    """Return cause and remedy."""
-    for node in sorted((root / "dev").glob("nvidia*")):
-        if node.is_dir() or os.access(node, os.R_OK | os.W_OK):
-            continue
-        place = f"/{node.relative_to(root)}"
-        mode = node.stat().st_mode & 0o777
-        try:
-            group = node.group()
-        except KeyError:
-            group = str(node.stat().st_gid)
-        remedy = f"sudo chmod 666 {place} (NVIDIA's default mode)"
-        if mode & 0o060 == 0o060 and group != "root":
-            remedy = f"sudo usermod -aG {group} $USER, and log in again"
-        return f"no permission to use {place} (group {group}, mode {mode:04o})", remedy
-    return (
-        "no permission to use NVIDIA's driver: Insufficient Permissions",
-        "ask the administrator for access to /dev/nvidia*",
-    )
-
-
-def _loaded_version(root: Path) -> str | None:
-    try:
-        text = (root / "proc" / "driver" / "nvidia" / "version").read_text(encoding="utf-8")
-    except OSError:
-        return None
-    words = text.partition("\n")[0].split()
-    return next((word for word in words if word[0].isdigit() and "." in word), None)

@@ -7,7 +7,6 @@ errors are checked against the real module, so that only the answers are made up
 
 import ctypes
 import inspect
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -154,16 +153,6 @@ def test_mig_that_waits_for_a_reset_does_not_count_yet():
             "restart the host; dmesg says why it fell off the bus",
         ),
         (
-            pynvml.NVML_ERROR_NO_PERMISSION,
-            "GPU 1 cannot be used: NVIDIA's driver says 'Insufficient Permissions'",
-            "ls -l /dev/nvidia1: this user may not open it",
-        ),
-        (
-            pynvml.NVML_ERROR_INSUFFICIENT_POWER,
-            "GPU 1 cannot be used: NVIDIA's driver says 'Insufficient External Power'",
-            "plug in its extra power cables",
-        ),
-        (
             Card(memory=pynvml.NVML_ERROR_RESET_REQUIRED),
             "GPU 1 cannot be used: NVIDIA's driver says 'GPU requires restart'",
             "sudo nvidia-smi --gpu-reset -i 1",
@@ -204,7 +193,7 @@ def test_a_gpu_that_fails_is_told_beside_those_that_work(card, cause, remedy):
         (
             pynvml.NVML_ERROR_NO_PERMISSION,
             "no permission to use NVIDIA's driver: Insufficient Permissions",
-            "ask the administrator for access to /dev/nvidia*, or start with --cpu",
+            "ls -l /dev/nvidia* shows whom its devices are for, or start with --cpu",
         ),
         (
             pynvml.NVML_ERROR_UNKNOWN,
@@ -240,60 +229,14 @@ def test_a_driver_without_a_gpu_is_told():
     )
 
 
-@pytest.fixture
-def host(tmp_path):
-    """A host on which the kernel driver 535.129.03 is loaded; its devices are plain files."""
+def test_a_loaded_driver_without_its_device_file_is_told(tmp_path):
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
-    (tmp_path / "proc/driver/nvidia/version").write_text(
-        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\n"
-        "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n"
-    )
-    (tmp_path / "dev/nvidia-caps").mkdir(parents=True)
-    return tmp_path
-
-
-def test_a_version_that_does_not_match_is_named(host):
-    nvml = FakeNvml(init=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
-    found = find_gpus(nvml, root=host)
-    assert isinstance(found, GpuError)
-    assert found.cause == (
-        "NVIDIA's kernel driver (535.129.03) and its libraries have different versions: they were "
-        "updated, and the driver was not reloaded"
-    )
-
-
-def test_a_loaded_driver_without_its_device_file_is_told(host):
+    (tmp_path / "proc/driver/nvidia/version").touch()
     nvml = FakeNvml(init=pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-    assert refusal(nvml, host) == (
-        "NVIDIA's kernel driver 535.129.03 is loaded, but there is no /dev/nvidiactl",
+    assert refusal(nvml, tmp_path) == (
+        "NVIDIA's kernel driver is loaded, but there is no /dev/nvidiactl",
         "sudo nvidia-modprobe -u -c 0; in a container: give it the GPUs "
         "(docker run --gpus all, apptainer run --nv), or start with --cpu",
-    )
-
-
-@pytest.mark.parametrize(
-    ("group", "mode", "remedy"),
-    [
-        ("video", 0o660, "sudo usermod -aG video $USER, and log in again, or start with --cpu"),
-        ("root", 0o660, "sudo chmod 666 /dev/nvidiactl (NVIDIA's default mode), "
-                        "or start with --cpu"),
-        ("video", 0o600, "sudo chmod 666 /dev/nvidiactl (NVIDIA's default mode), "
-                         "or start with --cpu"),
-    ],
-)  # fmt: skip
-def test_a_device_file_that_may_not_be_opened_is_named_with_the_way_in(
-    host, monkeypatch, group, mode, remedy
-):
-    for name in ("nvidia0", "nvidiactl"):
-        (host / "dev" / name).touch(mode=0o666)
-    (host / "dev/nvidiactl").chmod(mode)
-    monkeypatch.setattr(Path, "group", lambda self: group)
-    # Tests may run as root, who may open everything.
-    monkeypatch.setattr(os, "access", lambda path, mode: path.name != "nvidiactl")
-    nvml = FakeNvml(init=pynvml.NVML_ERROR_NO_PERMISSION)
-    assert refusal(nvml, host) == (
-        f"no permission to use /dev/nvidiactl (group {group}, mode {mode:04o})",
-        remedy,
     )
 
 
