@@ -44,7 +44,9 @@ def test_a_command_outside_of_the_image_asks_a_server_in_it(
     program, fcl = tmp_path / "numl-exec", tmp_path / "job.fcl"
     for folder in (tmp_path, *tmp_path.parents[:2], image.parent):
         folder.chmod(0o755)
-    program.write_text(host.output("apptainer", "exec", image, "cat", "/opt/numl/bin/exec"))
+    with program.open("wb") as file:
+        words = host.words("apptainer", "exec", image, "cat", "/opt/numl/bin/exec")
+        subprocess.run(words, cwd="/", stdout=file, check=True)
     fcl.write_text("physics.producers.ng.TritonConfig: {}\n")
     lar = host.words("python3", program, "--image", image, "--fcl", fcl, "--")
     done = subprocess.run([*lar, "cat", fcl], cwd="/", capture_output=True, text=True, check=False)
