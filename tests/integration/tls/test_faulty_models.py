@@ -63,22 +63,13 @@ def faulty(folder, pair, kit, site):
         server.stop()
 
 
-@pytest.mark.parametrize(
-    ("model", "cause", "remedy"),
-    [
-        (
-            "nugraph2",
-            "model nugraph2 breaks the wire contract: "
-            "input hit_table_rms has dims [1, -1], expected [-1]",
-            "correct its config.pbtxt: existing clients cannot use it",
-        ),
-        (
-            "nugraph3",
-            "{url} serves no model nugraph3",
-            "choose from those it serves with --models: nugraph2, nugraph2_cpu",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("model", "cause", "remedy"), [
+    ("nugraph2", "model nugraph2 breaks the wire contract: "
+     "input hit_table_rms has dims [1, -1], expected [-1]",
+     "correct its config.pbtxt: existing clients cannot use it"),
+    ("nugraph3", "{url} serves no model nugraph3",
+     "choose from those it serves with --models: nugraph2, nugraph2_cpu"),
+])  # fmt: skip
 def test_what_is_wrong_with_a_model_is_told(kit, faulty, site, model, cause, remedy):
     asked = url(faulty, "localhost")
     answer = smoke(kit, asked, "--ca", site.file, models=model)

@@ -101,46 +101,22 @@ def test_a_service_behind_a_proxy_is_proved(kit, proxy, site):
     assert answer["servers"][0]["health"] == "serving"
 
 
-@pytest.mark.parametrize(
-    ("way", "cause", "remedy"),
-    [
-        (
-            "http1",
-            "{url} speaks TLS but not HTTP/2, which gRPC needs: an HTTP/1 proxy?",
-            "enable HTTP/2 in the proxy (nginx: listen ... ssl http2, and grpc_pass)",
-        ),
-        (
-            "expired",
-            "the certificate of {address} expired on 2021-01-01 00:00 UTC",
-            "have the server's administrator renew it, or set this host's clock",
-        ),
-        (
-            "other name",
-            "the certificate of {address} is not for localhost, but for triton.example.org",
-            "--url grpcs://triton.example.org:{port}",
-        ),
-        (
-            "mutual",
-            "{url}: a proxy answers with HTTP status 400 and does not forward gRPC",
-            "if it requires a client certificate: --cert FILE --key FILE",
-        ),
-        (
-            "dead",
-            "{url}: a proxy answers with HTTP status 502, so it reaches no server",
-            "check the servers behind the proxy",
-        ),
-        (
-            "closed",
-            "{url}: a proxy answers with HTTP status 403 and does not forward gRPC",
-            "ask its administrator where, and for whom, it forwards gRPC",
-        ),
-        (
-            "web",
-            "{url} does not answer like a Triton server",
-            "check the address in --url (gRPC has its own port)",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("way", "cause", "remedy"), [
+    ("http1", "{url} speaks TLS but not HTTP/2, which gRPC needs: an HTTP/1 proxy?",
+     "enable HTTP/2 in the proxy (nginx: listen ... ssl http2, and grpc_pass)"),
+    ("expired", "the certificate of {address} expired on 2021-01-01 00:00 UTC",
+     "have the server's administrator renew it, or set this host's clock"),
+    ("other name", "the certificate of {address} is not for localhost, but for triton.example.org",
+     "--url grpcs://triton.example.org:{port}"),
+    ("mutual", "{url}: a proxy answers with HTTP status 400 and does not forward gRPC",
+     "if it requires a client certificate: --cert FILE --key FILE"),
+    ("dead", "{url}: a proxy answers with HTTP status 502, so it reaches no server",
+     "check the servers behind the proxy"),
+    ("closed", "{url}: a proxy answers with HTTP status 403 and does not forward gRPC",
+     "ask its administrator where, and for whom, it forwards gRPC"),
+    ("web", "{url} does not answer like a Triton server",
+     "check the address in --url (gRPC has its own port)"),
+])  # fmt: skip
 def test_what_is_wrong_with_a_proxy_is_told(kit, proxy, site, way, cause, remedy):
     words = {
         "url": proxy.url(way),

@@ -70,17 +70,12 @@ def test_an_image_is_verified_with_its_statements(cosign, signer):
     ]
 
 
-@pytest.mark.parametrize(
-    ("optional", "found"),
-    [
-        ([], ()),
-        ([None, FACTS | {"sequence": "x"}, FACTS | {"created": "y"}, {}], ()),
-        (
-            [FACTS | {"sequence": number} for number in ("2", "3")],
-            (replace(SIGNED, sequence=2), SIGNED),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("optional", "found"), [
+    ([], ()),
+    ([None, FACTS | {"sequence": "x"}, FACTS | {"created": "y"}, {}], ()),
+    ([FACTS | {"sequence": number} for number in ("2", "3")],
+     (replace(SIGNED, sequence=2), SIGNED)),
+])  # fmt: skip
 def test_what_is_signed_with_an_image_is_read_of_each_signature(cosign, signer, optional, found):
     cosign.answer(json.dumps([{}, *({"optional": each} for each in optional)]))
     assert signed_of(REFERENCE, signer) == found

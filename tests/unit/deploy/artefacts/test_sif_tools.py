@@ -107,25 +107,17 @@ def test_a_version_is_read_from_what_a_program_says(text, version):
     assert version_in(text) == version
 
 
-@pytest.mark.parametrize(
-    ("release", "hint"),
-    [
-        ({"ID": "debian"}, "sudo scripts/install_container_tools"),
-        ({"ID": "ubuntu", "ID_LIKE": "debian"}, "sudo scripts/install_container_tools"),
-        (
-            {"ID": "almalinux", "ID_LIKE": "rhel centos fedora", "VERSION_ID": "9.4"},
-            "sudo dnf install -y epel-release && sudo dnf install -y apptainer squashfs-tools",
-        ),
-        (
-            {"ID": "rhel", "ID_LIKE": "fedora", "VERSION_ID": "9.4"},
-            "sudo dnf install -y "
-            "https://dl.fedoraproject.org/pub/epel/epel-release-latest-9.noarch.rpm"
-            " && sudo dnf install -y apptainer squashfs-tools",
-        ),
-        ({"ID": "fedora"}, "sudo dnf install -y apptainer squashfs-tools"),
-        ({"ID": "arch"}, "see https://apptainer.org/docs/admin/main/installation.html"),
-        ({}, "see https://apptainer.org/docs/admin/main/installation.html"),
-    ],
-)
+@pytest.mark.parametrize(("release", "hint"), [
+    ({"ID": "debian"}, "sudo scripts/install_container_tools"),
+    ({"ID": "ubuntu", "ID_LIKE": "debian"}, "sudo scripts/install_container_tools"),
+    ({"ID": "almalinux", "ID_LIKE": "rhel centos fedora", "VERSION_ID": "9.4"},
+     "sudo dnf install -y epel-release && sudo dnf install -y apptainer squashfs-tools"),
+    ({"ID": "rhel", "ID_LIKE": "fedora", "VERSION_ID": "9.4"}, "sudo dnf install -y "
+     "https://dl.fedoraproject.org/pub/epel/epel-release-latest-9.noarch.rpm"
+     " && sudo dnf install -y apptainer squashfs-tools"),
+    ({"ID": "fedora"}, "sudo dnf install -y apptainer squashfs-tools"),
+    ({"ID": "arch"}, "see https://apptainer.org/docs/admin/main/installation.html"),
+    ({}, "see https://apptainer.org/docs/admin/main/installation.html"),
+])  # fmt: skip
 def test_each_distribution_has_its_command(release, hint):
     assert install_hint(release) == hint

@@ -182,16 +182,10 @@ def test_the_provenance_is_a_statement_of_in_toto():
     }
 
 
-@pytest.mark.parametrize(
-    ("revision", "source"),
-    [
-        (
-            f"{COMMIT}-dirty",
-            {"digest": {"gitCommit": COMMIT}, "annotations": {"tree": "modified"}},
-        ),
-        ("unknown", {"annotations": {"tree": "no git checkout"}}),
-    ],
-)
+@pytest.mark.parametrize(("revision", "source"), [
+    (f"{COMMIT}-dirty", {"digest": {"gitCommit": COMMIT}, "annotations": {"tree": "modified"}}),
+    ("unknown", {"annotations": {"tree": "no git checkout"}}),
+])  # fmt: skip
 def test_a_tree_that_is_no_commit_is_said_to_be_none(revision, source):
     build = Build(Source(revision, 0, ""), {}, [], {})
     text = statement(build, subject=resource("a", "1"), sbom=resource("b", "2"))

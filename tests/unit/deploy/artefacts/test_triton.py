@@ -57,16 +57,10 @@ def test_a_server_that_this_host_is_too_old_for_is_known_by_its_version_file(ser
     assert (release.server, release.flags) == ("2.52.0", None)
 
 
-@pytest.mark.parametrize(
-    ("said", "cause"),
-    [
-        (
-            f"{HELP.replace('--exit-on-error', '--other')}\n{STARTS}",
-            "does not know --exit-on-error",
-        ),
-        ("version GLIBC_2.39 not found", "does not say which Triton it is"),
-    ],
-)
+@pytest.mark.parametrize(("said", "cause"), [
+    (f"{HELP.replace('--exit-on-error', '--other')}\n{STARTS}", "does not know --exit-on-error"),
+    ("version GLIBC_2.39 not found", "does not say which Triton it is"),
+])  # fmt: skip
 def test_a_server_that_the_kit_cannot_start_is_refused(server, said, cause):
     with pytest.raises(BuildError, match=cause):
         find_triton(str(server(said)), say)

@@ -23,23 +23,14 @@ def test_a_model_is_shown_with_what_its_weights_are():
     assert ServedModel("m", {}, (), {"weights": "demo weights"}).title == "m (demo weights)"
 
 
-@pytest.mark.parametrize(
-    ("message", "reason"),
-    [
-        ("plain", "plain"),
-        (
-            "Failed to process the request(s) for model instance 'nugraph3_0_1', message: "
-            "ValueError: no\n\nAt:\n  /models/nugraph3/1/model.py(12): execute\n",
-            "ValueError: no",
-        ),
-        (
-            "Failed to process the request(s) for model 'nugraph3_0', message: "
-            "EventError: hit_table/rms row 3 is nan",
-            "hit_table/rms row 3 is nan",
-        ),
-        ("two\nlines", "two lines"),
-    ],
-)
+@pytest.mark.parametrize(("message", "reason"), [
+    ("plain", "plain"),
+    ("Failed to process the request(s) for model instance 'nugraph3_0_1', message: "
+     "ValueError: no\n\nAt:\n  /models/nugraph3/1/model.py(12): execute\n", "ValueError: no"),
+    ("Failed to process the request(s) for model 'nugraph3_0', message: "
+     "EventError: hit_table/rms row 3 is nan", "hit_table/rms row 3 is nan"),
+    ("two\nlines", "two lines"),
+])  # fmt: skip
 def test_a_reason_is_one_line_without_wrapping(message, reason):
     assert triton_reason(message) == reason
 

@@ -100,19 +100,13 @@ def test_the_json_answer_names_the_first_fault_and_holds_everything(monkeypatch,
     }
 
 
-@pytest.mark.parametrize(
-    ("flags", "cause"),
-    [
-        (
-            ["--url", "ftp://h"],
-            "--url ftp://h: the scheme must be one of http://, https://, grpc://",
-        ),
-        (["--url", "grpcs://h", "--ca", "/none.pem"], "authority /none.pem: no such file"),
-        (["--url", "grpcs://h", "--cert", "/none.pem"], "a client certificate and its private"),
-        (["--metrics", "9464"], "--metrics needs --watch"),
-        (["--watch", "--json"], "--watch never ends, but --json prints one document"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "cause"), [
+    (["--url", "ftp://h"], "--url ftp://h: the scheme must be one of http://, https://, grpc://"),
+    (["--url", "grpcs://h", "--ca", "/none.pem"], "authority /none.pem: no such file"),
+    (["--url", "grpcs://h", "--cert", "/none.pem"], "a client certificate and its private"),
+    (["--metrics", "9464"], "--metrics needs --watch"),
+    (["--watch", "--json"], "--watch never ends, but --json prints one document"),
+])  # fmt: skip
 def test_wrong_usage_ends_with_status_2(flags, cause, capsys):
     assert smoke.main(flags) == 2
     assert capsys.readouterr().err.startswith(f"error: {cause}")

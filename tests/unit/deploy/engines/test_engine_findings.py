@@ -123,18 +123,12 @@ def test_an_engine_that_does_not_answer_is_named(monkeypatch):
     assert found.detail.startswith("no Docker engine answers at unix:///no/such.sock")
 
 
-@pytest.mark.parametrize(
-    ("script", "cause"),
-    [
-        ("echo 'FATAL:   no idea' >&2; exit 255", "{sif}: apptainer cannot read it: no idea"),
-        ("exit 0", "{sif}: apptainer cannot read it: unexpected output from apptainer inspect"),
-        (
-            "echo '{{}}'",
-            "{sif}: apptainer cannot read it: unexpected output from apptainer inspect",
-        ),
-        (None, "{sif}: apptainer cannot read it: No such file or directory"),
-    ],
-)
+@pytest.mark.parametrize(("script", "cause"), [
+    ("echo 'FATAL:   no idea' >&2; exit 255", "{sif}: apptainer cannot read it: no idea"),
+    ("exit 0", "{sif}: apptainer cannot read it: unexpected output from apptainer inspect"),
+    ("echo '{{}}'", "{sif}: apptainer cannot read it: unexpected output from apptainer inspect"),
+    (None, "{sif}: apptainer cannot read it: No such file or directory"),
+])  # fmt: skip
 def test_a_failed_inspection_is_never_taken_for_an_answer(script, cause, tmp_path, monkeypatch):
     """A script stands for Apptainer."""
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -134,30 +134,19 @@ def test_a_link_to_nowhere_or_to_itself_is_refused(tmp_path, target):
         read_site_model(tmp_path, "m")
 
 
-@pytest.mark.parametrize(
-    ("config", "cause"),
-    [
-        ("nonsense", "not a model configuration"),
-        ('name: "other"', "names its model 'other'"),
-        (
-            "version_policy { specific { versions: [7] } }",
-            "its config.pbtxt selects none of its versions",
-        ),
-        (
-            'backend: "python"' + environment_parameter("envs/e.tar.gz"),
-            "EXECUTION_ENV_PATH 'envs/e.tar.gz' is relative; Triton would resolve it from the "
-            "folder it was started in",
-        ),
-        (
-            'backend: "python"' + environment_parameter("s3://bucket/e.tar.gz"),
-            "EXECUTION_ENV_PATH 's3://bucket/e.tar.gz' is relative",
-        ),
-        (
-            'backend: "python"' + environment_parameter("/nowhere/e.tar.gz"),
-            r"EXECUTION_ENV_PATH '/nowhere/e.tar.gz' does not exist \(/nowhere/e.tar.gz\)",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("config", "cause"), [
+    ("nonsense", "not a model configuration"),
+    ('name: "other"', "names its model 'other'"),
+    ("version_policy { specific { versions: [7] } }",
+     "its config.pbtxt selects none of its versions"),
+    ('backend: "python"' + environment_parameter("envs/e.tar.gz"),
+     "EXECUTION_ENV_PATH 'envs/e.tar.gz' is relative; Triton would resolve it from the "
+     "folder it was started in"),
+    ('backend: "python"' + environment_parameter("s3://bucket/e.tar.gz"),
+     "EXECUTION_ENV_PATH 's3://bucket/e.tar.gz' is relative"),
+    ('backend: "python"' + environment_parameter("/nowhere/e.tar.gz"),
+     r"EXECUTION_ENV_PATH '/nowhere/e.tar.gz' does not exist \(/nowhere/e.tar.gz\)"),
+])  # fmt: skip
 def test_a_model_that_cannot_be_served_is_named(tmp_path, config, cause):
     write_model(tmp_path, "m", config=config)
     with pytest.raises(RepositoryError, match=cause) as caught:

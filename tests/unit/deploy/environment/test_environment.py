@@ -254,21 +254,13 @@ def test_a_python_that_is_given_is_taken(given):
     assert planned.interpreter.executable.resolve() == HOST.executable.resolve()
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("exit 1", "is not a working Python"),
-        ("echo hello", "is not a working Python"),
-        (
-            """echo '["3.9.1", "/p", "/usr", "/lib", "", ""]'""",
-            rf"is Python 3\.9\.1; .* for .*{HERE}",
-        ),
-        (
-            f"""echo '["{HERE}.1", "/p", "/n", "/n", "libpython.so.0", "n"]'""",
-            r"has no shared libpython,",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "reason"), [
+    ("exit 1", "is not a working Python"),
+    ("echo hello", "is not a working Python"),
+    ("""echo '["3.9.1", "/p", "/usr", "/lib", "", ""]'""", rf"is Python 3\.9\.1; .* for .*{HERE}"),
+    (f"""echo '["{HERE}.1", "/p", "/n", "/n", "libpython.so.0", "n"]'""",
+     r"has no shared libpython,"),
+])  # fmt: skip
 def test_a_python_that_is_given_must_be_fit(given, text, reason):
     """A script stands for a Python that this host does not have."""
     with pytest.raises(EnvironmentSetupError, match=reason):

@@ -105,23 +105,16 @@ def without(*parts: str) -> list[str]:
     return [name for name in ENVIRONMENT if not any(part in name for part in parts)]
 
 
-@pytest.mark.parametrize(
-    ("names", "cause"),
-    [
-        (without("activate"), "has no bin/activate at its root"),
-        ([f"env/{name}" for name in ENVIRONMENT], "has no bin/activate at its root"),
-        (without("libpython"), "has no libpython3.10.so, which its stub loads"),
-        (without("numpy"), "has no numpy, which every stub imports"),
-        (
-            [*without("numpy"), "lib/python3.10/site-packages/numpy-2.1.3.dist-info/METADATA"],
-            "has numpy 2.1.3, with which this Triton returns empty tensors",
-        ),
-        (
-            [*ENVIRONMENT, "pyvenv.cfg"],
-            "is a virtual environment; a container cannot see the Python outside it",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("names", "cause"), [
+    (without("activate"), "has no bin/activate at its root"),
+    ([f"env/{name}" for name in ENVIRONMENT], "has no bin/activate at its root"),
+    (without("libpython"), "has no libpython3.10.so, which its stub loads"),
+    (without("numpy"), "has no numpy, which every stub imports"),
+    ([*without("numpy"), "lib/python3.10/site-packages/numpy-2.1.3.dist-info/METADATA"],
+     "has numpy 2.1.3, with which this Triton returns empty tensors"),
+    ([*ENVIRONMENT, "pyvenv.cfg"],
+     "is a virtual environment; a container cannot see the Python outside it"),
+])  # fmt: skip
 def test_what_would_not_serve_is_refused_with_the_reason(tmp_path, names, cause):
     path = write_archive(tmp_path / "env.tar.gz", names)
     given = look_into(path, tmp_path / "cache", quiet)

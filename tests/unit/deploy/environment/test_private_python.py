@@ -130,23 +130,12 @@ def test_every_pin_of_the_kit_names_a_package_of_the_channel():
     assert rattler.Channel(module.CHANNEL).base_url.startswith("https://")
 
 
-@pytest.mark.parametrize(
-    ("programs", "like", "remedy"),
-    [
-        (
-            {"apt-get", "apt-cache"},
-            ["debian"],
-            "sudo apt-get install libpython3.11; or a container",
-        ),
-        ({"dnf"}, ["rhel", "fedora"], "sudo dnf install python3.11; or a container"),
-        ({"zypper"}, ["opensuse", "suse"], "sudo zypper install python311; or a container"),
-        (
-            {"pacman"},
-            ["arch"],
-            "put python3.11, built with --enable-shared, on PATH; or a container",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("programs", "like", "remedy"), [
+    ({"apt-get", "apt-cache"}, ["debian"], "sudo apt-get install libpython3.11; or a container"),
+    ({"dnf"}, ["rhel", "fedora"], "sudo dnf install python3.11; or a container"),
+    ({"zypper"}, ["opensuse", "suse"], "sudo zypper install python311; or a container"),
+    ({"pacman"}, ["arch"], "put python3.11, built with --enable-shared, on PATH; or a container"),
+])  # fmt: skip
 def test_the_remedy_is_one_of_this_distribution(monkeypatch, programs, like, remedy):
     """As if another distribution were here: its programs, and what its package lists say."""
 

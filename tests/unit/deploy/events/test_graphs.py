@@ -130,27 +130,18 @@ def _without_ids(fields):
     del fields["u/id"]
 
 
-@pytest.mark.parametrize(
-    ("edit", "message"),
-    [
-        (
-            _with_three_features,
-            f"dataset/{EVENT}: its hits have 3 features, and a graph file does not name them; "
-            "2 (integral, rms) can be told: send the file that the graphs were made of",
-        ),
-        (
-            _with_another_scale,
-            f"dataset/{EVENT}: the positions in plane u are not wires times 0.3, pynuml's default, "
-            "so the wires cannot be told: send the file that the graphs were made of",
-        ),
-        (
-            _with_two_hits,
-            f"dataset/{EVENT} has spacepoints with two hits in plane u, which a request cannot say",
-        ),
-        (_with_an_edge_to_nowhere, f"dataset/{EVENT} is not a whole graph: index"),
-        (_without_ids, f"dataset/{EVENT} is not a whole graph: 'u/id'"),
-    ],
-)
+@pytest.mark.parametrize(("edit", "message"), [
+    (_with_three_features,
+     f"dataset/{EVENT}: its hits have 3 features, and a graph file does not name them; "
+     "2 (integral, rms) can be told: send the file that the graphs were made of"),
+    (_with_another_scale,
+     f"dataset/{EVENT}: the positions in plane u are not wires times 0.3, pynuml's default, "
+     "so the wires cannot be told: send the file that the graphs were made of"),
+    (_with_two_hits,
+     f"dataset/{EVENT} has spacepoints with two hits in plane u, which a request cannot say"),
+    (_with_an_edge_to_nowhere, f"dataset/{EVENT} is not a whole graph: index"),
+    (_without_ids, f"dataset/{EVENT} is not a whole graph: 'u/id'"),
+])  # fmt: skip
 def test_what_cannot_be_had_back_is_refused_in_one_line(tmp_path, edit, message):
     with GraphFile(edited("first", tmp_path, edit)) as file:
         file.read(0)

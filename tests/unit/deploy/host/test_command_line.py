@@ -27,24 +27,14 @@ def test_a_word_stays_on_one_line_and_the_shell_reads_it_back(word, quoted):
     assert done.stdout == word.encode(errors="surrogateescape")
 
 
-@pytest.mark.parametrize(
-    ("user", "there", "said"),
-    [
-        (0, {"sudo"}, "start it (systemctl start docker), or: dnf install a && dnf install b"),
-        (0, set(), "start it (systemctl start docker), or: dnf install a && dnf install b"),
-        (
-            1000,
-            {"sudo"},
-            "start it (sudo systemctl start docker), or: sudo dnf install a && sudo dnf install b",
-        ),
-        (
-            1000,
-            set(),
-            "start it (as root: systemctl start docker), or: "
-            "as root: dnf install a && dnf install b",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("user", "there", "said"), [
+    (0, {"sudo"}, "start it (systemctl start docker), or: dnf install a && dnf install b"),
+    (0, set(), "start it (systemctl start docker), or: dnf install a && dnf install b"),
+    (1000, {"sudo"},
+     "start it (sudo systemctl start docker), or: sudo dnf install a && sudo dnf install b"),
+    (1000, set(), "start it (as root: systemctl start docker), or: "
+     "as root: dnf install a && dnf install b"),
+])  # fmt: skip
 def test_sudo_is_named_only_to_those_who_need_it_and_have_it(monkeypatch, user, there, said):
     monkeypatch.setattr(command_line.os, "geteuid", lambda: user)
     monkeypatch.setattr(command_line.shutil, "which", lambda name: name if name in there else None)

@@ -231,37 +231,25 @@ def test_every_row_has_a_remedy_that_is_not_its_cause():
         assert remedy != cause
 
 
-@pytest.mark.parametrize(
-    ("said", "reason"),
-    [
-        (
-            "\x1b[34mINFO:    Starting build...\x1b[0m\n"
-            "\x1b[31mFATAL:   \x1b[0mWhile performing build: conveyor failed to get: no host\n",
-            "conveyor failed to get: no host",
-        ),
-        (
-            "Write failed because No space left on device\n"
-            "FATAL ERROR: Failed to write to output filesystem\n",
-            "no space left on device",
-        ),
-        ("FATAL ERROR: Failed to read tar file x\nsome advice\n", "Failed to read tar file x"),
-        ("mount: /x: permission denied.\n\n", "mount: /x: permission denied."),
-        (
-            "ERROR: Could not find a version that satisfies the requirement x==1\n"
-            "ERROR: No matching distribution found for x==1\n",
-            "Could not find a version that satisfies the requirement x==1",
-        ),
-        (
-            "Error: no signatures found\nmain.go:74: error during command execution",
-            "no signatures found",
-        ),
-        ("I: begins\nE: no mirror\nW: gave up\n", "no mirror"),
-        ("reading x.ckpt\nerror: x.ckpt: not a checkpoint\n", "x.ckpt: not a checkpoint"),
-        ("\x1b[91mERROR  : no\n", "no"),
-        ("first\nlast\n", "last"),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("said", "reason"), [
+    ("\x1b[34mINFO:    Starting build...\x1b[0m\n"
+     "\x1b[31mFATAL:   \x1b[0mWhile performing build: conveyor failed to get: no host\n",
+     "conveyor failed to get: no host"),
+    ("Write failed because No space left on device\n"
+     "FATAL ERROR: Failed to write to output filesystem\n", "no space left on device"),
+    ("FATAL ERROR: Failed to read tar file x\nsome advice\n", "Failed to read tar file x"),
+    ("mount: /x: permission denied.\n\n", "mount: /x: permission denied."),
+    ("ERROR: Could not find a version that satisfies the requirement x==1\n"
+     "ERROR: No matching distribution found for x==1\n",
+     "Could not find a version that satisfies the requirement x==1"),
+    ("Error: no signatures found\nmain.go:74: error during command execution",
+     "no signatures found"),
+    ("I: begins\nE: no mirror\nW: gave up\n", "no mirror"),
+    ("reading x.ckpt\nerror: x.ckpt: not a checkpoint\n", "x.ckpt: not a checkpoint"),
+    ("\x1b[91mERROR  : no\n", "no"),
+    ("first\nlast\n", "last"),
+    ("", ""),
+])  # fmt: skip
 def test_the_line_that_says_why_is_chosen(said, reason):
     assert complaint(said) == reason
 
