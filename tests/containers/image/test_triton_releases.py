@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.host.paths import cache_folder
 from deploy.main import main
 from tests.containers.conftest import Runner
-from tests.releases import image_layers, lay_out, push
+from tests.releases import image_layers, lay_out, layer, push
 
 RELEASE = "24.05"
 
@@ -26,7 +27,9 @@ def built(
 ) -> Iterator[Path]:
     """The folder of artefacts after ``numlkit build --target image --triton IMAGE``."""
     folder = tmp_path_factory.mktemp("triton")
-    layers = image_layers(lay_out(RELEASE, "3.10", folder))
+    # Unlike any that the cache has.
+    layers = [layer({"etc/name": secrets.token_bytes(8)})]
+    layers += image_layers(lay_out(RELEASE, "3.10", folder))
     image = push(registry, "nvidia/tritonserver", f"{RELEASE}-py3", layers, RELEASE)
     words = ["build", "--target", "image", "--triton", image, "--out", str(folder / "dist")]
     assert main([*words, "--quiet"]) == 0
