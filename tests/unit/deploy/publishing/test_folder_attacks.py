@@ -247,3 +247,16 @@ def test_what_the_statement_does_not_name_changes_nothing(attacker, attack):
     HARMLESS[attack](attacker)
     assert started(attacker) == b"three"
     audited(attacker)
+
+
+def test_signatures_that_a_link_leads_to_are_not_removed(attacker):
+    theirs = attacker.outside / "signatures"
+    attacker.signature.parent.rename(theirs)
+    attacker.link(attacker.place / "signatures", theirs)
+    before = sorted(theirs.iterdir())
+    FolderPlace(attacker.place)._remove_signatures()
+    assert sorted(theirs.iterdir()) == before
+    attacker.remove(attacker.place / "signatures")
+    theirs.rename(attacker.place / "signatures")
+    FolderPlace(attacker.place)._remove_signatures()
+    assert [*(attacker.place / "signatures").iterdir()] == [attacker.signature]
