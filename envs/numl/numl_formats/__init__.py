@@ -1,4 +1,5 @@
 """Formats that the kit, the sync agent and the models' runtime all read.
 
-One reader each, of the standard library: the packages that import it share nothing else.
+One reader and one writer each, of the standard library and numpy, which is imported only where
+arrays are read: the packages that import this one share nothing else.
 """

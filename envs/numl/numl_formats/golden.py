@@ -7,6 +7,7 @@ it is missing, as in files that a site writes with ``numpy.savez``.
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     Array: TypeAlias = NDArray[Any]
 
 FORMAT = 1
+# What numpy and zipfile raise depends on where a file is damaged.
+_DAMAGED = (
+    AttributeError, EOFError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 TOLERANCE = 1e-4
 """Largest difference allowed, in units of the largest magnitude of the output's column (class)."""
@@ -82,7 +87,7 @@ def _read(path: Path, *prefixes: str) -> list[dict[str, Array]]:
         raise FormatError(f"{path}: no such file") from None
     except OSError as error:
         raise FormatError(f"{path}: {error.strerror or error}") from None
-    except (AttributeError, EOFError, TypeError, ValueError, zipfile.BadZipFile):
+    except _DAMAGED:
         # numpy's words are about pickles, which are never read here.
         raise FormatError(f"{path}: not a reference event") from None
     if not all(found):

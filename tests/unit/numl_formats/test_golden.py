@@ -1,5 +1,6 @@
 """Comparing answers, and the files that hold the expected ones."""
 
+import random
 import shutil
 from pathlib import Path
 
@@ -132,6 +133,21 @@ def test_a_file_that_is_no_golden_event_is_named(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(FormatError, match=r"golden\.npz: not a reference event"):
         read_golden(path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_whatever_is_damaged_in_a_golden_file_it_is_read_or_named(tmp_path):
+    content, chance = (DATA / "golden-format-1.npz").read_bytes(), random.Random(1)
+    path, refused = tmp_path / "golden.npz", 0
+    for _ in range(300):
+        damaged = bytearray(content)
+        damaged[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            read_golden(path)
+        except FormatError:
+            refused += 1
+    assert refused > 200
 
 
 def test_a_golden_event_that_is_missing_or_lacks_outputs_or_holds_objects_is_refused(tmp_path):
