@@ -10,17 +10,22 @@ import gzip
 import hashlib
 import io
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import requests
 
+from deploy.artefacts.triton import find_triton
 from deploy.host.programs import needed_by
+from deploy.triton.release import TritonRelease
 from deploy.triton.stub import STUB
 
 PACKAGE = "nvidia-pytriton"
@@ -179,6 +184,18 @@ def push(address: str, repository: str, tag: str, layers: list[Blob], release: s
         f"{at}/manifests/{tag}", data=document.content, headers=kind, timeout=60
     ).raise_for_status()
     return f"{address}/{repository}:{tag}"
+
+
+@contextmanager
+def in_cache(image: str) -> Iterator[TritonRelease]:
+    """Take a release out of an image into the user's cache, and remove it from there."""
+    release = find_triton(image, lambda _text: None)
+    try:
+        yield release
+    finally:
+        assert release.root is not None
+        shutil.rmtree(release.root)
+        release.root.with_name(f"{release.root.name}.lock").unlink()
 
 
 def write_oci(folder: Path, layers: list[Blob], release: str = "") -> Path:

@@ -12,7 +12,7 @@ import pytest
 from deploy.engines.server import living_stubs
 from deploy.environment.interpreter import find_interpreter
 from tests.kit import Kit, until
-from tests.releases import SERVERS, image_layers, lay_out, write_oci
+from tests.releases import SERVERS, image_layers, in_cache, lay_out, write_oci
 
 
 @pytest.mark.parametrize(("release", "python"), [("24.03", "3.10"), ("24.09", "3.12")])
@@ -22,8 +22,13 @@ def test_a_release_from_an_image_serves_the_right_values_and_is_healed(
     if find_interpreter([python]) is None:
         pytest.skip(f"its stub is for Python {python}, which is not here")
     image = write_oci(tmp_path / "image", image_layers(lay_out(release, python, tmp_path)), release)
+    with in_cache(str(image)):
+        serve(kit, str(image), release, python)
+
+
+def serve(kit, image, release, python):
     name = f"triton-{release}"
-    answer = kit.up(name, "--triton", str(image), "--models", "nugraph3", "--instances", "1")
+    answer = kit.up(name, "--triton", image, "--models", "nugraph3", "--instances", "1")
     server = psutil.Process(answer["server"]["pid"])
     metadata = kit.json("status", "--name", name)
     assert metadata["ok"], metadata

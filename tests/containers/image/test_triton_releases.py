@@ -16,7 +16,7 @@ from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.host.paths import cache_folder
 from deploy.main import main
 from tests.containers.conftest import Runner
-from tests.releases import image_layers, lay_out, layer, push
+from tests.releases import image_layers, in_cache, lay_out, layer, push
 
 RELEASE = "24.05"
 
@@ -32,9 +32,10 @@ def built(
     layers += image_layers(lay_out(RELEASE, "3.10", folder))
     image = push(registry, "nvidia/tritonserver", f"{RELEASE}-py3", layers, RELEASE)
     words = ["build", "--target", "image", "--triton", image, "--out", str(folder / "dist")]
-    assert main([*words, "--quiet"]) == 0
-    yield folder / "dist"
-    engine.images.remove(f"numlkit/numl:{RELEASE}-serving", force=True)
+    with in_cache(image):
+        assert main([*words, "--quiet"]) == 0
+        yield folder / "dist"
+        engine.images.remove(f"numlkit/numl:{RELEASE}-serving", force=True)
 
 
 def test_an_image_on_it_serves_the_right_values(built: Path, runner: Runner) -> None:
