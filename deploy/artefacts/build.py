@@ -270,6 +270,7 @@ class Steps:
 def _plan(request: BuildRequest) -> Environment:
     return plan_environment(
         request.flavour,
+        source=request.source,
         relocatable=True,
         python=request.python,
         wheels=request.wheels,

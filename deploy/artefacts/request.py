@@ -38,7 +38,10 @@ def _variant(release: str, flavour: Flavour, base: Base) -> str:
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What was asked for: the options of ``numlkit build``."""
+    """What was asked for: the options of ``numlkit build``.
+
+    ``source`` is the folder of another environment than NuGraph's.
+    """
 
     targets: tuple[Kind, ...]
     flavour: Flavour
@@ -48,6 +51,7 @@ class BuildRequest:
     base_digest: str | None = None
     wheels: Path | None = None
     python: Path | None = None
+    source: Path | None = None
     wire: Path | None = None
     compressor: Compressor = "zstd"
 

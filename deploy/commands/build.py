@@ -12,6 +12,7 @@ from deploy.artefacts.request import TARGETS, BuildRequest
 from deploy.artefacts.triton import find_triton
 from deploy.deployment.deployment import absolute_if_there, named_triton
 from deploy.environment.lock import Flavour
+from deploy.environment.sources import locked_flavour, source_named
 from deploy.host.cli import Parser, end_in_order, make_parser, run
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError
@@ -31,6 +32,11 @@ def parser() -> Parser:
         "own packages, for models of your own (default: serving)"
     )
     add("--flavour", choices=get_args(Flavour), default="serving", help=flavour)
+    environment = (
+        "pack this environment of your own models instead, with --target env: a folder with its "
+        "lock, or one of the kit's by its name"
+    )
+    add("--environment", metavar="ENVIRONMENT", help=environment)
     base = "base image: slim, a bare Debian, or ngc, NVIDIA's Triton image (default: slim)"
     add("--base", choices=("slim", "ngc"), default="slim", help=base)
     add("--base-digest", metavar="sha256:...", help="pin the base image to this digest")
@@ -109,9 +115,16 @@ def _request(options: argparse.Namespace, triton: TritonRelease) -> BuildRequest
         if path is not None and not path.exists():
             cause = f"{flag} {path}: no such file or folder"
             raise DeploymentError(cause, f"correct it, or leave out {flag}")
+    source, flavour = None, options.flavour
+    if options.environment is not None:
+        if targets != ("env",) or options.wire is not None:
+            raise DeploymentError("--environment is for --target env alone, without --wire")
+        source = source_named(options.environment)
+        flavour = locked_flavour(source, flavour)
     return BuildRequest(
         targets=targets,
-        flavour=options.flavour,
+        flavour=flavour,
+        source=source,
         base=options.base,
         base_digest=options.base_digest,
         triton=triton,

@@ -2,14 +2,13 @@
 
 import argparse
 from functools import partial
-from pathlib import Path
 
 from deploy.environment.locking import lock
-from deploy.environment.sources import ENVIRONMENTS
+from deploy.environment.sources import source_named
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError
-from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE
+from deploy.host.paths import ENVIRONMENT_SOURCE
 from deploy.triton.release import RELEASES
 
 
@@ -27,10 +26,7 @@ def parser() -> Parser:
 
 
 def _lock(options: argparse.Namespace, console: Console) -> int:
-    source = Path(options.environment)
-    if source.name == options.environment and not source.is_dir():
-        source = CHECKOUT / ENVIRONMENTS / options.environment
-    source = source.absolute()
+    source = source_named(options.environment)
     if source == ENVIRONMENT_SOURCE:
         raise DeploymentError("NuGraph's environment has several locks", "scripts/refreeze")
     numpy_below = RELEASES[options.triton].numpy_below

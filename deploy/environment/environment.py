@@ -242,6 +242,8 @@ def _install_packages(environment: Environment, folder: Path, say: Say) -> None:
     install_lock(folder, environment.lock, say=say, wheels=environment.wheels)
     for path in (folder / "bin").iterdir():
         _launch_relatively(path)
+    # For use in place; conda-pack replaces it in what it packs.
+    (folder / "bin" / "activate").write_text(_ACTIVATE, encoding="utf-8")
     if environment.relocatable:
         (folder / "pyvenv.cfg").unlink()
         (folder / "lib64").unlink(missing_ok=True)
@@ -254,7 +256,6 @@ def _install_packages(environment: Environment, folder: Path, say: Say) -> None:
         (folder / "conda-meta").mkdir()
         (folder / "conda-meta" / "history").touch()  # conda-pack asks for it
     else:
-        (folder / "bin" / "activate").write_text(_ACTIVATE, encoding="utf-8")
         short = interpreter.short_version
         for name in (f"libpython{short}.so.1.0", _BUNDLED_LIBPYTHON.get(short)):
             if name is not None:

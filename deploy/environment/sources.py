@@ -30,6 +30,13 @@ def find_source(name: str, repository: Path) -> Path:
     raise EnvironmentSetupError(cause, f"write {beside / REQUIREMENTS}, or name one of: {known}")
 
 
+def source_named(word: str) -> Path:
+    """Return the folder that a person names: one of the kit's environments, or a path."""
+    path = Path(word)
+    kits = CHECKOUT / ENVIRONMENTS / word
+    return (kits if path.name == word and not path.is_dir() and kits.is_dir() else path).absolute()
+
+
 def locked_flavour(source: Path, wanted: Flavour) -> Flavour:
     """Return ``gpu`` if that is wanted and locked, else ``cpu``."""
     return "gpu" if wanted == "gpu" and (source / LOCKS / "gpu.txt").is_file() else "cpu"

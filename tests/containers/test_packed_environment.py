@@ -35,7 +35,8 @@ from deploy.triton.distribution import ensure_distribution
 from deploy.triton.golden import read_golden
 from deploy.triton.release import find_release
 from deploy.triton.stage import VERSION
-from tests.kit import free_ports, open_to_all
+from tests.commands import run_command
+from tests.kit import NUMLKIT, free_ports, open_to_all
 
 EPOCH = 1_700_000_000
 NOBODY = 65534
@@ -307,3 +308,15 @@ def test_two_builds_that_share_nothing_make_the_same_bytes(layers, prefix, tmp_p
     pack_layers(alone, tmp_path, say)
     assert sha256(tmp_path / "packages.tar") == sha256(layers / "packages.tar")
     assert sha256(tmp_path / "serving.tar") == sha256(layers / "serving.tar")
+
+
+def test_the_environment_of_other_models_has_what_they_need_and_not_torch(tmp_path: Path) -> None:
+    words = ["build", "--target", "env", "--environment", "ocr", "--out", str(tmp_path), "--quiet"]
+    assert run_command([NUMLKIT, *words], dict(os.environ), START_S).returncode == 0
+    (archive,) = tmp_path.glob("ocr-cpu-py3.*.tar.gz")
+    moved = unpack(archive, tmp_path / "moved")
+    assert (moved / "bin" / "activate").is_file()
+    missing = "import importlib.util as i; print(i.find_spec('torch'), i.find_spec('safetensors'))"
+    code = f"import cv2, onnxruntime, numpy; import numl_serving.native; {missing}"
+    done = run(moved, code)
+    assert (done.stdout, done.stderr) == ("None None\n", "")

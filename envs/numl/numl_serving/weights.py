@@ -6,9 +6,7 @@ import hashlib
 from pathlib import Path
 
 import numpy as np
-import safetensors.numpy
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 
 from numl_formats.card import ModelCard
 from numl_formats.repository import CARD_FILE
@@ -22,6 +20,10 @@ def read_weights(directory: Path, card: ModelCard) -> dict[str, NDArray[np.float
     Raises:
         ModelFilesError: The file is missing, damaged, or not the one that the card describes.
     """
+    # Here: environments of other models have this package, and may lack safetensors.
+    import safetensors.numpy
+    from safetensors import SafetensorError
+
     path = directory / card.weights.file
     try:
         content = path.read_bytes()

@@ -28,6 +28,7 @@ from tests.unit.deploy.commands.running import run_here
         (["--target", "env", "--base-digest", f"sha256:{'1' * 64}"], "--base-digest needs"),
         (["--target", "env", "--wheels", "/no"], "--wheels /no: no such file or folder"),
         (["--target", "sif", "--wire", "x"], "--wire needs --target env or all"),
+        (["--target", "sif", "--environment", "ocr"], "--environment is for --target env alone"),
     ],
 )
 def test_a_wrong_flag_of_a_build_is_refused_before_anything_is_done(flags, complaint, tmp_path):

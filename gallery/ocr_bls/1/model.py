@@ -1,0 +1,54 @@
+"""Calls the steps of ocr; the lines of a picture are read one by one, and so join others'."""
+
+import asyncio
+
+import numpy as np
+import triton_python_backend_utils as pb
+from numl_serving.native import guard_arrays
+
+WIDTHS = 160  # as in ocr_crop: lines of equal width are batched
+
+
+class TritonPythonModel:
+    """What Triton starts."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Nothing to load."""
+        guard_arrays()
+
+    async def execute(self, requests: list) -> list:
+        """Answer each request, or say what is wrong with it."""
+        return await asyncio.gather(*(self._answer(request) for request in requests))
+
+    async def _answer(self, request):
+        try:
+            picture = pb.get_input_tensor_by_name(request, "picture")
+            image, boxes = await call("ocr_detect", [picture], "image", "boxes")
+            crops, widths = await call("ocr_crop", [image, boxes], "crops", "widths")
+            lines, wide = crops.as_numpy(), -(-widths.as_numpy() // WIDTHS) * WIDTHS
+            read = await asyncio.gather(
+                *(
+                    call("ocr_line", [pb.Tensor("crops", line[None, :, :, :width])], *READ)
+                    for line, width in zip(lines, wide, strict=True)
+                )
+            )
+        except pb.TritonModelException as error:
+            refused = pb.TritonError(str(error), pb.TritonError.INVALID_ARG)
+            return pb.InferenceResponse(error=refused)
+        texts = np.array([text.as_numpy().item() for text, _ in read], np.object_)
+        scores = np.array([score.as_numpy().item() for _, score in read], np.float32)
+        return pb.InferenceResponse([pb.Tensor("texts", texts), pb.Tensor("scores", scores), boxes])
+
+
+READ = ("texts", "scores")
+
+
+async def call(model: str, inputs: list, *outputs: str) -> list:
+    """Return a model's outputs; raise what it says instead."""
+    asked = pb.InferenceRequest(
+        model_name=model, inputs=inputs, requested_output_names=list(outputs)
+    )
+    answer = await asked.async_exec()
+    if answer.has_error():
+        raise pb.TritonModelException(answer.error().message())
+    return [pb.get_output_tensor_by_name(answer, name) for name in outputs]

@@ -1,0 +1,1 @@
+../ocr/client.py

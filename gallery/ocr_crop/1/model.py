@@ -1,0 +1,53 @@
+"""Cuts lines out of a picture: upright, 48 pixels high, padded to the width of the widest."""
+
+import cv2
+import numpy as np
+import triton_python_backend_utils as pb
+from numl_serving.native import guard_arrays
+
+HEIGHT, WIDTHS, WIDEST = 48, 160, 1600  # widths are multiples, so that lines can be batched
+
+
+class TritonPythonModel:
+    """What Triton starts."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Nothing to load."""
+        guard_arrays()
+        cv2.setNumThreads(1)
+
+    def execute(self, requests: list) -> list:
+        """Answer each request, or say what is wrong with it."""
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request):
+        image = pb.get_input_tensor_by_name(request, "image").as_numpy()
+        boxes = pb.get_input_tensor_by_name(request, "boxes").as_numpy()
+        if not image.size or not np.isfinite(boxes).all():
+            wrong = "image is empty" if not image.size else "boxes has values that are not finite"
+            error = pb.TritonError(wrong, pb.TritonError.INVALID_ARG)
+            return pb.InferenceResponse(error=error)
+        lines = [cut(image, box) for box in boxes]
+        widths = np.array([line.shape[1] for line in lines], np.int32)
+        widest = -(-int(widths.max(initial=1)) // WIDTHS) * WIDTHS
+        crops = np.zeros((len(lines), 3, HEIGHT, widest), np.float32)
+        for crop, line in zip(crops, lines, strict=True):
+            crop[:, :, : line.shape[1]] = (line.astype(np.float32) / 127.5 - 1).transpose(2, 0, 1)
+        return pb.InferenceResponse([pb.Tensor("crops", crops), pb.Tensor("widths", widths)])
+
+
+def cut(image: np.ndarray, box: np.ndarray) -> np.ndarray:
+    """Return what is in a box (corners clockwise from the upper left), turned if it is upright."""
+    across = max(np.linalg.norm(box[0] - box[1]), np.linalg.norm(box[2] - box[3]))
+    down = max(np.linalg.norm(box[0] - box[3]), np.linalg.norm(box[1] - box[2]))
+    if down >= 1.5 * across:
+        box, across, down = np.roll(box, -1, axis=0), down, across
+    width = int(np.clip(np.ceil(HEIGHT * across / max(down, 1)), 8, WIDEST))
+    scale = max(1, round(down / HEIGHT))  # what is larger is shrunk afterwards, by averaging
+    w, h = scale * width, scale * HEIGHT
+    turn = cv2.getPerspectiveTransform(box, np.float32([[0, 0], [w, 0], [w, h], [0, h]]))
+    # Cubic: with blurred letters the network loses the blanks between words.
+    line = cv2.warpPerspective(
+        image, turn, (w, h), flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE
+    )
+    return cv2.resize(line, (width, HEIGHT), interpolation=cv2.INTER_AREA)

@@ -1,0 +1,1 @@
+../../ocr_read/1/model.py
