@@ -81,7 +81,13 @@ def _first(array: NDArray[Any]) -> str:
 
 
 def _word(value: object) -> str:
-    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    if isinstance(value, bytes):
+        try:
+            value = value.decode()
+        except UnicodeDecodeError:
+            return f"{len(value)} bytes"
+    text = str(value)
+    text = text if text.isprintable() else repr(text)
     return text if len(text) <= 24 else f"{text[:21]}..."
 
 
