@@ -190,7 +190,9 @@ def plan_environment(
     packages = hashlib.sha256("\0".join(identity).encode()).hexdigest()
     whole = f"{packages}{serving_digest(ENVIRONMENT_SOURCE)}"
     digest = hashlib.sha256(whole.encode()).hexdigest()
-    folder = cache_folder() / ("relocatable" if relocatable else "environments")
+    # What only builds use is cleared by them; servers run in the others.
+    only_built = relocatable and source is None
+    folder = cache_folder() / ("relocatable" if only_built else "environments")
     kind = flavour if source is None else f"{source.name}-{flavour}"
     return Environment(
         name=ENVIRONMENT_SOURCE.name if source is None else source.name,
