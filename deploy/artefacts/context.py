@@ -16,7 +16,7 @@ from pathlib import Path
 from deploy.artefacts.image import Base
 from deploy.artefacts.triton import FACTS
 from deploy.artefacts.triton_source import OWN_STUB, SERVER
-from deploy.deployment.deployment import DEFAULT_MODELS
+from deploy.deployment.deployment import DEFAULT_MODELS, Limits
 from deploy.environment.agent import agent_folder
 from deploy.environment.archive import pack_layers
 from deploy.environment.cpython import IMAGE_PREFIX
@@ -104,7 +104,7 @@ def launch_settings(place: Path, *, environment_digest: str, gpu: bool) -> Launc
     return LaunchSettings(
         environment=place,
         parameters={"environment_digest": environment_digest},
-        instances=INSTANCES,
+        instances=Limits().instances(INSTANCES),
         gpu_instances=INSTANCES if gpu else None,
     )
 

@@ -95,18 +95,30 @@ class Batch(BaseModel, frozen=True, extra="forbid"):
     wait_ms: Annotated[float, _number(0, 1000, float)] = 0.0
 
 
+FEWEST_BOUNDED = 3
+"""With fewer instances of a model, Triton's bounded queue stands still at times: docs/load.md."""
+
+
 class Limits(BaseModel, frozen=True, extra="forbid"):
-    """What a model of the kit accepts; the rest is refused.
+    """What a model of the kit accepts; the rest is refused at once.
 
     Attributes:
-        waiting: The most requests that wait for each instance of a model; None: any number.
-        wait_s: The longest that a request waits (s); None: as long as its client does.
+        waiting: The most requests that wait for each instance of a model; 0: any number.
+        wait_s: The longest that a request waits (s); 0: as long as its client does.
         hits: The most hits of an event.
     """
 
-    waiting: Annotated[int, _number(1, 1_000_000)] | None = None
-    wait_s: Annotated[float, _number(0.001, 3600, float)] | None = None
+    waiting: Annotated[int, _number(0, 1_000_000)] = 64
+    wait_s: Annotated[float, _number(0, 3600, float)] = 0.5
     hits: Annotated[int, _number(1, 100_000)] = 25_000
+
+    @property
+    def bound_the_queue(self) -> bool:
+        return bool(self.waiting or self.wait_s)
+
+    def instances(self, asked: int) -> int:
+        """Return how many instances on CPUs a model has for those asked for."""
+        return max(asked, FEWEST_BOUNDED) if self.bound_the_queue else asked
 
 
 class Deployment(BaseModel, frozen=True, extra="forbid"):
@@ -230,9 +242,9 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
         return int(self.shm_size or 10**9)
 
     def instance_count(self) -> int:
-        """Return the instances of each model: those asked for, else one per usable core."""
+        """Return the instances of each model on CPUs: as asked for, else one per usable core."""
         usable = usable_cores()
-        return self.instances or min(self.cpus or usable, usable)
+        return self.limits.instances(self.instances or min(self.cpus or usable, usable))
 
 
 _MOST_BYTES = 1 << 15  # of a deployment file; the parser's time grows with the square

@@ -64,7 +64,11 @@ def add_deployment_options(flags: Parser) -> None:
     add("--triton", metavar="RELEASE|IMAGE|PATH", help=triton)
     add("--archive", type=Path, help="the packed environment (default: the newest one built)")
     for flag, what in (
-        ("--instances", "instances of each model (default: one per core, or one on each GPU)"),
+        (
+            "--instances",
+            "instances of each model (default: one per core, or one on each GPU); on CPUs at least "
+            "3, unless [limits] leaves the queue unbounded",
+        ),
         ("--threads", "threads per instance of your own models; the kit's use one (1)"),
         ("--cpus", "cores the server may use (default: all)"),
         ("--timeout", "seconds the server may take to become ready (default: 120)"),

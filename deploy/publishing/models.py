@@ -103,7 +103,7 @@ def _settings(deployment: Deployment) -> LaunchSettings:
     return LaunchSettings(
         environment=Path(IMAGE_PREFIX),
         parameters={},
-        instances=count,
+        instances=deployment.limits.instances(count),
         gpu_instances=count if deployment.flavour == "gpu" else None,
         batch=deployment.batch,
         limits=deployment.limits,

@@ -44,6 +44,7 @@ _KIND = model_config_pb2.ModelInstanceGroup
 BATCH_EVENTS, BATCH_WAIT = "batch_max_events", "batch_max_wait_ms"
 MAX_HITS = "max_hits"
 WEIGHTS_DIGEST = "weights_sha256"
+MOST_WAITING, LONGEST_WAIT = "most_waiting", "longest_wait_s"
 # A GPU takes about as long for a few events as for one; on a CPU batching gains nothing.
 GPU_BATCH = Batch()
 
@@ -225,19 +226,19 @@ def _batch_parameters(batch: Batch) -> dict[str, str]:
 def _bound(config: ModelConfig, settings: LaunchSettings) -> None:
     """Give ``config`` the limits of a launch; its instances take from one queue.
 
-    Without limits of the queue it has no policy: with one, Triton 2.51 hands over a few requests a
-    second once all instances are busy.
+    On GPUs the queue is the model's own, which batches: `numl_serving.triton`.
     """
     limits = settings.limits
     config.parameters[MAX_HITS].string_value = str(limits.hits)
-    if limits.waiting is None and limits.wait_s is None:
-        return
-    policy = config.dynamic_batching.default_queue_policy
-    if limits.wait_s is not None:
+    (group,) = config.instance_group
+    if group.kind == _KIND.KIND_GPU:
+        config.parameters[MOST_WAITING].string_value = str(limits.waiting)
+        config.parameters[LONGEST_WAIT].string_value = f"{limits.wait_s:g}"
+    elif limits.bound_the_queue:
+        policy = config.dynamic_batching.default_queue_policy
         policy.default_timeout_microseconds = int(limits.wait_s * 1e6)
         policy.allow_timeout_override = True  # a client may wait for less, not for more
-    if limits.waiting is not None:
-        policy.max_queue_size = limits.waiting * (settings.gpu_instances or settings.instances)
+        policy.max_queue_size = limits.waiting * group.count
 
 
 def _fit(config: ModelConfig, card: ModelCard) -> None:

@@ -25,6 +25,7 @@ from deploy.engines.server import Stub
 from deploy.environment.environment import Environment, plan_environment
 from deploy.environment.private_python import ensure_private_python
 from deploy.host.console import Say
+from deploy.host.cores import usable_cores
 from deploy.host.paths import ENVIRONMENT_SOURCE
 from deploy.triton.golden import read_golden
 from deploy.triton.site import ENVIRONMENT_PARAMETER
@@ -122,7 +123,7 @@ def benchmark_server(
         full = plan_environment("cpu").make(say)  # NuGraph's own code needs torch
         beside = nugraph25()
         staged += [
-            reference_model(model, server, deployment.instance_count(), full.folder, beside)
+            reference_model(model, server, usable_cores(), full.folder, beside)
             for model in staged
             for server in references
         ]
@@ -157,6 +158,8 @@ def benchmark_deployment(
         "listen": LISTEN,
         "ports": free_ports(),
         "shared_memory": True,
+        # A closed loop has as many requests as clients: how long they wait is what is measured.
+        "limits": {"wait_s": 600},
     }
     return load_deployment(None, given)
 
@@ -187,6 +190,7 @@ def reference_model(
     }
     for name, value in parameters.items():
         config.parameters[name].string_value = value
+    config.ClearField("dynamic_batching")  # as NuGraph is served: without bounds
     for group in config.instance_group:
         group.count = 1 if today else instances
     copies = {**model.copies, f"{VERSION}/model.py": REFERENCE_MODEL}

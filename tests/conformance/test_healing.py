@@ -32,7 +32,7 @@ def test_without_healing_a_killed_stub_stays_reported(kit):
     os.kill(_stub(answer), signal.SIGKILL)
     until(lambda: kit.json("status", "--name", "unhealed")["status"] != 0, "the notice")
     status = kit.json("status", "--name", "unhealed")
-    assert "model nugraph3: 1 of 1 stubs dead" in status["problems"]
+    assert "model nugraph3: 1 of 3 stubs dead" in status["problems"]
     kit.down("unhealed")
 
 

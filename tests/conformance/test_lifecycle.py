@@ -13,6 +13,7 @@ import tritonclient.grpc as grpc
 import tritonclient.http as http
 from tritonclient.utils import InferenceServerException
 
+from deploy.deployment.deployment import FEWEST_BOUNDED
 from deploy.deployment.state import ProcessId
 from deploy.engines.server import living_stubs
 from deploy.host.paths import CHECKOUT
@@ -153,7 +154,7 @@ def test_a_deployment_that_is_not_ready_in_time_fails_with_its_log(kit):
 def test_it_keeps_to_the_cores_it_is_given(kit):
     answer = kit.up("narrow", "--models", "nugraph3", "--cpus", "1")
     stubs = living_stubs(psutil.Process(answer["server"]["pid"]))
-    assert len(stubs) == 1, "an instance for each core it may use, not for each of the host"
+    assert len(stubs) == FEWEST_BOUNDED, "for the core that it may use, not for the host's"
     if kit.engine == "docker":
         limit = docker.from_env().containers.get(answer["container"]).attrs["HostConfig"]
         assert limit["NanoCpus"] == 10**9

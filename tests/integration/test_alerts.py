@@ -35,6 +35,7 @@ from tests.kit import NUMLKIT, SOON_S, free_ports, lacking, until
 RULES = CHECKOUT / "containers/monitoring/rules.yaml"
 # Requests at once for one instance: the last ones wait for more than two seconds.
 BURST = 1200
+PATIENT = "[limits]\nwaiting = 0\nwait_s = 0\n"
 ABOUT = ("model", "server", "instance")  # the label that says what an alert is about
 UNREACHABLE = "NumlServerUnreachable"  # for all of a server's models
 AGENT = "import sys; sys.path[0] = 'envs/numl'; from numl_sync.command import main; main()"
@@ -152,7 +153,9 @@ def watched(kit, tmp_path_factory):
     free = free_ports()
     exported, own, alerts = (f"127.0.0.1:{port}" for port in (free.http, free.grpc, free.metrics))
     with ExitStack() as stack:
-        answer = kit.up("watched", "--no-heal", "--instances", "1", *tls)
+        (folder / "patient.toml").write_text(PATIENT)
+        patient = str(folder / "patient.toml")
+        answer = kit.up("watched", patient, "--no-heal", "--instances", "1", *tls)
         stack.callback(kit.down, "watched")
         url = f"grpcs://127.0.0.1:{answer['ports']['grpc']}"
         others = free_ports()

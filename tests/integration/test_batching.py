@@ -1,4 +1,4 @@
-"""Requests that wait join into one batch, and their number is Triton's to limit: a real Triton.
+"""Requests that wait join into one batch, up to a number and a time: a real Triton.
 
 There is no GPU here: the models say that they are on one, and their runtime is played, in numpy.
 All else is what serves on a GPU.
@@ -65,7 +65,7 @@ parameters {{ key: "batch_max_events" value {{ string_value: "{events}" }} }}
 parameters {{ key: "batch_max_wait_ms" value {{ string_value: "100" }} }}
 {more}
 """
-QUEUE = f"dynamic_batching {{ default_queue_policy {{ max_queue_size: {WAITING} }} }}"
+LIMITED = 'parameters {{ key: "{name}" value {{ string_value: "{value:g}" }} }}'
 
 
 def tensors(first_id: int) -> dict[str, np.ndarray[Any, Any]]:
@@ -96,9 +96,13 @@ def write_model(folder: Path, *, seconds: float, more: str = "") -> None:
 def server(kit, tmp_path_factory):
     repository = tmp_path_factory.mktemp("batched")
     write_model(repository / "joining", seconds=0.1)
-    write_model(repository / "limited", seconds=0.5, more=QUEUE)
+    few = LIMITED.format(name="most_waiting", value=WAITING)
+    write_model(repository / "limited", seconds=0.5, more=few)
+    write_model(
+        repository / "impatient", seconds=0.5, more=LIMITED.format(name="longest_wait_s", value=0.6)
+    )
     write_model(repository / "mortal", seconds=0.5)
-    models = ["--models-dir", str(repository), "--models", "joining,limited,mortal"]
+    models = ["--models-dir", str(repository), "--models", "joining,limited,impatient,mortal"]
     yield kit.up("batched", *models, "--instances", "1")
     kit.down("batched")
 
@@ -152,19 +156,27 @@ def test_each_of_the_requests_that_join_gets_its_own_answer(server):
     assert counted(server, "joining")["nugraph_batches_total"] <= 10
 
 
-def test_what_exceeds_the_length_of_tritons_queue_is_refused_at_once(server):
+@pytest.mark.parametrize(
+    ("model", "refusal"),
+    [
+        ("limited", "Exceeds maximum queue size: try again in 1 s"),
+        ("impatient", "Request timeout expired: try again in 0.6 s"),
+    ],
+)
+def test_what_exceeds_a_limit_is_refused_and_told_when_to_try_again(server, Any], model, refusal):
     first_ids = list(range(0, 4000, 100))
     started = time.monotonic()
-    answers = together(server, "limited", first_ids)
-    refused = [answer for answer in answers if "Exceeds maximum queue size" in str(answer)]
+    answers = together(server, model, first_ids)
+    refused = [answer for answer in answers if isinstance(answer, str)]
     answered = [
         answer for answer, first in zip(answers, first_ids, strict=True) if answer == ids(first)
     ]
+    assert set(refused) == {refusal}
     assert len(refused) + len(answered) == len(first_ids)
-    # One batch runs and one gathers in the instance, which comes to more while clients start.
-    runs = int((time.monotonic() - started) / 0.5) + 1
-    assert len(answered) <= WAITING + EVENTS * (runs + 1)
     assert len(refused) >= len(first_ids) // 4
+    if model == "limited":  # more come while clients start
+        runs = int((time.monotonic() - started) / 0.5) + 1
+        assert len(answered) <= WAITING + EVENTS * (runs + 1)
 
 
 def test_all_that_an_instance_holds_is_answered_when_its_gpu_is_lost(server):

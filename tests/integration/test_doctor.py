@@ -96,7 +96,7 @@ def test_shared_memory_that_is_too_small_is_named_before_a_launch(site):
     ill = site(f"mount -t tmpfs -o size=1m none {SHARED_MEMORY}")
     found = ill.problem(str(SHARED_MEMORY))
     assert found[0] == (
-        "not enough disk space: 2 MB needed (2 MB in /dev/shm for the model instances), 1 MB free"
+        "not enough disk space: 6 MB needed (6 MB in /dev/shm for the model instances), 1 MB free"
     )
     assert ill.refusal() == found
 

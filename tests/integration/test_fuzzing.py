@@ -127,7 +127,7 @@ class Server:
 def server(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     # The largest events that can be allowed, and good ones that wait behind them.
     file = tmp_path_factory.mktemp("fuzzed") / "fuzzed.toml"
-    file.write_text("[limits]\nhits = 100000\n")
+    file.write_text("[limits]\nwaiting = 0\nwait_s = 0\nhits = 100000\n")
     answer = kit.up("fuzzed", str(file), "--models", MODEL, "--instances", "1")
     (stub,) = living_stubs(psutil.Process(answer["server"]["pid"]))
     golden = read_golden(CHECKOUT / "model_repository" / MODEL / "1" / "golden.npz")

@@ -20,8 +20,8 @@ from tests.kit import SOON_S, Kit, until
 
 @pytest.fixture(scope="module")
 def pair(kit):
-    """Two models with two instances each."""
-    yield kit.up("pair", "--models", "nugraph2_cpu,nugraph3", "--instances", "2")
+    """Two models with three instances each."""
+    yield kit.up("pair", "--models", "nugraph2_cpu,nugraph3", "--instances", "3")
     kit.down("pair")
 
 
@@ -37,10 +37,10 @@ def _heals(kit: Kit) -> int:
     return int(kit.noted("pair")["heals"])
 
 
-def _only_two_new(answer: dict[str, Any], model: str, before: list[Stub]) -> None:
+def _only_new(answer: dict[str, Any], model: str, before: list[Stub]) -> None:
     def only_new() -> bool:
         now = _stubs(answer, model, stopped=True)
-        return len(now) == 2 and not set(now) & set(before)
+        return len(now) == 3 and not set(now) & set(before)
 
     until(only_new, "the end of what was replaced")
 
@@ -57,7 +57,7 @@ def test_a_stub_that_dies_or_stops_is_replaced_and_no_other_model_is_touched(kit
     before = _stubs(pair, "nugraph3")
     os.kill(before[-1].process.pid, number)
     until(lambda: _heals(kit) > heals, "healing")
-    _only_two_new(pair, "nugraph3", before)
+    _only_new(pair, "nugraph3", before)
     assert _stubs(pair, "nugraph2_cpu") == others
     _healthy(kit, pair)
 
@@ -69,7 +69,7 @@ def test_stubs_of_two_models_that_die_together_are_both_replaced(kit, pair):
         os.kill(stubs[-1].process.pid, signal.SIGKILL)
     until(lambda: _heals(kit) > heals, "healing")
     for model, stubs in before.items():
-        _only_two_new(pair, model, stubs)
+        _only_new(pair, model, stubs)
     _healthy(kit, pair)
 
 
@@ -103,7 +103,7 @@ def test_a_stub_that_dies_at_work_costs_other_clients_no_answer_of_the_living_on
     assert [at for at in right if killed + 0.1 < at < healed], "the living one serves meanwhile"
     assert all("is not healthy" in words for words in wrong), wrong
     assert len(wrong) <= 2 + (healed - killed)
-    _only_two_new(pair, "nugraph3", before)
+    _only_new(pair, "nugraph3", before)
     _healthy(kit, pair)
 
 
@@ -119,7 +119,7 @@ def test_a_stub_that_dies_while_it_replaces_another_is_replaced_itself(kit, pair
     until(lambda: bool(importing()), "the new stubs")
     os.kill(importing()[-1], signal.SIGKILL)
     until(lambda: _heals(kit) > heals, "healing")
-    _only_two_new(pair, "nugraph3", before)
+    _only_new(pair, "nugraph3", before)
     _healthy(kit, pair)
 
 
@@ -134,7 +134,7 @@ def test_half_a_file_in_the_staged_copy_leaves_what_is_loaded_in_service(kit, pa
         assert {*before} <= {*_stubs(pair, "nugraph3")}
     finally:
         weights.write_bytes(whole)
-    _only_two_new(pair, "nugraph3", before)
+    _only_new(pair, "nugraph3", before)
     until(lambda: kit.json("status", "--name", "pair")["ok"], "the good state")
     _healthy(kit, pair)
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 Item = TypeVar("Item")
 
@@ -16,8 +16,7 @@ class BatchWorker(Generic[Item]):
 
     A batch is handed over as soon as it is full, or when its oldest item has waited for
     `max_wait_s`. Items that arrive while a batch is being handled form the next one, so that
-    batches grow with the load even without any waiting. Once that next one is full, too, whoever
-    submits waits: no more than two batches are ever held here.
+    batches grow with the load even without any waiting.
 
     Args:
         handle: Called in the worker thread, never with an empty list.
@@ -25,6 +24,8 @@ class BatchWorker(Generic[Item]):
             given and all that wait, and with the error. The worker ends then.
         max_items: Most items in a batch, at least 1.
         max_wait_s: Longest time (s) for which an item waits for others.
+        most_waiting: Most items that wait; more are refused. None: once the next batch is full,
+            whoever submits waits.
     """
 
     def __init__(
@@ -34,11 +35,13 @@ class BatchWorker(Generic[Item]):
         *,
         max_items: int,
         max_wait_s: float,
+        most_waiting: int | None = None,
     ) -> None:
         self._handle = handle
         self._abandon = abandon
         self._max_items = max_items
         self._max_wait_s = max_wait_s
+        self._most_waiting = most_waiting
         self._waiting: deque[tuple[float, Item]] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -46,21 +49,27 @@ class BatchWorker(Generic[Item]):
         self._thread = threading.Thread(target=self._run, name="batch-worker", daemon=True)
         self._thread.start()
 
-    def submit(self, item: Item) -> bool:
-        """Queue an item; block until there is room for another.
+    def submit(self, item: Item) -> Literal["taken", "full", "closed"]:
+        """Queue an item if there is room; or take it, and block until there is for another.
 
         Returns:
-            Whether the item was taken: it will be handled, or abandoned. A worker that was closed
-            or has failed takes none.
+            What became of it. One that was taken will be handled, or abandoned. A worker that was
+            closed or has failed takes none.
         """
         with self._changed:
             if self._closed:
-                return False
+                return "closed"
+            if self._most_waiting is not None and len(self._waiting) >= self._most_waiting:
+                return "full"
             self._waiting.append((time.monotonic(), item))
             self._changed.notify_all()
-            while len(self._waiting) >= self._max_items and not self._closed:
+            while (
+                self._most_waiting is None
+                and len(self._waiting) >= self._max_items
+                and not self._closed
+            ):
                 self._changed.wait()
-            return True
+            return "taken"
 
     def close(self) -> None:
         """Stop accepting items, drain the queue, and return."""

@@ -5,6 +5,10 @@ Parameters of config.pbtxt (all strings, all optional; this module ignores other
 - ``environment_digest``: digest of the execution environment that the model must run in.
 - ``max_hits``: most hits of an event; one that has more is refused. By default, what the native
   library accepts.
+- ``most_waiting``: on a GPU, most requests that wait for an instance; more are refused. By default,
+  or 0, any number.
+- ``longest_wait_s``: on a GPU, the longest that a request waits for an instance (s); it is refused
+  then. By default, or 0, any time.
 - ``batch_max_events``: on a GPU, most events in one batch, default 1.
 - ``batch_max_wait_ms``: on a GPU, longest time (ms) for which an event waits for others, default 0.
 - ``batch_max_hits``, ``batch_max_edges``: on a GPU, most hits and edges in one batch; an event that
@@ -16,6 +20,7 @@ from __future__ import annotations
 
 import json
 import platform
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +48,8 @@ class Parameters:
     limits: Limits = field(default_factory=Limits)
     environment_digest: str | None = None
     max_hits: int | None = None
+    most_waiting: int | None = None
+    longest_wait_s: float = 0.0
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Parameters:
@@ -59,6 +66,8 @@ class Parameters:
             return int(_number(given, name, whole=True, least=1, default=default))
 
         largest = Limits()
+        most = _number(given, "most_waiting", whole=True, least=0, default=0)
+        longest = _number(given, "longest_wait_s", whole=False, least=0, default=0)
 
         return cls(
             batch_max_events=size("batch_max_events", 1),
@@ -69,6 +78,8 @@ class Parameters:
             ),
             environment_digest=given.get("environment_digest"),
             max_hits=size("max_hits", 1) if "max_hits" in given else None,
+            most_waiting=int(most) or (sys.maxsize if longest else None),
+            longest_wait_s=longest,
         )
 
 

@@ -7,14 +7,13 @@ and an error in one event goes to that event's sender alone.
 
 `numl_serving.configuration` says what can be set in config.pbtxt.
 
-Limiting the number of waiting requests is left to Triton. Its Python backend calls ``execute`` with
-one request at a time where ``max_batch_size`` is 0, and ``execute`` returns once there is room for
-another: at most one batch runs and one gathers here, the others stay in Triton's queue. With
-``dynamic_batching`` in config.pbtxt, which batches nothing where ``max_batch_size`` is 0, that
-queue drops cancelled requests; without it they would all be computed. In it,
-``default_queue_policy { max_queue_size: N }`` refuses what exceeds N, and
-``default_timeout_microseconds`` what has waited longer (all tested with Triton 2.51, also on
-CPUs). A launch sets both from the deployment's ``[limits]``.
+Triton's Python backend calls ``execute`` with one request at a time where ``max_batch_size`` is 0.
+On a CPU the others wait in Triton's queue: with ``dynamic_batching`` in config.pbtxt, which batches
+nothing then, it drops cancelled requests, and its ``default_queue_policy`` says what it refuses.
+With such a policy, Triton's batcher (2.51, and later ones) can miss that an instance has become
+free; it then sleeps for half a second, unless another one becomes free meanwhile. So it needs
+several instances. On a GPU, where one is best, ``execute`` takes all requests, and the limits are
+applied here.
 
 When a GPU is lost to this process, or the worker fails, each request that is held gets an error
 and the process exits: Triton would keep sending it requests; whoever supervises Triton replaces it.
@@ -24,8 +23,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -59,10 +60,11 @@ from numl_serving.startup import Startup
 
 @dataclass(slots=True)
 class Job:
-    """A request that waits for the worker, and the way to answer it."""
+    """A request that waits for the worker, since when (monotonic), and the way to answer it."""
 
     request: Any
     sender: Any
+    arrived: float
     is_answered: bool = False
 
 
@@ -103,18 +105,23 @@ class TritonPythonModel:
                 self._abandon,
                 max_items=parameters.batch_max_events,
                 max_wait_s=parameters.batch_max_wait_ms / 1000,
+                most_waiting=parameters.most_waiting,
             )
+        self._longest_wait_s = parameters.longest_wait_s or math.inf
         startup.end("warm-up")
         self._pb.Logger.log_info(f"{args['model_instance_name']} {startup}")
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
-        """Answer requests, or hand them to the worker and return None once it has room for more."""
+        """Answer requests, or hand them to the worker and return None."""
         if self._worker is None:
             return self._responses(requests)
         for request in requests:
-            job = Job(request, request.get_response_sender())
-            if not self._worker.submit(job):
+            job = Job(request, request.get_response_sender(), time.monotonic())
+            found = self._worker.submit(job)
+            if found == "closed":
                 self._send(job, self._error("this instance is shutting down", "UNAVAILABLE"))
+            elif found == "full":
+                self._send(job, self._busy("Exceeds maximum queue size"))
         return None
 
     def finalize(self) -> None:
@@ -130,6 +137,11 @@ class TritonPythonModel:
         Raises:
             DeviceLostError: This process can no longer answer.
         """
+        oldest = time.monotonic() - self._longest_wait_s
+        for job in jobs:
+            if job.arrived < oldest:
+                self._send(job, self._busy("Request timeout expired"))
+        jobs = [job for job in jobs if not job.is_answered]
         results = self._results([job.request for job in jobs])
         for job, result in zip(jobs, results, strict=True):
             self._send(job, self._response(job.request, result))
@@ -232,6 +244,11 @@ class TritonPythonModel:
     def _error(self, message: str, code: str = "INTERNAL") -> Any:
         error = self._pb.TritonError(message, getattr(self._pb.TritonError, code))
         return self._pb.InferenceResponse(error=error)
+
+    def _busy(self, reason: str) -> Any:
+        """Return a refusal in the words of Triton's own queue, which clients know."""
+        again = 1.0 if math.isinf(self._longest_wait_s) else self._longest_wait_s
+        return self._error(f"{reason}: try again in {again:g} s", "UNAVAILABLE")
 
     def _publish_metrics(self, model: str, version: str) -> Metrics | None:
         def failed(error: Exception) -> None:

@@ -21,11 +21,11 @@ def test_a_worker_handles_items_in_order_and_drains_at_the_end():
     handled: list[list[int]] = []
     worker = BatchWorker(handled.append, never, max_items=3, max_wait_s=60)
     for item in range(8):
-        assert worker.submit(item)
+        assert worker.submit(item) == "taken"
     worker.close()
     assert [item for batch in handled for item in batch] == list(range(8))
     assert all(1 <= len(batch) <= 3 for batch in handled)
-    assert not worker.submit(9)
+    assert worker.submit(9) == "closed"
     worker.close()  # a second time does nothing
 
 
@@ -79,6 +79,21 @@ def test_whoever_submits_waits_while_a_batch_runs_and_the_next_one_is_full():
     assert [item for batch in handled for item in batch] == list(range(9))
 
 
+def test_a_worker_with_a_limit_refuses_what_exceeds_it_at_once():
+    gate, running = threading.Event(), threading.Event()
+
+    def handle(batch: list[int]) -> None:
+        running.set()
+        assert gate.wait(10)
+
+    worker = BatchWorker(handle, never, max_items=1, max_wait_s=0, most_waiting=2)
+    worker.submit(0)
+    assert running.wait(10)
+    assert [worker.submit(item) for item in (1, 2, 3)] == ["taken", "taken", "full"]
+    gate.set()
+    worker.close()
+
+
 def test_a_worker_that_fails_abandons_all_that_it_holds_and_takes_no_more():
     gate, running = threading.Event(), threading.Event()
     abandoned: list[tuple[list[int], BaseException]] = []
@@ -102,7 +117,7 @@ def test_a_worker_that_fails_abandons_all_that_it_holds_and_takes_no_more():
     ((items, error),) = abandoned
     assert items == [1, 2, 3]
     assert str(error) == "even this"
-    assert not worker.submit(4)
+    assert worker.submit(4) == "closed"
 
 
 class Tensors:

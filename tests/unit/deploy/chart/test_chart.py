@@ -98,7 +98,7 @@ def test_shared_memory_grows_with_the_model_processes():
         assert size["medium"] == "Memory"
         return str(size["sizeLimit"])
 
-    assert shm() == f"{len(DEFAULT_MODELS) * 2 * 64}Mi"
+    assert shm() == f"{len(DEFAULT_MODELS) * 3 * 64}Mi"
     assert shm(models=["nugraph3"], instances=4, shmMiPerInstance=100) == "400Mi"
 
 

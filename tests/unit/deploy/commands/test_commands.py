@@ -237,7 +237,7 @@ def test_a_dry_run_begins_with_what_its_command_needs(tmp_path):
     assert lines[:5] == [
         "# first: numlkit prepare --models nugraph3 --instances 2 --engine local",
         f"# which stages the model repository in {repository}",
-        "# 2 x nugraph3",
+        "# 3 x nugraph3",
         "env \\",
         "  -i \\",
     ]

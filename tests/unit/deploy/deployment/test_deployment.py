@@ -1,9 +1,10 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from deploy.deployment.deployment import Deployment, Ports, Tls, load_deployment
+from deploy.deployment.deployment import FEWEST_BOUNDED, Deployment, Ports, Tls, load_deployment
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import DeploymentError
 from deploy.triton.release import RELEASES
@@ -23,9 +24,21 @@ def test_sizes_are_read_with_their_units():
     assert (deployment.memory, deployment.shm_size) == (4 * 10**9, 512 * 2**20)
 
 
-def test_fewer_cores_are_fewer_instances():
-    assert load_deployment(None, {"cpus": 1}).instance_count() == 1
-    assert load_deployment(None, {"cpus": 1, "instances": 3}).instance_count() == 3
+UNBOUNDED = {"waiting": 0, "wait_s": 0}
+
+
+@pytest.mark.parametrize(
+    ("asked", "count"),
+    [
+        ({"limits": UNBOUNDED}, 1),
+        ({"limits": UNBOUNDED, "instances": 2}, 2),
+        ({}, FEWEST_BOUNDED),
+        ({"instances": 1}, FEWEST_BOUNDED),
+        ({"instances": 7}, 7),
+    ],
+)
+def test_instances_follow_cores_wishes_and_what_a_bounded_queue_needs(asked, Any], count):
+    assert load_deployment(None, {"cpus": 1, **asked}).instance_count() == count
 
 
 def test_flags_override_the_file_and_absent_flags_do_not(tmp_path):

@@ -284,7 +284,7 @@ def test_models_are_spread_over_gpus_and_those_made_for_a_cpu_stay_there(monkeyp
     monkeypatch.setattr("deploy.engines.resolved.find_gpus", lambda: stack)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     resolved = Resolved(Deployment(flavour="gpu", cpus=1))
-    assert resolved.instances == {"nugraph2": 2, "nugraph2_cpu": 1, "nugraph3": 2}
+    assert resolved.instances == {"nugraph2": 2, "nugraph2_cpu": 3, "nugraph3": 2}
     assert resolved.gpu_instances == 1
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from deploy.deployment.deployment import Deployment
 from deploy.host.cores import cpu_quota, usable_cores
 from deploy.host.paths import CHECKOUT
 
@@ -94,14 +93,11 @@ def test_in_a_real_control_group_a_deployment_gets_its_share_of_instances():
     code = (
         "import os, pathlib, sys;"
         "pathlib.Path(sys.argv[1], 'cgroup.procs').write_text(str(os.getpid()));"
-        "from deploy.deployment.deployment import Deployment;"
-        "print(Deployment().instance_count(), Deployment(cpus=64).instance_count())"
+        "from deploy.deployment.deployment import Deployment, Limits;"
+        "free = Limits(waiting=0, wait_s=0);"
+        "print(*(Deployment(limits=free, cpus=n).instance_count() for n in (None, 64)))"
     )
     with limited_group(100_000) as folder:
         command = [sys.executable, "-c", code, str(folder)]
         done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["1", "1"]
-
-
-def test_instances_that_are_asked_for_are_given():
-    assert Deployment(instances=7, cpus=1).instance_count() == 7

@@ -5,13 +5,15 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
-from deploy.deployment.deployment import DEFAULT_MODELS, Batch
+from deploy.deployment.deployment import DEFAULT_MODELS, Batch, Limits
 from deploy.host.errors import RepositoryError
 from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.card import read_card
 from deploy.triton.config import (
     BATCH_EVENTS,
     BATCH_WAIT,
+    LONGEST_WAIT,
+    MOST_WAITING,
     LaunchSettings,
     ModelConfig,
     for_launch,
@@ -80,6 +82,13 @@ output {
 instance_group {
   count: 2
   kind: KIND_CPU
+}
+dynamic_batching {
+  default_queue_policy {
+    default_timeout_microseconds: 500000
+    allow_timeout_override: true
+    max_queue_size: 128
+  }
 }
 parameters {
   key: "EXECUTION_ENV_PATH"
@@ -224,6 +233,35 @@ def test_instances_are_written_for_each_device(model: str, gpus: int | None, gro
     tracked = read_config(MODEL_REPOSITORY / model / "config.pbtxt")
     launched = for_launch(tracked, replace(SETTINGS, instances=6, gpu_instances=gpus), CARD)
     assert [text_format.MessageToString(g) for g in launched.instance_group] == [group]
+
+
+@pytest.mark.parametrize(
+    ("limits", "policy"),
+    [
+        (Limits(waiting=0, wait_s=0), ""),
+        (
+            Limits(waiting=3, wait_s=0),
+            "allow_timeout_override: true\nmax_queue_size: 6\n",
+        ),
+        (
+            Limits(waiting=0, wait_s=0.25),
+            "default_timeout_microseconds: 250000\nallow_timeout_override: true\n",
+        ),
+    ],
+)
+def test_each_bound_of_a_queue_can_be_taken_off(limits: Limits, policy: str) -> None:
+    tracked = read_config(MODEL_REPOSITORY / "nugraph3" / "config.pbtxt")
+    launched = for_launch(tracked, replace(SETTINGS, limits=limits), CARD)
+    found = launched.dynamic_batching.default_queue_policy
+    assert text_format.MessageToString(found) == policy
+
+
+def test_on_a_gpu_the_model_bounds_its_own_queue() -> None:
+    tracked = read_config(MODEL_REPOSITORY / "nugraph3" / "config.pbtxt")
+    launched = for_launch(tracked, replace(SETTINGS, gpu_instances=1), CARD)
+    assert not launched.dynamic_batching.HasField("default_queue_policy")
+    given = {name: launched.parameters[name].string_value for name in (MOST_WAITING, LONGEST_WAIT)}
+    assert given == {"most_waiting": "64", "longest_wait_s": "0.5"}
 
 
 def test_only_a_model_whose_own_configuration_says_so_is_made_for_cpus() -> None:
