@@ -163,7 +163,7 @@ def test_each_of_the_requests_that_join_gets_its_own_answer(server):
         ("impatient", "Request timeout expired: try again in 0.6 s"),
     ],
 )
-def test_what_exceeds_a_limit_is_refused_and_told_when_to_try_again(server, Any], model, refusal):
+def test_what_exceeds_a_limit_is_refused_and_told_when_to_try_again(server, model, refusal):
     first_ids = list(range(0, 4000, 100))
     started = time.monotonic()
     answers = together(server, model, first_ids)

@@ -70,7 +70,7 @@ def test_what_exceeds_the_queue_is_refused_at_once_and_the_rest_is_answered(url)
     assert send(url, events(url, 10))[0][1] == "OK"
 
 
-def test_a_burst_is_answered_about_as_fast_as_the_requests_of_clients_that_wait(url: str) -> None:
+def test_a_burst_is_answered_about_as_fast_as_the_requests_of_clients_that_wait(url):
     (small,) = events(url, 200)
 
     async def rates() -> tuple[float, float]:

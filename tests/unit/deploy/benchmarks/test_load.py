@@ -78,11 +78,11 @@ What bounds cost clients that wait for each answer, in turn without and with the
 """
 
 
-def test_a_run_is_told_as_text_for_the_documentation() -> None:
+def test_a_run_is_told_as_text_for_the_documentation():
     assert section(RUN) == SECTION
 
 
-def test_the_documentation_tells_the_stored_run() -> None:
+def test_the_documentation_tells_the_stored_run():
     page = PAGE.read_text(encoding="utf-8")
     told = page.partition(BEGIN)[2].partition(END)[0].strip()
     assert told == section(json.loads(STORED.read_text(encoding="utf-8"))).strip()

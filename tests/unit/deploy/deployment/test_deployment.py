@@ -1,6 +1,5 @@
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -37,7 +36,7 @@ UNBOUNDED = {"waiting": 0, "wait_s": 0}
         ({"instances": 7}, 7),
     ],
 )
-def test_instances_follow_cores_wishes_and_what_a_bounded_queue_needs(asked, Any], count):
+def test_instances_follow_cores_wishes_and_what_a_bounded_queue_needs(asked, count):
     assert load_deployment(None, {"cpus": 1, **asked}).instance_count() == count
 
 

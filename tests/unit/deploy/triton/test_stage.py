@@ -249,14 +249,14 @@ def test_instances_are_written_for_each_device(model: str, gpus: int | None, gro
         ),
     ],
 )
-def test_each_bound_of_a_queue_can_be_taken_off(limits: Limits, policy: str) -> None:
+def test_each_bound_of_a_queue_can_be_taken_off(limits, policy):
     tracked = read_config(MODEL_REPOSITORY / "nugraph3" / "config.pbtxt")
     launched = for_launch(tracked, replace(SETTINGS, limits=limits), CARD)
     found = launched.dynamic_batching.default_queue_policy
     assert text_format.MessageToString(found) == policy
 
 
-def test_on_a_gpu_the_model_bounds_its_own_queue() -> None:
+def test_on_a_gpu_the_model_bounds_its_own_queue():
     tracked = read_config(MODEL_REPOSITORY / "nugraph3" / "config.pbtxt")
     launched = for_launch(tracked, replace(SETTINGS, gpu_instances=1), CARD)
     assert not launched.dynamic_batching.HasField("default_queue_policy")
