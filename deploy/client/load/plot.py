@@ -25,7 +25,7 @@ def write_plot(documents: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
-    axes.set_ylim(0, 1.2)
+    axes.set_ylim(bottom=0)
     axes.set_xlabel("offered load")
     axes.set_ylabel("right answers in time")
     axes.legend(loc="lower left", frameon=False)
