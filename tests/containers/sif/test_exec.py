@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -14,19 +15,28 @@ from tests.containers.sif.conftest import Host
 from tests.kit import until
 
 ASK = """import os, urllib.request
+print(os.environ["NUML_GRPC_URL"])
 print(urllib.request.urlopen(os.environ["NUML_HTTP_URL"] + "/v2/models/nugraph3/ready").status)"""
 
 
-def _servers(of: str) -> list[int]:
+def _servers(said: str) -> list[int]:
+    """Return the processes of the server at an address that a command has printed."""
+    port = re.search(r"127\.0\.0\.1:(\d+)", said)
+    assert port is not None, said
     found = psutil.process_iter(["cmdline"])
-    return [p.pid for p in found if any(of in word for word in p.info["cmdline"] or [])]
+    return [p.pid for p in found if f"--grpc-port={port[1]}" in (p.info["cmdline"] or [])]
+
+
+def _regions(pid: int) -> list[str]:
+    words = psutil.Process(pid).cmdline()
+    return [w.partition("shm-region-prefix-name=")[2] for w in words if "shm-region" in w]
 
 
 def test_a_command_in_the_image_asks_its_own_server(host: Host, sif: Path) -> None:
     python = "/opt/numl/env/bin/python"
     done = host.run("apptainer", "run", sif, "exec", "--", python, "-c", f"{ASK}\nexit(7)")
-    assert (done.returncode, done.stdout) == (7, "200\n"), done.stderr
-    assert _servers("--id=numl-job-") == []
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (7, "200"), done.stderr
+    assert _servers(done.stdout) == []
 
 
 @pytest.fixture(scope="module")
@@ -52,20 +62,18 @@ def test_a_command_outside_of_the_image_asks_a_server_in_it(
     done = subprocess.run([*lar, "cat", fcl], cwd="/", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert 'ng.TritonConfig.serverURL: "127.0.0.1:' in done.stdout
-    assert _servers("--id=numl-job-") == []
+    assert _servers(done.stdout) == []
 
 
 def test_a_job_that_is_killed_takes_its_server_with_it(host: Host, sif: Path) -> None:
-    words = host.words("apptainer", "run", sif, "exec", "--", "sh", "-c", "echo begun; sleep 1000")
-    before = set(Path("/dev/shm").iterdir())
+    wait = ["sh", "-c", "echo $NUML_GRPC_URL; sleep 1000"]
+    words = host.words("apptainer", "run", sif, "exec", "--", *wait)
     process = subprocess.Popen(words, cwd="/", stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
+    said = process.stdout.readline()
+    regions = {prefix for pid in _servers(said) for prefix in _regions(pid)}
+    assert regions
     process.send_signal(signal.SIGKILL)
     process.wait()
-
-    def gone() -> bool:
-        new = [p for p in Path("/dev/shm").glob("numlkit-*") if p not in before]
-        return not _servers("--id=numl-job-") and not new
-
-    until(gone, "all gone")
+    until(lambda: not _servers(said), "the server's end")
+    until(lambda: not [r for r in regions if list(Path("/dev/shm").glob(f"{r}*"))], "no regions")
