@@ -35,7 +35,7 @@ def serve(kit, image, release, python):
     assert (
         f"server_version                   | {SERVERS[release]}" in Path(answer["log"]).read_text()
     )
-    [stub] = living_stubs(server)
+    stub, *_ = living_stubs(server)
     assert Path(f"/proc/{stub.process.pid}/maps").read_text().count(f"libpython{python}") > 0
     os.kill(stub.process.pid, signal.SIGKILL)
     until(lambda: int(kit.noted(name)["heals"]) > 0, "healing")

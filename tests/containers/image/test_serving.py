@@ -121,7 +121,7 @@ def test_a_dead_stub_makes_the_container_unhealthy(runner, image):
     assert status == 1
     # Whichever instance is asked: the dead one, or the one that hides the loss.
     assert words.startswith("unhealthy: nugraph3: ")
-    assert "Stub process 'nugraph3_0_" in words or "1 of its 2 processes are gone" in words
+    assert "Stub process 'nugraph3_0_" in words or "1 of its 3 processes are gone" in words
     assert words.count("\n") == 1
 
 
