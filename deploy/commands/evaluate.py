@@ -1,4 +1,4 @@
-"""Compare a model's answers with the truth: recall, precision, confusion matrices, vertices."""
+"""Compare a model's answers with the truth: recall, precision, confusion, vertices."""
 
 import argparse
 from collections.abc import Mapping

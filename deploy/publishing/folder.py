@@ -340,11 +340,6 @@ class FolderPlace(Place):
             raise PublishError(cause, _REMEDIES.get(error.errno or 0)) from None
 
 
-def _what(release: Release) -> str:
-    assert release.image is not None
-    return f"{release.summary}, sha256:{release.image.sha256}"
-
-
 def _form(order: Order) -> Literal["sif", "sandbox"]:
     return "sandbox" if order.sandbox else "sif"
 

@@ -129,7 +129,7 @@ def entries_of(published: Published, damaged: Collection[int]) -> tuple[Entry, .
             release=str(each.number),
             created=as_time(each.created),
             revision=each.revision,
-            what=each.summary,
+            what=each.summary + (f", sha256:{each.image.sha256}" if each.image else ""),
             bytes=each.bytes,
             serving=each.number == published.serving,
             damaged=each.number in damaged,

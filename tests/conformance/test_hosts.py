@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -242,9 +243,13 @@ class Other:
 
     def belongings(self) -> list[str]:
         """Return what this user has: processes, shared memory, scratch folders, containers."""
-        theirs = (p for p in psutil.process_iter() if p.uids().real == self.uid)
-        # One that has ended stays until init asks for its status.
-        found = [f"process {p.pid}" for p in theirs if p.status() != psutil.STATUS_ZOMBIE]
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess):
+                # One that has ended stays until init asks for its status.
+                ended = process.status() == psutil.STATUS_ZOMBIE
+                if process.uids().real == self.uid and not ended:
+                    found.append(f"process {process.pid}")
         for folder in (SHARED_MEMORY, Path("/tmp")):
             found += [str(path) for path in folder.iterdir() if path.lstat().st_uid == self.uid]
         if self.kit.engine == "docker":

@@ -38,7 +38,7 @@ def test_two_commands_can_be_started_as_files_of_the_checkout(command, tmp_path)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_wrong_usage_is_one_line_and_where_help_is(command, tmp_path):
     wanted = dict.fromkeys(("publish", "published", "rollback", "check", "lock", "golden"), "x")
-    wanted |= {"infer": "x.h5", "evaluate": "x.h5", "add": "x --like gcn --into x"}
+    wanted |= {"infer": "x.h5", "evaluate": "x.h5", "add": "x --like gcn --into x", "merge": "x x"}
     files = wanted.get(command, "").split()
     done = run_here([command, *files, "--colour"], tmp_path)
     assert done.returncode == 2
