@@ -110,7 +110,9 @@ async def measure(running: Mapping[str, BenchmarkServer], *, seconds: float, say
         for kind, server in running.items():
             endpoint = Endpoint.parse(f"grpc://{server.addresses['grpc']}")
             opened[kind] = await stack.enter_async_context(Connections(endpoint, count=4))
-            peaks[kind] = stack.enter_context(Peak(server.process.identity.pid))
+            identity = server.process.identity
+            assert identity is not None  # it has started
+            peaks[kind] = stack.enter_context(Peak(identity.pid))
         first = next(iter(running.values()))
         events = {
             hits: await opened["unbounded"].references(_requests(first, hits), REQUEST_S)
