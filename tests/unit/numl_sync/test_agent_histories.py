@@ -106,7 +106,8 @@ class Histories(RuleBasedStateMachine):
         elif kind == "wrong":
             self.stage.wrong.add(f"a-{number}")
         elif kind == "damaged":
-            self.bucket.objects[f"b/{number}/{WEIGHTS}"] = b"!" * 1001
+            # In b it would not be read: its files are a's, and a file is downloaded once.
+            self.bucket.objects[f"a/{number}/{WEIGHTS}"] = b"!" * 1001
         else:
             del self.bucket.objects[f"a/{number}/model.json"]
 
