@@ -25,8 +25,8 @@ def test_up_ends_with_every_model_answering_rightly(kit, demo):
     assert demo["models"] == ["nugraph2", "nugraph2_cpu", "nugraph3"]
     status = kit.json("status", "--name", "demo")
     assert status["ok"], status
-    cores = len(os.sched_getaffinity(0))
-    assert [(m["alive"], m["wanted"]) for m in status["models"]] == [(cores, cores)] * 3
+    each = max(len(os.sched_getaffinity(0)), FEWEST_BOUNDED)
+    assert [(m["alive"], m["wanted"]) for m in status["models"]] == [(each, each)] * 3
 
 
 def test_the_smoke_inference_is_right_over_http_and_grpc(kit, demo):

@@ -59,7 +59,7 @@ def test_every_model_has_the_processes_that_its_configuration_says(kit, site):
     status = kit.json("status", "--name", "site")
     assert status["ok"], status
     counts = {m["model"]: (m["alive"], m["wanted"]) for m in status["models"]}
-    assert counts == {"nugraph3": (1, 1), "classifier": (2, 2), "plain": (1, 1), "pair": (0, 0)}
+    assert counts == {"nugraph3": (3, 3), "classifier": (2, 2), "plain": (1, 1), "pair": (0, 0)}
     compared = {m["model"] for m in status["models"] if m["smoke"]["compared"]}
     assert compared == {"nugraph3", "classifier"}
 

@@ -12,6 +12,7 @@ from deploy.artefacts.build import Steps, check_libc
 from deploy.artefacts.context import launch_settings
 from deploy.artefacts.labels import find_source, published
 from deploy.artefacts.manifest import Artefact, read_manifest, record
+from deploy.deployment.deployment import FEWEST_BOUNDED
 from deploy.environment.environment import plan_environment
 from deploy.host.cli import describe_os_error
 from deploy.host.console import Console
@@ -143,6 +144,6 @@ def test_a_repository_that_is_built_uses_every_gpu_its_server_sees_or_none(gpu, 
     assert settings == LaunchSettings(
         environment=Path("/opt/numl/env"),
         parameters={"environment_digest": "e2bc"},
-        instances=2,
+        instances=FEWEST_BOUNDED,
         gpu_instances=gpus,
     )

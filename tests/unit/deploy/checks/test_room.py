@@ -74,10 +74,10 @@ def empty_cache(tmp_path, monkeypatch):
 
 
 def test_an_environment_that_is_not_made_needs_room_where_a_launch_makes_it(empty_cache):
-    wanted = Resolved(Deployment(models=("nugraph3",), instances=2))
+    wanted = Resolved(Deployment(models=("nugraph3",), instances=4))
     local = {room.folder: room.bytes for room in LocalEngine(wanted).rooms()}
     assert local[cache_folder()] == 500 * MB
-    assert local[SHARED_MEMORY] == 4 * MB
+    assert local[SHARED_MEMORY] == 8 * MB
     for engine in (DockerEngine, ApptainerEngine):
         contained = {room.folder for room in engine(wanted).rooms()}
         assert not contained & {cache_folder(), SHARED_MEMORY}, "its containers have their own"
@@ -145,24 +145,24 @@ def test_apptainer_s_own_folder_goes_before_the_common_one(variables, named, mon
 
 
 def test_a_container_with_less_shared_memory_than_its_models_need_is_a_problem():
-    deployment = Deployment(instances=2, shm_size="8m")
+    deployment = Deployment(instances=4, shm_size="8m")
     found = list(DockerEngine(Resolved(deployment)).launch_findings())
     assert [f.detail for f in found] == [
-        "the container has 8 MB of shared memory; the model instances need 12 MB"
+        "the container has 8 MB of shared memory; the model instances need 24 MB"
     ]
-    assert not list(DockerEngine(Resolved(Deployment(instances=2))).launch_findings())
+    assert not list(DockerEngine(Resolved(Deployment(instances=4))).launch_findings())
 
 
 def test_a_host_with_too_little_shared_memory_is_warned_of_before_an_instance(monkeypatch):
-    engine, look = ApptainerEngine(Resolved(Deployment(instances=2))), "file_system_of"
-    monkeypatch.setattr(apptainer, look, lambda _: FileSystem(1, 12 * MB))
+    engine, look = ApptainerEngine(Resolved(Deployment(instances=4))), "file_system_of"
+    monkeypatch.setattr(apptainer, look, lambda _: FileSystem(1, 24 * MB))
     assert not list(engine.launch_findings())
     monkeypatch.setattr(apptainer, look, lambda _: FileSystem(1, 4000))
     assert list(engine.launch_findings()) == [
         Finding(
             "warning",
             "room",
-            "/dev/shm of this host has 0 MB free; the model instances need 12 MB. up gives them "
+            "/dev/shm of this host has 0 MB free; the model instances need 24 MB. up gives them "
             "their own, but apptainer run without --containall does not",
             "use fewer --instances, or numlkit doctor --fix if dead servers fill it",
         )
