@@ -226,6 +226,9 @@ class Server(ABC):
                     if result.ok:
                         del waiting[model]
                     elif result.ready:
+                        # It may be ending for a reason of its own, and answer nobody.
+                        if not self.alive() or is_hopeless(self.output()):
+                            self._fail("did not become ready")
                         self._fail_answer(model, result.error or "")
             # Also when every model answers: the metrics port may have been lost all the same.
             if is_hopeless(self.output()):

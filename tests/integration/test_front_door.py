@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import ssl
+from contextlib import closing
 
 import psutil
 import pytest
@@ -106,11 +107,12 @@ def test_a_model_that_one_server_loses_costs_no_request(kit, door):
 
 
 def ready(server: Server, model: str) -> bool:
-    client = http.client.HTTPConnection("127.0.0.1", server.http, timeout=10)
-    client.request("GET", f"/v2/models/{model}/ready")
-    status = client.getresponse().status
-    client.close()
-    return status == http.client.OK
+    with closing(http.client.HTTPConnection("127.0.0.1", server.http, timeout=10)) as client:
+        try:
+            client.request("GET", f"/v2/models/{model}/ready")
+            return client.getresponse().status == http.client.OK
+        except OSError:  # it is looked at again
+            return False
 
 
 def test_servers_that_are_drained_and_replaced_one_by_one_cost_no_request(kit, door):
