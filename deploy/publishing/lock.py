@@ -73,6 +73,10 @@ def alone_in(folder: Path) -> Iterator[None]:
             f"wait until it has finished; if it was killed: rm {lock}",
         )
     try:
+        # Whoever was killed while it took a dead one's lock away has left it aside.
+        for aside in folder.glob(f"{LOCK}.*"):
+            if (left := _owner(aside)) is not None and left.is_dead:
+                aside.unlink(missing_ok=True)
         yield
     finally:
         if _owner(lock) == own:
