@@ -79,6 +79,7 @@ class Bench:
         deadline: float = SOON_S,
         golden: Mapping[str, GoldenEvent] = GOLDEN,
         protocol: str = "http",
+        patient: bool = True,
     ) -> None:
         """Wait until a server is ready, and stop it, as a supervisor does."""
         server = ProcessServer(plan, lambda **_changes: None)
@@ -89,6 +90,7 @@ class Bench:
                 golden,
                 deadline=started + deadline,
                 stopped=lambda: False,
+                patient=patient,
             )
         finally:
             assert time.monotonic() - started < deadline + SOON_S

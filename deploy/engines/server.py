@@ -22,7 +22,17 @@ from numl_formats.golden import GoldenEvent
 
 _POLL_S = 0.1
 _START_TIMEOUT_S = 20.0
+# A starting server that logs nothing for this long, and uses less processor time, has stopped.
+_STILL_S, _STILL_CPU_S = 20.0, 0.3
 STOP_TIMEOUT_S = 30.0
+
+
+class StandsStillError(LaunchError):
+    """A server does nothing any more, without having started or ended.
+
+    Triton 2.51 waits for ever for the end of a stub that it has given up, which on a busy host may
+    be one that was only slow.
+    """
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,17 @@ def memory_in_use(server: psutil.Process) -> int:
         for process in (server, *server.children(recursive=True)):
             with suppress(psutil.Error):
                 total += process.memory_full_info().pss
+    return total
+
+
+def processor_time(server: psutil.Process) -> float:
+    """Return the seconds of processor time that a server and its stubs have used."""
+    total = 0.0
+    with suppress(psutil.NoSuchProcess):
+        for process in (server, *server.children(recursive=True)):
+            with suppress(psutil.Error):
+                times = process.cpu_times()
+                total += times.user + times.system
     return total
 
 
@@ -208,15 +229,18 @@ class Server(ABC):
         *,
         deadline: float,
         stopped: Callable[[], bool],
+        patient: bool = True,
     ) -> None:
         """Wait until every model gives its reference output; one that has none need only be ready.
 
         The deadline is on the monotonic clock; ``stopped`` says whether to give up waiting.
 
         Raises:
+            StandsStillError: It does nothing any more, unless ``patient``.
             LaunchError: With the cause, as soon as it is known, at the latest at the deadline.
         """
         waiting = dict(golden)
+        done, since = self._work(), time.monotonic()
         while waiting and not stopped():
             if not self.alive():
                 self._fail(self._ended())
@@ -230,6 +254,11 @@ class Server(ABC):
                         if not self.alive() or is_hopeless(self.output()):
                             self._fail("did not become ready")
                         self._fail_answer(model, result.error or "")
+            elif not patient and time.monotonic() - since > _STILL_S:
+                before, (done, since) = done, (self._work(), time.monotonic())
+                if before[0] == done[0] and 0 < done[1] < before[1] + _STILL_CPU_S:
+                    remedy = f"read its log: {self._plan.log}"
+                    raise StandsStillError("the server stopped starting", remedy)
             # Also when every model answers: the metrics port may have been lost all the same.
             if is_hopeless(self.output()):
                 self._fail("did not become ready")
@@ -243,6 +272,11 @@ class Server(ABC):
                 raise LaunchError(cause, remedy)
             if waiting:
                 time.sleep(_POLL_S)
+
+    def _work(self) -> tuple[int, float]:
+        """Return the bytes that it has logged and the processor time that it has used so far."""
+        process = self._process()
+        return self.log_size(), processor_time(process) if process is not None else 0.0
 
     def _process(self) -> psutil.Process | None:
         return self.identity.process() if self.identity is not None else None

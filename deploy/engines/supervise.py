@@ -29,7 +29,7 @@ from deploy.deployment.state import (
     reachable_host,
 )
 from deploy.engines.pulse import DEADLINE_S, Pulse
-from deploy.engines.server import Note, Server, Stub, missing_stubs
+from deploy.engines.server import Note, Server, StandsStillError, Stub, missing_stubs
 from deploy.host.errors import KitError, LaunchError
 from deploy.host.failures import diagnose
 from deploy.triton.stage import request_reload
@@ -115,19 +115,27 @@ class Supervisor:
 
     def _start(self, phase: Phase) -> None:
         """Start a server and wait until it is ready; the state names it as soon as possible."""
-        note = partial(self._note, phase)
-        size = self._plan.log.stat().st_size if self._plan.log.exists() else 0
-        note(server=None, log_start=size)
         self._end_pulse()
-        self._serving, self._retired, self._lost = (), {}, set()
-        self._server = self._start_server(self._plan, note)
         started = time.monotonic()
-        self._server.wait_ready(
-            self._probe,
-            self._golden,
-            deadline=started + self._plan.deployment.timeout,
-            stopped=self._stop.is_set,
-        )
+        note = partial(self._note, phase)
+        for again in (True, False):
+            size = self._plan.log.stat().st_size if self._plan.log.exists() else 0
+            note(server=None, log_start=size)
+            self._serving, self._retired, self._lost = (), {}, set()
+            self._server = self._start_server(self._plan, note)
+            try:
+                self._server.wait_ready(
+                    self._probe,
+                    self._golden,
+                    deadline=started + self._plan.deployment.timeout,
+                    stopped=self._stop.is_set,
+                    patient=not again,
+                )
+                break
+            except StandsStillError as error:
+                log.warning("%s: starting it once more", error.cause)
+                self._server.kill()
+                self._server.stop()
         if not self._stop.is_set():
             self._pulse = Pulse(replace(self._probe, timeout=DEADLINE_S).answers)
             seconds = round(time.monotonic() - started, 2)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from deploy.engines import server
 from tests.failed_start import GOOD_MODEL
 
 
@@ -27,6 +28,14 @@ def test_a_model_that_never_ends_initialising_ends_at_the_deadline(bench):
     code = GOOD_MODEL + "    def initialize(self, args):\n        import time; time.sleep(600)\n"
     failure = bench.failure(bench.plan(environment=bench.environment, code=code), deadline=6)
     assert "not ready in time (waited for echo)" in failure.cause
+
+
+def test_a_server_that_stops_starting_is_noticed_long_before_the_deadline(bench, monkeypatch):
+    """Triton itself does so for a stub that it has given up; a sleeping model looks the same."""
+    monkeypatch.setattr(server, "_STILL_S", 3.0)
+    code = GOOD_MODEL + "    def initialize(self, args):\n        import time; time.sleep(600)\n"
+    failure = bench.failure(bench.plan(environment=bench.environment, code=code), patient=False)
+    assert isinstance(failure, server.StandsStillError)
 
 
 def test_a_gpu_model_on_a_host_without_gpu_is_named(bench):

@@ -19,7 +19,7 @@ from deploy.deployment.deployment import Deployment, Ports
 from deploy.deployment.plan import LaunchPlan
 from deploy.deployment.state import DeploymentFolder, DeploymentState, ProcessId
 from deploy.engines import pulse, supervise
-from deploy.engines.server import Note, Server, Stub
+from deploy.engines.server import Note, Server, StandsStillError, Stub
 from deploy.engines.supervise import Supervisor
 
 
@@ -54,15 +54,17 @@ def stubs():
 class StandIn(Server):
     """A server that is ready at once, and whose stubs the test sets."""
 
-    def __init__(self, plan: LaunchPlan, note: Note, own: list[Stub]) -> None:
+    def __init__(self, plan: LaunchPlan, note: Note, own: list[Stub], still: bool) -> None:
         super().__init__(plan, note)
         self.identity = ProcessId.of(os.getpid())
         self.own = own
         self.stopped = self.killed = False
+        self.still = still
         note(server=self.identity)
 
-    def wait_ready(self, *_positional: Any, **_named: Any) -> None:
-        pass
+    def wait_ready(self, *_positional: Any, patient: bool, **_named: Any) -> None:
+        if self.still and not patient:
+            raise StandsStillError("the server stopped starting")
 
     def living_stubs(self, *, stopped: bool = False) -> tuple[Stub, ...]:
         return tuple(stub for stub in self.own if stub.process.process() is not None)
@@ -94,7 +96,9 @@ class Answering:
 class Run:
     """A supervisor at work, in a thread."""
 
-    def __init__(self, folder: Path, stubs: Stubs, *, heal: bool = True) -> None:
+    def __init__(
+        self, folder: Path, stubs: Stubs, *, heal: bool = True, still: bool = False
+    ) -> None:
         self.folder = DeploymentFolder("m", folder)
         self.version, self.other_version = (self.folder.repository / m / "1" for m in "mn")
         for version in (self.version, self.other_version):
@@ -115,7 +119,8 @@ class Run:
         )
 
         def start(plan: LaunchPlan, note: Note) -> Server:
-            self.servers.append(StandIn(plan, note, [stubs.add(), stubs.add(), stubs.add("n")]))
+            own = [stubs.add(), stubs.add(), stubs.add("n")]
+            self.servers.append(StandIn(plan, note, own, still))
             return self.servers[-1]
 
         self.probe = Answering()
@@ -158,6 +163,13 @@ def run(tmp_path, stubs, monkeypatch):
     run = Run(tmp_path, stubs)
     yield run
     run.close()
+
+
+def test_a_server_that_stops_starting_is_killed_and_started_once_more(run, stubs, tmp_path):
+    again = Run(tmp_path / "again", stubs, still=True)
+    again.close()
+    first, second = again.servers
+    assert (first.killed, first.stopped, second.killed) == (True, True, False)
 
 
 def test_a_dead_stub_s_model_is_touched_and_its_old_stubs_end_once_it_is_loaded(run, stubs):
