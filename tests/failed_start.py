@@ -17,6 +17,7 @@ from deploy.deployment.deployment import Deployment
 from deploy.deployment.state import LaunchPlan
 from deploy.engines.local import LocalEngine, ProcessServer
 from deploy.engines.resolved import Resolved
+from deploy.engines.server import start_until_ready
 from deploy.environment.environment import Environment
 from deploy.host.errors import LaunchError
 from numl_formats.golden import GoldenEvent
@@ -79,12 +80,17 @@ class Bench:
         deadline: float = SOON_S,
         golden: Mapping[str, GoldenEvent] = GOLDEN,
         protocol: str = "http",
-        patient: bool = True,
+        once: bool = False,
     ) -> None:
         """Wait until a server is ready, and stop it, as a supervisor does."""
-        server = ProcessServer(plan, lambda **_changes: None)
+        servers: list[ProcessServer] = []
         started = time.monotonic()
-        try:
+
+        def start() -> ProcessServer:
+            servers.append(ProcessServer(plan, lambda **_changes: None))
+            return servers[-1]
+
+        def wait(server: ProcessServer, patient: bool) -> None:
             server.wait_ready(
                 Probe(f"{protocol}://127.0.0.1:{getattr(plan.ports, protocol)}"),
                 golden,
@@ -92,10 +98,17 @@ class Bench:
                 stopped=lambda: False,
                 patient=patient,
             )
+
+        try:
+            if once:
+                wait(start(), False)
+            else:
+                start_until_ready(start, wait)
         finally:
             assert time.monotonic() - started < deadline + SOON_S
-            server.stop()
-            assert not leftovers(plan.shm_prefix, server.scratch), "a failed start leaves nothing"
+            servers[-1].stop()
+            left = leftovers(plan.shm_prefix, servers[-1].scratch)
+            assert not left, "a failed start leaves nothing"
 
     def failure(self, plan: LaunchPlan, **start: Any) -> LaunchError:
         with pytest.raises(LaunchError) as caught:

@@ -1,5 +1,6 @@
 """A tritonserver and its stubs: watched until it answers correctly, stopped, cleaned up after."""
 
+import logging
 import os
 import time
 from abc import ABC, abstractmethod
@@ -8,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import psutil
 
@@ -25,6 +26,8 @@ _START_TIMEOUT_S = 20.0
 # A starting server that logs nothing for this long, and uses less processor time, has stopped.
 _STILL_S, _STILL_CPU_S = 20.0, 0.3
 STOP_TIMEOUT_S = 30.0
+
+log = logging.getLogger("numlkit.supervisor")
 
 
 class StandsStillError(LaunchError):
@@ -301,3 +304,25 @@ class Server(ABC):
             f"the server {what}; the last line of its log: {last_words(text)[:300]}",
             f"read its log: {self._plan.log}",
         )
+
+
+S = TypeVar("S", bound=Server)
+
+
+def start_until_ready(start: Callable[[], S], wait: Callable[[S, bool], None]) -> S:
+    """Start a server and wait until it is ready; one that stands still is started once more.
+
+    Args:
+        start: Starts it.
+        wait: Waits for it; its second argument is ``patient`` of ``Server.wait_ready``.
+    """
+    server = start()
+    try:
+        wait(server, False)
+    except StandsStillError as error:
+        log.warning("%s: starting it once more", error.cause)
+        server.kill()
+        server.stop()
+        server = start()
+        wait(server, True)
+    return server

@@ -29,7 +29,7 @@ from deploy.deployment.state import (
     reachable_host,
 )
 from deploy.engines.pulse import DEADLINE_S, Pulse
-from deploy.engines.server import Note, Server, StandsStillError, Stub, missing_stubs
+from deploy.engines.server import Note, Server, Stub, missing_stubs, start_until_ready
 from deploy.host.errors import KitError, LaunchError
 from deploy.host.failures import diagnose
 from deploy.triton.stage import request_reload
@@ -117,25 +117,25 @@ class Supervisor:
         """Start a server and wait until it is ready; the state names it as soon as possible."""
         self._end_pulse()
         started = time.monotonic()
-        note = partial(self._note, phase)
-        for again in (True, False):
+
+        def start() -> Server:
+            note = partial(self._note, phase)
             size = self._plan.log.stat().st_size if self._plan.log.exists() else 0
             note(server=None, log_start=size)
             self._serving, self._retired, self._lost = (), {}, set()
             self._server = self._start_server(self._plan, note)
-            try:
-                self._server.wait_ready(
-                    self._probe,
-                    self._golden,
-                    deadline=started + self._plan.deployment.timeout,
-                    stopped=self._stop.is_set,
-                    patient=not again,
-                )
-                break
-            except StandsStillError as error:
-                log.warning("%s: starting it once more", error.cause)
-                self._server.kill()
-                self._server.stop()
+            return self._server
+
+        def wait(server: Server, patient: bool) -> None:
+            server.wait_ready(
+                self._probe,
+                self._golden,
+                deadline=started + self._plan.deployment.timeout,
+                stopped=self._stop.is_set,
+                patient=patient,
+            )
+
+        start_until_ready(start, wait)
         if not self._stop.is_set():
             self._pulse = Pulse(replace(self._probe, timeout=DEADLINE_S).answers)
             seconds = round(time.monotonic() - started, 2)

@@ -21,7 +21,7 @@ from deploy.deployment.plan import LaunchPlan
 from deploy.deployment.state import DeploymentFolder
 from deploy.engines.local import LocalEngine, ProcessServer
 from deploy.engines.resolved import Resolved
-from deploy.engines.server import Stub
+from deploy.engines.server import Stub, start_until_ready
 from deploy.environment.environment import Environment, plan_environment
 from deploy.environment.private_python import ensure_private_python
 from deploy.host.console import Say
@@ -134,11 +134,20 @@ def benchmark_server(
         stage(staged, plan.repository)
         say(f"starting a server with {len(staged)} models")
         started = time.monotonic()
-        process = ProcessServer(plan, lambda **_changes: None)
-        stack.callback(process.stop)
         url = f"http://{LISTEN}:{plan.ports.http}"
         probe = Probe(url, timeout=REQUEST_S, identity=plan.identity)
-        process.wait_ready(probe, golden, deadline=started + START_S, stopped=lambda: False)
+
+        def start() -> ProcessServer:
+            process = ProcessServer(plan, lambda **_changes: None)
+            stack.callback(process.stop)
+            return process
+
+        def wait(process: ProcessServer, patient: bool) -> None:
+            process.wait_ready(
+                probe, golden, deadline=started + START_S, stopped=lambda: False, patient=patient
+            )
+
+        process = start_until_ready(start, wait)
         yield BenchmarkServer(plan, process, time.monotonic() - started)
 
 

@@ -36,7 +36,7 @@ def test_a_server_that_stops_starting_is_noticed_long_before_the_deadline(bench,
     """Triton itself does so for a stub that it has given up; a sleeping model looks the same."""
     monkeypatch.setattr(server, "_STILL_S", 3.0)
     code = GOOD_MODEL + "    def initialize(self, args):\n        import time; time.sleep(600)\n"
-    failure = bench.failure(bench.plan(environment=bench.environment, code=code), patient=False)
+    failure = bench.failure(bench.plan(environment=bench.environment, code=code), once=True)
     assert isinstance(failure, server.StandsStillError)
 
 
