@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -26,15 +27,16 @@ _START_TIMEOUT_S = 20.0
 # A starting server that logs nothing for this long, and uses less processor time, has stopped.
 _STILL_S, _STILL_CPU_S = 20.0, 0.3
 STOP_TIMEOUT_S = 30.0
+_GIVEN_UP = re.compile(r"failed to load .*Stub process '[^']*' is not healthy", re.DOTALL)
 
 log = logging.getLogger("numlkit.supervisor")
 
 
-class StandsStillError(LaunchError):
-    """A server does nothing any more, without having started or ended.
+class GivenUpError(LaunchError):
+    """Triton has given up a stub that said nothing for five seconds while it started.
 
-    Triton 2.51 waits for ever for the end of a stub that it has given up, which on a busy host may
-    be one that was only slow.
+    On a busy host that may be one that was only slow. Triton 2.51 then ends, or waits for the
+    stub's end for ever.
     """
 
 
@@ -239,7 +241,7 @@ class Server(ABC):
         The deadline is on the monotonic clock; ``stopped`` says whether to give up waiting.
 
         Raises:
-            StandsStillError: It does nothing any more, unless ``patient``.
+            GivenUpError: Triton has given up a stub, unless ``patient``.
             LaunchError: With the cause, as soon as it is known, at the latest at the deadline.
         """
         waiting = dict(golden)
@@ -261,7 +263,9 @@ class Server(ABC):
                 before, (done, since) = done, (self._work(), time.monotonic())
                 if before[0] == done[0] and 0 < done[1] < before[1] + _STILL_CPU_S:
                     remedy = f"read its log: {self._plan.log}"
-                    raise StandsStillError("the server stopped starting", remedy)
+                    raise GivenUpError("the server stopped starting", remedy)
+            if not patient and waiting and _GIVEN_UP.search(self.output()):
+                raise GivenUpError("Triton gave up a model's process", f"see {self._plan.log}")
             # Also when every model answers: the metrics port may have been lost all the same.
             if is_hopeless(self.output()):
                 self._fail("did not become ready")
@@ -310,7 +314,7 @@ S = TypeVar("S", bound=Server)
 
 
 def start_until_ready(start: Callable[[], S], wait: Callable[[S, bool], None]) -> S:
-    """Start a server and wait until it is ready; one that stands still is started once more.
+    """Start a server and wait until it is ready; start it once more if Triton gave up a stub.
 
     Args:
         start: Starts it.
@@ -319,7 +323,7 @@ def start_until_ready(start: Callable[[], S], wait: Callable[[S, bool], None]) -
     server = start()
     try:
         wait(server, False)
-    except StandsStillError as error:
+    except GivenUpError as error:
         log.warning("%s: starting it once more", error.cause)
         server.kill()
         server.stop()

@@ -33,11 +33,11 @@ def test_a_model_that_never_ends_initialising_ends_at_the_deadline(bench):
 
 
 def test_a_server_that_stops_starting_is_noticed_long_before_the_deadline(bench, monkeypatch):
-    """Triton itself does so for a stub that it has given up; a sleeping model looks the same."""
+    """As Triton does while it waits for a stub that it has given up; a sleeping model looks so."""
     monkeypatch.setattr(server, "_STILL_S", 3.0)
     code = GOOD_MODEL + "    def initialize(self, args):\n        import time; time.sleep(600)\n"
     failure = bench.failure(bench.plan(environment=bench.environment, code=code), once=True)
-    assert isinstance(failure, server.StandsStillError)
+    assert isinstance(failure, server.GivenUpError)
 
 
 def test_a_gpu_model_on_a_host_without_gpu_is_named(bench):

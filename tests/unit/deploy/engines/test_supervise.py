@@ -19,7 +19,7 @@ from deploy.deployment.deployment import Deployment, Ports
 from deploy.deployment.plan import LaunchPlan
 from deploy.deployment.state import DeploymentFolder, DeploymentState, ProcessId
 from deploy.engines import pulse, supervise
-from deploy.engines.server import Note, Server, StandsStillError, Stub
+from deploy.engines.server import GivenUpError, Note, Server, Stub
 from deploy.engines.supervise import Supervisor
 
 
@@ -64,7 +64,7 @@ class StandIn(Server):
 
     def wait_ready(self, *_positional: Any, patient: bool, **_named: Any) -> None:
         if self.still and not patient:
-            raise StandsStillError("the server stopped starting")
+            raise GivenUpError("the server stopped starting")
 
     def living_stubs(self, *, stopped: bool = False) -> tuple[Stub, ...]:
         return tuple(stub for stub in self.own if stub.process.process() is not None)
