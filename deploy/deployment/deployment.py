@@ -109,7 +109,7 @@ class Limits(BaseModel, frozen=True, extra="forbid"):
     """
 
     waiting: Annotated[int, _number(0, 1_000_000)] = 64
-    wait_s: Annotated[float, _number(0, 3600, float)] = 0.5
+    wait_s: Annotated[float, _number(0, 3600, float)] = 1.0
     hits: Annotated[int, _number(1, 100_000)] = 25_000
 
     @property

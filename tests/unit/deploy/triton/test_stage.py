@@ -85,7 +85,7 @@ instance_group {
 }
 dynamic_batching {
   default_queue_policy {
-    default_timeout_microseconds: 500000
+    default_timeout_microseconds: 1000000
     allow_timeout_override: true
     max_queue_size: 128
   }
@@ -261,7 +261,7 @@ def test_on_a_gpu_the_model_bounds_its_own_queue():
     launched = for_launch(tracked, replace(SETTINGS, gpu_instances=1), CARD)
     assert not launched.dynamic_batching.HasField("default_queue_policy")
     given = {name: launched.parameters[name].string_value for name in (MOST_WAITING, LONGEST_WAIT)}
-    assert given == {"most_waiting": "64", "longest_wait_s": "0.5"}
+    assert given == {"most_waiting": "64", "longest_wait_s": "1"}
 
 
 def test_only_a_model_whose_own_configuration_says_so_is_made_for_cpus() -> None:
