@@ -84,7 +84,7 @@ class Walk:
         """Watch until every model's values are right."""
         port = str(free_ports().http)
         words = self.words("numlkit smoke --watch --name gpvm", "--metrics", port)
-        right = 'numl_smoke_state{server="grpc://.*",model="nugraph3",state="right"} 1.0'
+        right = 'numl_smoke_state{server="grpc://.*",model="nugraph3",state="right"} 1\n'
         with subprocess.Popen(words, env=self.kit.variables) as process:
             try:
                 until(lambda: bool(re.search(right, metrics(port))), "a right answer")
