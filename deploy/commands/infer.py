@@ -1,22 +1,29 @@
 """Send the events of HDF5 files to a server; write labels per hit, and event displays."""
 
 import argparse
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from deploy.client.asked import add_server_options, asked_endpoints
-from deploy.events.bulk import label_files
+from deploy.deployment.deployment import load_deployment
+from deploy.deployment.options import tls_files
+from deploy.events.bulk import Progress, label_files
 from deploy.events.client import Client
 from deploy.events.display import check_folder
 from deploy.events.grouping import EventId
 from deploy.events.run import Tally, send
+from deploy.events.shares import Campaign, preview, run_campaign
+from deploy.host.batch.settings import load_settings
 from deploy.host.cli import INTERRUPTED, Parser, make_parser, run
+from deploy.host.command_line import count_to
 from deploy.host.console import Console, counted
 from deploy.host.errors import ClientError, DeploymentError, KitError
 
 _SHOWN_FAILURES = 20
+_NUMLKIT = (str(Path(sys.executable).with_name("numlkit")),)
 
 
 def parser() -> Parser:
@@ -38,6 +45,14 @@ def parser() -> Parser:
     add("--display", type=Path, metavar="DIR", help="write an event display (PNG) per event")
     event, only = "RUN,SUBRUN,EVENT", "only this event; may be repeated"
     add("--event", type=_event_id, action="append", default=[], metavar=event, help=only)
+    batch = flags.add_argument_group("batch jobs", "with --into, a share of the files each")
+    add = batch.add_argument
+    engine = "slurm, htcondor, or a TOML file such as deploy/sites/batch.toml"
+    add("--engine", metavar="NAME|FILE", help=engine)
+    add("--jobs", type=count_to(100_000), metavar="N", help="jobs that run at once (10)")
+    own = "each job has a server of its own, by numlkit exec: of a deployment file, or from a .sif"
+    add("--exec", nargs="?", const="", metavar="TOML|SIF", help=own)
+    add("--dry-run", action="store_true", help="show what would be submitted")
     return flags
 
 
@@ -57,6 +72,12 @@ def _infer(options: argparse.Namespace, console: Console) -> int:
             raise DeploymentError(f"no such folder: {path.parent}", remedy)
     if options.into is not None and (out or options.display or options.event):
         raise DeploymentError("--into goes without --out, --display and --event")
+    if options.engine is not None:
+        if options.into is None:
+            raise DeploymentError("--engine needs --into FOLDER")
+        return _submit(options, console)
+    if options.jobs or options.exec is not None or options.dry_run:
+        raise DeploymentError("--jobs, --exec and --dry-run need --engine")
     if options.display is not None:
         check_folder(options.display)
     if out is not None and any(_same(out, path) for path in options.files):
@@ -103,17 +124,68 @@ def _label_files(options: argparse.Namespace, client: Client, console: Console) 
             concurrency=options.concurrency,
             progress=lambda p: advance(p.done, p.files, counted(p.events, "event")),
         )
+    return _summary(found, options.into, console)
+
+
+def _submit(options: argparse.Namespace, console: Console) -> int:
+    """Have batch jobs label the files."""
+    settings = load_settings(options.engine, {"jobs": options.jobs})
+    model = None
+    words = [*_NUMLKIT, "infer", "--quiet", "--into", str(options.into.absolute())]
+    words += ["--model", options.model, "--concurrency", str(options.concurrency)]
+    words += ["--timeout", f"{options.timeout:g}"]
+    if options.exec is not None:
+        if options.url or options.name:
+            raise DeploymentError("--exec is a server for each job: leave --url and --name out")
+        server = [*_server(options.exec), "--models", options.model, "--cpus", str(settings.cpus)]
+        words = [*_NUMLKIT, "exec", *server, "--", *words, "--protocol", options.protocol or "grpc"]
+    else:
+        endpoints = asked_endpoints(options)
+        with Client(*endpoints, model=options.model, timeout=options.timeout) as client:
+            model = client.model
+        words += [word for endpoint in endpoints for word in ("--url", endpoint.url)]
+        for flag, path in tls_files(options).items():
+            words += [f"--{flag}", str(path.absolute())] if path is not None else []
+    folder = options.into
+    campaign = Campaign(tuple(options.files), folder, tuple(words), settings, model)
+    if options.dry_run:
+        rendered = preview(campaign)
+        for name, text in rendered.items():
+            console.line(f"# {name}\n{text}")
+        console.answer({"ok": True, "files": rendered})
+        return 0
+    with console.progress("files") as advance:
+        found = run_campaign(
+            campaign, say=console.say, progress=lambda p, words: advance(p.done, p.files, words)
+        )
+    return _summary(found, folder, console)
+
+
+def _server(given: str) -> list[str]:
+    """Return the words of ``numlkit exec`` that say which server a job starts."""
+    if not given:
+        return ["--engine", "local"]
+    path = Path(given).absolute()
+    if path.suffix == ".toml":
+        load_deployment(path, {})  # a mistake in it is told here, not by each job
+        return [str(path)]
+    if not path.exists():
+        raise DeploymentError(f"--exec {given}: no such file")
+    return ["--engine", "apptainer", "--image", str(path)]
+
+
+def _summary(found: Progress, into: Path, console: Console) -> int:
     for failure in found.left[:_SHOWN_FAILURES]:
         console.line(f"left: {failure.source}: {failure.reason}")
     console.line(
-        f"{found.done:,} of {counted(found.files, 'file')} done in {options.into}, "
+        f"{found.done:,} of {counted(found.files, 'file')} done in {into}, "
         f"{found.skipped:,} of them before; {counted(found.events, 'event')}, "
         f"{found.failed:,} refused"
     )
     ok = found.done == found.files
     console.answer(
         {
-            "ok": ok, "into": str(options.into), "files": found.files, "done": found.done,
+            "ok": ok, "into": str(into), "files": found.files, "done": found.done,
             "skipped": found.skipped, "events": found.events, "refused": found.failed,
             "left": [{"file": each.source, "reason": each.reason} for each in found.left],
         }

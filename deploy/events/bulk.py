@@ -94,7 +94,7 @@ def label_files(
         ClientError: Two files have one name, or the folder has results of others.
         ServerLostError: The servers stay away; what was done stays.
     """
-    _check_names(files, folder)
+    check_names(files, folder)
     state = Progress(len(files))
     with _work_folder(folder) as work, ExitStack() as open_writer:
         todo = [path for path in files if not is_done(path, folder, model)]
@@ -132,12 +132,15 @@ def label_files(
     return state
 
 
-def is_done(path: Path, folder: Path, model: ServedModel) -> bool:
-    """Return whether a file's results are there; ClientError if they are of something else."""
+def is_done(path: Path, folder: Path, model: ServedModel | None) -> bool:
+    """Return whether a file's results are there; ClientError if they are of something else.
+
+    ``model`` None: of any model.
+    """
     record = read_record(folder / record_name(path))
     if record is None or not (folder / path.name).is_file():
         return False
-    if (record.model, record.weights) != (model.name, weights_of(model)):
+    if model is not None and (record.model, record.weights) != (model.name, weights_of(model)):
         cause = f"{folder} has results of {record.model} with other weights: {path.name}"
         raise ClientError(cause, "write to another folder")
     facts = path.stat()
@@ -180,7 +183,8 @@ def _keep(
     written.replace(folder / record_name(path))
 
 
-def _check_names(files: Iterable[Path], folder: Path) -> None:
+def check_names(files: Iterable[Path], folder: Path) -> None:
+    """ClientError if results would overwrite each other, or the files."""
     seen: dict[str, Path] = {}
     for path in files:
         if path.resolve().parent == folder.resolve():
@@ -208,14 +212,19 @@ def _events(
             yield _End()
 
 
-@contextmanager
-def _work_folder(folder: Path) -> Iterator[Path]:
-    """Yield a new folder in ``folder``; those of runs that were killed are removed."""
-    folder.mkdir(parents=True, exist_ok=True)
+def remove_abandoned(folder: Path) -> None:
+    """Remove what runs that were killed have left in a folder of results."""
     for name in {path.name.removesuffix(_LOCK) for path in folder.glob(f"{_WORK}*")}:
         with unless_locked(folder / f"{name}{_LOCK}") as free:
             if free:
                 _remove(folder / name)
+
+
+@contextmanager
+def _work_folder(folder: Path) -> Iterator[Path]:
+    """Yield a new folder in ``folder``; those of runs that were killed are removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(folder)
     work = Path(tempfile.mkdtemp(prefix=_WORK, dir=folder))
     with unless_locked(Path(f"{work}{_LOCK}")):
         work.mkdir(exist_ok=True)  # another run may have taken it for a killed one's

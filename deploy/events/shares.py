@@ -1,0 +1,240 @@
+"""Many files as batch jobs: each labels a share of them, and what it leaves is submitted again.
+
+What is done is seen in the folder of results alone, as bulk.py has it. ``FOLDER/batch`` holds the
+shares, the rendered files and the logs until every file is done. The same command finds jobs that
+an earlier one left, by their name in ``run.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.client.transport import ServedModel
+from deploy.events.bulk import (
+    Progress,
+    Record,
+    check_names,
+    is_done,
+    read_record,
+    record_name,
+    remove_abandoned,
+)
+from deploy.events.inference import Failure
+from deploy.host.batch.jobs import BatchSystem, Job, Task, watch
+from deploy.host.batch.settings import SYSTEMS, BatchSettings
+from deploy.host.console import Say, counted
+from deploy.host.errors import ClientError
+from deploy.host.files import nobody_at_work, remove_folder, write_atomically
+
+_BATCH, _RUN, _LOCK = "batch", "run.json", ".lock"
+_ERROR = "error: "
+_TAIL = 1 << 16  # bytes of a log
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """Files to label by batch jobs.
+
+    Attributes:
+        command: The words that label files and write to ``folder``, but for the files' names.
+        model: What labels them; None: jobs have servers of their own, and find that out.
+    """
+
+    files: tuple[Path, ...]
+    folder: Path
+    command: tuple[str, ...]
+    settings: BatchSettings
+    model: ServedModel | None = None
+
+
+def job_of(campaign: Campaign, name: str, files: Sequence[Path]) -> tuple[Job, list[list[Path]]]:
+    """Return a job for these files, and the share of each of its tasks."""
+    number = min(campaign.settings.jobs, len(files))
+    folder = campaign.folder.absolute() / _BATCH / name
+    command = " ".join(map(shlex.quote, campaign.command))
+    line = f'exec {command} @{shlex.quote(str(folder))}/"$TASK".txt'
+    shares = [list(files[first::number]) for first in range(number)]
+    return Job(name, number, (line,), folder, campaign.settings), shares
+
+
+def preview(campaign: Campaign) -> dict[str, str]:
+    """Return the files of the job that a run would submit first; nothing is written."""
+    check_names(campaign.files, campaign.folder)
+    todo = _not_done(campaign)
+    if not todo:
+        return {}
+    return SYSTEMS[campaign.settings.engine]().render(job_of(campaign, _new_name(), todo)[0])
+
+
+def run_campaign(
+    campaign: Campaign,
+    *,
+    say: Say = lambda _: None,
+    progress: Callable[[Progress, str], None] = lambda *_: None,
+) -> Progress:
+    """Have batch jobs label the files that are not done yet; return how far they came.
+
+    Raises:
+        ClientError: As :func:`deploy.events.bulk.label_files`; or another command does this.
+        KitError: The batch system refuses the job, or does not answer.
+        KeyboardInterrupt: Its jobs are cancelled.
+    """
+    check_names(campaign.files, campaign.folder)
+    batch = campaign.folder / _BATCH
+    with nobody_at_work([batch / _LOCK]):
+        skipped = len(campaign.files) - len(_not_done(campaign))
+        state = Progress(len(campaign.files), done=skipped, skipped=skipped)
+        before = {path for path in campaign.files if _is_there(path, campaign)}
+        run = _Run(campaign, state, say, progress)
+        run.rejoin()
+        for attempt in range(campaign.settings.retries + 1):
+            if not (todo := _not_done(campaign)):
+                break
+            run.submit(todo, again=attempt > 0)
+        _count(campaign, state, before)
+        state.left = run.reasons_of(_not_done(campaign))
+        remove_abandoned(campaign.folder)
+        if not state.left:
+            remove_folder(batch)
+    return state
+
+
+class _Run:
+    """A campaign's jobs, one after the other."""
+
+    def __init__(
+        self,
+        campaign: Campaign,
+        state: Progress,
+        say: Say,
+        progress: Callable[[Progress, str], None],
+    ) -> None:
+        self._campaign, self._state, self._say, self._progress = campaign, state, say, progress
+        self._batch = campaign.folder / _BATCH
+        self._reasons: dict[Path, str] = {}
+
+    def rejoin(self) -> None:
+        """Wait for the job that a command which was killed has left, if there is one."""
+        try:
+            noted = json.loads((self._batch / _RUN).read_text(encoding="utf-8"))
+            system, name = SYSTEMS[noted["engine"]](), str(noted["name"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        if system.active(name):
+            self._say(f"going on with job {name}")
+            self._wait(system, name)
+
+    def submit(self, files: Sequence[Path], *, again: bool) -> None:
+        """Submit a job for these files, wait for it, and keep why it left any."""
+        settings = self._campaign.settings
+        system = SYSTEMS[settings.engine]()
+        job, shares = job_of(self._campaign, _new_name(), files)
+        job.folder.mkdir(parents=True)
+        sentinel = self._sentinel(files)
+        for number, share in enumerate(shares):
+            listed = "".join(f"{path.absolute()}\n" for path in [*sentinel, *share])
+            (job.folder / f"{number}.txt").write_text(listed, encoding="utf-8")
+        # Before it is submitted: a command killed right after that must find it by its name.
+        noted = {"engine": settings.engine, "name": job.name}
+        write_atomically(self._batch / _RUN, json.dumps(noted) + "\n")
+        what = f"{counted(len(files), 'file')} in {counted(job.tasks, 'task')}"
+        self._say(f"{'again: ' if again else ''}{what}, job {job.name}")
+        self._wait(system, job.name, lambda: system.submit(job))
+        self._explain(system, job, shares)
+
+    def reasons_of(self, files: Sequence[Path]) -> list[Failure]:
+        return [Failure(None, str(path), self._reasons.get(path, "not done")) for path in files]
+
+    def _wait(
+        self, system: BatchSystem, name: str, begin: Callable[[], None] = lambda: None
+    ) -> None:
+        try:
+            begin()
+            for tasks in watch(system, name):
+                there = {entry.name for entry in os.scandir(self._campaign.folder)}
+                self._state.done = sum(record_name(path) in there for path in self._campaign.files)
+                self._progress(self._state, _in_words(tasks))
+        except KeyboardInterrupt:
+            system.cancel(name)
+            self._say(f"job {name} is cancelled")
+            raise
+
+    def _explain(self, system: BatchSystem, job: Job, shares: Sequence[Sequence[Path]]) -> None:
+        left = {path: number for number, share in enumerate(shares) for path in share}
+        left = {path: left[path] for path in _not_done(self._campaign) if path in left}
+        if not left:
+            return
+        ended = system.ended(job.name)
+        for number in sorted(set(left.values())):
+            said = _last_words(job.log(number))
+            named = {path: reason for path in left for reason in _reason_for(path, said)}
+            marked = [line.removeprefix(_ERROR) for line in said if line.startswith(_ERROR)]
+            words = marked[-1:] or [ended.get(number, ""), *said[-1:]]
+            why = f"{': '.join(filter(None, words)) or 'no reason known'} ({job.log(number)})"
+            for path in (path for path, task in left.items() if task == number):
+                self._reasons[path] = named.get(path, why)
+            if not named:
+                self._say(f"task {number} of {job.name}: {why}")
+
+    def _sentinel(self, todo: Sequence[Path]) -> list[Path]:
+        """Return a file that is done, for which each task sees whether its weights are its own."""
+        if self._campaign.model is not None:
+            return []
+        waiting = set(todo)
+        return [path for path in self._campaign.files if path not in waiting][:1]
+
+
+def _new_name() -> str:
+    return f"numl-{secrets.token_hex(4)}"
+
+
+def _is_there(path: Path, campaign: Campaign) -> bool:
+    return is_done(path, campaign.folder, campaign.model)
+
+
+def _not_done(campaign: Campaign) -> list[Path]:
+    return [path for path in campaign.files if not _is_there(path, campaign)]
+
+
+def _in_words(tasks: Mapping[int, Task]) -> str:
+    running = sum(task.running for task in tasks.values())
+    words = f"{counted(running, 'task')} running, {len(tasks) - running} waiting"
+    stuck = next((task.stuck for task in tasks.values() if task.stuck), "")
+    return f"{words}; cancelled: {stuck}" if stuck else words
+
+
+def _count(campaign: Campaign, state: Progress, before: set[Path]) -> None:
+    """Count what is done, and what of it is new; ClientError if it is not of one model."""
+    records: dict[Path, Record] = {}
+    for path in (path for path in campaign.files if _is_there(path, campaign)):
+        record = read_record(campaign.folder / record_name(path))
+        assert record is not None
+        records[path] = record
+    if len({(record.model, record.weights) for record in records.values()}) > 1:
+        cause = f"{campaign.folder} has results of several models or weights"
+        raise ClientError(cause, "write to another folder")
+    new = [record for path, record in records.items() if path not in before]
+    state.done = len(records)
+    state.events = sum(record.events for record in new)
+    state.failed = sum(record.failed for record in new)
+
+
+def _last_words(log: Path) -> list[str]:
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - _TAIL))
+            text = stream.read().decode(errors="replace")
+    except OSError:
+        return []
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def _reason_for(path: Path, said: Sequence[str]) -> list[str]:
+    mark = f"left: {path.absolute()}: "
+    return [line.removeprefix(mark) for line in said if line.startswith(mark)][:1]

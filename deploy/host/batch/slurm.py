@@ -1,0 +1,65 @@
+"""Slurm: a job is an array. Seen with Slurm 22.05."""
+
+from __future__ import annotations
+
+import math
+
+from deploy.host.batch.jobs import SCRIPT, BatchSystem, Job, Task, script_of
+
+# https://slurm.schedmd.com/squeue.html#SECTION_JOB-STATE-CODES
+_ENDED = {
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
+    *("PREEMPTED", "REVOKED", "TIMEOUT"),
+}
+_STUCK = ("BadConstraints", "DependencyNeverSatisfied", "launch failed requeued held")
+
+
+class Slurm(BatchSystem):
+    """Slurm, by sbatch, squeue and scancel."""
+
+    submit_command = ("sbatch", "--parsable", SCRIPT)
+
+    def render(self, job: Job) -> dict[str, str]:
+        needs = job.resources
+        options = [
+            f"--job-name={job.name}",
+            f"--array=0-{job.tasks - 1}",
+            "--output=%a.log",
+            f"--cpus-per-task={needs.cpus}",
+        ]
+        if needs.memory_mib is not None:
+            options.append(f"--mem={needs.memory_mib}M")
+        if needs.hours is not None:
+            options.append(f"--time={math.ceil(60 * needs.hours)}")
+        header = [f"#SBATCH {option}" for option in (*options, *needs.options)]
+        return {SCRIPT: script_of(job, header, "$SLURM_ARRAY_TASK_ID")}
+
+    def active(self, name: str) -> dict[int, Task]:
+        return {
+            number: Task(state == "RUNNING", reason if reason in _STUCK else "")
+            for number, state, reason in self._tasks(name)
+            if state not in _ENDED
+        }
+
+    def ended(self, name: str) -> dict[int, str]:
+        # Slurm remembers them for five minutes (MinJobAge) if it has no accounting.
+        return {
+            number: "" if state == "COMPLETED" else f"Slurm says {state}"
+            for number, state, _ in self._tasks(name)
+            if state in _ENDED
+        }
+
+    def cancel(self, name: str, task: int | None = None) -> None:
+        for job_id in self._job_ids(name):
+            # scancel cannot name a task of a job that it knows by name.
+            self._ask(["scancel", job_id if task is None else f"{job_id}_{task}"])
+
+    def _job_ids(self, name: str) -> set[str]:
+        said = self._ask(["squeue", "--noheader", f"--name={name}", "--format=%F"])
+        return set(said.split())
+
+    def _tasks(self, name: str) -> list[tuple[int, str, str]]:
+        listed = ["--noheader", "--array", "--states=all", "--format=%K|%T|%r"]
+        said = self._ask(["squeue", f"--name={name}", *listed])
+        rows = (line.split("|", 2) for line in said.split("\n") if line)
+        return [(int(number), state, reason) for number, state, reason in rows]

@@ -1,0 +1,145 @@
+"""Batch jobs: what is rendered, and what batch systems say. tests/integration runs a real Slurm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deploy.host.batch.jobs import BatchSystem, Job, Resources, Task, watch
+from deploy.host.batch.settings import SYSTEMS, load_settings
+from deploy.host.errors import DeploymentError, KitError
+
+SITE = """\
+engine = "{engine}"
+jobs = 50
+cpus = 2
+memory = "4g"
+hours = 1.5
+options = [{option!r}]
+setup = ["module load apptainer"]
+"""
+SLURM = """\
+#!/bin/sh
+#SBATCH --job-name=numl-1
+#SBATCH --array=0-19
+#SBATCH --output=%a.log
+#SBATCH --cpus-per-task=2
+#SBATCH --mem=3815M
+#SBATCH --time=90
+#SBATCH --account=dune
+TASK=$SLURM_ARRAY_TASK_ID
+module load apptainer
+exec label $TASK
+"""
+CONDOR_SCRIPT = """\
+#!/bin/sh
+TASK=$1
+module load apptainer
+exec label $TASK
+"""
+CONDOR = """\
+executable = job.sh
+arguments = $(Process)
+batch_name = numl-1
+output = $(Process).log
+error = $(Process).log
+log = job.log
+should_transfer_files = NO
+request_cpus = 2
+request_memory = 3815
+allowed_job_duration = 5400
+accounting_group = dune
+queue 20
+"""
+
+
+@pytest.mark.parametrize(
+    ("engine", "option", "rendered"),
+    [
+        ("slurm", "--account=dune", {"job.sh": SLURM}),
+        ("htcondor", "accounting_group = dune", {"job.sh": CONDOR_SCRIPT, "job.sub": CONDOR}),
+    ],
+)
+def test_a_site_s_job_as_it_is_submitted(engine, option, rendered, tmp_path):
+    file = tmp_path / "site.toml"
+    file.write_text(SITE.format(engine=engine, option=option))
+    settings = load_settings(str(file), {"jobs": None})
+    assert settings.jobs == 50
+    job = Job("numl-1", 20, ("exec label $TASK",), Path("/shared/batch"), settings)
+    assert SYSTEMS[settings.engine]().render(job) == rendered
+
+
+def test_without_a_site_file_the_batch_system_s_own_defaults_hold():
+    job = Job("numl-1", 1, ("true",), Path("/x"), Resources())
+    rendered = SYSTEMS["slurm"]().render(job)["job.sh"]
+    assert "--mem" not in rendered
+    assert "--time" not in rendered
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("jobs = 1", "site.toml: engine: Field required"),
+        ('engine = "pbs"', "site.toml: engine: Input should be 'slurm' or 'htcondor'"),
+        ('engine = "slurm"\njob = 1', "site.toml: job: no such key (valid keys: cpus, memory, "),
+        ('engine = "slurm"\njobs = 0', "site.toml: jobs: Input should be greater than or equal"),
+        ("engine = ", "site.toml: not TOML: "),
+    ],
+)
+def test_a_wrong_site_file_is_told_with_its_key(text, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("site.toml").write_text(text)
+    with pytest.raises(DeploymentError) as caught:
+        load_settings("site.toml", {})
+    assert caught.value.cause.startswith(said)
+
+
+def test_an_engine_that_is_neither_known_nor_a_file_is_told():
+    with pytest.raises(DeploymentError) as caught:
+        load_settings("sge", {})
+    assert caught.value.cause == "--engine sge: No such file or directory"
+    assert caught.value.remedy == "one of slurm, htcondor, or a TOML file"
+
+
+class Scripted(BatchSystem):
+    """Answers with one state of a job after the other; None: not at all."""
+
+    def __init__(self, *answers: dict[int, Task] | None) -> None:
+        self.answers, self.cancelled = list(answers), list[int | None]()
+
+    def render(self, job):
+        return {}
+
+    def active(self, name):
+        answer = self.answers.pop(0)
+        if answer is None:
+            raise KitError("squeue failed: Unable to contact slurm controller")
+        return answer
+
+    def ended(self, name):
+        return {}
+
+    def cancel(self, name, task=None):
+        self.cancelled.append(task)
+
+
+def test_a_job_is_watched_until_no_task_is_left_and_a_stuck_one_is_cancelled():
+    held = {0: Task(True), 1: Task(False, "cannot write the log")}
+    system = Scripted(held, None, {0: Task(True)}, {})
+    assert [len(tasks) for tasks in watch(system, "x", lambda _: None)] == [2, 1, 0]
+    assert system.cancelled == [1]
+
+
+def test_a_batch_system_that_stays_silent_ends_the_watch():
+    pauses = []
+    with pytest.raises(KitError, match="Unable to contact"):
+        list(watch(Scripted(*[None] * 1000), "x", pauses.append))
+    assert 300 < sum(pauses) < 900
+
+
+def test_a_host_without_the_batch_system_s_commands_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(KitError) as caught:
+        SYSTEMS["slurm"]().active("x")
+    assert caught.value.cause == "there is no squeue on this host"
