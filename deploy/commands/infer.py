@@ -47,7 +47,7 @@ def parser() -> Parser:
     add("--event", type=_event_id, action="append", default=[], metavar=event, help=only)
     batch = flags.add_argument_group("batch jobs", "with --into, a share of the files each")
     add = batch.add_argument
-    engine = "slurm, htcondor, or a TOML file such as deploy/sites/batch.toml"
+    engine = "slurm, htcondor, or a TOML file such as deploy/sites/batch/slurm.toml"
     add("--engine", metavar="NAME|FILE", help=engine)
     add("--jobs", type=count_to(100_000), metavar="N", help="jobs that run at once (10)")
     own = "each job has a server of its own, by numlkit exec: of a deployment file, or from a .sif"

@@ -9,6 +9,7 @@ import pytest
 from deploy.host.batch.jobs import BatchSystem, Job, Resources, Task, watch
 from deploy.host.batch.settings import SYSTEMS, load_settings
 from deploy.host.errors import DeploymentError, KitError
+from deploy.host.paths import CHECKOUT
 
 SITE = """\
 engine = "{engine}"
@@ -68,6 +69,11 @@ def test_a_site_s_job_as_it_is_submitted(engine, option, rendered, tmp_path):
     assert settings.jobs == 50
     job = Job("numl-1", 20, ("exec label $TASK",), Path("/shared/batch"), settings)
     assert SYSTEMS[settings.engine]().render(job) == rendered
+
+
+def test_the_site_files_of_the_repository_are_understood():
+    files = sorted((CHECKOUT / "deploy/sites/batch").iterdir())
+    assert [load_settings(str(file), {}).engine for file in files] == ["slurm"]
 
 
 def test_without_a_site_file_the_batch_system_s_own_defaults_hold():
