@@ -63,7 +63,7 @@ def find_image(name: str, kept: Path) -> Image:
     if path.is_file():
         return _in_file(path, kept)
     if name.startswith(("/", ".")):
-        raise BuildError(f"{name}: no such file or folder")
+        raise BuildError(f"{name}: no such file or folder", "correct the path, or name an image")
     return _in_registry(parse_reference(name), kept)
 
 

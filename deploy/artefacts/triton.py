@@ -24,11 +24,11 @@ from deploy.artefacts.triton_source import (
     ImageSource,
     Source,
 )
-from deploy.deployment.deployment import RELEASE_PATTERN
+from deploy.deployment.deployment import RELEASE_PATTERN, absolute_if_there, named_triton
 from deploy.deployment.gpus import GpuNeeds, cuda_needs
 from deploy.environment.elf import glibc_needed, is_elf
 from deploy.host.console import Say
-from deploy.host.errors import BuildError
+from deploy.host.errors import BuildError, DeploymentError
 from deploy.host.files import built_folder, locked, remove_folder
 from deploy.host.paths import cache_folder
 from deploy.host.programs import needed_by
@@ -52,6 +52,7 @@ _SAID = re.compile(r"server_version\s*\|\s*(\d+\.\d+\.\d+)")
 _FLAG = re.compile(r"^\s+--([a-z][\w-]+)", re.MULTILINE)
 _QUIET = ("--allow-http=false", "--allow-grpc=false", "--allow-metrics=false")
 _ANSWER_S = 60.0
+_NAMES = "--triton 26.07, HOST/REPOSITORY:TAG, or the path of a file or folder that is there"
 _FACTS = TypeAdapter(TritonRelease)
 
 
@@ -81,6 +82,14 @@ def find_triton(name: str, say: Say, *, backends: tuple[str, ...] = PYTHON_ONLY)
         release = _take(image.digest, backends, lambda: ImageSource(image, layers, say), say)
         remove_folder(layers)
     return release
+
+
+def named_by_flag(text: str) -> str:
+    """Return what the flag ``--triton`` of a command names; DeploymentError if it cannot be."""
+    try:
+        return named_triton(absolute_if_there(text, Path()))
+    except ValueError as error:
+        raise DeploymentError(f"--triton: {error}", _NAMES) from None
 
 
 def stock_image(triton: str) -> str:

@@ -9,8 +9,7 @@ from typing import get_args
 
 from deploy.artefacts.build import Workplace, build, survey
 from deploy.artefacts.request import TARGETS, BuildRequest
-from deploy.artefacts.triton import find_triton
-from deploy.deployment.deployment import absolute_if_there, named_triton
+from deploy.artefacts.triton import PYTHON_ONLY, find_triton, named_by_flag
 from deploy.environment.lock import Flavour
 from deploy.environment.sources import locked_flavour, source_named
 from deploy.host.cli import Parser, end_in_order, make_parser, run
@@ -88,12 +87,9 @@ def _triton(options: argparse.Namespace, console: Console) -> TritonRelease:
         raise DeploymentError(
             f"--backends {options.backends}: without python no model of the kit runs"
         )
-    if options.triton in RELEASES and backends == ("python",):
-        return RELEASES[options.triton]
-    try:
-        name = named_triton(absolute_if_there(options.triton, Path()))
-    except ValueError as error:
-        raise DeploymentError(f"--triton: {error}") from None
+    name = named_by_flag(options.triton)
+    if name == DEFAULT and backends == PYTHON_ONLY:
+        return RELEASES[DEFAULT]
     if options.base == "ngc":
         cause = f"--base ngc is for Triton {DEFAULT}; any other is taken out of its image"
         raise DeploymentError(cause, "leave out --base ngc")

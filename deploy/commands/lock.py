@@ -3,13 +3,15 @@
 import argparse
 from functools import partial
 
+from deploy.artefacts.triton import find_triton, named_by_flag
+from deploy.environment.lock import PYTHON
 from deploy.environment.locking import lock
 from deploy.environment.sources import source_named
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError
 from deploy.host.paths import ENVIRONMENT_SOURCE
-from deploy.triton.release import RELEASES
+from deploy.triton.release import DEFAULT
 
 
 def parser() -> Parser:
@@ -21,7 +23,8 @@ def parser() -> Parser:
     add("environment", metavar="ENVIRONMENT", help=source)
     flavour = "gpu: with the default index's CUDA builds, for servers on GPUs (default: cpu)"
     add("--flavour", choices=("cpu", "gpu"), default="cpu", help=flavour)
-    add("--triton", choices=sorted(RELEASES), default="24.10", help="release (default: 24.10)")
+    triton = "lock for this server's Python and numpy, named as for numlkit build (default: 24.10)"
+    add("--triton", metavar="RELEASE|IMAGE|PATH", default=DEFAULT, help=triton)
     return flags
 
 
@@ -29,9 +32,16 @@ def _lock(options: argparse.Namespace, console: Console) -> int:
     source = source_named(options.environment)
     if source == ENVIRONMENT_SOURCE:
         raise DeploymentError("NuGraph's environment has several locks", "scripts/refreeze")
-    numpy_below = RELEASES[options.triton].numpy_below
+    triton = named_by_flag(options.triton)
     with console.step("lock") as say:
-        files = lock(source, options.flavour, numpy_below=numpy_below, say=say)
+        release = find_triton(triton, say)
+        files = lock(
+            source,
+            options.flavour,
+            python=release.own_python or PYTHON,
+            numpy_below=release.numpy_below,
+            say=say,
+        )
     for path in files:
         console.line(str(path))
     console.answer({"ok": True, "files": [str(path) for path in files]})

@@ -322,7 +322,8 @@ def named_triton(name: str) -> str:
     # An image has a repository, a path a folder: both have a slash.
     is_place = "/" in name and name.isprintable() and not name.startswith("-")
     if not is_place and not RELEASE_PATTERN.fullmatch(name):
-        raise ValueError(f"{name!r} is neither a release like 24.10, nor an image, nor a path")
+        image = "an image like HOST/REPOSITORY:TAG"
+        raise ValueError(f"{name!r} is neither a release like 24.10, nor {image}, nor a path")
     return name
 
 

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from deploy.environment.environment import Environment
-from deploy.environment.lock import PYTHON, install_beside
+from deploy.environment.lock import file_of, install_beside
 from deploy.environment.slimming import compile_modules
 from deploy.host.console import Say
 from deploy.host.files import built_folder, digest_of, locked
@@ -29,8 +29,7 @@ _LEFT_OUT = ("*.dist-info/RECORD", "bin/*", "botocore/data/*/examples-1.json")
 
 def sync_lock(python: str) -> Path:
     """Return the agent's lock for a Python (``X.Y``)."""
-    name = "sync.txt" if python == PYTHON else f"sync-{python}.txt"
-    return ENVIRONMENT_SOURCE / "locks" / name
+    return file_of(ENVIRONMENT_SOURCE / "locks", "sync", python)
 
 
 def agent_digest(python: str) -> str:

@@ -2,9 +2,9 @@
 
 A lock is a pip requirement file with hashes: ``<flavour>.txt`` for Python 3.11,
 ``<flavour>-X.Y.txt`` for others. Torch, where it is needed, has a file of its own,
-``torch-<flavour>.txt``: its CPU build is not on the default package index, and its ``+cpu``
-version keeps pip from the several GB of the CUDA build. ``scripts/refreeze`` renews NuGraph's,
-``numlkit lock`` those of other environments.
+``torch-<flavour>.txt`` or ``torch-<flavour>-X.Y.txt``: its CPU build is not on the default package
+index, and its ``+cpu`` version keeps pip from the several GB of the CUDA build.
+``scripts/refreeze`` renews NuGraph's, ``numlkit lock`` those of other environments.
 """
 
 import re
@@ -89,10 +89,15 @@ def locked_pythons(folder: Path, flavour: Flavour) -> tuple[str, ...]:
     return PYTHON, *sorted(others, key=lambda version: -int(version.partition(".")[2]))
 
 
+def file_of(folder: Path, name: str, python: str) -> Path:
+    """Return where a part of a lock for a Python (``X.Y``) is."""
+    return folder / (f"{name}.txt" if python == PYTHON else f"{name}-{python}.txt")
+
+
 def read_lock(folder: Path, flavour: Flavour, python: str = PYTHON) -> Lock:
-    beside = folder / f"torch-{flavour}.txt"
+    beside = file_of(folder, f"torch-{flavour}", python)
     torch = beside if beside.is_file() else None
-    packages = folder / (f"{flavour}.txt" if python == PYTHON else f"{flavour}-{python}.txt")
+    packages = file_of(folder, flavour, python)
     files = [packages] if torch is None else [torch, packages]
     pins = {name: pin for path in files for name, pin in read_pins(path).items()}
     versions = {name: version for name, (version, _) in pins.items()}

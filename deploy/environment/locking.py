@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from deploy.environment.interpreter import Interpreter, find_interpreter, no_interpreter
-from deploy.environment.lock import PYTHON, Flavour
+from deploy.environment.lock import PYTHON, Flavour, file_of
 from deploy.environment.private_python import ensure_private_python, private_python
 from deploy.environment.requirements import render
 from deploy.environment.sources import DATA, LOCKS, REQUIREMENTS
@@ -22,12 +22,18 @@ from deploy.host.errors import EnvironmentSetupError
 from deploy.host.files import write_atomically
 from deploy.host.programs import run_pip
 
-_FOR = f"Python {PYTHON}, Linux x86-64"
 _MAKER = "numlkit lock"
 
 
-def lock(source: Path, flavour: Flavour, *, numpy_below: int | None, say: Say) -> list[Path]:
-    """Write ``locks/FLAVOUR.txt`` and, where torch is wanted, ``locks/torch-FLAVOUR.txt``.
+def lock(
+    source: Path,
+    flavour: Flavour,
+    *,
+    python: str = PYTHON,
+    numpy_below: int | None,
+    say: Say,
+) -> list[Path]:
+    """Write the lock of a flavour for a Python (``X.Y``), torch's apart where it is wanted.
 
     ``numpy_below`` is the first numpy that the stubs of the Triton in use cannot handle.
     """
@@ -35,9 +41,9 @@ def lock(source: Path, flavour: Flavour, *, numpy_below: int | None, say: Say) -
     if not specification.is_file():
         remedy = "write it: one package a line, as for pip install --requirement"
         raise EnvironmentSetupError(f"{specification}: no such file", remedy)
-    interpreter = find_interpreter((PYTHON,)) or private_python((PYTHON,))
+    interpreter = find_interpreter((python,)) or private_python((python,))
     if interpreter is None:
-        raise no_interpreter((PYTHON,))
+        raise no_interpreter((python,))
     ensure_private_python(interpreter, say)
     say(f"resolving {specification}")
     asked = [
@@ -51,13 +57,17 @@ def lock(source: Path, flavour: Flavour, *, numpy_below: int | None, say: Say) -
         found += resolve(interpreter, data, cpu=True, say=say)
     torch = [package for package in found if package["metadata"]["name"] == "torch"]
     rest = [package for package in found if package not in torch]
-    what = f"The environment {source.name}, flavour {flavour}"
-    files = {source / LOCKS / f"{flavour}.txt": render(rest, f"{what}: {_FOR}", _MAKER)}
+    what, where = (
+        f"The environment {source.name}, flavour {flavour}",
+        f"Python {python}, Linux x86-64",
+    )
+    locks = source / LOCKS
+    files = {file_of(locks, flavour, python): render(rest, f"{what}: {where}", _MAKER)}
     if torch:
         # Torch's CPU build is on PyTorch's own index only, and is locked without its hash.
         hashes = not torch[0]["metadata"]["version"].endswith("+cpu")
-        text = render(torch, f"torch for that: {_FOR}", _MAKER, hashes=hashes)
-        files[source / LOCKS / f"torch-{flavour}.txt"] = text
+        text = render(torch, f"torch for that: {where}", _MAKER, hashes=hashes)
+        files[file_of(locks, f"torch-{flavour}", python)] = text
     for path, text in files.items():
         write_atomically(path, text)
     return list(files)

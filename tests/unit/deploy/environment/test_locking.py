@@ -2,12 +2,16 @@
 
 import hashlib
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from deploy.commands import lock as command
 from deploy.commands.lock import main
+from deploy.environment import locking
 from deploy.environment.lock import read_lock
+from deploy.triton.release import find_release
 
 WHEELS = {
     "numpy-1.26.4-py3-none-any.whl": "",
@@ -60,6 +64,23 @@ def test_a_lock_has_what_is_named_and_a_numpy_that_the_stubs_can_use(wheels, tmp
         "weights==3.0 \\\n"
         f"    --hash=sha256:{hashes['weights-3.0-py3-none-any.whl']}\n"
     )
+
+
+def test_a_lock_is_for_the_python_and_the_numpy_of_the_triton_that_is_named(
+    wheels, tmp_path, monkeypatch
+):
+    release = replace(find_release("24.10"), server="2.52.0", python="3.12", wheel=None)
+    here = locking.find_interpreter(("3.11",))
+    asked = []
+    monkeypatch.setattr(locking, "find_interpreter", lambda pythons: asked.append(pythons) or here)
+    monkeypatch.setattr(command, "find_triton", lambda _name, _say: release)
+    source = specify(tmp_path, requirements="vision\ntorch\n")
+    assert main([str(source), "--triton", "24.11", "--quiet"]) == 0
+    assert asked == [("3.12",)]
+    locks = source / "locks"
+    assert sorted(path.name for path in locks.iterdir()) == ["cpu-3.12.txt", "torch-cpu-3.12.txt"]
+    found = read_lock(locks, "cpu", "3.12").versions
+    assert found == {"numpy": "2.3.0", "vision": "1.0", "torch": "2.13.0+cpu"}
 
 
 def test_torch_is_locked_apart_and_only_where_it_is_named(wheels, tmp_path):
