@@ -8,6 +8,7 @@
     python3 scripts/benchmark.py start                 # where the time of a start goes
     python3 scripts/benchmark.py heal                  # how soon a dead model process is replaced
     python3 scripts/benchmark.py extension             # what the feature extension adds
+    python3 scripts/benchmark.py releases --triton 26.07 --triton PATH   # beside 24.10
     python3 scripts/benchmark.py readme                # README and docs, from stored runs
 
 The reference is nugraph's and pynuml's own code, of the generation that a model is of: 25.4.0 for
@@ -46,6 +47,7 @@ import numpy as np
 from numl_bench.events import events_of_size, typical_events, write_sets
 from numl_demo.simulate import SimulationError
 
+from deploy.artefacts.triton import named_by_flag
 from deploy.deployment.deployment import DEFAULT_MODELS, Deployment
 from deploy.engines.local import LocalEngine
 from deploy.engines.resolved import Resolved
@@ -57,6 +59,7 @@ from deploy.host.console import Console, Say
 from deploy.host.errors import KitError
 from deploy.host.files import write_atomically
 from deploy.host.paths import MODEL_REPOSITORY
+from deploy.triton.release import DEFAULT
 from deploy.triton.stage import find_model
 from scripts.benchmarks.cells import PROTOCOLS, SERVERS, EventSet, Results
 from scripts.benchmarks.document import Document, document
@@ -75,6 +78,7 @@ from scripts.benchmarks.in_process import InProcess
 from scripts.benchmarks.memory import memory_document, memory_table, watch_memory
 from scripts.benchmarks.plot import plot
 from scripts.benchmarks.readme import replace_section, section, stored_runs, summary
+from scripts.benchmarks.releases import measure_releases, releases_page, releases_table
 from scripts.benchmarks.run import Settings, machine_facts, measure
 from scripts.benchmarks.server import (
     BenchmarkEngine,
@@ -108,7 +112,7 @@ def parser() -> Parser:
     )
     flags.add_argument(
         "what", nargs="?", default="speed",
-        choices=("speed", "memory", "start", "heal", "extension", "readme"),
+        choices=("speed", "memory", "start", "heal", "extension", "releases", "readme"),
         help="what to measure (default: speed)",
     )  # fmt: skip
     flags.add_argument(
@@ -160,6 +164,14 @@ def parser() -> Parser:
     flags.add_argument(
         "--count", type=as_count, default=5000, metavar="N",
         help="of memory: events sent to each model (default: 5000)",
+    )  # fmt: skip
+    flags.add_argument(
+        "--triton", action="append", default=[], metavar="RELEASE|IMAGE|PATH",
+        help="of releases: another Triton, as for numlkit build; may be given several times",
+    )  # fmt: skip
+    flags.add_argument(
+        "--built", type=Path, action="append", default=[], metavar="DIR",
+        help="of releases: an output folder of numlkit build, for the sizes of what is in it",
     )  # fmt: skip
     flags.add_argument(
         "--quick",
@@ -215,6 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "start": start,
             "heal": heal,
             "extension": extension,
+            "releases": releases,
             "readme": readme,
         }
         return commands[options.what](options, console)
@@ -348,6 +361,24 @@ def extension(options: argparse.Namespace, console: Console) -> int:
     return _tell(run, [extension_table(run)], options, console)
 
 
+def releases(options: argparse.Namespace, console: Console) -> int:
+    """Measure releases of Triton beside each other; the default one is the first."""
+    say = _clock(console)
+    tritons = [DEFAULT, *(named_by_flag(triton) for triton in options.triton)]
+    run = measure_releases(
+        [
+            benchmark_deployment(options.models, triton=triton, number=number)
+            for number, triton in enumerate(tritons)
+        ],
+        [each for each in event_sets(options, say) if each.loaded],
+        rounds=options.rounds,
+        seconds=options.seconds,
+        built=options.built,
+        say=say,
+    )
+    return _tell(run, [releases_table(run)], options, console)
+
+
 def readme(options: argparse.Namespace, console: Console) -> int:
     """Write the sections on speed of the README and docs/benchmarks.md, from the stored runs."""
     runs = stored_runs(STORED)
@@ -358,6 +389,11 @@ def readme(options: argparse.Namespace, console: Console) -> int:
     for path, text in pages.items():
         write_atomically(path, replace_section(path.read_text(encoding="utf-8"), text))
         console.line(f"updated: {path}")
+    page = ROOT / "docs" / "triton-releases.md"
+    releases = json.loads((STORED / "releases.json").read_text(encoding="utf-8"))
+    text = replace_section(page.read_text(encoding="utf-8"), releases_page(releases))
+    write_atomically(page, text)
+    console.line(f"updated: {page}")
     plot(runs["speed"], STORED / "speed.png")
     console.line(f"updated: {STORED / 'speed.png'}")
     return 0

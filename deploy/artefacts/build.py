@@ -161,8 +161,8 @@ class _Build:
             with work_folder(request.out / "layers") as context:
                 with step("layers", context) as say:
                     make_context(
-                        context, environment=environment, distribution=distribution,
-                        base=request.base, say=say,
+                        context, environment=environment, release=request.triton,
+                        distribution=distribution, base=request.base, say=say,
                     )  # fmt: skip
                 client = self._workplace.client
                 base = self._image(client, context) if client is not None else None
@@ -178,8 +178,7 @@ class _Build:
         self._record("env", archive.name, archive.stat().st_size, sha256_of(archive))
         if request.wire is not None:
             with self._steps.step("wired repository", request.wire):
-                own = request.triton.own_python == environment.lock.python
-                wire(request.wire, archive, environment, distribution, own_stub=own)
+                wire(request.wire, archive, environment, request.triton, distribution)
 
     def _image(self, client: docker.DockerClient, context: Path) -> tuple[BaseImage, System]:
         request = self._request

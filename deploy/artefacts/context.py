@@ -8,7 +8,7 @@ layers that begin at the root of the file system, and copies ``models/``, ``temp
 import json
 import shutil
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +32,7 @@ from deploy.host.programs import needed_by, search_path, set_search_path
 from deploy.triton.command import TRITON_ROOT, image_flags
 from deploy.triton.config import LaunchSettings
 from deploy.triton.distribution import TritonDistribution
+from deploy.triton.release import TritonRelease
 from deploy.triton.stage import plan_models, stage, write_models, write_templates
 from deploy.triton.stub import stub_of_wheel
 
@@ -50,12 +51,14 @@ def make_context(
     folder: Path,
     *,
     environment: Environment,
+    release: TritonRelease,
     distribution: TritonDistribution,
     base: Base,
     say: Say,
 ) -> None:
     """Fill ``folder``, which is empty, with a Triton whose stub fits the environment's Python."""
-    stage_models(folder / "models", folder / "templates", environment.digest, environment.flavour)
+    parameters = {"environment_digest": environment.digest, **release.model_parameters}
+    stage_models(folder / "models", folder / "templates", parameters, environment.flavour)
     triton_layer(distribution, folder / "triton.tar", base=base, say=say)
     pack_layers(environment, folder, say)
     write_tar(agent_folder(environment, say), folder / "sync.tar", root=_AGENT)
@@ -86,24 +89,24 @@ def write_program(path: Path) -> None:
     path.chmod(0o755)
 
 
-def stage_models(folder: Path, templates: Path, environment_digest: str, flavour: Flavour) -> None:
+def stage_models(
+    folder: Path, templates: Path, parameters: Mapping[str, str], flavour: Flavour
+) -> None:
     for device in ("cpu", "gpu") if flavour == "gpu" else ("cpu",):
-        settings = launch_settings(
-            Path(IMAGE_PREFIX), environment_digest=environment_digest, gpu=device == "gpu"
-        )
+        settings = launch_settings(Path(IMAGE_PREFIX), parameters, gpu=device == "gpu")
         planned = plan_models(MODEL_REPOSITORY, DEFAULT_MODELS, settings, {})
         stage(planned, folder / device)
         write_templates(planned, templates / device)
 
 
-def launch_settings(place: Path, *, environment_digest: str, gpu: bool) -> LaunchSettings:
+def launch_settings(place: Path, parameters: Mapping[str, str], *, gpu: bool) -> LaunchSettings:
     """Return the settings of every model's configuration; all run on every visible GPU, or on none.
 
     The server finds the environment at ``place``.
     """
     return LaunchSettings(
         environment=place,
-        parameters={"environment_digest": environment_digest},
+        parameters=parameters,
         instances=Limits().instances(INSTANCES),
         gpu_instances=INSTANCES if gpu else None,
     )
@@ -198,9 +201,8 @@ def wire(
     target: Path,
     archive: Path,
     environment: Environment,
+    release: TritonRelease,
     distribution: TritonDistribution,
-    *,
-    own_stub: bool = False,
 ) -> None:
     """Write a model repository for a stock Triton image, whole or not at all.
 
@@ -212,9 +214,10 @@ def wire(
     check_target(target)
     settings = launch_settings(
         Path("$$TRITON_MODEL_DIRECTORY") / ".." / archive.name,
-        environment_digest=environment.digest,
+        {"environment_digest": environment.digest, **release.model_parameters},
         gpu=environment.flavour == "gpu",
     )
+    own_stub = release.own_python == environment.lock.python
     stub = None if own_stub else stub_of_wheel(distribution, environment.libpython)
     planned = plan_models(MODEL_REPOSITORY, DEFAULT_MODELS, settings, {})
     with built_folder(target) as folder:

@@ -173,7 +173,7 @@ class Engine(ABC):
         resolved, runtime = self.resolved, self.runtime
         settings = LaunchSettings(
             environment=runtime.environment,
-            parameters={"environment_digest": runtime.digest},
+            parameters={"environment_digest": runtime.digest, **runtime.release.model_parameters},
             instances=self.deployment.instance_count(),
             gpu_instances=resolved.gpu_instances,
             batch=self.deployment.batch,

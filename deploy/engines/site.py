@@ -9,6 +9,7 @@ from deploy.engines.resolved import Resolved
 from deploy.environment.given import check_usable
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError, RepositoryError
+from deploy.triton.behaviours import NO_ACTIVATE
 from deploy.triton.command import require_plain
 from deploy.triton.config import ENSEMBLE, ModelConfig, skipped_warmups, uses_stubs
 from deploy.triton.distribution import TritonDistribution, ensure_distribution
@@ -77,7 +78,7 @@ def check_site(resolved: Resolved, runtime: Runtime, say: Say) -> None:
             check_usable(given, numpy_below=release.numpy_below, in_container=runtime.in_container)
             if not (given.packed or runtime.in_container):
                 require_plain(given.path, "move the environment to a folder with a plain name")
-            if given.scripts and release.has("activate is not sourced"):
+            if given.scripts and release.has(NO_ACTIVATE):
                 scripts = f"{given.path}/etc/conda/activate.d"
                 say(f"warning: model {model.name}: Triton {release.release} does not run {scripts}")
         python = runtime.python if given is None else given.python

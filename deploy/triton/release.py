@@ -1,7 +1,7 @@
 """Triton releases: what one is, and how they differ.
 
 The default comes from a wheel. Any other is read from its own files (`deploy.artefacts.triton`), so
-nothing here has to know it; `SINCE` says what changed with which server version.
+nothing here has to know it. How releases differ is in `deploy.triton.behaviours`.
 """
 
 from dataclasses import dataclass
@@ -9,21 +9,9 @@ from pathlib import Path
 
 from deploy.deployment.gpus import GpuNeeds
 from deploy.host.errors import EnvironmentSetupError
+from deploy.triton.behaviours import CRAFTED_HTTP, EXACT_SIZES, NUMPY_2, Behaviour
 
 DEFAULT = "24.10"
-
-# The first server version that behaves so. Its release, and where that is written:
-SINCE = {
-    # 24.11. pybind11 2.12 in the Python backend (python_backend pull request 371): before it,
-    # outputs made with numpy 2 were empty.
-    "stubs take numpy 2": (2, 52),
-    # 25.08. python_backend, src/pb_env.cc: PATH, LD_LIBRARY_PATH and VIRTUAL_ENV are set, and
-    # bin/activate, with what is in etc/conda/activate.d, is not sourced.
-    "activate is not sourced": (2, 60),
-    # 26.05. server, src/http_server.cc: JSON is parsed without recursion, and a request has at
-    # most 65,536 chunks. Before it, tests/integration/test_front_door.py crashes a server.
-    "survives crafted HTTP": (2, 69),
-}
 
 
 @dataclass(frozen=True)
@@ -64,10 +52,9 @@ class TritonRelease:
     flags: frozenset[str] | None = None
     backends: tuple[str, ...] = ("python",)
 
-    def has(self, behaviour: str) -> bool:
-        """Return whether it has a behaviour of `SINCE`."""
+    def has(self, behaviour: Behaviour) -> bool:
         major, minor, *_ = (int(part) for part in self.server.split("."))
-        return (major, minor) >= SINCE[behaviour]
+        return (major, minor) >= behaviour.server
 
     @property
     def own_python(self) -> str | None:
@@ -77,12 +64,17 @@ class TritonRelease:
     @property
     def numpy_below(self) -> int | None:
         """The first major version of numpy whose arrays its stubs send as empty ones."""
-        return None if self.has("stubs take numpy 2") else 2
+        return None if self.has(NUMPY_2) else 2
+
+    @property
+    def model_parameters(self) -> dict[str, str]:
+        """What the models' code has to know of it, as parameters of their configurations."""
+        return {"guard_arrays": "off"} if self.has(EXACT_SIZES) else {}
 
     @property
     def http_attack(self) -> str | None:
         """What one HTTP request can do to a server; None: nothing of that kind is known."""
-        if self.has("survives crafted HTTP"):
+        if self.has(CRAFTED_HTTP):
             return None
         return "one crafted request can crash this Triton or fill its memory"
 

@@ -28,6 +28,7 @@ from deploy.host.console import Say
 from deploy.host.cores import usable_cores
 from deploy.host.paths import ENVIRONMENT_SOURCE
 from deploy.triton.golden import read_golden
+from deploy.triton.release import DEFAULT
 from deploy.triton.site import ENVIRONMENT_PARAMETER
 from deploy.triton.stage import VERSION, StagedModel, stage
 from scripts.benchmarks.cells import Server
@@ -42,10 +43,15 @@ REFERENCE_MODEL = ENVIRONMENT_SOURCE / "numl_bench" / "reference_model.py"
 
 
 class BenchmarkEngine(LocalEngine):
-    """Engine local with the Python of NuGraph's own code: models of one server share its stub."""
+    """Engine local with the Python of NuGraph's own code: models of one server share its stub.
+
+    A Triton with a stub of its own has that one's Python, and serves no code of NuGraph's own.
+    """
 
     @cached_property
     def environment_here(self) -> Environment:
+        if self.resolved.release.own_python is not None:
+            return plan_environment("serving", stub=self.resolved.release.own_python)
         python = plan_environment("cpu").interpreter
         ensure_private_python(python, lambda _text: None)
         return plan_environment("serving", python=python.executable)
@@ -156,10 +162,13 @@ def benchmark_deployment(
     *,
     checkpoints: Mapping[str, Path] | None = None,
     norms: Mapping[str, Path] | None = None,
+    triton: str = DEFAULT,
+    number: int = 0,
 ) -> Deployment:
-    """Return a deployment with a name of its own."""
+    """Return a deployment with a name of its own, the ``number``-th of this process."""
     given = {
-        "name": f"benchmark-{os.getpid()}",
+        "name": f"benchmark-{os.getpid()}" + (f"-{number}" if number else ""),
+        "triton": triton,
         "engine": "local",
         "models": models,
         "checkpoints": checkpoints,

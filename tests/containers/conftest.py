@@ -86,6 +86,7 @@ def context(ingredients, tmp_path_factory):
     make_context(
         folder,
         environment=ingredients.environment,
+        release=RELEASE,
         distribution=ensure_distribution(RELEASE, ingredients.environment.lock.python, say),
         base="slim",
         say=say,

@@ -245,9 +245,8 @@ def triton(repository: Path, folder: Path) -> Iterator[Probe]:
 
 
 def test_a_real_triton_serves_all_models_from_the_archive(archive, prefix, tmp_path):
-    distribution = ensure_distribution(find_release("24.10"), "3.11", say)
-    repository = tmp_path / "models"
-    wire(repository, archive, prefix, distribution)
+    release, repository = find_release("24.10"), tmp_path / "models"
+    wire(repository, archive, prefix, release, ensure_distribution(release, "3.11", say))
     with triton(repository, tmp_path) as probe:
         started = time.monotonic()
         while not all(_ready(probe, model) for model in DEFAULT_MODELS):

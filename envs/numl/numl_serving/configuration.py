@@ -3,6 +3,8 @@
 Parameters of config.pbtxt (all strings, all optional; this module ignores others):
 
 - ``environment_digest``: digest of the execution environment that the model must run in.
+- ``guard_arrays``: ``off`` on a Triton that refuses impossible shapes itself, which
+  ``native/guard.cpp`` explains.
 - ``max_hits``: most hits of an event; one that has more is refused. By default, what the native
   library accepts.
 - ``most_waiting``: on a GPU, most requests that wait for an instance; more are refused. By default,
@@ -47,6 +49,7 @@ class Parameters:
     batch_max_wait_ms: float = 0.0
     limits: Limits = field(default_factory=Limits)
     environment_digest: str | None = None
+    guards_arrays: bool = True
     max_hits: int | None = None
     most_waiting: int | None = None
     longest_wait_s: float = 0.0
@@ -77,6 +80,7 @@ class Parameters:
                 edges=size("batch_max_edges", largest.edges),
             ),
             environment_digest=given.get("environment_digest"),
+            guards_arrays=given.get("guard_arrays") != "off",
             max_hits=size("max_hits", 1) if "max_hits" in given else None,
             most_waiting=int(most) or (sys.maxsize if longest else None),
             longest_wait_s=longest,

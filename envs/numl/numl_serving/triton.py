@@ -82,11 +82,12 @@ class TritonPythonModel:
         """
         startup = Startup()
         close_inherited_connections()
-        guard_arrays()
         # Exists only inside a stub, hence the import at run time.
         self._pb: Any = importlib.import_module("triton_python_backend_utils")
         config = json.loads(args["model_config"])
         parameters = Parameters.from_config(config)
+        if parameters.guards_arrays:
+            guard_arrays()
         if parameters.environment_digest is not None:
             check_environment(parameters.environment_digest, Path(sys.prefix))
         directory = Path(args["model_repository"]) / args["model_version"]

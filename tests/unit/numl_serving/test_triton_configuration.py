@@ -27,6 +27,16 @@ def test_parameters_of_other_times_and_other_programs_are_left_alone(start):
     start(threads="many", compiled="/nowhere", EXECUTION_ENV_PATH="/env")
 
 
+@pytest.mark.parametrize(("parameters", "guarded"), [({}, True), ({"guard_arrays": "off"}, False)])
+def test_arrays_are_guarded_unless_the_server_refuses_impossible_shapes(
+    start, monkeypatch, parameters, guarded
+):
+    called = []
+    monkeypatch.setattr("numl_serving.triton.guard_arrays", lambda: called.append(True))
+    start(**parameters)
+    assert bool(called) == guarded
+
+
 def test_a_golden_event_is_read_for_the_warm_up(tmp_path):
     write_model(tmp_path)
     event = random_event(NUGRAPH3.schema, 2)

@@ -140,7 +140,7 @@ def test_an_environment_that_nvidias_image_is_too_old_for_is_refused(tmp_path):
 
 @pytest.mark.parametrize(("gpu", "gpus"), [(False, None), (True, 2)])
 def test_a_repository_that_is_built_uses_every_gpu_its_server_sees_or_none(gpu, gpus):
-    settings = launch_settings(Path("/opt/numl/env"), environment_digest="e2bc", gpu=gpu)
+    settings = launch_settings(Path("/opt/numl/env"), {"environment_digest": "e2bc"}, gpu=gpu)
     assert settings == LaunchSettings(
         environment=Path("/opt/numl/env"),
         parameters={"environment_digest": "e2bc"},

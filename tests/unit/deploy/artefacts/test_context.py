@@ -121,7 +121,9 @@ def test_serve_starts_the_server_as_the_kit_does(tmp_path, variables, http):
     ("flavour", "devices"), [("serving", ["cpu"]), ("cpu", ["cpu"]), ("gpu", ["cpu", "gpu"])]
 )
 def test_the_models_of_an_image(tmp_path, flavour, devices):
-    stage_models(tmp_path / "models", tmp_path / "templates", "e2bc", flavour)
+    stage_models(
+        tmp_path / "models", tmp_path / "templates", {"environment_digest": "e2bc"}, flavour
+    )
     for kind in ("models", "templates"):
         assert sorted(path.name for path in (tmp_path / kind).iterdir()) == devices
     for device in devices:

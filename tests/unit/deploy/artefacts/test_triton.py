@@ -45,6 +45,7 @@ def test_what_a_server_says_decides_what_the_kit_does_with_it(server):
     assert release.flags is not None
     assert "allow-client-shm" in release.flags
     assert (release.numpy_below, release.http_attack) == (None, None)
+    assert release.model_parameters == {"guard_arrays": "off"}
     assert find_triton(str(root), say) == release
     assert ensure_distribution(release, "3.12", say) == TritonDistribution(release.root, "3.12")
     with pytest.raises(EnvironmentSetupError, match=r"no stub of Triton 2\.71\.0 for Python 3\.11"):
