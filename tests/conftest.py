@@ -33,6 +33,10 @@ if sys.version_info < (3, 11):
     ]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--triton", help="serve with this Triton, named as for numlkit up")
+
+
 # A shell's background job is started with Ctrl-C ignored, one of nohup with SIGHUP ignored, and so
 # would be all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

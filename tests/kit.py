@@ -37,6 +37,7 @@ class Kit:
         state: The state folder.
         engine: What starts servers.
         image: What it starts them from.
+        triton: Which Triton they have, if not the default.
         names: The deployments that were started.
         within: Words before each command, as of one that changes what the command sees.
         ports: Those of each deployment that was started. Tests beside this one choose from the
@@ -46,6 +47,7 @@ class Kit:
     state: Path
     engine: EngineName = "local"
     image: str | None = None
+    triton: str | None = None
     names: list[str] = field(default_factory=list)
     within: tuple[str, ...] = ()
     ports: dict[str, str] = field(default_factory=dict)
@@ -58,7 +60,8 @@ class Kit:
     def start(self) -> list[str]:
         """The command that starts a deployment."""
         image = ["--image", self.image] if self.image is not None else []
-        return [*self.within, NUMLKIT, "up", "--engine", self.engine, *image]
+        triton = ["--triton", self.triton] if self.triton is not None else []
+        return [*self.within, NUMLKIT, "up", "--engine", self.engine, *image, *triton]
 
     def run(
         self, command: str, *flags: str, script: bool = False

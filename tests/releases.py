@@ -2,6 +2,8 @@
 
 Laid out as in NVIDIA's image, in layers like its own: libraries of the system and of CUDA below the
 server, files that later layers replace or remove, links.
+
+``python -m tests.releases 24.05 3.10 DIR`` lays one out in ``DIR/tritonserver``.
 """
 
 from __future__ import annotations
@@ -33,9 +35,10 @@ PACKAGE = "nvidia-pytriton"
 WHEELS = {
     "24.03": ("0.5.5", "986ee75b8fb67bba9e3b0058bd5ff3981b17be3b88e178b0b60971d89ba42a63"),
     "24.05": ("0.5.8", "cd3cdfb704db3a01f857adc97fea77d5413c9f9e89f9b7add91c9d16a0bec7f8"),
+    "24.07": ("0.5.10", "0c08d905d25ad71e887864625ec9e2692e6cb4a746c32c93e332e5c8476bc669"),
     "24.09": ("0.5.12", "a44e099c6c4a77bdef94632591077f8217f6996571daeab77430c0aa5dca515c"),
 }
-SERVERS = {"24.03": "2.44.0", "24.05": "2.46.0", "24.09": "2.50.0"}
+SERVERS = {"24.03": "2.44.0", "24.05": "2.46.0", "24.07": "2.48.0", "24.09": "2.50.0"}
 _SYSTEM = "usr/lib/x86_64-linux-gnu"
 _CUDA = "usr/local/cuda-12/lib64"
 
@@ -206,3 +209,7 @@ def write_oci(folder: Path, layers: list[Blob], release: str = "") -> Path:
     index = {"manifests": [_described(document, "application/vnd.oci.image.manifest.v1+json")]}
     (folder / "index.json").write_text(json.dumps(index))
     return folder
+
+
+if __name__ == "__main__":
+    print(lay_out(sys.argv[1], sys.argv[2], Path(sys.argv[3])))

@@ -4,13 +4,10 @@ dpkg's records say what is installed in a base image.
 """
 
 import io
-import json
 import re
 import tarfile
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -20,6 +17,7 @@ import docker
 from docker.errors import NotFound
 
 from deploy import __version__
+from deploy.artefacts.cyclonedx import document
 from deploy.artefacts.docker_client import unstarted
 from deploy.artefacts.image import BaseImage
 from deploy.deployment.deployment import DEFAULT_MODELS
@@ -226,25 +224,9 @@ def sbom(kind: str, name: str, parts: Iterable[Component], *, epoch: int) -> str
     # A part may be named twice: a library of the interpreter's that is another's too.
     unique = sorted(dict.fromkeys(parts), key=lambda part: (part.purl, part.name, part.sha256))
     components = [_component(part, f"part-{n}") for n, part in enumerate(unique, start=1)]
-    document: dict[str, Any] = {
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.6",
-        "version": 1,
-        "metadata": {
-            "timestamp": datetime.fromtimestamp(epoch, timezone.utc).isoformat(),
-            "tools": {
-                "components": [{"type": "application", "name": "numlkit", "version": __version__}]
-            },
-            "component": {"type": kind, "bom-ref": name, "name": name},
-        },
-        "components": components,
-        "dependencies": [
-            {"ref": name, "dependsOn": [component["bom-ref"] for component in components]}
-        ],
-    }
-    serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(document, sort_keys=True))
-    document = {"bomFormat": "CycloneDX", "serialNumber": f"urn:uuid:{serial}", **document}
-    return json.dumps(document, indent=2) + "\n"
+    names = [component["bom-ref"] for component in components]
+    content = {"components": components, "dependencies": [{"ref": name, "dependsOn": names}]}
+    return document(content, epoch=epoch, about={"type": kind, "bom-ref": name, "name": name})
 
 
 def _component(part: Component, number: str) -> dict[str, Any]:

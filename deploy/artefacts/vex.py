@@ -4,12 +4,9 @@ It refers to a component of the SBOM beside it (https://cyclonedx.org/capabiliti
 """
 
 import json
-import uuid
 from collections.abc import Sequence
-from datetime import datetime, timezone
-from typing import Any
 
-from deploy import __version__
+from deploy.artefacts.cyclonedx import document
 from deploy.triton.advisories import Advisory
 
 
@@ -24,26 +21,14 @@ def vex(sbom: str, triton: str, found: Sequence[Advisory], *, epoch: int) -> str
     """
     listed = json.loads(sbom)
     place = f"urn:cdx:{listed['serialNumber'].removeprefix('urn:uuid:')}/{listed['version']}"
-    document: dict[str, Any] = {
-        "specVersion": "1.6",
-        "version": 1,
-        "metadata": {
-            "timestamp": datetime.fromtimestamp(epoch, timezone.utc).isoformat(),
-            "tools": {
-                "components": [{"type": "application", "name": "numlkit", "version": __version__}]
-            },
-        },
-        "vulnerabilities": [
-            {
-                "id": each.cve,
-                "source": {"name": "NVD", "url": each.url},
-                "recommendation": f"use Triton {each.fixed} or later",
-                "analysis": {"state": "exploitable"},
-                "affects": [{"ref": f"{place}#{triton}"}],
-            }
-            for each in found
-        ],
-    }
-    serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(document, sort_keys=True))
-    document = {"bomFormat": "CycloneDX", "serialNumber": f"urn:uuid:{serial}", **document}
-    return json.dumps(document, indent=2) + "\n"
+    vulnerabilities = [
+        {
+            "id": each.cve,
+            "source": {"name": "NVD", "url": each.url},
+            "recommendation": f"use Triton {each.fixed} or later",
+            "analysis": {"state": "exploitable"},
+            "affects": [{"ref": f"{place}#{triton}"}],
+        }
+        for each in found
+    ]
+    return document({"vulnerabilities": vulnerabilities}, epoch=epoch)

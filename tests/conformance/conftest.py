@@ -2,6 +2,7 @@
 
 pytest tests/conformance                             without a container
 pytest tests/conformance --engines docker,apptainer  needs what numlkit build makes
+pytest tests/conformance --triton PATH               on another Triton, see tests/releases.py
 """
 
 import os
@@ -28,8 +29,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def kit(engine, tmp_path_factory):
-    kit = Kit(tmp_path_factory.mktemp("state"), cast("EngineName", engine))
+def kit(engine, tmp_path_factory, pytestconfig):
+    state, triton = tmp_path_factory.mktemp("state"), pytestconfig.getoption("--triton")
+    kit = Kit(state, cast("EngineName", engine), triton=triton)
     yield kit
     kit.close()
 

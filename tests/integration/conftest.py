@@ -6,7 +6,7 @@ from tests.kit import Kit
 
 
 @pytest.fixture(scope="session")
-def kit(tmp_path_factory):
-    kit = Kit(tmp_path_factory.mktemp("state"))
+def kit(tmp_path_factory, pytestconfig):
+    kit = Kit(tmp_path_factory.mktemp("state"), triton=pytestconfig.getoption("--triton"))
     yield kit
     kit.close()
