@@ -29,6 +29,8 @@ _PAUSE_S = 0.5
 _CHUNK = 1 << 16
 _LEAST_PIECE, _MOST_PIECE = 1 << 18, 1 << 28
 _DOCUMENT_BYTES = 1 << 23  # of a manifest or a configuration
+_SAVE = "docker save IMAGE --output FILE"
+_ELSEWHERE = "ask whoever runs the registry, or take the image from another"
 _PLATFORM = {"os": "linux", "architecture": "amd64"}
 
 
@@ -73,7 +75,8 @@ def _in_registry(reference: Reference, kept: Path) -> Image:
     if manifest is not None and (one := _for_this_platform(manifest.content)) is not None:
         name, manifest = one, _asked(registry, one)
     if manifest is None:
-        raise BuildError(f"registry {reference.host} has no {reference.repository}:{name}")
+        cause = f"registry {reference.host} has no {reference.repository}:{name}"
+        raise BuildError(cause, "check the repository's name and the tag")
     if name.startswith("sha256:") and manifest.digest != name:
         raise _other_bytes(name, manifest.digest)
 
@@ -88,7 +91,8 @@ def _in_registry(reference: Reference, kept: Path) -> Image:
 
     config = layer(manifest.content["config"])
     if config.size > _DOCUMENT_BYTES:
-        raise BuildError(f"{reference}: its configuration has {config.size} bytes")
+        cause = f"{reference}: its configuration has {config.size} bytes"
+        raise BuildError(cause, "name an image of a Triton server")
     pinned = replace(reference, tag="", digest=manifest.digest)
     return _image(
         str(pinned), manifest.digest, config.whole().read_bytes(),
@@ -147,7 +151,8 @@ class Blob(io.RawIOBase):
 
     def _append(self, chunk: bytes) -> None:
         if self._there + len(chunk) > self._size:
-            raise BuildError(f"{self._what} is longer than the {self._size} bytes it should have")
+            cause = f"{self._what} is longer than the {self._size} bytes it should have"
+            raise BuildError(cause, _ELSEWHERE)
         self._file.seek(0, io.SEEK_END)
         self._file.write(chunk)
         self._file.flush()
@@ -183,7 +188,7 @@ class Blob(io.RawIOBase):
         self._end = min(self._there + piece, self._size)
         answer = self._ask(self._there, self._end)
         if answer is None:
-            raise BuildError(f"{self._what} is not there, though the image lists it")
+            raise BuildError(f"{self._what} is not there, though the image lists it", _ELSEWHERE)
         if answer.status_code != 206:
             # It knows no ranges, and sends everything again.
             self._end, skipped = self._size, 0
@@ -216,7 +221,8 @@ def _in_folder(folder: Path) -> Image:
         config = verified(document["config"]["digest"]).read_bytes()
         layers = tuple(map(layer, document["layers"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BuildError(f"{folder} is not an OCI image: {error}") from None
+        remedy = "write it with: skopeo copy docker://IMAGE oci:FOLDER"
+        raise BuildError(f"{folder} is not an OCI image: {error}", remedy) from None
     return _image(f"{folder}@{found}", found, config, layers)
 
 
@@ -234,9 +240,10 @@ def _in_file(path: Path, kept: Path) -> Image:
             ]
             sizes = [saved.getmember(name).size for name in about["Layers"]]
     except ValueError as error:
-        raise BuildError(f"{path} is not one image that docker save wrote: {error}") from None
+        cause = f"{path} is not one image that docker save wrote: {error}"
+        raise BuildError(cause, _SAVE) from None
     except (OSError, tarfile.TarError, KeyError, TypeError) as error:
-        raise BuildError(f"{path} is no file of docker save: {error}") from None
+        raise BuildError(f"{path} is no file of docker save: {error}", _SAVE) from None
 
     def read(name: str) -> IO[bytes]:
         # The archive is left open as long as its member is read.
@@ -279,7 +286,8 @@ def _facts(about: Mapping[str, Any]) -> tuple[str, int]:
     digest, size = str(about["digest"]), int(about["size"])
     hexadecimal = digest.removeprefix("sha256:")
     if len(hexadecimal) != 64 or not set(hexadecimal) <= set("0123456789abcdef"):
-        raise BuildError(f"the image lists a layer with digest {digest!r}, which is no sha256")
+        cause = f"the image lists a layer with digest {digest!r}, which is no sha256"
+        raise BuildError(cause, _ELSEWHERE)
     return digest, size
 
 
@@ -291,11 +299,12 @@ def _for_this_platform(document: Mapping[str, Any]) -> str | None:
         built_for = {**_PLATFORM, **(each.get("platform") or {})}
         if {name: built_for[name] for name in _PLATFORM} == _PLATFORM:
             return str(each["digest"])
-    raise BuildError(f"the image is not built for {'/'.join(_PLATFORM.values())}")
+    cause = f"the image is not built for {'/'.join(_PLATFORM.values())}"
+    raise BuildError(cause, "name one that is")
 
 
 def _other_bytes(digest: str, found: str) -> BuildError:
     cause = (
         f"what should be {digest[:19]}... has sha256 {found[7:19]}...: it was changed or damaged"
     )
-    return BuildError(cause, "ask whoever runs the registry, or pull the image elsewhere")
+    return BuildError(cause, _ELSEWHERE)

@@ -59,9 +59,8 @@ class Tree:
                     entry = new.get(linked) or self.entries.get(linked)
                     if entry is None:
                         what = f"{'/'.join(parts)} is a hard link to {member.linkname}"
-                        raise BuildError(
-                            f"layer {layer.digest[:19]}...: {what}, which is not there"
-                        )
+                        cause = f"layer {layer.digest[:19]}...: {what}, which is not there"
+                        raise BuildError(cause, "take the image from another registry")
                     new[parts] = entry
                 elif member.isreg() and wanted(parts):
                     new[parts] = Entry(self._keep(tar.extractfile(member)))
@@ -105,7 +104,7 @@ class Tree:
                 waiting += reversed(entry.target.split("/"))
             else:
                 at = (*at, name)
-        raise BuildError(f"/{path}: its symbolic links never end")
+        raise BuildError(f"/{path}: its symbolic links never end", "name another image")
 
     def files_below(self, folder: str) -> Iterator[tuple[str, Path]]:
         """Yield the files below a folder, links to files included: relative path, bytes."""
