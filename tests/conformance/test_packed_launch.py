@@ -22,10 +22,9 @@ from deploy.engines.container import STOCK_LABEL
 from deploy.engines.resolved import Resolved
 from deploy.engines.server import living_stubs
 from deploy.triton.distribution import ensure_distribution
-from deploy.triton.release import find_release
+from deploy.triton.release import DEFAULT
 from tests.kit import until
 
-RELEASE = find_release("24.10")
 MODELS = ("--models", "nugraph2,nugraph3", "--instances", "1")
 
 
@@ -33,33 +32,40 @@ def quiet(_text: str) -> None:
     pass
 
 
-def python_layer(path: Path) -> None:
+def packed_deployment(pytestconfig: pytest.Config) -> Resolved:
+    triton = pytestconfig.getoption("--triton") or DEFAULT
+    return Resolved(Deployment(engine="docker", env="packed", triton=triton))
+
+
+def python_layer(archive: Path, path: Path) -> None:
     """Write a Python in /usr: the packed environment's, without its packages."""
-    deployment = Deployment(engine="docker", env="packed")
-    with tarfile.open(Resolved(deployment).archive) as packed, tarfile.open(path, "w") as layer:
+    python = f"python{archive.name.split('-py')[1].partition('-')[0]}"
+    with tarfile.open(archive) as packed, tarfile.open(path, "w") as layer:
         for member in packed:
             words = member.name.split("/")
-            of_python = words[:2] == ["lib", "python3.11"] and "site-packages" not in words
+            of_python = words[:2] == ["lib", python] and "site-packages" not in words
             a_library = words[0] == "lib" and len(words) == 2 and ".so" in words[1]
-            if of_python or a_library or words == ["bin", "python3.11"]:
-                member.name = "usr/" + member.name.replace("bin/python3.11", "bin/python3")
+            if of_python or a_library or words == ["bin", python]:
+                member.name = "usr/" + member.name.replace(f"bin/{python}", "bin/python3")
                 layer.addfile(member, packed.extractfile(member) if member.isreg() else None)
 
 
 @pytest.fixture(scope="session")
-def stock_image(tmp_path_factory):
+def stock_image(tmp_path_factory, pytestconfig):
     """The stand-in, in the Docker engine."""
+    deployment = packed_deployment(pytestconfig)
+    release = deployment.release
     client, tag = connect(), f"numlkit-test/stock:{secrets.token_hex(4)}"
-    name = debian_name(RELEASE.glibc)
+    name = debian_name(release.glibc)
     base = ensure_base(client, name=name, digest=None, say=quiet)
-    distribution = ensure_distribution(RELEASE, RELEASE.python, quiet)
+    distribution = ensure_distribution(release, release.python, quiet)
     folder = tmp_path_factory.mktemp("stock")
     triton_layer(distribution, folder / "triton.tar", base="slim", say=quiet)
-    python_layer(folder / "python.tar")
+    python_layer(deployment.archive, folder / "python.tar")
     (folder / "Dockerfile").write_text(
         f"FROM {base.reference}\n"
         "ADD triton.tar python.tar /\n"
-        f"LABEL {STOCK_LABEL}={RELEASE.server}\n"
+        f"LABEL {STOCK_LABEL}={release.server}\n"
     )
     client.images.build(path=str(folder), tag=tag, rm=True)
     yield tag
@@ -142,9 +148,11 @@ def test_without_an_image_the_command_that_fetches_nvidias_is_told(kit, stock):
     assert answer["remedy"].startswith(remedies[kit.engine])
 
 
-def test_an_archive_that_is_cut_off_is_refused_before_anything_starts(kit, stock, tmp_path):
+def test_an_archive_that_is_cut_off_is_refused_before_anything_starts(
+    kit, stock, tmp_path, pytestconfig
+):
     cut = tmp_path / "cut.tar.gz"
-    with Resolved(Deployment(env="packed", engine="docker")).archive.open("rb") as whole:
+    with packed_deployment(pytestconfig).archive.open("rb") as whole:
         cut.write_bytes(whole.read(20_000_000))
     answer = kit.json(
         "up", "--name", "cut", "--env", "packed", "--image", stock, "--archive", str(cut)
