@@ -89,8 +89,8 @@ def releases_table(run: Document) -> Table:
     )
     rows = [tuple(_row(release, first, events)) for release in run["releases"]]
     note = (
-        f"medians of {run['rounds']} rounds, {run['clients']} clients; in brackets, rates against "
-        f"{first['release']} in the same round"
+        f"Medians of {run['rounds']} rounds, with {run['clients']} clients; in brackets, against "
+        f"{first['release']} in the same round."
     )
     return Table("releases of Triton, in turn", columns, rows, (note,))
 
@@ -114,5 +114,7 @@ def releases_page(run: Document) -> str:
         f"| {' | '.join(table.columns)} |",
         f"|{'---|' * len(table.columns)}",
         *(f"| {' | '.join(row)} |" for row in table.rows),
+        "",
+        *table.notes,
     ]
     return "\n".join(lines) + "\n"
