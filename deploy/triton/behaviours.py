@@ -38,7 +38,7 @@ HTTP_SIZE = Behaviour(
     (2, 59),
     "JSON, and what is decompressed, may have 64 MiB over HTTP",
     "nothing: 100,000 hits as JSON take less than 10 MB",
-    "server, `--http-max-input-size`",
+    "server, flag http-max-input-size",
 )
 NO_ACTIVATE = Behaviour(
     "25.08",
