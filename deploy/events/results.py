@@ -25,6 +25,8 @@ from numl_formats.contract import FILTER, HIT_ID, HITS, PLANE
 
 FORMAT = 1
 _CHUNK_BYTES = 1 << 16
+# Rows wait until there are so many: appending costs HDF5 far more than the rows themselves.
+_WAITING_BYTES = 1 << 20
 # More than HDF5 may hold back in its caches: two chunks per dataset, and metadata.
 _MARGIN_BYTES = 4 << 20
 _TEXT = h5py.string_dtype()
@@ -44,6 +46,9 @@ class ResultsWriter:
         self._model = model
         self._sources: dict[str, int] = {}
         self._events = 0
+        self._waiting: dict[tuple[str, str], list[NDArray[Any]]] = {}
+        self._waiting_bytes = 0
+        self._widths: dict[tuple[str, str], int] = {}
         self._indices: dict[str, list[tuple[int, int]]] = {}
         self._classes: dict[Literal["semantic", "event"], int] = {"semantic": 0, "event": 0}
         if path.exists() and not path.is_file():
@@ -126,27 +131,39 @@ class ResultsWriter:
         self, table: str, event_id: EventId, rows: int, columns: Mapping[str, NDArray[Any]]
     ) -> None:
         ids = np.tile(np.array(event_id, dtype=np.int64), (rows, 1))
-        try:
-            self._reserve(sum(values.nbytes for values in columns.values()))
-            group = self._file.require_group(table)
-            for name, values in {"event_id": ids, **columns}.items():
-                data = values if values.ndim == 2 else values[:, None]
-                dataset = group.get(name)
-                if dataset is None:
-                    dataset = _create(group, name, data)
-                if dataset.shape[1] != data.shape[1]:
-                    raise KitError(
-                        f"{name} has {data.shape[1]} values for event {event_id}, "
-                        f"{dataset.shape[1]} for the events before"
-                    )
-                before = len(dataset)
-                dataset.resize(before + rows, axis=0)
-                dataset[before:] = data
-        except (OSError, RuntimeError) as error:
-            raise _refused(self.path, error) from error
+        for name, values in {"event_id": ids, **columns}.items():
+            data = values if values.ndim == 2 else values[:, None]
+            width = self._widths.setdefault((table, name), data.shape[1])
+            if width != data.shape[1]:
+                raise KitError(
+                    f"{name} has {data.shape[1]} values for event {event_id}, "
+                    f"{width} for the events before"
+                )
+            self._waiting.setdefault((table, name), []).append(data)
+            self._waiting_bytes += data.nbytes
         # The index points to rows of event_table, which failed events are not in.
         if table != "failed_table":
             self._indices.setdefault(table, []).append((self._events, rows))
+        if self._waiting_bytes > _WAITING_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        """Write the rows that wait."""
+        try:
+            self._reserve(self._waiting_bytes)
+            for (table, name), parts in self._waiting.items():
+                data = np.concatenate(parts)
+                group = self._file.require_group(table)
+                dataset = group.get(name)
+                if dataset is None:
+                    dataset = _create(group, name, data)
+                before = len(dataset)
+                dataset.resize(before + len(data), axis=0)
+                dataset[before:] = data
+        except (OSError, RuntimeError) as error:
+            raise _refused(self.path, error) from error
+        self._waiting.clear()
+        self._waiting_bytes = 0
 
     def _reserve(self, upcoming: int) -> None:
         """Reserve disk space for the next rows: HDF5 crashes on a full disk."""
@@ -159,6 +176,7 @@ class ResultsWriter:
         self._reserved = wanted
 
     def _finish(self) -> None:
+        self._write()
         self._reserve(sum(16 * len(index) for index in self._indices.values()))
         for table, index in self._indices.items():
             full = [(event, rows) for event, rows in index if rows]
