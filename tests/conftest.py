@@ -64,7 +64,7 @@ def single(kit):
     """A small deployment of its own, for tests that do harm to it."""
     answer = kit.up("single", "--models", "nugraph3", "--instances", "1")
     yield answer
-    kit.down("single")
+    kit.end("single")
 
 
 def _turn(item: pytest.Item) -> int:

@@ -125,7 +125,7 @@ def served(kit: Kit) -> Iterator[dict[str, Any]]:
     """The gallery in one server; in a container a part of it."""
     models = MODELS if kit.engine == "local" else SPOT
     yield kit.up("gallery", "--models-dir", str(GALLERY), "--models", ",".join(models))
-    kit.down("gallery")
+    kit.end("gallery")
 
 
 @pytest.fixture(scope="module")

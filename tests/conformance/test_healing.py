@@ -33,7 +33,7 @@ def test_without_healing_a_killed_stub_stays_reported(kit):
     until(lambda: kit.json("status", "--name", "unhealed")["status"] != 0, "the notice")
     status = kit.json("status", "--name", "unhealed")
     assert "model nugraph3: 1 of 3 stubs dead" in status["problems"]
-    kit.down("unhealed")
+    kit.end("unhealed")
 
 
 def test_a_killed_server_is_started_again(kit, single):

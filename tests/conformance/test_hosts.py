@@ -143,7 +143,7 @@ def test_a_folder_for_unpacking_that_is_not_there_is_warned_of(kit):
     done = away.run("up", "--name", "away", *SMALL)
     assert done.returncode == 0, done.stderr
     assert "warning: TMPDIR=/no/such is not a folder that can be written to (set" in done.stderr
-    away.down("away")
+    away.end("away")
 
 
 def test_a_full_tmp_is_no_hindrance(full_tmp):

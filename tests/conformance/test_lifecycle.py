@@ -160,7 +160,7 @@ def test_it_keeps_to_the_cores_it_is_given(kit):
         assert limit["NanoCpus"] == 10**9
     else:
         assert len(psutil.Process(stubs[0].process.pid).cpu_affinity()) == 1
-    kit.down("narrow")
+    kit.end("narrow")
 
 
 def test_a_memory_limit_that_is_too_small_is_the_cause_that_is_told(kit):

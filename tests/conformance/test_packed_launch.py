@@ -91,7 +91,7 @@ def stock(engine, request, tmp_path_factory):
 @pytest.fixture(scope="module")
 def packed(kit, stock):
     yield kit.up("packed", "--env", "packed", "--image", stock, *MODELS)
-    kit.down("packed")
+    kit.end("packed")
 
 
 def test_all_models_answer_rightly_from_the_one_environment_that_was_extracted(kit, packed):

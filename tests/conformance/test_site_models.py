@@ -37,7 +37,7 @@ def site(kit, repository):
     """The kit's nugraph3 beside the site's models."""
     models = ["--models-dir", str(repository), "--models", ",".join(MODELS)]
     yield kit.up("site", *models, "--instances", "1")
-    kit.down("site")
+    kit.end("site")
 
 
 def contents(folder: Path) -> dict[Path, tuple[int, int, int]]:

@@ -27,7 +27,7 @@ def mutual(kit, site):
     pair = site.issue(OUTSIDE, name="server, with a comma")
     pair.key.chmod(0o640)  # the user in the kit's image is in group 0
     yield kit.up("mutual", *flags(pair, site))
-    kit.down("mutual")
+    kit.end("mutual")
 
 
 def is_open(address: str, port: int) -> bool:

@@ -260,4 +260,4 @@ def test_the_real_event_with_the_real_weights_gives_the_expected_answer(kit, tmp
             assert np.abs(got[name] - want).max() <= 1e-4 * np.abs(want).max()
             if want.ndim == 2:
                 assert (got[name].argmax(1) == want.argmax(1)).all()
-    kit.down("real")
+    kit.end("real")

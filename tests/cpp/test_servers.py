@@ -24,7 +24,7 @@ REQUESTS = 1000
 def servers(kit):
     yield {name: kit.up(name, *MODELS) for name in ("one", "two")}
     for name in ("one", "two"):
-        kit.down(name)
+        kit.end(name)
 
 
 def _url(answer: dict[str, Any]) -> str:

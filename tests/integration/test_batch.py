@@ -28,7 +28,7 @@ def pool(kit, tmp_path_factory):
 def url(kit):
     ports = kit.up("batch", "--models", "nugraph3")["ports"]
     yield f"grpc://127.0.0.1:{ports['grpc']}"
-    kit.down("batch")
+    kit.end("batch")
 
 
 @pytest.fixture(scope="module")

@@ -104,7 +104,7 @@ def server(kit, tmp_path_factory):
     write_model(repository / "mortal", seconds=0.5)
     models = ["--models-dir", str(repository), "--models", "joining,limited,impatient,mortal"]
     yield kit.up("batched", *models, "--instances", "1")
-    kit.down("batched")
+    kit.end("batched")
 
 
 def ask(

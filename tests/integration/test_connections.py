@@ -23,4 +23,4 @@ def test_clients_that_keep_connections_open_shut_nobody_out(kit):
             connections.enter_context(socket.create_connection(address, timeout=20))
         answer = smoke(probe, MODEL, golden_of(MODEL_REPOSITORY / MODEL))
     assert answer.ok, answer.error
-    few.down("connected")
+    few.end("connected")

@@ -240,7 +240,7 @@ def test_status_tells_why_a_dead_server_has_died(kit):
             )
 
         until(told, "the cause")
-    kit.down("unlucky")
+    kit.end("unlucky")
 
 
 def _listening(port: int) -> socket.socket:

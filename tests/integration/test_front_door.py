@@ -34,7 +34,7 @@ def servers(kit):
         kit.up(name, *MODELS)
     yield [server(kit, name) for name in NAMES]
     for name in NAMES:
-        kit.down(name)
+        kit.end(name)
 
 
 @pytest.fixture(scope="module", params=["haproxy", "envoy"])

@@ -139,7 +139,7 @@ def server(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
     beside.join()
     assert server.answered > 0
     server.check()
-    kit.down("fuzzed")
+    kit.end("fuzzed")
 
 
 def request(columns: Columns, *, outputs: list[str] | None = None) -> Request:

@@ -22,7 +22,7 @@ from tests.kit import SOON_S, Kit, until
 def pair(kit):
     """Two models with three instances each."""
     yield kit.up("pair", "--models", "nugraph2_cpu,nugraph3", "--instances", "3")
-    kit.down("pair")
+    kit.end("pair")
 
 
 def _stubs(answer: dict[str, Any], model: str, *, stopped: bool = False) -> list[Stub]:

@@ -39,7 +39,7 @@ def url(kit, tmp_path_factory):
     file.write_text(FILE)
     server = kit.up("bounded", str(file))
     yield f"grpc://127.0.0.1:{server['ports']['grpc']}"
-    kit.down("bounded")
+    kit.end("bounded")
 
 
 def events(url: str, *hits: int) -> list[bytes]:

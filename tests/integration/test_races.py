@@ -38,7 +38,7 @@ def test_deployments_started_at_once_each_get_a_server_of_their_own(kit):
         status = kit.json("status", "--name", name)
         assert status["ok"], status
         assert status["state"]["restarts"] == 0
-        kit.down(name)
+        kit.end(name)
 
 
 def test_two_starts_of_one_name_end_with_one_server(kit):
@@ -46,7 +46,7 @@ def test_two_starts_of_one_name_end_with_one_server(kit):
     answers = [json.loads(start.communicate(timeout=180)[0]) for start in starts]
     assert all(answer["ok"] for answer in answers), answers
     assert answers[0]["server"] == answers[1]["server"]
-    kit.down("race-one")
+    kit.end("race-one")
 
 
 def test_a_supervisor_killed_during_a_start_leaves_no_server(kit):

@@ -39,4 +39,4 @@ def test_with_shared_memory_clients_register_it_and_all_else_stays_closed(kit, r
                 client.get_model_repository_index()
             with pytest.raises(InferenceServerException, match="restricted"):
                 client.get_log_settings()
-    kit.down("shared")
+    kit.end("shared")
