@@ -19,7 +19,7 @@ import pytest
 from deploy.deployment.deployment import EngineName, Ports
 from deploy.deployment.ports import is_free
 from deploy.deployment.state import ProcessId
-from deploy.engines.apptainer import config_folder
+from deploy.engines.instance import config_folder
 from deploy.engines.leftovers import shared_memory_regions, shm_prefix, stubs_at
 from deploy.host.paths import CHECKOUT
 from tests.commands import run_command

@@ -1,13 +1,6 @@
-"""Apptainer: an instance of the kit's .sif, run by the calling user on the host's network.
+"""The Apptainer engine: the kit's .sif, run by the calling user on the host's network."""
 
-An instance outlives the server in it. Apptainer writes its log files below the home folder by
-default; here that folder is the deployment's own, and the files are hard links to the server's log.
-"""
-
-import json
 import os
-import platform
-import pwd
 import shlex
 import shutil
 import subprocess
@@ -17,7 +10,6 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
-import psutil
 from spython.main import get_client
 
 from deploy.artefacts.cosign import changed
@@ -27,7 +19,7 @@ from deploy.artefacts.request import sif_name
 from deploy.artefacts.sif_signature import verify_sif
 from deploy.artefacts.tools import find_apptainer, install_hint
 from deploy.artefacts.triton import asking, stock_image, version_in
-from deploy.deployment.plan import LaunchPlan, Mount, mount_field
+from deploy.deployment.plan import LaunchPlan
 from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.engines.base import MORE_SHARED_MEMORY, ROOM
 from deploy.engines.container import (
@@ -37,21 +29,31 @@ from deploy.engines.container import (
     has_state,
     image_in_use,
 )
-from deploy.engines.kept import check_kept, forget, keep, kept_at
+from deploy.engines.instance import (
+    InstanceServer,
+    config_folder,
+    init_of,
+    instance_command,
+    instance_files,
+    scratch_folder,
+    serves,
+    stop_instance,
+    stop_unused,
+)
+from deploy.engines.kept import forget, keep, kept_at
 from deploy.engines.leftovers import FIX, LEFTOVERS, SHARED_MEMORY
-from deploy.engines.server import Note, Server, await_server, end_process, servers
+from deploy.engines.server import end_process
 from deploy.engines.source import Source, find_source
 from deploy.host.console import Say
 from deploy.host.errors import BuildError, KitError, LaunchError
 from deploy.host.failures import complaint, diagnose
-from deploy.host.files import marks_of, nobody_at_work, sha256_of
+from deploy.host.files import marks_of, sha256_of
 from deploy.host.finding import Finding, Level, ok, wrong
 from deploy.host.paths import DIST, deployments_folder
 from deploy.host.room import Room, check_room, check_temporary_folder, file_system_of, size
 
 _TMPDIR = "APPTAINER_TMPDIR"  # Apptainer's own variable; it takes precedence over TMPDIR
 _ANSWER_S = 120.0
-_INIT = "appinit"  # what Apptainer calls an instance's first process
 _FUSE = Path("/dev/fuse")
 _PROC_SYS = Path("/proc/sys")
 _STARTERS = ("libexec", "lib", "lib64", "lib/*")
@@ -60,115 +62,6 @@ _NAMESPACE_LIMITS = (
     ("user/max_user_namespaces", "sudo sysctl -w user.max_user_namespaces=15000"),
     ("kernel/unprivileged_userns_clone", "sudo sysctl -w kernel.unprivileged_userns_clone=1"),
 )
-# What Apptainer needs of the caller's environment; APPTAINER_BIND and its like are the user's.
-_KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR")
-
-
-class InstanceServer(Server):
-    """An instance started for the server and stopped with it."""
-
-    def __init__(self, plan: LaunchPlan, note: Note) -> None:
-        super().__init__(plan, note)
-        self._name, self._folder = plan.contained.name, plan.log.parent
-        if plan.contained.digest:
-            check_kept(Path(plan.contained.image), plan.contained.digest)
-        if plan.contained.extracted_bytes:
-            shutil.rmtree(scratch_folder(self._folder), ignore_errors=True)
-            scratch_folder(self._folder).mkdir(mode=0o700)
-        _join_logs(plan.log, self._name)
-        done = _apptainer(instance_command(plan), self._folder)
-        # The first has Apptainer's own messages, the second the server's.
-        known = diagnose(f"{done.stderr}\n{self.output()}")
-        if done.returncode == 0 and known is not None and plan.contained.gpus:
-            # Apptainer only warns about a GPU that it cannot pass through.
-            stop_instance(self._name, self._folder)
-            raise known
-        if done.returncode != 0:
-            cause = f"apptainer cannot start the instance: {complaint(done.stderr)}"
-            raise known or LaunchError(cause, f"read its log: {plan.log}")
-        self.identity = await_server(lambda: next(servers(plan.identity), None), self._runs)
-        self._note(server=self.identity)
-
-    def _runs(self) -> bool:
-        # The instance outlives its server; one that has exited has said why.
-        starting = servers(self._plan.identity, starting=True)
-        return not self.output().strip() or next(starting, None) is not None
-
-    def stop(self) -> None:
-        process = self.identity.process() if self.identity is not None else None
-        if process is not None:
-            end_process(process)
-        stop_instance(self._name, self._folder)
-
-
-def config_folder(folder: Path) -> Path:
-    """Return the folder in which Apptainer keeps its records of a deployment's instance."""
-    return folder / "apptainer"
-
-
-def scratch_folder(folder: Path) -> Path:
-    """Return the instance's /tmp; Apptainer's default is in memory, too small to extract to."""
-    return folder / "scratch"
-
-
-def instance_command(plan: LaunchPlan) -> tuple[str, ...]:
-    container = plan.contained
-    mounts = list(container.mounts)
-    if container.extracted_bytes:
-        scratch = scratch_folder(plan.log.parent)
-        mounts.append(Mount(source=scratch, target=Path("/tmp"), writable=True))
-    return (
-        "apptainer",
-        "instance",
-        "run",
-        # Nothing from the host unless named: no home, no environment, its own /tmp.
-        "--containall",
-        "--no-privs",
-        *(["--nv"] if container.gpus else []),
-        *(f"--mount={mount_field(mount, 'destination', 'ro')}" for mount in mounts),
-        *(f"--env={name}={value}" for name, value in plan.variables.items()),
-        container.image,
-        container.name,
-        *plan.arguments,
-    )
-
-
-def instance_files(folder: Path) -> tuple[Path, ...]:
-    return tuple(sorted(config_folder(folder).glob("instances/app/*/*/*/*.json")))
-
-
-def stop_instance(name: str, folder: Path) -> None:
-    """Stop the instance ``name``, if there is one, and remove its /tmp."""
-    done = _apptainer(("apptainer", "instance", "stop", "--force", name), folder)
-    if done.returncode != 0 and "no instance found" not in done.stderr:
-        raise LaunchError(
-            f"instance {name} cannot be stopped: {complaint(done.stderr)}",
-            f"APPTAINER_CONFIGDIR={shlex.quote(str(config_folder(folder)))} "
-            "apptainer instance list",
-        )
-    shutil.rmtree(scratch_folder(folder), ignore_errors=True)
-
-
-def _apptainer(command: tuple[str, ...], folder: Path) -> subprocess.CompletedProcess[str]:
-    variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    variables["APPTAINER_CONFIGDIR"] = str(config_folder(folder))
-    try:
-        return subprocess.run(
-            command, cwd="/", env=variables, capture_output=True, text=True, check=False,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except OSError as error:
-        raise LaunchError(f"apptainer cannot be started: {error.strerror}") from None
-
-
-def _join_logs(log: Path, name: str) -> None:
-    """Hard-link the server's log to where Apptainer writes an instance's output."""
-    user = pwd.getpwuid(os.getuid()).pw_name
-    folder = config_folder(log.parent) / "instances" / "logs" / platform.node() / user
-    folder.mkdir(parents=True, exist_ok=True)
-    for ending in ("out", "err"):
-        (folder / f"{name}.{ending}").unlink(missing_ok=True)
-        (folder / f"{name}.{ending}").hardlink_to(log)
 
 
 def labels_of(sif: Path) -> dict[str, str]:
@@ -225,38 +118,6 @@ def obstacles() -> Iterator[tuple[str, str]]:
     elif not os.access(_FUSE, os.R_OK | os.W_OK):
         cause = "this user may not open /dev/fuse, and so cannot mount a .sif"
         yield cause, "sudo chmod 666 /dev/fuse (its usual mode)"
-
-
-def stop_unused(file: Path, folder: Path) -> str:
-    """Stop an instance without a server in it, whose deployment, once in ``folder``, is gone."""
-    with nobody_at_work([folder / "launch.lock"]):
-        if has_state(folder) or _serves(file):
-            raise KitError(f"instance {file.stem} is in use again")
-        if _init(file) is not None:
-            stop_instance(file.stem, folder)
-    return f"stopped instance {file.stem}"
-
-
-def _init(file: Path) -> psutil.Process | None:
-    """Return an instance's first process, which keeps it alive; None if it is dead.
-
-    Its pid may have been reused by another program, which Apptainer would then stop.
-    """
-    try:
-        process = psutil.Process(int(json.loads(file.read_bytes())["pid"]))
-        calls_itself = " ".join([process.name(), *process.cmdline()])
-    except (OSError, ValueError, KeyError, TypeError, psutil.Error):
-        return None
-    return process if _INIT in calls_itself else None
-
-
-def _serves(file: Path) -> bool:
-    process = _init(file)
-    try:
-        below = process.children(recursive=True) if process is not None else []
-        return any(child.name() == "tritonserver" for child in below)
-    except psutil.NoSuchProcess:
-        return False
 
 
 class ApptainerEngine(ContainerEngine):
@@ -420,10 +281,10 @@ class ApptainerEngine(ContainerEngine):
     def leftovers(cls) -> Iterator[Finding]:
         for folder in sorted(deployments_folder().glob("*")):
             for file in instance_files(folder):
-                if has_state(folder) or _init(file) is None:
+                if has_state(folder) or init_of(file) is None:
                     continue
                 detail = f"instance {file.stem} belongs to no deployment and"
-                if not _serves(file):
+                if not serves(file):
                     fix = partial(stop_unused, file, folder)
                     yield Finding("problem", LEFTOVERS, f"{detail} has no server", FIX, fix)
                     continue

@@ -5,9 +5,8 @@ import re
 import shlex
 import shutil
 import stat
-import threading
 from collections.abc import Collection, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,7 +16,6 @@ import docker
 import psutil
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
-from docker.models.containers import Container
 
 from deploy.artefacts.cosign import verify_image
 from deploy.artefacts.docker_client import connect, first_line, storage_folder
@@ -28,7 +26,6 @@ from deploy.artefacts.reference import Reference, parse_reference
 from deploy.artefacts.request import image_name
 from deploy.artefacts.tags import verify_tag
 from deploy.artefacts.triton import asking, stock_image, version_in
-from deploy.deployment.plan import LaunchPlan
 from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.engines.base import ROOM
 from deploy.engines.container import (
@@ -41,119 +38,30 @@ from deploy.engines.container import (
 from deploy.engines.docker_container import (
     DEPLOYMENT_LABEL,
     STATE_LABEL,
-    create_options,
     run_command,
+)
+from deploy.engines.docker_server import (
+    ContainerServer,
+    container_runs,
+    engine_errors,
+    remove_container,
 )
 from deploy.engines.leftovers import FIX, LEFTOVERS
 from deploy.engines.resolved import Resolved
-from deploy.engines.server import Note, Server, await_server, servers
 from deploy.host.console import Say
 from deploy.host.errors import DeploymentError, KitError, LaunchError, SignatureError
-from deploy.host.failures import INSTALL_TOOLKIT, diagnose
+from deploy.host.failures import INSTALL_TOOLKIT
 from deploy.host.finding import Finding, Level, ok, wrong
 from deploy.host.paths import DIST
 from deploy.host.room import Room, size
-from deploy.triton.command import EXIT_TIMEOUT_S
 
 IMAGE_USER = 1000  # in group 0: containers/Dockerfile
 # Stubs lock memory and have deep stacks: NVIDIA's advice for Triton in a container.
 _STACK_BYTES = 64 * 2**20
 _CAP_SYS_RESOURCE = 24  # capabilities(7)
 _SOCKET = Path("/var/run/docker.sock")
-_LAST_WORDS_S = 2.0
 _ANSWER_S = 60
 _ENDED = ("exited", "created", "dead")
-
-
-class ContainerServer(Server):
-    """A container created for the server and removed with it."""
-
-    def __init__(self, plan: LaunchPlan, note: Note) -> None:
-        super().__init__(plan, note)
-        self._name = plan.contained.name
-        with _engine_errors():
-            client = connect()
-            self._container: Container = client.containers.create(**create_options(plan))
-            try:
-                self._container.start()
-                self.identity = await_server(self._server, self._runs)
-            except BaseException:
-                self._container.remove(force=True)
-                raise
-        self._note(server=self.identity)
-        self._follower = threading.Thread(target=self._follow, daemon=True)
-        self._follower.start()
-
-    def output(self) -> str:
-        if not self.alive():
-            self._follower.join(_LAST_WORDS_S)
-        return super().output()
-
-    def outgrown(self) -> str | None:
-        """Return None: the engine enforces the container's limit."""
-        return None
-
-    def stop(self) -> None:
-        remove_container(self._name)
-        self._follower.join(_LAST_WORDS_S)
-
-    def _server(self) -> psutil.Process | None:
-        try:
-            first = psutil.Process(self._container.attrs["State"]["Pid"] or -1)
-            return next(servers(self._plan.identity, among=(first, *first.children())), None)
-        except (psutil.Error, ValueError):
-            return None
-
-    def _runs(self) -> bool:
-        self._container.reload()
-        return bool(self._container.attrs["State"]["Running"])
-
-    def _follow(self) -> None:
-        # It ends when the engine goes away; the next server starts a new one.
-        with (
-            suppress(DockerException, requests.RequestException, OSError),
-            self._plan.log.open("ab", buffering=0) as stream,
-        ):
-            for chunk in self._container.logs(stream=True, follow=True):
-                stream.write(chunk)
-
-    def _ended(self) -> str:
-        try:
-            self._container.reload()
-            state = self._container.attrs["State"]
-        except DockerException:
-            return "ended"
-        if state.get("OOMKilled"):
-            return "was killed by the kernel: it used more than its memory limit (--memory)"
-        return f"exited with status {state.get('ExitCode')}"
-
-
-def container_runs(name: str) -> bool:
-    with _engine_errors(), closing(connect()) as client:
-        try:
-            return bool(client.containers.get(name).attrs["State"]["Running"])
-        except NotFound:
-            return False
-
-
-def remove_container(name: str) -> None:
-    """Stop and remove the container ``name``, if there is one."""
-    with _engine_errors(), suppress(NotFound), closing(connect()) as client:
-        container = client.containers.get(name)
-        # Told first, so that the engine does not start it again.
-        container.stop(timeout=EXIT_TIMEOUT_S + 5)
-        container.remove(force=True)
-
-
-@contextmanager
-def _engine_errors() -> Iterator[None]:
-    try:
-        yield
-    except (DockerException, requests.RequestException) as error:
-        words = first_line(error)
-        raise diagnose(words) or LaunchError(
-            f"the Docker engine refused: {words[:300]}", "its log says more: journalctl -u docker"
-        ) from None
 
 
 def remove_ended(name: str, identity: str, folder: Path) -> str:
@@ -257,7 +165,7 @@ class DockerEngine(ContainerEngine):
             remedy = f"docker pull {names[0]}, or docker load it"
         if names[0].endswith(".sif"):
             remedy = "--engine apptainer, which starts .sif files"
-        with _engine_errors(), closing(connect()) as client:
+        with engine_errors(), closing(connect()) as client:
             for name in names:
                 with suppress(ImageNotFound):
                     # Who else builds on this engine gives its image the same name.
@@ -271,7 +179,7 @@ class DockerEngine(ContainerEngine):
     def with_verified_image(self, signer: Signer) -> ContainerEngine:
         """Check the image's signature in its registry; return the engine for it by its digest."""
         image = self.image
-        with _engine_errors(), closing(connect()) as client:
+        with engine_errors(), closing(connect()) as client:
             attributes = client.images.get(image.digest).attrs
         found = [parse_reference(text) for text in attributes.get("RepoDigests") or ()]
         problem = None

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from deploy.artefacts.request import sif_name
-from deploy.engines.apptainer import config_folder, instance_files
+from deploy.engines.instance import config_folder, instance_files
 from deploy.host.paths import CHECKOUT
 from tests.kit import Kit, until
 

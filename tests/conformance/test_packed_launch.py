@@ -17,8 +17,8 @@ from deploy.artefacts.context import triton_layer
 from deploy.artefacts.docker_client import connect
 from deploy.artefacts.image import debian_name, ensure_base
 from deploy.deployment.deployment import Deployment
-from deploy.engines.apptainer import scratch_folder
 from deploy.engines.container import STOCK_LABEL
+from deploy.engines.instance import scratch_folder
 from deploy.engines.resolved import Resolved
 from deploy.engines.server import living_stubs
 from deploy.triton.distribution import ensure_distribution

@@ -14,7 +14,7 @@ import pytest
 from deploy.deployment.deployment import Deployment, Ports
 from deploy.deployment.plan import ContainerPlan, LaunchPlan, Mount
 from deploy.engines import server
-from deploy.engines.apptainer import (
+from deploy.engines.instance import (
     InstanceServer,
     config_folder,
     instance_command,

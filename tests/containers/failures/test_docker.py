@@ -24,7 +24,7 @@ from deploy.client.probe import Probe
 from deploy.deployment.deployment import Deployment, Ports
 from deploy.deployment.plan import ContainerPlan, LaunchPlan, Mount
 from deploy.deployment.ports import choose_ports
-from deploy.engines.docker import ContainerServer, remove_container
+from deploy.engines.docker_server import ContainerServer, remove_container
 from deploy.engines.server import Server
 from deploy.host.errors import BuildError, LaunchError
 from deploy.host.failures import diagnose

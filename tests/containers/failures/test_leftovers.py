@@ -11,14 +11,10 @@ from docker.errors import NotFound
 
 from deploy.deployment.deployment import Deployment
 from deploy.deployment.state import DeploymentFolder, DeploymentState, ProcessId
-from deploy.engines.apptainer import (
-    ApptainerEngine,
-    config_folder,
-    instance_files,
-    stop_unused,
-)
+from deploy.engines.apptainer import ApptainerEngine
 from deploy.engines.docker import DockerEngine, remove_ended
 from deploy.engines.docker_container import DEPLOYMENT_LABEL, STATE_LABEL
+from deploy.engines.instance import config_folder, instance_files, stop_unused
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import KitError
 from deploy.host.finding import Finding

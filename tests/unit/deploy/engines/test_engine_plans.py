@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from deploy.deployment.deployment import Deployment, Ports, Tls
 from deploy.deployment.gpus import ON_CPU
 from deploy.deployment.plan import ContainerPlan, LaunchPlan, Mount, mount_field
-from deploy.engines.apptainer import instance_command
 from deploy.engines.container import image_in_use, tls_in_container
 from deploy.engines.docker import readable_in_image
 from deploy.engines.docker_container import create_options, run_command
+from deploy.engines.instance import instance_command
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import GpuError, LaunchError
 from deploy.host.gpu import Gpu, GpuStack, Memory

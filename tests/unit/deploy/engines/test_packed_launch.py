@@ -13,10 +13,11 @@ import pytest
 from deploy.deployment.deployment import Deployment, Ports
 from deploy.deployment.plan import LaunchPlan
 from deploy.engines import resolved
-from deploy.engines.apptainer import ApptainerEngine, instance_command
+from deploy.engines.apptainer import ApptainerEngine
 from deploy.engines.container import ContainerEngine, ImageInUse, image_in_use
 from deploy.engines.docker import DockerEngine
 from deploy.engines.docker_container import create_options, run_command
+from deploy.engines.instance import instance_command
 from deploy.engines.resolved import Resolved
 from deploy.environment.serving import serving_digest
 from deploy.host.errors import DeploymentError, EnvironmentSetupError, KitError, LaunchError
