@@ -1,27 +1,17 @@
-"""A published bucket, the sync agent and a server that polls its folder, for tests."""
+"""Published models: a bucket as ``numlkit publish`` leaves it."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import os
-import re
 import shutil
-import signal
-import socket
 import subprocess
-import threading
 import time
-import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import tritonclient.http as triton_http
 from cryptography.hazmat.primitives.asymmetric.ec import (
     ECDSA,
     SECP256R1,
@@ -34,24 +24,19 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from deploy.environment.agent import agent_folder
 from deploy.environment.environment import Environment, plan_environment
 from deploy.host.paths import MODEL_REPOSITORY
-from deploy.triton.command import server_arguments, server_environment
 from deploy.triton.config import LaunchSettings
 from deploy.triton.distribution import TritonDistribution, ensure_distribution
 from deploy.triton.golden import read_golden
 from deploy.triton.release import find_release
 from deploy.triton.stage import plan_models, write_templates
-from numl_formats.golden import GoldenEvent, difference
+from numl_formats.golden import GoldenEvent
 from numl_formats.published import File, Model, Published, Release, published_release, rolled_back
 from numl_formats.repository import DATA_FILES
 from numl_formats.statement import statement
 from numl_formats.trust import signature_path
-from tests.bucket import BUCKET, READER, S3
-from tests.kit import SOON_S, free_ports, until
+from tests.bucket import BUCKET, S3
 
 MODELS = ("nugraph2_cpu", "nugraph3")
-POLL_S = 0.5
-# Between two requests of a client: what is under test is that each is answered, not how many.
-PAUSE_S = 0.03
 
 # Other weights of the same network, with the answers that belong to them.
 _ALTER = """
@@ -186,237 +171,3 @@ class Publisher:
             self.put(signature_path(content), sign(self.key, content))
         self.put("published.json", content)
         return time.monotonic()
-
-
-@dataclass
-class Sync:
-    """The agent, as a process that reads with an identity that may not write."""
-
-    house: House
-    folder: Path
-    url: str
-    server: str = "http://127.0.0.1:9"
-    poll: float = POLL_S
-    variables: Mapping[str, str] = field(default_factory=dict)
-    process: subprocess.Popen[str] | None = None
-    status_port: int = field(default_factory=lambda: free_ports().http)
-
-    @property
-    def log(self) -> Path:
-        return self.folder.with_name(f"{self.folder.name}.log")
-
-    def command(self, *flags: str) -> list[str]:
-        return [
-            *(str(self.house.environment.python), "-IB", str(self.house.agent)),
-            *(self.url, str(self.folder), f"--poll={self.poll}", f"--server={self.server}"),
-            *(f"--templates={self.house.templates}", *flags),
-        ]
-
-    @property
-    def environment(self) -> dict[str, str]:
-        keys = {"AWS_ACCESS_KEY_ID": READER[0], "AWS_SECRET_ACCESS_KEY": READER[1]}
-        return {"PATH": os.environ["PATH"], **keys, **self.variables}
-
-    def once(self) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command("--once"), env=self.environment, capture_output=True, text=True,
-            check=False, timeout=SOON_S,
-        )  # fmt: skip
-
-    def start(self) -> None:
-        with self.log.open("a") as log:
-            self.process = subprocess.Popen(
-                self.command(f"--status-port={self.status_port}"),
-                env=self.environment, stdout=log, stderr=log, text=True,
-            )  # fmt: skip
-
-    def kill(self, number: signal.Signals = signal.SIGKILL) -> int:
-        assert self.process is not None
-        self.process.send_signal(number)
-        return self.process.wait(timeout=SOON_S)
-
-    def lines(self) -> list[str]:
-        return self.log.read_text().splitlines()
-
-    def metrics(self) -> dict[str, float]:
-        address = f"http://127.0.0.1:{self.status_port}/metrics"
-        with urllib.request.urlopen(address, timeout=5) as answer:
-            return {
-                name: float(value)
-                for name, value in re.findall(r"^(\w+\S*) (\S+)$", answer.read().decode(), re.M)
-            }
-
-    def tree(self) -> dict[str, bytes]:
-        """Return what the server can see."""
-        top = self.folder / "repository"
-        return {
-            path.relative_to(top).as_posix(): path.read_bytes()
-            for path in sorted(top.rglob("*"))
-            if path.is_file() and path.name != "__pycache__"
-        }
-
-
-@dataclass
-class Polling:
-    """A Triton of this host that polls a folder as the image's does."""
-
-    house: House
-    repository: Path
-    log: Path
-    http: int = field(default_factory=lambda: free_ports().http)
-    process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.http}"
-
-    def start(self) -> None:
-        self.repository.mkdir(parents=True, exist_ok=True)
-        ports = free_ports().model_copy(update={"http": self.http})
-        distribution = self.house.distribution
-        command = server_arguments(
-            distribution=distribution, repository=self.repository, listen="127.0.0.1", ports=ports,
-            shm_prefix=f"numlkit-test-sync-{self.http}-", identity="sync",
-        )  # fmt: skip
-        variables = server_environment(
-            distribution=distribution, libpython=self.house.environment.libpython,
-            threads=1, inherited=os.environ, devices={},
-        )  # fmt: skip
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, env=variables, stdout=log, stderr=log)
-        until(lambda: self.answers("/v2/health/live"), "the server lives")
-
-    def stop(self) -> None:
-        assert self.process is not None
-        self.process.terminate()
-        self.process.wait(timeout=SOON_S)
-
-    def answers(self, path: str) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}{path}", timeout=5):
-                return True
-        except OSError:
-            return False
-
-    def health(self) -> str:
-        """Return what the image's check says."""
-        words = ["-IB", "-m", "numl_serving.health", "--port", str(self.http)]
-        command = [self.house.environment.python, *words, self.repository]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
-
-
-@dataclass
-class Load:
-    """Clients that ask all the time; every answer must be right for one of the versions."""
-
-    server: Polling
-    clients: int = 2
-    versions: list[tuple[float, str, int]] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
-    _ended: threading.Event = field(default_factory=threading.Event)
-
-    @contextmanager
-    def running(self) -> Iterator[Load]:
-        threads = [threading.Thread(target=self._ask) for _ in range(self.clients)]
-        for thread in threads:
-            thread.start()
-        try:
-            yield self
-        finally:
-            self._ended.set()
-            for thread in threads:
-                thread.join()
-
-    def first(self, version: int, after: float) -> float | None:
-        """Return when the last of the models first answered with a version, after a time."""
-        seen = {}
-        for at, model, found in list(self.versions):
-            if at > after and found == version:
-                seen.setdefault(model, at)
-        return max(seen.values()) if len(seen) == len(MODELS) else None
-
-    def _ask(self) -> None:
-        house = self.server.house
-        golden = {
-            (model, version): house.golden(model, version)
-            for model in MODELS
-            for version in house.versions
-        }
-        inputs = {model: _inputs(golden[model, 1]) for model in MODELS}
-        with triton_http.InferenceServerClient(f"127.0.0.1:{self.server.http}") as client:
-            while not self._ended.is_set():
-                for model in MODELS:
-                    try:
-                        answer = client.infer(model, inputs[model])
-                    except Exception as error:  # whatever a client could meet
-                        if "Request timeout expired" in str(error):
-                            continue  # a busy host: clients come again
-                        self.wrong.append(f"{model}: {error}")
-                        continue
-                    arrays = {name: answer.as_numpy(name) for name in golden[model, 1].outputs}
-                    found = [
-                        version
-                        for version in house.versions
-                        if difference(golden[model, version], arrays) is None
-                    ]
-                    if len(found) == 1:
-                        self.versions.append((time.monotonic(), model, found[0]))
-                    else:
-                        self.wrong.append(f"{model}: right for versions {found}")
-                    self._ended.wait(PAUSE_S)
-
-
-def _inputs(event: GoldenEvent) -> list[Any]:
-    inputs = []
-    for name, array in event.inputs.items():
-        kind = {np.dtype(np.float32): "FP32", np.dtype(np.int32): "INT32"}[array.dtype]
-        tensor = triton_http.InferInput(name, list(array.shape), kind)
-        tensor.set_data_from_numpy(np.ascontiguousarray(array))
-        inputs.append(tensor)
-    return inputs
-
-
-class Proxy:
-    """Passes connections on to a service, notes requests, and can stop after so many bytes."""
-
-    def __init__(self, target: int) -> None:
-        self.asked: list[str] = []
-        self.sent = 0
-        self.most: int | None = None
-        self._target = target
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    @property
-    def requests(self) -> int:
-        return len(self.asked)
-
-    def close(self) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
-            except OSError:
-                return
-            for pair in ((client, server, False), (server, client, True)):
-                threading.Thread(target=self._pass, args=pair, daemon=True).start()
-
-    def _pass(self, source: socket.socket, target: socket.socket, back: bool) -> None:
-        try:
-            while data := source.recv(8192):
-                if back:
-                    while self.most is not None and self.sent >= self.most:
-                        time.sleep(0.02)
-                    self.sent += len(data)
-                else:
-                    asked = re.findall(rb"^([A-Z]+ /\S*) HTTP/1", data, re.M)
-                    self.asked += [line.decode() for line in asked]
-                target.sendall(data)
-        except OSError:
-            pass
-        for end in (source, target):
-            end.close()

@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from PIL import Image
-from tritonclient.utils import np_to_triton_dtype
 
 from deploy.client.example import example_inputs
 from deploy.deployment.deployment import find_site_models
 from deploy.host.paths import CHECKOUT
 from deploy.triton.golden import golden_of
+from tests.inputs import inputs_of
 from tests.kit import Kit
 
 GALLERY = CHECKOUT / "gallery"
@@ -155,11 +155,7 @@ def cora(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ask(
     server: triton.InferenceServerClient, model: str, tensors: dict[str, np.ndarray]
 ) -> triton.InferResult:
-    asked = []
-    for name, array in tensors.items():
-        asked.append(triton.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype)))
-        asked[-1].set_data_from_numpy(array)
-    return server.infer(model, asked)
+    return server.infer(model, inputs_of(triton, tensors))
 
 
 def run_client(model: str, served: dict[str, Any], *words: str) -> str:

@@ -15,11 +15,12 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.http as http
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.utils import InferenceServerException
 
 from deploy.engines.leftovers import SHARED_MEMORY
 from deploy.environment.environment import plan_environment
 from deploy.host.paths import CHECKOUT, cache_folder
+from tests.inputs import inputs_of
 from tests.kit import Kit, free_ports
 from tests.views import (
     ROOT,
@@ -89,12 +90,7 @@ def oversized() -> list[http.InferInput]:
             for name in ("spacepoint_id", "hit_id_u", "hit_id_v", "hit_id_y")
         },
     }
-    inputs = []
-    for name, array in columns.items():
-        tensor = http.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
-        tensor.set_data_from_numpy(array)
-        inputs.append(tensor)
-    return inputs
+    return inputs_of(http, columns)
 
 
 def test_16_mb_of_shared_memory_serve_what_fits_and_nothing_else_harms(tight):

@@ -15,6 +15,7 @@ import tritonclient.http as http
 
 from deploy.engines.server import living_stubs
 from deploy.environment.environment import plan_environment
+from tests.inputs import inputs_of
 from tests.kit import until
 from tests.site_models import PIXELS, WEIGHTS, write_environment, write_golden, write_site
 
@@ -48,9 +49,7 @@ def contents(folder: Path) -> dict[Path, tuple[int, int, int]]:
 
 def ask(answer: dict[str, Any], model: str) -> dict[str, np.ndarray]:
     with http.InferenceServerClient(f"127.0.0.1:{answer['ports']['http']}") as client:
-        pixels = http.InferInput("pixels", list(PIXELS.shape), "FP32")
-        pixels.set_data_from_numpy(PIXELS)
-        result = client.infer(model, [pixels])
+        result = client.infer(model, inputs_of(http, {"pixels": PIXELS}))
     return {name: result.as_numpy(name) for name in ("scores", "label", "seen")}
 
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc
 import tritonclient.http as http
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.utils import InferenceServerException
 
 from deploy.host.paths import CHECKOUT
+from tests.inputs import inputs_of
 
 INPUTS = {
     "hit_table_hit_id": "INT32",
@@ -68,11 +69,7 @@ def read_event(path: Path, index: int = 0) -> Tensors:
 
 
 def ask(client: Any, module: Any, model: str, tensors: Tensors, outputs: Any = None) -> Tensors:
-    inputs = []
-    for name, array in tensors.items():
-        tensor = module.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
-        tensor.set_data_from_numpy(array)
-        inputs.append(tensor)
+    inputs = inputs_of(module, tensors)
     names = list(outputs or OUTPUTS[model])
     asked = [module.InferRequestedOutput(name) for name in names]
     # What is never answered is to fail; HTTP's client has a limit of its own.

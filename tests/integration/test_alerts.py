@@ -23,13 +23,13 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.grpc as triton
-from tritonclient.utils import np_to_triton_dtype
 
 from deploy.engines.server import living_stubs
 from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY
 from deploy.triton.golden import read_golden
 from scripts.monitoring.dashboard import expressions
 from tests.certificates import Authority
+from tests.inputs import inputs_of
 from tests.kit import NUMLKIT, SOON_S, free_ports, lacking, until
 
 RULES = CHECKOUT / "containers/monitoring/rules.yaml"
@@ -230,10 +230,7 @@ def test_every_metric_of_the_alerts_and_the_dashboard_is_there(watched):
 
 def test_a_long_queue_is_delivered_and_so_is_slowness(watched):
     golden = read_golden(MODEL_REPOSITORY / "nugraph3/1/golden.npz")
-    tensors = []
-    for name, array in golden.inputs.items():
-        tensors.append(triton.InferInput(name, array.shape, np_to_triton_dtype(array.dtype)))
-        tensors[-1].set_data_from_numpy(array)
+    tensors = inputs_of(triton, golden.inputs)
     address = watched.url.removeprefix("grpcs://")
     trusted = str(watched.authority)
     with triton.InferenceServerClient(address, ssl=True, root_certificates=trusted) as client:

@@ -17,6 +17,7 @@ import tritonclient.grpc as grpc
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
+from tests.inputs import inputs_of
 from tests.kit import SOON_S, until
 
 MODEL = """
@@ -111,11 +112,7 @@ def ask(
     server: dict[str, Any], model: str, first_id: int, others: Barrier | None = None
 ) -> list[float] | str:
     """Return the ids that were answered, or the error's message; wait for others before."""
-    inputs = []
-    for name, array in tensors(first_id).items():
-        kind = "FP32" if array.dtype == np.float32 else "INT32"
-        inputs.append(grpc.InferInput(name, list(array.shape), kind))
-        inputs[-1].set_data_from_numpy(array)
+    inputs = inputs_of(grpc, tensors(first_id))
     with grpc.InferenceServerClient(f"127.0.0.1:{server['ports']['grpc']}") as client:
         if others is not None:
             client.is_server_live()  # to connect takes longer than a batch waits

@@ -27,6 +27,7 @@ from deploy.engines.server import living_stubs
 from deploy.host.paths import CHECKOUT
 from deploy.triton.golden import read_golden
 from numl_formats.golden import GoldenEvent, difference
+from tests.inputs import inputs_of
 from tests.kit import Kit
 
 MODEL = "nugraph3"
@@ -200,15 +201,6 @@ def event(
     return columns
 
 
-def grpc_inputs(columns: Columns) -> list[grpc.InferInput]:
-    inputs = []
-    for name, array in columns.items():
-        kind = "FP32" if array.dtype == np.float32 else "INT32"
-        inputs.append(grpc.InferInput(name, list(array.shape), kind))
-        inputs[-1].set_data_from_numpy(array)
-    return inputs
-
-
 def damaged(rng: np.random.Generator, columns: Columns, damage: str) -> Request:
     """Return a request with one fault in it."""
     name = str(rng.choice(list(columns)))
@@ -340,7 +332,7 @@ def test_an_impossible_shape_is_refused_by_name_over_grpc_too(
 ) -> None:
     """Only gRPC takes negative sizes; of HTTP, Triton refuses them itself."""
     rng = np.random.default_rng(0)
-    inputs = grpc_inputs(event(rng, hits, 0, "distinct", "valid", "scattered"))
+    inputs = inputs_of(grpc, event(rng, hits, 0, "distinct", "valid", "scattered"))
     inputs[0].set_shape([hits + beyond])
     with server.grpc() as client, pytest.raises(InferenceServerException, match=IMPOSSIBLE):
         client.infer(MODEL, inputs, client_timeout=ANSWER_S)

@@ -21,19 +21,9 @@ from tests.bucket import BUCKET, seaweedfs
 from tests.certificates import Authority
 from tests.commands import run_command
 from tests.kit import until
-from tests.synced import (
-    MODELS,
-    POLL_S,
-    House,
-    Load,
-    Polling,
-    Proxy,
-    Publisher,
-    Sync,
-    make_house,
-    new_key,
-    write_key,
-)
+from tests.proxy import Proxy
+from tests.synced import MODELS, House, Publisher, make_house, new_key, write_key
+from tests.syncing import POLL_S, Load, Polling, Sync
 
 OUTAGE_S = 5 * POLL_S
 # From the last PUT to the first answer; two to four are usual.

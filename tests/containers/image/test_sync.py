@@ -8,7 +8,8 @@ from docker.types import Mount
 from tests.bucket import READER, S3, bucket  # noqa: F401
 from tests.containers.conftest import HEALTH
 from tests.kit import free_ports, until
-from tests.synced import MODELS, POLL_S, Publisher, make_house
+from tests.synced import MODELS, Publisher, make_house
+from tests.syncing import POLL_S
 
 
 def test_a_locked_down_pair_serves_a_bucket(
