@@ -32,6 +32,12 @@ MODELS = find_site_models(GALLERY)
 # The others are called by these.
 ENTRIES = tuple(model for model in MODELS if (GALLERY / model / "client.py").is_file())
 READERS = ("ocr", "ocr_bls")
+# With each detector: the model, and what is asked besides.
+READING: tuple[tuple[str, dict[str, np.ndarray]], ...] = (
+    ("ocr", {}),
+    ("ocr_bls", {}),
+    ("ocr_bls", {"detector": np.array([b"contours"], np.object_)}),
+)
 # On engines other than local. The rest is the same server with the same models.
 SPOT = ("zero_shot", "sentence_bert")
 
@@ -107,6 +113,7 @@ BAD = (
     Bad(
         "event_image", "image", lambda image: image[:, :, 1:], "unexpected shape for input 'image'"
     ),
+    Bad("ocr_bls", "detector", content(b"x"), "detector is neither network nor contours"),
     *(
         Bad(model, "picture", change, says)
         for model in READERS
@@ -191,7 +198,7 @@ def test_a_bad_request_is_refused_in_one_line(
     server: triton.InferenceServerClient, bad: Bad
 ) -> None:
     inputs = example_inputs(GALLERY / bad.model)
-    wrong = {**inputs, bad.tensor: bad.change(inputs[bad.tensor])}
+    wrong = {**inputs, bad.tensor: bad.change(inputs.get(bad.tensor, np.empty(0)))}
     with pytest.raises(triton.InferenceServerException) as refused:
         ask(server, bad.model, wrong)
     assert bad.says in refused.value.message()
@@ -212,21 +219,23 @@ def test_a_client_finds_what_the_page_says_and_draws_it(
     assert drawn.stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("model", READERS)
-def test_a_blank_picture_has_no_text(server: triton.InferenceServerClient, model: str) -> None:
-    answer = ask(server, model, picture(Image.new("RGB", (640, 480), "white")))
+@pytest.mark.parametrize(("model", "how"), READING)
+def test_a_blank_picture_has_no_text(
+    server: triton.InferenceServerClient, model: str, how: dict[str, np.ndarray]
+) -> None:
+    answer = ask(server, model, picture(Image.new("RGB", (640, 480), "white")) | how)
     shapes = {name: answer.as_numpy(name).shape for name in ("texts", "scores", "boxes")}
     assert shapes == {"texts": (0,), "scores": (0,), "boxes": (0, 4, 2)}
 
 
-@pytest.mark.parametrize("model", READERS)
+@pytest.mark.parametrize(("model", "how"), READING)
 @pytest.mark.parametrize("scale", [1, 6])
 def test_the_words_of_the_sample_are_read_as_well_as_the_page_says(
-    server: triton.InferenceServerClient, model: str, scale: int
+    server: triton.InferenceServerClient, model: str, how: dict[str, np.ndarray], scale: int
 ) -> None:
     with Image.open(GALLERY / "ocr" / "sample.png") as sample:
         larger = sample.convert("RGB").resize((sample.width * scale, sample.height * scale))
-    texts = ask(server, model, picture(larger)).as_numpy("texts")
+    texts = ask(server, model, picture(larger) | how).as_numpy("texts")
     wanted, read = Counter(words()), Counter(b" ".join(texts).decode().split())
     right = (wanted & read).total() / wanted.total()
     assert right >= claimed("ocr") / 100

@@ -7,6 +7,7 @@ import triton_python_backend_utils as pb
 from numl_serving.native import guard_arrays
 
 WIDTHS = 160  # as in ocr_crop: lines of equal width are batched
+DETECTORS = {b"network": "ocr_detect", b"contours": "ocr_contours"}
 
 
 class TritonPythonModel:
@@ -21,9 +22,13 @@ class TritonPythonModel:
         return await asyncio.gather(*(self._answer(request) for request in requests))
 
     async def _answer(self, request):
+        picture = pb.get_input_tensor_by_name(request, "picture")
+        chosen = pb.get_input_tensor_by_name(request, "detector")
+        name = chosen.as_numpy()[0] if chosen is not None else b"network"
+        if name not in DETECTORS:
+            return refusal("detector is neither network nor contours")
         try:
-            picture = pb.get_input_tensor_by_name(request, "picture")
-            image, boxes = await call("ocr_detect", [picture], "image", "boxes")
+            image, boxes = await call(DETECTORS[name], [picture], "image", "boxes")
             crops, widths = await call("ocr_crop", [image, boxes], "crops", "widths")
             lines, wide = crops.as_numpy(), -(-widths.as_numpy() // WIDTHS) * WIDTHS
             read = await asyncio.gather(
@@ -33,8 +38,7 @@ class TritonPythonModel:
                 )
             )
         except pb.TritonModelException as error:
-            refused = pb.TritonError(str(error), pb.TritonError.INVALID_ARG)
-            return pb.InferenceResponse(error=refused)
+            return refusal(str(error))
         texts = np.array([text.as_numpy().item() for text, _ in read], np.object_)
         scores = np.array([score.as_numpy().item() for _, score in read], np.float32)
         return pb.InferenceResponse([pb.Tensor("texts", texts), pb.Tensor("scores", scores), boxes])
@@ -52,3 +56,8 @@ async def call(model: str, inputs: list, *outputs: str) -> list:
     if answer.has_error():
         raise pb.TritonModelException(answer.error().message())
     return [pb.get_output_tensor_by_name(answer, name) for name in outputs]
+
+
+def refusal(reason: str):
+    """Return an answer that refuses a request."""
+    return pb.InferenceResponse(error=pb.TritonError(reason, pb.TritonError.INVALID_ARG))

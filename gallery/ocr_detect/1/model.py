@@ -8,10 +8,7 @@ import numpy as np
 import onnxruntime
 import triton_python_backend_utils as pb
 from numl_serving.native import guard_arrays
-
-MOST_PIXELS = 40_000_000
-os.environ["OPENCV_IO_MAX_IMAGE_PIXELS"] = str(MOST_PIXELS)  # read when OpenCV is imported
-import cv2
+from pictures import clockwise, cv2, decode  # cv2 as it is set up there
 
 NETWORK = "models/ch_PP-OCRv4_det_infer.onnx"
 SHORTER, LONGER = 736, 2000  # sides of the picture that the network sees, in pixels
@@ -47,17 +44,6 @@ class TritonPythonModel:
         return pb.InferenceResponse([pb.Tensor("image", image), pb.Tensor("boxes", boxes)])
 
 
-def decode(content: bytes) -> np.ndarray | str:
-    """Return a picture's pixels, or in one line why there are none."""
-    try:
-        image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
-    except cv2.error:
-        if not content:
-            return "picture is empty"
-        return f"picture is damaged, or has more than {MOST_PIXELS // 10**6} megapixels"
-    return "picture is none that OpenCV can read" if image is None else image
-
-
 def shrink(image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return a picture as the network wants it, and what its pixels are in the original (x, y)."""
     height, width = image.shape[:2]
@@ -86,10 +72,3 @@ def find_lines(probability: np.ndarray, scale: np.ndarray) -> np.ndarray:
         found.append(clockwise(corners * scale))
     found.sort(key=lambda box: (round(box[0, 1] / 10), box[0, 0]))
     return np.array(found[:MOST_LINES], np.float32).reshape(-1, 4, 2)
-
-
-def clockwise(corners: np.ndarray) -> np.ndarray:
-    """Return a rectangle's corners clockwise in the picture, from the upper left."""
-    left, right = np.split(corners[corners[:, 0].argsort()], 2)
-    left, right = left[left[:, 1].argsort()], right[right[:, 1].argsort()]
-    return np.stack([left[0], right[0], right[1], left[1]])

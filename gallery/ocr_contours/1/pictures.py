@@ -1,0 +1,1 @@
+../../ocr_detect/1/pictures.py
