@@ -65,6 +65,9 @@ inline void over_columns(int64_t width, const Work& work) {
   for (; column + kLanes <= width; column += kLanes) {
     work.template run<1, kLanes>(column);
   }
+  for (; kLanes > 8 && column + 8 <= width; column += 8) {
+    work.template run<1, kLanes < 8 ? kLanes : 8>(column);
+  }
   for (; column + 4 <= width; column += 4) {
     work.template run<1, 4>(column);
   }

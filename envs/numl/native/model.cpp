@@ -47,6 +47,7 @@ class Builder {
       n.encoder = layers("encoder", "", c, f, h);
       n.planar = block("planar", c, h + f, h + f, h);
       n.down = block("down", c, h, x, h);
+      given_first();
       split_nexus();
     }
     join_heads();
@@ -174,6 +175,24 @@ class Builder {
       found.push_back(layer(weights.data(), biases.data(), f, h));
     }
     n.first_own = kept(found);
+  }
+
+  // Puts what a hit was given before its features in the inputs of planar's hidden layers: what it
+  // adds is the same in all iterations.
+  void given_first() {
+    Network& n = to_->network;
+    const int64_t own = int64_t{n.hit_width} * n.hit_width;
+    const int64_t given = int64_t{n.features} * n.hit_width;
+    List<Layer> found(arena_);
+    for (int32_t i = 0; i < n.planar.hidden.count; ++i) {
+      const Layer& layer = n.planar.hidden[i];
+      float* const weight = zeros(2 * (own + given));
+      memcpy(weight, layer.weight + own, given * sizeof(float));
+      memcpy(weight + given, layer.weight, own * sizeof(float));
+      memcpy(weight + given + own, layer.weight + own + given, (own + given) * sizeof(float));
+      found.push_back({weight, layer.bias, layer.inputs, layer.outputs});
+    }
+    n.planar.hidden = kept(found);
   }
 
   void split_nexus() {

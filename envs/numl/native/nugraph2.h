@@ -14,6 +14,7 @@ class NuGraph2 {
     hits_ = arena->floats(c * hits * h);
     next_hits_ = arena->floats(c * hits * h);
     nexus_ = arena->floats(c * spacepoints * n);
+    given_hidden_ = arena->floats(c * hits * h);
     sent_ = arena->floats(hits * n);
     weight_ = arena->floats(c * (edges > nexus_edges ? edges : nexus_edges));
     target_ = arena->floats(c * hits);
@@ -40,6 +41,7 @@ class NuGraph2 {
  private:
   // Features of all hits for a class.
   float* of(float* hits, int64_t c) { return hits + c * graph_.hits * network_.hit_width; }
+  float* given_hidden_of(int64_t c) { return given_hidden_ + c * graph_.hits * network_.hit_width; }
   float* nexus_of(int64_t c) { return nexus_ + c * graph_.spacepoints * network_.nexus_width; }
 
   // Calls use(index, class, first, last) for the hits of each plane and each class.
@@ -71,8 +73,13 @@ class NuGraph2 {
       }
     });
     over_classes([&](int32_t index, int32_t c, int64_t first, int64_t last) {
+      const auto fill = [&](int64_t i, float* to) { copy(given_ + i * features, features, to); };
       one_layer<Tanh>(first, last, dense(network_.encoder[index]), of(hits_, c), width, scratch_,
-                      [&](int64_t i, float* to) { copy(given_ + i * features, features, to); });
+                      fill);
+      // And to the planar hidden layers, of which they are the first inputs.
+      Dense hidden = dense(network_.planar.hidden[index]);
+      hidden.inputs = features;
+      one_layer<Identity>(first, last, hidden, given_hidden_of(c), width, scratch_, fill);
     });
   }
 
@@ -128,13 +135,13 @@ class NuGraph2 {
     over_classes([&](int32_t index, int32_t c, int64_t first, int64_t last) {
       const float *table = of(hits_, c), *weight = weight_ + c * edges;
       two_layers<Tanh>(
-          first, last, dense(block.hidden[index]), dense(block.output[index]), of(next_hits_, c),
-          width, scratch_, [&](int64_t i, float* to) {
+          first, last, dense_after(block.hidden[index], network_.features, given_hidden_of(c)),
+          dense(block.output[index]), of(next_hits_, c), width, scratch_,
+          [&](int64_t i, float* to) {
             const int64_t begin = graph_.edge_offsets[i], end = graph_.edge_offsets[i + 1];
             const int32_t* rows = graph_.edge_source;
             copy(table + i * width, width, to);
-            copy(given_ + i * features, features, to + width);
-            to += width + features;
+            to += width;
             weighted_sum({table, rows, weight, width, begin, end}, to);
             weighted_sum({given_, rows, weight, features, begin, end}, to + width);
           });
@@ -207,6 +214,6 @@ class NuGraph2 {
   const GraphView graph_;
   Arena* arena_;
   const float* given_ = nullptr;
-  float *hits_, *next_hits_, *nexus_, *sent_, *weight_, *target_, *source_, *scratch_;
+  float *hits_, *next_hits_, *given_hidden_, *nexus_, *sent_, *weight_, *target_, *source_, *scratch_;
   double *given_target_, *given_source_, *planar_target_, *planar_source_;
 };
