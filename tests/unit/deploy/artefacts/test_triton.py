@@ -84,3 +84,19 @@ def test_the_base_is_the_oldest_debian_with_the_glibc(glibc, suite):
 def test_a_glibc_that_no_debian_has_is_named():
     with pytest.raises(BuildError, match=r"needs glibc 2\.55; the newest base has 2\.41"):
         debian_name((2, 55))
+
+
+def test_other_backends_are_kept_where_they_are_asked_for(server):
+    root = server(f"{HELP}\n{STARTS}")
+    for backend in ("onnxruntime", "pytorch"):
+        (root / "backends" / backend).mkdir()
+        (root / "backends" / backend / f"libtriton_{backend}.so").write_text("no ELF")
+    found = find_triton(str(root), say, backends=("python", "onnxruntime"))
+    assert found.backends == ("python", "onnxruntime")
+    assert sorted(path.name for path in (found.root / "backends").iterdir()) == [
+        "onnxruntime",
+        "python",
+    ]
+    assert find_triton(str(root), say).root != found.root
+    with pytest.raises(BuildError, match="has no backend tensorrt"):
+        find_triton(str(root), say, backends=("python", "tensorrt"))
