@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.artefacts.keys import read_signer
+from deploy.artefacts.triton import named_by_flag
 from deploy.checks.launch import check_given
 from deploy.deployment.deployment import load_deployment
 from deploy.deployment.options import add_model_options, as_number, model_overrides
@@ -39,6 +40,8 @@ def parser() -> Parser:
     add(
         "--instances", type=as_number, help="with --with-code: instances of each model (default: 2)"
     )
+    triton = "the Triton that numlkit build was given, or its release (default: 24.10)"
+    add("--triton", metavar="RELEASE|IMAGE|PATH", help=triton)
     sif = "the .sif to publish to a folder or oras:// (default: the one numlkit build made)"
     add("--image", type=Path, metavar="FILE.sif", help=sif)
     built, default = "the folder that numlkit build wrote to (default: dist/)", DIST
@@ -72,7 +75,8 @@ def _publish(options: argparse.Namespace, console: Console) -> int:
         raise DeploymentError("--url needs --prune")
     if options.instances is not None and not options.with_code:
         raise DeploymentError("--instances needs --with-code: servers set their own number")
-    given = {**model_overrides(options), "instances": options.instances}
+    triton = named_by_flag(options.triton) if options.triton is not None else None
+    given = {**model_overrides(options), "instances": options.instances, "triton": triton}
     order = Order(
         resolved=Resolved.of(load_deployment(options.file, given)),
         artefact=options.image.absolute() if options.image is not None else None,

@@ -36,8 +36,7 @@ def built_sif(order: Order) -> tuple[Path, Artefact]:
     sif, build = order.artefact, "numlkit build --target sif"
     if sif is None:
         flavours = order.resolved.fitting_flavours
-        release = order.resolved.deployment.triton
-        places = [order.built / sif_name(release, each) for each in flavours]
+        places = [order.built / sif_name(order.triton, each) for each in flavours]
         sif = next((path for path in places if path.is_file()), places[0])
         build += f" --flavour {flavours[0]}"
     if not sif.is_file():
@@ -62,7 +61,7 @@ def built_image(order: Order, client: docker.DockerClient) -> Artefact:
     """
     _require_own_weights(order)
     flavours = order.resolved.fitting_flavours
-    names = [image_name(order.resolved.deployment.triton, each) for each in flavours]
+    names = [image_name(order.triton, each) for each in flavours]
     build = f"numlkit build --target image --flavour {flavours[0]}"
     there = {each.name for each in read_manifest(order.built).artefacts if each.kind == "image"}
     name = next((name for name in names if name in there), names[0])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.artefacts.keys import Signer
+from deploy.deployment.deployment import RELEASE_PATTERN
 from deploy.engines.resolved import Resolved
 from deploy.host.console import Console
 from deploy.host.errors import PublishError
@@ -42,6 +43,13 @@ class Order:
     valid_for: timedelta | None = None
     with_code: bool = False
     dry_run: bool = False
+
+    @property
+    def triton(self) -> str:
+        """The release of Triton after which ``build`` has named its artefacts."""
+        named = self.resolved.deployment.triton
+        # Of a release nothing has to be fetched to know its name.
+        return named if RELEASE_PATTERN.fullmatch(named) else self.resolved.release.release
 
     @property
     def signing(self) -> Signing:
