@@ -22,6 +22,7 @@ SHARED = (
     "envs/kit.txt",
     "envs/numl",
     "envs/ocr",
+    "envs/onnx",
     "envs/text",
     "gallery",
     "model_repository",

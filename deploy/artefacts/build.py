@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import docker
 
-from deploy.artefacts.context import check_target, make_context, wire
+from deploy.artefacts.context import Packed, check_target, make_context, wire
 from deploy.artefacts.docker_client import connect, storage_folder
 from deploy.artefacts.image import BaseImage, build_image, ensure_base
 from deploy.artefacts.labels import Source, find_source, labels
@@ -19,6 +19,7 @@ from deploy.artefacts.manifest import Artefact, Kind, read_manifest, record
 from deploy.artefacts.request import MEMORY_BYTES, BuildRequest, Route, room_needed
 from deploy.artefacts.sbom import System, system_of_image
 from deploy.artefacts.sif import SifBuilder
+from deploy.artefacts.site import ENVIRONMENTS
 from deploy.artefacts.statements import (
     Ingredients,
     write_checksums,
@@ -28,6 +29,7 @@ from deploy.artefacts.statements import (
 from deploy.artefacts.tools import SifTools, check_folder, check_reads_tars, find_tools
 from deploy.environment.archive import pack_archive
 from deploy.environment.cache import clear_cache
+from deploy.environment.cpython import IMAGE_PREFIX
 from deploy.environment.environment import Environment, plan_environment
 from deploy.environment.lock import PYTHON
 from deploy.environment.private_python import fetch_if_reachable
@@ -149,6 +151,9 @@ class _Build:
             if request.python is None and request.wheels is None and own in (None, PYTHON):
                 fetch_if_reachable(say)
             self._environment = environment = _plan(request).make(say)
+            if request.site is not None:
+                for each in request.site.environments.values():
+                    each.make(say)
         # Of another image is known what its server needs, not what the image has.
         if request.triton.wheel and (request.base == "ngc" or request.wire is not None):
             check_libc(environment, request.triton)
@@ -162,7 +167,7 @@ class _Build:
                 with step("layers", context) as say:
                     make_context(
                         context, environment=environment, release=request.triton,
-                        distribution=distribution, base=request.base, say=say,
+                        distribution=distribution, base=request.base, say=say, site=request.site,
                     )  # fmt: skip
                 client = self._workplace.client
                 base = self._image(client, context) if client is not None else None
@@ -175,10 +180,18 @@ class _Build:
         with self._steps.step("packed environment", request.out) as say:
             epoch = self._workplace.source.epoch
             archive = pack_archive(environment, request.out, say, epoch)
-        self._record("env", archive.name, archive.stat().st_size, sha256_of(archive))
+            packed = [Packed(archive, environment, Path(IMAGE_PREFIX))]
+            if request.site is not None:
+                for name, each in request.site.environments.items():
+                    archive = pack_archive(each, request.out, say, epoch)
+                    packed.append(Packed(archive, each, ENVIRONMENTS / name))
+        for one in packed:
+            size, sha256 = one.archive.stat().st_size, sha256_of(one.archive)
+            self._record("env", one.archive.name, size, sha256, environment=one.environment)
         if request.wire is not None:
             with self._steps.step("wired repository", request.wire):
-                wire(request.wire, archive, environment, request.triton, distribution)
+                models = request.site.models if request.site is not None else ()
+                wire(request.wire, packed, request.triton, distribution, models)
 
     def _image(self, client: docker.DockerClient, context: Path) -> tuple[BaseImage, System]:
         request = self._request
@@ -211,7 +224,9 @@ class _Build:
         self._record("sif", sif.name, sif.stat().st_size, sha256_of(sif), base, used)
 
     def _labels(self) -> dict[str, str]:
-        return labels(self._workplace.source, self._environment, self._request.triton)
+        site = self._request.site
+        found = labels(self._workplace.source, self._environment, self._request.triton)
+        return found if site is None else found | site.labels
 
     def _record(
         self,
@@ -221,8 +236,10 @@ class _Build:
         sha256: str,
         base: tuple[BaseImage, System] | None = None,
         tools: Mapping[str, str] = MappingProxyType({}),
+        environment: Environment | None = None,
     ) -> None:
-        out, environment, source = self._request.out, self._environment, self._workplace.source
+        out, source = self._request.out, self._workplace.source
+        environment = environment or self._environment
         made = Ingredients(kind, self._request, environment, source, base, tools)
         artefact = Artefact(
             kind=kind,

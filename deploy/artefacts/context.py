@@ -8,12 +8,14 @@ layers that begin at the root of the file system, and copies ``models/``, ``temp
 import json
 import shutil
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deploy.artefacts.image import Base
+from deploy.artefacts.site import LAYERS, SiteContent, dockerfile, write_layers
 from deploy.artefacts.triton import FACTS
 from deploy.artefacts.triton_source import OWN_STUB, SERVER
 from deploy.deployment.deployment import DEFAULT_MODELS, Limits
@@ -33,7 +35,8 @@ from deploy.triton.command import TRITON_ROOT, image_flags
 from deploy.triton.config import LaunchSettings
 from deploy.triton.distribution import TritonDistribution
 from deploy.triton.release import TritonRelease
-from deploy.triton.stage import plan_models, stage, write_models, write_templates
+from deploy.triton.site import ENVIRONMENT_NAME, ENVIRONMENT_PARAMETER, parameter
+from deploy.triton.stage import StagedModel, plan_models, stage, write_models, write_templates
 from deploy.triton.stub import stub_of_wheel
 
 CONTAINERS = CHECKOUT / "containers"
@@ -55,15 +58,20 @@ def make_context(
     distribution: TritonDistribution,
     base: Base,
     say: Say,
+    site: SiteContent | None = None,
 ) -> None:
     """Fill ``folder``, which is empty, with a Triton whose stub fits the environment's Python."""
     parameters = {"environment_digest": environment.digest, **release.model_parameters}
-    stage_models(folder / "models", folder / "templates", parameters, environment.flavour)
+    own = site.models if site is not None else ()
+    stage_models(folder / "models", folder / "templates", parameters, environment.flavour, own)
     triton_layer(distribution, folder / "triton.tar", base=base, say=say)
     pack_layers(environment, folder, say)
     write_tar(agent_folder(environment, say), folder / "sync.tar", root=_AGENT)
-    for name in ("Dockerfile", ".dockerignore"):
-        shutil.copyfile(CONTAINERS / name, folder / name)
+    environments = site.environments if site is not None else {}
+    write_layers(environment, environments, folder / LAYERS, say)
+    recipe = (CONTAINERS / "Dockerfile").read_text(encoding="utf-8")
+    (folder / "Dockerfile").write_text(dockerfile(recipe, environments), encoding="utf-8")
+    shutil.copyfile(CONTAINERS / ".dockerignore", folder / ".dockerignore")
     write_scripts(folder / "bin")
 
 
@@ -90,12 +98,19 @@ def write_program(path: Path) -> None:
 
 
 def stage_models(
-    folder: Path, templates: Path, parameters: Mapping[str, str], flavour: Flavour
+    folder: Path,
+    templates: Path,
+    parameters: Mapping[str, str],
+    flavour: Flavour,
+    own: Sequence[StagedModel] = (),
 ) -> None:
+    """Write the kit's models, and a site's ``own``, which replace those of their names."""
+    taken = {model.name for model in own}
+    names = [name for name in DEFAULT_MODELS if name not in taken]
     for device in ("cpu", "gpu") if flavour == "gpu" else ("cpu",):
         settings = launch_settings(Path(IMAGE_PREFIX), parameters, gpu=device == "gpu")
-        planned = plan_models(MODEL_REPOSITORY, DEFAULT_MODELS, settings, {})
-        stage(planned, folder / device)
+        planned = plan_models(MODEL_REPOSITORY, names, settings, {})
+        stage((*planned, *own), folder / device)
         write_templates(planned, templates / device)
 
 
@@ -197,30 +212,65 @@ def _files(folder: Path) -> list[str]:
     return [path.relative_to(folder).as_posix() for path in paths]
 
 
+@dataclass(frozen=True)
+class Packed:
+    """A packed environment, and where an image would have it."""
+
+    archive: Path
+    environment: Environment
+    place: Path
+
+
 def wire(
     target: Path,
-    archive: Path,
-    environment: Environment,
+    packed: Sequence[Packed],
     release: TritonRelease,
     distribution: TritonDistribution,
+    own: Sequence[StagedModel] = (),
 ) -> None:
     """Write a model repository for a stock Triton image, whole or not at all.
 
-    It can be moved: every model names the one archive beside the model folders, relative to its
-    own, so Triton unpacks it once for all of them. Where a stock image's stub is for another Python
+    It can be moved: every model names an archive beside the model folders, relative to its own, so
+    Triton unpacks each once for all of its models. Where a stock image's stub is for another Python
     than the environment's, a stub lies beside each ``config.pbtxt``, with the libpython and the
     CUDA runtime that it is linked to.
+
+    Args:
+        packed: The kit's environment, and those of a site's models.
+        own: The site's models, as an image has them.
     """
     check_target(target)
+    environment = packed[0].environment
     settings = launch_settings(
-        Path("$$TRITON_MODEL_DIRECTORY") / ".." / archive.name,
+        packed[0].place,
         {"environment_digest": environment.digest, **release.model_parameters},
         gpu=environment.flavour == "gpu",
     )
+    taken = {model.name for model in own}
+    names = [name for name in DEFAULT_MODELS if name not in taken]
+    planned = plan_models(MODEL_REPOSITORY, names, settings, {})
+    places = {str(each.place): each for each in packed}
     own_stub = release.own_python == environment.lock.python
-    stub = None if own_stub else stub_of_wheel(distribution, environment.libpython)
-    planned = plan_models(MODEL_REPOSITORY, DEFAULT_MODELS, settings, {})
     with built_folder(target) as folder:
-        write_models([replace(model, stub=stub) for model in planned], folder)
-        shutil.copyfile(archive, folder / archive.name)
+        write_models([_wired(m, places, distribution, own_stub) for m in (*planned, *own)], folder)
+        for each in packed:
+            shutil.copyfile(each.archive, folder / each.archive.name)
         mark_wired(folder)
+
+
+def _wired(
+    model: StagedModel,
+    places: Mapping[str, Packed],
+    distribution: TritonDistribution,
+    own_stub: bool,
+) -> StagedModel:
+    """Return a model of an image with the packed environment in place of the one there."""
+    named = parameter(model.config, ENVIRONMENT_PARAMETER)
+    if named is None:
+        return model  # an ensemble
+    packed, config = places[named], deepcopy(model.config)
+    archive = f"$$TRITON_MODEL_DIRECTORY/../{packed.archive.name}"
+    config.parameters[ENVIRONMENT_PARAMETER].string_value = archive
+    config.parameters.pop(ENVIRONMENT_NAME, None)
+    stub = None if own_stub else stub_of_wheel(distribution, packed.environment.libpython)
+    return replace(model, config=config, stub=stub)

@@ -8,6 +8,7 @@ from typing import Literal
 from deploy.artefacts.image import Base, debian_name, stock_name
 from deploy.artefacts.manifest import Kind
 from deploy.artefacts.sif_file import Compressor
+from deploy.artefacts.site import SiteContent
 from deploy.environment.lock import SIZES, Flavour
 from deploy.host.paths import cache_folder
 from deploy.host.room import Room
@@ -23,12 +24,15 @@ BASE_BYTES: dict[Base, int] = {"slim": _GB * 3 // 10, "ngc": 16 * _GB}
 MEMORY_BYTES = 2 * _GB
 
 
-def image_name(release: str, flavour: Flavour, base: Base = "slim") -> str:
-    return f"numlkit/numl:{_variant(release, flavour, base)}"
+KITS = "numl"
 
 
-def sif_name(release: str, flavour: Flavour, base: Base = "slim") -> str:
-    return f"numl-{_variant(release, flavour, base)}.sif"
+def image_name(release: str, flavour: Flavour, base: Base = "slim", name: str = KITS) -> str:
+    return f"numlkit/{name}:{_variant(release, flavour, base)}"
+
+
+def sif_name(release: str, flavour: Flavour, base: Base = "slim", name: str = KITS) -> str:
+    return f"{name}-{_variant(release, flavour, base)}.sif"
 
 
 def _variant(release: str, flavour: Flavour, base: Base) -> str:
@@ -40,7 +44,8 @@ def _variant(release: str, flavour: Flavour, base: Base) -> str:
 class BuildRequest:
     """What was asked for: the options of ``numlkit build``.
 
-    ``source`` is the folder of another environment than NuGraph's.
+    ``source`` is the folder of another environment than NuGraph's; ``site`` has the models of a
+    site that are served beside the kit's.
     """
 
     targets: tuple[Kind, ...]
@@ -52,6 +57,7 @@ class BuildRequest:
     wheels: Path | None = None
     python: Path | None = None
     source: Path | None = None
+    site: SiteContent | None = None
     wire: Path | None = None
     compressor: Compressor = "zstd"
 
@@ -63,11 +69,15 @@ class BuildRequest:
 
     @property
     def image_tag(self) -> str:
-        return image_name(self.triton.release, self.flavour, self.base)
+        return image_name(self.triton.release, self.flavour, self.base, self.name)
 
     @property
     def sif(self) -> Path:
-        return self.out / sif_name(self.triton.release, self.flavour, self.base)
+        return self.out / sif_name(self.triton.release, self.flavour, self.base, self.name)
+
+    @property
+    def name(self) -> str:
+        return KITS if self.site is None else self.site.name
 
 
 def room_needed(

@@ -20,6 +20,7 @@ from deploy import __version__
 from deploy.artefacts.cyclonedx import document
 from deploy.artefacts.docker_client import unstarted
 from deploy.artefacts.image import BaseImage
+from deploy.artefacts.site import SiteContent
 from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.environment.agent import agent_digest, sync_lock
 from deploy.environment.environment import Environment
@@ -193,6 +194,17 @@ def of_models(repository: Path, models: Sequence[str]) -> Iterator[Component]:
     for model in models:
         for path in sorted((repository / model).glob(f"*/{WEIGHTS_FILE}")):
             yield Component("machine-learning-model", model, sha256=sha256_of(path))
+
+
+def of_site(site: SiteContent) -> Iterator[Component]:
+    """Yield the packages of a site's environments, and the files of its models."""
+    for environment in site.environments.values():
+        lock = environment.lock
+        for name, number in lock.versions.items():
+            yield _of_pypi(name, number, lock.hashes.get(name, ""))
+    for model in site.models:
+        for path, source in model.copies.items():
+            yield Component("file", f"{model.name}/{path}", sha256=sha256_of(source))
 
 
 def of_base(base: BaseImage, system: System) -> Iterator[Component]:

@@ -26,6 +26,7 @@ from deploy.artefacts.sbom import (
     of_base,
     of_environment,
     of_models,
+    of_site,
     of_triton,
     sbom,
 )
@@ -220,6 +221,8 @@ class Ingredients:
         }
         if self.base is not None:
             facts["base"] = str(self.base[0])
+        if self.request.site is not None:
+            facts |= self.request.site.labels
         if self.kind == "sif":
             compressor = self.request.compressor
             level = f"{compressor} level {LEVELS[compressor]}"
@@ -232,6 +235,8 @@ class Ingredients:
             yield of_triton(self.request.triton)
             yield from of_agent(self.environment.lock.python)
             yield from of_models(MODEL_REPOSITORY, DEFAULT_MODELS)
+            if self.request.site is not None:
+                yield from of_site(self.request.site)
             yield from of_base(*self.base)
 
     def build(self) -> Build:

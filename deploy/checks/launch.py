@@ -23,7 +23,8 @@ def check_given(resolved: Resolved) -> list[Finding]:
     _check_shown_folders()
     deployment = resolved.deployment
     _ = resolved.site
-    for model in resolved.kit:
+    # An image may have others.
+    for model in resolved.kit if deployment.image is None else ():
         find_model(MODEL_REPOSITORY, model)
     for model, checkpoint in deployment.checkpoints.items():
         check_own_weights(model, checkpoint, deployment.norms.get(model))

@@ -14,7 +14,7 @@ from deploy.deployment.deployment import Deployment, find_site_models
 from deploy.engines.resolved import Resolved
 from deploy.environment.environment import Environment, plan_environment
 from deploy.environment.given import check_usable
-from deploy.host.errors import EnvironmentSetupError, KitError, RepositoryError
+from deploy.host.errors import EnvironmentSetupError, KitError, ModelError, RepositoryError
 from deploy.host.finding import Finding, ok, wrong
 from deploy.host.paths import MODEL_REPOSITORY
 from deploy.host.programs import run
@@ -50,7 +50,10 @@ def check_repository(repository: Path, models: Iterable[str]) -> Iterator[Findin
                 raise RepositoryError(cause, f"one of: {', '.join(there)}")
             found = list(_check(repository, model))
         except KitError as error:
-            found = [wrong(model, error)]
+            # The finding names the model already.
+            plain = error.__cause__ if isinstance(error, ModelError) else error
+            assert isinstance(plain, KitError)
+            found = [wrong(model, plain)]
         yield from found or [ok(model, "complete, and fits together")]
 
 
@@ -172,7 +175,8 @@ def _reference(config: ModelConfig, path: Path) -> Iterator[str]:
         declared = {tensor.name: tensor for tensor in tensors}
         if not declared:
             continue  # Triton asks the model
-        for name, array in arrays.items():
+        for numbered_name, array in arrays.items():
+            name = numbered_name.rpartition("/")[2]
             if name not in declared:
                 yield f"{path}: {kind} {name} is not in {CONFIG}"
                 continue
@@ -182,7 +186,8 @@ def _reference(config: ModelConfig, path: Path) -> Iterator[str]:
                 yield f"{path}: {kind} {name} is {_words(has)}; {CONFIG} says {_words(wanted)}"
         needed = {name for name, tensor in declared.items() if kind == "input"}
         optional = {name for name in needed if declared[name].optional}
-        for name in sorted(needed - optional - arrays.keys()):
+        there = {name.rpartition("/")[2] for name in arrays}
+        for name in sorted(needed - optional - there):
             yield f"{path}: it has no input {name}"
 
 

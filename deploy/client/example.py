@@ -7,16 +7,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploy.host.errors import RepositoryError
+from numl_formats.golden import numbered
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CLIENT = "client.py"
-_REMEDY = "def inputs(): return {name: numpy array} for each input, always the same ones"
+_REMEDY = (
+    "def inputs(): return {name: numpy array} for each input, always the same ones; of a sequence, "
+    "a list of such requests"
+)
 
 
 def example_inputs(folder: Path) -> dict[str, NDArray[Any]]:
     """Return what ``inputs()`` in the client of the model in ``folder`` returns.
+
+    A list of requests is numbered, as in a golden file.
 
     Raises:
         RepositoryError: There is no such function, or it fails.
@@ -29,7 +35,8 @@ def example_inputs(folder: Path) -> dict[str, NDArray[Any]]:
     try:
         # Unlike an import, it leaves no compiled file in the site's folder.
         made = runpy.run_path(str(path))["inputs"]()
-        found = {str(name): np.asarray(array) for name, array in dict(made).items()}
+        made = numbered(made) if isinstance(made, list) else dict(made)
+        found = {str(name): np.asarray(array) for name, array in made.items()}
     except Exception as error:  # someone else's code
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise RepositoryError(f"{path}: inputs() fails: {reason}", _REMEDY) from error

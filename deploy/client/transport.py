@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any, Literal
 
 from deploy.client.endpoint import Endpoint, channel_options, credentials, trusted_file
@@ -142,11 +143,46 @@ class TritonTransport:
                 return False
             raise
 
-    def infer(self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    def infer(
+        self, model: ServedModel, tensors: Mapping[str, NDArray[Any]], **sequence: int | bool
+    ) -> dict[str, Any]:
         """Return the outputs by name; inputs are converted to the types the server declares.
 
         A server that is too busy is asked again, after longer and longer pauses, until the timeout.
+        ``sequence`` are tritonclient's arguments for a request of a sequence.
         """
+        inputs = self._tensors(model, tensors)
+        return _arrays(model, self._when_there_is_room(model.name, inputs, **sequence))
+
+    def stream(
+        self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]
+    ) -> list[dict[str, Any]]:
+        """Return the outputs of each response of a decoupled model, in their order."""
+        if self._endpoint.protocol != "grpc":
+            raise RequestError(f"model {model.name} is decoupled: it answers over gRPC only")
+        answers: Queue[Any] = Queue()
+        client, found = self._connect(), []
+        try:
+            client.start_stream(
+                lambda answer, error: answers.put(error or answer), stream_timeout=self._timeout
+            )
+            inputs = self._tensors(model, tensors)
+            client.async_stream_infer(model.name, inputs, enable_empty_final_response=True)
+            while True:
+                answer = answers.get(timeout=self._timeout)
+                if isinstance(answer, Exception):
+                    raise self._sorted(answer, 0) from answer
+                response = answer.get_response()
+                if response.outputs:
+                    found.append(_arrays(model, answer))
+                if response.parameters["triton_final_response"].bool_param:
+                    return found
+        except Empty:
+            raise NoAnswerError(f"no answer within {self._timeout:g} s (--timeout)") from None
+        finally:
+            client.close()
+
+    def _tensors(self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> list[Any]:
         import numpy as np
         from tritonclient.utils import triton_to_np_dtype
 
@@ -160,21 +196,14 @@ class TritonTransport:
             tensor = self._library.InferInput(name, values.shape, datatype)
             tensor.set_data_from_numpy(np.ascontiguousarray(values))
             inputs.append(tensor)
-        # Without named outputs the server returns all.
-        result = self._when_there_is_room(model.name, inputs)
-        arrays = {}
-        for name in model.outputs:
-            try:
-                arrays[name] = result.as_numpy(name)
-            except (ValueError, TypeError, KeyError) as error:
-                raise RequestError(_undecodable(name, error)) from error
-        return arrays
+        return inputs
 
-    def _when_there_is_room(self, model: str, inputs: list[Any]) -> Any:
+    def _when_there_is_room(self, model: str, inputs: list[Any], **sequence: int | bool) -> Any:
         deadline, pause = time.monotonic() + self._timeout, _PAUSE_S
         while True:
             try:
-                return self._call("infer", model, inputs)
+                # Without named outputs the server returns all.
+                return self._call("infer", model, inputs, **sequence)
             except ServerAwayError as error:
                 # Clients that were refused together do not come back together.
                 wait = pause * random.uniform(0.5, 1.5)
@@ -267,6 +296,16 @@ class TritonTransport:
             # The answer is not JSON; a certificate's error is of both kinds.
             return no_triton(self._endpoint)
         return ServerAwayError(f"{url}: {text}")
+
+
+def _arrays(model: ServedModel, answer: Any) -> dict[str, Any]:
+    arrays = {}
+    for name in model.outputs:
+        try:
+            arrays[name] = answer.as_numpy(name)
+        except (ValueError, TypeError, KeyError) as error:
+            raise RequestError(_undecodable(name, error)) from error
+    return arrays
 
 
 def _optional(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> frozenset[str]:

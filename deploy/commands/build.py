@@ -10,10 +10,11 @@ from typing import get_args
 from deploy.artefacts.build import Workplace, build, survey
 from deploy.artefacts.request import TARGETS, BuildRequest
 from deploy.artefacts.triton import PYTHON_ONLY, find_triton, named_by_flag
+from deploy.engines.baked import site_content
 from deploy.environment.lock import Flavour
 from deploy.environment.sources import locked_flavour, source_named
 from deploy.host.cli import Parser, end_in_order, make_parser, run
-from deploy.host.console import Console
+from deploy.host.console import Console, Say
 from deploy.host.errors import DeploymentError
 from deploy.host.paths import DIST
 from deploy.triton.advisories import summary
@@ -49,6 +50,8 @@ def parser() -> Parser:
     add("--wheels", type=Path, metavar="DIR", help="use the wheels in DIR instead of downloading")
     python = "repack this Python (default: conda-forge's if reachable, else one found here)"
     add("--python", type=Path, metavar="PATH", help=python)
+    models = "also bake the models of this repository of yours, with their environments"
+    add("--models-dir", type=Path, metavar="DIR", help=models)
     wire = "also make a model repository with the packed environment, for a stock Triton image"
     add("--wire", type=Path, metavar="DIR", help=wire)
     compressor = "compressor of the .sif; gzip for hosts that cannot read zstd (default: zstd)"
@@ -60,7 +63,7 @@ def parser() -> Parser:
 
 def _build(options: argparse.Namespace, console: Console) -> int:
     end_in_order(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    request = _request(options, _triton(options, console))
+    request = _request(options, _triton(options, console), console.say)
     workplace = survey(request)
     if options.dry_run:
         _show(request, workplace, console)
@@ -97,7 +100,7 @@ def _triton(options: argparse.Namespace, console: Console) -> TritonRelease:
         return find_triton(name, say, backends=backends)
 
 
-def _request(options: argparse.Namespace, triton: TritonRelease) -> BuildRequest:
+def _request(options: argparse.Namespace, triton: TritonRelease, say: Say) -> BuildRequest:
     if options.target is None:
         raise DeploymentError(f"--target is missing: {', '.join(TARGETS)} or all")
     targets = TARGETS if options.target == "all" else (options.target,)
@@ -113,11 +116,19 @@ def _request(options: argparse.Namespace, triton: TritonRelease) -> BuildRequest
             raise DeploymentError(cause, f"correct it, or leave out {flag}")
     source, flavour = None, options.flavour
     if options.environment is not None:
-        if targets != ("env",) or options.wire is not None:
-            raise DeploymentError("--environment is for --target env alone, without --wire")
+        if targets != ("env",) or options.wire is not None or options.models_dir is not None:
+            cause = "--environment is for --target env alone, without --wire or --models-dir"
+            raise DeploymentError(cause)
         source = source_named(options.environment)
         flavour = locked_flavour(source, flavour)
+    site = None
+    if options.models_dir is not None:
+        site = site_content(
+            options.models_dir.absolute(), flavour=flavour, named=options.triton, triton=triton,
+            say=say,
+        )  # fmt: skip
     return BuildRequest(
+        site=site,
         targets=targets,
         flavour=flavour,
         source=source,

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from deploy.client.endpoint import Endpoint
 from deploy.client.example import example_inputs
+from deploy.client.probe import answer_to
 from deploy.client.transport import TritonTransport
 from deploy.deployment.state import DeploymentFolder
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.command_line import as_seconds
 from deploy.host.console import Console
 from deploy.host.errors import ClientError, NotRunningError, RepositoryError
+from deploy.triton.config import config_of
 from deploy.triton.golden import newest_version
 from numl_formats.golden import GoldenEvent, difference, write_golden
 from numl_formats.repository import CONFIG, GOLDEN_FILE
@@ -50,11 +52,18 @@ def _golden(options: argparse.Namespace, console: Console) -> int:
         cause = f"{repository} has no model {model}: it is the kit's own"
         raise RepositoryError(cause, "scripts/import_checkpoint.py writes its reference")
     inputs = example_inputs(source)
-    endpoint = Endpoint.parse(state.url("http"))
+    decoupled = config_of(source).model_transaction_policy.decoupled
+    if decoupled and state.tls is not None:
+        cause = f"model {model} is decoupled, and this deployment's gRPC is encrypted"
+        raise ClientError(cause, "write its reference output with a deployment that has no TLS")
+    endpoint = Endpoint.parse(state.url("grpc" if decoupled else "http"))
     with closing(TritonTransport(endpoint, timeout=options.timeout)) as transport:
         served_model = transport.describe(model)
-        golden = GoldenEvent(inputs, transport.infer(served_model, inputs))
-        again = difference(golden, transport.infer(served_model, inputs))
+        ask = partial(answer_to, transport, served_model, inputs, decoupled=decoupled)
+        golden = GoldenEvent(inputs, ask())
+        if not golden.outputs:
+            raise ClientError(f"model {model} gives no response to what {source}/client.py asks")
+        again = difference(golden, ask())
     if again is not None:
         cause = f"model {model} gives another answer when asked again: {again}"
         raise ClientError(cause, "leave randomness out of it: there is nothing to compare with")

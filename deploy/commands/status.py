@@ -31,7 +31,10 @@ def _status(options: argparse.Namespace, console: Console) -> int:
         stubs = f"{model.alive} of {model.wanted}" if model.wanted else "none needed"
         ready = "ready" if model.smoke.ready else "not ready"
         rows.append([model.model, stubs, ready, model.smoke.words, *_request_cells(model.counts)])
-    title = f"deployment {state.name}: {'healthy' if not health.problems else 'not healthy'}"
+    rows += [
+        [model, "-", "left out", why.cause, *["-"] * 4] for model, why in health.broken.items()
+    ]
+    title = f"deployment {state.name}: {'healthy' if health.ok else 'not healthy'}"
     columns = ("model", "stubs", "says", "smoke inference", "requests", "failed", "p50", "p99")
     console.table(title, columns, rows)
     for problem in health.problems:
@@ -39,6 +42,9 @@ def _status(options: argparse.Namespace, console: Console) -> int:
     remedy = for_this_user(health.remedy)
     if remedy is not None:
         console.line(f"  try: {remedy}")
+    for name, why in health.broken.items():
+        if why.remedy is not None:
+            console.line(f"model {name}: try {for_this_user(why.remedy)}")
     healed = (
         f"healed stubs {counted(state.heals, 'time')}, "
         f"restarted the server {counted(state.restarts, 'time')}"
@@ -49,14 +55,14 @@ def _status(options: argparse.Namespace, console: Console) -> int:
     console.line(f"phase {state.phase}; {healed}")
     console.answer(
         {
-            "ok": not health.problems,
+            "ok": health.ok,
             "problems": health.problems,
             "remedy": remedy,
             "models": [{**dataclasses.asdict(m), "ok": m.ok} for m in health.models],
             "state": state.model_dump(mode="json"),
         }
     )
-    return 1 if health.problems else 0
+    return 0 if health.ok else 1
 
 
 def _request_cells(counts: ModelCounts | None) -> list[str]:

@@ -21,7 +21,7 @@ from deploy.engines.resolved import Resolved
 from deploy.host.cli import Parser, end_in_order, make_parser, run
 from deploy.host.command_line import for_this_user, quote
 from deploy.host.console import Console, Say
-from deploy.host.errors import LaunchError
+from deploy.host.errors import LaunchError, ModelError
 from deploy.host.failures import LOCK_LOST, PORT_TAKEN
 from deploy.host.finding import Finding
 from deploy.triton.golden import golden_of
@@ -96,6 +96,10 @@ def chosen(
         console.say(f"signed by {signer}: {image}")
     elif engine.contained and engine.deployment.image is not None:
         console.say(f"{UNVERIFIED} of {engine.deployment.image}: no key is given (--verify)")
+    if engine.contained and engine.deployment.image is not None:
+        from deploy.engines.baked import with_models_of_image  # imports the docker SDK
+
+        engine = with_models_of_image(engine)
     return engine, reason
 
 
@@ -112,8 +116,7 @@ def launch(
         remedy = for_this_user(finding.remedy)
         remedy = f" ({remedy})" if remedy is not None else ""
         console.say(f"warning: {finding.detail}{remedy}")
-    with console.step("prepare") as say:
-        engine.prepare(say)
+    engine = _prepared(engine, console)
     stale = folder.state_here()
     if stale is not None:
         # A killed supervisor leaves its server behind, serving unwatched.
@@ -126,6 +129,19 @@ def launch(
         )
         console.say(f"ports {usual} are not all free: using {ports}")
     return state
+
+
+def _prepared(engine: Engine, console: Console) -> Engine:
+    """Prepare a launch; return the engine for the models that can be served."""
+    while True:
+        try:
+            with console.step("prepare") as say:
+                engine.prepare(say)
+            return engine
+        except ModelError as error:
+            if not engine.deployment.keep_going:
+                raise
+            engine = engine.without(error)
 
 
 def start(engine: Engine, say: Say, *, parent: int | None = None) -> DeploymentState:
@@ -150,6 +166,9 @@ def _check_same(engine: Engine, folder: DeploymentFolder, state: DeploymentState
         cause = f"deployment {deployment.name} is running but not healthy: {problems[0]}"
         raise LaunchError(cause, f"numlkit status --name {deployment.name}")
     plan = folder.plan()
+    left_out = plan.broken if plan is not None else {}
+    for model in left_out.keys() - engine.resolved.broken.keys():
+        engine = engine.without(ModelError(model, left_out[model].cause))
     if plan is None or plan.deployment != deployment:
         changed = "different settings"
     elif plan.artefact != engine.artefact():
@@ -201,6 +220,7 @@ def _show(
     for model in state.models:
         golden = golden_of(folder.repository / model)
         rows.append([model, "ready", "matches the reference" if golden else "no golden.npz"])
+    rows += [[model, "left out", why.cause] for model, why in state.broken.items()]
     title = f"deployment {state.name} (Triton, {state.engine})"
     console.table(title, ("model", "state", "smoke inference"), rows)
     console.line(f"{state.url('http')}  {state.url('grpc')}")

@@ -136,6 +136,7 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
         batch: How requests are batched; None: as the model's configuration says, by default on
             GPUs only.
         limits: What the kit's models accept; a site's own have the queue that they configure.
+        keep_going: Whether models that can be served are, where others cannot.
     """
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)] = DEFAULT_NAME
@@ -163,6 +164,7 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
     shm_size: Size | None = None
     shared_memory: bool = False
     heal: bool = True
+    keep_going: bool = False
     timeout: Annotated[float, _number(0.001, 3600, float)] = 120.0
 
     @field_validator("models")

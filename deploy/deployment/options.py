@@ -83,6 +83,8 @@ def add_deployment_options(flags: Parser) -> None:
         help="let clients pass tensors in shared memory (engine local); any process of this host "
         "that can reach the port may then have the server read and write POSIX shared memory",
     )
+    going = "serve the models that can be served, and report the others; without it, none is served"
+    add("--keep-going", action="store_const", const=True, help=going)
     no_heal = "do not restart crashed processes"
     add("--no-heal", action="store_const", const=False, dest="heal", help=no_heal)
 
@@ -128,7 +130,7 @@ def overrides(options: argparse.Namespace) -> dict[str, Any]:
     named = (
         "name", "engine", "image", "env", "listen", "listen_http", "instances", "threads", "cpus",
         "memory",
-        "shm_size", "shared_memory", "heal", "timeout",
+        "shm_size", "shared_memory", "heal", "keep_going", "timeout",
     )  # fmt: skip
     return {
         **model_overrides(options),

@@ -39,6 +39,13 @@ def image_in_words(name: str, digest: str, release: int | None) -> str:
     return f"{number}{name}{short}"
 
 
+class Broken(BaseModel, frozen=True):
+    """Why a model is not served, though others are."""
+
+    cause: str
+    remedy: str | None = None
+
+
 class ContainerPlan(BaseModel, frozen=True):
     """The container around a server.
 
@@ -78,6 +85,7 @@ class LaunchPlan(BaseModel, frozen=True):
         shm_prefix: Start of the names of its shared memory regions.
         identity: What the server calls itself.
         artefact: Digest of execution environment and model files.
+        broken: The models that are left out, by name.
         parent: The process whose end ends the deployment, and removes its folder; None: it stays.
     """
 
@@ -94,6 +102,7 @@ class LaunchPlan(BaseModel, frozen=True):
     artefact: str
     log: Path
     container: ContainerPlan | None = None
+    broken: dict[str, Broken] = {}
     parent: int | None = None
 
     @property

@@ -13,7 +13,7 @@ import psutil
 from pydantic import BaseModel, ValidationError
 
 from deploy.deployment.deployment import EngineName, Ports, Tls
-from deploy.deployment.plan import LaunchPlan, image_in_words
+from deploy.deployment.plan import Broken, LaunchPlan, image_in_words
 from deploy.host.errors import DeploymentError, NotRunningError
 from deploy.host.files import locked, write_atomically
 from deploy.host.paths import deployments_folder
@@ -93,6 +93,8 @@ class DeploymentState(BaseModel, frozen=True):
         node: The host it runs on; the folder may be shared between hosts.
         host: The address that clients on this host use for gRPC.
         http_host: The address that they use for HTTP and metrics.
+        models: Those that are served.
+        broken: Those that could not be, where the deployment keeps going without them.
         artefact: Digest of execution environment and model files.
         log_start: Bytes in the log that earlier servers have written.
         server: The server's own process on this host, once started; in a container, too.
@@ -114,6 +116,7 @@ class DeploymentState(BaseModel, frozen=True):
     http_host: str = "127.0.0.1"
     ports: Ports
     models: tuple[str, ...]
+    broken: dict[str, Broken] = {}
     artefact: str
     log: Path
     log_start: int = 0

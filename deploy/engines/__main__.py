@@ -47,9 +47,12 @@ def main(argument: str) -> int:
             usable = sorted(os.sched_getaffinity(0))
             chosen = random.sample(usable, min(plan.deployment.cpus, len(usable)))
             os.sched_setaffinity(0, chosen)
-        golden = {model: golden_of(plan.repository / model) for model in plan.deployment.models}
+        golden = {model: golden_of(plan.repository / model) for model in plan.instances}
         address = host_port(reachable_host(plan.http_listen), plan.ports.http)
-        probe = Probe(f"http://{address}", identity=plan.identity)
+        grpc = host_port(reachable_host(plan.deployment.listen), plan.ports.grpc)
+        # A client of an encrypted port would need its own certificate.
+        plain = f"grpc://{grpc}" if plan.deployment.tls is None else None
+        probe = Probe(f"http://{address}", identity=plan.identity, grpc=plain)
         supervisor = Supervisor(folder, plan, engine.server_type, probe, golden)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: supervisor.request_stop())

@@ -1,5 +1,6 @@
 """The Apptainer engine: the kit's .sif, run by the calling user on the host's network."""
 
+import io
 import os
 import shlex
 import shutil
@@ -21,13 +22,14 @@ from deploy.artefacts.tools import find_apptainer, install_hint
 from deploy.artefacts.triton import asking, stock_image, version_in
 from deploy.deployment.plan import LaunchPlan
 from deploy.deployment.state import DeploymentFolder, DeploymentState
-from deploy.engines.base import MORE_SHARED_MEMORY, ROOM
+from deploy.engines.base import MORE_SHARED_MEMORY, ROOM, Engine
 from deploy.engines.container import (
     STOCK_LABEL,
     ContainerEngine,
     ImageInUse,
     has_state,
     image_in_use,
+    unpack,
 )
 from deploy.engines.instance import (
     InstanceServer,
@@ -42,6 +44,7 @@ from deploy.engines.instance import (
 )
 from deploy.engines.kept import forget, keep, kept_at
 from deploy.engines.leftovers import FIX, LEFTOVERS, SHARED_MEMORY
+from deploy.engines.resolved import Resolved
 from deploy.engines.server import end_process
 from deploy.engines.source import Source, find_source
 from deploy.host.console import Say
@@ -165,6 +168,21 @@ class ApptainerEngine(ContainerEngine):
             verify_sif(source.path, signer)
         assert engine.image
         return engine
+
+    def serving(self, resolved: Resolved) -> Engine:
+        engine = ApptainerEngine(resolved)
+        engine._signer = self._signer
+        return engine
+
+    def copy_out(self, paths: Sequence[Path], target: Path) -> None:
+        target.mkdir(parents=True)
+        words = ["tar", "-c", "-C", str(paths[0].parent), *(path.name for path in paths)]
+        command = ["apptainer", "exec", "--containall", "--no-privs", self.image.name, *words]
+        done = subprocess.run(command, capture_output=True, check=False)
+        if done.returncode != 0:
+            said = complaint(done.stderr.decode(errors="replace"))
+            raise LaunchError(f"{self.image.name}: its models cannot be read: {said}")
+        unpack(io.BytesIO(done.stdout), target)
 
     def started_as(self, folder: DeploymentFolder) -> str:
         if self.deployment.env == "packed":

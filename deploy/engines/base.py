@@ -22,13 +22,19 @@ from deploy.deployment.ports import choose_ports
 from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.engines.kept import forget
 from deploy.engines.leftovers import shm_prefix
-from deploy.engines.resolved import Resolved
+from deploy.engines.resolved import Resolved, of_model
 from deploy.engines.server import STOP_TIMEOUT_S, Server, end_process, servers
 from deploy.engines.site import Runtime, check_site, stage_site_model
 from deploy.environment.environment import Environment, plan_environment
 from deploy.environment.lock import SIZES
 from deploy.host.console import Say
-from deploy.host.errors import DeploymentError, EnvironmentSetupError, GpuError, LaunchError
+from deploy.host.errors import (
+    DeploymentError,
+    EnvironmentSetupError,
+    GpuError,
+    LaunchError,
+    ModelError,
+)
 from deploy.host.failures import last_words
 from deploy.host.finding import Finding, Level
 from deploy.host.paths import IMPORTS, MODEL_REPOSITORY, cache_folder
@@ -66,6 +72,14 @@ class Engine(ABC):
     @property
     def deployment(self) -> Deployment:
         return self.resolved.deployment
+
+    def without(self, error: ModelError) -> "Engine":
+        """Return the engine for the other models, where one cannot be served."""
+        return self.serving(self.resolved.without(error))
+
+    def serving(self, resolved: Resolved) -> "Engine":
+        """Return the engine for other models of the same deployment."""
+        return type(self)(resolved)
 
     def check_able(self) -> None:
         """Refuse a deployment that needs something this engine does not have."""
@@ -125,6 +139,7 @@ class Engine(ABC):
             artefact=artefact,
             log=folder.log,
             container=container,
+            broken=dict(resolved.broken),
         )
 
     @abstractmethod
@@ -164,8 +179,12 @@ class Engine(ABC):
 
     def make(self, say: Say) -> None:
         """Make what a launch needs on this host besides the server."""
-        for environment in self.resolved.made_environments.values():
-            environment.make(say)
+        made = self.resolved.made_environments
+        for model in self.resolved.site:
+            environment = made.get(model.environment_name or "")
+            if environment is not None:
+                with of_model(model.name):
+                    environment.make(say)
         # Not in a container: the server there never unpickles anything.
         self.resolved.import_checkpoints(say)
 
@@ -212,7 +231,7 @@ class Engine(ABC):
                 start_new_session=True,
             )
         try:
-            return _await_ready(folder, supervisor, plan.deployment.timeout)
+            return _await_ready(folder, supervisor, plan.deployment)
         except BaseException:
             if supervisor.poll() is None:
                 end_process(psutil.Process(supervisor.pid))
@@ -296,7 +315,7 @@ class Engine(ABC):
         try:
             count = sum(self.resolved.instances.values())
         except GpuError:  # reported by the check of the GPUs
-            count = len(self.deployment.models)
+            count = len(self.resolved.models)
         return count * _SHM_BYTES_PER_INSTANCE
 
     def launch_findings(self) -> Iterator[Finding]:
@@ -321,11 +340,13 @@ def describe_instances(plan: LaunchPlan) -> str:
 
 
 def _await_ready(
-    folder: DeploymentFolder, supervisor: subprocess.Popen[bytes], timeout: float
+    folder: DeploymentFolder, supervisor: subprocess.Popen[bytes], deployment: Deployment
 ) -> DeploymentState:
     remedy = f"read its log: {folder.supervisor_log}"
-    # The supervisor keeps the deadline; this one is for a supervisor that is not running.
-    deadline = time.monotonic() + timeout + STOP_TIMEOUT_S
+    # The supervisor keeps the deadline; this one is for a supervisor that is not running. Without a
+    # model that hangs it starts the server once more.
+    starts = len(deployment.models) if deployment.keep_going else 1
+    deadline = time.monotonic() + starts * (deployment.timeout + STOP_TIMEOUT_S)
     while time.monotonic() < deadline:
         # Before the state is read, so that this is the last one.
         ended = supervisor.poll() is not None

@@ -1,10 +1,12 @@
 """What the container engines have in common: the image, and what is passed to it."""
 
+import tarfile
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import IO
 
 from deploy.artefacts.keys import Signer
 from deploy.artefacts.labels import (
@@ -114,6 +116,14 @@ def image_in_use(
     return ImageInUse(name, digest, labels)
 
 
+def unpack(stream: IO[bytes], folder: Path) -> None:
+    """Unpack what an engine gives of an image as a tar."""
+    with tarfile.open(fileobj=stream, mode="r|") as tar:
+        # Python 3.11.2, Debian 12's own, has no argument for it.
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)
+        tar.extractall(folder)
+
+
 def tls_in_container(tls: Tls | None) -> tuple[Tls | None, tuple[Mount, ...]]:
     """Return the TLS files as the container sees them, and the mounts that put them there."""
     if tls is None:
@@ -162,6 +172,10 @@ class ContainerEngine(Engine):
         Raises:
             LaunchError: If it is not here; with the command that makes it.
         """
+
+    @abstractmethod
+    def copy_out(self, paths: Sequence[Path], target: Path) -> None:
+        """Copy folders of the image, which lie beside each other, into a new folder."""
 
     def runs(self) -> str:
         """Return in words which image a launch starts."""

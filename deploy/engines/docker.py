@@ -5,7 +5,8 @@ import re
 import shlex
 import shutil
 import stat
-from collections.abc import Collection, Iterator
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -34,6 +35,7 @@ from deploy.engines.container import (
     ImageInUse,
     has_state,
     image_in_use,
+    unpack,
 )
 from deploy.engines.docker_container import (
     DEPLOYMENT_LABEL,
@@ -200,6 +202,20 @@ class DockerEngine(ContainerEngine):
         publish = "numlkit publish docker://HOST/REPOSITORY --sign KEY"
         cause = f"{image.name} was not pulled from a registry, where signatures are kept"
         raise SignatureError(cause, f"{publish}, then --image HOST/REPOSITORY:TAG")
+
+    def copy_out(self, paths: Sequence[Path], target: Path) -> None:
+        target.mkdir(parents=True)
+        with engine_errors(), closing(connect()) as client:
+            container = client.containers.create(self.image.digest)
+            try:
+                for path in paths:
+                    chunks, _ = container.get_archive(str(path))
+                    with tempfile.TemporaryFile() as tar:
+                        tar.writelines(chunks)
+                        tar.seek(0)
+                        unpack(tar, target)
+            finally:
+                container.remove(force=True)
 
     @property
     def user(self) -> str | None:

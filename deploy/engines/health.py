@@ -2,10 +2,12 @@
 
 import os
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from deploy.client.metrics import ModelCounts, fetch_counts
 from deploy.client.probe import Probe, SmokeResult, smoke
+from deploy.deployment.plan import Broken
 from deploy.deployment.state import DeploymentFolder, DeploymentState, host_port
 from deploy.engines.server import living_stubs, missing_stubs
 from deploy.host.errors import LaunchError, RepositoryError
@@ -36,11 +38,19 @@ class ModelHealth:
 
 @dataclass(frozen=True)
 class Health:
-    """The health of a deployment, with a line for each problem; the remedy is for what failed."""
+    """The health of a deployment, with a line for each problem; the remedy is for what failed.
+
+    ``broken`` are the models that it keeps going without.
+    """
 
     problems: tuple[str, ...]
     models: tuple[ModelHealth, ...]
     remedy: str | None = None
+    broken: Mapping[str, Broken] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems and not self.broken
 
 
 def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float) -> Health:
@@ -62,9 +72,12 @@ def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float)
         problems.append(f"the server is dead{why}")
         remedy = death.remedy if death is not None else f"numlkit logs --name {state.name}"
     plan = folder.plan()
-    wanted = plan.instances if plan is not None else dict.fromkeys(state.models, 1)
+    planned = plan.instances if plan is not None else dict.fromkeys(state.models, 1)
+    wanted = {model: planned[model] for model in state.models}
     url = state.url("http")
-    probe = Probe(url, timeout=timeout, identity=plan.identity if plan is not None else None)
+    identity = plan.identity if plan is not None else None
+    plain = state.url("grpc") if state.tls is None else None
+    probe = Probe(url, timeout=timeout, identity=identity, grpc=plain)
     stubs = living_stubs(server) if server is not None else ()
     missing = missing_stubs(stubs, wanted)
     problems += [f"model {m}: {n} of {wanted[m]} stubs dead" for m, n in missing.items()]
@@ -87,7 +100,7 @@ def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float)
             problems.append(f"model {model}: {result.error}")
     if state.phase != "ready":
         problems.append(f"the deployment is {state.phase}{f': {state.cause}' * bool(state.cause)}")
-    return Health(problems=tuple(problems), models=tuple(models), remedy=remedy)
+    return Health(tuple(problems), tuple(models), remedy, state.broken)
 
 
 def why_dead(state: DeploymentState) -> LaunchError | None:

@@ -2,13 +2,16 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 
 from deploy.deployment.deployment import Deployment, find_site_models
 from deploy.deployment.gpus import ON_CPU, DevicePlan, plan_gpus
+from deploy.deployment.plan import Broken
 from deploy.deployment.state import is_loopback
 from deploy.engines.checkpoints import ensure_imported, imported_folder
 from deploy.environment.environment import Environment, plan_environment
@@ -16,7 +19,13 @@ from deploy.environment.given import GivenEnvironment, check_usable, look_into, 
 from deploy.environment.lock import Flavour, read_lock
 from deploy.environment.sources import find_source, locked_flavour
 from deploy.host.console import Say
-from deploy.host.errors import EnvironmentSetupError, GpuError, RepositoryError
+from deploy.host.errors import (
+    EnvironmentSetupError,
+    GpuError,
+    KitError,
+    ModelError,
+    RepositoryError,
+)
 from deploy.host.files import digest_of, marks_of
 from deploy.host.gpu import GpuStack, find_gpus
 from deploy.host.paths import DIST, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
@@ -27,24 +36,64 @@ from deploy.triton.stage import VERSION, find_model
 from numl_formats.repository import CODE, CONFIG, DATA_FILES
 
 
+@contextmanager
+def of_model(model: str) -> Iterator[None]:
+    """Have an error name the model that it is about."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except KitError as error:
+        raise ModelError(model, error.cause, error.remedy) from error
+
+
 @dataclass(frozen=True)
 class Resolved:
     """A deployment, and what it resolves to on this host.
 
     Every attribute is looked up when it is first read, and only then: planning, preparing and
     checking a launch see the same values, and doctor can report on models where a GPU is missing.
-    Reading an attribute raises a `KitError` if what it stands for is not usable.
+    Reading an attribute raises a `KitError` if what it stands for is not usable; a `ModelError`, if
+    only one model cannot be served.
+
+    Attributes:
+        broken: The deployment's models that are left out, by name.
+        baked: The environments that the image has of the site's models, by name.
     """
 
     deployment: Deployment
+    broken: Mapping[str, Broken] = field(default_factory=dict)
+    baked: Mapping[str, GivenEnvironment] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, deployment: Deployment) -> "Resolved":
+    def of(
+        cls, deployment: Deployment, baked: Mapping[str, GivenEnvironment] = MappingProxyType({})
+    ) -> "Resolved":
         """Resolve a deployment; what its own models call is served too."""
         if deployment.models_dir is not None:
             models = with_callees(deployment.models_dir, deployment.models)
             deployment = deployment.model_copy(update={"models": models})
-        return cls(deployment)
+        resolved = cls(deployment, baked=baked)
+        while deployment.keep_going:
+            try:
+                _ = resolved.made_environments
+            except ModelError as error:
+                resolved = resolved.without(error)
+            else:
+                break
+        return resolved
+
+    def without(self, error: ModelError) -> "Resolved":
+        """Return what is served where one model cannot be; raises the error if that is nothing."""
+        broken = {**self.broken, error.model: Broken(cause=error.cause, remedy=error.remedy)}
+        if not set(self.deployment.models) - broken.keys():
+            raise error
+        return replace(self, broken=broken)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that are served."""
+        return tuple(model for model in self.deployment.models if model not in self.broken)
 
     @cached_property
     def release(self) -> TritonRelease:
@@ -69,8 +118,7 @@ class Resolved:
     @cached_property
     def kit(self) -> tuple[str, ...]:
         own = self.deployment.models_dir
-        models = self.deployment.models
-        return tuple(m for m in models if own is None or not (own / m / CONFIG).is_file())
+        return tuple(m for m in self.models if own is None or not (own / m / CONFIG).is_file())
 
     @cached_property
     def site(self) -> tuple[SiteModel, ...]:
@@ -81,7 +129,12 @@ class Resolved:
             if not (MODEL_REPOSITORY / model).is_dir():
                 cause = f"no model {model!r}, neither in {own} nor among the kit's"
                 raise RepositoryError(cause, f"{own} has {', '.join(find_site_models(own))}")
-        return tuple(read_site_model(own, m) for m in self.deployment.models if m not in self.kit)
+        found = []
+        for model in self.models:
+            if model not in self.kit:
+                with of_model(model):
+                    found.append(read_site_model(own, model))
+        return tuple(found)
 
     @property
     def complete(self) -> bool:
@@ -162,24 +215,33 @@ class Resolved:
     def made_environments(self) -> Mapping[str, Environment]:
         """The environments, made or not, of the site's models that name one by its lock."""
         repository, environments = self.deployment.models_dir, dict[str, Environment]()
-        for name in (m.environment_name for m in self.site if m.environment_name is not None):
+        for model in self.site:
+            name = model.environment_name
+            if name is None or name in environments or name in self.baked:
+                continue
             assert repository is not None
-            source = find_source(name, repository)
-            flavour = locked_flavour(source, self.deployment.flavour)
-            environments[name] = plan_environment(
-                flavour, source=source, relocatable=True, stub=self.release.own_python
-            )
+            with of_model(model.name):
+                source = find_source(name, repository)
+                flavour = locked_flavour(source, self.deployment.flavour)
+                environments[name] = plan_environment(
+                    flavour, source=source, relocatable=True, stub=self.release.own_python
+                )
         return environments
 
     @cached_property
     def given_environments(self) -> Mapping[Path, GivenEnvironment]:
         """The environments that the site's models name by a path."""
-        return {path: look_into(path, cache_folder()) for path in self._given_paths}
+        found = {}
+        for model in self.site:
+            if model.environment is not None:
+                with of_model(model.name):
+                    found[model.environment] = look_into(model.environment, cache_folder())
+        return found
 
     def environment_of(self, model: SiteModel) -> GivenEnvironment | None:
         """Return a model's own environment; None if it runs in the kit's."""
-        if model.environment_name is not None:
-            return planned(self.made_environments[model.environment_name])
+        if (name := model.environment_name) is not None:
+            return self.baked.get(name) or planned(self.made_environments[name])
         return self.given_environments[model.environment] if model.environment is not None else None
 
     @property
@@ -194,9 +256,12 @@ class Resolved:
 
     def look_into_archives(self, say: Say) -> None:
         """Inspect the packed environments not inspected before, which can take a while."""
-        kits = [self.archive.resolve()] if self.uses_archive else []
-        for path in (*self._given_paths, *kits):
-            look_into(path, cache_folder(), say)
+        for model in self.site:
+            if model.environment is not None:
+                with of_model(model.name):
+                    look_into(model.environment, cache_folder(), say)
+        if self.uses_archive:
+            look_into(self.archive.resolve(), cache_folder(), say)
 
     @property
     def extracted_bytes(self) -> int:
@@ -221,7 +286,7 @@ class Resolved:
         configs = [*self.configs.values(), *(model.config for model in self.site)]
         models = sum(not made_for_cpu(config) for config in configs)
         if not models:
-            cause = f"none of {', '.join(deployment.models)} is made for a GPU"
+            cause = f"none of {', '.join(self.models)} is made for a GPU"
             raise GpuError(cause, "start with --cpu")
         lock = read_lock(ENVIRONMENT_SOURCE / "locks", "gpu")
         return plan_gpus(
@@ -251,7 +316,7 @@ class Resolved:
                 counts[name] = self.deployment.instance_count()
             else:
                 counts[name] = on_gpu * gpus
-        return {model: counts[model] for model in self.deployment.models}
+        return {model: counts[model] for model in self.models}
 
     def digest(self, runtime: str) -> str:
         """Return a digest of everything a launch would serve now, and of what its models run in."""

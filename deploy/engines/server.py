@@ -27,9 +27,23 @@ _START_TIMEOUT_S = 20.0
 # A starting server that logs nothing for this long, and uses less processor time, has stopped.
 _STILL_S, _STILL_CPU_S = 20.0, 0.3
 STOP_TIMEOUT_S = 30.0
+# With the lines that follow, up to the next message.
+_NOT_LOADED = re.compile(
+    r"(?:failed to load|Poll failed for model directory) '(?P<model>[^']+)'[\s\S]*?"
+    r"(?=\n[IWEF]\d{4} |\Z)"
+)
 _GIVEN_UP = re.compile(r"failed to load .*Stub process '[^']*' is not healthy", re.DOTALL)
 
 log = logging.getLogger("numlkit.supervisor")
+
+
+class BrokenModelsError(LaunchError):
+    """Some models cannot be served; without them the others may be."""
+
+    def __init__(self, causes: Mapping[str, LaunchError]) -> None:
+        self.causes = causes
+        first = next(iter(causes.values()))
+        super().__init__("; ".join(error.cause for error in causes.values()), first.remedy)
 
 
 class GivenUpError(LaunchError):
@@ -235,18 +249,22 @@ class Server(ABC):
         deadline: float,
         stopped: Callable[[], bool],
         patient: bool = True,
+        keep_going: bool = False,
     ) -> None:
         """Wait until every model gives its reference output; one that has none need only be ready.
 
         The deadline is on the monotonic clock; ``stopped`` says whether to give up waiting.
 
         Raises:
+            BrokenModelsError: With ``keep_going``, where only some models are at fault.
             GivenUpError: Triton has given up a stub, unless ``patient``.
             LaunchError: With the cause, as soon as it is known, at the latest at the deadline.
         """
         waiting = dict(golden)
         done, since = self._work(), time.monotonic()
         while waiting and not stopped():
+            if keep_going:
+                self._tell_apart(probe, waiting, patient, time.monotonic() > deadline)
             if not self.alive():
                 self._fail(self._ended())
             if probe.server_ready():
@@ -256,7 +274,7 @@ class Server(ABC):
                         del waiting[model]
                     elif result.ready:
                         # It may be ending for a reason of its own, and answer nobody.
-                        if not self.alive() or is_hopeless(self.output()):
+                        if not self.alive() or is_hopeless(self.output(), for_all=keep_going):
                             self._fail("did not become ready")
                         self._fail_answer(model, result.error or "")
             elif not patient and time.monotonic() - since > _STILL_S:
@@ -267,7 +285,7 @@ class Server(ABC):
             if not patient and waiting and _GIVEN_UP.search(self.output()):
                 raise GivenUpError("Triton gave up a model's process", f"see {self._plan.log}")
             # Also when every model answers: the metrics port may have been lost all the same.
-            if is_hopeless(self.output()):
+            if is_hopeless(self.output(), for_all=keep_going):
                 self._fail("did not become ready")
             excess = self.outgrown()
             if excess is not None:
@@ -279,6 +297,31 @@ class Server(ABC):
                 raise LaunchError(cause, remedy)
             if waiting:
                 time.sleep(_POLL_S)
+
+    def _tell_apart(
+        self, probe: Probe, golden: Mapping[str, GoldenEvent | None], patient: bool, late: bool
+    ) -> None:
+        """Raise BrokenModelsError if some models are known not to come, and all others may."""
+        said = self.output()
+        if not patient and _GIVEN_UP.search(said):
+            return  # it is started once more
+        causes: dict[str, LaunchError] = {}
+        if not self.alive():
+            causes = {model: why for model in golden if (why := why_not_loaded(said, model))}
+        elif probe.answers_itself():
+            # It answers nobody until it has loaded what it can.
+            for model, event in golden.items():
+                result = smoke(probe, model, event)
+                if not result.ok:
+                    wrong = LaunchError(f"model {model}: {result.error}", "check its weights")
+                    causes[model] = wrong if result.ready else why_not_loaded(said, model) or wrong
+        elif late:
+            remedy = "allow more time (--timeout), or see what its initialize waits for"
+            for model in golden:
+                if f"successfully loaded '{model}'" not in said:
+                    causes[model] = LaunchError(f"model {model} is not ready in time", remedy)
+        if causes and self.outgrown() is None:
+            raise BrokenModelsError(causes)
 
     def _work(self) -> tuple[int, float]:
         """Return the bytes that it has logged and the processor time that it has used so far."""
@@ -304,10 +347,22 @@ class Server(ABC):
         if not text.strip():
             remedy = "dmesg may say what killed it: too little memory, or a damaged .sif or disk"
             raise LaunchError(f"the server {what} and logged nothing", remedy)
-        raise diagnose(text) or LaunchError(
+        found = diagnose(text) or LaunchError(
             f"the server {what}; the last line of its log: {last_words(text)[:300]}",
             f"read its log: {self._plan.log}",
         )
+        broken = _NOT_LOADED.search(text)
+        if broken is not None and f"model {broken['model']}" not in found.cause:
+            raise LaunchError(f"model {broken['model']}: {found.cause}", found.remedy)
+        raise found
+
+
+def why_not_loaded(said: str, model: str) -> LaunchError | None:
+    """Return what a server's log says about a model that it could not load, or None."""
+    for found in _NOT_LOADED.finditer(said):
+        if found["model"] == model:
+            return diagnose(found[0])
+    return None
 
 
 S = TypeVar("S", bound=Server)

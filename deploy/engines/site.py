@@ -5,7 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deploy.engines.resolved import Resolved
+from deploy.engines.resolved import Resolved, of_model
 from deploy.environment.given import check_usable
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError, RepositoryError
@@ -52,49 +52,57 @@ def check_site(resolved: Resolved, runtime: Runtime, say: Say) -> None:
     """Check a site's models before anything is started; fetch the stubs they need.
 
     Raises:
-        KitError: Naming the first model that would not be served correctly, and why.
+        ModelError: Naming the first model that would not be served correctly, and why.
     """
-    release, served = runtime.release, resolved.deployment.models
     for model in resolved.site:
-        backend = model.config.backend or model.config.platform
-        if runtime.backends is not None and backend not in {*runtime.backends, ENSEMBLE, ""}:
-            has = f"this Triton has {', '.join(sorted(runtime.backends))}"
-            remedy = "--env packed --image with NVIDIA's image, which has it"
-            raise RepositoryError(f"model {model.name} needs backend {backend}; {has}", remedy)
-        for part in called_by(model.config):
-            if part not in served:
-                needs = "is an ensemble of" if model.config.ensemble_scheduling.step else "calls"
-                cause = f"model {model.name} {needs} {part}, which is not served"
-                raise RepositoryError(cause, f"--models {','.join((*served, part))}")
-        golden = model.files.get(f"{model.versions[-1]}/{GOLDEN_FILE}")
-        if golden is not None:
-            read_golden(golden)
-        for name in skipped_warmups(model.config):
-            say(f"warning: model {model.name}: Triton skips warm-up {name!r}: batch_size is 0")
-        if not uses_stubs(model.config):
-            continue
-        given = resolved.environment_of(model)
-        if given is not None:
-            check_usable(given, numpy_below=release.numpy_below, in_container=runtime.in_container)
-            if not (given.packed or runtime.in_container):
-                require_plain(given.path, "move the environment to a folder with a plain name")
-            if given.scripts and release.has(NO_ACTIVATE):
-                scripts = f"{given.path}/etc/conda/activate.d"
-                say(f"warning: model {model.name}: Triton {release.release} does not run {scripts}")
-        python = runtime.python if given is None else given.python
-        if python is None:
-            say(f"warning: model {model.name}: cannot tell which Python {model.environment} has")
-        elif model.stub is not None:
-            built_for = python_of_stub(model.stub)
-            if built_for != python:
-                what = "the kit's environment, in which it runs," if given is None else given.path
-                stub = f"its stub is built for Python {built_for}"
-                remedy = f"a stub for Python {python}, or none: the kit has its own stubs"
-                cause = f"model {model.name}: {stub}; {what} has Python {python}"
-                raise EnvironmentSetupError(cause, remedy)
-            _check_release(model, model.stub, release, python, say)
-        elif given is not None and python != runtime.server_python:
-            ensure_distribution(release, python, say)
+        with of_model(model.name):
+            _check(resolved, model, runtime, say)
+
+
+def _check(resolved: Resolved, model: SiteModel, runtime: Runtime, say: Say) -> None:
+    release, served = runtime.release, resolved.models
+    backend = model.config.backend or model.config.platform
+    if runtime.backends is not None and backend not in {*runtime.backends, ENSEMBLE, ""}:
+        has = f"this Triton has {', '.join(sorted(runtime.backends))}"
+        remedy = "--env packed --image with NVIDIA's image, which has it"
+        raise RepositoryError(f"model {model.name} needs backend {backend}; {has}", remedy)
+    for part in called_by(model.config):
+        if part not in served:
+            needs = "is an ensemble of" if model.config.ensemble_scheduling.step else "calls"
+            why = resolved.broken[part].cause if part in resolved.broken else None
+            cause = f"model {model.name} {needs} {part}, which is not served"
+            if why is not None:
+                raise RepositoryError(f"{cause}: {why}")
+            raise RepositoryError(cause, f"--models {','.join((*served, part))}")
+    golden = model.files.get(f"{model.versions[-1]}/{GOLDEN_FILE}")
+    if golden is not None:
+        read_golden(golden)
+    for name in skipped_warmups(model.config):
+        say(f"warning: model {model.name}: Triton skips warm-up {name!r}: batch_size is 0")
+    if not uses_stubs(model.config):
+        return
+    given = resolved.environment_of(model)
+    if given is not None:
+        check_usable(given, numpy_below=release.numpy_below, in_container=runtime.in_container)
+        if not (given.packed or runtime.in_container):
+            require_plain(given.path, "move the environment to a folder with a plain name")
+        if given.scripts and release.has(NO_ACTIVATE):
+            scripts = f"{given.path}/etc/conda/activate.d"
+            say(f"warning: model {model.name}: Triton {release.release} does not run {scripts}")
+    python = runtime.python if given is None else given.python
+    if python is None:
+        say(f"warning: model {model.name}: cannot tell which Python {model.environment} has")
+    elif model.stub is not None:
+        built_for = python_of_stub(model.stub)
+        if built_for != python:
+            what = "the kit's environment, in which it runs," if given is None else given.path
+            stub = f"its stub is built for Python {built_for}"
+            remedy = f"a stub for Python {python}, or none: the kit has its own stubs"
+            cause = f"model {model.name}: {stub}; {what} has Python {python}"
+            raise EnvironmentSetupError(cause, remedy)
+        _check_release(model, model.stub, release, python, say)
+    elif given is not None and python != runtime.server_python:
+        ensure_distribution(release, python, say)
 
 
 def _check_release(

@@ -10,6 +10,7 @@ answers, or that cannot get a model loaded.
 import logging
 import os
 import platform
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from functools import partial
 import psutil
 
 from deploy.client.probe import Probe, smoke
-from deploy.deployment.plan import LaunchPlan
+from deploy.deployment.plan import Broken, LaunchPlan
 from deploy.deployment.state import (
     DeploymentFolder,
     DeploymentState,
@@ -29,9 +30,17 @@ from deploy.deployment.state import (
     reachable_host,
 )
 from deploy.engines.pulse import DEADLINE_S, Pulse
-from deploy.engines.server import Note, Server, Stub, missing_stubs, start_until_ready
+from deploy.engines.server import (
+    BrokenModelsError,
+    Note,
+    Server,
+    Stub,
+    missing_stubs,
+    start_until_ready,
+)
 from deploy.host.errors import KitError, LaunchError
 from deploy.host.failures import diagnose
+from deploy.triton.site import with_callers
 from deploy.triton.stage import request_reload
 from numl_formats.golden import GoldenEvent
 
@@ -60,7 +69,7 @@ class Supervisor:
         self._plan = plan
         self._start_server = start
         self._probe = probe
-        self._golden = golden
+        self._golden = dict(golden)
         self._stop = threading.Event()
         self._server: Server | None = None
         self._pulse: Pulse | None = None
@@ -79,7 +88,8 @@ class Supervisor:
             host=reachable_host(deployment.listen),
             http_host=reachable_host(plan.http_listen),
             ports=plan.ports,
-            models=deployment.models,
+            models=tuple(plan.instances),
+            broken=plan.broken,
             artefact=plan.artefact,
             log=plan.log,
             phase="starting",
@@ -114,6 +124,37 @@ class Supervisor:
         return 0
 
     def _start(self, phase: Phase) -> None:
+        """Start a server and wait until it is ready; if asked to, without broken models."""
+        while True:
+            try:
+                self._start_once(phase)
+                return
+            except BrokenModelsError as error:
+                self._leave_out(error)
+
+    def _leave_out(self, error: BrokenModelsError) -> None:
+        """Serve without some models from now on, and without those that need them."""
+        causes = {
+            model: Broken(cause=why.cause, remedy=why.remedy) for model, why in error.causes.items()
+        }
+        repository = self._plan.repository
+        for model in with_callers(repository, causes):
+            cause = f"model {model} needs {', '.join(causes)}, of which not all can be served"
+            causes.setdefault(model, Broken(cause=cause))
+        left = tuple(model for model in self._state.models if model not in causes)
+        if not left:
+            raise error
+        for model, why in causes.items():
+            log.error("left out: %s", why.cause)
+            shutil.rmtree(repository / model, ignore_errors=True)
+            self._golden.pop(model, None)
+        if self._server is not None:
+            self._server.stop()
+        self._state = self._state.model_copy(
+            update={"models": left, "broken": {**self._state.broken, **causes}}
+        )
+
+    def _start_once(self, phase: Phase) -> None:
         """Start a server and wait until it is ready; the state names it as soon as possible."""
         self._end_pulse()
         started = time.monotonic()
@@ -133,6 +174,7 @@ class Supervisor:
                 deadline=started + self._plan.deployment.timeout,
                 stopped=self._stop.is_set,
                 patient=patient,
+                keep_going=self._plan.deployment.keep_going,
             )
 
         start_until_ready(start, wait)
@@ -279,7 +321,7 @@ class Supervisor:
 
     def _missing(self, server: Server) -> dict[str, int]:
         # Search all processes of the host only when a known one has exited.
-        wanted = self._plan.instances
+        wanted = {m: n for m, n in self._plan.instances.items() if m in self._golden}
         self._serving = tuple(stub for stub in self._serving if self._serves(stub))
         if missing_stubs(self._serving, wanted):
             self._serving = tuple(filter(self._serves, server.living_stubs()))

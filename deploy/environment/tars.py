@@ -2,9 +2,10 @@
 
 import os
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from io import IOBase
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import IO
 
 from conda_pack import CondaEnv, CondaPackException
@@ -47,19 +48,20 @@ def write_prefix(
     root: str = "",
     epoch: int = CONTENT_EPOCH,
     wanted: Callable[[str], bool] = lambda _path: True,
+    links: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Write a conda prefix to ``stream``, with the ``activate`` that conda-pack adds.
 
     conda-pack chooses the files; its own writer would keep the times, owners and modes of this
     host, and the order of the disk. With a ``root``, the folder in the archive, the prefix will lie
-    there, and ``conda-unpack`` is left out.
+    there, and ``conda-unpack`` is left out. Paths in ``links`` become links to what these name.
     """
     try:
         files = CondaEnv.from_prefix(str(prefix)).files
     except CondaPackException as error:
         reason = " ".join(str(error).split())
         raise BuildError(f"conda-pack cannot pack {prefix}: {reason}", f"rm -r {prefix}") from None
-    archive = _Archive(stream, root, epoch, wanted)
+    archive = _Archive(stream, root, epoch, wanted, links)
     packer = Packer(str(prefix), archive, f"/{root}" if root else None)
     for file in sorted(files, key=lambda file: str(file.target)):
         # No file contains the prefix: there is nothing to replace when it is unpacked.
@@ -73,22 +75,30 @@ class _Archive(ArchiveBase):  # type: ignore[misc]
     """conda-pack's view of an archive."""
 
     def __init__(
-        self, stream: IO[bytes] | IOBase, root: str, epoch: int, wanted: Callable[[str], bool]
+        self,
+        stream: IO[bytes] | IOBase,
+        root: str,
+        epoch: int,
+        wanted: Callable[[str], bool],
+        links: Mapping[str, str],
     ) -> None:
         self.arcroot = root
-        self._stream, self._epoch, self._wanted = stream, epoch, wanted
+        self._stream, self._epoch, self._wanted, self._links = stream, epoch, wanted, links
         self._folders: set[PurePosixPath] = {PurePosixPath()}
 
     def _add(self, source: str, target: str) -> None:
         path, name = Path(source), PurePosixPath(target)
-        if not self._wanted(os.path.relpath(target, self.arcroot or ".")):
+        below = os.path.relpath(target, self.arcroot or ".")
+        if not self._wanted(below):
             return
         is_folder = path.is_dir() and not path.is_symlink()
         for folder in reversed([name, *name.parents] if is_folder else name.parents):
             if folder not in self._folders:
                 self._folders.add(folder)
                 self._stream.write(_folder(str(folder), self._epoch))
-        if not is_folder:
+        if below in self._links:
+            self._stream.write(_link(target, self._links[below], self._epoch))
+        elif not is_folder:
             for chunk in _file(path, target, self._epoch):
                 self._stream.write(chunk)
 
@@ -97,9 +107,13 @@ def _folder(name: str, epoch: int) -> bytes:
     return _header(name, tarfile.DIRTYPE, 0o755, epoch)
 
 
+def _link(name: str, target: str, epoch: int) -> bytes:
+    return _header(name, tarfile.SYMTYPE, 0o777, epoch, link=target)
+
+
 def _file(path: Path, name: str, epoch: int) -> Iterator[bytes]:
     if path.is_symlink():
-        yield _header(name, tarfile.SYMTYPE, 0o777, epoch, link=str(path.readlink()))
+        yield _link(name, str(path.readlink()), epoch)
         return
     facts = path.stat()
     mode = 0o755 if facts.st_mode & 0o100 else 0o644

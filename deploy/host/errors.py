@@ -20,6 +20,19 @@ class RepositoryError(KitError):
     """A model repository or one of its files is not usable."""
 
 
+class ModelError(KitError):
+    """One model cannot be served; others may be.
+
+    Attributes:
+        model: Its name, which the cause has, too.
+    """
+
+    def __init__(self, model: str, cause: str, remedy: str | None = None) -> None:
+        self.model = model
+        named = cause.startswith((f"model {model} ", f"model {model}:"))
+        super().__init__(cause if named else f"model {model}: {cause}", remedy)
+
+
 class EnvironmentSetupError(KitError):
     """Triton or the execution environment cannot be set up, or does not pass its checks."""
 

@@ -298,9 +298,10 @@ APPTAINER: tuple[Row, ...] = (
 TABLE = (*TRITON, *DOCKER, *APPTAINER, *GENERAL, *TRITON_LAST)
 
 # After these a server may keep running, but will never serve what was asked for.
-_HOPELESS = (
+_HOPELESS = ("failed to start ",)
+# Of one model; without it the server may serve the others.
+_HOPELESS_FOR_ONE = (
     "failed to load '",
-    "failed to start ",
     "error while loading shared libraries",
     "failed to get the Python codec of the filesystem encoding",
     "Failed to import encodings module",
@@ -327,9 +328,12 @@ def diagnose(text: str) -> LaunchError | None:
     return None
 
 
-def is_hopeless(text: str) -> bool:
-    """Return whether a server's output shows that it is pointless to wait for it."""
-    return any(words in text for words in _HOPELESS)
+def is_hopeless(text: str, *, for_all: bool = False) -> bool:
+    """Return whether a server's output shows that it is pointless to wait for it.
+
+    With ``for_all``, also for the models that have nothing to do with the fault.
+    """
+    return any(words in text for words in (*_HOPELESS, *(() if for_all else _HOPELESS_FOR_ONE)))
 
 
 def last_words(text: str) -> str:

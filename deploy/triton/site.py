@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,11 +62,21 @@ def with_callees(repository: Path, models: Sequence[str]) -> tuple[str, ...]:
     """Return ``models``, and after them what they need of the same repository."""
     wanted = list(models)
     for model in wanted:  # grows meanwhile
-        if (repository / model / CONFIG).is_file():
+        # One that cannot be read is refused when it is to be served.
+        with suppress(RepositoryError):
             needed = called_by(config_of(repository / model))
             there = [name for name in needed if (repository / name / CONFIG).is_file()]
             wanted += [name for name in there if name not in wanted]
     return tuple(wanted)
+
+
+def with_callers(repository: Path, models: Iterable[str]) -> tuple[str, ...]:
+    """Return ``models``, and after them what needs them of the same repository."""
+    found, folders = list(models), [path.parent for path in repository.glob(f"*/{CONFIG}")]
+    needs = {folder.name: called_by(config_of(folder)) for folder in sorted(folders)}
+    for model in found:  # grows meanwhile
+        found += [name for name, needed in needs.items() if model in needed and name not in found]
+    return tuple(found)
 
 
 def read_site_model(repository: Path, name: str) -> SiteModel:

@@ -75,13 +75,21 @@ def compile_library(to: Path) -> None:
         subprocess.run([*linker, *link, "-o", str(to / "libnuml.so"), *made], check=True)
 
 
+# Python runs it when it starts: every model in an environment with this wheel is guarded.
+GUARD = (
+    "import os; os.path.basename(os.readlink('/proc/self/exe')) == 'triton_python_backend_stub' "
+    "and __import__('numl_serving.native', fromlist=['native']).guard_arrays()\n"
+)
+
+
 class BuildWithLibrary(build_py):
-    """Adds the library to the modules."""
+    """Adds the library and the guard to the modules."""
 
     def run(self) -> None:
         """Copy the modules, then compile."""
         super().run()
         compile_library(Path(self.build_lib) / "numl_serving")
+        Path(self.build_lib, "numl_serving.pth").write_text(GUARD, encoding="ascii")
 
 
 class PlatformWheel(bdist_wheel):

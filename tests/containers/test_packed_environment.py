@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.artefacts.context import wire
+from deploy.artefacts.context import Packed, wire
 from deploy.client.probe import Probe, smoke
 from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.deployment.gpus import ON_CPU
@@ -246,7 +246,8 @@ def triton(repository: Path, folder: Path) -> Iterator[Probe]:
 
 def test_a_real_triton_serves_all_models_from_the_archive(archive, prefix, tmp_path):
     release, repository = find_release("24.10"), tmp_path / "models"
-    wire(repository, archive, prefix, release, ensure_distribution(release, "3.11", say))
+    packed = [Packed(archive, prefix, Path(IMAGE_PREFIX))]
+    wire(repository, packed, release, ensure_distribution(release, "3.11", say))
     with triton(repository, tmp_path) as probe:
         started = time.monotonic()
         while not all(_ready(probe, model) for model in DEFAULT_MODELS):

@@ -2,13 +2,16 @@
 
 ``golden.npz`` holds arrays ``input/TENSOR`` and ``output/TENSOR``, and ``format``, which is 1 where
 it is missing, as in files that a site writes with ``numpy.savez``.
+
+Of several requests (a sequence), or of several responses to one (a decoupled model), each has a
+number before the name of the tensor: ``input/0/TENSOR``, ``output/1/TENSOR``.
 """
 
 from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -53,6 +56,28 @@ class GoldenEvent:
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Array]
     clusters: tuple[str, ...] = ()
+
+    @property
+    def is_sequence(self) -> bool:
+        return any("/" in name for name in self.inputs)
+
+    @property
+    def is_decoupled(self) -> bool:
+        return not self.is_sequence and any("/" in name for name in self.outputs)
+
+
+def numbered(messages: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Return the tensors of several requests, or responses, as a golden file names them."""
+    return {f"{n}/{name}": array for n, m in enumerate(messages) for name, array in m.items()}
+
+
+def one_by_one(arrays: Mapping[str, Array]) -> list[dict[str, Array]]:
+    """Return the requests that `numbered` has put together."""
+    found: dict[int, dict[str, Array]] = {}
+    for name, array in arrays.items():
+        number, _, tensor = name.partition("/")
+        found.setdefault(int(number), {})[tensor] = array
+    return [found[number] for number in sorted(found)]
 
 
 def read_golden(path: Path) -> GoldenEvent:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import struct
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from numl_formats.contract import TYPES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,7 +20,13 @@ if TYPE_CHECKING:
 _PAUSE_S = 0.2
 _BUSY = ("Exceeds maximum queue size", "Request timeout expired")
 _HEADER_LENGTH = "Inference-Header-Content-Length"
-_NAMES = {numpy: name for name, numpy in TYPES.items()}
+_NUMBERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_TYPES = {
+    **{name.upper(): name for name in _NUMBERS},
+    **{"FP16": "float16", "FP32": "float32", "FP64": "float64", "BOOL": "bool"},
+}
+_NAMES = {numpy: name for name, numpy in _TYPES.items()}
+_BYTES, _LENGTH = "BYTES", struct.Struct("<I")
 
 
 class AnswerError(Exception):
@@ -95,22 +100,25 @@ def infer(
     """
     import numpy as np  # takes long, and the sync agent does not infer
 
-    data = [np.ascontiguousarray(array).tobytes() for array in inputs.values()]
+    data = {name: _data(np.ascontiguousarray(array)) for name, array in inputs.items()}
     question = json.dumps(
         {
             "inputs": [
                 {
                     "name": name,
                     "shape": array.shape,
-                    "datatype": _NAMES[array.dtype.name],
-                    "parameters": {"binary_data_size": array.nbytes},
+                    "datatype": _NAMES.get(array.dtype.name, _BYTES),
+                    "parameters": {"binary_data_size": len(data[name])},
                 }
                 for name, array in inputs.items()
             ],
             "outputs": [{"name": name, "parameters": {"binary_data": True}} for name in outputs],
         }
     ).encode()
-    path, body = f"/v2/models/{model}/versions/{version}/infer", b"".join([question, *data])
+    path, body = (
+        f"/v2/models/{model}/versions/{version}/infer",
+        b"".join([question, *data.values()]),
+    )
     answer = server.ask("POST", path, body, {_HEADER_LENGTH: str(len(question))})
     while (
         answer.status != http.client.OK
@@ -125,6 +133,22 @@ def infer(
         return dict(_tensors(answer))
     except (ValueError, KeyError, TypeError) as error:
         raise AnswerError(f"the answer cannot be read: {error}") from None
+
+
+def _data(array: NDArray[Any]) -> bytes:
+    """Return a tensor as the protocol has it: words each with their length before them."""
+    if array.dtype.kind not in "SOU":
+        return array.tobytes()
+    words = (word.encode() if isinstance(word, str) else bytes(word) for word in array.ravel())
+    return b"".join(_LENGTH.pack(len(word)) + word for word in words)
+
+
+def _words(content: bytes) -> Iterable[bytes]:
+    place = 0
+    while place < len(content):
+        (length,) = _LENGTH.unpack_from(content, place)
+        place += _LENGTH.size + length
+        yield content[place - length : place]
 
 
 def is_busy(error: str) -> bool:
@@ -142,7 +166,11 @@ def _tensors(answer: Answer) -> Iterable[tuple[str, NDArray[Any]]]:
     place = length
     for output in json.loads(answer.body[:length])["outputs"]:
         size = output["parameters"]["binary_data_size"]
-        values = np.frombuffer(answer.body[place : place + size], TYPES[output["datatype"]])
+        content = answer.body[place : place + size]
+        if output["datatype"] == _BYTES:
+            values = np.array(list(_words(content)), np.object_)
+        else:
+            values = np.frombuffer(content, _TYPES[output["datatype"]])
         # With numpy 2 a stub of Triton 24.10 sends the right shape and no values.
         yield output["name"], values.reshape(output["shape"])
         place += size

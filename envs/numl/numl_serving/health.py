@@ -15,7 +15,7 @@ from pathlib import Path
 
 from numl_formats.inference import AnswerError, NoAnswerError, TritonHttp
 from numl_serving.errors import ServingError
-from numl_serving.judging import check_repository, is_ours
+from numl_serving.judging import check_repository, has_golden, is_ours
 from numl_serving.watch import run
 
 ROUND_S = 8.0
@@ -38,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--metrics", type=int, metavar="PORT",
         help="port where --watch exports its results to Prometheus, at the address in NUML_LISTEN",
     )  # fmt: skip
+    parser.add_argument(
+        "--all", action="store_true", help="compare also the reference outputs of a site's models"
+    )
     parser.add_argument("repository", type=Path, metavar="REPOSITORY")
     options = parser.parse_args(arguments)
     if (options.watch is None) != (options.metrics is None):
@@ -49,16 +52,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )  # fmt: skip
     until = time.monotonic() + options.wait
     while True:
-        server = TritonHttp(options.host, options.port, deadline=time.monotonic() + ROUND_S)
+        seconds = max(ROUND_S, options.wait) if options.all else ROUND_S
+        server = TritonHttp(options.host, options.port, deadline=time.monotonic() + seconds)
         try:
-            models = check_repository(server, options.repository)
+            models = check_repository(server, options.repository, everything=options.all)
         except (ServingError, AnswerError) as error:
             if not isinstance(error, NoAnswerError) or time.monotonic() > until:
                 sys.stdout.write(f"unhealthy: {error}\n")
                 return 1
             time.sleep(_PAUSE_S)
         else:
-            ours = [m for m in models if any(map(is_ours, options.repository.glob(f"{m}/*/")))]
+            judged = has_golden if options.all else is_ours
+            ours = [m for m in models if any(map(judged, options.repository.glob(f"{m}/*/")))]
             said = [f"{', '.join(ours)} gave their golden answers"] if ours else []
             said += [f"{model} is ready" for model in models if model not in ours]
             sys.stdout.write(f"healthy: {'; '.join(said)}\n")

@@ -43,7 +43,11 @@ class Verdict:
 
 
 def check_repository(
-    server: TritonHttp, repository: Path, processes: Path = Path("/proc")
+    server: TritonHttp,
+    repository: Path,
+    processes: Path = Path("/proc"),
+    *,
+    everything: bool = False,
 ) -> tuple[str, ...]:
     """Check every model of a repository.
 
@@ -52,6 +56,7 @@ def check_repository(
         repository: Its folder; the golden answers in it are expected. A model without a
             ``model.json`` is a site's own, and is only asked whether it is ready.
         processes: Where the system lists processes.
+        everything: Compare a site's own models with their golden answers, too.
 
     Returns:
         The models' names.
@@ -65,7 +70,7 @@ def check_repository(
     if not models:
         raise NoAnswerError(f"{repository} has no models yet")
     server.ask("GET", "/v2/health/live")
-    verdicts = {model: judge(server, repository / model, processes) for model in models}
+    verdicts = {m: judge(server, repository / m, processes, everything) for m in models}
     faults = [f"{model}: {verdict.fault}" for model, verdict in verdicts.items() if verdict.fault]
     if faults:
         raise UnhealthyError("; ".join(faults))
@@ -77,12 +82,14 @@ def models_of(repository: Path) -> list[str]:
     return sorted(path.parent.name for path in repository.glob(f"*/{CONFIG}"))
 
 
-def judge(server: TritonHttp, folder: Path, processes: Path = Path("/proc")) -> Verdict:
+def judge(
+    server: TritonHttp, folder: Path, processes: Path = Path("/proc"), everything: bool = False
+) -> Verdict:
     """Check the model in a folder; raises as `check_repository`."""
     directory = _served(server, folder)
-    verdict = _judge(server, directory, processes)
+    verdict = _judge(server, directory, processes, everything)
     if verdict.fault is not None and (now := _served(server, folder)) != directory:
-        return _judge(server, now, processes)  # another version has taken its place
+        return _judge(server, now, processes, everything)  # another version has taken its place
     return verdict
 
 
@@ -98,23 +105,25 @@ def _served(server: TritonHttp, folder: Path) -> Path:
     return max(versions, key=lambda path: int(path.name), default=folder / "1")
 
 
-def _judge(server: TritonHttp, directory: Path, processes: Path) -> Verdict:
-    verdict = _answer_of(server, directory)
+def _judge(server: TritonHttp, directory: Path, processes: Path, everything: bool) -> Verdict:
+    verdict = _answer_of(server, directory, everything)
     if verdict.fault is None and (loss := _loss(server, directory, processes)) is not None:
         return Verdict("failing", loss)
     return verdict
 
 
-def _answer_of(server: TritonHttp, directory: Path) -> Verdict:
+def _answer_of(server: TritonHttp, directory: Path, everything: bool) -> Verdict:
     """Ask a model version for its golden answer."""
     model = directory.parent.name
     if server.ask("GET", f"/v2/models/{model}/ready").status != http.client.OK:
         # The list of models, which has the reason, is closed; the server's log has it, too.
         return Verdict("unready", "not ready")
-    if not is_ours(directory):
+    if not (has_golden(directory) if everything else is_ours(directory)):
         return Verdict("unjudged")
     with of_model_files():
         golden = read_golden(directory / GOLDEN_FILE)
+    if golden.is_sequence or golden.is_decoupled:
+        return Verdict("unjudged")  # of a site's model, asked over gRPC by the kit
     begun = time.monotonic()
     try:
         outputs = infer(server, model, directory.name, golden.inputs, golden.outputs)
@@ -127,6 +136,10 @@ def _answer_of(server: TritonHttp, directory: Path) -> Verdict:
     if fault is not None:
         return Verdict("wrong", f"wrong answer: {fault}")
     return Verdict("right", seconds=seconds)
+
+
+def has_golden(directory: Path) -> bool:
+    return (directory / GOLDEN_FILE).exists()
 
 
 def is_ours(directory: Path) -> bool:

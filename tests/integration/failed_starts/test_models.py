@@ -42,7 +42,7 @@ def test_a_server_that_stops_starting_is_noticed_long_before_the_deadline(bench,
 
 def test_a_gpu_model_on_a_host_without_gpu_is_named(bench):
     plan = bench.plan(environment=bench.environment, code=GOOD_MODEL, kind="KIND_GPU")
-    assert bench.failure(plan).cause == "a model needs a GPU and the server sees none"
+    assert bench.failure(plan).cause == "model echo: a model needs a GPU and the server sees none"
 
 
 def test_a_configuration_that_triton_refuses_is_named(bench):

@@ -7,8 +7,11 @@ import pytest
 from deploy.commands.add import GALLERY, main
 from deploy.commands.check import main as check
 from deploy.deployment.deployment import find_site_models
+from deploy.host.paths import CHECKOUT
 from deploy.triton.config import config_of
 from deploy.triton.site import called_by
+
+ONNX = CHECKOUT / "tests" / "integration" / "data" / "hits.onnx"
 
 
 def test_a_copy_has_its_own_name_and_is_whole(tmp_path, capsys):
@@ -41,6 +44,12 @@ def test_what_a_copy_calls_is_copied_with_it(tmp_path, entry):
         (["mine", "--like", "nonesuch"], 2, "the gallery has no 'nonesuch'"),
         (["a/b", "--like", "gat"], 2, "'a/b' is not a model name"),
         (["there", "--like", "gat"], 1, "there is there already"),
+        (["mine", "--like", "gat", "--weights", "w"], 2, "--weights and --example are for --from"),
+        (["mine", "--from", "m.h5"], 2, "--from m.h5: neither ONNX, torch.export nor a class"),
+        (["mine", "--from", "gone.onnx"], 2, "--from gone.onnx: no such file"),
+        (["mine", "--from", "gone:Net"], 2, "--from gone.py: no such file"),
+        (["mine", "--from", f"{__file__}:Net"], 2, "a class needs --weights FILE"),
+        (["there", "--from", str(ONNX)], 1, "there is there already"),
     ],
 )
 def test_what_cannot_be_added_is_said_and_nothing_is_written(tmp_path, capsys, words, status, says):

@@ -8,7 +8,7 @@ import pytest
 from deploy.deployment.deployment import Deployment
 from deploy.engines.resolved import Resolved
 from deploy.engines.site import check_site, stage_site_model
-from deploy.host.errors import EnvironmentSetupError, KitError, RepositoryError
+from deploy.host.errors import EnvironmentSetupError, KitError, ModelError
 from deploy.triton.config import read_config
 from deploy.triton.site import with_callees
 from tests.unit.deploy.engines.site import ENSEMBLE, IN_CONTAINER, resolve
@@ -40,9 +40,12 @@ def write_lock(source: Path, *pins: str) -> None:
 
 
 def refused(repository: Path, *models: str) -> KitError:
-    with pytest.raises(KitError) as caught:
+    with pytest.raises(ModelError) as caught:
         check_site(resolve(repository, *models), IN_CONTAINER, lambda _: None)
-    return caught.value
+    assert caught.value.cause.startswith("model m")
+    cause = caught.value.__cause__
+    assert isinstance(cause, KitError)
+    return cause
 
 
 def test_a_named_environment_is_planned_without_torch_and_wired_into_the_copy(repository, cache):
@@ -107,7 +110,7 @@ def test_nugraphs_environment_may_be_named_too(tmp_path):
 def test_two_ways_to_name_an_environment_are_one_too_many(tmp_path):
     config = NAMED + environment_parameter("/tmp")
     write_model(tmp_path, "m", config=config)
-    with pytest.raises(RepositoryError, match="EXECUTION_ENV_PATH and NUMLKIT_ENV are both set"):
+    with pytest.raises(ModelError, match="EXECUTION_ENV_PATH and NUMLKIT_ENV are both set"):
         _ = resolve(tmp_path, "m").site
 
 

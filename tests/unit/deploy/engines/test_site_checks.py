@@ -62,7 +62,7 @@ def test_a_damaged_golden_event_is_named_before_anything_is_started(tmp_path: Pa
     version = write_model(tmp_path, "m")
     (version / "golden.npz").write_text("not numpy")
     error = failed(tmp_path)
-    assert error.cause == f"{version}/golden.npz: not a reference event"
+    assert error.cause == f"model m: {version}/golden.npz: not a reference event"
     assert error.remedy == "write it with numlkit golden MODEL"
 
 

@@ -1,0 +1,315 @@
+"""Models made elsewhere, served as they are: ONNX, torch.export, a PyTorch class with weights.
+
+``model.py`` of such a model imports `TritonPythonModel` from here; what it serves lies beside it:
+``model.onnx``, ``model.pt2``, or the module of a class and ``weights.safetensors``.
+
+``python -m numl_serving.ported FOLDER [--class MODULE:CLASS --weights FILE] [--example FILE]`` runs
+the model in the folder of its version once, writes its reference output there, and prints its
+tensors as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import json
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numl_formats.golden import GoldenEvent, write_golden
+from numl_formats.repository import GOLDEN_FILE
+from numl_serving.errors import one_line
+from numl_serving.native import guard_arrays
+
+ONNX, EXPORTED, WEIGHTS = "model.onnx", "model.pt2", "weights.safetensors"
+CLASS = "PORTED_CLASS"
+"""The parameter of a configuration that names the class, as ``module:Class``."""
+_ANY_SIZE = 2  # of a dimension that may have any, in a request that is made up
+_TYPES = {
+    **{name: name.upper() for bits in (8, 16, 32, 64) for name in (f"int{bits}", f"uint{bits}")},
+    **{"float16": "FP16", "float32": "FP32", "float64": "FP64", "bool": "BOOL", "object": "BYTES"},
+}
+_ONNX_TYPES = {"float": "float32", "double": "float64", "string": "object"}
+
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+Tensors: TypeAlias = "dict[str, tuple[str, list[int]]]"
+"""Numpy's name of the type, and the dimensions of each tensor; -1 is any size."""
+
+
+class Network(ABC):
+    """A model as it was made: arrays in, arrays out."""
+
+    @abstractmethod
+    def __call__(self, arrays: Arrays) -> dict[str, NDArray[Any]]:
+        """Run it; the arrays of both sides are named."""
+
+    @abstractmethod
+    def inputs(self, example: Arrays) -> Tensors:
+        """Return what it takes."""
+
+    @abstractmethod
+    def outputs(self, answer: Arrays) -> Tensors:
+        """Return what it gives."""
+
+    def example(self) -> dict[str, NDArray[Any]] | None:
+        """Return an example of its own, if it has one."""
+        return None
+
+
+class OnnxNetwork(Network):
+    """``model.onnx``, run by ONNX Runtime."""
+
+    def __init__(self, folder: Path) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = _threads()
+        self._session = onnxruntime.InferenceSession(
+            str(folder / ONNX), options, providers=["CPUExecutionProvider"]
+        )
+        self._outputs = [output.name for output in self._session.get_outputs()]
+
+    def __call__(self, arrays: Arrays) -> dict[str, NDArray[Any]]:
+        answer = self._session.run(self._outputs, dict(arrays))
+        return dict(zip(self._outputs, answer, strict=True))
+
+    def inputs(self, example: Arrays) -> Tensors:
+        return _onnx_tensors(self._session.get_inputs())
+
+    def outputs(self, answer: Arrays) -> Tensors:
+        return _onnx_tensors(self._session.get_outputs())
+
+    def example(self) -> dict[str, NDArray[Any]]:
+        made, random = {}, np.random.default_rng(1)
+        for name, (dtype, dims) in self.inputs({}).items():
+            shape = [size if size > 0 else _ANY_SIZE for size in dims]
+            values = random.random(shape) if dtype.startswith("float") else np.zeros(shape)
+            made[name] = values.astype(dtype) if dtype != "object" else np.full(shape, b"", object)
+        return made
+
+
+class TorchNetwork(Network):
+    """A PyTorch module, called with the tensors named in ``names``."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        torch.set_num_threads(_threads())
+
+    @abstractmethod
+    def run(self, tensors: dict[str, Any]) -> Any:
+        """Call the module."""
+
+    def __call__(self, arrays: Arrays) -> dict[str, NDArray[Any]]:
+        # Triton's memory may be read-only, and torch warns of that.
+        tensors = {name: self._torch.from_numpy(array.copy()) for name, array in arrays.items()}
+        with self._torch.inference_mode():
+            answer = self.run(tensors)
+        return {name: tensor.numpy() for name, tensor in _named(answer).items()}
+
+
+class ExportedNetwork(TorchNetwork):
+    """``model.pt2``, as torch.export.save wrote it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._program = self._torch.export.load(folder / EXPORTED)
+        self._module = self._program.module()
+        self._names = list(self._program.graph_signature.user_inputs)
+
+    def run(self, tensors: dict[str, Any]) -> Any:
+        unflatten = importlib.import_module("torch.utils._pytree").tree_unflatten
+        flat = [tensors[name] for name in self._names]
+        positional, named = unflatten(flat, self._program.call_spec.in_spec)
+        return self._module(*positional, **named)
+
+    def inputs(self, example: Arrays) -> Tensors:
+        nodes = {node.name: node for node in self._program.graph.nodes}
+        return {name: self._tensor(nodes[name]) for name in self._names}
+
+    def outputs(self, answer: Arrays) -> Tensors:
+        nodes = {node.name: node for node in self._program.graph.nodes}
+        found = [nodes[name] for name in self._program.graph_signature.user_outputs]
+        return {name: self._tensor(node) for name, node in zip(answer, found, strict=True)}
+
+    def _tensor(self, node: Any) -> tuple[str, list[int]]:
+        value = node.meta["val"]
+        dims = [size if isinstance(size, int) else -1 for size in value.shape]
+        return str(value.dtype).removeprefix("torch."), dims
+
+    def example(self) -> dict[str, NDArray[Any]] | None:
+        if self._program.example_inputs is None:
+            return None
+        flatten = importlib.import_module("torch.utils._pytree").tree_flatten
+        flat, _ = flatten(self._program.example_inputs)
+        return {name: tensor.numpy() for name, tensor in zip(self._names, flat, strict=True)}
+
+
+class ClassNetwork(TorchNetwork):
+    """A class of PyTorch beside ``weights.safetensors``; its tensors are those of an example."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        super().__init__()
+        from safetensors.torch import load_file
+
+        module, _, made = name.partition(":")
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+        self._module = getattr(importlib.import_module(module), made)()
+        self._module.load_state_dict(load_file(folder / WEIGHTS))
+        self._module.eval()
+
+    def run(self, tensors: dict[str, Any]) -> Any:
+        return self._module(**tensors)
+
+    def inputs(self, example: Arrays) -> Tensors:
+        wanted = inspect.signature(self._module.forward).parameters
+        needed = [n for n, p in wanted.items() if p.default is p.empty and p.kind < p.VAR_KEYWORD]
+        if not set(needed) <= example.keys() <= wanted.keys():
+            there = ", ".join(example)
+            raise ValueError(f"forward takes {', '.join(wanted)}; the example has {there}")
+        return _tensors_of(example)
+
+    def outputs(self, answer: Arrays) -> Tensors:
+        return _tensors_of(answer)
+
+
+class TritonPythonModel:
+    """What Triton starts: each request on its own, in one thread."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Load the model."""
+        guard_arrays()
+        self._pb: Any = importlib.import_module("triton_python_backend_utils")
+        config = json.loads(args["model_config"])
+        folder = Path(args["model_repository"], args["model_version"])
+        named = config["parameters"].get(CLASS, {}).get("string_value")
+        self._network = network_in(folder, named)
+        self._inputs = [tensor["name"] for tensor in config["input"]]
+        self._outputs = [tensor["name"] for tensor in config["output"]]
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer each request, or say what is wrong with it."""
+        return [self._response(request) for request in requests]
+
+    def _response(self, request: Any) -> Any:
+        pb = self._pb
+        try:
+            tensors = {n: pb.get_input_tensor_by_name(request, n) for n in self._inputs}
+            answer = self._network({name: t.as_numpy() for name, t in tensors.items()})
+        except Exception as error:  # someone else's model
+            told = pb.TritonError(f"the model fails: {one_line(error)}", pb.TritonError.INVALID_ARG)
+            return pb.InferenceResponse(error=told)
+        return pb.InferenceResponse([pb.Tensor(name, answer[name]) for name in self._outputs])
+
+
+def network_in(folder: Path, named: str | None) -> Network:
+    """Load the model in the folder of its version; ``named`` is its class, if it is one."""
+    if named is not None:
+        return ClassNetwork(folder, named)
+    return OnnxNetwork(folder) if (folder / ONNX).is_file() else ExportedNetwork(folder)
+
+
+def _threads() -> int:
+    return int(os.environ.get("OMP_NUM_THREADS", "1"))
+
+
+def _named(answer: Any) -> dict[str, Any]:
+    """Return the tensors of a module's answer by name."""
+    if isinstance(answer, Mapping):
+        return {str(name): tensor for name, tensor in answer.items()}
+    if isinstance(answer, (tuple, list)):
+        names = getattr(answer, "_fields", [f"output_{number}" for number in range(len(answer))])
+        return dict(zip(names, answer, strict=True))
+    return {"output": answer}
+
+
+def _tensors_of(arrays: Arrays) -> Tensors:
+    return {name: (array.dtype.name, list(array.shape)) for name, array in arrays.items()}
+
+
+def _onnx_tensors(tensors: Sequence[Any]) -> Tensors:
+    found = {}
+    for tensor in tensors:
+        dtype = tensor.type.removeprefix("tensor(").rstrip(")")
+        dims = [size if isinstance(size, int) else -1 for size in tensor.shape]
+        found[tensor.name] = (_ONNX_TYPES.get(dtype, dtype), dims)
+    return found
+
+
+def write_weights(source: Path, target: Path) -> None:
+    """Write a state dictionary as safetensors; nothing in ``source`` is executed."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    if source.suffix == ".safetensors":
+        found = load_file(source)
+    else:
+        found = torch.load(source, map_location="cpu", weights_only=True)
+        found = found.get("state_dict", found)
+    save_file({name: tensor.clone().contiguous() for name, tensor in found.items()}, target)
+
+
+def describe(folder: Path, named: str | None, example: Path | None) -> dict[str, Any]:
+    """Run a model once, write its reference output, and return its tensors."""
+    network = network_in(folder, named)
+    if example is not None:
+        with np.load(example, allow_pickle=False) as file:
+            inputs = {name: file[name] for name in file.files}
+    else:
+        made = network.example()
+        if made is None:
+            raise ValueError("it has no example input: name one with --example FILE.npz")
+        inputs = made
+    taken = network.inputs(inputs)
+    if taken.keys() != inputs.keys():
+        raise ValueError(f"it takes {', '.join(taken)}; the example has {', '.join(inputs)}")
+    answer = network(inputs)
+    given = network.outputs(answer)
+    write_golden(folder / GOLDEN_FILE, GoldenEvent(inputs, answer))
+    sides = {"input": taken, "output": given}
+    for kind, tensors in sides.items():
+        for name, (dtype, dims) in tensors.items():
+            if dtype not in _TYPES:
+                raise ValueError(f"{kind} {name} is {dtype}, which Triton has not")
+            if not dims:
+                raise ValueError(f"{kind} {name} is a single number; Triton wants a dimension")
+    return {
+        kind: [
+            {"name": name, "datatype": _TYPES[dtype], "dims": dims}
+            for name, (dtype, dims) in tensors.items()
+        ]
+        for kind, tensors in sides.items()
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Describe a model; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m numl_serving.ported", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--class", dest="named", metavar="MODULE:CLASS")
+    parser.add_argument("--weights", type=Path)
+    parser.add_argument("--example", type=Path)
+    options = parser.parse_args(arguments)
+    try:
+        if options.weights is not None:
+            write_weights(options.weights, options.folder / WEIGHTS)
+        found = describe(options.folder, options.named, options.example)
+    except Exception as error:  # someone else's model
+        sys.stdout.write(json.dumps({"error": one_line(error)}) + "\n")
+        return 1
+    sys.stdout.write(json.dumps(found) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
