@@ -99,7 +99,9 @@ def shared(
         files: Paths below an environment, and what tells their contents apart.
         there: Where an image has such a path with such a content.
     """
-    own = {_package(path) for path, content in files if (path, content) not in there}
+    # NuGraph's environment has few modules compiled: those of the same sources are no difference.
+    differing = (each for each in files if each not in there and not each[0].endswith(".pyc"))
+    own = {_package(path) for path, _ in differing}
     return {
         path: str(there[path, content])
         for path, content in files

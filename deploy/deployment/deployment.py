@@ -218,8 +218,6 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
 
     @model_validator(mode="after")
     def _what_is_given_has_a_use(self) -> "Deployment":
-        if self.shared_memory and (self.env == "packed" or self.image):
-            raise ValueError("shared_memory needs engine local: a container has its own /dev/shm")
         if self.devices and self.flavour == "cpu":
             raise ValueError("devices name GPUs, but flavour is cpu")
         if self.archive is not None and self.env != "packed":

@@ -80,8 +80,9 @@ def add_deployment_options(flags: Parser) -> None:
         "--shared-memory",
         action="store_const",
         const=True,
-        help="let clients pass tensors in shared memory (engine local); any process of this host "
-        "that can reach the port may then have the server read and write POSIX shared memory",
+        help="let clients pass tensors in shared memory: of this host (engine local), or of the "
+        "server's container (docker). Any process that can reach the port may then have the server "
+        "read and write POSIX shared memory there",
     )
     going = "serve the models that can be served, and report the others; without it, none is served"
     add("--keep-going", action="store_const", const=True, help=going)

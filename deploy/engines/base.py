@@ -57,6 +57,7 @@ class Engine(ABC):
         reason: Why ``auto`` chooses it, if it can start.
         contained: Whether it starts images.
         isolated: Whether its containers have their own network address and CPU limit.
+        shares_memory: Whether other containers may share the /dev/shm of one of its.
         server_type: What the supervisor starts from a plan.
     """
 
@@ -65,6 +66,7 @@ class Engine(ABC):
     server_type: ClassVar[type[Server]]
     contained: ClassVar[bool] = False
     isolated: ClassVar[bool] = False
+    shares_memory: ClassVar[bool] = False
 
     def __init__(self, resolved: Resolved) -> None:
         self.resolved = resolved
@@ -85,9 +87,12 @@ class Engine(ABC):
         """Refuse a deployment that needs something this engine does not have."""
         deployment = self.deployment
         if self.contained:
-            if deployment.shared_memory:
+            if deployment.shared_memory and not (
+                self.shares_memory and deployment.engine == self.name
+            ):
                 why = "a container has its own /dev/shm"
-                raise DeploymentError(f"shared_memory needs engine local: {why}")
+                able = "engine local, or docker for clients in containers"
+                raise DeploymentError(f"shared_memory needs {able}: {why}")
             return
         if deployment.env == "packed" or deployment.image is not None:
             what = "env packed" if deployment.env == "packed" else "an image"

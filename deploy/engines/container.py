@@ -260,6 +260,8 @@ class ContainerEngine(Engine):
             http_listen=http_listen,
             tls=tls,
             complete=resolved.complete,
+            shared_memory=deployment.shared_memory,
+            flags=self.release.flags or frozenset(),
         )
         variables = {**thread_settings(deployment.threads), **resolved.devices.variables}
         container = ContainerPlan(

@@ -156,6 +156,7 @@ class DockerEngine(ContainerEngine):
     server_type = ContainerServer
     command = staticmethod(run_command)
     isolated = True
+    shares_memory = True
 
     @cached_property
     def image(self) -> ImageInUse:

@@ -54,6 +54,9 @@ def _options(plan: LaunchPlan) -> Iterator[tuple[list[str], dict[str, Any]]]:
     yield [f"--ulimit={name}={value}" for name, value in container.limits], {"ulimits": limits}
     shared = deployment.container_shm_bytes
     yield [f"--shm-size={shared}"], {"shm_size": shared}
+    if deployment.shared_memory:
+        # For a client in a container that is started with --ipc=container:NAME.
+        yield ["--ipc=shareable"], {"ipc_mode": "shareable"}
     if deployment.cpus is not None:
         yield [f"--cpus={deployment.cpus}"], {"nano_cpus": deployment.cpus * _SECOND_NS}
     if deployment.memory is not None:

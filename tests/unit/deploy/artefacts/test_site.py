@@ -17,7 +17,8 @@ FILES = {
 
 def test_what_an_environment_has_that_is_there_already_becomes_a_link():
     there = {(path, content): ENV / path for path, content in FILES.items()}
-    own = {**FILES, f"{PACKAGES}/six.py": "t", f"{PACKAGES}/mine.py": "m"}
+    compiled = {f"{PACKAGES}/numpy/__pycache__/a.cpython-311.pyc": "c"}
+    own = {**FILES, f"{PACKAGES}/six.py": "t", f"{PACKAGES}/mine.py": "m", **compiled}
     linked = ("lib/python3.11/os.py", f"{PACKAGES}/numpy/a.py", f"{PACKAGES}/numpy/b.py")
     assert shared(list(own.items()), there) == {path: f"{ENV}/{path}" for path in linked}
 
