@@ -164,7 +164,7 @@ class TritonTransport:
         client, found = self._connect(), []
         try:
             client.start_stream(
-                lambda answer, error: answers.put(error or answer), stream_timeout=self._timeout
+                lambda result, error: answers.put(error or result), stream_timeout=self._timeout
             )
             inputs = self._tensors(model, tensors)
             client.async_stream_infer(model.name, inputs, enable_empty_final_response=True)

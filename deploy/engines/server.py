@@ -17,6 +17,7 @@ import psutil
 from deploy.client.probe import Probe, smoke
 from deploy.deployment.plan import LaunchPlan
 from deploy.deployment.state import ProcessId
+from deploy.engines.broken import NOT_LOADED, tell_apart
 from deploy.host.errors import LaunchError
 from deploy.host.failures import diagnose, is_hopeless, last_words
 from deploy.triton.stub import STUB
@@ -27,23 +28,9 @@ _START_TIMEOUT_S = 20.0
 # A starting server that logs nothing for this long, and uses less processor time, has stopped.
 _STILL_S, _STILL_CPU_S = 20.0, 0.3
 STOP_TIMEOUT_S = 30.0
-# With the lines that follow, up to the next message.
-_NOT_LOADED = re.compile(
-    r"(?:failed to load|Poll failed for model directory) '(?P<model>[^']+)'[\s\S]*?"
-    r"(?=\n[IWEF]\d{4} |\Z)"
-)
 _GIVEN_UP = re.compile(r"failed to load .*Stub process '[^']*' is not healthy", re.DOTALL)
 
 log = logging.getLogger("numlkit.supervisor")
-
-
-class BrokenModelsError(LaunchError):
-    """Some models cannot be served; without them the others may be."""
-
-    def __init__(self, causes: Mapping[str, LaunchError]) -> None:
-        self.causes = causes
-        first = next(iter(causes.values()))
-        super().__init__("; ".join(error.cause for error in causes.values()), first.remedy)
 
 
 class GivenUpError(LaunchError):
@@ -263,8 +250,9 @@ class Server(ABC):
         waiting = dict(golden)
         done, since = self._work(), time.monotonic()
         while waiting and not stopped():
-            if keep_going:
-                self._tell_apart(probe, waiting, patient, time.monotonic() > deadline)
+            # With a stub that was given up, it is started once more first.
+            if keep_going and (patient or not _GIVEN_UP.search(self.output())):
+                tell_apart(self, probe, waiting, late=time.monotonic() > deadline)
             if not self.alive():
                 self._fail(self._ended())
             if probe.server_ready():
@@ -298,31 +286,6 @@ class Server(ABC):
             if waiting:
                 time.sleep(_POLL_S)
 
-    def _tell_apart(
-        self, probe: Probe, golden: Mapping[str, GoldenEvent | None], patient: bool, late: bool
-    ) -> None:
-        """Raise BrokenModelsError if some models are known not to come, and all others may."""
-        said = self.output()
-        if not patient and _GIVEN_UP.search(said):
-            return  # it is started once more
-        causes: dict[str, LaunchError] = {}
-        if not self.alive():
-            causes = {model: why for model in golden if (why := why_not_loaded(said, model))}
-        elif probe.answers_itself():
-            # It answers nobody until it has loaded what it can.
-            for model, event in golden.items():
-                result = smoke(probe, model, event)
-                if not result.ok:
-                    wrong = LaunchError(f"model {model}: {result.error}", "check its weights")
-                    causes[model] = wrong if result.ready else why_not_loaded(said, model) or wrong
-        elif late:
-            remedy = "allow more time (--timeout), or see what its initialize waits for"
-            for model in golden:
-                if f"successfully loaded '{model}'" not in said:
-                    causes[model] = LaunchError(f"model {model} is not ready in time", remedy)
-        if causes and self.outgrown() is None:
-            raise BrokenModelsError(causes)
-
     def _work(self) -> tuple[int, float]:
         """Return the bytes that it has logged and the processor time that it has used so far."""
         process = self._process()
@@ -351,18 +314,10 @@ class Server(ABC):
             f"the server {what}; the last line of its log: {last_words(text)[:300]}",
             f"read its log: {self._plan.log}",
         )
-        broken = _NOT_LOADED.search(text)
+        broken = NOT_LOADED.search(text)
         if broken is not None and f"model {broken['model']}" not in found.cause:
             raise LaunchError(f"model {broken['model']}: {found.cause}", found.remedy)
         raise found
-
-
-def why_not_loaded(said: str, model: str) -> LaunchError | None:
-    """Return what a server's log says about a model that it could not load, or None."""
-    for found in _NOT_LOADED.finditer(said):
-        if found["model"] == model:
-            return diagnose(found[0])
-    return None
 
 
 S = TypeVar("S", bound=Server)

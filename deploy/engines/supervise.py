@@ -29,9 +29,9 @@ from deploy.deployment.state import (
     ProcessId,
     reachable_host,
 )
+from deploy.engines.broken import BrokenModelsError
 from deploy.engines.pulse import DEADLINE_S, Pulse
 from deploy.engines.server import (
-    BrokenModelsError,
     Note,
     Server,
     Stub,
