@@ -4,7 +4,7 @@ import argparse
 from functools import partial
 
 from deploy.checks.launch import check_given, check_room
-from deploy.commands.up import fetch_triton
+from deploy.commands.up import fetch_triton, prepared, with_own_models
 from deploy.deployment.deployment import load_deployment
 from deploy.deployment.options import add_deployment_options, overrides
 from deploy.deployment.state import DeploymentFolder
@@ -33,14 +33,14 @@ def _prepare(options: argparse.Namespace, console: Console) -> int:
     deployment = resolved.deployment
     fetch_triton(deployment, console)
     check_given(resolved)
-    engine = engine_to_prepare(resolved)
+    engine = with_own_models(engine_to_prepare(resolved))
     check_room(engine)
     folder = DeploymentFolder(deployment.name)
     full = plan_environment("cpu") if options.full else None
     with console.step("prepare") as say:
         if full is not None:  # first: its Python does for the other, too
             full.make(say)
-        engine.prepare(say)
+        engine = prepared(engine, say)
         with folder.taking_turns():
             if folder.state() is None:
                 engine.lay_out(folder)

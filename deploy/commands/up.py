@@ -96,11 +96,16 @@ def chosen(
         console.say(f"signed by {signer}: {image}")
     elif engine.contained and engine.deployment.image is not None:
         console.say(f"{UNVERIFIED} of {engine.deployment.image}: no key is given (--verify)")
+    return with_own_models(engine), reason
+
+
+def with_own_models(engine: Engine) -> Engine:
+    """Return the engine that also serves what its image has of a site's models."""
     if engine.contained and engine.deployment.image is not None:
         from deploy.engines.baked import with_models_of_image  # imports the docker SDK
 
-        engine = with_models_of_image(engine)
-    return engine, reason
+        return with_models_of_image(engine)
+    return engine
 
 
 def launch(
@@ -116,7 +121,8 @@ def launch(
         remedy = for_this_user(finding.remedy)
         remedy = f" ({remedy})" if remedy is not None else ""
         console.say(f"warning: {finding.detail}{remedy}")
-    engine = _prepared(engine, console)
+    with console.step("prepare") as say:
+        engine = prepared(engine, say)
     stale = folder.state_here()
     if stale is not None:
         # A killed supervisor leaves its server behind, serving unwatched.
@@ -131,12 +137,11 @@ def launch(
     return state
 
 
-def _prepared(engine: Engine, console: Console) -> Engine:
+def prepared(engine: Engine, say: Say) -> Engine:
     """Prepare a launch; return the engine for the models that can be served."""
     while True:
         try:
-            with console.step("prepare") as say:
-                engine.prepare(say)
+            engine.prepare(say)
             return engine
         except ModelError as error:
             if not engine.deployment.keep_going:
