@@ -16,6 +16,7 @@ What pandas writes is in its ``pandas.io.pytables`` (2.3 and 3.0 were tried).
 import pickletools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -32,6 +33,8 @@ Wide = Mapping[str, tuple[str, ...]]
 _WIDE: Wide = MappingProxyType(
     {"event_id": EVENT_ID, "position": ("position_x", "position_y", "position_z")}
 )
+# A column up to this size is read once: a call of HDF5 for each event costs more than its rows.
+_WHOLE_BYTES = 1 << 20
 # All that a pickled list of strings needs.
 _LIST_OPCODES = frozenset(
     {"PROTO", "FRAME", "MARK", "LIST", "EMPTY_LIST", "APPEND", "APPENDS", "STOP"}
@@ -136,7 +139,23 @@ def _datasets(group: h5py.Group, where: str, wide: Wide) -> dict[str, Column]:
 
 
 def _rows_of(dataset: h5py.Dataset, *column: int) -> Callable[[int, int], Array]:
-    return lambda start, stop: np.asarray(dataset[(slice(start, stop), *column)])
+    if dataset.nbytes > _WHOLE_BYTES:
+        return lambda start, stop: np.asarray(dataset[(slice(start, stop), *column)])
+
+    @cache
+    def whole() -> Array | None:
+        try:
+            return np.asarray(dataset[(slice(None), *column)])
+        except (OSError, RuntimeError):
+            return None  # only a part of it is damaged: other events may be read
+
+    def rows(start: int, stop: int) -> Array:
+        values = whole()
+        if values is None:
+            return np.asarray(dataset[(slice(start, stop), *column)])
+        return values[start:stop]
+
+    return rows
 
 
 def _sequence(group: h5py.Group, where: str) -> NDArray[np.int64] | None:
