@@ -1,0 +1,1 @@
+"""Plans a campaign: many jobs that ask a farm of servers, simulated event by event."""

@@ -1,0 +1,127 @@
+"""What a campaign is made of: servers, the jobs that ask them, and what happens meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from deploy.deployment.deployment import Limits
+
+_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Equal servers behind a front door, or clients that balance.
+
+    Attributes:
+        lanes: Events that one computes at a time: its cores, or 1 for a GPU or a share of a core.
+        service_s: What an event takes in a lane, on average.
+        spread: Standard deviation of that time, as a part of its mean; 0: all take as long.
+        waiting: The most requests that wait in one server; None: any number.
+        wait_s: The longest that a request waits; None: any time.
+        notice: Whether a server hears that a client has given up, and drops its request. Over gRPC
+            it does; over HTTP, or behind a front door that goes on by itself, it does not.
+        balance: ``fewest``: to the server with the fewest requests; ``random``: to any.
+    """
+
+    count: int
+    lanes: int
+    service_s: float
+    spread: float = 0.5
+    waiting: int | None = None
+    wait_s: float | None = None
+    notice: bool = True
+    balance: Literal["fewest", "random"] = "fewest"
+
+    @property
+    def capacity(self) -> float:
+        """Events per second that all of them can compute."""
+        return self.count * self.lanes / self.service_s
+
+    @staticmethod
+    def kit(count: int, lanes: int, service_s: float, spread: float = 0.5) -> Servers:
+        """Return servers with the kit's default bounds."""
+        waiting = _LIMITS.waiting * _LIMITS.instances(lanes)
+        return Servers(count, lanes, service_s, spread, waiting, _LIMITS.wait_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """What a job does about a request that is refused or not answered.
+
+    Attributes:
+        timeout_s: How long it waits for an answer.
+        tries: How often it sends an event, at most.
+        pause_s: How long it waits before it sends an event again; twice as long each time, up to
+            ``longest_pause_s``, and half as long to half as long again at random.
+        ends_job: Whether an event without an answer ends the job, as in LArSoft.
+    """
+
+    timeout_s: float = 60.0
+    tries: int = 3
+    pause_s: float = 0.0
+    longest_pause_s: float = 1.0
+    ends_job: bool = True
+
+    @staticmethod
+    def kit(timeout_s: float = 60.0) -> Patience:
+        """Return what ``numlkit infer`` does: a busy server is asked again until the timeout."""
+        return Patience(timeout_s, tries=5 + int(timeout_s), pause_s=0.05, ends_job=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """Jobs of a batch farm; when one ends the next starts.
+
+    Attributes:
+        total: Jobs of the campaign.
+        at_once: Those that run at the same time.
+        events: Events of each job, one after the other.
+        own_s: What a job does by itself before each event, on average; exponentially distributed.
+    """
+
+    total: int
+    at_once: int
+    events: int
+    own_s: float
+    patience: Patience = field(default_factory=Patience)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Servers that die at a time, with all requests in them; after ``back_s`` they are back."""
+
+    at_s: float
+    count: int = 1
+    back_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Servers are added and removed by the time that requests wait, as Kubernetes does it.
+
+    Attributes:
+        most: Servers, at most; the fewest are those that the campaign starts with.
+        target_s: The time that requests may wait, on average.
+        every_s: How often it is looked at.
+        start_s: What a new server takes until it answers.
+        settle_s: For how long fewer must have been enough before servers are removed.
+    """
+
+    most: int
+    target_s: float = 0.1
+    every_s: float = 15.0
+    start_s: float = 30.0
+    settle_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """What is simulated; it ends with the last job, or at ``until_s``."""
+
+    servers: Servers
+    jobs: Jobs
+    losses: tuple[Loss, ...] = ()
+    scaling: Scaling | None = None
+    until_s: float = float("inf")

@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Hold the simulation of campaigns against real servers: the same jobs, simulated and run.
+
+    python3 scripts/check_campaign.py                   # three minutes; stores the run
+    python3 scripts/check_campaign.py --json run.json   # stores nothing in the checkout
+
+It needs Docker, the kit's image (numlkit build --target image), and two cores that nobody else
+uses: four servers get 0.4 of a core each, the jobs the rest.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[0] = str(ROOT)
+
+from deploy.host.bootstrap import ensure_kit
+
+ensure_kit()
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Sequence
+
+from deploy.host.cli import INTERRUPTED, describe_os_error
+from deploy.host.command_line import Parser, as_seconds
+from deploy.host.console import Console
+from deploy.host.errors import KitError
+from deploy.host.files import write_atomically
+from scripts.benchmarks.flags import as_output
+from scripts.benchmarks.run import machine_facts
+from scripts.campaign.page import checked
+from scripts.campaign.real import SERVERS, SHARE, measure, running
+from scripts.plan_campaign import REAL, write_page
+
+WITHIN = 0.2
+"""By how much the simulated events/s may differ; where most are lost, the part that is lost."""
+
+MOST = 0.5
+
+
+def parser() -> Parser:
+    parser = Parser(
+        prog="python3 scripts/check_campaign.py",
+        description="Hold the simulation of campaigns against real servers.",
+    )
+    add = parser.add_argument
+    add("--seconds", type=as_seconds, default=20.0, metavar="S", help="for each row (20)")
+    add("--json", type=as_output, metavar="FILE", help="write the run here, and nowhere else")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status: 1 if the simulation is wrong."""
+    options = parser().parse_args(argv)
+    console = Console()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        facts = machine_facts(sorted(os.sched_getaffinity(0)))
+        facts["load_before"] = os.getloadavg()
+        with running(console.line) as servers:
+            found = asyncio.run(measure(servers, options.seconds, console.line))
+        run = {"format": 1, "machine": facts, "servers": SERVERS, "share": SHARE, **found}
+        console.line(checked(run))
+        write_atomically(options.json or REAL, json.dumps(run, indent=1) + "\n")
+        if options.json is None:
+            write_page()
+        return 0 if _agrees(found["rounds"], console) else 1
+    except KitError as error:
+        console.error(error)
+        return 1
+    except OSError as error:
+        console.error(describe_os_error(error))
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _agrees(rounds: Sequence[dict[str, dict[str, float]]], console: Console) -> bool:
+    ratios = []
+    for each in rounds:
+        simulated, measured = each["simulated"], each["measured"]
+        what = "lost" if measured["lost"] > MOST else "per_s"
+        ratios.append(simulated[what] / max(measured[what], 1e-9))
+    console.line(f"simulated by measured: {min(ratios):.2f} to {max(ratios):.2f}")
+    return all(abs(ratio - 1) <= WITHIN for ratio in ratios)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
