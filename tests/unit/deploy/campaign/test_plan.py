@@ -1,0 +1,77 @@
+"""What the plan of a campaign says, and what its page shows."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from deploy.host.errors import KitError
+from scripts.campaign.farm import Patience, Servers
+from scripts.campaign.measured import core_seconds
+from scripts.campaign.page import checked
+from scripts.campaign.sizing import Wish, plan, steady
+from scripts.check_campaign import WITHIN
+from scripts.plan_campaign import PAGE, REAL, STORED, main, page
+
+RUN = {
+    "models": {"nugraph3": "nugraph3 25.4"},
+    "machine": {"used_cores": [0, 1]},
+    "sets": {"small": {"hits": 200.0}, "large": {"hits": 1300.0}},
+    "served": [
+        {"model": "nugraph3", "events": name, "server": "ours", "protocol": "grpc",
+         "concurrency": 8, "events_per_second": {"median": rate}}
+        for name, rate in (("small", 400.0), ("large", 100.0))
+    ],
+}  # fmt: skip
+
+
+def test_the_time_of_an_event_is_that_of_the_benchmark():
+    assert core_seconds("nugraph3", 200, RUN) == pytest.approx(0.005)
+    assert core_seconds("nugraph3", 750, RUN) == pytest.approx(0.0125)
+    assert core_seconds("nugraph3", 1300) > 0  # the stored run
+
+
+@pytest.mark.parametrize(("model", "hits"), [("mine", 200), ("nugraph3", 5000)])
+def test_what_was_not_measured_is_refused(model, hits):
+    with pytest.raises(KitError, match="not measured"):
+        core_seconds(model, hits, RUN)
+
+
+def test_a_plan_is_in_time_and_loses_nothing_up_to_its_most_jobs():
+    wish = Wish(3600 * 130.0, 3600.0, own_s=1.0, patience=Patience(2.0, tries=2))
+    one = Servers.kit(1, 1, 0.02)
+    found = plan(one, wish)
+    assert found.servers == 3  # 150 events/s
+    farm = Servers.kit(found.servers, 1, 0.02)
+    assert steady(farm, found.fewest_jobs, wish).per_s >= 130
+    assert steady(farm, found.most_jobs, wish).lost == 0
+    assert steady(farm, 2 * found.most_jobs, wish).lost > 0.1
+
+
+def test_a_plan_is_printed(capsys):
+    words = "--events 1e5 --hours 1 --cores 1 --rate 50 --own 1 --timeout 2 --tries 2 --json"
+    assert main(words.split()) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["servers"], told["cases"]["the most jobs"]["lost"]) == (1, 0)
+    assert told["cases"]["the fewest jobs"]["hours"] <= 1
+
+
+@pytest.mark.parametrize("words", ["", "--events 1e14 --hours 1e-3"])
+def test_what_cannot_be_planned_is_refused_in_a_line(words, capsys):
+    assert main(words.split()) != 0
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_the_page_shows_the_stored_runs():
+    assert page(PAGE.read_text()) == PAGE.read_text()
+    assert json.loads(STORED.read_text())["failure"]["as it was"]["jobs_done"] < 0.1
+
+
+def test_the_stored_check_agrees():
+    run = json.loads(REAL.read_text())
+    assert run["servers"] >= 4
+    for each in run["rounds"]:
+        what = "lost" if each["measured"]["lost"] > 0.5 else "per_s"
+        assert each["simulated"][what] == pytest.approx(each["measured"][what], rel=WITHIN)
+    assert "| measured |" in checked(run)
