@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from deploy.client.diagnosis import why_unreachable
 from deploy.client.endpoint import Endpoint, ProtocolName
 from deploy.client.pool import Transport
+from deploy.client.registry import Registry
 from deploy.client.transport import ServedModel
 from deploy.deployment.options import add_tls_options, tls_files
 from deploy.deployment.state import DeploymentFolder, default_endpoint
@@ -26,6 +28,7 @@ def add_server_options(flags: Parser) -> None:
     where = "[http|https|grpc|grpcs://]host[:port] (default: the running deployment)"
     server.add_argument("--url", action="append", help=f"{where}; repeat it for several servers")
     server.add_argument("--name", help="the deployment to ask, if several are running")
+    add_servers_option(server)
     add("--protocol", choices=("http", "grpc"), help="for a URL without a scheme (default: http)")
     add(
         "--ssl",
@@ -37,10 +40,17 @@ def add_server_options(flags: Parser) -> None:
     add("--timeout", type=as_seconds, default=60.0, metavar="S", help="seconds per request (60)")
 
 
+def add_servers_option(group: argparse._ActionsContainer) -> None:
+    folder = "the folder that names the servers of numlkit up --engine slurm"
+    group.add_argument("--servers", type=Path, metavar="FOLDER", help=folder)
+
+
 def asked_endpoints(options: argparse.Namespace) -> list[Endpoint]:
     """Return where the servers are; NotRunningError if none is named and none runs."""
     protocol: ProtocolName = options.protocol or "http"
     urls = options.url
+    if options.servers is not None:
+        urls = Registry(options.servers).urls()
     if options.name is not None:
         urls = [DeploymentFolder(options.name).require_state().url(protocol)]
     return [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from deploy.client.transport import ServedModel
@@ -35,23 +35,40 @@ class Transport(Protocol):
 
 
 class Balancer:
-    """What all connections of a client know of its servers; they are numbered from 0."""
+    """What all connections of a client know of its servers; they are numbered from 0.
 
-    def __init__(self, servers: int) -> None:
-        self._lock = threading.Lock()
-        self._in_flight = [0] * servers
-        self._away_until = [0.0] * servers
-        self._pauses = [_FIRST_PAUSE_S] * servers
+    Args:
+        look: Called before each first try: it may change which servers there are.
+    """
+
+    def __init__(self, servers: int, look: Callable[[], None] = lambda: None) -> None:
+        self._lock, self._look = threading.Lock(), look
+        self._in_flight: list[int] = []
+        self._away_until: list[float] = []
+        self._pauses: list[float] = []
+        self._there: Collection[int] = ()
         self._tokens = _TOKENS
+        self.use(range(servers))
+
+    def use(self, there: Collection[int]) -> None:
+        """Send requests to these servers from now on; what is in flight is not touched."""
+        with self._lock:
+            more = max(there, default=-1) + 1 - len(self._in_flight)
+            self._in_flight += [0] * more
+            self._away_until += [0.0] * more
+            self._pauses += [_FIRST_PAUSE_S] * more
+            self._there = there
 
     def take(self, tried: Collection[int]) -> int | None:
         """Return a server for a request that these have been tried for; None: none is left.
 
         A first try goes somewhere even if all servers are away; another costs a token.
         """
+        if not tried:
+            self._look()
         with self._lock:
             now = time.monotonic()
-            left = [i for i in range(len(self._in_flight)) if i not in tried]
+            left = [i for i in self._there if i not in tried]
             here = [i for i in left if self._away_until[i] <= now]
             if tried:
                 if not here or self._tokens < 1:
@@ -80,9 +97,9 @@ class Balancer:
 
 
 class PooledTransport:
-    """A thread's connections to the servers of a balancer."""
+    """A thread's connections to the servers of a balancer, opened by their numbers."""
 
-    def __init__(self, balancer: Balancer, connect: Sequence[Callable[[], Transport]]) -> None:
+    def __init__(self, balancer: Balancer, connect: Callable[[int], Transport]) -> None:
         self._balancer, self._connect = balancer, connect
         self._transports: dict[int, Transport] = {}
 
@@ -119,7 +136,7 @@ class PooledTransport:
 
     def _transport(self, server: int) -> Transport:
         if server not in self._transports:
-            self._transports[server] = self._connect[server]()
+            self._transports[server] = self._connect(server)
         return self._transports[server]
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ from functools import partial
 
 from deploy.deployment.state import DeploymentFolder, known_deployments, starting_deployments
 from deploy.engines.choose import engine_named
+from deploy.engines.farm import known_farms, read_farm, stop_farm
 from deploy.engines.server import end_process
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.console import Console
@@ -14,15 +15,25 @@ from deploy.host.paths import DEFAULT_NAME
 def parser() -> Parser:
     flags = make_parser("down", __doc__)
     flags.add_argument(
-        "--all", action="store_true", help="stop every deployment of this user on this host"
+        "--all",
+        action="store_true",
+        help="stop every deployment of this user on this host, and batch jobs",
     )
     return flags
 
 
 def _down(options: argparse.Namespace, console: Console) -> int:
-    names = {*known_deployments(), *starting_deployments()} if options.all else {options.name}
+    names = {options.name}
+    if options.all:
+        names = {*known_deployments(), *starting_deployments(), *known_farms()}
     stopped = []
     for name in sorted(names):
+        farm = read_farm(name)
+        if farm is not None:
+            with console.step(f"stop the jobs of {name}"):
+                stop_farm(farm)
+            stopped.append(name)
+            continue
         folder = DeploymentFolder(name)
         starter = folder.starter()
         if starter is not None:

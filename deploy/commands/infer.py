@@ -82,8 +82,11 @@ def _infer(options: argparse.Namespace, console: Console) -> int:
         check_folder(options.display)
     if out is not None and any(_same(out, path) for path in options.files):
         raise ClientError(f"--out {out} is one of the input files")
+    files: dict[str, Any] = {} if options.servers is None else tls_files(options)
     client = Client(
-        *asked_endpoints(options),
+        *(asked_endpoints(options) if options.servers is None else ()),
+        servers=options.servers,
+        **files,
         model=options.model,
         timeout=options.timeout,
         concurrency=options.concurrency,
@@ -135,15 +138,19 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
     words += ["--model", options.model, "--concurrency", str(options.concurrency)]
     words += ["--timeout", f"{options.timeout:g}"]
     if options.exec is not None:
-        if options.url or options.name:
-            raise DeploymentError("--exec is a server for each job: leave --url and --name out")
+        if options.url or options.name or options.servers:
+            cause = "--exec is a server for each job: leave --url, --name and --servers out"
+            raise DeploymentError(cause)
         server = [*_server(options.exec), "--models", options.model, "--cpus", str(settings.cpus)]
         words = [*_NUMLKIT, "exec", *server, "--", *words, "--protocol", options.protocol or "grpc"]
     else:
         endpoints = asked_endpoints(options)
         with Client(*endpoints, model=options.model, timeout=options.timeout) as client:
             model = client.model
-        words += [word for endpoint in endpoints for word in ("--url", endpoint.url)]
+        if options.servers is not None:
+            words += ["--servers", str(options.servers.absolute())]
+        else:
+            words += [word for endpoint in endpoints for word in ("--url", endpoint.url)]
         for flag, path in tls_files(options).items():
             words += [f"--{flag}", str(path.absolute())] if path is not None else []
     folder = options.into

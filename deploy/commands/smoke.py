@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from deploy.artefacts.keys import Signer, read_signer
+from deploy.client.asked import add_servers_option
 from deploy.client.endpoint import Endpoint, client_tls
+from deploy.client.registry import Registry
 from deploy.client.service import ExpectedModel, ServiceCheck, check_service
 from deploy.client.tls import read_pair
 from deploy.client.watch import Watch
@@ -46,6 +48,7 @@ def parser() -> Parser:
         "deployment's, both)"
     )
     add("--url", action="append", help=url)
+    add_servers_option(flags)
     add_tls_options(flags)
     add("--models", "--model", help="models to check, comma separated")
     where = "model repository with the reference events (default: the deployment's, or the kit's)"
@@ -69,6 +72,8 @@ def parser() -> Parser:
 
 
 def _smoke(options: argparse.Namespace, console: Console) -> int:
+    if options.servers is not None:
+        options.url = [*(options.url or ()), *Registry(options.servers).urls()]
     _check_flags(options)
     names: Sequence[str] = DEFAULT_MODELS
     repository = options.repository or MODEL_REPOSITORY

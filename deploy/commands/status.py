@@ -8,9 +8,10 @@ from functools import partial
 
 from deploy.client.metrics import ModelCounts
 from deploy.deployment.state import DeploymentFolder
+from deploy.engines.farm import Farm, read_farm, serves
 from deploy.engines.health import examine
 from deploy.host.cli import Parser, make_parser, run
-from deploy.host.command_line import as_seconds, for_this_user
+from deploy.host.command_line import as_seconds, for_this_user, quote
 from deploy.host.console import Console, counted
 
 
@@ -23,6 +24,9 @@ def parser() -> Parser:
 
 
 def _status(options: argparse.Namespace, console: Console) -> int:
+    farm = read_farm(options.name)
+    if farm is not None:
+        return _show_farm(farm, options.timeout, console)
     folder = DeploymentFolder(options.name)
     state = folder.require_state()
     health = examine(folder, state, timeout=options.timeout)
@@ -63,6 +67,27 @@ def _status(options: argparse.Namespace, console: Console) -> int:
         }
     )
     return 0 if health.ok else 1
+
+
+def _show_farm(farm: Farm, timeout: float, console: Console) -> int:
+    jobs = farm.system.active(farm.job)
+    entries = farm.registry.entries()
+    ready = {entry.url: serves(entry.url, farm.models, timeout=timeout) for entry in entries}
+    good = sum(ready.values()) >= farm.servers
+    title = f"farm {farm.name}: {sum(ready.values())} of {counted(farm.servers, 'server')} ready"
+    rows = [(url, "ready" if ok else "does not answer") for url, ok in ready.items()]
+    console.table(title, ("server", "says"), rows)
+    running = sum(task.running for task in jobs.values())
+    console.line(f"{counted(running, 'job')} running, {len(jobs) - running} waiting: {farm.job}")
+    console.line(f"clients find them by --servers {quote(str(farm.registry.folder))}")
+    if not good and len(jobs) < farm.servers:
+        console.line("  try: the same numlkit up again; it starts those that are missing")
+    console.answer({
+        "ok": good, "job": farm.job, "running": running, "waiting": len(jobs) - running,
+        "servers": [{"url": url, "ready": ok} for url, ok in ready.items()],
+        "registry": str(farm.registry.folder),
+    })  # fmt: skip
+    return 0 if good else 1
 
 
 def _request_cells(counts: ModelCounts | None) -> list[str]:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import secrets
 import signal
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 from deploy.artefacts.keys import UNVERIFIED, read_signer
 from deploy.checks.launch import check_given, check_launch
-from deploy.deployment.deployment import Deployment, Ports, load_deployment
+from deploy.deployment.deployment import Deployment, EngineName, Ports, load_deployment
 from deploy.deployment.options import add_deployment_options, deployment_words, overrides
 from deploy.deployment.plan import LaunchPlan
 from deploy.deployment.state import DeploymentFolder, DeploymentState, is_loopback
 from deploy.engines.base import Engine, describe_instances
 from deploy.engines.choose import choose_engine, engine_named
+from deploy.engines.farm import Farm, await_servers, check_renewable, start_farm
 from deploy.engines.health import examine
 from deploy.engines.resolved import Resolved
+from deploy.host.batch.settings import load_settings
 from deploy.host.cli import Parser, end_in_order, make_parser, run
-from deploy.host.command_line import for_this_user, quote
-from deploy.host.console import Console, Say
-from deploy.host.errors import LaunchError, ModelError
+from deploy.host.command_line import count_to, for_this_user, quote
+from deploy.host.console import Console, Say, counted
+from deploy.host.errors import DeploymentError, LaunchError, ModelError
 from deploy.host.failures import LOCK_LOST, PORT_TAKEN
 from deploy.host.finding import Finding
 from deploy.triton.golden import golden_of
@@ -33,8 +37,10 @@ _HEALTH_TIMEOUT_S = 10.0
 
 def parser() -> Parser:
     flags = make_parser("up", __doc__)
-    add_deployment_options(flags)
+    add_deployment_options(flags, batch=True)
     add_verify_option(flags)
+    servers = "with a batch system: how many servers, each a job that is renewed (1)"
+    flags.add_argument("--servers", type=count_to(10_000), metavar="N", help=servers)
     dry = "show what would be done, and do nothing"
     flags.add_argument("--dry-run", action="store_true", help=dry)
     return flags
@@ -49,6 +55,10 @@ def add_verify_option(flags: Parser) -> None:
 def _up(options: argparse.Namespace, console: Console) -> int:
     # What this launch has made is taken down. A shell that exits sends the last one twice.
     end_in_order(signal.SIGTERM, signal.SIGHUP)
+    if options.engine not in (None, "auto", *get_args(EngineName)):
+        return _up_farm(options, console)
+    if options.servers is not None:
+        raise DeploymentError("--servers needs --engine with a batch system")
     resolved = Resolved.of(load_deployment(options.file, overrides(options)))
     deployment = resolved.deployment
     fetch_triton(deployment, console)
@@ -74,6 +84,45 @@ def _up(options: argparse.Namespace, console: Console) -> int:
             state = launch(engine, folder, console, warnings)
     _show(console, folder, state, resolved.release.http_attack)
     return 0
+
+
+def _up_farm(options: argparse.Namespace, console: Console) -> int:
+    """Start servers as batch jobs, and wait until they are there."""
+    settings = load_settings(options.engine, {})
+    check_renewable(settings)
+    given = load_deployment(options.file, {**overrides(options), "engine": None})
+    if is_loopback(given.listen):
+        cause = f"servers on nodes would listen on {given.listen} only, where no other host is"
+        raise DeploymentError(cause, "--listen 0.0.0.0, on a network that you trust, or with TLS")
+    words = deployment_words(options.words, "--engine", "--servers", "--name")
+    if given.engine == "auto" and given.image is not None:
+        words += ["--engine", "apptainer"]
+    farm = Farm(
+        name=given.name,
+        job=f"numl-{given.name}-{secrets.token_hex(3)}",
+        settings=settings,
+        servers=options.servers or 1,
+        words=tuple(words),
+        place=Path.cwd(),
+        models=given.models,
+    )
+    if options.dry_run:
+        rendered = farm.system.render(farm.to_submit(farm.servers, "0"))
+        for name, text in rendered.items():
+            console.line(f"# {name}\n{text}")
+        console.answer({"ok": True, "files": rendered})
+        return 0
+    with console.step(f"start {counted(farm.servers, 'server')}") as say:
+        farm = start_farm(farm)
+        there = await_servers(farm, seconds=given.timeout, say=say)
+    urls = [entry.url for entry in farm.registry.entries()]
+    for url in urls:
+        console.line(url)
+    console.line(f"clients find them by --servers {quote(str(farm.registry.folder))}")
+    if there < farm.servers:
+        console.say(f"{there} of {farm.servers} are there; the others wait (numlkit status)")
+    console.answer({"ok": True, "servers": urls, "registry": str(farm.registry.folder)})
+    return 0 if there else 1
 
 
 def fetch_triton(deployment: Deployment, console: Console) -> None:

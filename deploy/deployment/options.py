@@ -28,13 +28,24 @@ def add_model_options(flags: Parser) -> None:
     add("--norm", action="append", metavar="MODEL=FILE", help=norm)
 
 
-def add_deployment_options(flags: Parser) -> None:
-    """Add the deployment file and the flags that override it to a parser with ``--name``."""
+def add_deployment_options(flags: Parser, *, batch: bool = False) -> None:
+    """Add the deployment file and the flags that override it to a parser with ``--name``.
+
+    Args:
+        batch: Whether ``--engine`` may also name a batch system.
+    """
     flags.set_defaults(name=None)  # so that the file's name counts where none is given
     add_model_options(flags)
     add = flags.add_argument
     engines = ("auto", *get_args(EngineName))
-    add("--engine", choices=engines, help="what runs the server (default: auto)")
+    runs = "what runs the server (default: auto)"
+    if batch:
+        runs = (
+            f"{', '.join(engines)}; or slurm, or a TOML file such as deploy/sites/batch/slurm.toml"
+        )
+        add("--engine", metavar="NAME|FILE", help=runs)
+    else:
+        add("--engine", choices=engines, help=runs)
     own = "your own model repository, served beside the kit's; nothing in it is changed"
     add("--models-dir", type=Path, metavar="DIR", help=own)
     add("--listen", help="address to listen on (default: 127.0.0.1)")
@@ -110,11 +121,17 @@ def as_number(text: str) -> int | float | str:
     return text
 
 
-def deployment_words(words: Sequence[str]) -> list[str]:
-    """Return the words of ``up``'s command line that describe a deployment, in their order."""
-    others = Parser(add_help=False)
+def deployment_words(words: Sequence[str], *without: str) -> list[str]:
+    """Return the words of ``up``'s command line that describe a deployment, in their order.
+
+    Args:
+        without: Flags with a value to leave out, too.
+    """
+    others = Parser(add_help=False, allow_abbrev=False)
     for flag in ("--dry-run", "--json", "--quiet"):
         others.add_argument(flag, action="store_true")
+    for flag in without:
+        others.add_argument(flag)
     return others.parse_known_args(words)[1]
 
 

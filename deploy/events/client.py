@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 from deploy.client.asked import default_urls, describe
 from deploy.client.endpoint import Endpoint
 from deploy.client.pool import Balancer, PooledTransport
+from deploy.client.registry import Registry
 from deploy.client.transport import ServedModel, TritonTransport
 from deploy.events.answers import Labels, probabilities
 from deploy.events.display import draw
@@ -28,12 +31,13 @@ from deploy.events.graphs import open_events
 from deploy.events.grouping import EventId
 from deploy.events.inference import PATIENCE_S, Answer, Failure, ask, infer
 from deploy.host.console import Console
-from deploy.host.errors import RequestError
+from deploy.host.errors import ClientError, RequestError
 from numl_formats.contract import FILTER, HIT_ID, HITS, PLANE, SEMANTIC
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_LOOK_S = 1.0
 Event = EventTensors | Mapping[str, Any]
 """An event of a file, or columns by the names of the inputs; ``hit_table_`` may be left out."""
 
@@ -111,8 +115,10 @@ class Client:
     """Labels events; a context manager. Its methods may be called by several threads.
 
     Args:
-        urls: Servers, as ``grpc://host:8001`` or ``https://host``; none: those in
-            ``$NUML_GRPC_URL`` (comma separated), or the running deployment.
+        urls: Servers, as ``grpc://host:8001`` or ``https://host``; none: those of ``servers``, or
+            of ``$NUML_GRPC_URL`` (comma separated), or the running deployment.
+        servers: The folder that names the servers of ``numlkit up --engine slurm``. Those that come
+            are used, those that leave are not asked any more.
         model: The model to ask.
         timeout: Seconds that one request may take.
         patience: Seconds that an event waits for servers that are away.
@@ -128,6 +134,7 @@ class Client:
     def __init__(
         self,
         *urls: str | Endpoint,
+        servers: Path | None = None,
         model: str = "nugraph3",
         timeout: float = 60.0,
         patience: float = PATIENCE_S,
@@ -136,12 +143,13 @@ class Client:
         cert: Path | None = None,
         key: Path | None = None,
     ) -> None:
-        self.endpoints = tuple(
-            url if isinstance(url, Endpoint) else Endpoint.parse(url, ca=ca, cert=cert, key=key)
-            for url in urls or default_urls("grpc")
-        )
+        self._tls: dict[str, Any] = {"ca": ca, "cert": cert, "key": key}
+        self._registry = None if servers is None else Registry(Path(servers))
+        known = urls or (self._registry.urls() if self._registry else default_urls("grpc"))
+        self.endpoints = [self._as_endpoint(url) for url in known]
         self.timeout, self.patience, self.concurrency = timeout, patience, concurrency
-        self._balancer = Balancer(len(self.endpoints))
+        self._next_look, self._looking = time.monotonic() + _LOOK_S, threading.Lock()
+        self._balancer = Balancer(len(self.endpoints), self._look)
         self.model = describe(self.connect, model, self.endpoints[0])
         self._stopped = threading.Event()
         self._own = threading.local()
@@ -155,10 +163,10 @@ class Client:
     def connect(self) -> PooledTransport:
         """Return connections to all servers, for one thread."""
 
-        def opener(endpoint: Endpoint) -> Callable[[], TritonTransport]:
-            return lambda: TritonTransport(endpoint, timeout=self.timeout)
+        def open_to(server: int) -> TritonTransport:
+            return TritonTransport(self.endpoints[server], timeout=self.timeout)
 
-        return PooledTransport(self._balancer, [opener(each) for each in self.endpoints])
+        return PooledTransport(self._balancer, open_to)
 
     def label(self, event: Event) -> Labelled:
         """Label an event.
@@ -205,6 +213,25 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _as_endpoint(self, url: str | Endpoint) -> Endpoint:
+        return url if isinstance(url, Endpoint) else Endpoint.parse(url, **self._tls)
+
+    def _look(self) -> None:
+        """See which servers the registry names by now, at most once a second."""
+        if self._registry is None or time.monotonic() < self._next_look:
+            return
+        with self._looking:
+            self._next_look = time.monotonic() + _LOOK_S
+            with suppress(OSError, ClientError):  # as long as none is there: those known before
+                numbers = {each.url: number for number, each in enumerate(self.endpoints)}
+                there = []
+                for endpoint in map(self._as_endpoint, self._registry.urls()):
+                    if endpoint.url not in numbers:
+                        numbers[endpoint.url] = len(self.endpoints)
+                        self.endpoints.append(endpoint)
+                    there.append(numbers[endpoint.url])
+                self._balancer.use(there)
 
     def _label(self, event: EventTensors) -> Labelled:
         # HTTP's connections cannot be used by a thread other than the one that opened them.

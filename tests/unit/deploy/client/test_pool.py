@@ -52,7 +52,7 @@ def asking(servers: list[Server], requests: int, threads: int) -> Counter[int]:
 
     def ask(_: int) -> int:
         if not hasattr(own, "pool"):
-            own.pool = PooledTransport(balancer, [server.connect for server in servers])
+            own.pool = PooledTransport(balancer, lambda number: servers[number].connect())
         return int(own.pool.infer(MODEL, {})["number"])
 
     with ThreadPoolExecutor(threads) as executor:
@@ -74,7 +74,7 @@ def test_a_server_that_is_away_loses_no_request_and_is_asked_seldom() -> None:
 def test_a_server_that_comes_back_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "_FIRST_PAUSE_S", 0.0)
     balancer, server = Balancer(2), Server(0, away)
-    both = PooledTransport(balancer, [server.connect, Server(1).connect])
+    both = PooledTransport(balancer, lambda number: (server, Server(1))[number].connect())
     while not server.asked:
         both.infer(MODEL, {})
     server.behave = lambda: None
@@ -84,7 +84,7 @@ def test_a_server_that_comes_back_is_asked_again(monkeypatch: pytest.MonkeyPatch
 def test_the_budget_of_retries_ends() -> None:
     servers = [Server(i, away) for i in range(3)]
     balancer = Balancer(3)
-    both = PooledTransport(balancer, [server.connect for server in servers])
+    both = PooledTransport(balancer, lambda number: servers[number].connect())
     for _ in range(100):
         with pytest.raises(ServerAwayError):
             both.infer(MODEL, {})
@@ -96,9 +96,21 @@ def test_what_a_server_refuses_is_not_tried_elsewhere() -> None:
         raise RequestError("hit_table/integral is NaN")
 
     one, other = Server(0, refuse), Server(1, refuse)
-    both = PooledTransport(Balancer(2), [one.connect, other.connect])
+    both = PooledTransport(Balancer(2), lambda number: (one, other)[number].connect())
     with pytest.raises(RequestError, match="NaN"):
         both.infer(MODEL, {})
     assert one.asked + other.asked == 1
     both.close()
     assert one.open + other.open == 0
+
+
+def test_requests_go_to_the_servers_that_are_there_by_now() -> None:
+    servers = [Server(0), Server(1), Server(2)]
+    there = [0]
+    balancer = Balancer(1, lambda: balancer.use(there))
+    pooled = PooledTransport(balancer, lambda number: servers[number].connect())
+    assert pooled.infer(MODEL, {})["number"] == 0
+    there[:] = [2, 1]
+    assert {pooled.infer(MODEL, {})["number"] for _ in range(50)} == {1, 2}
+    there[:] = [2]
+    assert {pooled.infer(MODEL, {})["number"] for _ in range(50)} == {2}

@@ -1,0 +1,207 @@
+"""Servers as batch jobs: each runs on some node, enters the registry, and is renewed in time.
+
+A farm's folder must be on a file system that the nodes share. ``farm.json`` is there for as long as
+it shall go on; each job reads it again before it submits the next.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from deploy.client.endpoint import Endpoint
+from deploy.client.registry import Registry
+from deploy.client.transport import TritonTransport
+from deploy.deployment.state import DeploymentFolder
+from deploy.host.batch.jobs import BatchSystem, Job
+from deploy.host.batch.settings import SYSTEMS, BatchSettings
+from deploy.host.command_line import quote
+from deploy.host.errors import DeploymentError, KitError, LaunchError
+from deploy.host.files import write_atomically
+from deploy.host.paths import deployments_folder
+
+_FILE, _SERVERS, _JOBS = "farm.json", "servers", "jobs"
+_NUMLKIT = Path(sys.executable).with_name("numlkit")
+_LOOK_S = 0.5
+_ENDS_S = 60.0
+
+
+class Farm(BaseModel, frozen=True):
+    """Servers that run as batch jobs.
+
+    Attributes:
+        job: The name of all its jobs.
+        words: What ``numlkit exec`` is told of each server, run in ``place``.
+        numlkit: The command, on the nodes.
+        models: Those that each server has.
+    """
+
+    name: str
+    job: str
+    settings: BatchSettings
+    servers: int
+    words: tuple[str, ...]
+    place: Path
+    numlkit: Path = _NUMLKIT
+    models: tuple[str, ...]
+
+    @property
+    def folder(self) -> Path:
+        return farm_folder(self.name)
+
+    @property
+    def registry(self) -> Registry:
+        return Registry(self.folder / _SERVERS)
+
+    @property
+    def system(self) -> BatchSystem:
+        return SYSTEMS[self.settings.engine]()
+
+    @property
+    def goes_on(self) -> bool:
+        return (self.folder / _FILE).exists()
+
+    def to_submit(self, servers: int, number: str, replaces: str = "") -> Job:
+        """Return a job of so many servers; of the entry that it replaces, if it does.
+
+        Args:
+            number: Of the job, among this farm's: its files' folder.
+        """
+        python = self.numlkit.with_name("python")
+        beside = [str(python), "-m", "deploy.engines.farm_server", self.name]
+        command = [str(self.numlkit), "exec", "--quiet", *self.words, "--", *beside]
+        begun = '"$(date +%s)"'  # when the batch system's clock for the job began
+        script = (
+            f"cd {shlex.quote(str(self.place))}",
+            f"exec {' '.join(map(quote, command))} {begun} {quote(replaces)}".rstrip(),
+        )
+        folder = self.folder / _JOBS / number
+        return Job(self.job, servers, script, folder, self.settings)
+
+    def write(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.folder / _FILE, self.model_dump_json(indent=2) + "\n")
+
+
+def farm_folder(name: str) -> Path:
+    return deployments_folder() / name
+
+
+def read_farm(name: str) -> Farm | None:
+    """Return the farm of that name; None: there is none."""
+    try:
+        return Farm.model_validate_json((farm_folder(name) / _FILE).read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise DeploymentError(f"{farm_folder(name) / _FILE}: not a farm's file") from error
+
+
+def known_farms() -> tuple[str, ...]:
+    return tuple(sorted(path.parent.name for path in deployments_folder().glob(f"*/{_FILE}")))
+
+
+def start_farm(farm: Farm) -> Farm:
+    """Submit the servers that are missing; return the farm, which may have been there.
+
+    Raises:
+        KitError: The batch system refuses them, or something else has that name.
+    """
+    there = read_farm(farm.name)
+    if DeploymentFolder(farm.name).state() is not None:
+        remedy = f"another --name, or numlkit down --name {farm.name} first"
+        raise DeploymentError(f"deployment {farm.name} is no farm of batch jobs", remedy)
+    if there is not None and there != farm.model_copy(update={"job": there.job}):
+        remedy = f"numlkit down --name {farm.name} first"
+        raise LaunchError(f"farm {farm.name} is running with different settings", remedy)
+    farm = there or farm
+    missing = farm.servers - len(farm.system.active(farm.job))
+    if missing > 0:
+        farm.write()
+        try:
+            farm.system.submit(farm.to_submit(missing, f"up-{int(time.time())}"))
+        except BaseException:
+            if there is None:
+                shutil.rmtree(farm.folder, ignore_errors=True)
+            raise
+    return farm
+
+
+def await_servers(farm: Farm, *, seconds: float, say: Callable[[str], None]) -> int:
+    """Wait until all servers are there, or for a while; return how many are.
+
+    Raises:
+        LaunchError: Jobs have ended, with the last words of one.
+    """
+    deadline, said = time.monotonic() + seconds, ""
+    while True:
+        tasks = farm.system.active(farm.job)
+        there = len(farm.registry.entries())
+        if there >= farm.servers or time.monotonic() > deadline:
+            return there
+        if not tasks:
+            raise LaunchError(f"the jobs have ended: {_last_words(farm)}", f"see {farm.folder}")
+        stuck = next((task.stuck for task in tasks.values() if task.stuck), "")
+        if stuck:
+            raise LaunchError(f"the batch system says {stuck}", "other options in the site's file")
+        running = sum(task.running for task in tasks.values())
+        words = f"{running} of {farm.servers} jobs run, {there} servers are ready"
+        if words != said:
+            say(words)
+        said = words
+        time.sleep(_LOOK_S)
+
+
+def serves(url: str, models: Sequence[str], *, timeout: float) -> bool:
+    """Return whether a server answers, and has all these models ready."""
+    transport = TritonTransport(Endpoint.parse(url), timeout=timeout)
+    try:
+        return all(transport.model_ready(model) for model in models)
+    except KitError:
+        return False
+    finally:
+        transport.close()
+
+
+def stop_farm(farm: Farm) -> None:
+    """Cancel all jobs of a farm, wait for their end, and remove its folder."""
+    (farm.folder / _FILE).unlink(missing_ok=True)  # no job submits another one from here on
+    deadline = time.monotonic() + _ENDS_S
+    while farm.system.active(farm.job):
+        farm.system.cancel(farm.job)
+        if time.monotonic() > deadline:
+            farm.write()
+            remedy = f"numlkit down --name {farm.name} again"
+            raise LaunchError(f"jobs of {farm.name} do not end", remedy)
+        time.sleep(_LOOK_S)
+    shutil.rmtree(farm.folder, ignore_errors=True)
+
+
+def _last_words(farm: Farm) -> str:
+    logs = sorted(farm.folder.glob(f"{_JOBS}/*/*.log"), key=lambda path: path.stat().st_mtime)
+    for log in reversed(logs):
+        with suppress(OSError):
+            lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+            marked = [line for line in lines if line.startswith("error: ")] or lines
+            if marked:
+                return f"{marked[-1].removeprefix('error: ')} ({log})"
+    ended = [how for how in farm.system.ended(farm.job).values() if how]
+    return ended[0] if ended else "no reason known"
+
+
+def check_renewable(settings: BatchSettings) -> None:
+    """Refuse a batch system whose nodes cannot submit jobs.
+
+    Raises:
+        DeploymentError: It is one.
+    """
+    if settings.engine != "slurm":
+        cause = f"servers as jobs of {settings.engine} are not supported: they renew themselves"
+        raise DeploymentError(cause, "--engine slurm; or numlkit exec in each job")

@@ -1,0 +1,115 @@
+"""What runs beside each server of a farm: enters it in the registry, and has it renewed.
+
+    python -m deploy.engines.farm_server NAME BEGUN [REPLACES]
+
+``numlkit exec`` starts it when the server is ready, and stops the server when it ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from deploy.client.registry import Entry
+from deploy.engines.farm import Farm, read_farm
+from deploy.host.errors import KitError
+
+log = logging.getLogger("numlkit.farm")
+_LOOK_S, _PAUSE_S = 1.0, 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When a server does what, in seconds since its job began; None: never.
+
+    Attributes:
+        renews: It submits the job that shall replace it.
+        leaves: It leaves the registry, also if that one is not there yet.
+        drains: For how long it goes on after it has left: clients, and a shared file system, take
+            this long to notice.
+    """
+
+    renews: float | None
+    leaves: float | None
+    drains: float
+
+    @classmethod
+    def of(cls, hours: float | None) -> Times:
+        """Return the times for a job's limit; the last tenth, up to a minute, is for stopping."""
+        if hours is None:
+            return cls(None, None, 0.0)
+        limit = 3600 * hours
+        drains = min(limit / 20, 90.0)
+        return cls(limit / 2, limit - min(limit / 10, 60.0) - drains, drains)
+
+
+def reachable(url: str, node: str) -> str:
+    """Return a server's URL as other hosts know it."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{node}:{parts.port}"
+
+
+def attend(
+    farm: Farm,
+    entry: Entry,
+    age: Callable[[], float],
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Stay until the server is replaced, its time is over, or the farm ends.
+
+    Args:
+        age: How long ago the job began (s).
+    """
+    times = Times.of(farm.settings.hours)
+    renewed = False
+    while farm.goes_on:
+        if times.renews is not None and age() >= times.renews and not renewed:
+            try:
+                number = f"renewal-{secrets.token_hex(4)}"
+                farm.system.submit(farm.to_submit(1, number, entry.name))
+                renewed = True
+                log.warning("the job that replaces this one is submitted: %s", number)
+            except KitError as error:
+                log.warning("cannot be renewed yet: %s", error.cause)
+                sleep(_PAUSE_S)
+        if any(other.replaces == entry.name for other in farm.registry.entries()):
+            log.warning("it is replaced")
+            break
+        if times.leaves is not None and age() >= times.leaves:
+            log.warning("its time is over, and none replaces it yet")
+            break
+        farm.registry.stay(entry)
+        sleep(_LOOK_S)
+    farm.registry.leave(entry)
+    if farm.goes_on:
+        sleep(times.drains)
+
+
+def main(argv: Sequence[str]) -> int:
+    name, begun, replaces = [*argv, ""][:3]
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    farm = read_farm(name)
+    if farm is None:
+        log.warning("farm %s has ended", name)
+        return 0
+    url = reachable(os.environ["NUML_GRPC_URL"], socket.gethostname())
+    entry = farm.registry.enter(url, replaces=replaces)
+    log.warning("serves at %s", url)
+    try:
+        attend(farm, entry, lambda: time.time() - float(begun))
+    finally:
+        farm.registry.leave(entry)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

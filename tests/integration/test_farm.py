@@ -1,0 +1,69 @@
+"""``numlkit up --engine slurm`` on a real Slurm: servers that are renewed while clients ask."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+
+from deploy.client.registry import Registry
+from deploy.host.paths import CHECKOUT
+from numlkit import Client, Labelled
+from tests.kit import NUMLKIT
+from tests.slurm import slurm
+
+EVENTS = CHECKOUT / "scripts/data/demo_events.h5"
+LIMIT_S = 30
+"""For each job: it is renewed at half of it."""
+
+
+@pytest.fixture
+def numlkit(kit, tmp_path):
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    (tmp_path / "node.toml").write_text(
+        'engine = "local"\nmodels = ["nugraph3"]\nlisten = "0.0.0.0"\nname = "farm"\n'
+    )
+    (tmp_path / "slurm.toml").write_text(f'engine = "slurm"\nhours = {LIMIT_S / 3600}\n')
+    with slurm(folder) as variables:
+
+        def run(*words: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [NUMLKIT, *words], env={**kit.variables, **variables}, cwd=tmp_path,
+                capture_output=True, text=True, timeout=120, check=False,
+            )  # fmt: skip
+
+        yield run
+        run("down", "--name", "farm")
+
+
+def test_a_server_is_renewed_without_losing_a_request_and_taken_down(numlkit, kit):
+    started = numlkit("up", "node.toml", "--engine", "slurm.toml", "--json")
+    assert started.returncode == 0, started.stdout + started.stderr
+    told = json.loads(started.stdout)
+    [first] = told["servers"]
+    registry = Path(told["registry"])
+    with Client(servers=registry, concurrency=2) as client:
+        events = list(client.read(EVENTS))
+        replaced = 0
+        for event, outcome in zip(cycle(events), client.label_all(cycle(events)), strict=False):
+            assert isinstance(outcome, Labelled), outcome
+            assert outcome.event_id == event.event_id
+            named = {entry.url for entry in Registry(registry).entries()}
+            replaced += first not in named
+            if replaced == 500:
+                break
+        assert len(client.endpoints) == 2
+    status = numlkit("status", "--name", "farm", "--json")
+    assert status.returncode == 0, status.stdout + status.stderr
+    smoke = numlkit("smoke", "--servers", str(registry), "--models", "nugraph3")
+    assert smoke.returncode == 0, smoke.stdout + smoke.stderr
+    again = numlkit("up", "node.toml", "--engine", "slurm.toml", "--json")
+    assert len(json.loads(again.stdout)["servers"]) == 1
+    down = numlkit("down", "--name", "farm")
+    assert down.returncode == 0, down.stderr
+    assert not registry.exists()
+    assert not list((kit.state / "numlkit/deployments").iterdir())
