@@ -43,7 +43,9 @@ def add_deployment_options(flags: Parser, *, batch: bool = False) -> None:
         runs = (
             f"{', '.join(engines)}; or slurm, or a TOML file such as deploy/sites/batch/slurm.toml"
         )
-        add("--engine", metavar="NAME|FILE", help=runs)
+        engine = add("--engine", metavar="NAME|FILE", help=runs)
+        # What a shell completes: choices would refuse a file.
+        engine.completer = lambda **_: [*engines, "slurm"]  # type: ignore[attr-defined]
     else:
         add("--engine", choices=engines, help=runs)
     own = "your own model repository, served beside the kit's; nothing in it is changed"
@@ -127,7 +129,7 @@ def deployment_words(words: Sequence[str], *without: str) -> list[str]:
     Args:
         without: Flags with a value to leave out, too.
     """
-    others = Parser(add_help=False, allow_abbrev=False)
+    others = Parser(add_help=False)
     for flag in ("--dry-run", "--json", "--quiet"):
         others.add_argument(flag, action="store_true")
     for flag in without:

@@ -30,7 +30,7 @@ from deploy.host.paths import deployments_folder
 _FILE, _SERVERS, _JOBS = "farm.json", "servers", "jobs"
 _NUMLKIT = Path(sys.executable).with_name("numlkit")
 _LOOK_S = 0.5
-_ENDS_S = 60.0
+_BY_THEMSELVES_S, _ENDS_S = 30.0, 120.0
 
 
 class Farm(BaseModel, frozen=True):
@@ -78,9 +78,10 @@ class Farm(BaseModel, frozen=True):
         beside = [str(python), "-m", "deploy.engines.farm_server", self.name]
         command = [str(self.numlkit), "exec", "--quiet", *self.words, "--", *beside]
         begun = '"$(date +%s)"'  # when the batch system's clock for the job began
+        last = [begun, quote(replaces)] if replaces else [begun]
         script = (
             f"cd {shlex.quote(str(self.place))}",
-            f"exec {' '.join(map(quote, command))} {begun} {quote(replaces)}".rstrip(),
+            f"exec {' '.join([*map(quote, command), *last])}",
         )
         folder = self.folder / _JOBS / number
         return Job(self.job, servers, script, folder, self.settings)
@@ -171,12 +172,17 @@ def serves(url: str, models: Sequence[str], *, timeout: float) -> bool:
 
 
 def stop_farm(farm: Farm) -> None:
-    """Cancel all jobs of a farm, wait for their end, and remove its folder."""
-    (farm.folder / _FILE).unlink(missing_ok=True)  # no job submits another one from here on
-    deadline = time.monotonic() + _ENDS_S
-    while farm.system.active(farm.job):
-        farm.system.cancel(farm.job)
-        if time.monotonic() > deadline:
+    """End all jobs of a farm, and remove its folder.
+
+    Servers end by themselves when ``farm.json`` is gone; what does not is cancelled.
+    """
+    (farm.folder / _FILE).unlink(missing_ok=True)
+    begun = time.monotonic()
+    while tasks := farm.system.active(farm.job):
+        waited = time.monotonic() - begun
+        if waited > _BY_THEMSELVES_S or not any(task.running for task in tasks.values()):
+            farm.system.cancel(farm.job)
+        if waited > _ENDS_S:
             farm.write()
             remedy = f"numlkit down --name {farm.name} again"
             raise LaunchError(f"jobs of {farm.name} do not end", remedy)

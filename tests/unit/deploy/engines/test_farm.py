@@ -1,0 +1,177 @@
+"""Servers as batch jobs: what is submitted, and when a server is renewed and leaves."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from deploy.client.registry import Registry
+from deploy.commands.up import main as up
+from deploy.engines import farm_server
+from deploy.engines.farm import Farm, known_farms, read_farm
+from deploy.engines.farm_server import Times, attend, reachable
+from deploy.host.batch.settings import BatchSettings
+from deploy.host.batch.slurm import Slurm
+from deploy.host.errors import ClientError, KitError
+
+RENEWAL = """\
+#!/bin/sh
+#SBATCH --job-name=numl-farm-1
+#SBATCH --array=0-0
+#SBATCH --output=%a.log
+#SBATCH --cpus-per-task=4
+#SBATCH --time=120
+#SBATCH --account=dune
+TASK=$SLURM_ARRAY_TASK_ID
+module load apptainer
+cd '/home/me/my work'
+exec /opt/kit/bin/numlkit exec --quiet site.toml --image 'a b.sif' -- /opt/kit/bin/python \
+-m deploy.engines.farm_server farm "$(date +%s)" 0badcafe
+"""
+
+
+@pytest.fixture
+def farm(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    settings = BatchSettings(
+        engine="slurm", hours=2, cpus=4, options=("--account=dune",),
+        setup=("module load apptainer",),
+    )  # fmt: skip
+    farm = Farm(
+        name="farm", job="numl-farm-1", settings=settings, servers=1, models=("nugraph3",),
+        words=("site.toml", "--image", "a b.sif"), place=Path("/home/me/my work"),
+        numlkit=Path("/opt/kit/bin/numlkit"),
+    )  # fmt: skip
+    farm.write()
+    return farm
+
+
+def test_a_job_starts_a_server_and_what_enters_it(farm):
+    job = farm.to_submit(1, "renewal-1", "0badcafe")
+    assert Slurm().render(job) == {"job.sh": RENEWAL}
+    assert job.folder == farm.folder / "jobs/renewal-1"
+    first = farm.to_submit(3, "up-1")
+    assert Slurm().render(first)["job.sh"].endswith('"$(date +%s)"\n')
+    assert (read_farm("farm"), known_farms()) == (farm, ("farm",))
+
+
+def test_a_server_is_renewed_at_half_its_time_and_leaves_before_its_end():
+    assert Times.of(24) == Times(renews=12 * 3600, leaves=24 * 3600 - 150, drains=90)
+    assert Times.of(0.1) == Times(renews=180, leaves=306, drains=18)
+    assert Times.of(None) == Times(None, None, 0)
+
+
+class Clock:
+    """Time passes while someone sleeps; something happens at some times."""
+
+    def __init__(self, **events):
+        self.now, self.events = 0.0, {float(at[1:]): event for at, event in events.items()}
+
+    def sleep(self, seconds):
+        self.now += seconds
+        for at in [at for at in self.events if at <= self.now]:
+            self.events.pop(at)()
+
+
+@pytest.fixture
+def submitted(monkeypatch):
+    jobs = []
+    monkeypatch.setattr(Slurm, "submit", lambda _self, job: jobs.append(job))
+    return jobs
+
+
+def attended(farm, clock):
+    entry = farm.registry.enter("grpc://node:8001")
+    attend(farm, entry, lambda: clock.now, clock.sleep)
+    return entry
+
+
+def test_a_server_leaves_when_the_one_that_replaces_it_is_there(farm, submitted):
+    def replace():
+        [old] = farm.registry.entries()
+        farm.registry.enter("grpc://other:8001", replaces=old.name)
+
+    clock = Clock(t4000=replace)
+    entry = attended(farm, clock)
+    [job] = submitted
+    assert job.script[-1].endswith(f" {entry.name}")
+    assert farm.registry.urls() == ("grpc://other:8001",)
+    assert 4000 + 90 <= clock.now < 4000 + 95
+
+
+def test_a_server_that_is_not_replaced_in_time_leaves_before_it_is_killed(farm, submitted):
+    clock = Clock()
+    attended(farm, clock)
+    assert len(submitted) == 1
+    assert farm.registry.entries() == []
+    assert clock.now == pytest.approx(7200 - 60, abs=5)
+
+
+def test_a_renewal_that_fails_is_tried_again(farm, monkeypatch):
+    tries = []
+
+    def submit(_self, job):
+        tries.append(job)
+        if len(tries) < 3:
+            raise KitError("sbatch failed: busy")
+
+    monkeypatch.setattr(Slurm, "submit", submit)
+    attended(farm, Clock())
+    assert len(tries) == 3
+
+
+def test_nothing_is_submitted_after_the_farm_has_ended(farm, submitted):
+    clock = Clock(t100=lambda: (farm.folder / "farm.json").unlink())
+    attended(farm, clock)
+    assert submitted == []
+    assert clock.now < 105
+
+
+def test_the_servers_url_is_that_of_its_node(farm, monkeypatch, submitted):
+    assert reachable("grpcs://127.0.0.1:8443", "node7") == "grpcs://node7:8443"
+    monkeypatch.setenv("NUML_GRPC_URL", "grpc://127.0.0.1:9001")
+    monkeypatch.setattr(farm_server.socket, "gethostname", lambda: "node7")
+    seen = []
+    monkeypatch.setattr(farm_server, "attend", lambda farm, *_: seen.extend(farm.registry.urls()))
+    assert farm_server.main(["farm", "0"]) == 0
+    assert seen == ["grpc://node7:9001"]
+    assert farm.registry.entries() == []
+
+
+def test_a_server_that_has_died_is_not_named(tmp_path):
+    registry = Registry(tmp_path / "servers")
+    with pytest.raises(ClientError, match="names no server"):
+        registry.urls()
+    dead, alive = registry.enter("grpc://dead:1"), registry.enter("grpc://alive:1")
+    (registry.folder / "notes.json").write_text("[]")
+    long_ago = time.time() - 600
+    for entry in (dead, alive):
+        os.utime(registry.folder / f"{entry.name}.json", (long_ago, long_ago))
+    registry.stay(alive)
+    assert registry.urls() == ("grpc://alive:1",)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--engine", "slurm"), "would listen on 127.0.0.1 only"),
+        (("--engine", "htcondor", "--listen", "0.0.0.0"), "jobs of htcondor are not supported"),
+        (("--engine", "slrum"), "--engine slrum: No such file or directory"),
+        (("--engine", "local", "--servers", "2"), "--servers needs --engine with a batch system"),
+    ],
+)
+def test_what_cannot_be_started_as_jobs_is_refused(words, said, capsys):
+    assert up(words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_dry_run_shows_the_job(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--engine", "slurm", "--servers", "2", "--listen", "0.0.0.0", "--image", "x.sif"]
+    assert up([*words, "--name", "f", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "#SBATCH --array=0-1\n" in said
+    assert " exec --quiet --listen 0.0.0.0 --image x.sif --engine apptainer -- " in said
