@@ -15,11 +15,17 @@ from deploy.host.errors import DeploymentError
 ProtocolName = Literal["http", "grpc"]
 _SCHEMES = ("http", "https", "grpc", "grpcs")
 _PORTS = {("http", False): 8000, ("http", True): 443, ("grpc", False): 8001, ("grpc", True): 443}
-# gRPC's own pause between attempts grows to two minutes; a restarted server is back sooner.
+# gRPC's own pause between attempts grows to two minutes; a restarted server is back sooner. A host
+# that hangs, or is cut off, closes no connection: while a request is on its way, the server is
+# asked whether it is there. Triton takes it for abuse if that happens much more often.
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
+    ("grpc.keepalive_time_ms", 15_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # its name in later releases
     ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.max_reconnect_backoff_ms", 2000),
 )
 
