@@ -135,6 +135,7 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
         tls: How gRPC is encrypted; None: not at all.
         batch: How requests are batched; None: as the model's configuration says, by default on
             GPUs only.
+        repository_index: Whether clients may list the models, as CMS's do; none can load any.
         limits: What the kit's models accept; a site's own have the queue that they configure.
         keep_going: Whether models that can be served are, where others cannot.
     """
@@ -163,6 +164,7 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
     memory: Size | None = None
     shm_size: Size | None = None
     shared_memory: bool = False
+    repository_index: bool = False
     heal: bool = True
     keep_going: bool = False
     timeout: Annotated[float, _number(0.001, 3600, float)] = 120.0

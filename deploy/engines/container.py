@@ -261,6 +261,7 @@ class ContainerEngine(Engine):
             tls=tls,
             complete=resolved.complete,
             shared_memory=deployment.shared_memory,
+            repository_index=deployment.repository_index,
             flags=self.release.flags or frozenset(),
         )
         variables = {**thread_settings(deployment.threads), **resolved.devices.variables}

@@ -155,6 +155,7 @@ class LocalEngine(Engine):
             tls=deployment.tls,
             complete=self.resolved.complete,
             shared_memory=deployment.shared_memory,
+            repository_index=deployment.repository_index,
             flags=self.resolved.release.flags or frozenset(),
         )
         devices, threads = self.resolved.devices.variables, deployment.threads

@@ -27,7 +27,7 @@ COMMON_FLAGS = (
 _COMPLETE = ("--disable-auto-complete-config",)
 # From 26.04 on; older servers do not know it, and allow it.
 _CLIENT_SHM = "allow-client-shm"
-_CLOSED_APIS = ("model-repository", "trace", "logging")
+_ADMIN_APIS = ("model-repository", "trace", "logging", "shared-memory")
 # No client can send this header: HTTP ends a name at the colon, and gRPC accepts no such name.
 _NOBODYS_HEADER = "nobody:sends=this"
 # Where a server listens in a container with a network of its own.
@@ -52,6 +52,7 @@ def server_arguments(
     tls: Tls | None = None,
     complete: bool = True,
     shared_memory: bool = False,
+    repository_index: bool = False,
     flags: frozenset[str] = frozenset(),
 ) -> tuple[str, ...]:
     """Return the command line of a server, as seen inside its container if it has one.
@@ -64,6 +65,7 @@ def server_arguments(
         complete: Whether every configuration is complete; if not, the server asks the models,
             which starts each one twice.
         shared_memory: Whether clients may register shared memory.
+        repository_index: Whether clients may list the models.
         flags: Those that the server is known to understand.
     """
     return (
@@ -81,7 +83,7 @@ def server_arguments(
         f"--metrics-port={ports.metrics}",
         *(_COMPLETE if complete else ()),
         *COMMON_FLAGS,
-        *closed_endpoints(shared_memory=shared_memory),
+        *closed_endpoints(shared_memory=shared_memory, repository_index=repository_index),
         *((f"--{_CLIENT_SHM}=true",) if shared_memory and _CLIENT_SHM in flags else ()),
         *_tls_arguments(tls),
     )
@@ -92,9 +94,16 @@ def image_flags() -> tuple[str, ...]:
     return (*_COMPLETE, *COMMON_FLAGS, *closed_endpoints())
 
 
-def closed_endpoints(*, shared_memory: bool = False) -> tuple[str, str]:
-    """Return the flags that close the admin endpoints; those of shared memory are optional."""
-    apis = ",".join((*_CLOSED_APIS, *(() if shared_memory else ("shared-memory",))))
+def closed_endpoints(
+    *, shared_memory: bool = False, repository_index: bool = False
+) -> tuple[str, str]:
+    """Return the flags that close the admin endpoints, but for those that are asked for.
+
+    The switch of the repository's index is that of loading models, too, but a server that polls
+    its repository loads none that a client asks for.
+    """
+    opened = {"model-repository": repository_index, "shared-memory": shared_memory}
+    apis = ",".join(api for api in _ADMIN_APIS if not opened.get(api))
     return (
         f"--http-restricted-api={apis}:{_NOBODYS_HEADER}",
         f"--grpc-restricted-protocol={apis}:{_NOBODYS_HEADER}",

@@ -16,7 +16,7 @@ from tests.kit import NUMLKIT
 from tests.slurm import slurm
 
 EVENTS = CHECKOUT / "scripts/data/demo_events.h5"
-LIMIT_S = 30
+LIMIT_S = 20
 """For each job: it is renewed at half of it."""
 
 

@@ -19,24 +19,29 @@ def region():
     path.unlink()
 
 
-def test_by_default_nobody_can_register_shared_memory(demo, region):
+def test_by_default_nobody_can_register_shared_memory_or_list_models(demo, region):
     for library, protocol in CLIENTS:
-        with (
-            library.InferenceServerClient(f"127.0.0.1:{demo['ports'][protocol]}") as client,
-            pytest.raises(InferenceServerException, match="restricted"),
-        ):
-            client.register_system_shared_memory("r", f"/{region}", 1024)
+        with library.InferenceServerClient(f"127.0.0.1:{demo['ports'][protocol]}") as client:
+            with pytest.raises(InferenceServerException, match="restricted"):
+                client.register_system_shared_memory("r", f"/{region}", 1024)
+            with pytest.raises(InferenceServerException, match="restricted"):
+                client.get_model_repository_index()
 
 
-def test_with_shared_memory_clients_register_it_and_all_else_stays_closed(kit, region):
-    answer = kit.up("shared", "--models", "nugraph3", "--instances", "1", "--shared-memory")
+def test_what_is_opened_is_open_and_all_else_stays_closed(kit, region, tmp_path):
+    (tmp_path / "open.toml").write_text("shared_memory = true\nrepository_index = true\n")
+    flags = ("--models", "nugraph3", "--instances", "1")
+    answer = kit.up("shared", str(tmp_path / "open.toml"), *flags)
     for library, protocol in CLIENTS:
         with library.InferenceServerClient(f"127.0.0.1:{answer['ports'][protocol]}") as client:
             client.register_system_shared_memory("r", f"/{region}", 1024)
             assert region in str(client.get_system_shared_memory_status())
             client.unregister_system_shared_memory("r")
-            with pytest.raises(InferenceServerException, match="restricted"):
-                client.get_model_repository_index()
+            assert "READY" in str(client.get_model_repository_index())
+            for change in (client.load_model, client.unload_model):
+                with pytest.raises(InferenceServerException, match="not allowed"):
+                    change("nugraph3")
+            assert client.is_model_ready("nugraph3")
             with pytest.raises(InferenceServerException, match="restricted"):
                 client.get_log_settings()
     kit.end("shared")

@@ -48,10 +48,17 @@ def test_the_whole_command_line():
     )
 
 
-def test_shared_memory_is_opened_by_itself():
-    assert closed_endpoints(shared_memory=True) == (
-        "--http-restricted-api=model-repository,trace,logging:nobody:sends=this",
-        "--grpc-restricted-protocol=model-repository,trace,logging:nobody:sends=this",
+@pytest.mark.parametrize(
+    ("opened", "closed"),
+    [
+        ("shared_memory", "model-repository,trace,logging"),
+        ("repository_index", "trace,logging,shared-memory"),
+    ],
+)
+def test_one_api_is_opened_by_itself(opened, closed):
+    assert closed_endpoints(**{opened: True}) == (
+        f"--http-restricted-api={closed}:nobody:sends=this",
+        f"--grpc-restricted-protocol={closed}:nobody:sends=this",
     )
 
 
