@@ -53,10 +53,15 @@ class Numpy1Engine(LocalEngine):
 
 @dataclass
 class Bench:
-    """A scratch model repository and a plan to serve it."""
+    """A scratch model repository and a plan to serve it.
+
+    Attributes:
+        said: What the last server wrote: on a busy host it may be the second of a start.
+    """
 
     folder: Path
     environment: Path
+    said: str = ""
 
     def plan(self, *, environment: Path | str, code: str, kind: str = "KIND_CPU") -> LaunchPlan:
         version = self.folder / "repository" / "echo" / "1"
@@ -107,6 +112,7 @@ class Bench:
         finally:
             assert time.monotonic() - started < deadline + SOON_S
             servers[-1].stop()
+            self.said = servers[-1].output()
             left = leftovers(plan.shm_prefix, servers[-1].scratch)
             assert not left, "a failed start leaves nothing"
 

@@ -172,9 +172,8 @@ def test_an_environment_of_another_python_cannot_be_seen_in_what_a_plain_model_a
     code += "        print('RUNS', *sys.version_info[:2], sys.prefix, flush=True)\n"
     plan = bench.plan(environment=other_python.folder, code=code)
     bench.start(plan)
-    log = plan.log.read_text()
-    assert f"RUNS 3 11 {other_python.folder}\n" in log
-    assert diagnose(log) is None
+    assert f"RUNS 3 11 {other_python.folder}\n" in bench.said
+    assert diagnose(bench.said) is None
 
 
 def test_an_environment_of_another_python_is_named_by_our_own_models(bench, other_python, standard):
