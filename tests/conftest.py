@@ -8,12 +8,8 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    pass
 
 FOLDER = os.environ.get("NUMLKIT_REAL_DATA")
 # They take longest and go first, in this order: at the end no process waits long for another.

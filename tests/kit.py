@@ -25,6 +25,7 @@ from deploy.host.paths import CHECKOUT
 from tests.commands import run_command
 
 NUMLKIT = str(Path(sys.executable).with_name("numlkit"))
+SMALL = ("--models", "nugraph3", "--instances", "1")
 START_S = 120
 # Far longer than anything takes that these tests wait for, on a host however busy.
 SOON_S = 180

@@ -7,7 +7,6 @@ from tests.kit import Kit
 
 # A second loopback address stands for the one by which other hosts reach a server.
 OUTSIDE = "127.0.0.2"
-SMALL = ("--models", "nugraph3", "--instances", "1")
 
 
 def url(answer: dict[str, Any], host: str = OUTSIDE, scheme: str = "grpcs") -> str:

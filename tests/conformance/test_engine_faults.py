@@ -14,11 +14,9 @@ import pytest
 from deploy.artefacts.request import sif_name
 from deploy.engines.instance import config_folder, instance_files
 from deploy.host.paths import CHECKOUT
-from tests.kit import Kit, until
+from tests.kit import SMALL, Kit, until
 
 pytestmark = pytest.mark.alone  # stops the engine, and with it everybody's containers
-
-SMALL = ("--models", "nugraph3", "--instances", "1")
 
 
 @pytest.fixture

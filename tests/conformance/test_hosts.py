@@ -21,7 +21,7 @@ from deploy.engines.leftovers import SHARED_MEMORY
 from deploy.environment.environment import plan_environment
 from deploy.host.paths import CHECKOUT, cache_folder
 from tests.inputs import inputs_of
-from tests.kit import Kit, free_ports
+from tests.kit import SMALL, Kit, free_ports
 from tests.views import (
     ROOT,
     account,
@@ -31,8 +31,6 @@ from tests.views import (
     shared_cache,
     view,
 )
-
-SMALL = ("--models", "nugraph3", "--instances", "1")
 
 
 def refused(kit: Kit, name: str, *flags: str) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.certificates import Authority, Pair
-
-# A second loopback address stands for the one by which other hosts reach a server.
-OUTSIDE = "127.0.0.2"
+from tests.kit import SMALL
+from tests.tls import OUTSIDE, smoke, told, url
 
 
 @pytest.fixture(scope="module")
@@ -17,8 +17,8 @@ def site(tmp_path_factory):
 
 def flags(pair: Pair, site: Authority) -> list[str]:
     files = {"--tls-cert": pair.cert, "--tls-key": pair.key, "--tls-ca": site.file}
-    words = ["--models", "nugraph3", "--instances", "1", "--listen", OUTSIDE]
-    return words + [str(word) for flag_and_file in files.items() for word in flag_and_file]
+    words = [str(word) for flag_and_file in files.items() for word in flag_and_file]
+    return [*SMALL, "--listen", OUTSIDE, *words]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_grpc_is_encrypted_and_the_rest_stays_on_this_host(kit, mutual, site):
     ports = mutual["ports"]
     assert [server["url"] for server in answer["servers"]] == [
         f"http://127.0.0.1:{ports['http']}",
-        f"grpcs://{OUTSIDE}:{ports['grpc']}",
+        url(mutual),
     ]
     assert {
         (address, use): is_open(address, port)
@@ -62,14 +62,31 @@ def test_grpc_is_encrypted_and_the_rest_stays_on_this_host(kit, mutual, site):
     }
 
 
-def test_a_client_without_a_certificate_is_not_let_in(kit, mutual):
+def test_a_client_without_a_certificate_is_not_let_in(kit, mutual, site):
     answer = kit.json("smoke", "--name", "mutual")
     assert [server["ok"] for server in answer["servers"]] == [True, False]
-    assert answer["error"] == (
-        f"grpcs://{OUTSIDE}:{mutual['ports']['grpc']} closes the connection after the TLS "
-        "handshake: it requires a client certificate"
+    expected = (
+        f"{url(mutual)} closes the connection after the TLS handshake: it requires a client "
+        "certificate",
+        "--cert FILE --key FILE",
     )
+    assert told(answer) == told(smoke(kit, url(mutual), "--ca", site.file)) == expected
     assert kit.json("status", "--name", "mutual")["ok"]
+
+
+def test_a_client_s_certificate_lets_it_in_if_the_server_s_authority_signed_it(
+    kit, mutual, site, tmp_path
+):
+    def asked(client: Pair) -> dict[str, Any]:
+        files = ("--ca", site.file, "--cert", client.cert, "--key", client.key)
+        return smoke(kit, url(mutual), *files)
+
+    assert asked(site.issue("me"))["ok"]
+    mine = Authority(tmp_path, "stranger").issue("me")
+    assert told(asked(mine)) == (
+        f"{url(mutual)} does not accept the client certificate {mine.cert}",
+        "use --cert and --key of a client that the server's authority (its --tls-ca) signed",
+    )
 
 
 def test_the_private_key_is_named_but_never_written_down(kit, mutual):

@@ -4,7 +4,6 @@ The one for serving, on every interpreter; of the one with NuGraph's own package
 They are kept in the user's own cache.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -29,6 +28,7 @@ from deploy.environment.environment import Environment, plan_environment
 from deploy.environment.interpreter import find_interpreter
 from deploy.environment.lock import Flavour
 from deploy.host.errors import ServerAwayError
+from deploy.host.files import sha256_of
 from deploy.host.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
 from deploy.triton.command import server_arguments, server_environment
 from deploy.triton.distribution import ensure_distribution
@@ -97,11 +97,6 @@ def run(folder: Path, code: str, **more: str) -> subprocess.CompletedProcess[str
 
 def golden_models() -> list[Path]:
     return sorted(path.parent for path in MODEL_REPOSITORY.glob(f"*/{VERSION}/golden.npz"))
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def unpack(archive: Path, folder: Path) -> Path:
@@ -297,8 +292,8 @@ def test_a_change_of_our_python_leaves_the_layer_of_the_packages(
     assert changed.folder != prefix.folder
     pack_layers(changed, tmp_path, say)
     shutil.rmtree(changed.folder)
-    assert sha256(tmp_path / "packages.tar") == sha256(layers / "packages.tar")
-    assert sha256(tmp_path / "serving.tar") != sha256(layers / "serving.tar")
+    assert sha256_of(tmp_path / "packages.tar") == sha256_of(layers / "packages.tar")
+    assert sha256_of(tmp_path / "serving.tar") != sha256_of(layers / "serving.tar")
 
 
 def test_two_builds_that_share_nothing_make_the_same_bytes(layers, prefix, tmp_path, monkeypatch):
@@ -306,8 +301,8 @@ def test_two_builds_that_share_nothing_make_the_same_bytes(layers, prefix, tmp_p
     alone = made("serving", prefix.interpreter.executable)
     assert alone.folder.is_relative_to(tmp_path)
     pack_layers(alone, tmp_path, say)
-    assert sha256(tmp_path / "packages.tar") == sha256(layers / "packages.tar")
-    assert sha256(tmp_path / "serving.tar") == sha256(layers / "serving.tar")
+    assert sha256_of(tmp_path / "packages.tar") == sha256_of(layers / "packages.tar")
+    assert sha256_of(tmp_path / "serving.tar") == sha256_of(layers / "serving.tar")
 
 
 def test_the_environment_of_other_models_has_what_they_need_and_not_torch(tmp_path: Path) -> None:

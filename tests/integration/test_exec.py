@@ -7,9 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.kit import NUMLKIT, SOON_S, Kit, until
-
-SMALL = ("--models", "nugraph3", "--instances", "1")
+from tests.kit import NUMLKIT, SMALL, SOON_S, Kit, until
 
 
 def test_the_command_asks_its_own_server_and_nothing_is_left(kit: Kit, tmp_path: Path) -> None:

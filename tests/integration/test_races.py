@@ -13,9 +13,7 @@ import pytest
 
 from deploy.deployment.state import ProcessId
 from deploy.host.paths import CHECKOUT
-from tests.kit import Kit, until
-
-SMALL = ("--models", "nugraph3", "--instances", "1")
+from tests.kit import SMALL, Kit, until
 
 
 def _start(kit: Kit, name: str) -> subprocess.Popen[str]:

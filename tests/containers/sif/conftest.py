@@ -5,7 +5,6 @@ Where root runs the tests, everything that is run is run by root and by an ordin
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pwd
 import stat
@@ -126,11 +125,6 @@ def build_without_docker(
         context, out, base=debian_name((2, 35)), digest=None, labels=ingredients.labels
     )
     return out
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def partition(sif: Path) -> tuple[int, int]:

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from deploy.host.errors import BuildError
+from deploy.host.files import sha256_of
 from deploy.host.paths import CHECKOUT, cache_folder
-from tests.containers.sif.conftest import Builder, build_without_docker, sha256
+from tests.containers.sif.conftest import Builder, build_without_docker
 from tests.views import ORDINARY
 
 
@@ -136,7 +137,7 @@ def test_an_ordinary_user_builds_the_same_bytes_without_docker(
             build_without_docker(readable, ingredients, tools, out)
 
         assert _as_user(account, as_that_user) == ""
-        assert sha256(out) == sha256(sif_without_docker)
+        assert sha256_of(out) == sha256_of(sif_without_docker)
 
 
 def _as_user(account: pwd.struct_passwd, act: Callable[[], None]) -> str:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from deploy.host.files import sha256_of
 from tests.containers.sif.conftest import (
     build_without_docker,
     partition,
-    sha256,
 )
 
 # What Apptainer itself empties.
@@ -121,7 +121,7 @@ def test_without_docker_the_kits_own_files_are_the_same(own_tree, sif_without_do
 def test_the_same_image_gives_the_same_bytes(build, sif, folder):
     again = build(folder / "again.sif")
     try:
-        assert sha256(sif) == sha256(again)
+        assert sha256_of(sif) == sha256_of(again)
     finally:
         again.unlink()
 
@@ -131,7 +131,7 @@ def test_without_docker_the_same_layers_give_the_same_bytes(
 ):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
     again = build_without_docker(context, ingredients, tools, folder / "again.sif")
-    assert sha256(again) == sha256(sif_without_docker)
+    assert sha256_of(again) == sha256_of(sif_without_docker)
     again.unlink()
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.certificates import Authority
-from tests.tls import OUTSIDE, SMALL
+from tests.kit import SMALL
+from tests.tls import OUTSIDE
 
 
 @pytest.fixture(scope="session")

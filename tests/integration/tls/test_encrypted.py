@@ -1,4 +1,7 @@
-"""A remote service that speaks only gRPC over TLS, and one that lets in whom it knows."""
+"""A remote service that speaks only gRPC over TLS.
+
+One that also asks for client certificates: tests/conformance/test_tls.py.
+"""
 
 import shutil
 import time
@@ -16,15 +19,8 @@ from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY
 from deploy.triton.golden import read_golden
 from deploy.triton.stage import VERSION, stage
 from tests.certificates import LONG_AGO
-from tests.kit import START_S
-from tests.tls import OUTSIDE, SMALL, smoke, told, url
-
-
-@pytest.fixture(scope="module")
-def mutual(kit, pair, site):
-    """The same, open to clients alone that the site's authority has signed."""
-    files = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key), "--tls-ca", str(site.file))
-    return kit.up("mutual", *SMALL, *files)
+from tests.kit import SMALL, START_S
+from tests.tls import OUTSIDE, smoke, told, url
 
 
 def test_a_service_that_speaks_only_grpc_over_tls_is_proved(kit, encrypted, site):
@@ -93,14 +89,6 @@ def test_up_says_what_has_no_tls(kit, encrypted, pair):
     )
 
 
-def test_the_private_key_is_named_but_never_written_down(kit, encrypted, pair):
-    assert encrypted["tls"] == {"cert": str(pair.cert), "key": str(pair.key), "ca": None}
-    secret = pair.key.read_text().splitlines()[1]
-    written = [path for path in kit.state.rglob("*") if path.is_file()]
-    assert kit.folder("encrypted") / "state.json" in written
-    assert not [path for path in written if secret.encode() in path.read_bytes()]
-
-
 def test_a_client_sends_its_events_over_tls(kit, encrypted, site):
     events = CHECKOUT / "scripts" / "data" / "demo_events.h5"
     flags = ("--url", url(encrypted), "--ca", str(site.file), "--json")
@@ -136,35 +124,6 @@ def test_a_plaintext_port_that_is_asked_with_tls_is_told(kit, encrypted):
     assert told(smoke(kit, f"grpc://{address}")) == (
         f"grpc://{address} speaks HTTP/1, not gRPC",
         "gRPC has its own port (Triton's is 8001), and needs a proxy that forwards HTTP/2",
-    )
-
-
-def test_a_client_certificate_opens_a_server_with_mutual_tls(kit, mutual, site):
-    mine = site.issue("me")
-    flags = ("--ca", site.file, "--cert", mine.cert, "--key", mine.key)
-    assert smoke(kit, url(mutual, "localhost"), *flags)["ok"]
-    own = kit.json("smoke", "--name", "mutual", "--cert", str(mine.cert), "--key", str(mine.key))
-    assert own["ok"], own
-
-
-def test_without_a_client_certificate_mutual_tls_is_told(kit, mutual, site):
-    asked = url(mutual, "localhost")
-    assert told(smoke(kit, asked, "--ca", site.file)) == (
-        f"{asked} closes the connection after the TLS handshake: it requires a client certificate",
-        "--cert FILE --key FILE",
-    )
-    own = kit.json("smoke", "--name", "mutual")
-    assert [server["ok"] for server in own["servers"]] == [True, False]
-    assert "it requires a client certificate" in told(own)[0]
-
-
-def test_a_client_certificate_of_a_stranger_is_told(kit, mutual, site, stranger):
-    mine = stranger.issue("me")
-    flags = ("--ca", site.file, "--cert", mine.cert, "--key", mine.key)
-    asked = url(mutual, "localhost")
-    assert told(smoke(kit, asked, *flags)) == (
-        f"{asked} does not accept the client certificate {mine.cert}",
-        "use --cert and --key of a client that the server's authority (its --tls-ca) signed",
     )
 
 

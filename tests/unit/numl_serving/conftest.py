@@ -4,13 +4,9 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-
-if TYPE_CHECKING:
-    pass
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))

@@ -73,16 +73,17 @@ def _benchmark(*words: str | Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_the_benchmark_needs_a_round():
-    done = _benchmark("--rounds", "0")
+@pytest.mark.parametrize(
+    ("flag", "value", "said"),
+    [
+        ("--rounds", "0", "--rounds: '0' is not a number from 1 to"),
+        ("--json", "nowhere/run.json", "nowhere/run.json cannot be written"),
+    ],
+)
+def test_the_benchmark_refuses_what_it_cannot_do_before_it_measures(flag, value, said):
+    done = _benchmark(flag, value)
     assert done.returncode == 2
-    assert "--rounds: '0' is not a number from 1 to" in done.stderr
-
-
-def test_the_benchmark_refuses_a_file_that_it_could_not_write_before_it_measures():
-    done = _benchmark("--json", "nowhere/run.json")
-    assert done.returncode == 2
-    assert "nowhere/run.json cannot be written" in done.stderr
+    assert said in done.stderr
 
 
 def test_a_benchmark_that_fails_leaves_no_file_and_an_earlier_one_alone(tmp_path):
