@@ -1,6 +1,7 @@
 """A server in a container of the Docker engine."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 
@@ -18,6 +19,7 @@ from deploy.host.failures import diagnose
 from deploy.triton.command import EXIT_TIMEOUT_S
 
 _LAST_WORDS_S = 2.0
+_NOTICED_S = 2.0
 
 
 class ContainerServer(Server):
@@ -73,14 +75,21 @@ class ContainerServer(Server):
                 stream.write(chunk)
 
     def _ended(self) -> str:
-        try:
-            self._container.reload()
+        # The engine notices a moment after the process is gone, and may start it again.
+        deadline = time.monotonic() + _NOTICED_S
+        while True:
+            try:
+                self._container.reload()
+            except DockerException:
+                return "ended"
             state = self._container.attrs["State"]
-        except DockerException:
-            return "ended"
-        if state.get("OOMKilled"):
-            return "was killed by the kernel: it used more than its memory limit (--memory)"
-        return f"exited with status {state.get('ExitCode')}"
+            if state.get("OOMKilled"):
+                return "was killed by the kernel: it used more than its memory limit (--memory)"
+            if not state["Running"] or state.get("Restarting"):
+                return f"exited with status {state.get('ExitCode')}"
+            if time.monotonic() > deadline:
+                return "ended"
+            time.sleep(0.05)
 
 
 def container_runs(name: str) -> bool:
