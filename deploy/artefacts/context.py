@@ -201,7 +201,7 @@ def check_target(target: Path) -> None:
             raise BuildError(cause, "choose a new folder")
 
 
-def mark_wired(folder: Path) -> None:
+def markwired_model(folder: Path) -> None:
     """List what is in a wired repository, so that nothing else is removed with it later."""
     text = json.dumps([MARKER, *_files(folder)], indent=1)
     (folder / MARKER).write_text(text + "\n", encoding="utf-8")
@@ -252,13 +252,15 @@ def wire(
     places = {str(each.place): each for each in packed}
     own_stub = release.own_python == environment.lock.python
     with built_folder(target) as folder:
-        write_models([_wired(m, places, distribution, own_stub) for m in (*planned, *own)], folder)
+        write_models(
+            [wired_model(m, places, distribution, own_stub) for m in (*planned, *own)], folder
+        )
         for each in packed:
             shutil.copyfile(each.archive, folder / each.archive.name)
-        mark_wired(folder)
+        markwired_model(folder)
 
 
-def _wired(
+def wired_model(
     model: StagedModel,
     places: Mapping[str, Packed],
     distribution: TritonDistribution,

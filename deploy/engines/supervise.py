@@ -31,13 +31,7 @@ from deploy.deployment.state import (
 )
 from deploy.engines.broken import BrokenModelsError
 from deploy.engines.pulse import DEADLINE_S, Pulse
-from deploy.engines.server import (
-    Note,
-    Server,
-    Stub,
-    missing_stubs,
-    start_until_ready,
-)
+from deploy.engines.server import Note, Server, Stub, missing_stubs, start_until_ready
 from deploy.host.errors import KitError, LaunchError
 from deploy.host.failures import diagnose
 from deploy.triton.site import with_callers

@@ -1,7 +1,11 @@
 """What of a site's repository an image can have, and what is said of the rest."""
 
+from typing import Any
+
 import pytest
 
+from deploy.artefacts.context import Packed, wired_model
+from deploy.artefacts.site import ENVIRONMENTS
 from deploy.engines.baked import site_content
 from deploy.host.errors import KitError
 from deploy.triton.release import find_release
@@ -60,3 +64,16 @@ def test_an_image_with_torch_serves_a_model_without_an_environment_of_its_own(re
     write_model(repository, "m")
     (model,) = content(repository, "cpu").models
     assert model.config.parameters["EXECUTION_ENV_PATH"].string_value == "/opt/numl/env"
+
+
+def test_a_stock_image_finds_the_packed_environment_beside_the_models(repository):
+    write_model(repository, "m", config=NAMED)
+    found = content(repository)
+    environment = found.environments["vision"]
+    packed = Packed(repository / "vision.tar.gz", environment, ENVIRONMENTS / "vision")
+    places = {str(packed.place): packed}
+    distribution: Any = None  # the server's own stub fits
+    wired = wired_model(found.models[0], places, distribution, own_stub=True)
+    named = {name: value.string_value for name, value in wired.config.parameters.items()}
+    assert named == {"EXECUTION_ENV_PATH": "$$TRITON_MODEL_DIRECTORY/../vision.tar.gz"}
+    assert wired.copies == found.models[0].copies
