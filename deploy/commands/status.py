@@ -46,9 +46,10 @@ def _status(options: argparse.Namespace, console: Console) -> int:
     remedy = for_this_user(health.remedy)
     if remedy is not None:
         console.line(f"  try: {remedy}")
-    for name, why in health.broken.items():
+    for why in health.broken.values():
+        console.line(f"left out: {why.cause}")
         if why.remedy is not None:
-            console.line(f"model {name}: try {for_this_user(why.remedy)}")
+            console.line(f"  try: {for_this_user(why.remedy)}")
     healed = (
         f"healed stubs {counted(state.heals, 'time')}, "
         f"restarted the server {counted(state.restarts, 'time')}"
