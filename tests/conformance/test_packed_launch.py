@@ -143,7 +143,7 @@ def test_nothing_of_it_is_left_when_it_is_stopped(kit, stock):
 
 def test_without_an_image_the_command_that_fetches_nvidias_is_told(kit, stock):
     answer = kit.json("up", "--name", "own", "--env", "packed", *MODELS, "--dry-run")
-    remedies = {"docker": "docker pull nvcr.io/", "apptainer": "apptainer pull "}
+    remedies = {"docker": f"docker pull {kit.triton or 'nvcr.io/'}", "apptainer": "apptainer pull "}
     assert answer["status"] == 1
     assert answer["remedy"].startswith(remedies[kit.engine])
 
