@@ -201,7 +201,7 @@ def check_target(target: Path) -> None:
             raise BuildError(cause, "choose a new folder")
 
 
-def markwired_model(folder: Path) -> None:
+def mark_wired(folder: Path) -> None:
     """List what is in a wired repository, so that nothing else is removed with it later."""
     text = json.dumps([MARKER, *_files(folder)], indent=1)
     (folder / MARKER).write_text(text + "\n", encoding="utf-8")
@@ -257,7 +257,7 @@ def wire(
         )
         for each in packed:
             shutil.copyfile(each.archive, folder / each.archive.name)
-        markwired_model(folder)
+        mark_wired(folder)
 
 
 def wired_model(
