@@ -1,4 +1,7 @@
-"""A real Slurm of one node on loopback: controller, node daemon and munge, of this process."""
+"""A real Slurm of one node on loopback: controller, node daemon and munge, of this process.
+
+python3 -m tests.slurm COMMAND runs a command beside one.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import secrets
 import shutil
 import socket
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +41,7 @@ SlurmdParameters=config_overrides
 MpiDefault=none
 ReturnToService=2
 KillWait=5
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus}
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=8000
 PartitionName=all Nodes=ALL Default=YES
 """
 _DAEMONS = ("munged", "slurmctld", "slurmd")
@@ -76,3 +81,8 @@ def slurm(folder: Path, cpus: int = 4) -> Iterator[dict[str, str]]:
         for process in reversed(processes):
             process.terminate()
             process.wait()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch, slurm(Path(scratch)) as variables:
+        sys.exit(subprocess.run(sys.argv[1:], env=variables, check=False).returncode)

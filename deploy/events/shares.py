@@ -88,15 +88,15 @@ def run_campaign(
     check_names(campaign.files, campaign.folder)
     batch = campaign.folder / _BATCH
     with nobody_at_work([batch / _LOCK]):
-        skipped = len(campaign.files) - len(_not_done(campaign))
-        state = Progress(len(campaign.files), done=skipped, skipped=skipped)
-        before = {path for path in campaign.files if _is_there(path, campaign)}
+        before = set(campaign.files).difference(_not_done(campaign))
+        state = Progress(len(campaign.files), done=len(before), skipped=len(before))
         run = _Run(campaign, state, say, progress)
         run.rejoin()
         for attempt in range(campaign.settings.retries + 1):
             if not (todo := _not_done(campaign)):
                 break
-            run.submit(todo, again=attempt > 0)
+            # Backwards the second time: those after a file that kills its job have their turn, too.
+            run.submit(todo[::-1] if attempt % 2 else todo, again=attempt > 0)
         _count(campaign, state, before)
         state.left = run.reasons_of(_not_done(campaign))
         remove_abandoned(campaign.folder)
@@ -118,6 +118,7 @@ class _Run:
         self._campaign, self._state, self._say, self._progress = campaign, state, say, progress
         self._batch = campaign.folder / _BATCH
         self._reasons: dict[Path, str] = {}
+        self._stuck: dict[int, str] = {}
 
     def rejoin(self) -> None:
         """Wait for the job that a command which was killed has left, if there is one."""
@@ -154,9 +155,11 @@ class _Run:
     def _wait(
         self, system: BatchSystem, name: str, begin: Callable[[], None] = lambda: None
     ) -> None:
+        self._stuck = {}
         try:
             begin()
             for tasks in watch(system, name):
+                self._stuck |= {n: task.stuck for n, task in tasks.items() if task.stuck}
                 there = {entry.name for entry in os.scandir(self._campaign.folder)}
                 self._state.done = sum(record_name(path) in there for path in self._campaign.files)
                 self._progress(self._state, _in_words(tasks))
@@ -170,14 +173,15 @@ class _Run:
         left = {path: left[path] for path in _not_done(self._campaign) if path in left}
         if not left:
             return
-        ended = system.ended(job.name)
+        ended = {**system.ended(job.name), **self._stuck}
         for number in sorted(set(left.values())):
             said = _last_words(job.log(number))
-            named = {path: reason for path in left for reason in _reason_for(path, said)}
+            share = [path for path, task in left.items() if task == number]
+            named = {path: reason for path in share for reason in _reason_for(path, said)}
             marked = [line.removeprefix(_ERROR) for line in said if line.startswith(_ERROR)]
             words = marked[-1:] or [ended.get(number, ""), *said[-1:]]
             why = f"{': '.join(filter(None, words)) or 'no reason known'} ({job.log(number)})"
-            for path in (path for path, task in left.items() if task == number):
+            for path in share:
                 self._reasons[path] = named.get(path, why)
             if not named:
                 self._say(f"task {number} of {job.name}: {why}")
@@ -204,9 +208,7 @@ def _not_done(campaign: Campaign) -> list[Path]:
 
 def _in_words(tasks: Mapping[int, Task]) -> str:
     running = sum(task.running for task in tasks.values())
-    words = f"{counted(running, 'task')} running, {len(tasks) - running} waiting"
-    stuck = next((task.stuck for task in tasks.values() if task.stuck), "")
-    return f"{words}; cancelled: {stuck}" if stuck else words
+    return f"{counted(running, 'task')} running, {len(tasks) - running} waiting"
 
 
 def _count(campaign: Campaign, state: Progress, before: set[Path]) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
+import sys
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -161,3 +164,21 @@ def test_jobs_with_servers_of_their_own_leave_none(pool, kit, files, tmp_path):
     assert command.returncode == 1, told
     assert f"left: {damaged}: {damaged}: not an HDF5 file\n3 of 4 files done" in said
     assert not list((kit.state / "numlkit/deployments").glob("exec-*"))
+
+
+def test_dask_labels_files_as_the_page_shows(pool, url, files, tmp_path):
+    pytest.importorskip("dask_jobqueue")
+    [code] = re.findall(r"```python\n(.*?)```", (CHECKOUT / "docs/bulk.md").read_text(), re.S)
+    code = code.replace("grpc://triton.example.org:8001", url)
+    code = code.replace('memory="2GB"', 'memory="2GB", interface="lo"')
+    (tmp_path / "label.py").write_text(code)
+    (tmp_path / "events").mkdir()
+    for file in files:
+        shutil.copy(file, tmp_path / "events")
+    programs = {"PATH": f"{Path(NUMLKIT).parent}:{pool['PATH']}"}
+    done = subprocess.run(
+        [sys.executable, "label.py"], cwd=tmp_path, env={**pool, **programs},
+        capture_output=True, text=True, timeout=SOON_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert set(records(tmp_path / "labels")) == {"a.json", "b.json", "c.json"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,7 @@ def test_a_site_s_job_as_it_is_submitted(engine, option, rendered, tmp_path):
 
 
 def test_the_site_files_of_the_repository_are_understood():
-    files = sorted((CHECKOUT / "deploy/sites/batch").iterdir())
+    files = sorted((CHECKOUT / "deploy/sites/batch").glob("*.toml"))
     assert [load_settings(str(file), {}).engine for file in files] == ["slurm"]
 
 
@@ -149,3 +150,77 @@ def test_a_host_without_the_batch_system_s_commands_is_told(tmp_path, monkeypatc
     with pytest.raises(KitError) as caught:
         SYSTEMS["slurm"]().active("x")
     assert caught.value.cause == "there is no squeue on this host"
+
+
+# What Fermilab's and justIN's hosts have, for one file that is copied from and to folders.
+IFDH = """\
+if [[ $1 == ls ]]; then ls "$2"; else cp "$2" "$3"; fi
+"""
+GET_FILE = """\
+echo "dune:b.h5 $STORE/b.h5 RSE"
+"""
+# Stands in for `numlkit exec ... -- numlkit infer FILES --into FOLDER`, and fails for bad.h5.
+NUMLKIT = """\
+while [[ $1 != infer ]]; do shift; done
+for file in "${@:2}"; do
+  name=$(basename "$file" .h5)
+  if [[ $file == --into ]]; then break; fi
+  if [[ $name == bad ]]; then exit 1; fi
+  echo "labels of $(cat "$file")" >labels/$name.h5
+  echo record >labels/$name.json
+done
+"""
+
+
+@pytest.fixture
+def worker(tmp_path):
+    """Run a site's script where all that it calls is a stand-in; return its folder and status."""
+    for name, text in {"ifdh": IFDH, "justin-get-file": GET_FILE, "numlkit": NUMLKIT}.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "xrdcp").write_text('#!/bin/bash\ncp "$2" "$3"\n')
+    (tmp_path / "xrdcp").chmod(0o755)
+    for folder in ("store", "labels"):
+        (tmp_path / folder).mkdir()
+
+    def run(script, number):
+        scratch = tmp_path / f"scratch{number}"
+        scratch.mkdir()
+        variables = {
+            "PATH": f"{tmp_path}:/usr/bin:/bin", "NUMLKIT": f"{tmp_path}/numlkit",
+            "STORE": f"{tmp_path}/store", "LABELS": f"{tmp_path}/labels", "PROCESS": str(number),
+            "INPUT_TAR_DIR_LOCAL": str(tmp_path), "JUSTIN_PATH": str(tmp_path),
+        }  # fmt: skip
+        path = CHECKOUT / "deploy/sites/batch" / script
+        done = subprocess.run(["bash", path], cwd=scratch, env=variables, check=False)
+        return scratch, done.returncode
+
+    return run
+
+
+def test_a_job_of_jobsub_labels_its_share_and_keeps_what_it_has_done(worker, tmp_path):
+    files = [tmp_path / "store" / f"{name}.h5" for name in ("a", "bad", "done")]
+    for file in files:
+        file.write_text(file.stem)
+    (tmp_path / "labels/done.json").write_text("an earlier record")
+    (tmp_path / "share.0007").write_text("".join(f"{file}\n" for file in files))
+    assert worker("jobsub.sh", 7)[1] == 1
+    kept = {path.name: path.read_text() for path in (tmp_path / "labels").iterdir()}
+    assert kept == {
+        "a.h5": "labels of a\n", "a.json": "record\n", "done.json": "an earlier record",
+    }  # fmt: skip
+
+
+def test_a_jobscript_of_justin_labels_the_file_that_it_is_given(worker, tmp_path):
+    (tmp_path / "store/b.h5").write_text("b")
+    scratch, status = worker("justin.jobscript", 1)
+    assert status == 0
+    assert (scratch / "b.h5").read_text() == "labels of b\n"
+    assert (scratch / "b.json").read_text() == "record\n"
+    assert (scratch / "justin-processed-pfns.txt").read_text() == f"{tmp_path}/store/b.h5\n"
+
+
+def test_a_jobscript_of_justin_ends_well_where_no_file_is_left(worker, tmp_path):
+    (tmp_path / "justin-get-file").write_text("#!/bin/bash\n")
+    scratch, status = worker("justin.jobscript", 1)
+    assert (status, list(scratch.iterdir())) == (0, [])
