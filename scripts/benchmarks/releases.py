@@ -14,11 +14,10 @@ from deploy.deployment.deployment import Deployment
 from deploy.engines.resolved import Resolved
 from deploy.host.console import Say
 from scripts.benchmarks.cells import Cell, EventSet
-from scripts.benchmarks.document import Document
+from scripts.benchmarks.document import Document, spread
 from scripts.benchmarks.run import measure_turn
 from scripts.benchmarks.server import BenchmarkEngine, benchmark_server
-from scripts.benchmarks.start import processor_seconds
-from scripts.benchmarks.tables import Table, ms
+from scripts.benchmarks.tables import Table
 
 CLIENTS = 8
 _KINDS = ("image", "sif")
@@ -55,19 +54,13 @@ def measure_releases(
                 for events in sets:
                     say(f"round {number + 1} of {rounds}: {model}, {events.name}")
                     cell = Cell(model, events.name, "ours", "grpc", CLIENTS)
-                    rates, spent, sent = np.zeros((3, len(servers)))
+                    rates = np.zeros(len(servers))
                     # There and back: what changes steadily meanwhile favours none of them.
                     for place in (*range(len(servers)), *reversed(range(len(servers)))):
-                        before = processor_seconds(servers[place])
-                        turn = measure_turn(servers[place], cell, events, seconds)
-                        rates[place] += turn.rate / 2
-                        spent[place] += processor_seconds(servers[place]) - before
-                        sent[place] += len(turn.latencies) + CLIENTS  # and one before any is timed
-                    for place, release in enumerate(found):
+                        rates[place] += measure_turn(servers[place], cell, events, seconds).rate / 2
+                    for release, rate in zip(found, rates, strict=True):
                         key = f"{model}, {events.name}"
-                        release["rates"].setdefault(key, []).append(float(rates[place]))
-                        used = float(spent[place] / sent[place])
-                        release["processor"].setdefault(key, []).append(used)
+                        release["rates"].setdefault(key, []).append(float(rate))
     return {"format": 1, "clients": CLIENTS, "rounds": rounds, "releases": found}
 
 
@@ -82,7 +75,7 @@ def _facts(deployment: Deployment, built: Sequence[Path], say: Say) -> Document:
             sizes[artefact.kind] = artefact.bytes
     python = engine.environment_here.lock.python
     names = {"release": release.release, "server": release.server, "python": python}
-    return {**names, "bytes": sizes, "starts": [], "rates": {}, "processor": {}}
+    return {**names, "bytes": sizes, "starts": [], "rates": {}}
 
 
 def releases_table(run: Document) -> Table:
@@ -91,14 +84,13 @@ def releases_table(run: Document) -> Table:
     events = tuple(first["rates"])
     columns = (
         *("Triton", "server", "Python", "ready after"),
-        *(f"{each}: events/s; processor ms" for each in events),
+        *(f"{each}, events/s" for each in events),
         *("server MB", "image MB", ".sif MB"),
     )
     rows = [tuple(_row(release, first, events)) for release in run["releases"]]
     note = (
         f"Medians of {run['rounds']} rounds, with {run['clients']} clients; in brackets, against "
-        f"{first['release']} in the same round. The server's processor time of an event is what a "
-        "busy machine disturbs least."
+        f"{first['release']} in the same round."
     )
     return Table("releases of Triton, in turn", columns, rows, (note,))
 
@@ -107,18 +99,12 @@ def _row(release: Document, first: Document, events: Sequence[str]) -> Iterator[
     yield from (release["release"], release["server"], release["python"])
     yield f"{median(release['starts']):.2f} s"
     for each in events:
-        rate, used = (_cell(release, first, what, each) for what in ("rates", "processor"))
-        yield f"{rate[0]:.0f}{rate[1]}; {ms(used[0])}{used[1]}"
+        rates, other = (np.array(one["rates"][each]) for one in (release, first))
+        against = "" if release is first else f" ({spread(rates / other)['median'] - 1:+.1%})"
+        yield f"{np.median(rates):.0f}{against}"
     for kind in ("server", *_KINDS):
         size = release["bytes"].get(kind)
         yield "-" if size is None else f"{size / 1e6:.0f}"
-
-
-def _cell(release: Document, first: Document, what: str, events: str) -> tuple[float, str]:
-    """Return the median of a figure, and its difference from the first release's in brackets."""
-    values, others = (np.array(one[what][events]) for one in (release, first))
-    against = "" if release is first else f" ({np.median(values / others) - 1:+.1%})"
-    return float(np.median(values)), against
 
 
 def releases_page(run: Document) -> str:

@@ -33,13 +33,13 @@ def measure_starts(deployment: Deployment, rounds: int, say: Say) -> list[Start]
     starts = []
     for _ in range(rounds):
         with benchmark_server(deployment, ("ours",), say) as server:
-            used = processor_seconds(server)
+            used = _processor_seconds(server)
             starts.append(Start(server.seconds_to_ready, used, read_starts(server.log())))
         say(f"ready after {starts[-1].seconds:.1f} s")
     return starts
 
 
-def processor_seconds(server: BenchmarkServer) -> float:
+def _processor_seconds(server: BenchmarkServer) -> float:
     """Return the CPU time used by a server and its instances, which are idle now."""
     assert server.process.identity is not None
     processes = [psutil.Process(server.process.identity.pid)]
