@@ -21,6 +21,7 @@ SHARED = (
     "containers",
     "envs/kit.txt",
     "envs/numl",
+    "envs/brain",
     "envs/ocr",
     "envs/onnx",
     "envs/text",

@@ -1,0 +1,1 @@
+../../brain_locate/1/model.py

@@ -1,0 +1,51 @@
+"""The gallery's figures, as its page shows them."""
+
+from __future__ import annotations
+
+from scripts.benchmarks.document import Document
+from scripts.benchmarks.gallery import CLIENTS, PARTS
+
+
+def section(run: Document) -> str:
+    """Return a run as Markdown."""
+    machine = run["machine"]
+    rows = "\n".join(map(_row, run["entries"]))
+    ways = {each["way"]: each for each in run["volume"]}
+    size = ways["gRPC"]["megabytes"]
+    transports = "\n".join(
+        f"| {way} | {each['ms']['median']:.1f} ms | {size / each['ms']['median']:.2f} GB/s |"
+        for way, each in ways.items()
+    )
+    faster = ways["gRPC"]["ms"]["median"] / ways["shared memory"]["ms"]["median"]
+    ocr = {name: each["median"] for name, each in run["ocr"].items()}
+    return f"""\
+One client sends each model the request of its reference output over gRPC
+({machine["processor"]}, {len(machine["used_cores"])} cores). The columns from queue to output are
+Triton's own statistics; overhead is all that is not compute: server, transport and client.
+Milliseconds, means:
+
+| model | round trip | queue | input | compute | output | overhead |
+|---|---|---|---|---|---|---|
+{rows}
+
+`ocr` is the sum over its steps. A model that calls others by BLS computes while it waits for them.
+
+The same three steps of `ocr` in one process, without Triton, take {ocr["in_process_ms"]:.0f} ms a
+picture. The ensemble takes {ocr["slower"]:.2f} times as long for one client, and gives {CLIENTS}
+clients {ocr["more_pictures"]:.2f} times as many pictures a second ({ocr["rate"]:.1f}).
+
+A volume of {size:.1f} MB to `brain`, and its mask of {size / 4:.1f} MB back, without computing:
+
+| by | time | rate |
+|---|---|---|
+{transports}
+
+Shared memory is {faster:.0f} times as fast as gRPC. It needs `numlkit up --shared-memory`, and a
+client on the same host.
+"""
+
+
+def _row(entry: Document) -> str:
+    parts = " | ".join(f"{entry[part]:.2f}" for part in PARTS)
+    overhead = entry["trip"] - entry["compute_infer"]
+    return f"| `{entry['model']}` | {entry['trip']:.1f} | {parts} | {overhead:.2f} |"
