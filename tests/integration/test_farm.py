@@ -66,4 +66,4 @@ def test_a_server_is_renewed_without_losing_a_request_and_taken_down(numlkit, ki
     down = numlkit("down", "--name", "farm")
     assert down.returncode == 0, down.stderr
     assert not registry.exists()
-    assert not list((kit.state / "numlkit/deployments").iterdir())
+    assert not list((kit.state / "numlkit/deployments").glob("exec-*"))
