@@ -28,6 +28,8 @@ _START_TIMEOUT_S = 20.0
 # A starting server that logs nothing for this long, and uses less processor time, has stopped.
 _STILL_S, _STILL_CPU_S = 20.0, 0.3
 STOP_TIMEOUT_S = 30.0
+# How causes begin that concern one model, and do not say which; others concern the host.
+_OF_A_MODEL = ("the execution environment", "a packed execution environment", "the stub", "a model")
 _GIVEN_UP = re.compile(r"failed to load .*Stub process '[^']*' is not healthy", re.DOTALL)
 
 log = logging.getLogger("numlkit.supervisor")
@@ -315,7 +317,7 @@ class Server(ABC):
             f"read its log: {self._plan.log}",
         )
         broken = NOT_LOADED.search(text)
-        if broken is not None and f"model {broken['model']}" not in found.cause:
+        if broken is not None and found.cause.startswith(_OF_A_MODEL):
             raise LaunchError(f"model {broken['model']}: {found.cause}", found.remedy)
         raise found
 

@@ -140,7 +140,8 @@ def test_an_environment_that_cannot_be_unpacked_is_refused_before_anything_start
         "up", "--name", "cut", "--models-dir", str(repository), "--models", "classifier,plain"
     )
     assert answer["status"] == 1
-    assert answer["error"].startswith(f"execution environment {cut} is cut off or damaged: ")
+    begin = f"model classifier: execution environment {cut} is cut off or damaged: "
+    assert answer["error"].startswith(begin)
     assert not (kit.folder("cut") / "server.log").exists()
 
 
