@@ -71,14 +71,14 @@ def _status(options: argparse.Namespace, console: Console) -> int:
 
 
 def _show_farm(farm: Farm, timeout: float, console: Console) -> int:
-    jobs = farm.system.active(farm.job)
+    jobs = farm.system.states(farm.job)
     entries = farm.registry.entries()
     ready = {entry.url: serves(entry.url, farm.models, timeout=timeout) for entry in entries}
     good = sum(ready.values()) >= farm.servers
     title = f"farm {farm.name}: {sum(ready.values())} of {counted(farm.servers, 'server')} ready"
     rows = [(url, "ready" if ok else "does not answer") for url, ok in ready.items()]
     console.table(title, ("server", "says"), rows)
-    running = sum(task.running for task in jobs.values())
+    running = jobs.count("RUNNING")
     console.line(f"{counted(running, 'job')} running, {len(jobs) - running} waiting: {farm.job}")
     console.line(f"clients find them by --servers {quote(str(farm.registry.folder))}")
     if not good and len(jobs) < farm.servers:

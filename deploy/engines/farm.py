@@ -20,8 +20,9 @@ from deploy.client.endpoint import Endpoint
 from deploy.client.registry import Registry
 from deploy.client.transport import TritonTransport
 from deploy.deployment.state import DeploymentFolder
-from deploy.host.batch.jobs import BatchSystem, Job
-from deploy.host.batch.settings import SYSTEMS, BatchSettings
+from deploy.host.batch.jobs import Job
+from deploy.host.batch.settings import BatchSettings
+from deploy.host.batch.slurm import Slurm
 from deploy.host.command_line import quote
 from deploy.host.errors import DeploymentError, KitError, LaunchError
 from deploy.host.files import write_atomically
@@ -61,8 +62,8 @@ class Farm(BaseModel, frozen=True):
         return Registry(self.folder / _SERVERS)
 
     @property
-    def system(self) -> BatchSystem:
-        return SYSTEMS[self.settings.engine]()
+    def system(self) -> Slurm:
+        return Slurm()
 
     @property
     def goes_on(self) -> bool:
@@ -123,7 +124,7 @@ def start_farm(farm: Farm) -> Farm:
         remedy = f"numlkit down --name {farm.name} first"
         raise LaunchError(f"farm {farm.name} is running with different settings", remedy)
     farm = there or farm
-    missing = farm.servers - len(farm.system.active(farm.job))
+    missing = farm.servers - len(farm.system.states(farm.job))
     if missing > 0:
         farm.write()
         try:
@@ -152,7 +153,7 @@ def await_servers(farm: Farm, *, seconds: float, say: Callable[[str], None]) -> 
         stuck = next((task.stuck for task in tasks.values() if task.stuck), "")
         if stuck:
             raise LaunchError(f"the batch system says {stuck}", "other options in the site's file")
-        running = sum(task.running for task in tasks.values())
+        running = farm.system.states(farm.job).count("RUNNING")
         words = f"{running} of {farm.servers} jobs run, {there} servers are ready"
         if words != said:
             say(words)
@@ -178,9 +179,9 @@ def stop_farm(farm: Farm) -> None:
     """
     (farm.folder / _FILE).unlink(missing_ok=True)
     begun = time.monotonic()
-    while tasks := farm.system.active(farm.job):
+    while states := farm.system.states(farm.job):
         waited = time.monotonic() - begun
-        if waited > _BY_THEMSELVES_S or not any(task.running for task in tasks.values()):
+        if waited > _BY_THEMSELVES_S or not {"RUNNING", "COMPLETING"} & set(states):
             farm.system.cancel(farm.job)
         if waited > _ENDS_S:
             farm.write()

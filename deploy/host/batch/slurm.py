@@ -41,6 +41,10 @@ class Slurm(BatchSystem):
             if state not in _ENDED
         }
 
+    def states(self, name: str) -> list[str]:
+        """Return the state of each task that has not ended, of all jobs of that name."""
+        return [state for _, state, _ in self._tasks(name) if state not in _ENDED]
+
     def ended(self, name: str) -> dict[int, str]:
         # Slurm remembers them for five minutes (MinJobAge) if it has no accounting.
         return {

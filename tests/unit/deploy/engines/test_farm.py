@@ -11,7 +11,7 @@ import pytest
 from deploy.client.registry import Registry
 from deploy.commands.up import main as up
 from deploy.engines import farm_server
-from deploy.engines.farm import Farm, known_farms, read_farm
+from deploy.engines.farm import Farm, known_farms, read_farm, start_farm
 from deploy.engines.farm_server import Times, attend, reachable
 from deploy.host.batch.settings import BatchSettings
 from deploy.host.batch.slurm import Slurm
@@ -128,6 +128,23 @@ def test_nothing_is_submitted_after_the_farm_has_ended(farm, submitted):
     attended(farm, clock)
     assert submitted == []
     assert clock.now < 105
+
+
+@pytest.mark.parametrize(
+    ("tasks", "missing"),
+    [
+        ([], 3),
+        ([(0, "RUNNING", ""), (1, "PENDING", ""), (2, "FAILED", "")], 1),
+        ([(0, "RUNNING", "")] * 3, 0),  # each renewed by a job of its own
+        ([(0, "RUNNING", "")] * 3 + [(0, "PENDING", "")], 0),
+    ],
+)
+def test_the_servers_that_are_missing_are_submitted(farm, monkeypatch, submitted, tasks, missing):
+    wanted = farm.model_copy(update={"servers": 3})
+    wanted.write()
+    monkeypatch.setattr(Slurm, "_tasks", lambda _self, _name: tasks)
+    assert start_farm(wanted.model_copy(update={"job": "numl-farm-2"})) == wanted
+    assert [job.tasks for job in submitted] == [missing] * (missing > 0)
 
 
 def test_the_servers_url_is_that_of_its_node(farm, monkeypatch, submitted):
