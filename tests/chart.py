@@ -56,6 +56,7 @@ SITES = {
             },
             "verify": {"key": {"configMap": "release-key"}, "minSequence": 12},
             "networkPolicy": {"bucket": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]},
+            "limits": {"waiting": 0, "waitSeconds": 0.5, "hits": 100000},
             "spread": "DoNotSchedule",
             "priorityClassName": "services",
             "serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/numl"},

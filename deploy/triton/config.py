@@ -232,13 +232,13 @@ def _bound(config: ModelConfig, settings: LaunchSettings) -> None:
     config.parameters[MAX_HITS].string_value = str(limits.hits)
     (group,) = config.instance_group
     if group.kind == _KIND.KIND_GPU:
-        config.parameters[MOST_WAITING].string_value = str(limits.waiting)
+        config.parameters[MOST_WAITING].string_value = str(limits.most_waiting(gpu=True))
         config.parameters[LONGEST_WAIT].string_value = f"{limits.wait_s:g}"
     elif limits.bound_the_queue:
         policy = config.dynamic_batching.default_queue_policy
         policy.default_timeout_microseconds = int(limits.wait_s * 1e6)
         policy.allow_timeout_override = True  # a client may wait for less, not for more
-        policy.max_queue_size = limits.waiting * group.count
+        policy.max_queue_size = limits.most_waiting(gpu=False) * group.count
 
 
 def _fit(config: ModelConfig, card: ModelCard) -> None:

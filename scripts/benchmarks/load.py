@@ -1,4 +1,4 @@
-"""Load two servers far above what they can answer, in turn: one with bounds, one without."""
+"""Load servers far above what they can answer, in turn: with bounds and without."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deploy.client.load.connection import Connections, Request, as_request
 from deploy.client.load.open_loop import Round, capacity, offer
 from deploy.client.load.summary import document
 from deploy.client.load.traffic import Patience, Tenant, simulated_event
-from deploy.deployment.deployment import Limits
+from deploy.deployment.deployment import FEWEST_BOUNDED, Limits
 from deploy.engines.resolved import Resolved
 from deploy.host.console import Say
 from scripts.benchmarks.document import Document
@@ -38,6 +38,8 @@ KINDS: Mapping[str, Limits] = {
     "unbounded": Limits(waiting=0, wait_s=0, hits=REFUSED),
     "bounded": Limits(),
 }
+CLOSED = (*KINDS, EQUAL := "unbounded, three processes")
+"""Servers that clients wait for: the last one has as many processes as one with bounds."""
 CLIENTS = (1, 8)
 LIGHT_RATE = 10
 HEAVY = {REFUSED: 20.0, LARGEST: 10.0}
@@ -50,7 +52,10 @@ _SLICE_S = 0.5
 
 
 class Peak:
-    """The most memory that a server and its model processes held at once, resident, summed."""
+    """The most memory that a server and its model processes held at once.
+
+    What they share (events and answers in flight) counts once.
+    """
 
     def __init__(self, server: int) -> None:
         self._server, self._ended = server, threading.Event()
@@ -71,7 +76,7 @@ class Peak:
             first = psutil.Process(self._server)
             for process in (first, *first.children(recursive=True)):
                 with suppress(psutil.NoSuchProcess):
-                    total += process.memory_info().rss
+                    total += process.memory_full_info().pss
         return total / 1e6
 
     def _watch(self) -> None:
@@ -85,9 +90,13 @@ def servers(core: int, others: Sequence[int], say: Say) -> Iterator[dict[str, Be
     with ExitStack() as stack:
         stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
         os.sched_setaffinity(0, {core})
-        started = {}
-        for kind, limits in KINDS.items():
-            changes = {"name": f"benchmark-{kind}-{os.getpid()}", "limits": limits}
+        started: dict[str, BenchmarkServer] = {}
+        for kind in CLOSED:
+            changes: dict[str, Any] = {
+                "name": f"benchmark-{len(started)}-{os.getpid()}",
+                "limits": KINDS.get(kind, KINDS["unbounded"]),
+                "instances": FEWEST_BOUNDED if kind == EQUAL else None,
+            }
             deployment = benchmark_deployment([MODEL]).model_copy(update=changes)
             BenchmarkEngine(Resolved(deployment)).prepare(say)
             started[kind] = stack.enter_context(benchmark_server(deployment, ("ours",), say))
@@ -120,6 +129,7 @@ async def measure(running: Mapping[str, BenchmarkServer], *, seconds: float, say
         }
         say("clients that wait for their answers")
         found["closed"] = await _closed(opened, events, rounds=max(3, int(4 * seconds)))
+        del opened[EQUAL]
         best = max(each["per_s"]["unbounded"] for each in found["closed"] if _is_capacity(each))
         found["capacity"] = best
         found["overload"] = await _overload(opened, events[ORDINARY], best, seconds, say)
@@ -131,7 +141,8 @@ async def measure(running: Mapping[str, BenchmarkServer], *, seconds: float, say
                 traffic = [(light, events[LIGHT]), (heavy, events[hits])]
                 told = document([await _offer(connections, traffic, 10.0)])
                 found["beside"].setdefault(str(hits), {})[kind] = told["rounds"][0]["tenants"]
-        for kind, server in running.items():
+        for kind in KINDS:
+            server = running[kind]
             found["first_mb"][kind] = round(peaks[kind].first_mb)
             found["most_mb"][kind] = round(peaks[kind].most_mb)
             found["stubs_kept"][kind] = server.stubs() == stubs[kind]
@@ -190,12 +201,15 @@ async def _closed(
                         connections, events[hits], clients=clients, seconds=_SLICE_S
                     )
                     rates[kind].append(rate)
-            ratios = np.divide(rates["bounded"], rates["unbounded"])
             found.append({
                 "hits": hits,
                 "clients": clients,
                 "per_s": {kind: round(median(each), 2) for kind, each in rates.items()},
-                "ratio": round(float(median(ratios)), 3),
+                "ratios": {
+                    kind: round(median(np.divide(rates["bounded"], rates[kind]).tolist()), 3)
+                    for kind in CLOSED
+                    if kind != "bounded"
+                },
             })  # fmt: skip
     return found
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from scripts.benchmarks.document import Document
-from scripts.benchmarks.load import HEAVY, KINDS, LIGHT, LIGHT_RATE, ORDINARY, PATIENCE, RATES
+from scripts.benchmarks.load import CLOSED, HEAVY, KINDS, LIGHT, LIGHT_RATE, ORDINARY, PATIENCE, RATES
 
 
 def section(run: Document) -> str:
@@ -25,7 +25,8 @@ def _overload(run: Document) -> Iterator[str]:
     capacity, load = run["capacity"], run["machine"]["load_before"][0]
     yield from (
         f"Clients have a deadline of {deadline:g} s and try {tries} times, without a pause.",
-        f"An answer counts if it is right and comes within {deadline:g} s of the event's arrival.",
+        f"An answer counts if it is right, comes within {deadline:g} s of the event's arrival, and while",
+        "events still arrive.",
         f"Events have {ORDINARY:,} hits. Each server has one core, the clients have another.",
         f"Goodput is in multiples of what a server can answer: {capacity:.0f} events/s. (Load",
         f"average before the run: {load:.1f}. Medians of three rounds, in turn.)",
@@ -61,15 +62,20 @@ def _beside(run: Document) -> Iterator[str]:
 
 
 def _closed(run: Document) -> Iterator[str]:
-    yield "What bounds cost clients that wait for each answer, in turn without and with them:"
+    yield "What clients get that wait for each answer, in turn. In brackets: how much of it is left"
+    yield "with bounds, in the same half second."
     yield ""
-    yield "| hits | clients | unbounded | bounded | ratio |"
-    yield "|---|---|---|---|---|"
+    yield "| hits | clients | " + " | ".join(CLOSED) + " |"
+    yield "|---|---|" + "---|" * len(CLOSED)
     for each in run["closed"]:
-        rates = " | ".join(f"{each['per_s'][kind]:.0f} events/s" for kind in KINDS)
-        yield f"| {each['hits']:,} | {each['clients']} | {rates} | {each['ratio']:.2f} |"
+        rates = (
+            f"{each['per_s'][kind]:.0f} events/s"
+            + (f" ({each['ratios'][kind]:.2f})" if kind in each["ratios"] else "")
+            for kind in CLOSED
+        )
+        yield f"| {each['hits']:,} | {each['clients']} | " + " | ".join(rates) + " |"
 
 
 def _share(figures: dict[str, Any]) -> str:
     arrived = figures["arrived"]
-    return f"{100 * figures['goodput'] / figures['offered']:.0f}%" if arrived else "-"
+    return f"{100 * figures['in_time'] / arrived:.0f}%" if arrived else "-"

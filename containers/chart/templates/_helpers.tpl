@@ -30,6 +30,17 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 policy/{{ ternary "v1" "v1beta1" (semverCompare ">=1.21-0" .Capabilities.KubeVersion.Version) }}
 {{- end }}
 
+{{/* For the server, and for the agent that writes its settings. */}}
+{{- define "numl.limits" -}}
+{{- $limits := .Values.limits -}}
+{{- $names := dict "waiting" "NUML_WAITING" "waitSeconds" "NUML_WAIT_S" "hits" "NUML_HITS" -}}
+{{- $set := list -}}
+{{- range $key, $name := $names }}{{ $value := index $limits $key }}
+{{- if not (kindIs "invalid" $value) }}{{ $shown := eq $key "waitSeconds" | ternary (toString $value) (int64 $value | toString) }}
+{{- $set = append $set (printf "- {name: %s, value: %q}" $name $shown) }}{{ end }}{{ end -}}
+{{- join "\n" $set -}}
+{{- end }}
+
 {{/* Processes that share /dev/shm. */}}
 {{- define "numl.shmMi" -}}
 {{- mul (len .Values.models) .Values.instances .Values.shmMiPerInstance -}}

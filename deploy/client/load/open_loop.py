@@ -21,6 +21,7 @@ class Counts:
 
     Attributes:
         latencies: Seconds from arrival to right answer, of those in time.
+        meanwhile: How many of those were answered while events still arrived.
         late: Answered rightly, but after the deadline counted from the arrival.
         refused: Not answered, by the status of gRPC of the last try.
         reasons: What servers said of refused requests, and how often.
@@ -31,6 +32,7 @@ class Counts:
     sent: int = 0
     late: int = 0
     wrong: int = 0
+    meanwhile: int = 0
     latencies: list[float] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -78,12 +80,15 @@ async def offer(
     pending: set[asyncio.Task[None]] = set()
     behind = []
     begun = time.perf_counter()
+    end = begun + seconds
     for at, name, request in schedule:
         wait = begun + at - time.perf_counter()
         if wait > 0:
             await asyncio.sleep(wait)
         behind.append(max(time.perf_counter() - begun - at, 0.0))
-        task = asyncio.create_task(deliver(server, request, patience, counts[name], begun + at))
+        task = asyncio.create_task(
+            deliver(server, request, patience, counts[name], begun + at, end)
+        )
         pending.add(task)
         task.add_done_callback(pending.discard)
     await asyncio.gather(*pending)
@@ -92,9 +97,19 @@ async def offer(
 
 
 async def deliver(
-    server: Server, request: Request, patience: Patience, counts: Counts, arrived: float
+    server: Server,
+    request: Request,
+    patience: Patience,
+    counts: Counts,
+    arrived: float,
+    end: float,
 ) -> None:
-    """Send an event that arrived then, again if it is refused; count what became of it."""
+    """Send an event, again if it is refused; count what became of it.
+
+    Args:
+        arrived: When the event did, on the clock of ``time.perf_counter``.
+        end: When the last one will.
+    """
     counts.arrived += 1
     for attempt in range(patience.retries + 1):
         if attempt and patience.pause_s:
@@ -102,13 +117,15 @@ async def deliver(
         counts.sent += 1
         answer, status, text = await server.infer(request.content, patience.deadline_s)
         if answer is not None:
-            taken = time.perf_counter() - arrived
+            now = time.perf_counter()
+            taken = now - arrived
             if not is_same(answer, request.answer):
                 counts.wrong += 1
             elif taken > patience.deadline_s:
                 counts.late += 1
             else:
                 counts.latencies.append(taken)
+                counts.meanwhile += now <= end
             return
         counts.reasons[text] += 1
         if status not in AGAIN:

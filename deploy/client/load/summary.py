@@ -19,7 +19,9 @@ class Figures:
 
     Attributes:
         offered: Events that arrived, per second.
-        goodput: Events answered rightly within the deadline, per second.
+        goodput: Events answered rightly within the deadline, per second, while events arrived:
+            what a server still answers after the last one says nothing about its load.
+        in_time: Events answered rightly within the deadline.
         p50_ms, p99_ms: Time from arrival to answer, of those; None: there were none.
         refused, late, wrong: Events.
         sent: Requests, with those sent again.
@@ -31,6 +33,7 @@ class Figures:
     offered: float
     goodput: float
     arrived: int
+    in_time: int
     p50_ms: float | None
     p99_ms: float | None
     refused: int
@@ -48,8 +51,9 @@ def figures(name: str, counts: Counts, seconds: float) -> Figures:
     return Figures(
         tenant=name,
         offered=counts.arrived / seconds,
-        goodput=len(good) / seconds,
+        goodput=counts.meanwhile / seconds,
         arrived=counts.arrived,
+        in_time=len(good),
         p50_ms=None if p50 is None else round(p50, 2),
         p99_ms=None if p99 is None else round(p99, 2),
         refused=sum(counts.refused.values()),
@@ -71,7 +75,7 @@ def all_figures(rounds: Sequence[Round]) -> list[list[Figures]]:
 
 def row(figure: Figures) -> tuple[str, ...]:
     """Return the figures as a row below `COLUMNS`."""
-    answered = figure.goodput * 100 / figure.offered if figure.offered else 0.0
+    answered = figure.in_time * 100 / figure.arrived if figure.arrived else 0.0
     times = ("-" if ms is None else f"{ms:.0f}" for ms in (figure.p50_ms, figure.p99_ms))
     return (
         f"{figure.offered:.0f}",

@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from numl_formats.errors import FormatError
+from numl_formats.limits import Limits
 from numl_formats.location import Location, read_endpoint, read_location
 from numl_sync.agent import Agent
 from numl_sync.bucket import Bucket
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, _end)
     try:
         location = _location(options.bucket, os.environ)
-        templates = Templates(options.templates)
+        templates = Templates(options.templates, Limits.of(os.environ))
         trust = read_trust(options.verify, str(location), _least(os.environ))
         if trust.verify is None:
             _say("nothing is verified: no key is given (--verify)")
@@ -92,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.once:
                 return 0 if agent.failure is None else 1
             time.sleep(pause)
-    except SyncError as error:
+    except (SyncError, FormatError) as error:
         _say(str(error))
         return 2
     except OSError as error:

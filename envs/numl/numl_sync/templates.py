@@ -7,6 +7,7 @@ from pathlib import Path
 
 from numl_formats.config import render_config
 from numl_formats.errors import FormatError
+from numl_formats.limits import Limits
 from numl_formats.published import Release
 from numl_formats.repository import CARD_FILE, CODE, CONFIG, DATA_FILES
 from numl_sync.errors import ReleaseError
@@ -20,6 +21,7 @@ class Templates:
     """
 
     folder: Path
+    limits: Limits = Limits()
 
     def check(self, release: Release) -> None:
         """Raise a `ReleaseError` unless the image can serve a release."""
@@ -51,6 +53,7 @@ class Templates:
         """
         template = (self.folder / name / CONFIG).read_text(encoding="utf-8")
         try:
-            return render_config(name, version, (files / CARD_FILE).read_bytes(), template)
+            card = (files / CARD_FILE).read_bytes()
+            return render_config(name, version, card, self.limits.apply(template))
         except FormatError as error:
             raise ReleaseError(str(error)) from None

@@ -12,7 +12,7 @@ from scripts.benchmarks.load_page import section
 
 def tenant(offered: float, good: float, p99_ms: float | None = 900.0) -> dict[str, Any]:
     arrived = int(offered * 10)
-    return {"offered": offered, "goodput": good, "arrived": arrived, "p99_ms": p99_ms}
+    return {"goodput": good, "in_time": good * 10, "arrived": arrived, "p99_ms": p99_ms}
 
 
 def rounds(*shares: float) -> dict[str, Any]:
@@ -38,7 +38,10 @@ RUN = {
         },
     },
     "closed": [{
-        "hits": 1300, "clients": 8, "per_s": {"unbounded": 40.0, "bounded": 40.2}, "ratio": 1.005,
+        "hits": 1300,
+        "clients": 8,
+        "per_s": {"unbounded": 44.0, "bounded": 40.2, "unbounded, three processes": 40.0},
+        "ratios": {"unbounded": 0.91, "unbounded, three processes": 1.005},
     }],
     "first_mb": {"unbounded": 90, "bounded": 150},
     "most_mb": {"unbounded": 1500, "bounded": 800},
@@ -46,7 +49,8 @@ RUN = {
 }  # fmt: skip
 SECTION = """\
 Clients have a deadline of 2 s and try 3 times, without a pause.
-An answer counts if it is right and comes within 2 s of the event's arrival.
+An answer counts if it is right, comes within 2 s of the event's arrival, and while
+events still arrive.
 Events have 1,300 hits. Each server has one core, the clients have another.
 Goodput is in multiples of what a server can answer: 40 events/s. (Load
 average before the run: 0.3. Medians of three rounds, in turn.)
@@ -70,11 +74,12 @@ A client that sends 10 events of 200 hits a second, for 10 s:
 Most memory during all of this: 1,500 MB unbounded (90 MB idle), 800 MB bounded (150 MB idle).
 No process died.
 
-What bounds cost clients that wait for each answer, in turn without and with them:
+What clients get that wait for each answer, in turn. In brackets: how much of it is left
+with bounds, in the same half second.
 
-| hits | clients | unbounded | bounded | ratio |
+| hits | clients | unbounded | bounded | unbounded, three processes |
 |---|---|---|---|---|
-| 1,300 | 8 | 40 events/s | 40 events/s | 1.00 |
+| 1,300 | 8 | 44 events/s (0.91) | 40 events/s | 40 events/s (1.00) |
 """
 
 

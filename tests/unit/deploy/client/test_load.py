@@ -67,7 +67,8 @@ def test_an_event_counts_as_what_became_of_it(answers, takes, sent, good, late, 
     server, counts = Played(*answers, takes=takes), Counts()
     patience = Patience(deadline_s=0.1, retries=2)
     request = Request(b"event", 9, RIGHT)
-    asyncio.run(deliver(server, request, patience, counts, time.perf_counter()))
+    now = time.perf_counter()
+    asyncio.run(deliver(server, request, patience, counts, now, now + 60))
     found = (counts.sent, len(counts.latencies), counts.late, counts.wrong, dict(counts.refused))
     assert found == (sent, good, late, wrong, refused)
 
@@ -118,12 +119,12 @@ def test_an_answer_is_right_if_it_is_the_reference_but_for_rounding(content, sam
 
 
 def test_figures_are_told_as_a_row_and_as_json():
-    counts = Counts(arrived=4, sent=6, late=1, latencies=[0.010, 0.030])
+    counts = Counts(arrived=4, sent=6, late=1, meanwhile=1, latencies=[0.010, 0.030])
     counts.refused["UNAVAILABLE"] = 1
     counts.reasons["Exceeds maximum queue size"] = 3
     rounds = [Round(2.0, {"clients": counts}, 0.001)]
     (found,) = all_figures(rounds)[0]
-    assert row(found) == ("2", "clients", "1.0", "50%", "20", "30", "1", "1")
+    assert row(found) == ("2", "clients", "0.5", "50%", "20", "30", "1", "1")
     told = document(rounds, capacity=5.0)
     assert told == {
         "ok": True,
@@ -135,8 +136,9 @@ def test_figures_are_told_as_a_row_and_as_json():
                     {
                         "tenant": "clients",
                         "offered": 2.0,
-                        "goodput": 1.0,
+                        "goodput": 0.5,
                         "arrived": 4,
+                        "in_time": 2,
                         "p50_ms": 20.0,
                         "p99_ms": 29.8,
                         "refused": 1,

@@ -87,7 +87,7 @@ dynamic_batching {
   default_queue_policy {
     default_timeout_microseconds: 1000000
     allow_timeout_override: true
-    max_queue_size: 128
+    max_queue_size: 32
   }
 }
 parameters {
