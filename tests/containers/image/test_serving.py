@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from docker.types import Mount
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.triton.start import read_starts
@@ -75,9 +77,13 @@ class TestALockedDownServer:
         assert (status, words.split()) == (0, ["403"] * 3)
 
 
-def test_a_stop_is_graceful(runner, image):
-    server = runner.start(image.tag)
+def test_limits_are_set_by_the_environment_and_a_stop_is_graceful(runner, image):
+    server = runner.start(image.tag, environment={"NUML_WAITING": "7", "NUML_HITS": "5000"})
     server.wait_healthy()
+    shown = "cat /tmp/numl-models-*/nugraph3/config.pbtxt"
+    config = text_format.Parse(server.exec("bash", "-c", shown)[1], ModelConfig())
+    assert config.dynamic_batching.default_queue_policy.max_queue_size == 7 * 3
+    assert config.parameters["max_hits"].string_value == "5000"
     assert server.stop() == 0
     assert "successfully unloaded 'nugraph3'" in server.logs()
 
