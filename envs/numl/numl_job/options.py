@@ -44,7 +44,7 @@ class Job:
     def of(cls, options: argparse.Namespace, words: Sequence[str]) -> Job:
         """Read what the options name; JobError if that cannot be run."""
         if not words:
-            raise JobError("no command given: exec [options] -- COMMAND")
+            raise JobError("no command given: put it after --, for example exec -- lar -c job.fcl")
         fcl: Path | None = options.fcl
         if fcl is None:
             if options.producer:
