@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from scripts.benchmarks.document import Document
-from scripts.benchmarks.load import CLOSED, HEAVY, KINDS, LIGHT, LIGHT_RATE, ORDINARY, PATIENCE, RATES
+from scripts.benchmarks.load import (
+    CLOSED,
+    HEAVY,
+    KINDS,
+    LIGHT,
+    LIGHT_RATE,
+    ORDINARY,
+    PATIENCE,
+    RATES,
+)
 
 
 def section(run: Document) -> str:
@@ -25,8 +34,8 @@ def _overload(run: Document) -> Iterator[str]:
     capacity, load = run["capacity"], run["machine"]["load_before"][0]
     yield from (
         f"Clients have a deadline of {deadline:g} s and try {tries} times, without a pause.",
-        f"An answer counts if it is right, comes within {deadline:g} s of the event's arrival, and while",
-        "events still arrive.",
+        f"An answer counts if it is right, comes within {deadline:g} s of the event's arrival, and",
+        "while events still arrive.",
         f"Events have {ORDINARY:,} hits. Each server has one core, the clients have another.",
         f"Goodput is in multiples of what a server can answer: {capacity:.0f} events/s. (Load",
         f"average before the run: {load:.1f}. Medians of three rounds, in turn.)",

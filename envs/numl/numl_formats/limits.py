@@ -1,8 +1,8 @@
 """Limits on what an image's models accept, as the environment of its server sets them.
 
-``NUML_WAITING`` (requests that wait for each instance), ``NUML_WAIT_S`` (seconds that one waits) and
-``NUML_HITS`` (of an event) take the place of what the image was built with; docs/load.md explains
-them. ::
+``NUML_WAITING`` (requests that wait for each instance), ``NUML_WAIT_S`` (seconds that one waits)
+and ``NUML_HITS`` (of an event) take the place of what the image was built with; docs/load.md
+explains them. ::
 
     python -m numl_formats.limits MODELS FOLDER
 """
@@ -65,6 +65,9 @@ class Limits:
         if self.hits is not None:
             config = _parameter(config, "max_hits", str(self.hits))
         return config
+
+
+AS_BUILT = Limits()
 
 
 def _number(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from numl_formats.config import render_config
 from numl_formats.errors import FormatError
-from numl_formats.limits import Limits
+from numl_formats.limits import AS_BUILT, Limits
 from numl_formats.published import Release
 from numl_formats.repository import CARD_FILE, CODE, CONFIG, DATA_FILES
 from numl_sync.errors import ReleaseError
@@ -21,7 +21,7 @@ class Templates:
     """
 
     folder: Path
-    limits: Limits = Limits()
+    limits: Limits = AS_BUILT
 
     def check(self, release: Release) -> None:
         """Raise a `ReleaseError` unless the image can serve a release."""

@@ -1,4 +1,4 @@
-"""Limits that the environment of an image's server sets, in configurations as the kit writes them."""
+"""Limits that the environment of an image's server sets, in configurations of the kit."""
 
 import json
 import os

@@ -49,8 +49,8 @@ RUN = {
 }  # fmt: skip
 SECTION = """\
 Clients have a deadline of 2 s and try 3 times, without a pause.
-An answer counts if it is right, comes within 2 s of the event's arrival, and while
-events still arrive.
+An answer counts if it is right, comes within 2 s of the event's arrival, and
+while events still arrive.
 Events have 1,300 hits. Each server has one core, the clients have another.
 Goodput is in multiples of what a server can answer: 40 events/s. (Load
 average before the run: 0.3. Medians of three rounds, in turn.)
