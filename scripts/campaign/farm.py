@@ -42,7 +42,7 @@ class Servers:
     @staticmethod
     def kit(count: int, lanes: int, service_s: float, spread: float = 0.5) -> Servers:
         """Return servers with the kit's default bounds."""
-        waiting = _LIMITS.waiting * _LIMITS.instances(lanes)
+        waiting = _LIMITS.most_waiting(gpu=False) * _LIMITS.instances(lanes)
         return Servers(count, lanes, service_s, spread, waiting, _LIMITS.wait_s)
 
 
