@@ -19,6 +19,7 @@ from scripts.documentation.pages import made, marked
 PICTURES = (
     "scripts/data/event_display.png",
     "scripts/data/confusion.png",
+    "scripts/data/speed/campaign.png",
     "scripts/data/speed/load.png",
     "scripts/data/speed/speed.png",
 )
