@@ -62,23 +62,27 @@ def slurm(folder: Path, cpus: int = 4) -> Iterator[dict[str, str]]:
     variables = {**os.environ, "SLURM_CONF": str(configuration)}
     files = {name: f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "log", "seed")}
     munged = ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket"]
-    processes = []
+    processes: dict[Path, subprocess.Popen[bytes]] = {}
     try:
         for words in ([*munged, *files.values()], ["slurmctld", "-D"], ["slurmd", "-D"]):
-            with (folder / f"{words[0]}.said").open("w") as said:
-                processes.append(subprocess.Popen(words, env=variables, stdout=said, stderr=said))
+            output = folder / f"{words[0]}.said"
+            with output.open("w") as said:
+                process = subprocess.Popen(words, env=variables, stdout=said, stderr=said)
+            processes[output] = process
             if words[0] == "munged":
                 until((folder / "munge.socket").exists, "munged listens")
         state = ["sinfo", "--noheader", "--format=%T"]
 
         def idle() -> bool:
+            for said, process in processes.items():
+                assert process.poll() is None, said.read_text()
             done = subprocess.run(state, env=variables, capture_output=True, text=True, check=False)
             return done.stdout.strip() == "idle"
 
         until(idle, "Slurm's node is idle")
         yield variables
     finally:
-        for process in reversed(processes):
+        for process in reversed(processes.values()):
             process.terminate()
             process.wait()
 

@@ -19,6 +19,8 @@ from deploy.host.paths import CHECKOUT
 from tests.kit import NUMLKIT, SOON_S, until
 from tests.slurm import slurm
 
+pytestmark = pytest.mark.alone  # Slurm's clocks do not wait for a busy host
+
 
 @pytest.fixture(scope="module")
 def pool(kit, tmp_path_factory):

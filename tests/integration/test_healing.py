@@ -114,7 +114,7 @@ def test_a_stub_that_dies_while_it_replaces_another_is_replaced_itself(kit, pair
     def importing() -> list[int]:
         """Return the new stubs' pids; for one that dies earlier, Triton would wait forever."""
         new = [stub.process.pid for stub in _stubs(pair, "nugraph3") if stub not in before]
-        return [pid for pid in new if "_multiarray_umath" in Path(f"/proc/{pid}/maps").read_text()]
+        return [pid for pid in new if "libnuml.so" in Path(f"/proc/{pid}/maps").read_text()]
 
     until(lambda: bool(importing()), "the new stubs")
     os.kill(importing()[-1], signal.SIGKILL)

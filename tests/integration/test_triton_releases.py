@@ -22,6 +22,7 @@ from deploy.environment.interpreter import find_interpreter
 from deploy.host.paths import CHECKOUT
 from deploy.triton.golden import read_golden
 from tests.conformance.test_wire import HOSTILE, INPUTS, OUTPUTS, ask, read_event, spoiled
+from tests.inputs import inputs_of
 from tests.integration import test_fuzzing as fuzzing
 from tests.kit import Kit, until
 from tests.releases import SERVERS, image_layers, in_cache, lay_out, write_oci
@@ -90,7 +91,7 @@ def refuses_what_is_bad(ports, stub):
                 ask(client, grpc, fuzzing.MODEL, spoiled(event, case))
         for beyond in (2**62, -(2**62), -(2**63)):
             columns = fuzzing.event(np.random.default_rng(0), 5, 0, "any", "valid", "line")
-            inputs = fuzzing.grpc_inputs(columns)
+            inputs = inputs_of(grpc, columns)
             inputs[0].set_shape([5 + beyond])
             with pytest.raises(InferenceServerException):
                 client.infer(fuzzing.MODEL, inputs, client_timeout=fuzzing.ANSWER_S)
