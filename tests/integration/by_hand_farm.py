@@ -1,4 +1,9 @@
-"""``numlkit up --engine slurm`` on a real Slurm: servers that are renewed while clients ask."""
+"""``numlkit up --engine slurm`` on a real Slurm: servers that are renewed while clients ask.
+
+.venv/bin/python -m pytest tests/integration/by_hand_farm.py
+
+Not in CI: its jobs end by the clock, which does not wait for a busy host.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,6 @@ from numlkit import Client, Labelled
 from tests.kit import NUMLKIT
 from tests.slurm import slurm
 
-pytestmark = pytest.mark.alone  # its jobs end by the clock
 EVENTS = CHECKOUT / "scripts/data/demo_events.h5"
 LIMIT_S = 20
 """For each job: it is renewed at half of it."""
