@@ -53,7 +53,7 @@ from deploy.engines.local import LocalEngine
 from deploy.engines.resolved import Resolved
 from deploy.environment.environment import plan_environment
 from deploy.events.files import EventFile
-from deploy.host.cli import INTERRUPTED, assignments, describe_os_error, interrupted
+from deploy.host.cli import assignments, carry_out
 from deploy.host.command_line import Parser, as_seconds
 from deploy.host.console import Console, Say
 from deploy.host.errors import KitError
@@ -76,8 +76,9 @@ from scripts.benchmarks.flags import (
 from scripts.benchmarks.heal import heal_document, heal_table, measure_heals
 from scripts.benchmarks.in_process import InProcess
 from scripts.benchmarks.memory import memory_document, memory_table, watch_memory
+from scripts.benchmarks.pages import write_section
 from scripts.benchmarks.plot import plot
-from scripts.benchmarks.readme import replace_section, section, stored_runs, summary
+from scripts.benchmarks.readme import BEGIN, END, section, stored_runs, summary
 from scripts.benchmarks.releases import measure_releases, releases_page, releases_table
 from scripts.benchmarks.run import Settings, machine_facts, measure
 from scripts.benchmarks.server import (
@@ -218,29 +219,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if options.cores:
         os.sched_setaffinity(0, options.cores)
+    return carry_out(lambda: _run(options, console), console)
+
+
+def _run(options: argparse.Namespace, console: Console) -> int:
+    for model in options.models:  # before events are simulated
+        find_model(MODEL_REPOSITORY, model)
+    commands = {
+        "speed": speed,
+        "memory": memory,
+        "start": start,
+        "heal": heal,
+        "extension": extension,
+        "releases": releases,
+        "readme": readme,
+    }
     try:
-        for model in options.models:  # before events are simulated
-            find_model(MODEL_REPOSITORY, model)
-        commands = {
-            "speed": speed,
-            "memory": memory,
-            "start": start,
-            "heal": heal,
-            "extension": extension,
-            "releases": releases,
-            "readme": readme,
-        }
         return commands[options.what](options, console)
-    except KitError as error:
-        console.error(error)
     except SimulationError as error:
-        console.error(KitError(str(error)))
-    except OSError as error:
-        console.error(describe_os_error(error))
-    except KeyboardInterrupt:
-        console.error(interrupted())
-        return INTERRUPTED
-    return 1
+        raise KitError(str(error)) from None
 
 
 def _deployment(options: argparse.Namespace) -> Deployment:
@@ -382,18 +379,15 @@ def releases(options: argparse.Namespace, console: Console) -> int:
 def readme(options: argparse.Namespace, console: Console) -> int:
     """Write the sections on speed of the README and docs/benchmarks.md, from the stored runs."""
     runs = stored_runs(STORED)
+    releases = json.loads((STORED / "releases.json").read_text(encoding="utf-8"))
     pages = {
         ROOT / "README.md": summary(runs["speed"]),
         ROOT / "docs" / "benchmarks.md": section(**runs),
+        ROOT / "docs" / "triton-releases.md": releases_page(releases),
     }
     for path, text in pages.items():
-        write_atomically(path, replace_section(path.read_text(encoding="utf-8"), text))
+        write_section(path, text, BEGIN, END)
         console.line(f"updated: {path}")
-    page = ROOT / "docs" / "triton-releases.md"
-    releases = json.loads((STORED / "releases.json").read_text(encoding="utf-8"))
-    text = replace_section(page.read_text(encoding="utf-8"), releases_page(releases))
-    write_atomically(page, text)
-    console.line(f"updated: {page}")
     plot(runs["speed"], STORED / "speed.png")
     console.line(f"updated: {STORED / 'speed.png'}")
     return 0

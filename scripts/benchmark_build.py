@@ -29,10 +29,9 @@ from collections.abc import Sequence
 from deploy.artefacts.docker_client import connect
 from deploy.artefacts.sif_file import LEVELS
 from deploy.artefacts.tools import find_tools
-from deploy.host.cli import describe_os_error
+from deploy.host.cli import carry_out
 from deploy.host.command_line import Parser
 from deploy.host.console import Console
-from deploy.host.errors import KitError
 from deploy.host.files import write_atomically
 from scripts.benchmarks.builds import APPTAINER, FLOOR, Results, Routes, Series, measure_builds
 from scripts.benchmarks.flags import as_count, as_output
@@ -84,17 +83,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console()
     # Ended by a signal, it removes what it wrote.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with tempfile.TemporaryDirectory(prefix="numlkit-benchmark-", dir=options.folder) as name:
-            _measure(options, Path(name), console)
-    except KitError as error:
-        console.error(error)
-        return 1
-    except OSError as error:
-        console.error(describe_os_error(error))
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    return carry_out(lambda: _run(options, console), console)
+
+
+def _run(options: argparse.Namespace, console: Console) -> int:
+    with tempfile.TemporaryDirectory(prefix="numlkit-benchmark-", dir=options.folder) as name:
+        _measure(options, Path(name), console)
     return 0
 
 

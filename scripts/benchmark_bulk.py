@@ -23,6 +23,7 @@ from deploy.host.bootstrap import ensure_kit
 ensure_kit()
 sys.path.insert(0, str(ROOT / "envs" / "numl"))
 
+import argparse
 import json
 import os
 import shutil
@@ -33,13 +34,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from deploy.events.client import Client
+from deploy.host.cli import carry_out
 from deploy.host.command_line import Parser, count_to
 from deploy.host.console import Console
-from deploy.host.errors import KitError
 from deploy.host.files import write_atomically
 from scripts.benchmarks.clients import drive
 from scripts.benchmarks.document import Document
 from scripts.benchmarks.flags import as_output
+from scripts.benchmarks.pages import write_section
 from scripts.benchmarks.run import machine_facts
 
 STORED, PAGE = ROOT / "scripts/data/speed/bulk.json", ROOT / "docs/bulk.md"
@@ -67,16 +69,16 @@ def parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     options, console = parser().parse_args(argv), Console()
-    try:
-        if not options.docs:
-            run = measure(options.files, console)
-            console.line(section(run))
-            write_atomically(options.json or STORED, json.dumps(run, indent=1) + "\n")
-        if options.json is None:
-            write_page(json.loads(STORED.read_text(encoding="utf-8")))
-    except KitError as error:
-        console.error(error)
-        return 1
+    return carry_out(lambda: _run(options, console), console)
+
+
+def _run(options: argparse.Namespace, console: Console) -> int:
+    if not options.docs:
+        run = measure(options.files, console)
+        console.line(section(run))
+        write_atomically(options.json or STORED, json.dumps(run, indent=1) + "\n")
+    if options.json is None:
+        write_section(PAGE, section(json.loads(STORED.read_text(encoding="utf-8"))), BEGIN, END)
     return 0
 
 
@@ -157,17 +159,9 @@ def section(run: Document) -> str:
             "| | events/s | the server, 8 clients | |",
             "|---|---|---|---|",
             *rows,
+            "",
         ]
     )
-
-
-def write_page(run: Document) -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise KitError(f"{PAGE} has no section on speed", f"put {BEGIN} and {END} into it")
-    write_atomically(PAGE, f"{before}{BEGIN}\n\n{section(run)}\n\n{END}{after}")
 
 
 if __name__ == "__main__":

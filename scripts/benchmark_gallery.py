@@ -31,7 +31,7 @@ from typing import Any
 
 from deploy.client.example import CLIENT
 from deploy.deployment.deployment import find_site_models
-from deploy.host.cli import INTERRUPTED, describe_os_error
+from deploy.host.cli import carry_out
 from deploy.host.command_line import Parser, as_seconds
 from deploy.host.console import Console
 from deploy.host.errors import KitError
@@ -39,6 +39,7 @@ from deploy.host.files import write_atomically
 from scripts.benchmarks.document import Document
 from scripts.benchmarks.flags import as_output
 from scripts.benchmarks.gallery_page import section
+from scripts.benchmarks.pages import write_section
 from scripts.benchmarks.run import machine_facts
 
 GALLERY = ROOT / "gallery"
@@ -67,21 +68,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     console = Console()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        if not options.docs:
-            run = _measure(options, console)
-            console.line(section(run))
-            write_atomically(options.json or STORED, json.dumps(run, indent=1) + "\n")
-        if options.json is None:
-            _write_page(json.loads(STORED.read_text(encoding="utf-8")))
-    except KitError as error:
-        console.error(error)
-        return 1
-    except OSError as error:
-        console.error(describe_os_error(error))
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return carry_out(lambda: _run(options, console), console)
+
+
+def _run(options: argparse.Namespace, console: Console) -> int:
+    if not options.docs:
+        run = _measure(options, console)
+        console.line(section(run))
+        write_atomically(options.json or STORED, json.dumps(run, indent=1) + "\n")
+    if options.json is None:
+        write_section(PAGE, section(json.loads(STORED.read_text(encoding="utf-8"))), BEGIN, END)
     return 0
 
 
@@ -125,15 +121,6 @@ def _numlkit(command: str, *words: str) -> dict[str, Any]:
         raise KitError(done.stderr.strip().splitlines()[-1].removeprefix("error: "))
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
-
-
-def _write_page(run: Document) -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise KitError(f"{PAGE} has no section on speed", f"put {BEGIN} and {END} into it")
-    write_atomically(PAGE, f"{before}{BEGIN}\n\n{section(run)}\n{END}{after}")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ import signal
 from collections.abc import Sequence
 
 from deploy.client.load.plot import write_plot
-from deploy.host.cli import INTERRUPTED, describe_os_error
+from deploy.host.cli import carry_out
 from deploy.host.command_line import Parser, as_seconds
 from deploy.host.console import Console
 from deploy.host.errors import KitError
@@ -38,6 +38,7 @@ from scripts.benchmarks.document import Document
 from scripts.benchmarks.flags import as_output
 from scripts.benchmarks.load import KINDS, measure, servers
 from scripts.benchmarks.load_page import section
+from scripts.benchmarks.pages import write_section
 from scripts.benchmarks.run import machine_facts
 
 STORED, PICTURE = ROOT / "scripts/data/speed/load.json", ROOT / "scripts/data/speed/load.png"
@@ -69,19 +70,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     console = Console()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        if not options.docs:
-            _measure(options, console)
-        if options.json is None:
-            _write_page(json.loads(STORED.read_text(encoding="utf-8")))
-    except KitError as error:
-        console.error(error)
-        return 1
-    except OSError as error:
-        console.error(describe_os_error(error))
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return carry_out(lambda: _run(options, console), console)
+
+
+def _run(options: argparse.Namespace, console: Console) -> int:
+    if not options.docs:
+        _measure(options, console)
+    if options.json is None:
+        write_section(PAGE, section(json.loads(STORED.read_text(encoding="utf-8"))), BEGIN, END)
     return 0
 
 
@@ -98,15 +94,6 @@ def _measure(options: argparse.Namespace, console: Console) -> None:
     if options.json is None:
         curves = {k: {"capacity": run["capacity"], **run["overload"][k]} for k in KINDS}
         write_plot(curves, PICTURE)
-
-
-def _write_page(run: Document) -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise KitError(f"{PAGE} has no section on load", f"put {BEGIN} and {END} into it")
-    write_atomically(PAGE, f"{before}{BEGIN}\n\n{section(run)}\n{END}{after}")
 
 
 if __name__ == "__main__":

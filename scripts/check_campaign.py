@@ -20,16 +20,16 @@ from deploy.host.bootstrap import ensure_kit
 
 ensure_kit()
 
+import argparse
 import asyncio
 import json
 import os
 import signal
 from collections.abc import Sequence
 
-from deploy.host.cli import INTERRUPTED, describe_os_error
+from deploy.host.cli import carry_out
 from deploy.host.command_line import Parser, as_seconds
 from deploy.host.console import Console
-from deploy.host.errors import KitError
 from deploy.host.files import write_atomically
 from scripts.benchmarks.flags import as_output
 from scripts.benchmarks.run import machine_facts
@@ -59,25 +59,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     console = Console()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        facts = machine_facts(sorted(os.sched_getaffinity(0)))
-        facts["load_before"] = os.getloadavg()
-        with running(console.line) as servers:
-            found = asyncio.run(measure(servers, options.seconds, console.line))
-        run = {"format": 1, "machine": facts, "servers": SERVERS, "share": SHARE, **found}
-        console.line(checked(run))
-        write_atomically(options.json or REAL, json.dumps(run, indent=1) + "\n")
-        if options.json is None:
-            write_page()
-        return 0 if _agrees(found["rounds"], console) else 1
-    except KitError as error:
-        console.error(error)
-        return 1
-    except OSError as error:
-        console.error(describe_os_error(error))
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return carry_out(lambda: _run(options, console), console)
+
+
+def _run(options: argparse.Namespace, console: Console) -> int:
+    facts = machine_facts(sorted(os.sched_getaffinity(0)))
+    facts["load_before"] = os.getloadavg()
+    with running(console.line) as servers:
+        found = asyncio.run(measure(servers, options.seconds, console.line))
+    run = {"format": 1, "machine": facts, "servers": SERVERS, "share": SHARE, **found}
+    console.line(checked(run))
+    write_atomically(options.json or REAL, json.dumps(run, indent=1) + "\n")
+    if options.json is None:
+        write_page()
+    return 0 if _agrees(found["rounds"], console) else 1
 
 
 def _agrees(rounds: Sequence[dict[str, dict[str, float]]], console: Console) -> bool:

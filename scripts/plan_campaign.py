@@ -25,11 +25,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from deploy.host.cli import INTERRUPTED, describe_os_error
+from deploy.host.cli import carry_out
 from deploy.host.command_line import Parser, as_seconds, count_to
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError, KitError
 from deploy.host.files import write_atomically
+from scripts.benchmarks.pages import replace_section
 from scripts.campaign.farm import Patience, Servers
 from scripts.campaign.measured import core_seconds
 from scripts.campaign.page import checked, simulated
@@ -94,22 +95,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     options = parser().parse_args(argv)
     console = Console("json" if options.json else "normal")
-    try:
-        if options.docs:
-            _write_docs()
-        else:
-            _plan(options, console)
-    except DeploymentError as error:
-        console.error(error)
-        return 2
-    except KitError as error:
-        console.error(error)
-        return 1
-    except OSError as error:
-        console.error(describe_os_error(error))
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return carry_out(lambda: _run(options, console), console)
+
+
+def _run(options: argparse.Namespace, console: Console) -> int:
+    if options.docs:
+        _write_docs()
+    else:
+        _plan(options, console)
     return 0
 
 
@@ -184,12 +177,8 @@ def page(text: str) -> str:
     """Return the page with the stored runs in its sections."""
     for name, stored, section in (("simulated", STORED, simulated), ("checked", REAL, checked)):
         begin, end = f"<!-- {name}: made by scripts/plan_campaign.py -->", f"<!-- /{name} -->"
-        before, found, rest = text.partition(begin)
-        _, ended, after = rest.partition(end)
-        if not found or not ended:
-            raise KitError(f"{PAGE} has no section {name}", f"put {begin} and {end} into it")
         run = json.loads(stored.read_text(encoding="utf-8"))
-        text = f"{before}{begin}\n\n{section(run)}\n{end}{after}"
+        text = replace_section(text, section(run), begin, end)
     return text
 
 

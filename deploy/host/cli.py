@@ -37,8 +37,13 @@ def run(command: Command, parser: Callable[[], Parser], argv: Sequence[str] | No
     options.words = sys.argv[1:] if argv is None else argv
     mode = "json" if options.json else "quiet" if options.quiet else "normal"
     console = Console(mode)  # type: ignore[arg-type]
+    return carry_out(lambda: command(options, console), console)
+
+
+def carry_out(work: Callable[[], int], console: Console) -> int:
+    """Return the exit status of ``work``; an error is told in its place, as :func:`run` says."""
     try:
-        return command(options, console)
+        return work()
     except DeploymentError as error:
         console.error(error)
         return 2

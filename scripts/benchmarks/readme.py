@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from deploy.host.errors import KitError
 from scripts.benchmarks.builds import APPTAINER, FLOOR, OURS
 from scripts.benchmarks.document import GRADIENTS_OFF, SERVING, Document, find
 from scripts.benchmarks.tables import ms, times
@@ -32,15 +31,6 @@ def stored_runs(folder: Path) -> dict[str, Document]:
         for name, path in paths.items()
         if path.exists()
     }
-
-
-def replace_section(page: str, section: str) -> str:
-    """Return a page with its section on speed replaced; KitError if it has none."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise KitError("the page has no speed section", f"put {BEGIN} and {END} into it")
-    return f"{before}{BEGIN}\n\n{section}\n{END}{after}"
 
 
 def summary(speed: Document) -> str:

@@ -17,7 +17,8 @@ from deploy.events.files import EventTensors
 from deploy.events.inference import Answer
 from deploy.events.results import ResultsWriter
 from deploy.host.paths import CHECKOUT
-from scripts.benchmarks.readme import replace_section, section, stored_runs, summary
+from scripts.benchmarks.pages import replace_section
+from scripts.benchmarks.readme import BEGIN, END, section, stored_runs, summary
 from scripts.documentation.floors import ROOMS
 from tests.pages import PAGES, README, blocks
 
@@ -46,8 +47,10 @@ def test_every_page_is_reached_from_the_readme():
 def test_figures_are_those_of_the_stored_runs():
     runs = stored_runs(CHECKOUT / "scripts" / "data" / "speed")
     page = CHECKOUT / "docs" / "benchmarks.md"
-    assert README.read_text() == replace_section(README.read_text(), summary(runs["speed"]))
-    assert page.read_text() == replace_section(page.read_text(), section(**runs))
+    assert README.read_text() == replace_section(
+        README.read_text(), summary(runs["speed"]), BEGIN, END
+    )
+    assert page.read_text() == replace_section(page.read_text(), section(**runs), BEGIN, END)
 
 
 def snippet(name: str) -> str:
