@@ -18,7 +18,8 @@ from deploy.artefacts.image import Base
 from deploy.artefacts.site import LAYERS, SiteContent, dockerfile, write_layers
 from deploy.artefacts.triton import FACTS
 from deploy.artefacts.triton_source import OWN_STUB, SERVER
-from deploy.deployment.deployment import DEFAULT_MODELS, Limits
+from deploy.deployment.deployment import DEFAULT_MODELS
+from deploy.deployment.limits import Limits
 from deploy.environment.agent import agent_folder
 from deploy.environment.archive import pack_layers
 from deploy.environment.cpython import IMAGE_PREFIX

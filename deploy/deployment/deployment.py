@@ -9,8 +9,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
-    ByteSize,
     Field,
     ValidationError,
     field_validator,
@@ -18,6 +16,8 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from deploy.deployment.fields import Port, Size, number
+from deploy.deployment.limits import Limits
 from deploy.host.cores import usable_cores
 from deploy.host.errors import DeploymentError, RepositoryError
 from deploy.host.paths import DEFAULT_NAME
@@ -35,23 +35,6 @@ RELEASE_PATTERN = re.compile(r"[0-9]{2}\.[0-9]{2}")
 DEFAULT_MODELS = ("nugraph2", "nugraph2_cpu", "nugraph3")
 
 EngineName = Literal["local", "docker", "apptainer"]
-
-
-def _number(low: float, high: float, kind: type[int] | type[float] = int) -> BeforeValidator:
-    """Return a validator that accepts numbers of a kind from ``low`` to ``high`` only."""
-
-    def check(value: Any) -> float:
-        # Its type itself: true is not 1.
-        if type(value) not in (int, kind) or not low <= value <= high:
-            what = "a whole number" if kind is int else "a number"
-            raise ValueError(f"{value!r} is not {what} from {low} to {high}")
-        return kind(value)
-
-    return BeforeValidator(check)
-
-
-Port = Annotated[int, _number(1, 65535)]
-Size = Annotated[ByteSize, Field(ge=10**6)]
 
 
 class Ports(BaseModel, frozen=True, extra="forbid"):
@@ -91,41 +74,8 @@ class Batch(BaseModel, frozen=True, extra="forbid"):
         wait_ms: The longest that an event waits for others, in milliseconds.
     """
 
-    max_events: Annotated[int, _number(1, 1024)] = 16
-    wait_ms: Annotated[float, _number(0, 1000, float)] = 0.0
-
-
-FEWEST_BOUNDED = 3
-"""With fewer instances of a model, Triton's bounded queue stands still at times: docs/load.md."""
-_MOST_WAITING, _MOST_WAITING_ON_A_GPU = 16, 64
-
-
-class Limits(BaseModel, frozen=True, extra="forbid"):
-    """What a model of the kit accepts; the rest is refused at once.
-
-    Attributes:
-        waiting: The most requests that wait for each instance of a model; 0: any number; None:
-            what it can compute while they wait, 16 on CPUs and 64 on a GPU.
-        wait_s: The longest that a request waits (s); 0: as long as its client does.
-        hits: The most hits of an event.
-    """
-
-    waiting: Annotated[int, _number(0, 1_000_000)] | None = None
-    wait_s: Annotated[float, _number(0, 3600, float)] = 1.0
-    hits: Annotated[int, _number(1, 100_000)] = 25_000
-
-    @property
-    def bound_the_queue(self) -> bool:
-        return self.waiting != 0 or self.wait_s != 0
-
-    def most_waiting(self, *, gpu: bool) -> int:
-        """Return the most requests that wait for an instance."""
-        default = _MOST_WAITING_ON_A_GPU if gpu else _MOST_WAITING
-        return default if self.waiting is None else self.waiting
-
-    def instances(self, asked: int) -> int:
-        """Return how many instances on CPUs a model has for those asked for."""
-        return max(asked, FEWEST_BOUNDED) if self.bound_the_queue else asked
+    max_events: Annotated[int, number(1, 1024)] = 16
+    wait_ms: Annotated[float, number(0, 1000, float)] = 0.0
 
 
 class Deployment(BaseModel, frozen=True, extra="forbid"):
@@ -163,18 +113,18 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
     listen_http: str | None = None
     tls: Tls | None = None
     ports: Ports | None = None
-    instances: Annotated[int, _number(1, 256)] | None = None
-    threads: Annotated[int, _number(1, 256)] = 1
+    instances: Annotated[int, number(1, 256)] | None = None
+    threads: Annotated[int, number(1, 256)] = 1
     batch: Batch | None = None
     limits: Limits = Limits()
-    cpus: Annotated[int, _number(1, 1024)] | None = None
+    cpus: Annotated[int, number(1, 1024)] | None = None
     memory: Size | None = None
     shm_size: Size | None = None
     shared_memory: bool = False
     repository_index: bool = False
     heal: bool = True
     keep_going: bool = False
-    timeout: Annotated[float, _number(0.001, 3600, float)] = 120.0
+    timeout: Annotated[float, number(0.001, 3600, float)] = 120.0
 
     @field_validator("models")
     @classmethod

@@ -14,10 +14,12 @@ from typing import Any, TypeAlias
 
 from google.protobuf import text_format
 
-from deploy.deployment.deployment import Batch, Limits
+from deploy.deployment.deployment import Batch
+from deploy.deployment.limits import Limits
 from deploy.host.errors import RepositoryError
 from deploy.host.files import write_atomically
 from numl_formats.card import ModelCard
+from numl_formats.limits import LONGEST_WAIT, MAX_HITS, MOST_WAITING
 from numl_formats.repository import CONFIG
 
 
@@ -42,9 +44,7 @@ ENSEMBLE = "ensemble"
 _KIND = model_config_pb2.ModelInstanceGroup
 # Parameters that numl_serving reads.
 BATCH_EVENTS, BATCH_WAIT = "batch_max_events", "batch_max_wait_ms"
-MAX_HITS = "max_hits"
 WEIGHTS_DIGEST = "weights_sha256"
-MOST_WAITING, LONGEST_WAIT = "most_waiting", "longest_wait_s"
 # A GPU takes about as long for a few events as for one; on a CPU batching gains nothing.
 GPU_BATCH = Batch()
 

@@ -18,7 +18,7 @@ from deploy.client.load.connection import Connections, Request, as_request
 from deploy.client.load.open_loop import Round, capacity, offer
 from deploy.client.load.summary import document
 from deploy.client.load.traffic import Patience, Tenant, simulated_event
-from deploy.deployment.deployment import FEWEST_BOUNDED, Limits
+from deploy.deployment.limits import FEWEST_BOUNDED, Limits
 from deploy.engines.resolved import Resolved
 from deploy.host.console import Say
 from scripts.benchmarks.document import Document

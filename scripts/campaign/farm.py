@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from deploy.deployment.deployment import Limits
+from deploy.deployment.limits import Limits
 
 _LIMITS = Limits()
 

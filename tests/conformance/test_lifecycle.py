@@ -13,7 +13,7 @@ import tritonclient.grpc as grpc
 import tritonclient.http as http
 from tritonclient.utils import InferenceServerException
 
-from deploy.deployment.deployment import FEWEST_BOUNDED
+from deploy.deployment.limits import FEWEST_BOUNDED
 from deploy.deployment.state import ProcessId
 from deploy.engines.server import living_stubs
 from deploy.host.paths import CHECKOUT

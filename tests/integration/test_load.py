@@ -15,7 +15,7 @@ from deploy.client.load.connection import Connections, Request, as_request
 from deploy.client.load.open_loop import capacity
 from deploy.client.load.traffic import simulated_event
 from deploy.client.transport import TritonTransport
-from deploy.deployment.deployment import FEWEST_BOUNDED
+from deploy.deployment.limits import FEWEST_BOUNDED
 from tests.kit import SOON_S
 
 WAITING, HITS, AT_ONCE = 40, 5000, 200

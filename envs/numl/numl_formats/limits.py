@@ -19,6 +19,11 @@ from pathlib import Path
 from numl_formats.errors import FormatError
 from numl_formats.repository import CONFIG
 
+MAX_HITS, MOST_WAITING, LONGEST_WAIT = "max_hits", "most_waiting", "longest_wait_s"
+"""Parameters of a model's configuration; the last two are for GPUs."""
+WAITING, WAIT_S, HITS = (0, 1_000_000), (0, 3600), (1, 100_000)
+"""What may be set, from and to."""
+
 _COUNT = re.compile(r"^instance_group \{\n  count: (\d+)$", re.MULTILINE)
 _WAITING = re.compile(r"(\n *max_queue_size:) \d+")
 _WAIT = re.compile(r"(\n *default_timeout_microseconds:) \d+")
@@ -39,11 +44,11 @@ class Limits:
         Raises:
             FormatError: One is no number, or out of range.
         """
-        waiting = _number(variables, "NUML_WAITING", 0, 1_000_000)
-        hits = _number(variables, "NUML_HITS", 1, 100_000)
+        waiting = _number(variables, "NUML_WAITING", *WAITING)
+        hits = _number(variables, "NUML_HITS", *HITS)
         return cls(
             waiting=None if waiting is None else int(waiting),
-            wait_s=_number(variables, "NUML_WAIT_S", 0, 3600, whole=False),
+            wait_s=_number(variables, "NUML_WAIT_S", *WAIT_S, whole=False),
             hits=None if hits is None else int(hits),
         )
 
@@ -57,13 +62,13 @@ class Limits:
         if self.waiting is not None:
             most = self.waiting * instances
             config = _WAITING.sub(rf"\1 {most}" if most else "", config)
-            config = _parameter(config, "most_waiting", str(self.waiting))
+            config = _parameter(config, MOST_WAITING, str(self.waiting))
         if self.wait_s is not None:
             longest = int(self.wait_s * 1e6)
             config = _WAIT.sub(rf"\1 {longest}" if longest else "", config)
-            config = _parameter(config, "longest_wait_s", f"{self.wait_s:g}")
+            config = _parameter(config, LONGEST_WAIT, f"{self.wait_s:g}")
         if self.hits is not None:
-            config = _parameter(config, "max_hits", str(self.hits))
+            config = _parameter(config, MAX_HITS, str(self.hits))
         return config
 
 

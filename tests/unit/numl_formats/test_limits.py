@@ -11,7 +11,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from deploy.deployment.deployment import Limits as Configured
+from deploy.deployment.limits import Limits as Configured
 from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.card import read_card
 from deploy.triton.config import LaunchSettings, for_launch, read_config, template_of

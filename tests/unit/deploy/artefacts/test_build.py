@@ -12,7 +12,7 @@ from deploy.artefacts.build import Steps, check_libc
 from deploy.artefacts.context import launch_settings
 from deploy.artefacts.labels import find_source, published
 from deploy.artefacts.manifest import Artefact, read_manifest, record
-from deploy.deployment.deployment import FEWEST_BOUNDED
+from deploy.deployment.limits import FEWEST_BOUNDED
 from deploy.environment.environment import plan_environment
 from deploy.host.cli import describe_os_error
 from deploy.host.console import Console

@@ -18,7 +18,8 @@ from deploy.artefacts.context import (
     stage_models,
     write_scripts,
 )
-from deploy.deployment.deployment import DEFAULT_MODELS, FEWEST_BOUNDED, Ports
+from deploy.deployment.deployment import DEFAULT_MODELS, Ports
+from deploy.deployment.limits import FEWEST_BOUNDED
 from deploy.environment.cpython import IMAGE_PREFIX
 from deploy.host.errors import BuildError
 from deploy.triton.command import server_arguments

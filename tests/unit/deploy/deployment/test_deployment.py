@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.deployment.deployment import FEWEST_BOUNDED, Deployment, Ports, Tls, load_deployment
+from deploy.deployment.deployment import Deployment, Ports, Tls, load_deployment
+from deploy.deployment.limits import FEWEST_BOUNDED
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import DeploymentError
 from deploy.triton.release import RELEASES

@@ -93,7 +93,8 @@ def test_in_a_real_control_group_a_deployment_gets_its_share_of_instances():
     code = (
         "import os, pathlib, sys;"
         "pathlib.Path(sys.argv[1], 'cgroup.procs').write_text(str(os.getpid()));"
-        "from deploy.deployment.deployment import Deployment, Limits;"
+        "from deploy.deployment.deployment import Deployment;"
+        "from deploy.deployment.limits import Limits;"
         "free = Limits(waiting=0, wait_s=0);"
         "print(*(Deployment(limits=free, cpus=n).instance_count() for n in (None, 64)))"
     )

@@ -5,15 +5,14 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
-from deploy.deployment.deployment import DEFAULT_MODELS, Batch, Limits
+from deploy.deployment.deployment import DEFAULT_MODELS, Batch
+from deploy.deployment.limits import Limits
 from deploy.host.errors import RepositoryError
 from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.card import read_card
 from deploy.triton.config import (
     BATCH_EVENTS,
     BATCH_WAIT,
-    LONGEST_WAIT,
-    MOST_WAITING,
     LaunchSettings,
     ModelConfig,
     for_launch,
@@ -24,6 +23,7 @@ from deploy.triton.config import (
 from deploy.triton.stage import plan_models, request_reload, stage
 from numl_formats.card import Clustering, Head
 from numl_formats.cardfile import dump_card
+from numl_formats.limits import LONGEST_WAIT, MOST_WAITING
 from numl_formats.repository import DATA_FILES
 
 SETTINGS = LaunchSettings(
