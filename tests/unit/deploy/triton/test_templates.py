@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.deployment.deployment import DEFAULT_MODELS
@@ -42,6 +42,7 @@ def test_a_template_and_a_card_make_the_configuration_of_the_image(model, device
     assert parsed(render_config(model, 7, card, template)) == wanted
 
 
+@settings(deadline=None)
 @given(classes=st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1, unique=True))
 def test_whatever_classes_are_called_they_are_one_parameter(classes):
     said = json.loads(CARD.read_bytes())
