@@ -75,10 +75,11 @@ def compile_library(to: Path) -> None:
         subprocess.run([*linker, *link, "-o", str(to / "libnuml.so"), *made], check=True)
 
 
-# Python runs it when it starts: every model in an environment with this wheel is guarded.
+# Python runs it when it starts, with ``sitedir``: every model in an environment with this wheel is
+# guarded.
 GUARD = (
     "import os; os.path.basename(os.readlink('/proc/self/exe')) == 'triton_python_backend_stub' "
-    "and __import__('numl_serving.native', fromlist=['native']).guard_arrays()\n"
+    "and exec(open(os.path.join(sitedir, 'numl_serving', 'guarding.py')).read(), {})\n"
 )
 
 

@@ -2,9 +2,13 @@
 
 import ctypes
 import importlib
+import subprocess
+import sys
 from ctypes import c_int, c_ssize_t, c_void_p, py_object
+from pathlib import Path
 from typing import Any
 
+import numl_serving
 import numpy as np
 import pytest
 from numl_serving.native import guard_arrays
@@ -66,3 +70,20 @@ def test_an_impossible_shape_has_no_elements(guarded, shape):
     array = guarded.array(*shape)
     assert array.size == 0
     assert array.ndim == len(shape)
+
+
+def test_nothing_is_imported_before_the_stub_imports_numpy_itself(tmp_path):
+    (tmp_path / "triton_python_backend_utils.py").write_text("import numpy\nHERE = True\n")
+    guarding = Path(numl_serving.__file__).with_name("guarding.py")
+    code = (
+        "import sys\n"
+        f"exec(open({str(guarding)!r}).read(), {{}})\n"
+        "print(*(n in sys.modules for n in ('numpy', 'numl_serving')))\n"
+        "import triton_python_backend_utils\n"
+        "print(triton_python_backend_utils.HERE, 'numl_serving.native' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("False False\nTrue True\n", "")
