@@ -177,7 +177,7 @@ def _server(given: str) -> list[str]:
         load_deployment(path, {})  # a mistake in it is told here, not by each job
         return [str(path)]
     if not path.exists():
-        raise DeploymentError(f"--exec {given}: no such file")
+        raise DeploymentError(f"--exec {given}: no such file", "correct the path")
     return ["--engine", "apptainer", "--image", str(path)]
 
 

@@ -103,7 +103,7 @@ class Origin:
             raise DeploymentError(f"--from {text}: neither ONNX, torch.export nor a class", remedy)
         for flag, file in (("--from", path), ("--weights", weights), ("--example", example)):
             if file is not None and not file.exists():
-                raise DeploymentError(f"{flag} {file}: no such file")
+                raise DeploymentError(f"{flag} {file}: no such file", "correct the path")
         if is_class and (weights is None or example is None):
             missing = "--weights FILE" if weights is None else "--example FILE.npz"
             what = "its state dictionary" if weights is None else "an array for each argument"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -36,8 +36,13 @@ class BatchSettings(Resources, frozen=True, extra="forbid"):
     retries: Annotated[int, Field(ge=0, le=100)] = 2
 
 
-def load_settings(engine: str, overrides: Mapping[str, Any]) -> BatchSettings:
+def load_settings(
+    engine: str, overrides: Mapping[str, Any], others: Sequence[str] = ()
+) -> BatchSettings:
     """Read settings: a batch system's name, or a TOML file whose keys are the fields.
+
+    Args:
+        others: Engines that the same flag takes, besides batch systems.
 
     Raises:
         DeploymentError: Naming the file or the flag, and what is wrong with it.
@@ -48,7 +53,7 @@ def load_settings(engine: str, overrides: Mapping[str, Any]) -> BatchSettings:
         try:
             values = tomllib.loads(Path(engine).read_text(encoding="utf-8"))
         except OSError as error:
-            known = ", ".join(names)
+            known = ", ".join((*others, *names))
             cause = f"--engine {engine}: {error.strerror}"
             raise DeploymentError(cause, f"one of {known}, or a TOML file") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

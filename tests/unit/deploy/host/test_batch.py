@@ -102,11 +102,16 @@ def test_a_wrong_site_file_is_told_with_its_key(text, said, tmp_path, monkeypatc
     assert caught.value.cause.startswith(said)
 
 
-def test_an_engine_that_is_neither_known_nor_a_file_is_told():
+@pytest.mark.parametrize(
+    ("others", "known"),
+    [((), "slurm, htcondor"), (("local", "docker"), "local, docker, slurm, htcondor")],
+    ids=["of infer", "of up"],
+)
+def test_an_engine_that_is_neither_known_nor_a_file_is_told(others, known):
     with pytest.raises(DeploymentError) as caught:
-        load_settings("sge", {})
+        load_settings("sge", {}, others)
     assert caught.value.cause == "--engine sge: No such file or directory"
-    assert caught.value.remedy == "one of slurm, htcondor, or a TOML file"
+    assert caught.value.remedy == f"one of {known}, or a TOML file"
 
 
 class Scripted(BatchSystem):
