@@ -5,7 +5,6 @@ Any test can have it as a fixture: ``from tests.bucket import bucket  # noqa: F4
 
 import json
 import os
-import random
 import subprocess
 import sys
 import time
@@ -21,8 +20,8 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from deploy.deployment.ports import is_free
 from tests.certificates import Authority, Pair
+from tests.kit import free_port
 
 BUCKET = "models"
 ADMIN = ("kit-admin", "kit-admin-secret")
@@ -84,8 +83,8 @@ def seaweedfs(folder: Path, *, s3_port: int | None = None, tls: Pair | None = No
         tls: The certificate with which it answers at a second port.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    master, volume, filer, https_port = (_port() for _ in range(4))
-    s3 = _port() if s3_port is None else s3_port
+    master, volume, filer, https_port = (free_port(_GRPC) for _ in range(4))
+    s3 = free_port(_GRPC) if s3_port is None else s3_port
     identities = [
         _identity("admin", ADMIN, ["Admin", "Read", "Write", "List", "Tagging"]),
         _identity("reader", READER, ["Read", "List"]),
@@ -129,7 +128,7 @@ def juicefs(folder: Path) -> Iterator[S3]:
         f"sqlite3://{folder}/volume.db",
     )
     (folder / "data").mkdir(parents=True)
-    port = _port()
+    port = free_port()
     storage = ["--storage", "file", "--bucket", f"{folder}/data/"]
     gateway = ["gateway", "--multi-buckets", "--no-usage-report", database, f"127.0.0.1:{port}"]
     keys = {"MINIO_ROOT_USER": ADMIN[0], "MINIO_ROOT_PASSWORD": ADMIN[1]}
@@ -172,13 +171,6 @@ def _client(url: str, identity: tuple[str, str]) -> Any:
 def _identity(name: str, keys: tuple[str, str], actions: list[str]) -> Mapping[str, Any]:
     credentials = [{"accessKey": keys[0], "secretKey": keys[1]}]
     return {"name": name, "credentials": credentials, "actions": actions}
-
-
-def _port() -> int:
-    ports = random.sample(range(10_000, 20_000), 200)  # none is another one plus 10000
-    return next(
-        port for port in ports if is_free("127.0.0.1", port) and is_free("127.0.0.1", port + _GRPC)
-    )
 
 
 def _await(service: S3, log: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 import tempfile
@@ -10,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,6 +24,7 @@ from deploy.engines.leftovers import shared_memory_regions, shm_prefix, stubs_at
 from deploy.host.paths import CHECKOUT
 from tests.commands import run_command
 
+_CLAIMS: list[socket.socket] = []
 NUMLKIT = str(Path(sys.executable).with_name("numlkit"))
 SMALL = ("--models", "nugraph3", "--instances", "1")
 START_S = 120
@@ -163,13 +164,35 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 def free_ports() -> Ports:
-    """Return three free ports that no other test is likely to take.
+    """Return three free ports that no other test takes."""
+    http, grpc, metrics = (free_port() for _ in range(3))
+    return Ports(http=http, grpc=grpc, metrics=metrics)
+
+
+def free_port(*offsets: int) -> int:
+    """Return a free port that no other test takes, nor those at these distances from it.
 
     Below those that the system gives to clients' ends of connections, and not in the kit's range.
     """
-    ports = random.sample(range(10_000, 32_000), 100)
-    http, grpc, metrics = islice((port for port in ports if is_free("127.0.0.1", port)), 3)
-    return Ports(http=http, grpc=grpc, metrics=metrics)
+    for port in random.sample(range(10_000, 32_000 - max(offsets, default=0)), 1000):
+        wanted = [port, *(port + offset for offset in offsets)]
+        if all(is_free("127.0.0.1", each) for each in wanted) and _claim(wanted):
+            return port
+    raise AssertionError("no port is free")
+
+
+def _claim(ports: list[int]) -> bool:
+    """Keep other tests from ports until this process ends, by names that the kernel holds."""
+    names = [socket.socket(socket.AF_UNIX) for _ in ports]
+    try:
+        for name, port in zip(names, ports, strict=True):
+            name.bind(f"\0numlkit-test-port-{port}")
+    except OSError:
+        for name in names:
+            name.close()
+        return False
+    _CLAIMS.extend(names)
+    return True
 
 
 def open_to_all(folder: Path) -> None:
