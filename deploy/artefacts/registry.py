@@ -18,6 +18,8 @@ from deploy.artefacts.reference import Reference
 from deploy.host.errors import PublishError
 
 _TIMEOUT_S = 30.0
+_CHUNK = 1 << 20
+_DIGEST = "Docker-Content-Digest"
 _DOES = {"GET": "read", "PUT": "write to"}
 _MANIFESTS = (
     "application/vnd.oci.image.manifest.v1+json",
@@ -52,7 +54,49 @@ class Registry:
         answer = self._read(name)
         if answer is None:
             return None
-        return Manifest(f"sha256:{hashlib.sha256(answer.content).hexdigest()}", answer.json())
+        digest = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
+        try:
+            content = answer.json()
+        except ValueError:
+            content = None
+        if not isinstance(content, dict) or answer.headers.get(_DIGEST, digest) != digest:
+            raise PublishError(f"registry {self._at.host} has a damaged manifest at {name}")
+        return Manifest(digest, content)
+
+    def tags(self) -> list[str]:
+        """Return all tags, however many pages the registry makes of them."""
+        found: list[str] = []
+        query = "n=1000"
+        while query:
+            answer = self._ask("GET", f"/tags/list?{query}")
+            if answer is None:
+                break
+            try:
+                found += answer.json()["tags"] or []
+            except (ValueError, KeyError, TypeError):
+                raise PublishError(f"registry {self._at.host} does not list its tags") from None
+            following = urlsplit(answer.links.get("next", {}).get("url", "")).query
+            query = following if following != query else ""
+        return found
+
+    def sha256(self, digest: str, size: int) -> str | None:
+        """Return the digest of a blob as it is now, of ``size`` bytes; None if it is not there."""
+        headers = {"Accept-Encoding": "identity"}
+        answer = self._ask("GET", f"/blobs/{digest}", headers, stream=True)
+        if answer is None:
+            return None
+        total, left = hashlib.sha256(), size
+        try:
+            with answer:
+                for chunk in answer.iter_content(_CHUNK):
+                    total.update(chunk)
+                    left -= len(chunk)
+                    if left < 0:
+                        break
+        except requests.RequestException as error:
+            cause = f"registry {self._at.host}: {digest} cannot be read: {type(error).__name__}"
+            raise PublishError(cause, "run the command again") from None
+        return f"sha256:{total.hexdigest()}"
 
     def blob(self, digest: str, start: int, end: int) -> requests.Response | None:
         """Return a blob's bytes up to ``end``, to be read as they come; None if it is not there."""

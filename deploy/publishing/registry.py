@@ -26,6 +26,7 @@ from deploy.artefacts.statements import provenance_of, sbom_of
 from deploy.artefacts.tags import next_signed, refuse_gone, verify_tag
 from deploy.host.console import Console, Say
 from deploy.host.errors import DeploymentError, PublishError, SignatureError
+from deploy.publishing.audit import audit
 from deploy.publishing.destination import InRegistry
 from deploy.publishing.place import Entry, Listing, Look, Order, Outcome, Place, Signing, as_time
 
@@ -130,23 +131,27 @@ class RegistryPlace(Place):
         return Outcome(absent or sign or switch, release, tuple(lines), facts)
 
     def listing(self, look: Look) -> Listing:
-        """Return what the tag names, and whether it is signed."""
+        """Return what the tag names, and whether it is signed; when checked, all releases."""
         if look.server is not None:
             raise DeploymentError(
                 "--url: a server does not say which image it was started from", "leave it out"
             )
-        if look.check:
-            raise DeploymentError(
-                "--check is for buckets and folders: a registry checks its digests itself",
-                "leave it out; --verify KEY checks the signature",
-            )
         if not self.at.tag:
             raise DeploymentError(f"{self._destination} names no tag", f"{self._destination}:TAG")
         manifest = self.registry.manifest(self.at.tag)
-        if manifest is None:
-            if look.verify is not None:
-                refuse_gone(self.at, look.verify)
-            return Listing(())
+        if manifest is None and look.verify is not None:
+            refuse_gone(self.at, look.verify)
+        used = self._used(manifest, look) if manifest is not None else Listing(())
+        if not look.check:
+            return used
+        found = audit(self.registry, self.at, manifest, look.verify)
+        damaged = {entry.what for entry in found.entries if entry.damaged}
+        bad = manifest is not None and manifest.digest in damaged
+        entries = tuple(replace(entry, damaged=bad) for entry in used.entries)
+        return Listing(entries + found.entries, used.problems + found.problems, found.notes)
+
+    def _used(self, manifest: Manifest, look: Look) -> Listing:
+        """Return what the tag names."""
         problems, created = [], ""
         if look.verify is not None:
             reference = self._named(manifest)

@@ -18,7 +18,7 @@ import requests
 from deploy.artefacts.keys import Signer
 from deploy.artefacts.manifest import Artefact
 from deploy.artefacts.reference import Reference, parse_reference
-from deploy.artefacts.registry import Manifest
+from deploy.artefacts.registry import Manifest, Registry
 from deploy.artefacts.statements import provenance_of, sbom_of
 from deploy.deployment.deployment import Deployment
 from deploy.engines import docker as docker_engine
@@ -229,7 +229,7 @@ def attacked(scene, monkeypatch, tmp_path):
     """The same, on a host that has seen the newest image; afterwards it is mended."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     started(scene, scene.newest, monkeypatch)
-    names = ["prod"]
+    names = ["prod", *(t for t in Registry(scene.at).tags() if t.startswith("prod-"))]
     names += [scene.image(d, s) for d in (scene.older, scene.newest) for s in ("sig", "att")]
     before = {name: scene.by.manifest(name) for name in names}
     yield scene
@@ -266,3 +266,27 @@ def test_what_the_owner_did_not_sign_last_for_the_tag_is_neither_started_nor_cal
     if attacked.by.digest("prod") != attacked.newest:
         by_digest = replace(attacked, at=replace(attacked.at, tag="", digest=attacked.newest))
         assert started(by_digest, attacked.newest, monkeypatch) == attacked.newest
+
+
+def test_a_check_reads_every_byte_of_every_release_and_its_signature(
+    scene, tmp_path, tmp_path_factory, monkeypatch
+):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    place = Place(tmp_path, str(scene.at), "")
+    look = Look(check=True, verify=scene.signer)
+    found = place.listing(look)
+    assert found.problems == ()
+    assert {entry.what for entry in found.entries[1:]} == {scene.older, scene.newest, scene.test}
+    [layer] = scene.by.manifest(scene.older)["layers"]
+    digest = layer["digest"].removeprefix("sha256:")
+    blob = f"registry*/data/docker/registry/v2/blobs/sha256/*/{digest}/data"
+    [stored] = {path.resolve() for path in tmp_path_factory.getbasetemp().glob(blob)}
+    content = stored.read_bytes()
+    stored.write_bytes(b"!" * len(content))
+    try:
+        found = place.listing(look)
+    finally:
+        stored.write_bytes(content)
+    [older] = (entry for entry in found.entries if entry.damaged)
+    assert (older.what, older.serving) == (scene.older, False)
+    assert found.problems == (f"{older.release}: sha256:{digest} is missing or damaged",)
