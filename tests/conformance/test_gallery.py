@@ -11,7 +11,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,15 @@ import pytest
 import tritonclient.grpc as triton
 from PIL import Image
 
+from deploy.client.endpoint import Endpoint
 from deploy.client.example import example_inputs
+from deploy.client.probe import answer_to
+from deploy.client.transport import TritonTransport
 from deploy.deployment.deployment import find_site_models
+from deploy.host.errors import RequestError
 from deploy.host.paths import CHECKOUT
 from deploy.triton.golden import golden_of
+from numl_formats.golden import difference
 from tests.inputs import inputs_of
 from tests.kit import Kit
 
@@ -39,7 +46,7 @@ READING: tuple[tuple[str, dict[str, np.ndarray]], ...] = (
     ("ocr_bls", {"detector": np.array([b"contours"], np.object_)}),
 )
 # On engines other than local. The rest is the same server with the same models.
-SPOT = ("zero_shot", "sentence_bert")
+SPOT = ("zero_shot", "sentence_bert", "hit_finder", "electron_lifetime")
 
 
 @dataclass(frozen=True)
@@ -76,10 +83,19 @@ def too_large(_picture: np.ndarray) -> np.ndarray:
 
 
 TEXT_FAULTS = (
+    (content(b""), "text is empty"),
     (content(b" "), "text is empty"),
     (content(b"\xff\xfe"), "text is not UTF-8: byte 0 is 0xff"),
     (content(bytes(10**6)), "text has 1000000 bytes; at most 20000 are read"),
 )
+PICTURE_FAULTS = (
+    (content(b""), "picture is empty"),
+    (content(b"nothing of the kind"), "picture is none that OpenCV can read"),
+    (content(b"P6 0 0 255\n"), "picture is none that OpenCV can read"),  # 0 x 0
+    (too_large, "picture is damaged, or has more than 40 megapixels"),
+    (lambda found: np.repeat(found, 2), "unexpected shape for input 'picture'"),
+)
+NEGATIVE = "has values that are negative or not finite"
 BAD = (
     *(
         Bad(model, "text", change, says)
@@ -88,6 +104,7 @@ BAD = (
     ),
     Bad("zero_shot", "labels", lambda found: found[:0], "labels has 0; 1 to 31 are compared"),
     Bad("zero_shot", "labels", lambda found: found.repeat(20), "labels has 60; 1 to 31 are"),
+    Bad("zero_shot", "labels", content(b"\xff"), "text is not UTF-8: byte 0 is 0xff"),
     *(
         Bad("sentence_bert", "text", lambda found, change=change: change(found)[:, None], says)
         for change, says in TEXT_FAULTS
@@ -101,31 +118,39 @@ BAD = (
         for tensor, change, says in (
             (edges, put(papers), f"{edges} names paper {papers}; {x} has {papers}, counted from 0"),
             (edges, put(-1), f"{edges} names paper -1; {x} has {papers}, counted from 0"),
-            (x, put(np.nan), f"{x} has values that are negative or not finite"),
-            (
-                x,
-                lambda found: found[:, 1:],
-                f"unexpected shape for input '{x}' for model '{model}'.",
-            ),
+            (x, lambda found: found[:0], f"{x} has 0"),
+            (x, put(np.nan), f"{x} {NEGATIVE}"),
+            (x, lambda found: found[:, 1:], f"unexpected shape for input '{x}' for model"),
         )
     ),
     Bad("brain", "volume", put(np.nan), "volume has values that are not finite"),
     Bad("brain", "volume", lambda v: v[:8], "volume is 8 x 48 x 48; each side must have 16 to 400"),
+    Bad("brain", "volume", lambda v: v[:0, :0, :0], "volume is 0 x 0 x 0; each side must have"),
     Bad("brain", "volume", lambda v: v[0], "unexpected shape for input 'volume' for model 'brain'"),
     Bad("event_image", "image", put(np.nan), "image has charges that are negative or not finite"),
-    Bad(
-        "event_image", "image", lambda image: image[:, :, 1:], "unexpected shape for input 'image'"
-    ),
-    Bad("ocr_bls", "detector", content(b"x"), "detector is neither network nor contours"),
     *(
-        Bad(model, "picture", change, says)
-        for model in READERS
-        for change, says in (
-            (content(b""), "picture is empty"),
-            (content(b"nothing of the kind"), "picture is none that OpenCV can read"),
-            (too_large, "picture is damaged, or has more than 40 megapixels"),
-            (lambda found: np.repeat(found, 2), "unexpected shape for input 'picture'"),
-        )
+        Bad("event_image", "image", cut, "unexpected shape for input 'image'")
+        for cut in (lambda image: image[:, :, 1:], lambda image: image[:, :, :0, :0])
+    ),
+    *(Bad(model, "picture", *fault) for model in READERS for fault in PICTURE_FAULTS),
+    Bad("ocr_bls", "detector", content(b"x"), "detector is neither network nor contours"),
+    Bad("hit_finder", "waveforms", lambda w: w[:0, :0], "waveforms is 0 x 0; 1 to 10000 wires of"),
+    Bad("hit_finder", "waveforms", lambda w: w[:, :8], "waveforms is 80 x 8; 1 to 10000 wires of"),
+    Bad("hit_finder", "waveforms", lambda w: w[0], "unexpected shape for input 'waveforms'"),
+    # In the second of three events.
+    Bad("electron_lifetime", "1/time", put(-1), f"time {NEGATIVE}"),
+    Bad("electron_lifetime", "1/time", lambda time: time[1:], "time has 29 hits, charge 30"),
+    Bad(
+        "electron_lifetime",
+        "1/charge",
+        put(0),
+        "charge has values that are not positive or not finite",
+    ),
+    Bad(
+        "electron_lifetime",
+        "1/charge",
+        put(np.nan),
+        "charge has values that are not positive or not",
     ),
 )
 
@@ -196,17 +221,64 @@ def test_the_reference_output_is_what_numlkit_golden_writes(
         np.testing.assert_array_equal(inputs[name], array)
 
 
-@pytest.mark.parametrize("bad", BAD, ids=lambda bad: f"{bad.model}-{bad.says[:30]}")
-def test_a_bad_request_is_refused_in_one_line(
-    server: triton.InferenceServerClient, bad: Bad
+def outcome(
+    served: dict[str, Any], model: str, tensors: dict[str, np.ndarray]
+) -> dict[str, Any] | str:
+    """Return a model's answer, as a golden file has it, or what the server says is wrong."""
+    endpoint = Endpoint.parse(f"grpc://127.0.0.1:{served['ports']['grpc']}")
+    with closing(TritonTransport(endpoint, timeout=60)) as transport:
+        described = transport.describe(model)
+        try:
+            return answer_to(transport, described, tensors, decoupled=model == "hit_finder")
+        except RequestError as error:
+            raw: Any = error.__cause__
+            return str(raw.message())
+
+
+@pytest.mark.parametrize("model", ENTRIES)
+def test_bad_requests_are_refused_in_one_line_each_and_good_ones_beside_them_answered(
+    kit: Kit, whole: dict[str, Any], model: str
 ) -> None:
-    inputs = example_inputs(GALLERY / bad.model)
-    wrong = {**inputs, bad.tensor: bad.change(inputs.get(bad.tensor, np.empty(0)))}
-    with pytest.raises(triton.InferenceServerException) as refused:
-        ask(server, bad.model, wrong)
-    assert bad.says in refused.value.message()
-    assert "\n" not in refused.value.message().strip()
-    ask(server, bad.model, inputs)
+    golden, inputs = golden_of(GALLERY / model), example_inputs(GALLERY / model)
+    faults = [bad for bad in BAD if bad.model == model]
+    wrong = [
+        {**inputs, bad.tensor: bad.change(inputs.get(bad.tensor, np.empty(0)))} for bad in faults
+    ]
+    assert wrong
+    asked = [*wrong[1:], inputs, wrong[0]]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        *refused, good, first = pool.map(partial(outcome, whole, model), asked)
+    for bad, said in zip(faults, [first, *refused], strict=True):
+        assert bad.says in str(said)
+        assert "\n" not in str(said).strip()
+    for answer in (good, outcome(whole, model, inputs)):
+        assert golden is not None
+        assert isinstance(answer, dict), answer
+        assert difference(golden, answer) is None
+    assert kit.noted("gallery")["heals"] == 0
+
+
+@pytest.mark.parametrize(
+    # In two environments; 2^64 bytes more are none, in 64 bits.
+    ("model", "tensor", "more"),
+    [("gat", "x__0", 2**62), ("brain", "volume", 2**54)],
+)
+def test_a_shape_that_no_array_can_have_ends_no_process(
+    kit: Kit,
+    whole: dict[str, Any],
+    server: triton.InferenceServerClient,
+    model: str,
+    tensor: str,
+    more: int,
+) -> None:
+    inputs = example_inputs(GALLERY / model)
+    tensors = {each.name(): each for each in inputs_of(triton, inputs)}
+    first, *others = tensors[tensor].shape()
+    tensors[tensor].set_shape([first + more, *others])
+    with pytest.raises(triton.InferenceServerException):
+        server.infer(model, list(tensors.values()))
+    assert isinstance(outcome(whole, model, inputs), dict)
+    assert kit.noted("gallery")["heals"] == 0
 
 
 def check_client(served: dict[str, Any], drawn: Path, model: str, *graph: str) -> None:
@@ -218,7 +290,9 @@ def check_client(served: dict[str, Any], drawn: Path, model: str, *graph: str) -
     assert drawn.stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("model", ["brain", "event_image", "recommend", "zero_shot"])
+@pytest.mark.parametrize(
+    "model", ["brain", "event_image", "hit_finder", "electron_lifetime", "recommend", "zero_shot"]
+)
 def test_a_client_finds_what_the_page_says_and_draws_it(
     served: dict[str, Any], tmp_path: Path, model: str
 ) -> None:
@@ -346,6 +420,43 @@ def test_what_a_model_asks_of_others_is_in_their_statistics(
     ask(server, model, example_inputs(GALLERY / model))
     done = {each: np.subtract(counts(server, each), before[each]).tolist() for each in called}
     assert done == {each: [asked, 1] for each, asked in called.items()}
+
+
+def test_a_decoupled_model_answers_one_request_in_parts(
+    whole: dict[str, Any], server: triton.InferenceServerClient
+) -> None:
+    before = counts(server, "hit_finder")
+    answer = outcome(whole, "hit_finder", example_inputs(GALLERY / "hit_finder"))
+    assert [name for name in answer if name.endswith("/wire")] == ["0/wire", "1/wire", "2/wire"]
+    assert np.subtract(counts(server, "hit_finder"), before).tolist() == [1, 1]
+
+
+def send(
+    server: triton.InferenceServerClient, run: int, charge: float, **place: bool
+) -> triton.InferResult:
+    """Send an event of three hits to the sequence ``run`` of electron_lifetime."""
+    event = {"time": np.arange(3, dtype=np.float32), "charge": np.float32([charge, 90, 70])}
+    return server.infer("electron_lifetime", inputs_of(triton, event), sequence_id=run, **place)
+
+
+def test_each_sequence_has_a_sum_of_its_own_that_a_bad_event_leaves_alone(
+    server: triton.InferenceServerClient,
+) -> None:
+    def hits(run: int, **place: bool) -> int:
+        return int(send(server, run, 100, **place).as_numpy("hits")[0])
+
+    before = counts(server, "electron_lifetime")[0]
+    assert [hits(run, sequence_start=True) for run in (901, 902)] == [3, 3]
+    assert hits(902) == 6
+    with pytest.raises(triton.InferenceServerException, match="charge has values that are not"):
+        send(server, 902, -1)
+    assert hits(902, sequence_end=True) == 9
+    for run in range(1000, 1070):  # more runs, one after the other, than may be open at a time
+        assert hits(run, sequence_start=True, sequence_end=True) == 3
+    assert hits(901, sequence_end=True) == 6
+    assert counts(server, "electron_lifetime")[0] - before == 76
+    with pytest.raises(triton.InferenceServerException, match="must specify the START flag"):
+        send(server, 901, 100)
 
 
 def counts(server: triton.InferenceServerClient, model: str) -> tuple[int, int]:

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from numl_formats.golden import GoldenEvent, write_golden
 from numl_formats.repository import GOLDEN_FILE
 from numl_serving.errors import one_line
-from numl_serving.native import guard_arrays
 
 ONNX, EXPORTED, WEIGHTS = "model.onnx", "model.pt2", "weights.safetensors"
 CLASS = "PORTED_CLASS"
@@ -188,7 +187,6 @@ class TritonPythonModel:
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Load the model."""
-        guard_arrays()
         self._pb: Any = importlib.import_module("triton_python_backend_utils")
         config = json.loads(args["model_config"])
         folder = Path(args["model_repository"], args["model_version"])

@@ -2,7 +2,6 @@
 
 import numpy as np
 import triton_python_backend_utils as pb
-from numl_serving.native import guard_arrays
 from volumes import brightness, cube, resample
 
 COARSE, FINE = 32, 64  # sides of what the two networks see, in voxels
@@ -12,10 +11,6 @@ MARGIN = 0.1  # around what brain_locate found, of its size
 
 class TritonPythonModel:
     """What Triton starts."""
-
-    def initialize(self, args: dict[str, str]) -> None:
-        """Nothing to load."""
-        guard_arrays()
 
     def execute(self, requests: list) -> list:
         """Answer each request, or say what is wrong with it."""

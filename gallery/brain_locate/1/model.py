@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import triton_python_backend_utils as pb
-from numl_serving.native import guard_arrays
 
 
 class TritonPythonModel:
@@ -14,7 +13,6 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the network; it is in the model's folder, not where this code may be linked from."""
-        guard_arrays()
         folder = Path(args["model_repository"], args["model_version"])
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = int(os.environ.get("OMP_NUM_THREADS", "1"))

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb
 from network import GAT
-from numl_serving.native import guard_arrays
 from safetensors.torch import load_file
 
 
@@ -15,7 +14,6 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the weights that lie beside this file."""
-        guard_arrays()
         self.network = GAT().eval()
         self.network.load_state_dict(load_file(Path(__file__).with_name("weights.safetensors")))
 

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb
 from network import GraphSAGE, nearest
-from numl_serving.native import guard_arrays
 from safetensors.torch import load_file
 
 MOST_PAPERS = 50_000
@@ -17,7 +16,6 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the weights that lie beside this file."""
-        guard_arrays()
         self.network = GraphSAGE().eval()
         self.network.load_state_dict(load_file(Path(__file__).with_name("weights.safetensors")))
 

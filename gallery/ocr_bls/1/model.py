@@ -4,7 +4,6 @@ import asyncio
 
 import numpy as np
 import triton_python_backend_utils as pb
-from numl_serving.native import guard_arrays
 
 WIDTHS = 160  # as in ocr_crop: lines of equal width are batched
 DETECTORS = {b"network": "ocr_detect", b"contours": "ocr_contours"}
@@ -12,10 +11,6 @@ DETECTORS = {b"network": "ocr_detect", b"contours": "ocr_contours"}
 
 class TritonPythonModel:
     """What Triton starts."""
-
-    def initialize(self, args: dict[str, str]) -> None:
-        """Nothing to load."""
-        guard_arrays()
 
     async def execute(self, requests: list) -> list:
         """Answer each request, or say what is wrong with it."""

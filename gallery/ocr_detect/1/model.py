@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import triton_python_backend_utils as pb
-from numl_serving.native import guard_arrays
 from pictures import clockwise, cv2, decode  # cv2 as it is set up there
 
 NETWORK = "models/ch_PP-OCRv4_det_infer.onnx"
@@ -22,7 +21,6 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the network that the environment holds."""
-        guard_arrays()
         package = Path(find_spec("rapidocr_onnxruntime").origin).parent  # found, not imported
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = int(os.environ.get("OMP_NUM_THREADS", "1"))

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import triton_python_backend_utils as pb
-from numl_serving.native import guard_arrays
 
 MODEL = "sentence_bert"
 COUNT = 5
@@ -15,7 +14,6 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the catalogue, which catalogue.py wrote."""
-        guard_arrays()
         with np.load(Path(__file__).with_name("catalogue.npz")) as catalogue:
             self.texts, self.vectors = catalogue["texts"].astype(np.object_), catalogue["vectors"]
 

