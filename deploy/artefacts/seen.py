@@ -13,6 +13,8 @@ from deploy.host.files import write_atomically
 from deploy.host.paths import state_folder
 from numl_formats.trust import Seen
 
+_BEGUN = Seen("", 0, "")
+
 
 def memory_of(place: str, signer: Signer) -> Path:
     """Return the file that says what was seen of a place with a key."""
@@ -26,6 +28,21 @@ def seen_at(place: str, signer: Signer) -> Seen | None:
     Raises:
         SignatureError: It is damaged, so that an older one might be accepted.
     """
+    seen = _read(place, signer)
+    return seen if seen != _BEGUN else None
+
+
+def has_begun(place: str, signer: Signer) -> bool:
+    """Return whether the first statement of a place was about to be written, and none was seen."""
+    return _read(place, signer) == _BEGUN
+
+
+def begin(place: str, signer: Signer) -> None:
+    """Remember that the first statement of a place is about to be written, from this host."""
+    remember(place, signer, _BEGUN)
+
+
+def _read(place: str, signer: Signer) -> Seen | None:
     memory = memory_of(place, signer)
     try:
         said = json.loads(memory.read_bytes())
@@ -39,6 +56,6 @@ def seen_at(place: str, signer: Signer) -> Seen | None:
 
 def remember(place: str, signer: Signer, seen: Seen) -> None:
     """Remember the newest that was verified at a place with a key."""
-    if seen != seen_at(place, signer):
+    if seen != _read(place, signer):
         said = {"place": place, "key": str(signer.path), **asdict(seen)}
         write_atomically(memory_of(place, signer), json.dumps(said, indent=1) + "\n")

@@ -74,7 +74,7 @@ def is_published(folder: Path, signer: Signer | None = None) -> bool:
     """Return whether a folder has a release statement, or had one when this signer's was seen."""
     if (folder / NAME).is_file():
         return True
-    return signer is not None and memory_of(str(folder.resolve()), signer).exists()
+    return signer is not None and seen_at(str(folder.resolve()), signer) is not None
 
 
 def stated_in(folder: Path) -> Published | None:

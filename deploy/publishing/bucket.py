@@ -161,11 +161,11 @@ class BucketPlace(Place):
         return Outcome(True, number, (f"removed {what}",), {**facts, "removed": len(old)})
 
     def _look(self) -> Contents:
+        # The list comes last: what a statement names was there before it, and so was its signature.
+        stored = self._store.read(NAME)
+        path = signature_path(stored.content) if stored is not None else None
+        signature = self._store.read(path) if path is not None else None
         objects = self._store.objects()
-        stored = self._store.read(NAME) if NAME in objects else None
-        signature = None
-        if stored is not None and (path := signature_path(stored.content)) in objects:
-            signature = self._store.read(path)
         stated = Stated(
             str(self._place),
             stored.content if stored is not None else None,

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 
 from deploy.artefacts.cosign import sign_bytes, signer_of
 from deploy.artefacts.keys import Signer
-from deploy.artefacts.seen import remember, seen_at
+from deploy.artefacts.seen import begin, has_begun, remember, seen_at
 from deploy.artefacts.trust import trusted
 from deploy.host.errors import DeploymentError, PublishError, SignatureError
 from deploy.publishing.place import Signing, as_time
@@ -66,9 +66,12 @@ class Stated:
         """
         if self.content is not None:
             return trusted(self.place, self.content, self.signature, signer, now)
-        if self.signed or seen_at(self.place, signer) is not None:
+        # A first publish from this host that was killed may have left a signature alone.
+        left = self.signed and not has_begun(self.place, signer)
+        if left or seen_at(self.place, signer) is not None:
             cause = f"{self.place}: {NAME}, which was signed, is gone"
-            raise SignatureError(cause, "restore it, or publish to another place")
+            remedy = "restore it; or, if no publish there ever ended, remove signatures/"
+            raise SignatureError(cause, remedy)
         if self.older is not None:
             raise SignatureError(f"{self.place} is not signed", "numlkit publish --sign KEY")
         return None
@@ -158,6 +161,8 @@ class Change:
         """
         content = statement(new)
         if self.signing.key is not None:
+            if self.before is None and self._signer is not None:
+                begin(self.place, self._signer)
             put(signature_path(content), sign_bytes(content, self.signing.key))
         replace(content)
         if self._signer is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,3 +125,21 @@ def local_models(folder: Path, content: str, *, code: bool) -> dict[str, LocalMo
         config = model_config_pb2.ModelConfig(backend="python")
         models[name] = LocalModel(config, where, files, run if code else None)
     return models
+
+
+class KilledError(BaseException):
+    """The process ends here."""
+
+
+def after(requests: int, act: Callable[[], None]) -> Callable[[], None]:
+    steps = itertools.count()
+
+    def step() -> None:
+        if next(steps) == requests:
+            act()
+
+    return step
+
+
+def die() -> None:
+    raise KilledError

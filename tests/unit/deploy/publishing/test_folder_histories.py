@@ -5,7 +5,8 @@ Each command runs in a process of its own, which may be killed at any change tha
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,18 +31,27 @@ CONTENTS = ("a", "b", "c")
 PEOPLES = ("notes.txt", "2/thesis.txt", "current.old/numl.sif")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def files():
-    """Publish small files, for which no check is run."""
+@contextmanager
+def small_files() -> Iterator[pytest.MonkeyPatch]:
+    """Publish small files, for which no check is run, and which have no signature of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("deploy.publishing.built.run", lambda *_, **__: "")
         patch.setattr("deploy.publishing.built.shutil.which", str)
         patch.setattr("deploy.publishing.folder.find_source", lambda _: Source("abc", 0, ""))
+        patch.setattr("deploy.publishing.built.sign_built", lambda _, made, *__: made)
+        yield patch
+
+
+@pytest.fixture(scope="module", autouse=True)
+def files():
+    with small_files():
         yield
 
 
 class Histories(RuleBasedStateMachine):
     """A folder, and what should be in it: numbers of what served, and each release's content."""
+
+    signing, look = Signing(), Look(check=True)
 
     @initialize()
     def start(self) -> None:
@@ -59,7 +69,7 @@ class Histories(RuleBasedStateMachine):
         if hasattr(self, "scratch"):
             shutil.rmtree(self.scratch)
 
-    def run_publish(self, content: str) -> None:
+    def run_publish(self, content: str, signing: Signing) -> None:
         sif = self.scratch / "dist" / f"{content}.sif"
         sif.parent.mkdir(exist_ok=True)
         sif.write_text(content)
@@ -68,15 +78,22 @@ class Histories(RuleBasedStateMachine):
             steps={},
         )  # fmt: skip
         record(sif.parent, made)
-        order = Order(Resolved(Deployment()), artefact=sif)
+        order = Order(Resolved(Deployment()), artefact=sif, sign=signing.key)
         FolderPlace(self.root).publish(order, Console("quiet"))
 
-    def run_rollback(self, to: int | None) -> None:
+    def run_rollback(self, to: int | None, signing: Signing) -> None:
         number = str(to) if to is not None else None
-        FolderPlace(self.root).rollback(number, Signing(), dry_run=False)
+        FolderPlace(self.root).rollback(number, signing, dry_run=False)
 
-    def run_prune(self) -> None:
-        FolderPlace(self.root).prune((), Signing(), Console("quiet"), dry_run=False)
+    def run_prune(self, signing: Signing) -> None:
+        FolderPlace(self.root).prune((), signing, Console("quiet"), dry_run=False)
+
+    def acts(self, content: str, signing: Signing) -> dict[str, Callable[[], object]]:
+        return {
+            "publish": lambda: self.run_publish(content, signing),
+            "rollback": lambda: self.run_rollback(None, signing),
+            "prune": lambda: self.run_prune(signing),
+        }
 
     def published(self) -> Published | None:
         path = self.root / "published.json"
@@ -108,7 +125,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(content=st.sampled_from(CONTENTS))
     def publish(self, content: str) -> None:
-        self.run_publish(content)
+        self.run_publish(content, self.signing)
         self.after_publish(content)
         self.linked()
 
@@ -119,16 +136,16 @@ class Histories(RuleBasedStateMachine):
         served = self.after_rollback(to)
         if served is None or served[-1] in self.damaged:
             with pytest.raises(PublishError):
-                self.run_rollback(to)
+                self.run_rollback(to, self.signing)
             return
-        self.run_rollback(to)
+        self.run_rollback(to, self.signing)
         self.served = served
         self.linked()
 
     @precondition(lambda self: self.served)
     @rule()
     def prune(self) -> None:
-        self.run_prune()
+        self.run_prune(self.signing)
         self.after_prune()
         ours = {path.parent.name for path in self.root.glob("[0-9]*/.numlkit")}
         assert ours == {str(number) for number in self.contents}
@@ -140,15 +157,10 @@ class Histories(RuleBasedStateMachine):
     )
     def kill(self, what: str, content: str, step: int) -> None:
         before = self.published()
-        acts: dict[str, Callable[[], object]] = {
-            "publish": lambda: self.run_publish(content),
-            "rollback": lambda: self.run_rollback(None),
-            "prune": self.run_prune,
-        }
         target = self.after_rollback(None)
         if what == "rollback" and (target is None or target[-1] in self.damaged):
             return
-        killed_at(step, self.root, acts[what])
+        killed_at(step, self.root, self.acts(content, self.signing)[what])
         after = self.published()
         if after == before:
             return
@@ -194,7 +206,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def a_check_finds_exactly_what_is_damaged(self) -> None:
-        listing = FolderPlace(self.root).listing(Look(check=True))
+        listing = FolderPlace(self.root).listing(self.look)
         found = {int(entry.release) for entry in listing.entries if entry.damaged}
         assert found == self.damaged & set(self.contents)
 

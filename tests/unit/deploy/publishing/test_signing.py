@@ -3,32 +3,16 @@
 Keys are used as cosign uses them; cosign itself is run in tests/containers/supply.
 """
 
-import base64
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ec import (
-    ECDSA,
-    SECP256R1,
-    EllipticCurvePrivateKey,
-    generate_private_key,
-)
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-)
 
-from deploy.artefacts.keys import Signer, read_signer
 from deploy.artefacts.labels import Source
 from deploy.deployment.deployment import Deployment
 from deploy.engines.resolved import Resolved
@@ -40,27 +24,14 @@ from deploy.publishing.models import LocalModel
 from deploy.publishing.place import Listing, Look, Order, Outcome, Signing
 from numl_formats.statement import read_published
 from numl_formats.trust import signature_path
-from tests.unit.deploy.publishing.store import Service, local_models
+from tests.unit.deploy.publishing.signing import pair, public, without_cosign
+from tests.unit.deploy.publishing.store import KilledError, Service, after, die, local_models
 
 QUIET = Console("quiet")
 POINTER = "prod/published.json"
 DAY = timedelta(days=1)
 # Fewer requests than any publish makes.
 MANY = 20
-
-
-def pair(folder: Path, name: str) -> Path:
-    """Make a key pair; return the private key's file."""
-    private = generate_private_key(SECP256R1())
-    pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (folder / f"{name}.key").write_bytes(pem)
-    pem = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    (folder / f"{name}.pub").write_bytes(pem)
-    return folder / f"{name}.key"
-
-
-def public(key: Path) -> Signer:
-    return read_signer(key.with_suffix(".pub"))
 
 
 class Place:
@@ -107,18 +78,8 @@ def place(tmp_path, monkeypatch):
         made = local_models(tmp_path, resolved.deployment.name, code=with_code)
         yield {name: made[name] for name in resolved.deployment.models}
 
-    @contextmanager
-    def signer_of(key: Path, _: Signer | None) -> Iterator[Signer]:
-        yield public(key)
-
-    def sign_bytes(content: bytes, key: Path) -> bytes:
-        private = load_pem_private_key(key.read_bytes(), None)
-        assert isinstance(private, EllipticCurvePrivateKey)
-        return base64.b64encode(private.sign(content, ECDSA(SHA256())))
-
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr("deploy.publishing.signed.signer_of", signer_of)
-    monkeypatch.setattr("deploy.publishing.signed.sign_bytes", sign_bytes)
+    without_cosign(monkeypatch)
     monkeypatch.setattr("deploy.publishing.bucket.verified_models", models)
     monkeypatch.setattr("deploy.publishing.bucket.find_source", lambda _: Source("abc", 0, ""))
     for name in ("read_goldens", "await_release"):
@@ -310,3 +271,17 @@ def test_a_bucket_of_an_older_kit_is_published_to_without_its_code(place):
     place.rollback(None)
     assert read_published(place.service.objects[POINTER]).served == (1,)
     assert place.service.objects["prod/one/1/model.py"] == b"run"
+
+
+def test_a_first_signed_publish_that_is_killed_at_any_request_is_repeated(place, tmp_path):
+    left = set()
+    for requests in range(2 * MANY):
+        place.service, place.key = Service(), pair(tmp_path, f"key{requests}")
+        place.service.step = after(requests, die)
+        with suppress(KilledError):
+            place.sign("a")
+        place.service.step = lambda: None
+        left |= {key.split("/")[1] for key in place.service.objects}
+        place.sign("a")
+        assert place.serving == [1]
+    assert left == {"one", "two", "signatures", "published.json"}

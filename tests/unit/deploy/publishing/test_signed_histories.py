@@ -1,0 +1,165 @@
+"""Signed places: their histories, and somebody who may write there and has no key.
+
+Whatever that person does, the owner builds on nothing else than what they signed last, and nobody
+who verifies reads anything else.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from deploy.host.errors import DeploymentError, SignatureError
+from deploy.publishing.folder import FolderPlace
+from deploy.publishing.place import Listing, Look, Signing
+from numl_formats.statement import NAME, read_published, statement
+from numl_formats.trust import signature_path
+from tests.unit.deploy.publishing import test_bucket_histories as buckets
+from tests.unit.deploy.publishing import test_folder_histories as folders
+from tests.unit.deploy.publishing.signing import pair, public, sign_bytes, without_cosign
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small() -> Iterator[None]:
+    with buckets.small_models(), folders.small_files() as patch:
+        without_cosign(patch)
+        patch.setenv("XDG_STATE_HOME", "")  # each history has its own
+        yield
+
+
+class Signed(RuleBasedStateMachine):
+    """What is signed in a history.
+
+    Attributes:
+        said: The owner's statements, the newest last.
+    """
+
+    served: list[int]
+    acts: Callable[[str, Signing], dict[str, Callable[[], object]]]
+
+    @initialize()
+    def take_keys(self) -> None:
+        self.host = Path(tempfile.mkdtemp(prefix="numlkit-test-"))
+        os.environ["XDG_STATE_HOME"] = str(self.host)
+        self.signing, self.others = (Signing(pair(self.host, name)) for name in ("ours", "others"))
+        self.look = Look(check=True, verify=public(self.host / "ours.key"))
+        self.said: list[bytes] = []
+
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "host"):
+            shutil.rmtree(self.host)
+
+    def file(self, name: str) -> bytes | None:
+        """Return the content of a file there."""
+        raise NotImplementedError
+
+    def put(self, name: str, content: bytes | None) -> None:
+        """Write a file there; None: remove it."""
+        raise NotImplementedError
+
+    def listing(self) -> Listing:
+        """Return what somebody who verifies reads."""
+        raise NotImplementedError
+
+    def say(self, content: bytes, key: Path | None) -> None:
+        self.put(NAME, content)
+        signature = sign_bytes(content, key) if key is not None else None
+        self.put(signature_path(content), signature)
+
+    @precondition(lambda self: self.served)
+    @rule()
+    def go_on_from_another_host(self) -> None:
+        """Nothing is remembered there, until it has looked."""
+        shutil.rmtree(self.host / "numlkit")
+        self.listing()
+
+    @precondition(lambda self: self.served)
+    @rule(data=st.data(), how=st.sampled_from(["replay", "forge", "key", "line", "bare", "gone"]))
+    def attack(self, data: st.DataObject, how: str) -> None:
+        newest = self.said[-1]
+        old = data.draw(st.sampled_from(self.said))
+        higher = replace(read_published(old), sequence=99)
+        before = {name: self.file(name) for name in (NAME, signature_path(newest))}
+        if how == "replay":
+            if old == newest:
+                return
+            self.say(old, self.signing.key)
+        elif how == "forge":
+            self.say(statement(higher), None)
+        elif how == "key":
+            self.say(statement(higher), self.others.key)
+        elif how == "line":  # which the owner has signed, for another place
+            self.say(statement(replace(higher, line="0" * 16)), self.signing.key)
+        elif how == "bare":
+            self.put(signature_path(newest), None)
+        else:
+            self.put(NAME, None)
+        attacked = self.file(NAME)
+        for act in (*self.acts("a", self.signing).values(), self.listing):
+            with pytest.raises(SignatureError):
+                act()
+            assert self.file(NAME) == attacked
+        for name, content in before.items():
+            self.put(name, content)
+
+    @precondition(lambda self: self.served)
+    @rule(what=st.sampled_from(["publish", "rollback", "prune"]), others=st.booleans())
+    def change_it_without_the_key(self, what: str, others: bool) -> None:
+        signing = self.others if others else Signing()
+        with pytest.raises(SignatureError if others else DeploymentError):
+            self.acts("a", signing)[what]()
+
+    @invariant()
+    def statements_are_of_one_line_and_their_number_grows(self) -> None:
+        content = self.file(NAME)
+        if content is None or content in self.said[-1:]:
+            return
+        if self.said:
+            new, before = read_published(content), read_published(self.said[-1])
+            assert (new.line, new.sequence) > (before.line, before.sequence)
+            assert new.line == before.line
+        self.said.append(content)
+
+
+class SignedBucket(Signed, buckets.Histories):
+    def file(self, name: str) -> bytes | None:
+        return self.service.objects.get(f"prod/{name}")
+
+    def put(self, name: str, content: bytes | None) -> None:
+        self.service.objects.pop(f"prod/{name}", None)
+        if content is not None:
+            self.service.objects[f"prod/{name}"] = content
+
+    def listing(self) -> Listing:
+        return buckets.at(self.service).listing(self.look)
+
+
+class SignedFolder(Signed, folders.Histories):
+    def file(self, name: str) -> bytes | None:
+        path = self.root / name
+        return path.read_bytes() if path.exists() else None
+
+    def put(self, name: str, content: bytes | None) -> None:
+        path = self.root / name
+        path.unlink(missing_ok=True)
+        if content is not None:
+            path.write_bytes(content)
+
+    def listing(self) -> Listing:
+        return FolderPlace(self.root).listing(self.look)
+
+
+TestSignedBucket = SignedBucket.TestCase
+TestSignedBucket.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)
+TestSignedFolder = SignedFolder.TestCase
+TestSignedFolder.settings = settings(max_examples=10, stateful_step_count=12, deadline=None)
