@@ -305,7 +305,7 @@ def test_two_builds_that_share_nothing_make_the_same_bytes(layers, prefix, tmp_p
     assert sha256_of(tmp_path / "serving.tar") == sha256_of(layers / "serving.tar")
 
 
-def test_the_environment_of_other_models_has_what_they_need_and_not_torch(tmp_path: Path) -> None:
+def test_the_environment_of_other_models_has_what_they_need_and_not_torch(tmp_path):
     words = ["build", "--target", "env", "--environment", "ocr", "--out", str(tmp_path), "--quiet"]
     assert run_command([NUMLKIT, *words], dict(os.environ), START_S).returncode == 0
     (archive,) = tmp_path.glob("ocr-cpu-py3.*.tar.gz")

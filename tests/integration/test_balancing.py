@@ -10,13 +10,12 @@ import numpy as np
 
 from deploy.host.paths import CHECKOUT
 from numlkit import Client, Labelled
-from tests.kit import Kit
 
 EVENTS = CHECKOUT / "scripts/data/demo_events.h5"
 REQUESTS = 1200
 
 
-def test_a_server_that_is_killed_costs_no_request(kit: Kit) -> None:
+def test_a_server_that_is_killed_costs_no_request(kit):
     flags = ("--models", "nugraph3", "--instances", "1")
     ports = [kit.up(name, *flags)["ports"]["grpc"] for name in ("left", "right")]
     urls = [f"grpc://127.0.0.1:{port}" for port in ports]

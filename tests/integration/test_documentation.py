@@ -45,7 +45,7 @@ def test_the_client_that_is_shown_gets_an_answer(demo, page):
         assert [len(line.split(", ")) for line in lines] == [7, 4]
 
 
-def test_the_library_labels_a_file_as_shown(demo, tmp_path: Path) -> None:
+def test_the_library_labels_a_file_as_shown(demo, tmp_path):
     (page,) = (page for page in PAGES if page.name == "python.md")
     (code,) = blocks(page, "python")
     code = code.replace("127.0.0.1:8001", f"127.0.0.1:{demo['ports']['grpc']}")

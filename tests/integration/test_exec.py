@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
 import psutil
 
-from tests.kit import NUMLKIT, SMALL, SOON_S, Kit, until
+from tests.kit import NUMLKIT, SMALL, SOON_S, until
 
 
-def test_the_command_asks_its_own_server_and_nothing_is_left(kit: Kit, tmp_path: Path) -> None:
+def test_the_command_asks_its_own_server_and_nothing_is_left(kit, tmp_path):
     log = tmp_path / "server.log"
     smoke = f"{NUMLKIT} smoke --url $NUML_GRPC_URL --models nugraph3 --quiet; exit 7"
     done = subprocess.run(
@@ -23,7 +22,7 @@ def test_the_command_asks_its_own_server_and_nothing_is_left(kit: Kit, tmp_path:
     assert not list((kit.state / "numlkit/deployments").glob("exec-*"))
 
 
-def test_a_job_that_is_killed_takes_its_server_with_it(kit: Kit) -> None:
+def test_a_job_that_is_killed_takes_its_server_with_it(kit):
     command = ["sh", "-c", "sleep 1000 & echo $!; wait"]
     process = subprocess.Popen(
         [NUMLKIT, "exec", *SMALL, "--engine", kit.engine, "--", *command],

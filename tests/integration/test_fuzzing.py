@@ -271,15 +271,8 @@ DAMAGES = (
     damage=st.sampled_from(DAMAGES),
 )
 def test_a_malformed_request_is_an_error_or_an_answer_and_nothing_else(
-    server: Server,
-    seed: int,
-    hits: int,
-    spacepoints: int,
-    ids: str,
-    planes: str,
-    numbers: str,
-    damage: str,
-) -> None:
+    server, seed, hits, spacepoints, ids, planes, numbers, damage
+):
     rng = np.random.default_rng(seed)
     columns = event(rng, hits, spacepoints, ids, planes, numbers)
     answer = server.ask(damaged(rng, columns, damage))
@@ -303,8 +296,8 @@ def test_a_malformed_request_is_an_error_or_an_answer_and_nothing_else(
     ],
 )
 def test_a_large_request_stays_within_the_memory_of_an_instance(
-    server: Server, share: float, planes: str, ids: str, numbers: str
-) -> None:
+    server, share, planes, ids, numbers
+):
     """A share of the bytes is hits, the rest spacepoints."""
     hits = int(share * LARGEST) // (4 * len(HITS))
     spacepoints = int((1 - share) * LARGEST) // (4 * len(SPACEPOINTS))
@@ -317,7 +310,7 @@ def test_a_large_request_stays_within_the_memory_of_an_instance(
 
 
 @pytest.mark.parametrize("hits", [0, 5])
-def test_a_tensor_larger_than_any_memory_is_refused_by_name(server: Server, hits: int) -> None:
+def test_a_tensor_larger_than_any_memory_is_refused_by_name(server, hits):
     rng = np.random.default_rng(0)
     columns = event(rng, hits, 0, "distinct", "valid", "scattered")
     answer = server.ask(wrapping(request(columns)))
@@ -327,9 +320,7 @@ def test_a_tensor_larger_than_any_memory_is_refused_by_name(server: Server, hits
 
 @pytest.mark.parametrize("hits", [0, 5])
 @pytest.mark.parametrize("beyond", [2**62, -(2**62), -(2**63)])
-def test_an_impossible_shape_is_refused_by_name_over_grpc_too(
-    server: Server, hits: int, beyond: int
-) -> None:
+def test_an_impossible_shape_is_refused_by_name_over_grpc_too(server, hits, beyond):
     """Only gRPC takes negative sizes; of HTTP, Triton refuses them itself."""
     rng = np.random.default_rng(0)
     inputs = inputs_of(grpc, event(rng, hits, 0, "distinct", "valid", "scattered"))
@@ -339,7 +330,7 @@ def test_an_impossible_shape_is_refused_by_name_over_grpc_too(
     server.check()
 
 
-def test_ids_that_would_explode_into_edges_are_refused_with_the_reason(server: Server) -> None:
+def test_ids_that_would_explode_into_edges_are_refused_with_the_reason(server):
     rng = np.random.default_rng(0)
     answer = server.ask(request(event(rng, 10_000, 10_000, "same", "same", "scattered")))
     assert isinstance(answer, str)

@@ -24,7 +24,7 @@ from deploy.triton.golden import read_golden
 from tests.conformance.test_wire import HOSTILE, INPUTS, OUTPUTS, ask, read_event, spoiled
 from tests.inputs import inputs_of
 from tests.integration import test_fuzzing as fuzzing
-from tests.kit import Kit, until
+from tests.kit import until
 from tests.releases import SERVERS, image_layers, in_cache, lay_out, write_oci
 
 MODELS = ("nugraph2", "nugraph3")
@@ -34,8 +34,8 @@ MODELS = ("nugraph2", "nugraph3")
     ("release", "python"), [("24.03", "3.10"), ("24.07", "3.10"), ("24.09", "3.12")]
 )
 def test_a_release_from_an_image_keeps_the_contract_whatever_is_sent_and_is_healed(
-    kit: Kit, tmp_path: Path, release: str, python: str
-) -> None:
+    kit, tmp_path, release, python
+):
     if find_interpreter([python]) is None:
         pytest.skip(f"its stub is for Python {python}, which is not here")
     image = write_oci(tmp_path / "image", image_layers(lay_out(release, python, tmp_path)), release)

@@ -5,26 +5,20 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterator
-from pathlib import Path
 
-import docker
 import pytest
 
 from deploy.artefacts.manifest import read_manifest
 from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.host.paths import cache_folder
 from deploy.main import main
-from tests.containers.conftest import Runner
 from tests.releases import image_layers, in_cache, lay_out, layer, push
 
 RELEASE = "24.05"
 
 
 @pytest.fixture(scope="module")
-def built(
-    registry: str, engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Path]:
+def built(registry, engine, tmp_path_factory):
     """The folder of artefacts after ``numlkit build --target image --triton IMAGE``."""
     folder = tmp_path_factory.mktemp("triton")
     # Unlike any that the cache has.
@@ -38,7 +32,7 @@ def built(
         engine.images.remove(f"numlkit/numl:{RELEASE}-serving", force=True)
 
 
-def test_an_image_on_it_serves_the_right_values(built: Path, runner: Runner) -> None:
+def test_an_image_on_it_serves_the_right_values(built, runner):
     [artefact] = read_manifest(built).artefacts
     assert artefact.name == f"numlkit/numl:{RELEASE}-serving"
     assert artefact.inputs["triton"] == "2.46.0"
@@ -54,7 +48,7 @@ def test_an_image_on_it_serves_the_right_values(built: Path, runner: Runner) -> 
     assert server.stop() == 0
 
 
-def test_its_sbom_names_the_image_that_it_was_taken_from(built: Path) -> None:
+def test_its_sbom_names_the_image_that_it_was_taken_from(built):
     [path] = built.glob("*.image.cdx.json")
     [triton] = [
         part for part in json.loads(path.read_text())["components"]

@@ -10,14 +10,13 @@ import pwd
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import docker
 import pytest
 
-from deploy.artefacts.image import BuiltImage, debian_name
+from deploy.artefacts.image import debian_name
 from deploy.artefacts.sif import SifBuilder
 from deploy.artefacts.sif_file import Compressor
 from deploy.artefacts.tools import SifTools, find_tools
@@ -58,7 +57,7 @@ class Host:
 
 
 @pytest.fixture(scope="session")
-def ordinary_user() -> Host:
+def ordinary_user():
     if os.geteuid() != 0:
         return Host(None)
     # A machine may keep FUSE to itself; what Apptainer then has to do is slower.
@@ -68,12 +67,12 @@ def ordinary_user() -> Host:
 
 
 @pytest.fixture(params=USERS)
-def host(request: pytest.FixtureRequest, ordinary_user: Host) -> Host:
+def host(request, ordinary_user):
     return Host(None) if request.param == "root" else ordinary_user
 
 
 @pytest.fixture(scope="session")
-def tools() -> SifTools:
+def tools():
     return find_tools("zstd")
 
 
@@ -92,12 +91,12 @@ class Builder:
 
 
 @pytest.fixture(scope="session")
-def build(engine: docker.DockerClient, image: BuiltImage, tools: SifTools) -> Builder:
+def build(engine, image, tools):
     return Builder(engine, image.tag, tools)
 
 
 @pytest.fixture(scope="session")
-def folder() -> Iterator[Path]:
+def folder():
     """A folder that every user may read; its content is large and goes when the tests end."""
     with tempfile.TemporaryDirectory(prefix="numlkit-test-sif-") as name:
         Path(name).chmod(0o755)
@@ -105,15 +104,13 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def sif(build: Builder, folder: Path) -> Path:
+def sif(build, folder):
     """The .sif, built from the image."""
     return build(folder / "numl.sif")
 
 
 @pytest.fixture(scope="session")
-def sif_without_docker(
-    context: Path, ingredients: Ingredients, tools: SifTools, folder: Path
-) -> Path:
+def sif_without_docker(context, ingredients, tools, folder):
     return build_without_docker(context, ingredients, tools, folder / "without-docker.sif")
 
 

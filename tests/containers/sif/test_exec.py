@@ -11,7 +11,6 @@ import psutil
 import pytest
 
 from deploy.host.programs import run
-from tests.containers.sif.conftest import Host
 from tests.kit import until
 
 ASK = """import os, urllib.request
@@ -32,7 +31,7 @@ def _regions(pid: int) -> list[str]:
     return [w.partition("shm-region-prefix-name=")[2] for w in words if "shm-region" in w]
 
 
-def test_a_command_in_the_image_asks_its_own_server(host: Host, sif: Path) -> None:
+def test_a_command_in_the_image_asks_its_own_server(host, sif):
     python = "/opt/numl/env/bin/python"
     done = host.run("apptainer", "run", sif, "exec", "--", python, "-c", f"{ASK}\nexit(7)")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (7, "200"), done.stderr
@@ -40,16 +39,14 @@ def test_a_command_in_the_image_asks_its_own_server(host: Host, sif: Path) -> No
 
 
 @pytest.fixture(scope="module")
-def unpacked(sif: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unpacked(sif, tmp_path_factory):
     folder = tmp_path_factory.mktemp("cvmfs") / "numl"
     run(["apptainer", "build", "--sandbox", folder, sif], failed="cannot unpack")
     return folder
 
 
 @pytest.mark.parametrize("form", ["sif", "unpacked"])
-def test_a_command_outside_of_the_image_asks_a_server_in_it(
-    host: Host, form: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_a_command_outside_of_the_image_asks_a_server_in_it(host, form, request, tmp_path):
     image: Path = request.getfixturevalue(form)
     program, fcl = tmp_path / "numl-exec", tmp_path / "job.fcl"
     for folder in (tmp_path, *tmp_path.parents[:2], image.parent):
@@ -65,7 +62,7 @@ def test_a_command_outside_of_the_image_asks_a_server_in_it(
     assert _servers(done.stdout) == []
 
 
-def test_a_job_that_is_killed_takes_its_server_with_it(host: Host, sif: Path) -> None:
+def test_a_job_that_is_killed_takes_its_server_with_it(host, sif):
     wait = ["sh", "-c", "echo $NUML_GRPC_URL; sleep 1000"]
     words = host.words("apptainer", "run", sif, "exec", "--", *wait)
     process = subprocess.Popen(words, cwd="/", stdout=subprocess.PIPE, text=True)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -59,7 +58,7 @@ class Image:
 
 
 @pytest.fixture
-def image(tmp_path: Path) -> Iterator[Image]:
+def image(tmp_path):
     image = Image(tmp_path)
     yield image
     for process in image.begun:
@@ -67,7 +66,7 @@ def image(tmp_path: Path) -> Iterator[Image]:
         process.communicate()
 
 
-def test_the_command_is_told_where_its_server_is_and_nothing_is_left(image: Image) -> None:
+def test_the_command_is_told_where_its_server_is_and_nothing_is_left(image):
     status, out, err = image.run("--", sys.executable, "-c", f"{ASK}; raise SystemExit(7)")
     assert (status, err) == (7, "")
     assert "numl-job-" in out
@@ -83,15 +82,13 @@ def test_the_command_is_told_where_its_server_is_and_nothing_is_left(image: Imag
         ("silent", "exec: the server is not usable: not ready in time (--timeout)\n"),
     ],
 )  # fmt: skip
-def test_a_server_that_does_not_become_ready_is_one_line(
-    image: Image, fault: str, said: str
-) -> None:
+def test_a_server_that_does_not_become_ready_is_one_line(image, fault, said):
     (image.folder / fault).touch()
     assert image.run("--timeout", "2", "--", "true") == (125, "", said)
     assert image.is_clean()
 
 
-def test_a_port_that_is_lost_to_another_program_costs_a_second_start(image: Image) -> None:
+def test_a_port_that_is_lost_to_another_program_costs_a_second_start(image):
     (image.folder / "taken").touch()
     assert image.run("--", "true") == (0, "", "")
     (_, first), (_, second) = image.starts()
@@ -108,18 +105,14 @@ def test_a_port_that_is_lost_to_another_program_costs_a_second_start(image: Imag
         (["--", "/etc"], 126, "/etc: Permission denied"),
     ],
 )
-def test_what_cannot_be_run_is_refused(
-    image: Image, words: list[str], status: int, said: str
-) -> None:
+def test_what_cannot_be_run_is_refused(image, words, status, said):
     got, _, err = image.run(*words)
     assert got == status
     assert said in err.splitlines()[-1]
     assert image.is_clean()
 
 
-def test_the_command_gets_a_copy_of_its_fhicl_that_names_the_server(
-    image: Image, tmp_path: Path
-) -> None:
+def test_the_command_gets_a_copy_of_its_fhicl_that_names_the_server(image, tmp_path):
     fcl = tmp_path / "job.fcl"
     fcl.write_text("physics.producers.ng.TritonConfig: {}\n")
     status, out, _ = image.run("--fcl", str(fcl), "--", "grep", "server", str(fcl))
@@ -129,7 +122,7 @@ def test_the_command_gets_a_copy_of_its_fhicl_that_names_the_server(
     assert image.is_clean()
 
 
-def test_signals_reach_the_command_and_its_status_comes_back(image: Image) -> None:
+def test_signals_reach_the_command_and_its_status_comes_back(image):
     wait = "trap 'exit 9' TERM; echo begun; while :; do sleep 0.02; done"
     process = image.begin("--", "sh", "-c", wait)
     assert process.stdout is not None
@@ -140,7 +133,7 @@ def test_signals_reach_the_command_and_its_status_comes_back(image: Image) -> No
     assert image.run("--", "sh", "-c", "kill -KILL $$")[0] == 128 + signal.SIGKILL
 
 
-def test_a_signal_before_the_server_is_ready_ends_the_start(image: Image) -> None:
+def test_a_signal_before_the_server_is_ready_ends_the_start(image):
     (image.folder / "silent").touch()
     process = image.begin("--", "true")
     until(lambda: bool(image.starts()), "a start")
@@ -149,7 +142,7 @@ def test_a_signal_before_the_server_is_ready_ends_the_start(image: Image) -> Non
     assert image.is_clean()
 
 
-def test_a_job_that_is_killed_leaves_neither_server_nor_command_nor_files(image: Image) -> None:
+def test_a_job_that_is_killed_leaves_neither_server_nor_command_nor_files(image):
     process = image.begin("--", "sh", "-c", "sleep 1000 & echo $!; wait")
     assert process.stdout is not None
     command = int(process.stdout.readline())
@@ -158,7 +151,7 @@ def test_a_job_that_is_killed_leaves_neither_server_nor_command_nor_files(image:
     until(lambda: not psutil.pid_exists(command) and image.is_clean(), "all gone")
 
 
-def test_a_server_that_dies_is_started_again_where_it_was(image: Image) -> None:
+def test_a_server_that_dies_is_started_again_where_it_was(image):
     process = image.begin("--", "sh", "-c", "echo begun; exec sleep 1000")
     assert process.stdout is not None
     process.stdout.readline()
@@ -173,7 +166,7 @@ def test_a_server_that_dies_is_started_again_where_it_was(image: Image) -> None:
     assert image.is_clean()
 
 
-def test_ten_at_once_do_not_meet(image: Image) -> None:
+def test_ten_at_once_do_not_meet(image):
     with ThreadPoolExecutor(10) as pool:
         done = list(pool.map(lambda _: image.run("--", sys.executable, "-c", SHOW), range(10)))
     assert [status for status, *_ in done] == [0] * 10

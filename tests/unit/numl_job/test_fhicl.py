@@ -38,11 +38,11 @@ physics.producers.ngfive @protect_ignore: { TritonConfig: {} }
         ("", []),
     ],
 )
-def test_it_finds_producers_with_a_triton_of_their_own(text: str, producers: list[str]) -> None:
+def test_it_finds_producers_with_a_triton_of_their_own(text, producers):
     assert producers_of(text) == producers
 
 
-def test_the_address_is_appended_for_each_producer() -> None:
+def test_the_address_is_appended_for_each_producer():
     assert with_server("process_name: X", ["a", "b"], "127.0.0.1:9", ssl=False) == (
         "process_name: X\n"
         'physics.producers.a.TritonConfig.serverURL: "127.0.0.1:9"\n'

@@ -43,7 +43,7 @@ def request(name: str, out: Path, **more: Any) -> Request:
 
 
 @pytest.fixture(scope="module")
-def imported(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def imported(tmp_path_factory):
     @cache
     def of(name: str) -> tuple[Report, Path]:
         out = tmp_path_factory.mktemp("nugraph26") / name
@@ -75,7 +75,7 @@ def assert_same_answer(wanted: Arrays, given: Arrays) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_native_library_answers_as_nugraph(name: str, imported: Any) -> None:
+def test_the_native_library_answers_as_nugraph(name, imported):
     report, folder = imported(name)
     event, wanted = kept(name, report.card)
     weights = read_weights(folder, report.card)
@@ -83,7 +83,7 @@ def test_the_native_library_answers_as_nugraph(name: str, imported: Any) -> None
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_pytorch_answers_as_nugraph(name: str, imported: Any) -> None:
+def test_pytorch_answers_as_nugraph(name, imported):
     report, folder = imported(name)
     card = report.card
     event, wanted = kept(name, card)
@@ -94,7 +94,7 @@ def test_pytorch_answers_as_nugraph(name: str, imported: Any) -> None:
     assert_same_answer(wanted, given)
 
 
-def test_the_instances_of_the_kept_answers_are_several() -> None:
+def test_the_instances_of_the_kept_answers_are_several():
     for name in ("instance", "narrow"):
         with np.load(FOLDER / f"{name}.npz") as file:
             labels = np.concatenate([file[f"output/x_i_{plane}"] for plane in "uvy"])
@@ -110,16 +110,14 @@ def test_the_instances_of_the_kept_answers_are_several() -> None:
         ("narrow", "2026-01", Embedding(3, 16, 2), ALL_HEADS),
     ],
 )
-def test_the_shape_of_the_embedding_is_recognised(
-    name: str, generation: str, embedding: Embedding | None, heads: tuple[str, ...], imported: Any
-) -> None:
+def test_the_shape_of_the_embedding_is_recognised(name, generation, embedding, heads, imported):
     card = imported(name)[0].card
     assert (card.network.generation, card.network.embedding) == (generation, embedding)
     assert tuple(head.name for head in card.heads) == heads
     assert parse_card(json.loads(dump_card(card))) == card
 
 
-def test_without_an_instance_head_the_embedding_is_left_out(imported: Any) -> None:
+def test_without_an_instance_head_the_embedding_is_left_out(imported):
     report, folder = imported("plain")
     state = read_checkpoint(FOLDER / "plain.ckpt").state
     unused = {n for n in state if n.split(".")[1] in ("beta_net", "coord_net")}
@@ -129,31 +127,31 @@ def test_without_an_instance_head_the_embedding_is_left_out(imported: Any) -> No
     assert not any(n.startswith(("beta", "coordinates")) for n in read_weights(folder, report.card))
 
 
-def test_clusters_have_the_parameters_of_nugraph(imported: Any) -> None:
+def test_clusters_have_the_parameters_of_nugraph(imported):
     assert imported("instance")[0].card.clustering == Clustering(
         "x_i", "ox", eps=0.3, min_samples=15, signal="x_filter", semantic="x_semantic", background=6
     )
 
 
-def test_an_extension_that_the_training_filled_with_zeros_is_left_out(imported: Any) -> None:
+def test_an_extension_that_the_training_filled_with_zeros_is_left_out(imported):
     report = imported("zeros")[0]
     assert not set(EXTENSION_FEATURES) & set(report.card.hit_features)
     assert any("feature extension was zero" in note for note in report.notes)
 
 
-def test_the_extension_is_recognised_by_its_width_and_asks_for_no_column(imported: Any) -> None:
+def test_the_extension_is_recognised_by_its_width_and_asks_for_no_column(imported):
     card = imported("extended")[0].card
     assert card.hit_features[-4:] == EXTENSION_FEATURES
     assert not any("degree" in tensor.name for tensor in card.schema.tensors)
 
 
-def test_eight_features_of_nugraph2_may_be_either(tmp_path: Path) -> None:
+def test_eight_features_of_nugraph2_may_be_either(tmp_path):
     report = import_checkpoint(request("extended_nugraph2", tmp_path / "out", features=None))
     assert "tpc" in report.card.hit_features
     assert any("log_degree" in note and "--features" in note for note in report.notes)
 
 
-def test_a_card_with_an_embedding_but_without_its_heads_is_refused(imported: Any) -> None:
+def test_a_card_with_an_embedding_but_without_its_heads_is_refused(imported):
     card = replace(imported("instance")[0].card, clustering=None)
     content = json.loads(dump_card(replace(card, heads=card.heads[:2])))
     with pytest.raises(FormatError, match=r"network\.embedding needs nugraph3 and its heads"):

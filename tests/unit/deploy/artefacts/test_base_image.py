@@ -88,7 +88,7 @@ def say(_text: str) -> None:
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def program(tmp_path, monkeypatch):
     """An mmdebstrap that takes no minute: each test writes what it does."""
     path = tmp_path / "bin" / "mmdebstrap"
     path.parent.mkdir()
@@ -98,57 +98,57 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def test_the_names_of_the_bases() -> None:
+def test_the_names_of_the_bases():
     assert DEBIAN == "docker.io/library/debian:bookworm-slim"
     assert NVIDIA == "nvcr.io/nvidia/tritonserver:24.10-py3"
 
 
-def test_the_registry_s_newest_is_taken() -> None:
+def test_the_registry_s_newest_is_taken():
     engine = Engine(DEBIAN, registry=(DEBIAN,))
     base = ensure_base(engine.client, name=DEBIAN, digest=None, say=say)
     assert engine.pulled == [DEBIAN]
     assert (base.reference, base.name, base.digest) == (DEBIAN, DEBIAN, DIGEST)
 
 
-def test_a_pull_tells_of_its_progress() -> None:
+def test_a_pull_tells_of_its_progress():
     told: list[str] = []
     engine = Engine(registry=(NVIDIA,))
     ensure_base(engine.client, name=NVIDIA, digest=None, say=told.append)
     assert told[-1] == "pulling nvcr.io/nvidia/tritonserver: 5a37 pull complete"
 
 
-def test_a_pull_that_is_cut_off_is_no_pull() -> None:
+def test_a_pull_that_is_cut_off_is_no_pull():
     engine = Engine(registry=(NVIDIA,))
     engine.cut_off = True
     with pytest.raises(BuildError, match=r"cannot pull .*: unexpected EOF"):
         ensure_base(engine.client, name=NVIDIA, digest=None, say=say)
 
 
-def test_a_digest_names_the_base() -> None:
+def test_a_digest_names_the_base():
     pinned = f"nvcr.io/nvidia/tritonserver@{DIGEST}"
     engine = Engine(registry=(pinned,))
     base = ensure_base(engine.client, name=NVIDIA, digest=DIGEST, say=say)
     assert (base.reference, base.name, base.digest) == (pinned, NVIDIA, DIGEST)
 
 
-def test_without_a_registry_the_one_in_the_engine_serves() -> None:
+def test_without_a_registry_the_one_in_the_engine_serves():
     base = ensure_base(Engine(NVIDIA).client, name=NVIDIA, digest=None, say=say)
     assert (base.reference, base.digest) == (NVIDIA, "sha256:image")
 
 
 @pytest.mark.parametrize(("name", "digest"), [(NVIDIA, None), (NVIDIA, DIGEST), (DEBIAN, DIGEST)])
-def test_what_cannot_be_made_here_is_refused_in_a_line(name: str, digest: str | None) -> None:
+def test_what_cannot_be_made_here_is_refused_in_a_line(name, digest):
     with pytest.raises(BuildError, match=r"cannot pull .*no such host$") as caught:
         ensure_base(Engine().client, name=name, digest=digest, say=say)
     assert caught.value.remedy is not None
     assert "docker load" in caught.value.remedy
 
 
-def test_a_debian_made_earlier_is_taken_again(program: Path) -> None:
+def test_a_debian_made_earlier_is_taken_again(program):
     program.write_text('#!/bin/sh\nfor last; do :; done\necho >>"$last"\n')
     tar = debian_tar("bookworm", say)
     program.write_text("#!/bin/sh\nexit 1\n")
@@ -156,8 +156,8 @@ def test_a_debian_made_earlier_is_taken_again(program: Path) -> None:
 
 
 def test_a_debian_made_here_is_called_by_its_content_on_every_machine(
-    tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, program, monkeypatch
+):
     program.write_text('#!/bin/sh\nfor last; do :; done\nprintf abc >"$last"\n')
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     name = f"numlkit/debian:bookworm-{digest[:12]}"
@@ -171,7 +171,7 @@ def test_a_debian_made_here_is_called_by_its_content_on_every_machine(
     assert (again, engine.imported) == (base, [name])
 
 
-def test_a_missing_mmdebstrap_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_mmdebstrap_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
         BuildError, match="mmdebstrap, which could make one, is not installed"
@@ -180,7 +180,7 @@ def test_a_missing_mmdebstrap_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     assert caught.value.remedy == "sudo apt-get install mmdebstrap (Debian, Ubuntu)"
 
 
-def test_a_failed_mmdebstrap_gives_its_reason_and_leaves_nothing(program: Path) -> None:
+def test_a_failed_mmdebstrap_gives_its_reason_and_leaves_nothing(program):
     program.write_text('#!/bin/sh\necho "I: begins" >&2; echo "E: no mirror" >&2; exit 25\n')
     with pytest.raises(BuildError, match="cannot make a minimal Debian: no mirror"):
         debian_tar("bookworm", say)
@@ -194,7 +194,7 @@ def test_a_failed_mmdebstrap_gives_its_reason_and_leaves_nothing(program: Path) 
         "W: /etc/subuid is empty\nE: failed to parse /etc/subuid and /etc/subgid",
     ],
 )
-def test_a_user_without_subordinate_ids_is_told_how_to_get_them(program: Path, said: str) -> None:
+def test_a_user_without_subordinate_ids_is_told_how_to_get_them(program, said):
     program.write_text(f"#!/bin/sh\necho '{said}' >&2; exit 1\n")
     with pytest.raises(BuildError, match=r"no subordinate user ids$") as caught:
         debian_tar("bookworm", say)
@@ -202,7 +202,7 @@ def test_a_user_without_subordinate_ids_is_told_how_to_get_them(program: Path, s
     assert caught.value.remedy.startswith("sudo usermod --add-subuids ")
 
 
-def test_the_minimal_debian_has_no_package_manager_s_interpreter_and_no_name_of_this_host() -> None:
+def test_the_minimal_debian_has_no_package_manager_s_interpreter_and_no_name_of_this_host():
     command = bootstrap_command("bookworm")
     packages = next(w for w in command if w.startswith("--include=")).partition("=")[2].split(",")
     assert {"bash", "coreutils", "libstdc++6"} <= set(packages)

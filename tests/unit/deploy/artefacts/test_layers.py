@@ -7,7 +7,6 @@ import io
 import re
 import tarfile
 import threading
-from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from deploy.artefacts import layers
 from deploy.artefacts.layers import Layer, find_image
 from deploy.artefacts.tree import Parts, Tree, holds
 from deploy.host.errors import BuildError
-from tests.releases import Blob, Files, layer, manifest, write_oci
+from tests.releases import Blob, layer, manifest, write_oci
 
 SERVER = ("opt", "tritonserver")
 NOISE = hashlib.shake_256(b"noise").digest(400_000)
@@ -64,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Registry]]:
+def serve(monkeypatch):
     monkeypatch.setattr(layers, "_PAUSE_S", 0.0)
     started: list[Registry] = []
 
@@ -80,9 +79,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Registry]]:
 
 
 @pytest.mark.parametrize("ranges", [True, False], ids=["by ranges", "without ranges"])
-def test_a_connection_that_is_cut_again_and_again_goes_on_where_it_ended(
-    serve: Callable[..., Registry], tmp_path: Path, ranges: bool
-) -> None:
+def test_a_connection_that_is_cut_again_and_again_goes_on_where_it_ended(serve, tmp_path, ranges):
     large = layer({"opt/tritonserver/noise": NOISE})
     registry = serve(large)
     [found] = find_image(f"{registry.name}:t", tmp_path).layers
@@ -96,9 +93,7 @@ def test_a_connection_that_is_cut_again_and_again_goes_on_where_it_ended(
         assert registry.sent < 1.2 * len(large.content)
 
 
-def test_a_connection_that_brings_nothing_more_is_named_and_what_came_is_kept(
-    serve: Callable[..., Registry], tmp_path: Path
-) -> None:
+def test_a_connection_that_brings_nothing_more_is_named_and_what_came_is_kept(serve, tmp_path):
     large = layer({"noise": NOISE})
     registry = serve(large)
     [found] = find_image(f"{registry.name}:t", tmp_path).layers
@@ -110,9 +105,7 @@ def test_a_connection_that_brings_nothing_more_is_named_and_what_came_is_kept(
     assert found.whole().read_bytes() == large.content
 
 
-def test_bytes_of_another_digest_are_refused(
-    serve: Callable[..., Registry], tmp_path: Path
-) -> None:
+def test_bytes_of_another_digest_are_refused(serve, tmp_path):
     good = layer({"opt/tritonserver/noise": NOISE})
     registry = serve(good)
     pinned = f"{registry.name}@{registry.document.digest}"
@@ -128,9 +121,7 @@ def test_bytes_of_another_digest_are_refused(
         find_image(pinned, tmp_path)
 
 
-def test_a_layer_in_order_is_read_no_further_than_where_the_server_would_be(
-    serve: Callable[..., Registry], tmp_path: Path
-) -> None:
+def test_a_layer_in_order_is_read_no_further_than_where_the_server_would_be(serve, tmp_path):
     registry = serve(layer({"etc/x": b"", "usr/noise": NOISE * 10}))
     [found] = find_image(f"{registry.name}:t", tmp_path).layers
     assert not holds(found, SERVER)
@@ -149,7 +140,7 @@ def test_a_layer_in_order_is_read_no_further_than_where_the_server_would_be(
         (["opt/tritonserver-2/x"], False),
     ],
 )
-def test_layers_that_change_the_server(tmp_path: Path, paths: list[str], there: bool) -> None:
+def test_layers_that_change_the_server(tmp_path, paths, there):
     [found] = in_folder(tmp_path, layer(dict.fromkeys(paths, b"")))
     assert holds(found, SERVER) == there
 
@@ -169,7 +160,7 @@ def tree_of(folder: Path, *content: Blob) -> Tree:
     return tree
 
 
-def test_whiteouts_links_and_replacements_amount_to_what_a_container_sees(tmp_path: Path) -> None:
+def test_whiteouts_links_and_replacements_amount_to_what_a_container_sees(tmp_path):
     lower = layer(
         {
             "a/gone": b"1",
@@ -220,14 +211,12 @@ def test_whiteouts_links_and_replacements_amount_to_what_a_container_sees(tmp_pa
         ({"a": b""}, {"b": "../../etc/passwd"}),
     ],
 )
-def test_a_layer_with_a_path_that_climbs_out_is_refused(
-    tmp_path: Path, files: Files, links: dict[str, str]
-) -> None:
+def test_a_layer_with_a_path_that_climbs_out_is_refused(tmp_path, files, links):
     with pytest.raises(BuildError, match="has a path that climbs out of the image"):
         tree_of(tmp_path, layer(files, links))
 
 
-def test_a_symbolic_link_leads_nowhere_outside_the_image(tmp_path: Path) -> None:
+def test_a_symbolic_link_leads_nowhere_outside_the_image(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("of this host")
     bad = layer({"opt/bad": str(secret), "opt/folder": str(tmp_path), "opt/folder/new": b"x"})
@@ -236,14 +225,14 @@ def test_a_symbolic_link_leads_nowhere_outside_the_image(tmp_path: Path) -> None
     assert not (tmp_path / "new").exists()
 
 
-def test_what_is_no_tar_is_named(tmp_path: Path) -> None:
+def test_what_is_no_tar_is_named(tmp_path):
     [found] = in_folder(tmp_path, layer({}))
     damaged = Layer(found.digest, 9, lambda: io.BytesIO(b"(\xb5/\xfd zstd"), found.whole)
     with pytest.raises(BuildError, match=r"cannot be read as tar or tar\.gz"):
         holds(damaged, SERVER)
 
 
-def test_a_file_of_docker_save_is_read_in_place(tmp_path: Path) -> None:
+def test_a_file_of_docker_save_is_read_in_place(tmp_path):
     one = io.BytesIO()
     with tarfile.open(fileobj=one, mode="w") as tar:
         member = tarfile.TarInfo("opt/tritonserver/x")
@@ -274,7 +263,7 @@ def test_a_file_of_docker_save_is_read_in_place(tmp_path: Path) -> None:
     ("name", "said"),
     [("./nowhere", "no such file"), ("{}/empty.tar", "is no file of docker save")],
 )
-def test_what_is_no_image_is_named(tmp_path: Path, name: str, said: str) -> None:
+def test_what_is_no_image_is_named(tmp_path, name, said):
     (tmp_path / "empty.tar").touch()
     with pytest.raises(BuildError, match=said):
         find_image(name.format(tmp_path), tmp_path / "kept")

@@ -59,19 +59,19 @@ def asking(servers: list[Server], requests: int, threads: int) -> Counter[int]:
         return Counter(executor.map(ask, range(requests)))
 
 
-def test_a_slow_server_gets_fewer_requests() -> None:
+def test_a_slow_server_gets_fewer_requests():
     quick, slow = Server(0, lambda: time.sleep(0.001)), Server(1, lambda: time.sleep(0.05))
     answered = asking([quick, slow], 200, threads=4)
     assert answered[0] > 2 * answered[1] > 0
 
 
-def test_a_server_that_is_away_loses_no_request_and_is_asked_seldom() -> None:
+def test_a_server_that_is_away_loses_no_request_and_is_asked_seldom():
     gone, here = Server(0, away), Server(1)
     assert asking([gone, here], 1000, threads=4) == {1: 1000}
     assert gone.asked < 20
 
 
-def test_a_server_that_comes_back_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_comes_back_is_asked_again(monkeypatch):
     monkeypatch.setattr(pool, "_FIRST_PAUSE_S", 0.0)
     balancer, server = Balancer(2), Server(0, away)
     both = PooledTransport(balancer, lambda number: (server, Server(1))[number].connect())
@@ -81,7 +81,7 @@ def test_a_server_that_comes_back_is_asked_again(monkeypatch: pytest.MonkeyPatch
     assert {both.infer(MODEL, {})["number"] for _ in range(100)} == {0, 1}
 
 
-def test_the_budget_of_retries_ends() -> None:
+def test_the_budget_of_retries_ends():
     servers = [Server(i, away) for i in range(3)]
     balancer = Balancer(3)
     both = PooledTransport(balancer, lambda number: servers[number].connect())
@@ -91,7 +91,7 @@ def test_the_budget_of_retries_ends() -> None:
     assert 100 <= sum(server.asked for server in servers) <= 100 + 20 + 20 + 3
 
 
-def test_what_a_server_refuses_is_not_tried_elsewhere() -> None:
+def test_what_a_server_refuses_is_not_tried_elsewhere():
     def refuse() -> None:
         raise RequestError("hit_table/integral is NaN")
 
@@ -104,7 +104,7 @@ def test_what_a_server_refuses_is_not_tried_elsewhere() -> None:
     assert one.open + other.open == 0
 
 
-def test_requests_go_to_the_servers_that_are_there_by_now() -> None:
+def test_requests_go_to_the_servers_that_are_there_by_now():
     servers = [Server(0), Server(1), Server(2)]
     there = [0]
     balancer = Balancer(1, lambda: balancer.use(there))

@@ -53,7 +53,7 @@ def script_of(line: Line) -> tuple[str, list[str]] | None:
 
 
 @pytest.mark.parametrize("line", [*console(), *inline()], ids=str)
-def test_what_is_shown_is_understood(line: Line) -> None:
+def test_what_is_shown_is_understood(line):
     found = command_of(line.words)
     if found is not None:
         command, words = found
@@ -64,7 +64,7 @@ def test_what_is_shown_is_understood(line: Line) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS_WITH_PARSER)
-def test_what_is_shown_of_a_script_is_understood(script: str) -> None:
+def test_what_is_shown_of_a_script_is_understood(script):
     shown = [found for line in [*console(), *inline()] if (found := script_of(line)) is not None]
     lines = [shlex.join(words) for path, words in shown if path == f"scripts/{script}"]
     assert lines
@@ -82,9 +82,7 @@ LOCAL_LAUNCHES = [line for line in numlkit("up") if not ELSEWHERE & {*line.words
 
 
 @pytest.mark.parametrize("line", LOCAL_LAUNCHES, ids=str)
-def test_a_launch_that_is_shown_can_be_planned(
-    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_launch_that_is_shown_can_be_planned(line, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     site = tmp_path / "models"
     (site / "vision" / "1").mkdir(parents=True)
@@ -111,13 +109,13 @@ def test_a_launch_that_is_shown_can_be_planned(
     assert "tritonserver" in captured.out
 
 
-def test_every_command_is_shown_in_the_readme() -> None:
+def test_every_command_is_shown_in_the_readme():
     text = README.read_text()
     assert [command for command in COMMANDS if f"`numlkit {command}" not in text] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_flag_that_is_named_is_one_of_a_command(page: Path) -> None:
+def test_every_flag_that_is_named_is_one_of_a_command(page):
     helps = [parser(command).format_help() for command in COMMANDS]
     scripts = [path for path in (CHECKOUT / "scripts").iterdir() if path.is_file()]
     scripts += (CHECKOUT / "gallery").glob("*/*.py")

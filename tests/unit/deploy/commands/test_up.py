@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -58,20 +57,20 @@ def started(*outcomes: LaunchError | None, **settings: Any) -> tuple[int, list[s
     return engine.starts, said
 
 
-def test_a_server_that_a_race_in_triton_has_ended_is_started_once_more() -> None:
+def test_a_server_that_a_race_in_triton_has_ended_is_started_once_more():
     assert RACE is not None
     assert started(RACE, None) == (2, [f"{RACE.cause}; starting again"])
     assert started(RACE, RACE, None)[0] == 2
 
 
-def test_ports_that_were_found_are_looked_for_anew_when_they_are_lost() -> None:
+def test_ports_that_were_found_are_looked_for_anew_when_they_are_lost():
     assert PORT is not None
     assert started(PORT, PORT, None) == (3, [f"{PORT.cause}; starting again"] * 2)
     assert started(*[PORT] * 4, None)[0] == 4
 
 
 @pytest.mark.parametrize(("outcome", "settings"), [(OTHER, {}), (PORT, {"ports": Ports()})])
-def test_nothing_else_is_tried_again(outcome: LaunchError, settings: dict[str, Any]) -> None:
+def test_nothing_else_is_tried_again(outcome, settings):
     assert started(outcome, None, **settings) == (1, [f"failed: {outcome.cause}"])
 
 
@@ -92,12 +91,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("flags", [["--name", "early"], ["--all"]])
-def test_down_ends_a_start_that_has_made_nothing_yet(
-    flags: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_down_ends_a_start_that_has_made_nothing_yet(flags, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with subprocess.Popen(
         [sys.executable, "-c", _STARTS], stdout=subprocess.PIPE, cwd=CHECKOUT, text=True

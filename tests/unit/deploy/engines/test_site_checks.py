@@ -31,7 +31,7 @@ from tests.unit.deploy.site_repository import (
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -50,7 +50,7 @@ def failed(repository: Path, runtime: Runtime = IN_CONTAINER) -> KitError:
     return caught.value
 
 
-def test_a_backend_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_backend_that_is_not_there_is_named(tmp_path):
     write_model(tmp_path, "m", config=CONFIG.replace("python", "onnxruntime"))
     assert check(tmp_path) == [], "what a container has is not known"
     assert failed(tmp_path, replace(IN_CONTAINER, backends=frozenset({"python"}))).cause == (
@@ -58,7 +58,7 @@ def test_a_backend_that_is_not_there_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_a_damaged_golden_event_is_named_before_anything_is_started(tmp_path: Path) -> None:
+def test_a_damaged_golden_event_is_named_before_anything_is_started(tmp_path):
     version = write_model(tmp_path, "m")
     (version / "golden.npz").write_text("not numpy")
     error = failed(tmp_path)
@@ -66,7 +66,7 @@ def test_a_damaged_golden_event_is_named_before_anything_is_started(tmp_path: Pa
     assert error.remedy == "write it with numlkit golden MODEL"
 
 
-def test_an_ensemble_of_a_model_that_is_not_served_is_refused(tmp_path: Path) -> None:
+def test_an_ensemble_of_a_model_that_is_not_served_is_refused(tmp_path):
     (tmp_path / "e" / "1").mkdir(parents=True)
     (tmp_path / "e" / "config.pbtxt").write_text(ENSEMBLE)
     failure = failed(tmp_path)
@@ -74,21 +74,19 @@ def test_an_ensemble_of_a_model_that_is_not_served_is_refused(tmp_path: Path) ->
     assert failure.remedy == "--models e,m"
 
 
-def test_a_warm_up_that_triton_skips_is_told(tmp_path: Path) -> None:
+def test_a_warm_up_that_triton_skips_is_told(tmp_path):
     write_model(tmp_path, "m", config=CONFIG + 'model_warmup { name: "zeros" }')
     assert check(tmp_path) == ["warning: model m: Triton skips warm-up 'zeros': batch_size is 0"]
 
 
-def test_an_environment_that_would_not_serve_is_refused(tmp_path: Path) -> None:
+def test_an_environment_that_would_not_serve_is_refused(tmp_path):
     names = [name for name in ENVIRONMENT if "activate" not in name]
     archive = write_archive(tmp_path / "e.tar.gz", names)
     write_model(tmp_path / "models", "m", environment=str(archive))
     assert "has no bin/activate" in failed(tmp_path / "models").cause
 
 
-def test_a_stub_for_another_python_than_the_environments_is_refused(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stub_for_another_python_than_the_environments_is_refused(tmp_path, cache, monkeypatch):
     archive = write_archive(tmp_path / "e.tar.gz")
     version = write_model(tmp_path / "models", "m", environment=str(archive))
     stub = version.parent / "triton_python_backend_stub"
@@ -113,9 +111,7 @@ def test_a_stub_for_another_python_than_the_environments_is_refused(
     )
 
 
-def test_a_stub_for_another_python_than_the_kits_environment_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stub_for_another_python_than_the_kits_environment_is_refused(tmp_path, monkeypatch):
     version = write_model(tmp_path, "m")
     (version.parent / "triton_python_backend_stub").touch()
     monkeypatch.setattr(launch, "python_of_stub", lambda _program: "3.12")
@@ -125,7 +121,7 @@ def test_a_stub_for_another_python_than_the_kits_environment_is_refused(
     )
 
 
-def test_what_lies_beside_a_configuration_and_is_no_stub_is_named(tmp_path: Path) -> None:
+def test_what_lies_beside_a_configuration_and_is_no_stub_is_named(tmp_path):
     version = write_model(tmp_path, "m")
     (version.parent / "triton_python_backend_stub").write_text("#!/bin/sh\n")
     failure = failed(tmp_path)
@@ -135,9 +131,7 @@ def test_what_lies_beside_a_configuration_and_is_no_stub_is_named(tmp_path: Path
     )
 
 
-def test_an_environment_whose_python_cannot_be_told_is_served_with_a_warning(
-    tmp_path: Path,
-) -> None:
+def test_an_environment_whose_python_cannot_be_told_is_served_with_a_warning(tmp_path):
     archive = write_archive(tmp_path / "e.tar.gz", ["bin/activate"])
     write_model(tmp_path / "models", "m", environment=str(archive))
     assert check(tmp_path / "models") == [
@@ -145,7 +139,7 @@ def test_an_environment_whose_python_cannot_be_told_is_served_with_a_warning(
     ]
 
 
-def test_a_folder_with_blanks_is_refused_where_triton_is_given_its_name(tmp_path: Path) -> None:
+def test_a_folder_with_blanks_is_refused_where_triton_is_given_its_name(tmp_path):
     folder = tmp_path / "their env"
     with tarfile.open(write_archive(tmp_path / "e.tar.gz")) as tar:
         tar.extraction_filter = getattr(tarfile, "data_filter", None)
@@ -156,9 +150,7 @@ def test_a_folder_with_blanks_is_refused_where_triton_is_given_its_name(tmp_path
     assert check(tmp_path / "models", FITTING) == []
 
 
-def test_a_stub_for_the_environments_python_is_put_beside_the_model(
-    tmp_path: Path, cache: Path
-) -> None:
+def test_a_stub_for_the_environments_python_is_put_beside_the_model(tmp_path, cache):
     archive = write_archive(tmp_path / "e.tar.gz")
     write_model(tmp_path / "models", "m", environment=str(archive))
     release = find_release("24.10")

@@ -55,7 +55,7 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def files(tmp_path_factory):
     folder, rows = tmp_path_factory.mktemp("events"), EVENTS * HITS
     paths = [folder / f"events{number:02}.h5" for number in range(FILES)]
     for number, path in enumerate(paths):
@@ -93,7 +93,7 @@ EVERY = [(number, 1, event) for number in range(FILES) for event in range(EVENTS
 
 
 @pytest.mark.slow
-def test_fifty_kills_lose_no_event_and_label_none_twice(files: list[Path], tmp_path: Path) -> None:
+def test_fifty_kills_lose_no_event_and_label_none_twice(files, tmp_path):
     class Slow(Server):
         pause = 0.002
 
@@ -125,15 +125,13 @@ def test_fifty_kills_lose_no_event_and_label_none_twice(files: list[Path], tmp_p
     )
 
 
-def test_a_second_run_labels_nothing_again(files: list[Path], tmp_path: Path) -> None:
+def test_a_second_run_labels_nothing_again(files, tmp_path):
     assert run(files[:3], tmp_path / "out").events == 3 * EVENTS
     again = run(files, tmp_path / "out")
     assert (again.skipped, again.done, again.events) == (3, FILES, (FILES - 3) * EVENTS)
 
 
-def test_an_event_without_an_answer_leaves_its_file_for_another_run(
-    files: list[Path], tmp_path: Path
-) -> None:
+def test_an_event_without_an_answer_leaves_its_file_for_another_run(files, tmp_path):
     class Late(Server):
         refuse: ClassVar = {1000: NoAnswerError("no answer within 60 s (--timeout)")}
 
@@ -145,9 +143,7 @@ def test_an_event_without_an_answer_leaves_its_file_for_another_run(
     assert labelled(tmp_path / "out") == EVERY[: 3 * EVENTS]
 
 
-def test_an_event_that_is_refused_and_a_file_that_cannot_be_read_are_told(
-    files: list[Path], tmp_path: Path
-) -> None:
+def test_an_event_that_is_refused_and_a_file_that_cannot_be_read_are_told(files, tmp_path):
     class Strict(Server):
         refuse: ClassVar = {0: RequestError("integral is NaN")}
 
@@ -161,9 +157,7 @@ def test_an_event_that_is_refused_and_a_file_that_cannot_be_read_are_told(
     assert not (tmp_path / "out/broken.h5").exists()
 
 
-def test_results_of_other_weights_or_inputs_are_not_mixed(
-    files: list[Path], tmp_path: Path
-) -> None:
+def test_results_of_other_weights_or_inputs_are_not_mixed(files, tmp_path):
     run(files[:1], tmp_path / "out")
     other = replace(MODEL, parameters={"weights_sha256": "1" * 64})
     with pytest.raises(ClientError, match="other weights"):
@@ -178,7 +172,7 @@ def test_results_of_other_weights_or_inputs_are_not_mixed(
         run([copy], tmp_path)
 
 
-def test_merged_results_are_read_as_those_of_one_file(files: list[Path], tmp_path: Path) -> None:
+def test_merged_results_are_read_as_those_of_one_file(files, tmp_path):
     run(files, tmp_path / "out")
     merged = tmp_path / "all.h5"
     records = merge(tmp_path / "out", merged)
@@ -194,7 +188,7 @@ def test_merged_results_are_read_as_those_of_one_file(files: list[Path], tmp_pat
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_merged_results_become_a_parquet_table(files: list[Path], tmp_path: Path) -> None:
+def test_merged_results_become_a_parquet_table(files, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     run(files[:2], tmp_path / "out")
     merge(tmp_path / "out", tmp_path / "all.parquet")
@@ -205,7 +199,7 @@ def test_merged_results_become_a_parquet_table(files: list[Path], tmp_path: Path
     assert set(table["run"]) == {0, 1}
 
 
-def test_only_whole_results_of_one_model_are_merged(files: list[Path], tmp_path: Path) -> None:
+def test_only_whole_results_of_one_model_are_merged(files, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(ClientError, match="no results"):
         merge(out, tmp_path / "all.h5")
@@ -218,6 +212,6 @@ def test_only_whole_results_of_one_model_are_merged(files: list[Path], tmp_path:
     assert not (tmp_path / "all.h5").exists()
 
 
-def test_the_events_of_these_files_are_read(files: list[Path]) -> None:
+def test_the_events_of_these_files_are_read(files):
     with EventFile(files[0]) as file:
         assert len(file) == EVENTS

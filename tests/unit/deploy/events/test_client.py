@@ -59,11 +59,11 @@ class Fake:
 
 
 @pytest.fixture(autouse=True)
-def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fake(monkeypatch):
     monkeypatch.setattr(module, "TritonTransport", Fake)
 
 
-def test_an_event_becomes_a_table_of_its_hits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_becomes_a_table_of_its_hits(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)  # type: ignore[arg-type]
     with Client("grpc://one", "grpc://two") as client:
         labelled = client.label(EVENT)
@@ -77,7 +77,7 @@ def test_an_event_becomes_a_table_of_its_hits(monkeypatch: pytest.MonkeyPatch) -
     assert len(labelled.display().axes) == 3
 
 
-def test_the_events_of_a_file_are_labelled_in_their_order() -> None:
+def test_the_events_of_a_file_are_labelled_in_their_order():
     with Client("grpc://one") as client:
         events = list(client.read(EVENTS))
         bad = {**EVENT, "integral": np.full(4, 2e6, np.float32)}
@@ -89,7 +89,7 @@ def test_the_events_of_a_file_are_labelled_in_their_order() -> None:
     ]
 
 
-def test_asyncio_gets_the_same_answers() -> None:
+def test_asyncio_gets_the_same_answers():
     async def ask() -> list[tuple[int, int, int]]:
         async with AsyncClient("grpc://one", concurrency=2) as client:
             events = list(Client("grpc://one").read(EVENTS))
@@ -101,25 +101,25 @@ def test_asyncio_gets_the_same_answers() -> None:
     assert asyncio.run(ask()) == [ids[0], *ids]
 
 
-def test_a_job_finds_its_own_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_finds_its_own_server(monkeypatch):
     monkeypatch.setenv("NUML_GRPC_URL", "grpc://127.0.0.1:7,grpc://127.0.0.1:8")
     with Client() as client:
         assert client.url == "grpc://127.0.0.1:7, grpc://127.0.0.1:8"
 
 
-def test_one_of_several_servers_may_be_away_at_the_start_but_not_all() -> None:
+def test_one_of_several_servers_may_be_away_at_the_start_but_not_all():
     with Client("grpc://127.0.0.1:1", "grpc://two") as client:
         assert client.label(EVENT).labels.event.hits == 4
     with pytest.raises(ClientError, match=r"127\.0\.0\.1:1"):
         Client("grpc://127.0.0.1:1")
 
 
-def test_an_event_without_a_column_that_every_model_needs_is_refused() -> None:
+def test_an_event_without_a_column_that_every_model_needs_is_refused():
     with Client("grpc://one") as client, pytest.raises(RequestError, match="hit_table_hit_id"):
         client.label({"local_plane": [0]})
 
 
-def test_the_package_is_typed() -> None:
+def test_the_package_is_typed():
     import numlkit
 
     assert (Path(numlkit.__file__).parent / "py.typed").exists()

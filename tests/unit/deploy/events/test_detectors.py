@@ -67,9 +67,7 @@ def write(path: Path, planes: int, *, newer: bool = False, without: tuple[str, .
 
 @pytest.mark.parametrize("newer", [False, True], ids=["24.7", "25.4"])
 @pytest.mark.parametrize("planes", [("x",), TWO, UVY, FOUR], ids=len)
-def test_both_generations_of_files_give_the_tensors_that_a_model_reads(
-    tmp_path: Path, planes: tuple[str, ...], newer: bool
-) -> None:
+def test_both_generations_of_files_give_the_tensors_that_a_model_reads(tmp_path, planes, newer):
     inputs = {**inputs_of(planes, "tpc"), **POSITION}
     with EventFile(write(tmp_path / "a.h5", len(planes), newer=newer), inputs) as file:
         tensors = file.read(0).tensors
@@ -87,14 +85,12 @@ def test_both_generations_of_files_give_the_tensors_that_a_model_reads(
 
 
 @pytest.mark.parametrize("newer", [False, True], ids=["24.7", "25.4"])
-def test_the_models_of_this_repository_are_sent_what_existing_clients_send(
-    tmp_path: Path, newer: bool
-) -> None:
+def test_the_models_of_this_repository_are_sent_what_existing_clients_send(tmp_path, newer):
     with EventFile(write(tmp_path / "a.h5", 3, newer=newer)) as file:
         assert file.read(0).tensors.keys() == INPUTS.keys()
 
 
-def test_columns_of_both_generations_are_told_apart_as_pynuml_does(tmp_path: Path) -> None:
+def test_columns_of_both_generations_are_told_apart_as_pynuml_does(tmp_path):
     path = write(tmp_path / "a.h5", 3)
     with h5py.File(path, "r+") as file:
         for name in SINCE_25_4.values():
@@ -103,9 +99,7 @@ def test_columns_of_both_generations_are_told_apart_as_pynuml_does(tmp_path: Pat
         assert file.read(0).tensors["hit_table_local_plane"].tolist() == [0, 1, 2] * 4
 
 
-def test_a_projection_that_is_no_wire_number_is_sent_where_the_model_takes_it(
-    tmp_path: Path,
-) -> None:
+def test_a_projection_that_is_no_wire_number_is_sent_where_the_model_takes_it(tmp_path):
     path = write(tmp_path / "a.h5", 3, newer=True)
     with h5py.File(path, "r+") as file:
         del file["hit_table/proj"]
@@ -116,7 +110,7 @@ def test_a_projection_that_is_no_wire_number_is_sent_where_the_model_takes_it(
         assert file.read(0).tensors["hit_table_local_wire"][1] == 0.25
 
 
-def test_a_column_that_the_file_lacks_is_named_unless_it_is_optional(tmp_path: Path) -> None:
+def test_a_column_that_the_file_lacks_is_named_unless_it_is_optional(tmp_path):
     inputs = {**inputs_of(UVY, "tpc"), **POSITION}
     path = write(tmp_path / "a.h5", 3, without=("tpc", "position"))
     with pytest.raises(EventFileError, match=r"a\.h5: hit_table has no column tpc \("):
@@ -127,14 +121,14 @@ def test_a_column_that_the_file_lacks_is_named_unless_it_is_optional(tmp_path: P
         assert file.read(0).tensors.keys() == inputs_of(UVY).keys()
 
 
-def test_events_of_another_detector_are_told_from_the_model_s(tmp_path: Path) -> None:
+def test_events_of_another_detector_are_told_from_the_model_s(tmp_path):
     path = write(tmp_path / "a.h5", 4)
     says = r"spacepoint_table/hit_id has 4 columns, not 3: hit_id_u, hit_id_v, hit_id_y"
     with pytest.raises(EventFileError, match=says):
         EventFile(path)
 
 
-def test_a_model_without_spacepoints_needs_no_table_of_them(tmp_path: Path) -> None:
+def test_a_model_without_spacepoints_needs_no_table_of_them(tmp_path):
     path = write(tmp_path / "a.h5", 3)
     with h5py.File(path, "r+") as file:
         del file["spacepoint_table"]
@@ -158,7 +152,7 @@ class Server(TritonTransport):
         return {"get_model_metadata": self.metadata_, "get_model_config": self.config}.get(method)
 
 
-def test_a_server_says_planes_and_what_may_be_left_out() -> None:
+def test_a_server_says_planes_and_what_may_be_left_out():
     inputs = {**inputs_of(FOUR, "tpc"), **POSITION}
     config = {"input": [{"name": n, "optional": n in POSITION} for n in inputs]}
     model = Server(inputs, config).describe("m")
@@ -170,9 +164,7 @@ def test_a_server_says_planes_and_what_may_be_left_out() -> None:
 
 
 @pytest.mark.parametrize("without", [(), ("position",)])
-def test_optional_inputs_are_sent_if_the_file_has_them(
-    tmp_path: Path, without: tuple[str, ...]
-) -> None:
+def test_optional_inputs_are_sent_if_the_file_has_them(tmp_path, without):
     inputs = {**inputs_of(TWO), **POSITION}
     server = Server(inputs, {"input": [{"name": n, "optional": n in POSITION} for n in inputs]})
     model = server.describe("m")
@@ -207,9 +199,7 @@ class Detector:
         pass
 
 
-def test_results_and_displays_have_whatever_planes_and_heads_a_model_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_and_displays_have_whatever_planes_and_heads_a_model_has(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "TritonTransport", Detector)
     monkeypatch.setattr(asked, "default_endpoint", lambda protocol: "localhost")
     events = write(tmp_path / "a.h5", 4, newer=True)

@@ -1,6 +1,5 @@
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -28,9 +27,7 @@ TRITON = find_release("24.10")
         ("2.67.0", 0, ""),
     ],
 )
-def test_a_release_has_what_only_later_ones_have_fixed(
-    server: str, count: int, newest: str
-) -> None:
+def test_a_release_has_what_only_later_ones_have_fixed(server, count, newest):
     release = replace(TRITON, server=server, release="X")
     assert len(advisories(release)) == count
     said = summary(release)
@@ -42,9 +39,7 @@ def test_a_release_has_what_only_later_ones_have_fixed(
 
 
 @pytest.mark.parametrize(("listen", "warned"), [("127.0.0.1", False), ("0.0.0.0", True)])
-def test_a_service_for_others_is_warned_once_and_doctor_says_it_always(
-    listen: str, warned: bool
-) -> None:
+def test_a_service_for_others_is_warned_once_and_doctor_says_it_always(listen, warned):
     resolved = Resolved(load_deployment(None, {"listen": listen}))
     [finding] = triton_findings(resolved)
     assert "Triton 24.10 has 17 published vulnerabilities" in finding.detail
@@ -52,7 +47,7 @@ def test_a_service_for_others_is_warned_once_and_doctor_says_it_always(
     assert check_given(resolved) == ([finding] if warned else [])
 
 
-def test_a_vex_names_the_component_of_the_sbom_beside_it(tmp_path: Path) -> None:
+def test_a_vex_names_the_component_of_the_sbom_beside_it(tmp_path):
     artefact = Artefact.model_validate(
         {"kind": "sif", "name": "a.sif", "bytes": 1, "sha256": "0", "created": 0}
         | {"inputs": {}, "steps": {}}

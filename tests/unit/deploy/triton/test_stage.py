@@ -176,14 +176,7 @@ def _batch(config: ModelConfig) -> tuple[str, str]:
         (1, {BATCH_EVENTS: "8", BATCH_WAIT: "5"}, Batch(max_events=4), "4", "0"),
     ],
 )
-def test_requests_join_on_gpus_or_as_asked(
-    tmp_path: Path,
-    gpus: int | None,
-    tracked: dict[str, str],
-    asked: Batch | None,
-    events: str,
-    wait: str,
-) -> None:
+def test_requests_join_on_gpus_or_as_asked(tmp_path, gpus, tracked, asked, events, wait):
     path = tmp_path / "config.pbtxt"
     path.write_text(TRACKED)
     config = read_config(path)
@@ -193,16 +186,14 @@ def test_requests_join_on_gpus_or_as_asked(
     assert _batch(launched) == (events, wait)
 
 
-def test_a_model_that_is_made_for_cpus_joins_no_requests_beside_gpus(tmp_path: Path) -> None:
+def test_a_model_that_is_made_for_cpus_joins_no_requests_beside_gpus(tmp_path):
     path = tmp_path / "config.pbtxt"
     path.write_text(TRACKED.replace("KIND_AUTO", "KIND_CPU"))
     launched = for_launch(read_config(path), replace(SETTINGS, gpu_instances=1), CARD)
     assert _batch(launched) == ("", "")
 
 
-def test_a_launch_sets_environment_instances_and_the_tensors_that_the_card_names(
-    tmp_path: Path,
-) -> None:
+def test_a_launch_sets_environment_instances_and_the_tensors_that_the_card_names(tmp_path):
     path = tmp_path / "config.pbtxt"
     path.write_text(TRACKED)
     tracked = read_config(path)
@@ -229,7 +220,7 @@ kind: KIND_GPU
         ("nugraph2_cpu", 2, ON_CPUS),  # made for a CPU: it stays there
     ],
 )
-def test_instances_are_written_for_each_device(model: str, gpus: int | None, group: str) -> None:
+def test_instances_are_written_for_each_device(model, gpus, group):
     tracked = read_config(MODEL_REPOSITORY / model / "config.pbtxt")
     launched = for_launch(tracked, replace(SETTINGS, instances=6, gpu_instances=gpus), CARD)
     assert [text_format.MessageToString(g) for g in launched.instance_group] == [group]
@@ -264,7 +255,7 @@ def test_on_a_gpu_the_model_bounds_its_own_queue():
     assert given == {"most_waiting": "64", "longest_wait_s": "1"}
 
 
-def test_only_a_model_whose_own_configuration_says_so_is_made_for_cpus() -> None:
+def test_only_a_model_whose_own_configuration_says_so_is_made_for_cpus():
     made = {
         model: made_for_cpu(read_config(MODEL_REPOSITORY / model / "config.pbtxt"))
         for model in DEFAULT_MODELS
@@ -272,7 +263,7 @@ def test_only_a_model_whose_own_configuration_says_so_is_made_for_cpus() -> None
     assert made == {"nugraph2": False, "nugraph2_cpu": True, "nugraph3": False}
 
 
-def test_a_written_configuration_reads_back_equal(tmp_path: Path) -> None:
+def test_a_written_configuration_reads_back_equal(tmp_path):
     path = tmp_path / "config.pbtxt"
     path.write_text(LAUNCHED)
     config = read_config(path)
@@ -283,7 +274,7 @@ def test_a_written_configuration_reads_back_equal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["name: 3", "nonsense { }", 'name: "a', "max_batch_size: 99999999999"]
 )
-def test_a_broken_configuration_is_named_with_line_and_column(tmp_path: Path, text: str) -> None:
+def test_a_broken_configuration_is_named_with_line_and_column(tmp_path, text):
     path = tmp_path / "config.pbtxt"
     path.write_text(text)
     with pytest.raises(RepositoryError) as caught:
@@ -292,9 +283,7 @@ def test_a_broken_configuration_is_named_with_line_and_column(tmp_path: Path, te
     assert "\n" not in caught.value.cause
 
 
-def test_staging_copies_code_and_weights_and_writes_the_launched_configuration(
-    tmp_path: Path,
-) -> None:
+def test_staging_copies_code_and_weights_and_writes_the_launched_configuration(tmp_path):
     repository, target = tmp_path / "tracked", tmp_path / "staged"
     _model(repository)
     stage(plan_models(repository, ["nugraph3"], SETTINGS, {}), target)
@@ -311,7 +300,7 @@ def test_staging_copies_code_and_weights_and_writes_the_launched_configuration(
     assert [output.name for output in config.output] == [t.name for t in TRACKED_CARD.outputs]
 
 
-def test_own_weights_take_the_place_of_the_tracked_ones(tmp_path: Path) -> None:
+def test_own_weights_take_the_place_of_the_tracked_ones(tmp_path):
     repository, target = tmp_path / "tracked", tmp_path / "staged"
     _model(repository)
     own = _model(tmp_path / "own")
@@ -320,7 +309,7 @@ def test_own_weights_take_the_place_of_the_tracked_ones(tmp_path: Path) -> None:
     assert (target / "nugraph3" / "1" / "weights.safetensors").read_text() == "own"
 
 
-def test_own_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
+def test_own_weights_of_another_architecture_are_refused(tmp_path):
     _model(tmp_path / "tracked")
     own = _model(tmp_path / "own")
     shutil.copyfile(MODEL_REPOSITORY / "nugraph2" / "1" / "model.json", own / "model.json")
@@ -328,7 +317,7 @@ def test_own_weights_of_another_architecture_are_refused(tmp_path: Path) -> None
         plan_models(tmp_path / "tracked", ["nugraph3"], SETTINGS, {"nugraph3": own})
 
 
-def test_an_unknown_model_is_answered_with_those_that_are_there(tmp_path: Path) -> None:
+def test_an_unknown_model_is_answered_with_those_that_are_there(tmp_path):
     _model(tmp_path)
     with pytest.raises(RepositoryError) as caught:
         plan_models(tmp_path, ["nugraph4"], SETTINGS, {})
@@ -337,7 +326,7 @@ def test_an_unknown_model_is_answered_with_those_that_are_there(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("missing", ["model.py", *DATA_FILES])
-def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
+def test_a_missing_file_is_named(tmp_path, missing):
     (_model(tmp_path) / missing).unlink()
     with pytest.raises(RepositoryError, match=f"1/{missing}: no such file") as caught:
         plan_models(tmp_path, ["nugraph3"], SETTINGS, {})
@@ -358,16 +347,14 @@ def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
         '{"format": 2, "network": {"kind": "a"}, "inputs": [{"name": "b", "data_type": "c"}]}',
     ],
 )
-def test_a_broken_model_json_is_named(tmp_path: Path, card: str) -> None:
+def test_a_broken_model_json_is_named(tmp_path, card):
     version = _model(tmp_path)
     (version / "model.json").write_text(card)
     with pytest.raises(RepositoryError, match=r"model\.json"):
         plan_models(tmp_path, ["nugraph3"], SETTINGS, {})
 
 
-def test_a_reload_of_a_model_whose_folder_was_removed_is_refused_with_its_name(
-    tmp_path: Path,
-) -> None:
+def test_a_reload_of_a_model_whose_folder_was_removed_is_refused_with_its_name(tmp_path):
     """The supervisor goes on after an OSError, and keeps the other models."""
     with pytest.raises(FileNotFoundError, match="nugraph3"):
         request_reload(tmp_path, "nugraph3")
