@@ -283,9 +283,3 @@ def _in_user_namespace(command: list[str], limit: str, user: int, group: int) ->
         text = pipe.read()
     os.waitpid(child, 0)
     return text
-
-
-def _program(name: str) -> str:
-    return subprocess.run(
-        ["which", name], capture_output=True, text=True, check=True
-    ).stdout.strip()

@@ -152,11 +152,6 @@ def test_inspect_shows_labels_scripts_and_environment(host, sif):
     assert "NUML_LISTEN" in shown["environment"]["/.singularity.d/env/90-environment.sh"]
 
 
-@pytest.mark.parametrize("flag", ["--labels", "--runscript", "--deffile", "--helpfile", "--test"])
-def test_each_part_can_be_asked_for_alone(host, sif, flag):
-    assert host.output("apptainer", "inspect", flag, sif).strip()
-
-
 def test_the_header_is_as_apptainer_writes_it(sif):
     header = subprocess.run(
         ["apptainer", "sif", "header", sif], capture_output=True, text=True, check=True

@@ -4,7 +4,6 @@ import importlib.util
 import io
 import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from functools import cache
@@ -16,10 +15,7 @@ import pytest
 from checkpoint_files import CHECKOUT
 from fake_triton import Request
 from numl_bench import reference_model
-from numl_bench.events import (
-    events_of_size,
-    write_sets,
-)
+from numl_bench.events import events_of_size
 from numl_bench.extension import extended
 from numl_bench.paths import GRADIENTS_OFF, GRADIENTS_ON, SERVING
 from numl_bench.worker import Worker, serve
@@ -37,11 +33,6 @@ from numl_formats.golden import disagreements
 MODELS = CHECKOUT / "model_repository"
 NUGRAPH25 = Path(os.environ["NUGRAPH25"])
 ENVIRONMENT = Path(reference_model.__file__).parents[1]
-WORKER = (
-    "import sys; sys.path.append(sys.argv.pop(1)); "
-    "from numl_bench.worker import main; raise SystemExit(main())"
-)
-
 
 simulated = cache(events_of_size)
 """It takes a second until events of a size have come up."""
@@ -83,30 +74,6 @@ def test_the_extension_is_measured_on_a_network_that_answers_as_the_one_without(
     event = Event.from_tensors(simulated(120, 2, seed=1)[0], card.schema)
     one, two = NativeModel(card, weights).infer(event), NativeModel(wide, more).infer(event)
     assert disagreements(one, two) == []
-
-
-def ended(done: subprocess.CompletedProcess[str]) -> str:
-    """Return what a process has written, which has ended well."""
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_a_model_of_the_repository_is_measured_beside_nugraph_25(tmp_path):
-    """In a process of its own, since this one has nugraph 24.7.1. (Integration tests: nugraph3.)"""
-    write_sets(tmp_path / "events.npz", {"120 hits": simulated(120, 2, seed=1)})
-    done = subprocess.run(
-        [
-            sys.executable, "-c", WORKER, str(ENVIRONMENT),
-            str(tmp_path / "events.npz"), str(MODELS / "nugraph2" / "1"), str(NUGRAPH25),
-        ],
-        input=json.dumps({"events": "120 hits", "seconds": 0}) + "\n",
-        capture_output=True,
-        text=True,
-        check=False,
-    )  # fmt: skip
-    started, measured = ended(done).splitlines()
-    assert json.loads(started)["facts"]["threads"] == 1
-    assert_measured(measured)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -27,7 +27,7 @@ from numl_serving.native import NativeModel
 from oracle import KINDS, answer, card_of
 from oracle25 import simulated
 
-EVENTS = settings(max_examples=12, deadline=None)
+EVENTS = settings(max_examples=8, deadline=None)
 
 
 def assert_equal_answers(case: Case, seed: int, event: Event) -> None:
@@ -64,15 +64,14 @@ def test_answers_equal_those_of_nugraph(case, scattered):
     assert_equal_answers(case, scattered.seed % 3, scattered.event(case.card.schema))
 
 
-@pytest.mark.parametrize("hits", [1300, 5000])
 @pytest.mark.parametrize("kind", KINDS)
-def test_answers_to_a_large_event_equal_those_of_nugraph(kind, hits):
+def test_answers_to_a_large_event_equal_those_of_nugraph(kind):
     case = Case(kind)
-    assert_equal_answers(case, 0, case.event(hits, hits))
+    assert_equal_answers(case, 0, case.event(2000, 2000))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("hits", [(100, 200), (900, 1300), (3000, 6000)])
+@pytest.mark.parametrize("hits", [(100, 200), (3000, 6000)])
 def test_answers_of_trained_weights_equal_those_of_nugraph(kind, hits):
     card, weights = card_of(kind), trained24(kind)
     event = simulated(simulate_event(8, 1, hits), card.schema)

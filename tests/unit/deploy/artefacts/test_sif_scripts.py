@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from deploy.artefacts.tools import install_hint
 from deploy.host.paths import CHECKOUT
 
 INSTALL = CHECKOUT / "scripts" / "install_container_tools"
-BENCHMARK = CHECKOUT / "scripts" / "benchmark_build.py"
 
 
 def _install(*words: str, os_release: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -62,36 +60,3 @@ def test_wrong_usage_is_one_line(words):
     assert done.returncode == 1
     assert done.stderr.startswith("install_container_tools: ")
     assert len(done.stderr.splitlines()) == 1
-
-
-def _benchmark(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    # No engine answers there.
-    environment = {**os.environ, "DOCKER_HOST": "tcp://127.0.0.1:1"}
-    return subprocess.run(
-        [sys.executable, BENCHMARK, *words],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("flag", "value", "said"),
-    [
-        ("--rounds", "0", "--rounds: '0' is not a number from 1 to"),
-        ("--json", "nowhere/run.json", "nowhere/run.json cannot be written"),
-    ],
-)
-def test_the_benchmark_refuses_what_it_cannot_do_before_it_measures(flag, value, said):
-    done = _benchmark(flag, value)
-    assert done.returncode == 2
-    assert said in done.stderr
-
-
-def test_a_benchmark_that_fails_leaves_no_file_and_an_earlier_one_alone(tmp_path):
-    run, earlier = tmp_path / "run.json", tmp_path / "earlier.json"
-    earlier.write_text("{}\n")
-    for path in (run, earlier):
-        done = _benchmark("--json", path)
-        assert done.returncode == 1
-        assert done.stderr.startswith("error: ")
-    assert not run.exists()
-    assert earlier.read_text() == "{}\n"
