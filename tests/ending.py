@@ -3,7 +3,7 @@
 import gzip
 import http.client
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ class Ending:
     """A request of this kind."""
 
     name: str
-    body: Callable[[], bytes | Iterator[bytes]]
+    body: Callable[[], bytes]
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -45,5 +45,9 @@ ENDING_HTTP = (
     Ending("declared", lambda: _NESTED, {_LENGTH: str(len(_NESTED))}),
     Ending("declared twice", lambda: _NESTED, {_LENGTH: f"{len(_NESTED)}, 10"}),
     Ending("compressed", lambda: gzip.compress(_NESTED), {"Content-Encoding": "gzip"}),
-    Ending("in a million pieces", lambda: (b" " for _ in range(10**6)), {_LENGTH: "9999"}),
+    Ending(
+        "in a million pieces",
+        lambda: b"1\r\n \r\n" * 10**6 + b"0\r\n\r\n",
+        {_LENGTH: "9999", "Transfer-Encoding": "chunked"},
+    ),
 )
