@@ -10,8 +10,7 @@ import ctypes
 import importlib
 import weakref
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
-from pathlib import Path
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_void_p
 from typing import Any
 
 import numpy as np
@@ -29,123 +28,14 @@ from numl_formats.card import (
     ModelCard,
 )
 from numl_formats.contract import HITS, SPACEPOINTS
+from numl_serving import interface
 from numl_serving.answer import too_large
 from numl_serving.errors import EventError, ModelFilesError
 from numl_serving.event import Event, Int32Array
 from numl_serving.shapes import check_weights
 
-LIBRARY = Path(__file__).with_name("libnuml.so")
-
 _EVENT_REFUSED, _NOT_FINITE, _FAILED = 1, 2, 3
 _ERROR_BYTES = 512
-
-
-class _Feature(Structure):
-    _fields_ = (("column", c_void_p), ("kind", c_int32), ("scale", c_float))
-
-
-class _Event(Structure):
-    _fields_ = (
-        ("planes", c_int32),
-        ("hits", c_int32),
-        ("spacepoints", c_int32),
-        ("features", c_int32),
-        ("hit_id", c_void_p),
-        ("plane", c_void_p),
-        ("wire", c_void_p),
-        ("time", c_void_p),
-        ("wire_scale", c_float),
-        ("time_scale", c_float),
-        ("feature", POINTER(_Feature)),
-        ("spacepoint_hit_id", POINTER(c_void_p)),
-        ("position", POINTER(c_void_p)),
-    )
-
-
-class _Weight(Structure):
-    _fields_ = (("name", c_char_p), ("data", c_void_p), ("sets", c_int32))
-
-
-class _Head(Structure):
-    _fields_ = (
-        ("name", c_char_p),
-        ("node", c_int32),
-        ("width", c_int32),
-        ("activation", c_int32),
-    )
-
-
-class _Clustering(Structure):
-    _fields_ = (
-        ("embedding", c_int32),
-        ("signal", c_int32),
-        ("semantic", c_int32),
-        ("background", c_int32),
-        ("eps", c_double),
-        ("min_samples", c_int32),
-    )
-
-
-class _Card(Structure):
-    _fields_ = (
-        ("kind", c_int32),
-        ("nexus", c_int32),
-        ("iterations", c_int32),
-        ("planes", c_int32),
-        ("features", c_int32),
-        ("classes", c_int32),
-        ("hit_width", c_int32),
-        ("nexus_width", c_int32),
-        ("event_width", c_int32),
-        ("starts_from_position", c_int32),
-        ("embedding_layers", c_int32),
-        ("embedding_width", c_int32),
-        ("embedding_hidden", c_int32),
-        ("mean", c_void_p),
-        ("std", c_void_p),
-        ("heads", c_int32),
-        ("head", POINTER(_Head)),
-        ("clustering", _Clustering),
-        ("weights", c_int32),
-        ("weight", POINTER(_Weight)),
-        ("level", c_int32),
-    )
-
-
-def _open() -> ctypes.CDLL:
-    try:
-        library = ctypes.CDLL(str(LIBRARY))
-    except OSError as error:
-        raise ImportError(
-            f"numl_serving's native library cannot be loaded ({error}): install the package again"
-        ) from None
-    text = (c_char_p, c_int64)
-    for name, result, arguments in (
-        ("numl_network_new", c_void_p, (POINTER(_Card), *text)),
-        ("numl_network_free", None, (c_void_p,)),
-        ("numl_network_level", c_int32, (c_void_p,)),
-        (
-            "numl_infer",
-            c_int32,
-            (c_void_p, POINTER(_Event), c_void_p, c_void_p, POINTER(c_double), *text),
-        ),
-        ("numl_graph_new", c_void_p, (POINTER(_Event), *text)),
-        ("numl_graph_free", None, (c_void_p,)),
-        ("numl_graph_integers", c_int64, (c_void_p, c_int32, POINTER(c_void_p))),
-        ("numl_graph_floats", c_int64, (c_void_p, c_int32, POINTER(c_void_p))),
-        (
-            "numl_cluster",
-            c_int32,
-            (c_void_p, c_int32, c_int32, c_double, c_int32, c_void_p, *text),
-        ),
-        ("numl_guard_arrays", None, (c_void_p,)),
-    ):
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
-
-
-_library = _open()
 
 
 class NativeModel:
@@ -170,19 +60,21 @@ class NativeModel:
         arrays = {name: np.ascontiguousarray(a, np.float32) for name, a in weights.items()}
         mean, std = _normalisation(card)
         places = {head.output: index for index, head in enumerate(card.heads)}
-        heads = (_Head * len(card.heads))(
+        heads = (interface.Head * len(card.heads))(
             *(
-                _Head(h.name.encode(), _node(card, h), h.width, ACTIVATIONS.index(h.activation))
+                interface.Head(
+                    h.name.encode(), _node(card, h), h.width, ACTIVATIONS.index(h.activation)
+                )
                 for h in card.heads
             )
         )
-        table = (_Weight * len(arrays))(
-            *(_Weight(n.encode(), a.ctypes.data, a.shape[0]) for n, a in arrays.items())
+        table = (interface.Weight * len(arrays))(
+            *(interface.Weight(n.encode(), a.ctypes.data, a.shape[0]) for n, a in arrays.items())
         )
         embedding = spec.embedding or Embedding(0, 0, 0)
         error = ctypes.create_string_buffer(_ERROR_BYTES)
-        handle = _library.numl_network_new(
-            _Card(
+        handle = interface.library.numl_network_new(
+            interface.Card(
                 kind=3 if spec.kind == "nugraph3" else 2,
                 nexus=NEXUS_RULES.index(spec.nexus),
                 iterations=spec.iterations,
@@ -211,12 +103,12 @@ class NativeModel:
         if not handle:
             raise ModelFilesError(error.value.decode())
         self._handle = handle
-        weakref.finalize(self, _library.numl_network_free, handle)
+        weakref.finalize(self, interface.library.numl_network_free, handle)
 
     @property
     def level(self) -> int:
         """The instruction level it runs at."""
-        return int(_library.numl_network_level(self._handle))
+        return int(interface.library.numl_network_level(self._handle))
 
     def infer(self, event: Event) -> dict[str, NDArray[Any]]:
         """Answer an event; see `timed`."""
@@ -259,7 +151,7 @@ class NativeModel:
         columns = event_columns(event, card.hit_features, card.position_scale)
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         graph_s = c_double()
-        status = _library.numl_infer(
+        status = interface.library.numl_infer(
             self._handle, columns, pointers, clusters, graph_s, error, _ERROR_BYTES
         )
         if status == _NOT_FINITE:
@@ -273,17 +165,17 @@ class NativeModel:
 
 def event_columns(
     event: Event, features: Sequence[str], position_scale: tuple[float, float]
-) -> _Event:
+) -> interface.Event:
     """Return an event as the library reads it; valid as long as the event is."""
     scales = dict(zip(POSITION_FEATURES, position_scale, strict=True))
     columns = {"wire_position": "local_wire", "time_position": "local_time"}
-    table = (_Feature * len(features))()
+    table = (interface.Feature * len(features))()
     for index, feature in enumerate(features):
         if feature in EXTENSION_FEATURES:
-            table[index] = _Feature(None, 2 + EXTENSION_FEATURES.index(feature), 1.0)
+            table[index] = interface.Feature(None, 2 + EXTENSION_FEATURES.index(feature), 1.0)
             continue
         column = event.hit(columns.get(feature, feature))
-        table[index] = _Feature(
+        table[index] = interface.Feature(
             column.ctypes.data, column.dtype == np.int32, scales.get(feature, 1.0)
         )
     ids = [event.columns[f"{SPACEPOINTS}_hit_id_{plane}"] for plane in event.schema.planes]
@@ -291,7 +183,7 @@ def event_columns(
     if event.has_positions:
         axes = [event.columns[f"{SPACEPOINTS}_position_{axis}"].ctypes.data for axis in "xyz"]
         position = (c_void_p * 3)(*axes)
-    return _Event(
+    return interface.Event(
         planes=len(event.schema.planes),
         hits=event.num_hits,
         spacepoints=event.num_spacepoints,
@@ -308,7 +200,9 @@ def event_columns(
     )
 
 
-def graph_lists(columns: _Event) -> tuple[list[NDArray[np.int32]], list[NDArray[np.float32]]]:
+def graph_lists(
+    columns: interface.Event,
+) -> tuple[list[NDArray[np.int32]], list[NDArray[np.float32]]]:
     """Build only the graph; return copies of its lists.
 
     Returns:
@@ -319,7 +213,7 @@ def graph_lists(columns: _Event) -> tuple[list[NDArray[np.int32]], list[NDArray[
         EventError: The event's ids would expand into too many edges.
     """
     error = ctypes.create_string_buffer(_ERROR_BYTES)
-    handle = _library.numl_graph_new(columns, error, _ERROR_BYTES)
+    handle = interface.library.numl_graph_new(columns, error, _ERROR_BYTES)
     if not handle:
         raise EventError(error.value.decode())
     data = c_void_p()
@@ -331,15 +225,15 @@ def graph_lists(columns: _Event) -> tuple[list[NDArray[np.int32]], list[NDArray[
 
     try:
         integers = [
-            copied(_library.numl_graph_integers(handle, which, data), c_int32, np.int32)
+            copied(interface.library.numl_graph_integers(handle, which, data), c_int32, np.int32)
             for which in range(6)
         ]
         floats = [
-            copied(_library.numl_graph_floats(handle, which, data), c_float, np.float32)
+            copied(interface.library.numl_graph_floats(handle, which, data), c_float, np.float32)
             for which in range(2)
         ]
     finally:
-        _library.numl_graph_free(handle)
+        interface.library.numl_graph_free(handle)
     return integers, floats
 
 
@@ -357,7 +251,7 @@ def cluster(coordinates: NDArray[np.float32], eps: float, min_samples: int) -> I
     points = np.ascontiguousarray(coordinates, np.float32)
     labels = np.empty(len(points), np.int32)
     error = ctypes.create_string_buffer(_ERROR_BYTES)
-    status = _library.numl_cluster(
+    status = interface.library.numl_cluster(
         points.ctypes.data, *points.shape, eps, min_samples, labels.ctypes.data, error, _ERROR_BYTES
     )
     if status:
@@ -374,7 +268,7 @@ def guard_arrays() -> None:
     capsule = importlib.import_module("numpy._core.multiarray")._ARRAY_API
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = c_void_p, (ctypes.py_object, c_char_p)
-    _library.numl_guard_arrays(pointer(capsule, None))
+    interface.library.numl_guard_arrays(pointer(capsule, None))
 
 
 def _normalisation(
@@ -389,6 +283,11 @@ def _normalisation(
     )
 
 
+def _head(card: ModelCard, head: Head) -> interface.Head:
+    activation = ACTIVATIONS.index(head.activation)
+    return interface.Head(head.name.encode(), _node(card, head), head.width, activation)
+
+
 def _node(card: ModelCard, head: Head) -> int:
     """Return what a head applies to, by ``native/library.h``."""
     if card.network.embedding is not None and head.name in EMBEDDED_HEADS:
@@ -396,11 +295,11 @@ def _node(card: ModelCard, head: Head) -> int:
     return NODES.index(head.node)
 
 
-def _clustering(card: ModelCard, places: Mapping[str, int]) -> _Clustering:
+def _clustering(card: ModelCard, places: Mapping[str, int]) -> interface.Clustering:
     rule = card.clustering
     if rule is None:
-        return _Clustering(embedding=-1)
-    return _Clustering(
+        return interface.Clustering(embedding=-1)
+    return interface.Clustering(
         embedding=places[rule.embedding],
         signal=-1 if rule.signal is None else places[rule.signal],
         semantic=-1 if rule.semantic is None else places[rule.semantic],
