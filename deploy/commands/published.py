@@ -7,11 +7,17 @@ from pathlib import Path
 
 from deploy.artefacts.keys import UNVERIFIED, read_signer
 from deploy.host.cli import Parser, make_parser, run
+from deploy.host.command_line import as_address, as_seconds
 from deploy.host.console import Console
+from deploy.host.errors import DeploymentError
 from deploy.host.room import size
 from deploy.publishing.destination import parse_destination
-from deploy.publishing.place import Entry, Look
+from deploy.publishing.place import Entry, Listing, Look
 from deploy.publishing.places import place_at
+from deploy.publishing.watch import PlaceWatch
+
+_WATCH_S = 300.0
+_METRICS = ("127.0.0.1", 9465)
 
 
 def parser() -> Parser:
@@ -22,13 +28,33 @@ def parser() -> Parser:
     flags.add_argument("--verify", type=Path, metavar="KEY", help=signed)
     check = "read every file of every release, and list what the kit has not published"
     flags.add_argument("--check", action="store_true", help=check)
+    watch = f"look again every SECONDS ({_WATCH_S:g}) until interrupted, for Prometheus"
+    flags.add_argument(
+        "--watch", type=as_seconds, nargs="?", const=_WATCH_S, metavar="SECONDS", help=watch
+    )
+    exported = f"where --watch exports what it finds (default: {_METRICS[0]}:{_METRICS[1]})"
+    flags.add_argument("--metrics", type=as_address, metavar="[ADDRESS:]PORT", help=exported)
     return flags
 
 
 def _published(options: argparse.Namespace, console: Console) -> int:
     verify = read_signer(options.verify) if options.verify is not None else None
     look = Look(options.url, verify, options.check)
-    listing = place_at(parse_destination(options.destination)).listing(look)
+    destination = parse_destination(options.destination)
+    if options.metrics is not None and options.watch is None:
+        raise DeploymentError("--metrics needs --watch: use both or neither")
+    if options.watch is not None:
+        if options.json:
+            raise DeploymentError(
+                "--watch never ends, but --json prints one document: leave one out"
+            )
+
+        def listing_now() -> Listing:
+            return place_at(destination).listing(look)
+
+        watch = PlaceWatch(options.destination, listing_now, options.watch, console.say)
+        watch.run(*(options.metrics or _METRICS))
+    listing = place_at(destination).listing(look)
     rows = [
         [
             _release(entry),

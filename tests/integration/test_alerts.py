@@ -1,5 +1,6 @@
 """A real Prometheus watches a real server; a real alertmanager delivers what is wrong with it."""
 
+import hashlib
 import json
 import os
 import re
@@ -11,7 +12,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,6 +32,7 @@ from scripts.monitoring.dashboard import expressions
 from tests.certificates import Authority
 from tests.inputs import inputs_of
 from tests.kit import NUMLKIT, SOON_S, free_ports, lacking, until
+from tests.unit.deploy.artefacts.test_trust import Publisher, make_publisher
 
 RULES = CHECKOUT / "containers/monitoring/rules.yaml"
 # Requests at once for one instance: the last ones wait for more than two seconds.
@@ -43,7 +45,10 @@ AGENT = "import sys; sys.path[0] = 'envs/numl'; from numl_sync.command import ma
 
 @dataclass
 class Watched:
-    """A server, the watch over it, an agent without its bucket; what was delivered, and of what."""
+    """A server, the watch over it, an agent without its bucket, a published folder with a watch.
+
+    What was delivered, and of what.
+    """
 
     server: dict[str, Any]
     folder: Path
@@ -55,11 +60,14 @@ class Watched:
     nobody: str
     authority: Path
     agent: str
+    place: Publisher
+    audit: str
     delivered: set[tuple[str, str]] = field(default_factory=set)
 
     def metrics(self) -> str:
-        """Return what the watch, the server and the agent export."""
-        ports = (self.exported, f"127.0.0.1:{self.server['ports']['metrics']}", self.agent)
+        """Return what the watches, the server and the agent export."""
+        own = f"127.0.0.1:{self.server['ports']['metrics']}"
+        ports = (self.exported, own, self.agent, self.audit)
         return "\n".join(get(f"http://{port}/metrics") for port in ports)
 
 
@@ -84,6 +92,16 @@ def process(*words: str | int | Path, **options: Any) -> Iterator[subprocess.Pop
     finally:
         started.kill()
         started.communicate()
+
+
+def signed_place(folder: Path) -> Publisher:
+    """Return the owner of a folder where a release of a few bytes was published."""
+    owner = make_publisher(folder)
+    (owner.place / "1").mkdir()
+    (owner.place / "1" / "numl.sif").write_bytes(b"image")
+    owner.publish(hashlib.sha256(b"image").hexdigest())
+    (owner.place / "current").symlink_to("1")
+    return owner
 
 
 @contextmanager
@@ -137,7 +155,7 @@ def configure(folder: Path, targets: list[str], alertmanager: str, webhook: str)
 def watched(kit, tmp_path_factory):
     """A server without healing, whose certificate is for a week, and an address without one.
 
-    Beside it runs an agent whose bucket is away.
+    Beside it run an agent whose bucket is away, and a watch over a signed folder.
     """
     programs = [shutil.which(name) for name in ("prometheus", "prometheus-alertmanager")]
     if not all(programs):
@@ -165,6 +183,11 @@ def watched(kit, tmp_path_factory):
         keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         stack.enter_context(process(*mirror, cwd=CHECKOUT, env={**os.environ, **keys}, **silent))
+        owner, audit = signed_place(folder), f"127.0.0.1:{free_ports().http}"
+        look = (NUMLKIT, "published", owner.place, "--verify", owner.signer.path, "--check")
+        look = (*look, "--watch", "1", "--metrics", audit)
+        state = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
+        stack.enter_context(process(*look, cwd=CHECKOUT, env=state, **silent))
         asked = ("--url", url, "--url", nobody, "--ca", authority.file, "--repository", repository)
         smoke = (NUMLKIT, "smoke", "--watch", "0.5", "--metrics", exported)
         smoke = (*smoke, "--timeout", "60")  # what waits in a queue is not dead
@@ -182,10 +205,12 @@ def watched(kit, tmp_path_factory):
             nobody,
             authority.file,
             agent,
+            owner,
+            audit,
         )
         webhook = stack.enter_context(receiver(found.delivered))
-        targets = [exported, f"127.0.0.1:{answer['ports']['metrics']}", agent]
-        for target in (exported, agent):  # what is absent is an alert, too
+        targets = [exported, f"127.0.0.1:{answer['ports']['metrics']}", agent, audit]
+        for target in (exported, agent, audit):  # what is absent is an alert, too
             until(partial(answers, f"http://{target}/metrics"), "the metrics")
         configure(folder, targets, alerts, webhook)
         quiet = {"cwd": folder, **silent}
@@ -226,6 +251,13 @@ def test_every_metric_of_the_alerts_and_the_dashboard_is_there(watched):
         "numl_sync_last_success_timestamp_seconds",
         "numl_sync_statement_expires_timestamp_seconds",
     }
+
+
+def test_a_published_folder_that_somebody_changes_is_delivered(watched):
+    until(lambda: f'place="{watched.place.place}"}} 0.0' in watched.metrics(), "the first look")
+    assert watched.place.published is not None
+    watched.place.write(replace(watched.place.published, sequence=99), signed=False)
+    until(lambda: ("NumlPlaceDamaged", watched.audit) in watched.delivered, "the alert")
 
 
 def test_a_long_queue_is_delivered_and_so_is_slowness(watched):
