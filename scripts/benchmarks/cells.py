@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 Floats: TypeAlias = NDArray[np.float64]
 Protocol = Literal["http", "grpc", "shm"]
-Server = Literal["ours", "today", "best"]
+Server = Literal["ours", "today", "best", "fixed"]
 
 PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc", "shm")
 SERVERS: tuple[Server, ...] = ("ours", "today", "best")
@@ -22,7 +22,8 @@ TITLES: Mapping[str, str] = {
     "best": "reference at its best",
 }
 """What answers: ours; NuGraph's own code in one instance, with torch's own threads and
-gradients on; and the same with an instance per core, one thread each and gradients off."""
+gradients on; and the same with an instance per core, one thread each and gradients off. A fourth,
+``fixed``, computes nothing: it is asked only where releases of Triton are compared."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from statistics import median
 
@@ -13,10 +14,16 @@ from deploy.artefacts.manifest import read_manifest
 from deploy.deployment.deployment import Deployment
 from deploy.engines.resolved import Resolved
 from deploy.host.console import Say
-from scripts.benchmarks.cells import Cell, EventSet
+from scripts.benchmarks.cells import EventSet, Server
+from scripts.benchmarks.clients import connector, drive
 from scripts.benchmarks.document import Document, spread
-from scripts.benchmarks.run import measure_turn
-from scripts.benchmarks.server import BenchmarkEngine, benchmark_server
+from scripts.benchmarks.server import (
+    REQUEST_S,
+    BenchmarkEngine,
+    BenchmarkServer,
+    benchmark_server,
+    served_name,
+)
 from scripts.benchmarks.tables import Table
 
 CLIENTS = 8
@@ -48,20 +55,33 @@ def measure_releases(
                 release["starts"].append(server.seconds_to_ready)
             say(f"Triton {release['release']}: ready after {server.seconds_to_ready:.2f} s")
     with ExitStack() as stack:
-        servers = [stack.enter_context(benchmark_server(d, ("ours",), say)) for d in deployments]
+        servers = [
+            stack.enter_context(benchmark_server(d, ("ours", "fixed"), say)) for d in deployments
+        ]
+        models = deployments[0].models
+        cells: list[tuple[str, EventSet, Server]] = [
+            (model, events, "ours") for model, events in product(models, sets)
+        ]
+        cells.append((models[0], sets[0], "fixed"))  # what Triton alone takes
         for number in range(rounds):
-            for model in deployments[0].models:
-                for events in sets:
-                    say(f"round {number + 1} of {rounds}: {model}, {events.name}")
-                    cell = Cell(model, events.name, "ours", "grpc", CLIENTS)
-                    rates = np.zeros(len(servers))
-                    # There and back: what changes steadily meanwhile favours none of them.
-                    for place in (*range(len(servers)), *reversed(range(len(servers)))):
-                        rates[place] += measure_turn(servers[place], cell, events, seconds).rate / 2
-                    for release, rate in zip(found, rates, strict=True):
-                        key = f"{model}, {events.name}"
-                        release["rates"].setdefault(key, []).append(float(rate))
+            say(f"round {number + 1} of {rounds}")
+            for model, events, kind in cells:
+                rates = np.zeros(len(servers))
+                # There and back: what changes steadily meanwhile favours none of them.
+                for place in (*range(len(servers)), *reversed(range(len(servers)))):
+                    name = served_name(model, kind)
+                    rates[place] += _rate(servers[place], name, events, seconds) / 2
+                for release, rate in zip(found, rates, strict=True):
+                    key = f"{model}, {events.name}" + ", no network" * (kind == "fixed")
+                    release["rates"].setdefault(key, []).append(float(rate))
     return {"format": 1, "clients": CLIENTS, "rounds": rounds, "releases": found}
+
+
+def _rate(server: BenchmarkServer, model: str, events: EventSet, seconds: float) -> float:
+    connect = connector("grpc", server.addresses, REQUEST_S)
+    return drive(
+        connect, server.describe(model), events.events, concurrency=CLIENTS, seconds=seconds
+    ).rate
 
 
 def _facts(deployment: Deployment, built: Sequence[Path], say: Say) -> Document:

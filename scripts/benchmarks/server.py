@@ -40,6 +40,7 @@ START_S = 300.0
 REQUEST_S = 120.0
 _SETTLE_S = 1.0
 REFERENCE_MODEL = ENVIRONMENT_SOURCE / "numl_bench" / "reference_model.py"
+FIXED_ANSWER = Path(__file__).with_name("fixed_answer.py")
 
 
 class BenchmarkEngine(LocalEngine):
@@ -115,7 +116,7 @@ def benchmark_server(
 ) -> Iterator[BenchmarkServer]:
     """Run a server for the length of the block, given a deployment that is prepared.
 
-    What the references among ``servers`` need is made.
+    What the references among ``servers`` need is made; ``fixed`` needs nothing.
     """
     engine = BenchmarkEngine(Resolved(deployment))
     folder = DeploymentFolder(deployment.name)
@@ -123,14 +124,15 @@ def benchmark_server(
     # Where NuGraph's own code may leave files.
     variables = plan.variables | {"TMPDIR": str(folder.path)}
     plan = plan.model_copy(update={"variables": variables})
-    staged = list(engine.models())
-    references = [server for server in servers if server != "ours"]
+    ours = engine.models()
+    staged = [*ours, *(fixed_answer(model) for model in ours if "fixed" in servers)]
+    references = [server for server in servers if server not in ("ours", "fixed")]
     if references:
         full = plan_environment("cpu").make(say)  # NuGraph's own code needs torch
         beside = nugraph25()
         staged += [
             reference_model(model, server, usable_cores(), full.folder, beside)
-            for model in staged
+            for model in ours
             for server in references
         ]
     folder.path.mkdir(parents=True, exist_ok=True)
@@ -212,6 +214,15 @@ def reference_model(
     for group in config.instance_group:
         group.count = 1 if today else instances
     copies = {**model.copies, f"{VERSION}/model.py": REFERENCE_MODEL}
+    return replace(model, name=config.name, config=config, copies=copies)
+
+
+def fixed_answer(model: StagedModel) -> StagedModel:
+    """Return a model with the tensors and instances of ours that computes nothing."""
+    config = type(model.config)()
+    config.CopyFrom(model.config)
+    config.name = served_name(model.name, "fixed")
+    copies = {**model.copies, f"{VERSION}/model.py": FIXED_ANSWER}
     return replace(model, name=config.name, config=config, copies=copies)
 
 

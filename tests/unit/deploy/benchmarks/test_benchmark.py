@@ -30,7 +30,12 @@ from scripts.benchmarks.clients import drive, send_all, summarise
 from scripts.benchmarks.counters import Counters, read_counters
 from scripts.benchmarks.document import GRADIENTS_OFF, SERVING, document, find
 from scripts.benchmarks.memory import Growth
-from scripts.benchmarks.server import REFERENCE_MODEL, reference_model
+from scripts.benchmarks.server import (
+    FIXED_ANSWER,
+    REFERENCE_MODEL,
+    fixed_answer,
+    reference_model,
+)
 
 MODEL = ServedModel("m", {}, (), {})
 
@@ -167,6 +172,16 @@ def test_a_reference_is_served_with_our_weights_by_nugraphs_own_code(
     assert (given["threads"], given["gradients"]) == (threads, gradients)
     assert reference.config.output == ours.config.output
     assert [group.count for group in ours.config.instance_group] == [2]
+
+
+def test_a_fixed_answer_takes_the_place_of_the_network_with_its_tensors_and_instances():
+    settings = LaunchSettings(environment=Path("/env"), parameters={}, instances=2)
+    (ours,) = plan_models(MODEL_REPOSITORY, ["nugraph3"], settings, {})
+    fixed = fixed_answer(ours)
+    assert fixed.name == fixed.config.name == "nugraph3_fixed"
+    assert fixed.copies == {**ours.copies, "1/model.py": FIXED_ANSWER}
+    fixed.config.name = ours.config.name
+    assert fixed.config == ours.config
 
 
 def turn(rate: float, latency: float, preprocess: float = 0.001) -> Turn:
