@@ -32,7 +32,7 @@ from deploy.host.errors import BuildError, DeploymentError
 from deploy.host.files import built_folder, locked, remove_folder
 from deploy.host.paths import cache_folder
 from deploy.host.programs import needed_by
-from deploy.triton.command import image_flags
+from deploy.triton.command import TRITON_ROOT, image_flags
 from deploy.triton.distribution import TritonDistribution
 from deploy.triton.release import RELEASES, TritonRelease
 from deploy.triton.stub import python_of_stub
@@ -66,7 +66,7 @@ def find_triton(name: str, say: Say, *, backends: tuple[str, ...] = PYTHON_ONLY)
     """
     if name in RELEASES and backends == PYTHON_ONLY:
         return RELEASES[name]
-    name = stock_name(name) if RELEASE_PATTERN.fullmatch(name) else name
+    name = stock_image(name)
     if "@sha256:" in name:  # then nobody needs to be asked
         there = _root(f"sha256:{name.rpartition(':')[2]}", backends)
         if (there / FACTS).is_file():
@@ -90,6 +90,11 @@ def named_by_flag(text: str) -> str:
         return named_triton(absolute_if_there(text, Path()))
     except ValueError as error:
         raise DeploymentError(f"--triton: {error}", _NAMES) from None
+
+
+def stock_image(triton: str) -> str:
+    """Return the stock image that a deployment's ``triton`` means."""
+    return stock_name(triton) if RELEASE_PATTERN.fullmatch(triton) else triton
 
 
 def _root(digest: str, backends: tuple[str, ...]) -> Path:
@@ -199,8 +204,7 @@ def read_triton(root: Path, source: Source, backends: tuple[str, ...]) -> Triton
     flags = frozenset(_FLAG.findall(said))
     if flags:
         _check_flags(source.name, flags)
-    found = _SAID.search(said)
-    server = found[1] if found is not None else ""
+    server = version_in(said) or ""
     with suppress(OSError):
         server = server or (root / _VERSION).read_text(encoding="utf-8").strip()
     if not re.fullmatch(r"\d+\.\d+\.\d+", server):
@@ -225,7 +229,7 @@ def _ask(triton: TritonDistribution) -> str:
     """Return what the server says with ``--help``, and as it starts, if it can run here."""
     variables = {"LD_LIBRARY_PATH": str(triton.libraries), "PATH": "/usr/bin:/bin"}
     said = ""
-    for words in (["--help"], ["--model-repository=/no-such-repository", *_QUIET]):
+    for words in (["--help"], asking()[1:]):
         with suppress(OSError, subprocess.TimeoutExpired):
             said += subprocess.run(
                 [triton.executable, *words], env=variables, text=True, errors="replace",
@@ -233,6 +237,18 @@ def _ask(triton: TritonDistribution) -> str:
                 timeout=_ANSWER_S, check=False,
             ).stdout  # fmt: skip
     return said
+
+
+def asking() -> tuple[str, ...]:
+    """Return the command by which a server in a container says what it is, and ends."""
+    program = str(TRITON_ROOT / PROGRAM)
+    return (program, "--model-repository=/no-such-repository", *_QUIET)
+
+
+def version_in(said: str) -> str | None:
+    """Return the version of a server from what it says as it starts."""
+    found = _SAID.search(said)
+    return found[1] if found is not None else None
 
 
 def _check_flags(name: str, flags: frozenset[str]) -> None:

@@ -28,6 +28,8 @@ def check_given(resolved: Resolved) -> list[Finding]:
         find_model(MODEL_REPOSITORY, model)
     for model, checkpoint in deployment.checkpoints.items():
         check_own_weights(model, checkpoint, deployment.norms.get(model))
+    if deployment.archive is not None:
+        _ = resolved.archive
     warnings = [finding for finding in tls_findings(deployment) if finding.level == "warning"]
     # On this host alone nobody attacks; a service for others is another matter.
     if not is_loopback(deployment.listen):

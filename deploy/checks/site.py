@@ -68,7 +68,7 @@ def _check(repository: Path, name: str) -> Iterator[Finding]:
             check_usable(given, numpy_below=resolved.release.numpy_below, in_container=False)
     elif model.config.backend not in ("", ENSEMBLE) and model.config.platform != ENSEMBLE:
         detail = f"needs backend {model.config.backend}, which is not checked"
-        yield Finding("warning", name, detail, "numlkit build --backends keeps it in an image")
+        yield Finding("warning", name, detail, "NVIDIA's image has it: --env packed --image")
     golden = model.files.get(f"{model.versions[-1]}/{GOLDEN_FILE}")
     if golden is not None:
         problems += _reference(model.config, golden)

@@ -290,8 +290,8 @@ def _show(
         phases = f"; {slowest(starts)}" if starts else ""
         console.line(f"ready in {state.seconds_to_ready:.1f} s{phases}")
     if plan is not None and plan.container is not None and plan.container.extracted_bytes:
-        extracted = f"{plan.container.extracted_bytes / 1e6:.0f} MB"
-        console.line(f"packed environments are extracted at every start: {extracted}")
+        extracted = f"{plan.container.extracted_bytes / 1e6:.0f} MB is extracted at every start"
+        console.line(f"{extracted}; the kit's image (no --env packed) has it unpacked")
     console.answer({"ok": True, **state.model_dump(mode="json")})
 
 

@@ -102,6 +102,8 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
     flavour: Literal["cpu", "gpu"] = "cpu"
     devices: tuple[str, ...] = ()
     image: str | None = None
+    env: Literal["unpacked", "packed"] = "unpacked"
+    archive: Path | None = None
     triton: str = "24.10"
     models_dir: Path | None = None
     models: tuple[str, ...] = DEFAULT_MODELS
@@ -177,6 +179,8 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
     def _what_is_given_has_a_use(self) -> "Deployment":
         if self.devices and self.flavour == "cpu":
             raise ValueError("devices name GPUs, but flavour is cpu")
+        if self.archive is not None and self.env != "packed":
+            raise ValueError("archive given without env packed")
         return self
 
     @model_validator(mode="after")

@@ -64,11 +64,18 @@ def add_deployment_options(flags: Parser, *, batch: bool = False) -> None:
     ):
         add(flag, type=Path, metavar="FILE", help=what)
     add("--image", help="the image, or the .sif (default: the one numlkit build made)")
+    add(
+        "--env",
+        choices=("unpacked", "packed"),
+        help="packed: a stock Triton image (--image; default: NVIDIA's) with the packed "
+        "environment, extracted at every start (default: unpacked, in the kit's image)",
+    )
     triton = (
         "the server: a release (24.10: from a wheel, others: NVIDIA's image), an image, an OCI "
         "folder, a file of docker save, or a folder like /opt/tritonserver (default: 24.10)"
     )
     add("--triton", metavar="RELEASE|IMAGE|PATH", help=triton)
+    add("--archive", type=Path, help="the packed environment (default: the newest one built)")
     for flag, what in (
         (
             "--instances",
@@ -141,13 +148,18 @@ def overrides(options: argparse.Namespace) -> dict[str, Any]:
     tls = {"cert": options.tls_cert, "key": options.tls_key, "ca": options.tls_ca}
     tls = {use: path.absolute() for use, path in tls.items() if path is not None}
     named = (
-        "name", "engine", "image", "listen", "listen_http", "instances", "threads", "cpus",
-        "memory", "shm_size", "shared_memory", "heal", "keep_going", "timeout",
+        "name", "engine", "image", "env", "listen", "listen_http", "instances", "threads", "cpus",
+        "memory",
+        "shm_size", "shared_memory", "heal", "keep_going", "timeout",
     )  # fmt: skip
     return {
         **model_overrides(options),
         **{field: getattr(options, field) for field in named},
-        "models_dir": options.models_dir and options.models_dir.absolute(),
+        **{
+            field: path.absolute()
+            for field in ("archive", "models_dir")
+            if (path := getattr(options, field)) is not None
+        },
         "triton": absolute_if_there(options.triton, Path()) if options.triton else None,
         "ports": ports,
         "tls": tls or None,

@@ -53,7 +53,7 @@ class ContainerPlan(BaseModel, frozen=True):
         named: The image's name, or the path of the .sif, as it was found.
         image: The image's id or digest in the Docker engine, or the path of a .sif: what it names
             never changes, so that a server that is started again is the same one.
-        digest: That id, or the sha256 of the .sif, with which its copy is compared.
+        digest: That id, or the sha256 of the .sif; empty: a stock .sif, which is not read.
         release: Its number, if a signed or published statement gives it one.
         user: ``uid:gid`` of its processes; None: the image's own user, or the calling user.
         limits: Its resource limits (ulimit) that differ from the engine's defaults, by name.

@@ -15,13 +15,16 @@ from spython.main import get_client
 
 from deploy.artefacts.cosign import changed
 from deploy.artefacts.keys import Signer
+from deploy.artefacts.labels import TRITON_LABEL
 from deploy.artefacts.request import sif_name
 from deploy.artefacts.sif_signature import verify_sif
 from deploy.artefacts.tools import find_apptainer, install_hint
+from deploy.artefacts.triton import asking, stock_image, version_in
 from deploy.deployment.plan import LaunchPlan
 from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.engines.base import MORE_SHARED_MEMORY, ROOM, Engine
 from deploy.engines.container import (
+    STOCK_LABEL,
     ContainerEngine,
     ImageInUse,
     has_state,
@@ -47,12 +50,13 @@ from deploy.engines.source import Source, find_source
 from deploy.host.console import Say
 from deploy.host.errors import BuildError, KitError, LaunchError
 from deploy.host.failures import complaint, diagnose
-from deploy.host.files import sha256_of
+from deploy.host.files import marks_of, sha256_of
 from deploy.host.finding import Finding, Level, ok, wrong
 from deploy.host.paths import DIST, deployments_folder
 from deploy.host.room import Room, check_room, check_temporary_folder, file_system_of, size
 
 _TMPDIR = "APPTAINER_TMPDIR"  # Apptainer's own variable; it takes precedence over TMPDIR
+_ANSWER_S = 120.0
 _FUSE = Path("/dev/fuse")
 _PROC_SYS = Path("/proc/sys")
 _STARTERS = ("libexec", "lib", "lib64", "lib/*")
@@ -82,6 +86,20 @@ def labels_of(sif: Path) -> dict[str, str]:
         f"{sif}: apptainer cannot read it: {complaint(said)}",
         "copy or build it again",
     )
+
+
+def _asked(sif: Path) -> dict[str, str]:
+    """Return what the server in a .sif without labels says about itself, as NVIDIA's label."""
+    words = ["apptainer", "exec", "--containall", "--no-privs", str(sif), *asking()]
+    with suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace", timeout=_ANSWER_S, check=False,
+        )  # fmt: skip
+        server = version_in(done.stdout)
+        if server is not None:
+            return {STOCK_LABEL: server}
+    return {}
 
 
 def is_setuid(program: Path) -> bool:
@@ -121,11 +139,18 @@ class ApptainerEngine(ContainerEngine):
             pull = f"apptainer pull numl.sif {name}, then --image numl.sif"
             raise LaunchError(f"{name} is in a registry", pull)
         source = self._source
-        # One of another length is not read to an end that it may not have.
-        if self._signer is not None and source.differs_in_length():
-            raise changed(str(source.path), self._signer)
-        digest = sha256_of(source.path)
-        image = image_in_use(str(source.path), digest, labels_of(source.path), self.resolved)
+        if self.deployment.env == "packed":
+            # A stock image of several gigabytes, which nobody can verify: it is not read.
+            digest = marks_of(source.path)
+        else:
+            # One of another length is not read to an end that it may not have.
+            if self._signer is not None and source.differs_in_length():
+                raise changed(str(source.path), self._signer)
+            digest = sha256_of(source.path)
+        labels = labels_of(source.path)
+        if self.deployment.env == "packed" and not {STOCK_LABEL, TRITON_LABEL} & set(labels):
+            labels |= _asked(source.path)
+        image = image_in_use(str(source.path), digest, labels, self.resolved)
         release = source.release
         if release is None or release.image is None:
             return image
@@ -160,10 +185,14 @@ class ApptainerEngine(ContainerEngine):
         unpack(io.BytesIO(done.stdout), target)
 
     def started_as(self, folder: DeploymentFolder) -> str:
+        if self.deployment.env == "packed":
+            return self.image.name
         return str(kept_at(folder.path, self.image.digest))
 
     def _keep(self, folder: DeploymentFolder) -> None:
         """Give the deployment its own copy of the .sif; what was verified is verified there."""
+        if self.deployment.env == "packed":
+            return
         kept = keep(self._source.path, self.image.digest, folder.path)
         if self._signer is not None and not self._source.trusted:
             verify_sif(kept, self._signer)
@@ -186,6 +215,9 @@ class ApptainerEngine(ContainerEngine):
         deployment, folder = self.deployment, DIST
         if deployment.image is not None:
             return Path(deployment.image).absolute(), "--image PATH.sif"
+        if deployment.env == "packed":
+            sif = folder / f"tritonserver-{self.resolved.release.release}.sif"
+            return sif, f"apptainer pull {sif} docker://{stock_image(deployment.triton)}"
         flavours = self.resolved.fitting_flavours
         places = [folder / sif_name(self.resolved.release.release, flavour) for flavour in flavours]
         build = f"numlkit build --target sif --flavour {flavours[0]}"
@@ -212,9 +244,10 @@ class ApptainerEngine(ContainerEngine):
         """Return what a launch writes on this host, including its copy of the .sif."""
         rooms = super().rooms()
         with suppress(KitError, OSError):  # reported by the check of the image
-            folder = DeploymentFolder(self.deployment.name).path
-            size = self._source.path.stat().st_size
-            rooms.append(Room(folder, size, "the copy of the .sif", "set XDG_STATE_HOME"))
+            if self.deployment.env == "unpacked":
+                folder = DeploymentFolder(self.deployment.name).path
+                size = self._source.path.stat().st_size
+                rooms.append(Room(folder, size, "the copy of the .sif", "set XDG_STATE_HOME"))
         return rooms
 
     @classmethod

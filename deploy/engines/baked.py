@@ -55,6 +55,7 @@ def site_content(
         environment=Path(IMAGE_PREFIX),
         digest="",
         python=python,
+        stub=None,
         server_python=python,
         release=triton,
         in_container=True,
@@ -77,7 +78,7 @@ def with_models_of_image(engine: Engine) -> Engine:
     deployment = engine.deployment
     if not isinstance(engine, ContainerEngine) or deployment.models_dir is not None:
         return engine
-    if deployment.image is None:
+    if deployment.image is None or deployment.env == "packed":
         return engine
     models = models_in(engine.image.labels)
     if not models:

@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import ClassVar
 
 import psutil
@@ -93,8 +94,9 @@ class Engine(ABC):
                 able = "engine local, or docker for clients in containers"
                 raise DeploymentError(f"shared_memory needs {able}: {why}")
             return
-        if deployment.image is not None:
-            raise DeploymentError("an image needs engine docker or apptainer")
+        if deployment.env == "packed" or deployment.image is not None:
+            what = "env packed" if deployment.env == "packed" else "an image"
+            raise DeploymentError(f"{what} needs engine docker or apptainer")
 
     def verified(self, signer: Signer) -> "tuple[Engine, str]":
         """Return the engine for the image that was found to be signed; and the image, in words.
@@ -203,7 +205,7 @@ class Engine(ABC):
         )
         kit = plan_models(MODEL_REPOSITORY, resolved.kit, settings, resolved.own_weights)
         return (
-            *kit,
+            *(replace(model, stub=runtime.stub) for model in kit),
             *(stage_site_model(resolved, model, runtime) for model in resolved.site),
         )
 

@@ -27,7 +27,8 @@ from deploy.environment.cpython import IMAGE_PREFIX
 from deploy.environment.lock import PYTHON
 from deploy.environment.serving import serving_digest
 from deploy.host.console import Say
-from deploy.host.errors import KitError, LaunchError
+from deploy.host.errors import DeploymentError, KitError, LaunchError
+from deploy.host.files import marks_of
 from deploy.host.finding import Finding, Level, ok, wrong
 from deploy.host.paths import ENVIRONMENT_SOURCE
 from deploy.triton.command import (
@@ -38,14 +39,18 @@ from deploy.triton.command import (
     server_arguments,
     thread_settings,
 )
-from deploy.triton.distribution import TritonDistribution
+from deploy.triton.distribution import TritonDistribution, ensure_distribution
 from deploy.triton.release import TritonRelease
 from deploy.triton.site import places_in_container
+from deploy.triton.stub import stub_of_wheel
 
 # Where the kit's image has its models; a launch mounts its own over them.
 IMAGE_MODELS = Path("/opt/numl/models/cpu")
-# Where a container sees the files for TLS.
+# Where a container sees the packed environment, and the files for TLS.
+ARCHIVE_PLACE = Path("/opt/numl/environment.tar.gz")
 IMAGE_TLS = Path("/opt/numl/tls")
+# What NVIDIA's images say about themselves.
+STOCK_LABEL = "com.nvidia.tritonserver.version"
 
 
 @dataclass(frozen=True)
@@ -80,10 +85,20 @@ def image_in_use(
 ) -> ImageInUse:
     """Return the image if its labels say that it can serve a deployment."""
     deployment, release = resolved.deployment, resolved.release
+    if deployment.env == "packed":
+        server, kits = labels.get(STOCK_LABEL), labels.get(TRITON_LABEL)
+        if server not in (None, release.server):
+            cause = f"{name} has Triton {server}; this deployment's stubs are for {release.server}"
+            raise LaunchError(cause, f"an image of Triton {release.release}, or --triton {name}")
+        if kits not in (None, release.release):
+            raise LaunchError(f"{name} has Triton {kits}; this deployment needs {release.release}")
+        if server is None and kits is None:
+            cause = f"{name} does not say which Triton it has, and its server does not start"
+            raise LaunchError(cause, "docker run it with tritonserver --help to see why")
+        return ImageInUse(name, digest, labels)
     if not labels.get(ENVIRONMENT_LABEL):
         cause = f"{name} was not built by this kit: it has no label {ENVIRONMENT_LABEL}"
-        remedy = "--image with one that numlkit build made: build --triton IMAGE makes one of this"
-        raise LaunchError(cause, remedy)
+        raise LaunchError(cause, "--image with one that numlkit build made, or --env packed")
     flavours = resolved.fitting_flavours
     if deployment.image is not None and deployment.flavour == "cpu":
         # Too large to be chosen, but it has all that a CPU needs.
@@ -120,11 +135,14 @@ def tls_in_container(tls: Tls | None) -> tuple[Tls | None, tuple[Mount, ...]]:
 
 
 class ContainerEngine(Engine):
-    """An engine that starts an image."""
+    """An engine that starts the kit's image, or a stock one with the packed environment."""
 
     contained = True
 
     def verified(self, signer: Signer) -> tuple[Engine, str]:
+        if self.deployment.env == "packed":
+            cause = "a packed environment is not signed, and a stock image is signed by others"
+            raise DeploymentError(cause, "leave out --env packed")
         engine = self.with_verified_image(signer)
         return engine, engine.runs()
 
@@ -164,13 +182,21 @@ class ContainerEngine(Engine):
         return image_in_words(self.image.name, self.image.digest, self.image.release)
 
     def artefact(self) -> str:
-        return self.resolved.digest(self.image.digest)
+        runtime = self.image.digest
+        if self.resolved.uses_archive:
+            runtime += f" {marks_of(self.resolved.archive)}"
+        return self.resolved.digest(runtime)
 
     def fetch(self, say: Say) -> None:
-        """Check that the image is here."""
+        """Check that the image is here; fetch the stub for a packed environment."""
+        resolved = self.resolved
         if self.image.is_of_another_checkout:
             differs = "has a different numl_serving from this checkout"
             say(f"warning: {self.image.name} {differs}; numlkit build makes a new image")
+        if resolved.uses_archive:
+            assert resolved.packed.python is not None
+            ensure_distribution(resolved.release, resolved.packed.python, say)
+            say(f"packed environment: {resolved.packed.path}")
 
     @property
     def release(self) -> TritonRelease:
@@ -184,13 +210,25 @@ class ContainerEngine(Engine):
 
     @cached_property
     def runtime(self) -> Runtime:
-        python = self.image.labels.get(PYTHON_LABEL, PYTHON)
+        resolved, digest, stub = self.resolved, self.image.environment_digest, None
+        python = own = self.image.labels.get(PYTHON_LABEL, PYTHON)
+        release = self.release
+        if resolved.uses_archive:
+            given = resolved.packed
+            assert given.python is not None
+            assert given.digest is not None
+            python, digest = given.python, given.digest
+            if python != release.own_python:
+                distribution = TritonDistribution.in_cache(release, python)
+                stub = stub_of_wheel(distribution, given.libpython)
+        stock = resolved.deployment.env == "packed"
         return Runtime(
-            environment=Path(IMAGE_PREFIX),
-            digest=self.image.environment_digest,
+            environment=ARCHIVE_PLACE if stock else Path(IMAGE_PREFIX),
+            digest=digest,
             python=python,
-            server_python=python,
-            release=self.release,
+            stub=stub,
+            server_python=release.python if stock else own,
+            release=release,
             in_container=True,
             places=self._places,
         )
@@ -209,6 +247,8 @@ class ContainerEngine(Engine):
             own_ports = CONTAINER_PORTS
         tls, tls_mounts = tls_in_container(deployment.tls)
         mounts = [Mount(source=folder.repository, target=IMAGE_MODELS), *tls_mounts]
+        if resolved.uses_archive:
+            mounts.append(Mount(source=resolved.archive.resolve(), target=ARCHIVE_PLACE))
         mounts += [Mount(source=path, target=place) for path, place in self._places.items()]
         arguments = server_arguments(
             distribution=TritonDistribution(root=TRITON_ROOT, stub_python=""),
@@ -232,10 +272,11 @@ class ContainerEngine(Engine):
             user=self.user,
             mounts=tuple(mounts),
             limits=self.limits,
-            health=IMAGE_HEALTH,
+            # A stock image has no health command.
+            health=IMAGE_HEALTH if deployment.env == "unpacked" else (),
             gpus=resolved.devices.uuids,
             extracted_bytes=resolved.extracted_bytes,
-            digest=self.image.digest,
+            digest=self.image.digest if deployment.env == "unpacked" else "",
             release=self.image.release,
         )
         return arguments, variables, container

@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import docker
 import psutil
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
@@ -20,13 +21,16 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from deploy.artefacts.cosign import verify_image
 from deploy.artefacts.docker_client import connect, first_line, storage_folder
 from deploy.artefacts.keys import Signer
+from deploy.artefacts.labels import TRITON_LABEL
 from deploy.artefacts.manifest import read_manifest
 from deploy.artefacts.reference import Reference, parse_reference
 from deploy.artefacts.request import image_name
 from deploy.artefacts.tags import verify_tag
+from deploy.artefacts.triton import asking, stock_image, version_in
 from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.engines.base import ROOM
 from deploy.engines.container import (
+    STOCK_LABEL,
     ContainerEngine,
     ImageInUse,
     has_state,
@@ -58,6 +62,7 @@ IMAGE_USER = 1000  # in group 0: containers/Dockerfile
 _STACK_BYTES = 64 * 2**20
 _CAP_SYS_RESOURCE = 24  # capabilities(7)
 _SOCKET = Path("/var/run/docker.sock")
+_ANSWER_S = 60
 _ENDED = ("exited", "created", "dead")
 
 
@@ -119,6 +124,22 @@ def may_raise_limits() -> bool:
     return False
 
 
+def _asked(client: docker.DockerClient, image: str) -> dict[str, str]:
+    """Return what the server in an image without labels says about itself, as NVIDIA's label."""
+    program, *words = asking()
+    container = client.containers.create(
+        image, words, entrypoint=[program], network_mode="none", cap_drop=["ALL"]
+    )
+    try:
+        with suppress(APIError):  # there is no such program
+            container.start()
+            container.wait(timeout=_ANSWER_S)
+        server = version_in(container.logs().decode(errors="replace"))
+    finally:
+        container.remove(force=True)
+    return {STOCK_LABEL: server} if server is not None else {}
+
+
 def asked_tag(name: str) -> Reference | None:
     """Return the tag that an image is asked for by; None: by its digest, which nobody can move."""
     if name.startswith("sha256:"):
@@ -142,8 +163,8 @@ class DockerEngine(ContainerEngine):
         deployment, flavours = self.deployment, self.resolved.fitting_flavours
         remedy = f"numlkit build --target image --flavour {flavours[0]}"
         names = [image_name(self.resolved.release.release, flavour) for flavour in flavours]
-        if deployment.image:
-            names = [deployment.image]
+        if deployment.image or deployment.env == "packed":
+            names = [deployment.image or stock_image(deployment.triton)]
             remedy = f"docker pull {names[0]}, or docker load it"
         if names[0].endswith(".sif"):
             remedy = "--engine apptainer, which starts .sif files"
@@ -152,7 +173,10 @@ class DockerEngine(ContainerEngine):
                 with suppress(ImageNotFound):
                     # Who else builds on this engine gives its image the same name.
                     image = client.images.get(built_here().get(name, name))
-                    return image_in_use(name, str(image.id), dict(image.labels), self.resolved)
+                    labels = dict(image.labels)
+                    if deployment.env == "packed" and not {STOCK_LABEL, TRITON_LABEL} & set(labels):
+                        labels |= _asked(client, str(image.id))
+                    return image_in_use(name, str(image.id), labels, self.resolved)
         raise LaunchError(f"the Docker engine has no image {names[0]}", remedy)
 
     def with_verified_image(self, signer: Signer) -> ContainerEngine:
@@ -196,7 +220,10 @@ class DockerEngine(ContainerEngine):
 
     @property
     def user(self) -> str | None:
-        return f"{os.getuid()}:{os.getgid()}" if os.getuid() else None
+        if os.getuid():
+            return f"{os.getuid()}:{os.getgid()}"
+        # A stock image's own user is root.
+        return f"{IMAGE_USER}:0" if self.deployment.env == "packed" else None
 
     @property
     def limits(self) -> tuple[tuple[str, int], ...]:
@@ -216,6 +243,8 @@ class DockerEngine(ContainerEngine):
     def _shown(self) -> list[Path]:
         shown = [path for model in self.resolved.site for path in model.files.values()]
         shown += self.resolved.site_environments
+        if self.resolved.uses_archive:
+            shown.append(self.resolved.archive)
         if self.deployment.tls is not None:
             shown += self.deployment.tls.model_dump(exclude_none=True).values()
         return shown
@@ -223,7 +252,7 @@ class DockerEngine(ContainerEngine):
     def require_room(self, extracted: int) -> None:
         """Check the memory: a container's /tmp is in it."""
         what = f"the packed environments, extracted, take {extracted / 1e6:.0f} MB of memory; "
-        remedy = "name an unpacked environment, or bake it into an image (build --models-dir)"
+        remedy = "use the kit's image, in which the environment is unpacked (no --env packed)"
         free, limit = psutil.virtual_memory().available, self.deployment.memory
         if extracted > free:
             raise LaunchError(f"{what}{free / 1e6:.0f} MB is free", remedy)

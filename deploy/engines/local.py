@@ -123,6 +123,7 @@ class LocalEngine(Engine):
             environment=environment.folder,
             digest=environment.digest,
             python=distribution.stub_python,
+            stub=None,
             server_python=distribution.stub_python,
             release=self.resolved.release,
             in_container=False,

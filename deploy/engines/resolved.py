@@ -15,11 +15,12 @@ from deploy.deployment.plan import Broken
 from deploy.deployment.state import is_loopback
 from deploy.engines.checkpoints import ensure_imported, imported_folder
 from deploy.environment.environment import Environment, plan_environment
-from deploy.environment.given import GivenEnvironment, look_into, planned
+from deploy.environment.given import GivenEnvironment, check_usable, look_into, planned
 from deploy.environment.lock import Flavour, read_lock
 from deploy.environment.sources import find_source, locked_flavour
 from deploy.host.console import Say
 from deploy.host.errors import (
+    EnvironmentSetupError,
     GpuError,
     KitError,
     ModelError,
@@ -27,7 +28,7 @@ from deploy.host.errors import (
 )
 from deploy.host.files import digest_of, marks_of
 from deploy.host.gpu import GpuStack, find_gpus
-from deploy.host.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
+from deploy.host.paths import DIST, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
 from deploy.triton.config import ModelConfig, config_of, is_complete, made_for_cpu, stub_count
 from deploy.triton.release import RELEASES, TritonRelease
 from deploy.triton.site import SiteModel, read_site_model, with_callees
@@ -179,6 +180,37 @@ class Resolved:
     def uses_kits(self) -> bool:
         return bool(self.kit) or any(model.runs_in_kits for model in self.site)
 
+    @property
+    def uses_archive(self) -> bool:
+        """Whether a model runs in the kit's packed environment."""
+        return self.deployment.env == "packed" and self.uses_kits
+
+    @cached_property
+    def archive(self) -> Path:
+        """The packed environment: the one named, else the newest one built."""
+        named = self.deployment.archive
+        if named is not None:
+            if not named.is_file():
+                raise EnvironmentSetupError(f"{named}: no such file", "--archive PATH")
+            return named
+        folder, flavours = DIST, self.fitting_flavours
+        names = [f"numl-{each}-py{self.release.own_python or '*'}-*.tar.gz" for each in flavours]
+        found = [path for name in names for path in folder.glob(name)]
+        if not found:
+            remedy = f"numlkit build --target env --flavour {flavours[0]}, or --archive PATH"
+            raise EnvironmentSetupError(f"no packed environment in {folder}", remedy)
+        return max(found, key=lambda path: path.stat().st_mtime)
+
+    @cached_property
+    def packed(self) -> GivenEnvironment:
+        archive = self.archive.resolve()
+        given = look_into(archive, cache_folder())
+        check_usable(given, numpy_below=self.release.numpy_below, in_container=True)
+        if given.digest is None or given.python is None:
+            remedy = "--archive with one made by numlkit build --target env"
+            raise EnvironmentSetupError(f"{archive} was not packed by this kit", remedy)
+        return given
+
     @cached_property
     def made_environments(self) -> Mapping[str, Environment]:
         """The environments, made or not, of the site's models that name one by its lock."""
@@ -228,12 +260,17 @@ class Resolved:
             if model.environment is not None:
                 with of_model(model.name):
                     look_into(model.environment, cache_folder(), say)
+        if self.uses_archive:
+            look_into(self.archive.resolve(), cache_folder(), say)
 
     @property
     def extracted_bytes(self) -> int:
         """The space that the packed environments take once the server has extracted them."""
         # Models that name the same archive share its extracted copy.
-        return sum(one.unpacked_bytes for one in self.given_environments.values())
+        given = dict(self.given_environments)
+        if self.uses_archive:
+            given[self.packed.path] = self.packed
+        return sum(one.unpacked_bytes for one in given.values())
 
     @cached_property
     def gpus(self) -> GpuStack | GpuError:

@@ -29,6 +29,7 @@ class Runtime:
         environment: The kit's environment, as the server sees it.
         digest: Names what is in it.
         python: ``X.Y`` of its Python.
+        stub: The stub that its models need beside them; None: the server's own fits.
         server_python: ``X.Y`` of the Python that the server's own stub is built for.
         release: The server's Triton.
         in_container: Whether the server runs in a container.
@@ -39,6 +40,7 @@ class Runtime:
     environment: Path
     digest: str
     python: str
+    stub: StubFiles | None
     server_python: str
     release: TritonRelease
     in_container: bool
@@ -62,7 +64,7 @@ def _check(resolved: Resolved, model: SiteModel, runtime: Runtime, say: Say) -> 
     backend = model.config.backend or model.config.platform
     if runtime.backends is not None and backend not in {*runtime.backends, ENSEMBLE, ""}:
         has = f"this Triton has {', '.join(sorted(runtime.backends))}"
-        remedy = "--image with one that numlkit build --backends made of NVIDIA's, which has it"
+        remedy = "--env packed --image with NVIDIA's image, which has it"
         raise RepositoryError(f"model {model.name} needs backend {backend}; {has}", remedy)
     for part in called_by(model.config):
         if part not in served:
@@ -144,7 +146,7 @@ def _stub(resolved: Resolved, model: SiteModel, runtime: Runtime) -> StubFiles |
         return None
     given = resolved.environment_of(model)
     if given is None:
-        return None
+        return runtime.stub
     if model.stub is not None:
         # A copy: a server may change the permissions of what is there.
         return StubFiles(model.stub, (given.libpython,) if given.libpython is not None else ())

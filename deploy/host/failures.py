@@ -123,7 +123,7 @@ TRITON: tuple[Row, ...] = (
     (r"failed to load '(?P<model>[^']+)' version \d+: [^\n]*?"
      r"unable to find backend library for backend '(?P<backend>[^']+)'",
      "model {model} needs backend {backend}, which this Triton does not have",
-     "use --image with one that numlkit build --backends made of NVIDIA's, which has most"),
+     "use --env packed --image with an image that has it: NVIDIA's has most"),
     (r"Failed to create environment directory for '(?P<path>[^']+)'",
      "a packed execution environment could not be unpacked, which blocks all others",
      "free space in /tmp (df -h /tmp); the log's first message about an archive says more"),

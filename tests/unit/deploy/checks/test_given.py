@@ -99,3 +99,8 @@ def test_a_model_that_is_nobody_s_is_refused():
     assert isinstance(error, RepositoryError)
     assert error.cause == f"no model 'none' in {MODEL_REPOSITORY}"
     assert error.remedy == "one of: nugraph2, nugraph2_cpu, nugraph3"
+
+
+def test_a_packed_environment_that_is_not_there_is_refused(tmp_path):
+    error = _refused(Deployment(env="packed", archive=tmp_path / "none.tar.gz"))
+    assert error.cause == f"{tmp_path}/none.tar.gz: no such file"

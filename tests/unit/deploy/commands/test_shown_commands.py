@@ -26,7 +26,7 @@ from tests.pages import PAGES, README, Line, console, inline, numlkit
 SCRIPTS_WITH_PARSER = ("benchmark.py", "benchmark_build.py", "import_checkpoint.py")
 # What a launch needs that this host may lack. tests/conformance plans those of its engine.
 ELSEWHERE = {
-    *("docker", "apptainer", "--tls-cert", "--gpu", "--verify", "gpvm.toml", "--triton"),
+    *("docker", "apptainer", "packed", "--tls-cert", "--gpu", "--verify", "gpvm.toml", "--triton"),
 }
 # Flags of apptainer and tritonserver.
 OF_OTHERS = ("--containall", "--force", "--grpc-restricted-protocol", "--metrics-config")

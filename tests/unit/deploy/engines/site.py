@@ -12,6 +12,7 @@ IN_CONTAINER = Runtime(
     environment=Path("/opt/numl/env"),
     digest="abc",
     python="3.11",
+    stub=None,
     server_python="3.11",
     release=find_release("24.10"),
     in_container=True,

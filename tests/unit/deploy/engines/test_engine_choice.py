@@ -76,11 +76,11 @@ def refusals(monkeypatch):
     return found
 
 
-def test_the_one_reason_why_no_engine_starts_an_image_is_said_once(refusals):
+def test_the_one_reason_why_no_engine_starts_a_stock_image_is_said_once(refusals):
     denied = RepositoryError("/models: Permission denied", "chmod it")
     refusals |= {"docker": denied, "apptainer": denied}
     with pytest.raises(RepositoryError) as caught:
-        choose_engine(Resolved(Deployment(image="x")))
+        choose_engine(Resolved(Deployment(env="packed")))
     assert caught.value is denied
 
 
@@ -88,7 +88,7 @@ def test_auto_needs_an_engine_for_containers(refusals):
     for name in ("docker", "apptainer"):
         refusals[name] = LaunchError(f"{name} is not here", "install it")
     with pytest.raises(LaunchError) as caught:
-        choose_engine(Resolved(Deployment(image="x")))
+        choose_engine(Resolved(Deployment(env="packed")))
     assert caught.value.cause == (
         "no engine can start it: docker: docker is not here (install it); "
         "apptainer: apptainer is not here (install it); local: not in a container"
@@ -101,10 +101,19 @@ def test_what_is_asked_for_is_taken_without_a_word(name):
     assert (engine.name, reason) == (name, None)
 
 
-@pytest.mark.parametrize("choose_one", [choose_engine, engine_to_prepare])
-def test_an_image_is_refused_without_a_container(choose_one):
-    with pytest.raises(DeploymentError, match="an image needs engine docker or apptainer"):
-        choose_one(Resolved(Deployment(engine="local", image="x")))
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [
+        ({"env": "packed"}, "env packed needs engine docker or apptainer"),
+        ({"image": "x"}, "an image needs engine docker or apptainer"),
+    ],
+)
+def test_what_only_a_container_has_is_refused_without_one(settings, cause):
+    resolved = Resolved(Deployment.model_validate({"engine": "local", **settings}))
+    for choose_one in (choose_engine, engine_to_prepare):
+        with pytest.raises(DeploymentError) as caught:
+            choose_one(resolved)
+        assert caught.value.cause == cause
 
 
 def test_shared_memory_that_no_client_could_reach_is_refused():

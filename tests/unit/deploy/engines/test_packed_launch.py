@@ -1,0 +1,293 @@
+"""A stock image with a packed environment, and a site's models in a container: rendered.
+
+The engines here have an image that is only said to be there, and archives that hold names.
+"""
+
+import json
+import os
+from typing import Any
+
+import psutil
+import pytest
+
+from deploy.deployment.deployment import Deployment, Ports
+from deploy.deployment.plan import LaunchPlan
+from deploy.engines import resolved
+from deploy.engines.apptainer import ApptainerEngine
+from deploy.engines.container import ContainerEngine, ImageInUse, image_in_use
+from deploy.engines.docker import DockerEngine
+from deploy.engines.docker_container import create_options, run_command
+from deploy.engines.instance import instance_command
+from deploy.engines.resolved import Resolved
+from deploy.environment.serving import serving_digest
+from deploy.host.errors import DeploymentError, EnvironmentSetupError, KitError, LaunchError
+from deploy.host.paths import ENVIRONMENT_SOURCE
+from deploy.triton.distribution import TritonDistribution
+from deploy.triton.release import find_release
+from tests.unit.deploy.site_repository import ENVIRONMENT, write_archive, write_model
+
+PORTS = Ports(http=8010, grpc=8011, metrics=8012)
+STOCK = "nvcr.io/nvidia/tritonserver:24.10-py3"
+MIB = 2**20
+LABELS = {
+    "org.numlkit.environment.digest": "abc",
+    "org.numlkit.flavour": "cpu",
+    "org.numlkit.triton.release": "24.10",
+}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(resolved, "DIST", tmp_path / "dist")
+    return tmp_path
+
+
+@pytest.fixture
+def archive(home):
+    """The kit's packed environment, as far as names tell."""
+    names = [name.replace("3.10", "3.11") for name in ENVIRONMENT]
+    path = home / "dist" / "numl-cpu-py3.11-0123456789ab.tar.gz"
+    path.parent.mkdir()
+    marker = json.dumps({"digest": "abcdef", "python": "3.11.7"})
+    return write_archive(path, names, more={"numlkit-environment.json": marker})
+
+
+def wanted(**settings: Any) -> Resolved:
+    values = {"env": "packed", "models": ("nugraph3",), "instances": 2, **settings}
+    return Resolved(Deployment.model_validate(values))
+
+
+class Docker(DockerEngine):
+    """One whose engine is not asked for the image."""
+
+    @property
+    def image(self) -> ImageInUse:
+        return image_in_use(self.deployment.image or STOCK, "sha256:1", LABELS, self.resolved)
+
+    user = "1234:100"
+    limits = ()
+
+
+class Apptainer(ApptainerEngine):
+    """One whose .sif is not looked for."""
+
+    @property
+    def image(self) -> ImageInUse:
+        return image_in_use("/images/triton.sif", "1", LABELS, self.resolved)
+
+
+def planned(engine: ContainerEngine) -> LaunchPlan:
+    return engine.render(ports=PORTS, identity="numlkit-numl-0123", artefact="digest")
+
+
+def rendered(engine: ContainerEngine) -> LaunchPlan:
+    """Return the plan, without what differs from host to host."""
+    plan = planned(engine)
+    assert plan.container is not None
+    container = plan.container.model_copy(update={"name": "numlkit-numl"})
+    return plan.model_copy(update={"arguments": ("tritonserver",), "container": container})
+
+
+def test_the_whole_docker_command_of_a_stock_image(home, archive):
+    state = home / "state/numlkit/deployments/numl"
+    plan = rendered(Docker(wanted()))
+    assert run_command(plan) == (
+        "docker",
+        "run",
+        "--detach",
+        "--name=numlkit-numl",
+        "--label=org.numlkit.deployment=numl",
+        f"--label=org.numlkit.state={state}",
+        "--user=1234:100",
+        "--read-only",
+        f"--tmpfs=/tmp:exec,mode=1777,size={6 * 4096 + 64 * MIB}",
+        "--cap-drop=ALL",
+        "--security-opt=no-new-privileges",
+        "--shm-size=1000000000",
+        "--restart=unless-stopped",
+        "--publish=127.0.0.1:8010:8000",
+        "--publish=127.0.0.1:8011:8001",
+        "--publish=127.0.0.1:8012:8002",
+        f"--mount=type=bind,source={state}/model_repository,target=/opt/numl/models/cpu,readonly",
+        f"--mount=type=bind,source={archive},target=/opt/numl/environment.tar.gz,readonly",
+        "--env=OMP_NUM_THREADS=1",
+        "--env=MKL_NUM_THREADS=1",
+        "--env=OPENBLAS_NUM_THREADS=1",
+        "--env=CUDA_VISIBLE_DEVICES=",
+        "--entrypoint=tritonserver",
+        "sha256:1",
+    )
+    assert create_options(plan)["tmpfs"] == {"/tmp": f"exec,mode=1777,size={6 * 4096 + 64 * MIB}"}
+    assert "healthcheck" not in create_options(plan), "a stock image has nothing to ask"
+
+
+def test_the_whole_apptainer_command_of_a_stock_image(home, archive):
+    state = home / "state/numlkit/deployments/numl"
+    assert instance_command(rendered(Apptainer(wanted()))) == (
+        "apptainer",
+        "instance",
+        "run",
+        "--containall",
+        "--no-privs",
+        f"--mount=type=bind,source={state}/model_repository,destination=/opt/numl/models/cpu,ro",
+        f"--mount=type=bind,source={archive},destination=/opt/numl/environment.tar.gz,ro",
+        f"--mount=type=bind,source={state}/scratch,destination=/tmp",
+        "--env=OMP_NUM_THREADS=1",
+        "--env=MKL_NUM_THREADS=1",
+        "--env=OPENBLAS_NUM_THREADS=1",
+        "--env=CUDA_VISIBLE_DEVICES=",
+        "/images/triton.sif",
+        "numlkit-numl",
+        "tritonserver",
+    )
+
+
+@pytest.mark.parametrize("engine", [Docker, Apptainer])
+def test_a_stock_image_needs_nothing_but_its_server(engine, archive):
+    assert planned(engine(wanted())).arguments[0] == "/opt/tritonserver/bin/tritonserver"
+
+
+def test_all_models_name_the_one_archive_and_have_its_stub_beside_them(home, archive):
+    root = TritonDistribution.in_cache(find_release("24.10"), "3.11").root
+    (root / "lib").mkdir(parents=True)
+    (root / "lib" / "libcudart-0.so").touch()
+    write_model(home / "site", "m")
+    models = Docker(wanted(models=("nugraph2", "nugraph3", "m"), models_dir=home / "site")).models()
+    assert [model.name for model in models] == ["nugraph2", "nugraph3", "m"]
+    for model in models:
+        place = model.config.parameters["EXECUTION_ENV_PATH"].string_value
+        assert place == "/opt/numl/environment.tar.gz"
+        assert model.stub is not None
+        assert model.stub.program == root / "backends/python/triton_python_backend_stub"
+        names = [path.name for path in model.stub.libraries]
+        assert names == ["libcudart-0.so", "libpython3.11.so.1.0"]
+    digests = [m.config.parameters["environment_digest"].string_value for m in models[:2]]
+    assert digests == ["abcdef"] * 2
+
+
+def test_the_environments_of_a_site_s_models_are_mounted_and_nothing_else_of_it(home):
+    outside = write_archive(home / "their env.tar.gz")
+    write_model(home / "site", "m", environment=str(outside))
+    plan = rendered(Docker(wanted(env="unpacked", models_dir=home / "site", models=("m",))))
+    assert plan.container is not None
+    mounts = [(m.source, str(m.target), m.writable) for m in plan.container.mounts[1:]]
+    assert mounts == [(outside, "/opt/numl/site/environments/1-their_env.tar.gz", False)]
+    assert plan.container.extracted_bytes == 5 * 4096
+    assert plan.instances == {"m": 2}
+
+
+def test_an_incomplete_configuration_has_the_server_ask_the_models(home):
+    write_model(home / "site", "m", config='backend: "python"')
+    ask = "--disable-auto-complete-config"
+    for models, asked in (("m",), True), (("nugraph3",), False):
+        engine = Docker(wanted(env="unpacked", models_dir=home / "site", models=models))
+        plan = planned(engine)
+        assert (ask not in plan.arguments) == asked
+
+
+def test_the_archive_is_the_newest_that_was_built_for_this_flavour(home, archive):
+    assert wanted().archive == archive
+    newer = write_archive(archive.with_name("numl-cpu-py3.11-ffff.tar.gz"))
+    write_archive(archive.with_name("numl-gpu-py3.11-0000.tar.gz"))
+    os.utime(archive, (0, 0))
+    assert wanted().archive == newer
+    os.utime(newer, (0, 0))
+    small = write_archive(archive.with_name("numl-serving-py3.11-eeee.tar.gz"))
+    assert wanted().archive == small
+    assert wanted(archive=archive).archive == archive
+
+
+def test_without_an_archive_the_command_that_makes_one_is_told(home):
+    with pytest.raises(EnvironmentSetupError) as caught:
+        _ = wanted().archive
+    assert caught.value.cause == f"no packed environment in {home / 'dist'}"
+    assert caught.value.remedy == (
+        "numlkit build --target env --flavour serving, or --archive PATH"
+    )
+    with pytest.raises(EnvironmentSetupError, match=r"none\.tar\.gz: no such file"):
+        _ = wanted(archive=home / "none.tar.gz").archive
+
+
+def test_an_archive_that_is_not_the_kits_is_refused(home):
+    other = write_archive(home / "other.tar.gz")
+    with pytest.raises(EnvironmentSetupError) as caught:
+        _ = wanted(archive=other).packed
+    assert caught.value.cause == f"{other} was not packed by this kit"
+
+
+def test_no_archive_is_needed_where_every_model_has_an_environment(home):
+    own = write_archive(home / "own.tar.gz")
+    write_model(home / "site", "m", environment=str(own))
+    write_model(home / "site", "n")
+    assert not wanted(models_dir=home / "site", models=("m",)).uses_archive
+    assert wanted(models_dir=home / "site", models=("m", "n")).uses_archive
+    assert wanted(models_dir=home / "site", models=("m", "nugraph3")).uses_archive
+    plan = rendered(Docker(wanted(models_dir=home / "site", models=("m",))))
+    assert plan.container is not None
+    assert "/opt/numl/environment.tar.gz" not in [str(m.target) for m in plan.container.mounts]
+
+
+@pytest.mark.parametrize(("labels", "cause"), [
+    ({"com.nvidia.tritonserver.version": "2.56.0"},
+     "image has Triton 2.56.0; this deployment's stubs are for 2.51.0"),
+    ({}, "image does not say which Triton it has, and its server does not start"),
+    ({"org.numlkit.triton.release": "25.03"},
+     "image has Triton 25.03; this deployment needs 24.10"),
+])  # fmt: skip
+def test_a_stock_image_of_another_triton_is_refused(labels, cause):
+    with pytest.raises(LaunchError) as caught:
+        image_in_use("image", "1", labels, wanted())
+    assert caught.value.cause == cause
+
+
+@pytest.mark.parametrize("labels", [{"com.nvidia.tritonserver.version": "2.51.0"}, LABELS])
+def test_any_other_image_may_be_a_stock_one(labels):
+    assert image_in_use("image", "1", labels, wanted()).name == "image"
+
+
+def test_what_is_extracted_must_fit_into_memory_with_docker(home, archive, monkeypatch):
+    with pytest.raises(LaunchError, match="the container's limit is 800 MB"):
+        Docker(wanted(memory="800m")).require_room(900_000_000)
+    monkeypatch.setattr(
+        psutil, "virtual_memory", lambda: type("Memory", (), {"available": 500_000_000})
+    )
+    with pytest.raises(LaunchError) as caught:
+        Docker(wanted()).require_room(900_000_000)
+    assert caught.value.cause == (
+        "the packed environments, extracted, take 900 MB of memory; 500 MB is free"
+    )
+    Docker(wanted()).require_room(0)
+
+
+def test_what_is_extracted_must_fit_onto_the_disk_with_apptainer():
+    with pytest.raises(
+        KitError, match=r"not enough disk space: .* for packed environments, extracted"
+    ):
+        Apptainer(wanted()).require_room(2**60)
+    Apptainer(wanted()).require_room(1)
+
+
+def test_root_is_told_of_files_that_the_server_may_not_read(home, monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    secret = write_model(home / "site", "m") / "model.py"
+    secret.chmod(0o600)
+    engine = Docker(wanted(env="unpacked", models_dir=home / "site", models=("m",)))
+    with pytest.raises(DeploymentError) as caught:
+        engine.prepare(lambda _text: None)
+    assert caught.value.cause == (
+        f"{secret} cannot be read by the server's user in the container (1000, group 0)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "another"),
+    [
+        ({}, False),  # by an older kit, or a stock one: nobody knows
+        ({"org.numlkit.serving.digest": serving_digest(ENVIRONMENT_SOURCE)}, False),
+        ({"org.numlkit.serving.digest": "another"}, True),
+    ],
+)
+def test_an_image_of_another_checkout_is_known(labels, another):
+    assert ImageInUse("numl:1", "sha256:1", labels).is_of_another_checkout is another
