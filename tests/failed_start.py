@@ -84,7 +84,6 @@ class Bench:
         plan: LaunchPlan,
         deadline: float = SOON_S,
         golden: Mapping[str, GoldenEvent] = GOLDEN,
-        protocol: str = "http",
         once: bool = False,
     ) -> None:
         """Wait until a server is ready, and stop it, as a supervisor does."""
@@ -97,7 +96,7 @@ class Bench:
 
         def wait(server: ProcessServer, patient: bool) -> None:
             server.wait_ready(
-                Probe(f"{protocol}://127.0.0.1:{getattr(plan.ports, protocol)}"),
+                Probe(f"http://127.0.0.1:{plan.ports.http}"),
                 golden,
                 deadline=started + deadline,
                 stopped=lambda: False,

@@ -3,8 +3,6 @@ import signal
 import subprocess
 from typing import Any
 
-import psutil
-
 from deploy.deployment.state import ProcessId
 from tests.kit import until
 
@@ -17,18 +15,6 @@ def test_a_deployment_that_serves_is_fine_to_the_doctor(kit, demo):
     (found,) = _about(kit.json("doctor", "--name", "demo"), "demo")
     assert found["level"] == "ok"
     assert f"with engine {kit.engine}" in found["detail"]
-
-
-def test_a_server_whose_supervisor_was_killed_is_named_and_left_alone(kit, single):
-    os.kill(single["supervisor"]["pid"], signal.SIGKILL)
-    until(lambda: kit.json("status", "--name", "single")["status"] != 0, "the notice")
-    fixed = kit.json("doctor", "--fix")
-    assert fixed["status"] == 1
-    (found,) = _about(fixed, "single")
-    assert (found["level"], found["fixable"]) == ("problem", False)
-    assert "its server still runs" in found["detail"]
-    assert psutil.pid_exists(single["server"]["pid"])
-    assert kit.json("smoke", "--name", "single")["ok"]
 
 
 def test_a_deployment_of_which_nothing_lives_is_cleared_away(kit, single):

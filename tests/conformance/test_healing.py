@@ -14,7 +14,9 @@ def _stub(answer: dict[str, Any]) -> int:
     return living_stubs(psutil.Process(answer["server"]["pid"]))[0].process.pid
 
 
-def test_a_killed_stub_is_noticed_and_healed_without_a_restart(kit, single):
+def test_a_killed_stub_is_healed_without_a_restart_and_a_killed_server_is_started_again(
+    kit, single
+):
     os.kill(_stub(single), signal.SIGKILL)
 
     def healed() -> bool:
@@ -26,17 +28,6 @@ def test_a_killed_stub_is_noticed_and_healed_without_a_restart(kit, single):
     assert status["state"]["heals"] == 1
     assert status["state"]["server"] == single["server"], "the server was not restarted"
 
-
-def test_without_healing_a_killed_stub_stays_reported(kit):
-    answer = kit.up("unhealed", "--models", "nugraph3", "--instances", "1", "--no-heal")
-    os.kill(_stub(answer), signal.SIGKILL)
-    until(lambda: kit.json("status", "--name", "unhealed")["status"] != 0, "the notice")
-    status = kit.json("status", "--name", "unhealed")
-    assert "model nugraph3: 1 of 3 stubs dead" in status["problems"]
-    kit.end("unhealed")
-
-
-def test_a_killed_server_is_started_again(kit, single):
     # A container that takes its place has the same name: only what lies in /dev/shm counts.
     regions = {left for left in kit.leftovers("single") if left.is_absolute()}
     os.kill(single["server"]["pid"], signal.SIGKILL)
@@ -53,11 +44,27 @@ def test_a_killed_server_is_started_again(kit, single):
     assert not [path for path in single["scratch"] if Path(path).exists()]
 
 
+def test_without_healing_a_killed_stub_stays_reported(kit):
+    answer = kit.up("unhealed", "--models", "nugraph3", "--instances", "1", "--no-heal")
+    os.kill(_stub(answer), signal.SIGKILL)
+    until(lambda: kit.json("status", "--name", "unhealed")["status"] != 0, "the notice")
+    status = kit.json("status", "--name", "unhealed")
+    assert "model nugraph3: 1 of 3 stubs dead" in status["problems"]
+    kit.end("unhealed")
+
+
 def test_a_killed_supervisor_is_reported_and_down_still_stops_everything(kit, single):
     os.kill(single["supervisor"]["pid"], signal.SIGKILL)
     until(lambda: kit.json("status", "--name", "single")["status"] != 0, "the notice")
     problems = kit.json("status", "--name", "single")["problems"]
     assert problems == ["the supervisor is dead: failures will not be healed"]
+    # A doctor leaves the server alone.
+    fixed = kit.json("doctor", "--fix")
+    assert fixed["status"] == 1
+    (found,) = (f for f in fixed["findings"] if f["finding"] == "deployment single")
+    assert (found["level"], found["fixable"]) == ("problem", False)
+    assert "its server still runs" in found["detail"]
+    assert kit.json("smoke", "--name", "single")["ok"]
     assert kit.down("single")["stopped"] == ["single"]
     assert ProcessId.model_validate(single["server"]).process() is None
     assert not kit.leftovers("single", single["scratch"])

@@ -128,18 +128,6 @@ def test_an_instance_needs_nothing_of_the_host_s_shared_memory(kit):
     assert not kit.leftovers("apart")
 
 
-def test_a_folder_for_unpacking_that_is_not_there_is_warned_of(kit):
-    """Apptainer needs it only where it cannot mount the .sif."""
-    if kit.engine != "apptainer":
-        pytest.skip("only Apptainer may unpack an image")
-    away = replace(kit, within=("env", "TMPDIR=/no/such"))
-    away.names.append("away")
-    done = away.run("up", "--name", "away", *SMALL)
-    assert done.returncode == 0, done.stderr
-    assert "warning: TMPDIR=/no/such is not a folder that can be written to (set" in done.stderr
-    away.end("away")
-
-
 def test_a_full_tmp_is_no_hindrance(full_tmp):
     answer = full_tmp.up("full", *SMALL)
     assert full_tmp.json("smoke", "--name", "full")["ok"]

@@ -119,14 +119,6 @@ def test_down_leaves_nothing_behind_even_with_an_idle_connection(kit):
     assert kit.json("status", "--name", "idle")["status"] == 1
 
 
-def test_a_taken_port_is_named_before_anything_is_started(kit):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        answer = kit.json("up", "--name", "taken", "--ports", f"{port},18101,18102")
-    assert answer["status"] == 2
-    assert answer["error"] == f"ports: http port {port} on 127.0.0.1 is taken by another program"
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_start_leaves_nothing_behind(kit, number):
     command = [*kit.start, "--name", "broken-off", "--models", "nugraph3"]

@@ -5,7 +5,6 @@ What a test hides from the commands, or puts in its place, it does in a mount na
 
 import json
 import os
-import shutil
 import signal
 import socket
 import time
@@ -18,7 +17,7 @@ import pytest
 from deploy.engines.leftovers import SHARED_MEMORY, shared_memory_regions, shm_prefix
 from deploy.engines.server import living_stubs
 from deploy.environment.environment import MARKER, plan_environment
-from deploy.host.paths import MODEL_REPOSITORY, cache_folder
+from deploy.host.paths import cache_folder
 from tests.commands import run_command
 from tests.kit import SOON_S, Kit, until
 
@@ -134,35 +133,6 @@ def test_a_cache_in_which_all_is_made_may_be_read_only(site):
         f"{cache} cannot be written to: cannot put the cache there", "set XDG_CACHE_HOME",
     )  # fmt: skip
     assert ill.run("prepare")["status"] == 0
-
-
-def _flip_a_byte(models: Path) -> None:
-    weights = models / "nugraph3" / "1" / "weights.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(content)
-
-
-def _break_the_configuration(models: Path) -> None:
-    config = models / "nugraph3" / "config.pbtxt"
-    config.write_text(config.read_text().replace("input [", "input {[", 1))
-
-
-@ROOT
-@pytest.mark.parametrize(
-    ("harm", "said"),
-    [
-        (_flip_a_byte, "weights.safetensors is not the file model.json describes"),
-        (_break_the_configuration, "config.pbtxt: not a model configuration: "),
-    ],
-)
-def test_a_broken_model_is_named_before_a_launch(site, tmp_path, harm, said):
-    models = Path(shutil.copytree(MODEL_REPOSITORY, tmp_path / "models"))
-    harm(models)
-    ill = site(f"mount --bind {models} {MODEL_REPOSITORY}")
-    found = ill.problem("nugraph3")
-    assert said in found[0]
-    assert ill.refusal() == found
 
 
 def test_a_taken_port_is_named_before_a_launch(site):
