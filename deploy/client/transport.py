@@ -34,6 +34,7 @@ _UNREADABLE = "an exception occurred in the client while decoding"  # an error t
 _RESTRICTED = "This protocol is restricted"  # said with UNAVAILABLE
 _UNKNOWN_MODEL = "unknown model"
 _PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+_AGAIN = "try again"
 _NOT_SERVING = re.compile(
     rf"Stub process .* is not healthy|{_UNKNOWN_MODEL}|not at ready state|^Model .* is not ready"
 )
@@ -280,6 +281,8 @@ class TritonTransport:
             if _NO_GRPC in text or status == "StatusCode.UNIMPLEMENTED":
                 return no_triton(self._endpoint)
             away = status in _UNAVAILABLE and _RESTRICTED not in text
+            if is_busy(text) and _AGAIN not in text:  # on a CPU Triton's own text
+                text += f": {_AGAIN} in {_LONGEST_PAUSE_S:g} s"
             if away or _NOT_SERVING.search(text):
                 return ServerAwayError(f"{url}: {text}")
             if status == "404" and _UNREADABLE in text:

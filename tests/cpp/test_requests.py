@@ -48,7 +48,7 @@ def test_a_service_that_refuses_everything_is_not_loaded_by_retries(label):
         where = ("--url", f"127.0.0.1:{server.port}")
         done = label(*where, "--timeout", 3, "--repeat", 10, EVENTS)
         assert done.returncode == 1
-        assert "Exceeds maximum queue size" in done.stderr
+        assert "Exceeds maximum queue size: try again in 1 s" in done.stderr
     assert len(server.requests) <= 8 + 2 * 16
 
 

@@ -121,6 +121,9 @@ std::string reason(const grpc::Status& status) {
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     line = "it does not answer like a Triton server";
   }
+  const bool busy =
+      contains(line, "Exceeds maximum queue size") || contains(line, "Request timeout expired");
+  if (busy && !contains(line, "try again")) line += ": try again in 1 s";
   return line.empty() ? "gRPC status " + std::to_string(status.error_code()) : line;
 }
 

@@ -167,6 +167,9 @@ void what_a_server_says_decides_what_follows() {
       StatusCode::INTERNAL,
       "Failed to process the request(s) for model 'm', message: EventError: row 3\n\nAt:\n  x");
   check(reason(long_winded) == "row 3", "one line of it");
+  const std::string full = "Exceeds maximum queue size", again = full + ": try again in 2 s";
+  check(reason({StatusCode::UNAVAILABLE, full}) == full + ": try again in 1 s", "a full queue");
+  check(reason({StatusCode::UNAVAILABLE, again}) == again, "a server that says when");
 }
 
 }  // namespace

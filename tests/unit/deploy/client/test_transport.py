@@ -1,6 +1,8 @@
 """Model descriptions and error texts; a server is played where one is asked."""
 
+from collections.abc import Iterator
 from concurrent import futures
+from contextlib import contextmanager
 
 import grpc
 import pytest
@@ -46,21 +48,46 @@ def test_a_server_that_is_not_there_is_away(scheme):
         transport.close()
 
 
-class UnknownModel(grpc.GenericRpcHandler):
-    """Answers about models as Triton 26.07 does."""
+@contextmanager
+def refusing(code: grpc.StatusCode, words: str) -> Iterator[TritonTransport]:
+    """A connection to a server that answers everything so."""
 
-    def service(self, handler_call_details):
-        def answer(_request, context):
-            context.abort(grpc.StatusCode.NOT_FOUND, "Request for unknown model: 'x' is not found")
+    class Refusal(grpc.GenericRpcHandler):
+        def service(self, handler_call_details):
+            def answer(_request, context):
+                context.abort(code, words)
 
-        return grpc.unary_unary_rpc_method_handler(answer)
+            return grpc.unary_unary_rpc_method_handler(answer)
 
-
-def test_a_model_that_a_newer_triton_calls_not_found_is_not_ready():
     server = grpc.server(futures.ThreadPoolExecutor(1))
-    server.add_generic_rpc_handlers((UnknownModel(),))
+    server.add_generic_rpc_handlers((Refusal(),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     transport = TritonTransport(Endpoint.parse(f"grpc://127.0.0.1:{port}"), timeout=5)
-    assert not transport.model_ready("x")
+    yield transport
+    transport.close()
     server.stop(None).wait()
+
+
+def test_a_model_that_a_newer_triton_calls_not_found_is_not_ready():
+    words = "Request for unknown model: 'x' is not found"  # as Triton 26.07
+    with refusing(grpc.StatusCode.NOT_FOUND, words) as transport:
+        assert not transport.model_ready("x")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("Exceeds maximum queue size", "Exceeds maximum queue size: try again in 1 s"),
+        ("Request timeout expired", "Request timeout expired: try again in 1 s"),
+        ("Request timeout expired: try again in 2 s", "Request timeout expired: try again in 2 s"),
+        ("Socket closed", "Socket closed"),
+    ],
+)
+def test_a_server_that_is_too_busy_is_told_with_when_to_try_again(words, told):
+    with (
+        refusing(grpc.StatusCode.UNAVAILABLE, words) as transport,
+        pytest.raises(ServerAwayError) as caught,
+    ):
+        transport.describe("nugraph3")
+    assert caught.value.cause.endswith(f": {told}")
