@@ -57,7 +57,7 @@ class Lock:
     """A lock of one flavour for a Python (``X.Y``).
 
     ``torch`` is a requirement file with torch alone, ``packages`` one with the rest. ``digest`` is
-    over both; ``hashes`` are of each package's wheel, but for torch's CPU build, which has none.
+    over both; ``hashes`` are of each package's wheel, but for torch's CPU build for Python 3.10.
     """
 
     python: str

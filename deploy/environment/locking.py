@@ -64,9 +64,7 @@ def lock(
     locks = source / LOCKS
     files = {file_of(locks, flavour, python): render(rest, f"{what}: {where}", _MAKER)}
     if torch:
-        # Torch's CPU build is on PyTorch's own index only, and is locked without its hash.
-        hashes = not torch[0]["metadata"]["version"].endswith("+cpu")
-        text = render(torch, f"torch for that: {where}", _MAKER, hashes=hashes)
+        text = render(torch, f"torch for that: {where}", _MAKER)
         files[file_of(locks, f"torch-{flavour}", python)] = text
     for path, text in files.items():
         write_atomically(path, text)

@@ -6,15 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def render(
-    packages: Sequence[dict[str, Any]], heading: str, maker: str, *, hashes: bool = True
-) -> str:
+def render(packages: Sequence[dict[str, Any]], heading: str, maker: str) -> str:
     """Return a requirement file of what a report of pip's lists, with exact versions."""
     lines = [f"# {heading}", f"# Made by {maker}; do not edit."]
     for package in sorted(packages, key=lambda p: str(p["metadata"]["name"]).lower()):
         name, version = package["metadata"]["name"], package["metadata"]["version"]
         digest = package["download_info"]["archive_info"]["hashes"]["sha256"]
-        lines.append(f"{name}=={version}" + (" \\" if hashes else ""))
-        if hashes:
-            lines.append(f"    --hash=sha256:{digest}")
+        lines += [f"{name}=={version} \\", f"    --hash=sha256:{digest}"]
     return "\n".join(lines) + "\n"

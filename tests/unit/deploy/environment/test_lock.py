@@ -38,10 +38,10 @@ def test_the_cpu_lock_cannot_bring_cuda():
     [*(CHECKOUT / "envs").glob("*.txt"), *LOCKS.glob("*.txt")],
     ids=lambda lock: str(lock.name),
 )
-def test_all_but_the_cpu_torch_have_hashes(lock):
+def test_all_but_one_build_of_torch_have_hashes(lock):
     lines = lock.read_text().splitlines()
     pins = [number for number, line in enumerate(lines) if "==" in line]
-    if lock.name.startswith("torch-cpu"):  # which is only on PyTorch's own index
+    if lock.name == "torch-cpu-3.10.txt":  # whose wheel its maker could not fetch
         assert lines[-1] == "torch==2.13.0+cpu"
     elif lock.name == "python.txt":
         assert all(re.match(r"[0-9a-f]{64}  |#", line) for line in lines)
