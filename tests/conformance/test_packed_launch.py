@@ -134,11 +134,11 @@ def test_a_person_is_told_what_the_extraction_costs(kit, stock, packed):
     assert "the kit's image" in done.stdout
 
 
-def test_nothing_of_it_is_left_when_it_is_stopped(kit, stock):
-    answer = kit.up("brief", "--env", "packed", "--image", stock, *MODELS)
-    assert kit.down("brief")["stopped"] == ["brief"]
-    assert not kit.leftovers("brief", answer["scratch"])
-    assert not scratch_folder(kit.folder("brief")).exists()
+def test_nothing_of_it_is_left_when_it_is_stopped(kit, packed):
+    scratch = kit.noted("packed")["scratch"]
+    assert kit.down("packed")["stopped"] == ["packed"]
+    assert not kit.leftovers("packed", scratch)
+    assert not scratch_folder(kit.folder("packed")).exists()
 
 
 def test_without_an_image_the_command_that_fetches_nvidias_is_told(kit, stock):
