@@ -76,13 +76,15 @@ def _published(options: argparse.Namespace, console: Console) -> int:
     if rows and verify is None:
         console.line(f"{UNVERIFIED}: no key is given (--verify)")
     elif rows and verified:
-        console.line(f"signed by {verify}")
+        number = f": statement {listing.sequence}" if listing.sequence is not None else ""
+        console.line(f"signed by {verify}{number}")
     for problem in listing.problems:
         console.line(f"problem: {problem}")
     console.answer(
         {
             "ok": not listing.problems,
             "verified": verified,
+            "sequence": listing.sequence,
             "releases": [dataclasses.asdict(entry) for entry in listing.entries],
             "problems": listing.problems,
             "notes": listing.notes,

@@ -102,7 +102,10 @@ class FolderPlace(Place):
             )
         notes = [f"not published by the kit: {name}" for name in self._unknown(published)]
         return Listing(
-            entries_of(published, damaged), tuple(problems), tuple(notes) if look.check else ()
+            entries_of(published, damaged),
+            tuple(problems),
+            tuple(notes) if look.check else (),
+            published.sequence,
         )
 
     def rollback(self, to: str | None, signing: Signing, *, dry_run: bool) -> Outcome:

@@ -123,11 +123,13 @@ class Listing:
 
     Attributes:
         notes: What else there is to know.
+        sequence: Number of the statement; None: a registry has none, or nothing is published.
     """
 
     entries: tuple[Entry, ...]
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    sequence: int | None = None
 
 
 def entries_of(published: Published, damaged: Collection[int]) -> tuple[Entry, ...]:

@@ -34,7 +34,7 @@ def test_whether_a_place_is_verified_is_said_in_a_line(owner, capsys):
     assert said[-1] == "nothing is verified: no key is given (--verify)"
     key = str(owner.signer.path)
     assert published.main([str(owner.place), "--verify", key]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"signed by the owner of {key}"
+    assert capsys.readouterr().out.splitlines()[-1] == f"signed by the owner of {key}: statement 1"
     (owner.place / "1" / "numl.sif").unlink()
     assert published.main([str(owner.place), "--verify", key]) == 1
     assert "signed by" not in capsys.readouterr().out
