@@ -203,7 +203,7 @@ class TritonPythonModel:
         pb = self._pb
         try:
             tensors = {n: pb.get_input_tensor_by_name(request, n) for n in self._inputs}
-            answer = self._network({name: t.as_numpy() for name, t in tensors.items()})
+            answer = _answer(self._network, {name: t.as_numpy() for name, t in tensors.items()})
         except Exception as error:  # someone else's model
             told = pb.TritonError(f"the model fails: {one_line(error)}", pb.TritonError.INVALID_ARG)
             return pb.InferenceResponse(error=told)
@@ -215,6 +215,11 @@ def network_in(folder: Path, named: str | None) -> Network:
     if named is not None:
         return ClassNetwork(folder, named)
     return OnnxNetwork(folder) if (folder / ONNX).is_file() else ExportedNetwork(folder)
+
+
+def _answer(network: Network, arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Run a network; a single number gets a dimension, which Triton wants."""
+    return {name: np.atleast_1d(array) for name, array in network(arrays).items()}
 
 
 def _threads() -> int:
@@ -271,8 +276,8 @@ def describe(folder: Path, named: str | None, example: Path | None) -> dict[str,
     taken = network.inputs(inputs)
     if taken.keys() != inputs.keys():
         raise ValueError(f"it takes {', '.join(taken)}; the example has {', '.join(inputs)}")
-    answer = network(inputs)
-    given = network.outputs(answer)
+    answer = _answer(network, inputs)
+    given = {name: (dtype, dims or [1]) for name, (dtype, dims) in network.outputs(answer).items()}
     write_golden(folder / GOLDEN_FILE, GoldenEvent(inputs, answer))
     sides = {"input": taken, "output": given}
     for kind, tensors in sides.items():

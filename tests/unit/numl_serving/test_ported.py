@@ -18,12 +18,12 @@ class Net(torch.nn.Module):
         self.linear = torch.nn.Linear(3, 2)
 
     def forward(self, hits, scale):
-        return {"scores": self.linear(hits) * scale, "total": hits.sum(dim=0)}
+        return {"scores": self.linear(hits) * scale, "total": hits.sum()}
 """
 HITS = {"name": "hits", "datatype": "FP32", "dims": [-1, 3]}
 SCALE = {"name": "scale", "datatype": "FP32", "dims": [1]}
 SCORES = {"name": "scores", "datatype": "FP32", "dims": [-1, 2]}
-TOTAL = {"name": "total", "datatype": "FP32", "dims": [3]}
+TOTAL = {"name": "total", "datatype": "FP32", "dims": [1]}  # a single number
 
 
 @pytest.fixture
@@ -52,6 +52,7 @@ def test_an_exported_program_has_an_example_names_and_sizes_that_vary(tmp_path, 
     assert describe(tmp_path, None, None) == {"input": [HITS, SCALE], "output": [SCORES, TOTAL]}
     golden = read_golden(tmp_path / "golden.npz")
     assert golden.inputs["hits"].shape == (5, 3)
+    assert golden.outputs["total"].tolist() == [15]
     answer = network_in(tmp_path, None)({"hits": np.ones((7, 3), np.float32), "scale": np.ones(1)})
     np.testing.assert_allclose(answer["scores"][:5], golden.outputs["scores"], rtol=1e-5)
 
