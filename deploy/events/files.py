@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.events.grouping import EventId, Segments, group
-from deploy.events.tables import EventFileError, Table, open_table
+from deploy.events.tables import Column, EventFileError, Table, open_table
 from numl_formats.contract import HIT_ID, HITS, INPUTS, PLANE, SPACEPOINTS, TIME, WIRE, planes_of
 
 Tensors = Mapping[str, NDArray[Any]]
@@ -69,6 +69,7 @@ class EventFile:
         self._inputs = {**_ALWAYS, **inputs}
         self._optional = set(optional) - _ALWAYS.keys()
         self._also = also
+        self._converted: dict[str, NDArray[Any] | None] = {}
         self._file = open_hdf5(path)
         try:
             self._open()
@@ -136,9 +137,16 @@ class EventFile:
                 key = f"{name}_{column}"
                 if table is None:
                     tensors[key] = np.empty(0, dtype=dtype)
+                    continue
+                where = f"{self.path}: {name}/{table.own(column)}"
+                if key not in self._converted:
+                    self._converted[key] = _convert_whole(table.column(column), column, dtype, where)
+                whole = self._converted[key]
+                if whole is not None and len(runs) == 1:
+                    tensors[key] = whole[slice(*runs[0])]
                 else:
-                    where = f"{self.path}: {name}/{table.own(column)}"
-                    tensors[key] = convert(_values(table, column, runs, where), dtype, where)
+                    values = _read_runs(table.column(column), runs, where)
+                    tensors[key] = convert(_numbers(values, column, where), dtype, where)
         return EventTensors(self.event_ids[index], str(self.path), MappingProxyType(tensors))
 
 
@@ -153,11 +161,19 @@ def open_hdf5(path: Path) -> h5py.File:
         raise EventFileError(f"{path}: {reason}") from error
 
 
-def _values(table: Table, name: str, runs: list[tuple[int, int]], where: str) -> NDArray[Any]:
+def _convert_whole(
+    column: Column, name: str, dtype: type[np.generic], where: str
+) -> NDArray[Any] | None:
+    """Return a small column, converted at once; None if events must be read one by one."""
+    if (values := column.whole()) is None:
+        return None
     try:
-        values = _read_runs(table.column(name).read, runs)
-    except (OSError, RuntimeError) as error:
-        raise EventFileError(f"{where} cannot be read: {one_line(error)}") from error
+        return convert(_numbers(values, name, where), dtype, where)
+    except EventFileError:
+        return None  # of an event, which is told of that event alone
+
+
+def _numbers(values: NDArray[Any], name: str, where: str) -> NDArray[Any]:
     if values.size and values.dtype.kind not in "iufb":
         raise EventFileError(f"{where} holds {values.dtype}, not numbers")
     if name.startswith("hit_id_") and values.dtype.kind == "f":
@@ -173,17 +189,20 @@ def one_line(error: BaseException) -> str:
     return text
 
 
-def _read_runs(read: Any, runs: list[tuple[int, int]]) -> NDArray[Any]:
+def _read_runs(column: Column, runs: list[tuple[int, int]], where: str) -> NDArray[Any]:
     """Read rows in one or more contiguous runs, in file order."""
     if not runs:
         return np.empty(0)
     low, high = runs[0][0], runs[-1][1]
     wanted = sum(stop - start for start, stop in runs)
-    if len(runs) > 8 and high - low <= max(16 * wanted, _GAP_ROWS):
-        # Many short runs, close together: read the whole range at once.
-        rows = np.concatenate([np.arange(start, stop) for start, stop in runs])
-        return np.asarray(read(low, high)[rows - low])
-    return np.concatenate([read(start, stop) for start, stop in runs])
+    try:
+        if len(runs) > 8 and high - low <= max(16 * wanted, _GAP_ROWS):
+            # Many short runs, close together: read the whole range at once.
+            rows = np.concatenate([np.arange(start, stop) for start, stop in runs])
+            return np.asarray(column.read(low, high)[rows - low])
+        return np.concatenate([column.read(start, stop) for start, stop in runs])
+    except (OSError, RuntimeError) as error:
+        raise EventFileError(f"{where} cannot be read: {one_line(error)}") from error
 
 
 def convert(values: NDArray[Any], dtype: type[np.generic], where: str) -> NDArray[Any]:
@@ -192,11 +211,11 @@ def convert(values: NDArray[Any], dtype: type[np.generic], where: str) -> NDArra
         return np.empty(0, dtype=dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         if dtype is np.float32:
-            return values.astype(np.float32)
+            return values.astype(np.float32, copy=False)
         bad = (values < _INT32.min) | (values > _INT32.max)
         if values.dtype.kind == "f":
             bad |= ~np.isfinite(values) | (values != np.floor(values))
     if bad.any():
         row = int(np.argmax(bad))
         raise EventFileError(f"{where} row {row} of the event is {values[row]}: not an int32")
-    return values.astype(np.int32)
+    return values.astype(np.int32, copy=False)

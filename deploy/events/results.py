@@ -25,6 +25,7 @@ from numl_formats.contract import FILTER, HIT_ID, HITS, PLANE
 
 FORMAT = 1
 _CHUNK_BYTES = 1 << 16
+_SMALL_BYTES = 1 << 12
 # Rows wait until there are so many: appending costs HDF5 far more than the rows themselves.
 _WAITING_BYTES = 1 << 20
 # More than HDF5 may hold back in its caches: two chunks per dataset, and metadata.
@@ -48,6 +49,7 @@ class ResultsWriter:
         self._events = 0
         self._waiting: dict[tuple[str, str], list[NDArray[Any]]] = {}
         self._waiting_bytes = 0
+        self._datasets: dict[tuple[str, str], h5py.Dataset] = {}
         self._widths: dict[tuple[str, str], int] = {}
         self._indices: dict[str, list[tuple[int, int]]] = {}
         self._classes: dict[Literal["semantic", "event"], int] = {"semantic": 0, "event": 0}
@@ -145,21 +147,21 @@ class ResultsWriter:
         if table != "failed_table":
             self._indices.setdefault(table, []).append((self._events, rows))
         if self._waiting_bytes > _WAITING_BYTES:
-            self._write()
+            self._write(more=True)
 
-    def _write(self) -> None:
-        """Write the rows that wait."""
+    def _write(self, *, more: bool) -> None:
+        """Write the rows that wait; ``more`` of them may follow."""
         try:
             self._reserve(self._waiting_bytes)
-            for (table, name), parts in self._waiting.items():
+            for column, parts in self._waiting.items():
                 data = np.concatenate(parts)
-                group = self._file.require_group(table)
-                dataset = group.get(name)
+                dataset = self._datasets.get(column)
                 if dataset is None:
-                    dataset = _create(group, name, data)
-                before = len(dataset)
-                dataset.resize(before + len(data), axis=0)
-                dataset[before:] = data
+                    self._datasets[column] = _create(self._file, "/".join(column), data, more=more)
+                else:
+                    before = len(dataset)
+                    dataset.resize(before + len(data), axis=0)
+                    dataset[before:] = data
         except (OSError, RuntimeError) as error:
             raise _refused(self.path, error) from error
         self._waiting.clear()
@@ -176,7 +178,7 @@ class ResultsWriter:
         self._reserved = wanted
 
     def _finish(self) -> None:
-        self._write()
+        self._write(more=False)
         self._reserve(sum(16 * len(index) for index in self._indices.values()))
         for table, index in self._indices.items():
             full = [(event, rows) for event, rows in index if rows]
@@ -188,20 +190,17 @@ class ResultsWriter:
         self._file.attrs["complete"] = self.complete
 
 
-def _create(group: h5py.Group, name: str, data: NDArray[Any]) -> h5py.Dataset:
-    text = data.dtype == object
-    width = data.shape[1]
+def _create(file: h5py.File, name: str, data: NDArray[Any], *, more: bool) -> h5py.Dataset:
+    text, width = data.dtype == object, data.shape[1]
+    options: dict[str, Any] = {"dtype": _TEXT} if text else {}
     rows = max(1, _CHUNK_BYTES // (width * (8 if text else data.dtype.itemsize)))
-    return group.create_dataset(
-        name,
-        shape=(0, width),
-        maxshape=(None, width),
-        chunks=(rows, width),
-        dtype=_TEXT if text else data.dtype,
-        compression="gzip",
-        compression_opts=1,
-        shuffle=True,
-    )
+    if more:
+        options |= {"maxshape": (None, width), "chunks": (rows, width)}
+    # Scores would shrink by a sixth only, and take most of a bulk run's own CPU time.
+    if data.dtype.kind == "i" and (more or data.nbytes > _SMALL_BYTES):
+        chunks = (rows if more else min(rows, len(data)), width)
+        options |= {"chunks": chunks, "compression": "gzip", "compression_opts": 1, "shuffle": True}
+    return file.create_dataset(name, data=data, **options)
 
 
 def _refused(path: Path, error: BaseException) -> KitError:

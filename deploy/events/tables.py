@@ -52,10 +52,14 @@ class EventFileError(KitError):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table; ``read(start, stop)`` returns these of its ``rows``, ``[n]``."""
+    """One column of a table; ``read(start, stop)`` returns these of its ``rows``, ``[n]``.
+
+    ``whole()`` returns all rows of a column that is small and not damaged, else None.
+    """
 
     rows: int
     read: Callable[[int, int], Array]
+    whole: Callable[[], Array | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,38 +128,49 @@ def _datasets(group: h5py.Group, where: str, wide: Wide) -> dict[str, Column]:
         if not isinstance(node, h5py.Dataset) or name.startswith("event_id.seq"):
             continue
         parts = wide.get(name, ())
+        read = _reader(node)
         if node.ndim == 2 and node.shape[1] == len(parts):
             for i, part in enumerate(parts):
-                columns[part] = Column(len(node), _rows_of(node, i))
+                columns[part] = _column(node, read, i)
         elif node.ndim == 1:
             # A flat event_id numbers events without run and subrun.
-            columns["event" if name == "event_id" else name] = Column(len(node), _rows_of(node))
+            columns["event" if name == "event_id" else name] = _column(node, read)
         elif node.ndim == 2 and node.shape[1] == 1:
-            columns[name] = Column(len(node), _rows_of(node, 0))
+            columns[name] = _column(node, read, 0)
         elif node.ndim == 2 and parts:
             wanted = f"{len(parts)}: {', '.join(parts)}"
             raise EventFileError(f"{where}/{name} has {node.shape[1]} columns, not {wanted}")
     return columns
 
 
-def _rows_of(dataset: h5py.Dataset, *column: int) -> Callable[[int, int], Array]:
-    if dataset.nbytes > _WHOLE_BYTES:
-        return lambda start, stop: np.asarray(dataset[(slice(start, stop), *column)])
+def _reader(dataset: h5py.Dataset) -> Callable[[], Array | None]:
+    """Return a function that reads a small dataset at once, the first time that it is called."""
 
     @cache
     def whole() -> Array | None:
+        if dataset.nbytes > _WHOLE_BYTES:
+            return None
         try:
-            return np.asarray(dataset[(slice(None), *column)])
+            return np.asarray(dataset[()])
         except (OSError, RuntimeError):
             return None  # only a part of it is damaged: other events may be read
 
-    def rows(start: int, stop: int) -> Array:
+    return whole
+
+
+def _column(dataset: h5py.Dataset, read: Callable[[], Array | None], *column: int) -> Column:
+    @cache
+    def whole() -> Array | None:
+        values = read()
+        return None if values is None else np.ascontiguousarray(values[(slice(None), *column)])
+
+    def part(start: int, stop: int) -> Array:
         values = whole()
         if values is None:
             return np.asarray(dataset[(slice(start, stop), *column)])
         return values[start:stop]
 
-    return rows
+    return Column(len(dataset), part, whole)
 
 
 def _sequence(group: h5py.Group, where: str) -> NDArray[np.int64] | None:
@@ -224,8 +239,9 @@ def _fixed(group: h5py.Group, where: str) -> dict[str, Column]:
         transposed = bool(values.attrs.get("transposed", False))
         # An empty frame's blocks are placeholders of shape [1, 1].
         rows = 0 if "value_type" in values.attrs else values.shape[0 if transposed else 1]
+        read = _reader(values)
         for j, item in enumerate(items[()] if items.ndim == 1 else ()):
-            columns[_text(item)] = Column(rows, _block(values, j, rows, transposed))
+            columns[_text(item)] = _block(values, read, j, rows, transposed)
     return columns
 
 
@@ -234,13 +250,13 @@ def _level(values: Array, codes: h5py.Dataset) -> Callable[[int, int], Array]:
 
 
 def _block(
-    values: h5py.Dataset, item: int, rows: int, transposed: bool
-) -> Callable[[int, int], Array]:
+    values: h5py.Dataset, read: Callable[[], Array | None], item: int, rows: int, transposed: bool
+) -> Column:
     if rows == 0:
-        return lambda _start, _stop: np.empty(0, dtype=np.int32)
+        return Column(0, lambda _start, _stop: np.empty(0, dtype=np.int32))
     if transposed:
-        return _rows_of(values, item)
-    return lambda start, stop: np.asarray(values[item, start:stop])
+        return _column(values, read, item)
+    return Column(rows, lambda start, stop: np.asarray(values[item, start:stop]))
 
 
 def _text(value: object) -> str:
