@@ -140,7 +140,9 @@ class EventFile:
                     continue
                 where = f"{self.path}: {name}/{table.own(column)}"
                 if key not in self._converted:
-                    self._converted[key] = _convert_whole(table.column(column), column, dtype, where)
+                    self._converted[key] = _convert_whole(
+                        table.column(column), column, dtype, where
+                    )
                 whole = self._converted[key]
                 if whole is not None and len(runs) == 1:
                     tensors[key] = whole[slice(*runs[0])]

@@ -127,7 +127,8 @@ def _scan(table: Table, rows: int) -> _Blocks:
     for low in range(0, rows, _CHUNK_ROWS):
         part = _ids(table, low, min(low + _CHUNK_ROWS, rows))
         fresh = np.ones(len(part), dtype=bool)
-        fresh[1:] = (part[1:] != part[:-1]).any(axis=1)
+        run, subrun, event = (part[1:] != part[:-1]).T
+        fresh[1:] = run | subrun | event
         fresh[0] = last is None or bool((part[0] != last).any())
         starts.append(np.flatnonzero(fresh) + low)
         ids.append(part[fresh])

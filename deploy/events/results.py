@@ -47,7 +47,7 @@ class ResultsWriter:
         self._model = model
         self._sources: dict[str, int] = {}
         self._events = 0
-        self._waiting: dict[tuple[str, str], list[NDArray[Any]]] = {}
+        self._waiting: dict[str, dict[str, list[NDArray[Any]]]] = {}
         self._waiting_bytes = 0
         self._datasets: dict[tuple[str, str], h5py.Dataset] = {}
         self._widths: dict[tuple[str, str], int] = {}
@@ -132,7 +132,8 @@ class ResultsWriter:
     def _append(
         self, table: str, event_id: EventId, rows: int, columns: Mapping[str, NDArray[Any]]
     ) -> None:
-        ids = np.tile(np.array(event_id, dtype=np.int64), (rows, 1))
+        waiting = self._waiting.setdefault(table, {})
+        ids = np.broadcast_to(np.array(event_id, dtype=np.int64), (rows, 3))
         for name, values in {"event_id": ids, **columns}.items():
             data = values if values.ndim == 2 else values[:, None]
             width = self._widths.setdefault((table, name), data.shape[1])
@@ -141,7 +142,7 @@ class ResultsWriter:
                     f"{name} has {data.shape[1]} values for event {event_id}, "
                     f"{width} for the events before"
                 )
-            self._waiting.setdefault((table, name), []).append(data)
+            waiting.setdefault(name, []).append(data)
             self._waiting_bytes += data.nbytes
         # The index points to rows of event_table, which failed events are not in.
         if table != "failed_table":
@@ -153,15 +154,17 @@ class ResultsWriter:
         """Write the rows that wait; ``more`` of them may follow."""
         try:
             self._reserve(self._waiting_bytes)
-            for column, parts in self._waiting.items():
-                data = np.concatenate(parts)
-                dataset = self._datasets.get(column)
-                if dataset is None:
-                    self._datasets[column] = _create(self._file, "/".join(column), data, more=more)
-                else:
-                    before = len(dataset)
-                    dataset.resize(before + len(data), axis=0)
-                    dataset[before:] = data
+            for table, columns in self._waiting.items():
+                group = self._file.require_group(table)
+                for name, parts in columns.items():
+                    data = np.concatenate(parts)
+                    dataset = self._datasets.get((table, name))
+                    if dataset is None:
+                        self._datasets[table, name] = _create(group, name, data, more=more)
+                    else:
+                        before = len(dataset)
+                        dataset.resize(before + len(data), axis=0)
+                        dataset[before:] = data
         except (OSError, RuntimeError) as error:
             raise _refused(self.path, error) from error
         self._waiting.clear()
@@ -190,7 +193,7 @@ class ResultsWriter:
         self._file.attrs["complete"] = self.complete
 
 
-def _create(file: h5py.File, name: str, data: NDArray[Any], *, more: bool) -> h5py.Dataset:
+def _create(group: h5py.Group, name: str, data: NDArray[Any], *, more: bool) -> h5py.Dataset:
     text, width = data.dtype == object, data.shape[1]
     options: dict[str, Any] = {"dtype": _TEXT} if text else {}
     rows = max(1, _CHUNK_BYTES // (width * (8 if text else data.dtype.itemsize)))
@@ -200,7 +203,7 @@ def _create(file: h5py.File, name: str, data: NDArray[Any], *, more: bool) -> h5
     if data.dtype.kind == "i" and (more or data.nbytes > _SMALL_BYTES):
         chunks = (rows if more else min(rows, len(data)), width)
         options |= {"chunks": chunks, "compression": "gzip", "compression_opts": 1, "shuffle": True}
-    return file.create_dataset(name, data=data, **options)
+    return group.create_dataset(name, data=data, **options)
 
 
 def _refused(path: Path, error: BaseException) -> KitError:

@@ -14,7 +14,7 @@ What pandas writes is in its ``pandas.io.pytables`` (2.3 and 3.0 were tried).
 """
 
 import pickletools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
@@ -119,28 +119,56 @@ def open_table(file: h5py.File, name: str, wide: Wide = MappingProxyType({})) ->
         return Table(name, where, _fields(packed, where, wide), pandas=True)
     if written_as:
         raise EventFileError(f"{where} is a pandas {written_as}, not a DataFrame")
-    return Table(name, where, _datasets(node, where, wide), _sequence(node, where))
+    return Table(name, where, _Datasets(node, where, wide), _sequence(node, where))
 
 
-def _datasets(group: h5py.Group, where: str, wide: Wide) -> dict[str, Column]:
-    columns: dict[str, Column] = {}
-    for name, node in group.items():
-        if not isinstance(node, h5py.Dataset) or name.startswith("event_id.seq"):
-            continue
-        parts = wide.get(name, ())
-        read = _reader(node)
-        if node.ndim == 2 and node.shape[1] == len(parts):
+class _Datasets(Mapping[str, Column]):
+    """The columns of a group of datasets; each is opened when it is asked for."""
+
+    def __init__(self, group: h5py.Group, where: str, wide: Wide) -> None:
+        self._group, self._where, self._wide = group, where, wide
+        self._names = [name for name in group if not name.startswith("event_id.seq")]
+        self._found: dict[str, Column | None] = {}
+        self._opened: set[str] = set()
+
+    def __getitem__(self, name: str) -> Column:
+        if name not in self._found:
+            self._open(name)
+            for wide, parts in self._wide.items():
+                if name in parts:
+                    self._open(wide)
+        if (column := self._found.setdefault(name, None)) is None:
+            raise KeyError(name)
+        return column
+
+    def __iter__(self) -> Iterator[str]:
+        for name in self._names:
+            self._open(name)
+        return iter([name for name, column in self._found.items() if column is not None])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def _open(self, name: str) -> None:
+        """Add the columns of a dataset, if it is there and of the shape of a column."""
+        if name in self._opened or name not in self._names:
+            return
+        self._opened.add(name)
+        node, parts = self._group.get(name), self._wide.get(name, ())
+        if not isinstance(node, h5py.Dataset):
+            return
+        read, shape = _reader(node), node.shape
+        if len(shape) == 2 and shape[1] == len(parts):
             for i, part in enumerate(parts):
-                columns[part] = _column(node, read, i)
-        elif node.ndim == 1:
+                self._found[part] = _column(node, read, i)
+        elif len(shape) == 1:
             # A flat event_id numbers events without run and subrun.
-            columns["event" if name == "event_id" else name] = _column(node, read)
-        elif node.ndim == 2 and node.shape[1] == 1:
-            columns[name] = _column(node, read, 0)
-        elif node.ndim == 2 and parts:
+            self._found["event" if name == "event_id" else name] = _column(node, read)
+        elif len(shape) == 2 and shape[1] == 1:
+            self._found[name] = _column(node, read, 0)
+        elif len(shape) == 2 and parts:
             wanted = f"{len(parts)}: {', '.join(parts)}"
-            raise EventFileError(f"{where}/{name} has {node.shape[1]} columns, not {wanted}")
-    return columns
+            raise EventFileError(f"{self._where}/{name} has {shape[1]} columns, not {wanted}")
 
 
 def _reader(dataset: h5py.Dataset) -> Callable[[], Array | None]:
@@ -162,7 +190,7 @@ def _column(dataset: h5py.Dataset, read: Callable[[], Array | None], *column: in
     @cache
     def whole() -> Array | None:
         values = read()
-        return None if values is None else np.ascontiguousarray(values[(slice(None), *column)])
+        return None if values is None else np.ascontiguousarray(values[(..., *column)])
 
     def part(start: int, stop: int) -> Array:
         values = whole()
