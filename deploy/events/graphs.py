@@ -313,8 +313,12 @@ def open_events(
     path: Path, inputs: Mapping[str, str] = INPUTS, optional: Collection[str] = ()
 ) -> EventFile | GraphFile:
     """Open a file of events, whichever kind it is."""
-    kind = GraphFile if is_graph_file(path) else EventFile
-    return kind(path, inputs, optional)
+    try:
+        return EventFile(path, inputs, optional)
+    except EventFileError:
+        if is_graph_file(path):
+            return GraphFile(path, inputs, optional)
+        raise
 
 
 def _columns(generation: str, features: Array, where: str) -> tuple[str, ...]:

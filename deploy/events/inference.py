@@ -6,7 +6,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, TimeoutError
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -98,7 +99,8 @@ def infer(
             event, future = first
             # Short waits: a signal's handler runs between them.
             while not future.done() and not stopped.is_set():
-                wait([future], timeout=_WAIT_SECONDS)
+                with suppress(TimeoutError):
+                    future.exception(timeout=_WAIT_SECONDS)
             if not future.done():
                 break
             try:

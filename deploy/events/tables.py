@@ -190,7 +190,9 @@ def _column(dataset: h5py.Dataset, read: Callable[[], Array | None], *column: in
     @cache
     def whole() -> Array | None:
         values = read()
-        return None if values is None else np.ascontiguousarray(values[(..., *column)])
+        if values is None:
+            return None
+        return np.ascontiguousarray(values[:, column[0]] if column else values)
 
     def part(start: int, stop: int) -> Array:
         values = whole()
