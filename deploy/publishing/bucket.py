@@ -166,16 +166,20 @@ class BucketPlace(Place):
         return Outcome(True, number, (f"removed {what}",), {**facts, "removed": len(old)})
 
     def _look(self) -> Contents:
-        # The list comes last: what a statement names was there before it, and so was its signature.
-        stored = self._store.read(NAME)
-        path = signature_path(stored.content) if stored is not None else None
-        signature = self._store.read(path) if path is not None else None
         objects = self._store.objects()
+        stored = self._store.read(NAME) if NAME in objects else None
+        signed = any(key.startswith(f"{SIGNATURES}/") for key in objects)
+        signature = None
+        if stored is not None and signed:
+            path = signature_path(stored.content)
+            signature = self._store.read(path)
+            if signature is not None and path not in objects:  # published since they were listed
+                objects = self._store.objects()
         stated = Stated(
             str(self._place),
             stored.content if stored is not None else None,
             signature.content if signature is not None else None,
-            any(key.startswith(f"{SIGNATURES}/") for key in objects),
+            signed,
         )
         return Contents(stored, stated, objects)
 
