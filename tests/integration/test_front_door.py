@@ -20,7 +20,7 @@ from tests.load import Load
 NAMES = ("one", "two", "three")
 MODELS = ("--models", "nugraph2_cpu,nugraph3", "--instances", "1")
 SITE = Site(("cpu",), {"models": ["nugraph2_cpu", "nugraph3"]})
-REQUESTS = 300
+REQUESTS = 1000
 
 
 def server(kit: Kit, name: str) -> Server:
@@ -49,8 +49,8 @@ def door(request, servers, tmp_path_factory):
             yield found
 
 
-def load(door: Door, scheme: str = "grpcs", least: int = REQUESTS) -> Load:
-    return Load(f"{scheme}://127.0.0.1:{door.port}", door.authority.file, least)
+def load(door: Door, scheme: str = "grpcs") -> Load:
+    return Load(f"{scheme}://127.0.0.1:{door.port}", door.authority.file, REQUESTS)
 
 
 def failed(door: Door, clients: Load) -> list[str]:
@@ -92,7 +92,7 @@ def test_a_model_that_one_server_loses_costs_no_request(kit, door):
     """Envoy asks again where HAProxy cannot look; of HAProxy few requests may be lost."""
     folder = kit.folder("one") / "model_repository/nugraph3"
     aside = kit.folder("one") / "nugraph3.aside"
-    with load(door, least=1000) as clients:
+    with load(door) as clients:
         until(lambda: clients.asked > 100, "load")
         shutil.move(folder, aside)
         try:
