@@ -95,7 +95,7 @@ class Agent:
         self.status.verifies = trust.verify is not None
         self._set(state)
         self._attempt("mirror", self._mend)
-        if self._state.serving is not None:
+        if self.status.in_folder and self._state.serving is not None:
             say(f"release {self._state.serving.number} is already in {mirror.repository}")
 
     def step(self) -> float:
@@ -187,7 +187,7 @@ class Agent:
             self._say(f"{self._mirror.repository} was changed by someone else")
             self.status.in_folder = False
             self._etag = None
-            self._remember(replace(self._state, etag=None, serving=None, wanted=serving))
+            self._remember(replace(self._state, etag=None, wanted=serving))
 
     def _bring(self, wanted: Release) -> None:
         """Give the server the versions it lacks."""
@@ -264,8 +264,10 @@ class Agent:
             self._loading_since = None
             if what == "download":
                 self._retry_at = self._clock() + RETRY_S
+            if serving == wanted:  # it was to be mended, and cannot be
+                serving = None
             older = self._older.pop(0) if serving is None and self._older else None
-            state = replace(self._state, etag=None, wanted=older)
+            state = replace(self._state, etag=None, serving=serving, wanted=older)
             self._attempt("folder", partial(self._go_back, state))
         self._told.pop(what, None)
         self._tell(what, f"refused: {number}{error}")

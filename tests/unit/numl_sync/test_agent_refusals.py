@@ -1,8 +1,10 @@
 """Which releases the agent refuses, and what serves instead; time, bucket and server are played."""
 
+import shutil
+
 import pytest
 from numl_sync.agent import LOAD_S, REPEAT_S, RETRY_S
-from played import POLL_S, expected, files
+from played import POLL_S, TEMPLATE, expected, files, write_templates
 
 
 def test_a_wrong_golden_answer_is_refused_before_the_server_sees_a_file(serving):
@@ -155,3 +157,22 @@ def test_without_a_server_the_last_good_release_stays_in_the_folder(stage):
     stage.bucket.away = True
     stage.start()
     assert stage.agent.status.in_folder
+
+
+@pytest.mark.parametrize(
+    "there", [True, False], ids=["weights there", "weights in the bucket only"]
+)
+def test_what_served_before_an_upgrade_serves_on_when_what_is_published_since_is_refused(
+    serving, there
+):
+    serving.bucket.publish(2, 2)
+    serving.bucket.publish(3, 3)
+    serving.wrong = {"a-3"}
+    write_templates(serving.templates, f"{TEMPLATE}max_batch_size: 0\n")
+    if not there:
+        shutil.rmtree(serving.folder / "repository" / "a" / "1")
+    serving.start()
+    serving.run(10 * POLL_S)
+    assert serving.agent.status.release == 1
+    assert {name for name in serving.tree() if name.startswith("a/1/")}
+    assert serving.tree()["a/config.pbtxt"].endswith(b"max_batch_size: 0\n")
