@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Measure what clients get above a server's capacity, with bounds on its queues and without.
 
-    python3 scripts/benchmark_load.py                   # six minutes; stores the run
+    python3 scripts/benchmark_load.py                   # eight minutes; stores the run
     python3 scripts/benchmark_load.py --json run.json   # stores nothing in the checkout
     python3 scripts/benchmark_load.py --docs            # docs/load.md again, from the stored run
 
-Two servers share one core and are loaded in turn; the clients have the other cores. It takes two
-cores that nobody else uses.
+Two servers share one core and are loaded in turn; clients and front door have the other cores. It
+takes two cores that nobody else uses, and the tests' environment (scripts/kit-environment --tests).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from deploy.host.errors import KitError
 from deploy.host.files import write_atomically
 from scripts.benchmarks.document import Document
 from scripts.benchmarks.flags import as_output
-from scripts.benchmarks.load import KINDS, measure, servers
+from scripts.benchmarks.load import OVERLOADED, front_door, measure, servers
 from scripts.benchmarks.load_page import section
 from scripts.benchmarks.pages import write_section
 from scripts.benchmarks.run import machine_facts
@@ -87,12 +87,12 @@ def _measure(options: argparse.Namespace, console: Console) -> None:
         raise KitError("one core cannot hold both servers and clients", "a host with two cores")
     run: Document = {"format": 1, "machine": machine_facts([first, *others])}
     run["machine"]["load_before"] = os.getloadavg()
-    with servers(first, others, console.line) as running:
-        run |= asyncio.run(measure(running, seconds=options.seconds, say=console.line))
+    with servers(first, others, console.line) as running, front_door(running["bounded"]) as door:
+        run |= asyncio.run(measure(running, door, seconds=options.seconds, say=console.line))
     console.line(section(run))
     write_atomically(options.json or STORED, json.dumps(run, indent=1) + "\n")
     if options.json is None:
-        curves = {k: {"capacity": run["capacity"], **run["overload"][k]} for k in KINDS}
+        curves = {k: {"capacity": run["capacity"], **run["overload"][k]} for k in OVERLOADED}
         write_plot(curves, PICTURE)
 
 

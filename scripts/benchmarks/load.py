@@ -1,12 +1,14 @@
-"""Load servers far above what they can answer, in turn: with bounds and without."""
+"""Load servers far above what they can answer, in turn: with bounds, without, behind a door."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -38,6 +40,8 @@ KINDS: Mapping[str, Limits] = {
     "unbounded": Limits(waiting=0, wait_s=0, hits=REFUSED),
     "bounded": Limits(),
 }
+DOOR = "bounded, behind the front door"
+OVERLOADED = (*KINDS, DOOR)
 CLOSED = (*KINDS, EQUAL := "unbounded, three processes")
 """Servers that clients wait for: the last one has as many processes as one with bounds."""
 CLIENTS = (1, 8)
@@ -104,11 +108,34 @@ def servers(core: int, others: Sequence[int], say: Say) -> Iterator[dict[str, Be
         yield started
 
 
-async def measure(running: Mapping[str, BenchmarkServer], *, seconds: float, say: Say) -> Document:
+@contextmanager
+def front_door(server: BenchmarkServer) -> Iterator[Endpoint]:
+    """Run the chart's Envoy before a server, without a limit of requests a second.
+
+    It shares this process's cores: on a cluster it has its own.
+    """
+    from tests.certificates import Authority
+    from tests.chart import Site
+    from tests.doors import Server, envoy
+
+    ports, many = server.plan.ports, 1_000_000
+    quota = {"requestsPerSecond": many, "burst": many}
+    values = {"models": [MODEL], "frontDoor": {"quota": quota}}
+    with tempfile.TemporaryDirectory() as folder:
+        authority = Authority(Path(folder), "site")
+        behind, site = [Server(ports.http, ports.grpc)], Site(("cpu",), values)
+        with envoy(Path(folder), behind, authority, site) as door:
+            yield Endpoint.parse(f"grpcs://127.0.0.1:{door.port}", ca=authority.file)
+
+
+async def measure(
+    running: Mapping[str, BenchmarkServer], door: Endpoint, *, seconds: float, say: Say
+) -> Document:
     """Load the servers in turn; return the run as JSON can hold it.
 
     Args:
         running: The servers, by kind.
+        door: That of the one with bounds.
         seconds: For each rate.
     """
     found: Document = {"first_mb": {}, "most_mb": {}, "stubs_kept": {}}
@@ -132,7 +159,9 @@ async def measure(running: Mapping[str, BenchmarkServer], *, seconds: float, say
         del opened[EQUAL]
         best = max(each["per_s"]["unbounded"] for each in found["closed"] if _is_capacity(each))
         found["capacity"] = best
-        found["overload"] = await _overload(opened, events[ORDINARY], best, seconds, say)
+        behind = await stack.enter_async_context(Connections(door, count=4))
+        overloaded = {**opened, DOOR: behind}
+        found["overload"] = await _overload(overloaded, events[ORDINARY], best, seconds, say)
         found["beside"] = {}
         for hits, often in HEAVY.items():
             light, heavy = Tenant("light", LIGHT_RATE, LIGHT), Tenant("heavy", often, hits)

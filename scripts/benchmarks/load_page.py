@@ -13,6 +13,7 @@ from scripts.benchmarks.load import (
     LIGHT,
     LIGHT_RATE,
     ORDINARY,
+    OVERLOADED,
     PATIENCE,
     RATES,
 )
@@ -36,14 +37,14 @@ def _overload(run: Document) -> Iterator[str]:
         f"Clients have a deadline of {deadline:g} s and try {tries} times, without a pause.",
         f"An answer counts if it is right, comes within {deadline:g} s of the event's arrival, and",
         "while events still arrive.",
-        f"Events have {ORDINARY:,} hits. Each server has one core, the clients have another.",
+        f"Events have {ORDINARY:,} hits. Each server has one core; clients and door have another.",
         f"Goodput is in multiples of what a server can answer: {capacity:.0f} events/s. (Load",
         f"average before the run: {load:.1f}. Medians of three rounds, in turn.)",
         "",
     )
     yield "| offered | " + " | ".join(f"{rate:g}x" for rate in RATES) + " |"
     yield "|---|" + "---|" * len(RATES)
-    for kind in KINDS:
+    for kind in OVERLOADED:
         yield f"| {kind} | " + " | ".join(f"{good:.2f}" for good in goodput(run, kind)) + " |"
     yield ""
     yield "![Goodput against offered load](../scripts/data/speed/load.png)"

@@ -17,6 +17,7 @@ from tests.certificates import Authority
 from tests.chart import Site
 from tests.crowd import half_sent, idle, slow_readers
 from tests.doors import envoy, haproxy
+from tests.kit import until
 
 REQUESTS, PER_SECOND = 1000, 300.0
 EVENT = bytes(100_000)
@@ -84,6 +85,20 @@ def test_what_a_busy_server_refuses_is_not_sent_again_without_bound(tmp_path):
         metrics = door.ask("/stats/prometheus")
         for name in ("fixed_heap", "global_downstream_max_connections"):  # as an alert has them
             assert f"\nenvoy_overload_envoy_resource_monitors_{name}_pressure" in metrics
+
+
+def test_what_busy_servers_would_refuse_is_refused_at_the_door_until_they_are_not(tmp_path):
+    authority = Authority(tmp_path, "site")
+    with backends(2, 0.005) as servers, envoy(tmp_path, servers, authority) as door:
+
+        def failed(requests: int, event: bytes) -> int:
+            clients = Clients(door.port, trusting(authority))
+            clients.ask(requests, event, per_second=PER_SECOND)
+            return clients.failed.total()
+
+        assert failed(1500, b"busy") == 1500
+        assert asked(servers) < 500
+        until(lambda: failed(40, EVENT) == 0, "servers that are busy no more")
 
 
 def test_clients_do_not_say_how_a_front_door_retries_or_waits(tmp_path):
