@@ -59,11 +59,14 @@ class Signals:
         words: Sequence[str],
         *,
         at_end: int = signal.SIGKILL,
-        own_group: bool = False,
+        leads: Remains | None = None,
         **options: Any,
     ) -> subprocess.Popen[str]:
-        """Start a process that is sent ``at_end`` when this one ends, however it does."""
-        prepare = partial(_prepare, at_end, os.getpid(), self._mask, own_group)
+        """Start a process that is sent ``at_end`` when this one ends, however it does.
+
+        With ``leads`` it leads a process group, which is killed then, too.
+        """
+        prepare = partial(_prepare, at_end, os.getpid(), self._mask, leads)
         return subprocess.Popen(words, preexec_fn=prepare, text=True, **options)
 
     def run(
@@ -78,10 +81,7 @@ class Signals:
         ``watch`` is called every half a second. OSError if it cannot be started.
         """
         # At a terminal only the foreground's group may read, and Ctrl-C reaches that one.
-        own_group = not os.isatty(0)
-        process = self.child(words, env=variables, own_group=own_group)
-        if own_group:
-            remains.add_group(process.pid)
+        process = self.child(words, env=variables, leads=None if os.isatty(0) else remains)
         while process.poll() is None:
             came = self.wait(_WATCH_S)
             if came is not None and not came.typed:
@@ -90,9 +90,11 @@ class Signals:
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
-def _prepare(at_end: int, parent: int, mask: set[Any], own_group: bool) -> None:
-    if own_group:
+def _prepare(at_end: int, parent: int, mask: set[Any], leads: Remains | None) -> None:
+    if leads is not None:
         os.setpgid(0, 0)
+        # Before it does anything: its parent may be killed at any moment.
+        leads.add_group(os.getpid())
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     end_with_parent(at_end, parent)
 
