@@ -39,8 +39,11 @@ def parser() -> Parser:
 
 def _published(options: argparse.Namespace, console: Console) -> int:
     verify = read_signer(options.verify) if options.verify is not None else None
-    look = Look(options.url, verify, options.check)
     destination = parse_destination(options.destination)
+
+    def look() -> Listing:
+        return place_at(destination).listing(Look(options.url, verify, options.check))
+
     if options.metrics is not None and options.watch is None:
         raise DeploymentError("--metrics needs --watch: use both or neither")
     if options.watch is not None:
@@ -48,13 +51,9 @@ def _published(options: argparse.Namespace, console: Console) -> int:
             raise DeploymentError(
                 "--watch never ends, but --json prints one document: leave one out"
             )
-
-        def listing_now() -> Listing:
-            return place_at(destination).listing(look)
-
-        watch = PlaceWatch(options.destination, listing_now, options.watch, console.say)
+        watch = PlaceWatch(options.destination, look, options.watch, console.say)
         watch.run(*(options.metrics or _METRICS))
-    listing = place_at(destination).listing(look)
+    listing = look()
     rows = [
         [
             _release(entry),

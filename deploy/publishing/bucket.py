@@ -97,12 +97,8 @@ class BucketPlace(Place):
         if look.server is not None and not problems:
             goldens = read_goldens(self._store, published.current)
             problems += differences(look.server, published.current, goldens)
-        return Listing(
-            entries_of(published, damaged),
-            tuple(dict.fromkeys(problems)),
-            tuple(notes),
-            published.sequence,
-        )
+        entries, found = entries_of(published, damaged), tuple(dict.fromkeys(problems))
+        return Listing(entries, found, tuple(notes), published.sequence)
 
     def rollback(self, to: str | None, signing: Signing, *, dry_run: bool) -> Outcome:
         """Have a release serve that served before."""

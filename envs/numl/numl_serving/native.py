@@ -60,14 +60,7 @@ class NativeModel:
         arrays = {name: np.ascontiguousarray(a, np.float32) for name, a in weights.items()}
         mean, std = _normalisation(card)
         places = {head.output: index for index, head in enumerate(card.heads)}
-        heads = (interface.Head * len(card.heads))(
-            *(
-                interface.Head(
-                    h.name.encode(), _node(card, h), h.width, ACTIVATIONS.index(h.activation)
-                )
-                for h in card.heads
-            )
-        )
+        heads = (interface.Head * len(card.heads))(*(_head(card, head) for head in card.heads))
         table = (interface.Weight * len(arrays))(
             *(interface.Weight(n.encode(), a.ctypes.data, a.shape[0]) for n, a in arrays.items())
         )
