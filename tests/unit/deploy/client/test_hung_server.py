@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -40,6 +41,8 @@ def test_a_server_that_is_stopped_is_away_long_before_the_timeout(monkeypatch):
         try:
             assert len(transport.infer(MODEL, EVENT)["x_filter_u"]) == 3
             process.send_signal(signal.SIGSTOP)
+            # The signal is sent before it is obeyed; this waits until all its threads have stopped.
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
             with pytest.raises(ServerAwayError):
                 transport.infer(MODEL, EVENT)
         finally:
