@@ -1,10 +1,15 @@
-"""Where servers that come and go listen: a folder with a file for each, which clients read."""
+"""Where servers that come and go listen: a folder with a file for each, which clients follow.
+
+``docs/client.md`` has the format and its rules; the C++ client reads it too.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
+import stat
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +20,8 @@ from deploy.host.files import write_atomically
 
 _FRESH_S = 180.0
 """What has not said for so long that it is there has died; clocks of hosts may differ by a bit."""
+_MOST_BYTES = 1024
+_ADDRESS = re.compile(r"grpcs?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([1-9][0-9]{0,4})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +60,52 @@ class Registry:
         self._file(entry).unlink(missing_ok=True)
 
     def entries(self) -> list[Entry]:
-        """Return the entries of servers that are there; none if there is no such folder."""
-        found = []
-        for path in sorted(self.folder.glob("*.json")):
+        """Return the entries of servers that are there; none if the folder cannot be read."""
+        paths, found = [], []
+        with suppress(OSError):
+            paths = sorted(self.folder.glob("*.json"))
+        for path in paths:
             try:
-                if time.time() - path.stat().st_mtime > _FRESH_S:
-                    continue
-                values = json.loads(path.read_bytes())
-                found.append(Entry(path.stem, str(values["url"]), str(values["replaces"])))
-            except (OSError, ValueError, KeyError, TypeError):
+                entry = _parsed(path.stem, _content(path))
+            except (OSError, ValueError, RecursionError):
                 continue  # it has left meanwhile, or is not ours
+            if entry is not None:
+                found.append(entry)
         return found
 
     def urls(self) -> tuple[str, ...]:
-        """Return where servers listen.
+        """Return where servers listen, each address once.
 
         Raises:
             ClientError: None does.
         """
-        urls = tuple(entry.url for entry in self.entries())
+        urls = tuple(dict.fromkeys(entry.url for entry in self.entries()))
         if not urls:
             raise ClientError(f"{self.folder} names no server", "numlkit status shows why")
         return urls
 
     def _file(self, entry: Entry) -> Path:
         return self.folder / f"{entry.name}.json"
+
+
+def _content(path: Path) -> bytes:
+    """Return what a file holds, or nothing if its server has died or it cannot be an entry."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would block
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or time.time() - status.st_mtime > _FRESH_S:
+            return b""
+        content = os.read(descriptor, _MOST_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    return b"" if len(content) > _MOST_BYTES else content
+
+
+def _parsed(name: str, content: bytes) -> Entry | None:
+    values = json.loads(content)
+    if not isinstance(values, dict) or not isinstance(values.get("url"), str):
+        return None
+    address = _ADDRESS.fullmatch(values["url"])
+    if address is None or int(address[2]) > 65535:
+        return None
+    return Entry(name, values["url"], str(values.get("replaces", "")))

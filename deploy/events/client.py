@@ -31,7 +31,7 @@ from deploy.events.graphs import open_events
 from deploy.events.grouping import EventId
 from deploy.events.inference import PATIENCE_S, Answer, Failure, ask, infer
 from deploy.host.console import Console
-from deploy.host.errors import ClientError, RequestError
+from deploy.host.errors import DeploymentError, RequestError
 from numl_formats.contract import FILTER, HIT_ID, HITS, PLANE, SEMANTIC
 
 if TYPE_CHECKING:
@@ -223,15 +223,17 @@ class Client:
             return
         with self._looking:
             self._next_look = time.monotonic() + _LOOK_S
-            with suppress(OSError, ClientError):  # as long as none is there: those known before
-                numbers = {each.url: number for number, each in enumerate(self.endpoints)}
-                there = []
-                for endpoint in map(self._as_endpoint, self._registry.urls()):
+            numbers = {each.url: number for number, each in enumerate(self.endpoints)}
+            there = []
+            for entry in self._registry.entries():
+                with suppress(DeploymentError):  # without TLS, and this client has certificates
+                    endpoint = self._as_endpoint(entry.url)
                     if endpoint.url not in numbers:
                         numbers[endpoint.url] = len(self.endpoints)
                         self.endpoints.append(endpoint)
                     there.append(numbers[endpoint.url])
-                self._balancer.use(there)
+            if there:  # as long as none is there: those known before
+                self._balancer.use(set(there))
 
     def _label(self, event: EventTensors) -> Labelled:
         # HTTP's connections cannot be used by a thread other than the one that opened them.

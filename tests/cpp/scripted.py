@@ -1,5 +1,9 @@
 """A server that speaks Triton's protocol and answers as a test says."""
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -9,8 +13,16 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from deploy.host.paths import CHECKOUT
 from tests.certificates import Authority, Pair
 
+_PROCESS = """\
+import sys
+from tests.cpp.scripted import scripted
+with scripted() as server:
+    print(server.port, flush=True)
+    sys.stdin.read()
+"""
 Answer = Callable[[int], tuple[grpc.StatusCode, str] | None]
 
 
@@ -66,3 +78,30 @@ def scripted(
         yield service
     finally:
         server.stop(None).wait()
+
+
+@dataclass
+class Stoppable:
+    """A scripted server in a process of its own, which can be made to hang."""
+
+    process: "subprocess.Popen[str]"
+    port: int
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+        # The signal is sent before it is obeyed; this waits until all its threads have stopped.
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
+
+
+@contextmanager
+def stoppable() -> Iterator[Stoppable]:
+    """Serve on loopback from another process, until the end of the context."""
+    words = [sys.executable, "-c", _PROCESS]
+    with subprocess.Popen(
+        words, cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield Stoppable(process, int(process.stdout.readline()))
+        finally:
+            process.kill()

@@ -9,7 +9,7 @@ import pytest
 
 from deploy.host.paths import CHECKOUT
 from tests.certificates import Authority
-from tests.cpp.scripted import scripted
+from tests.cpp.scripted import scripted, stoppable
 from tests.kit import free_ports
 
 EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
@@ -40,6 +40,21 @@ def test_requests_of_a_server_that_refuses_go_to_another_at_once(label):
     assert json.loads(done.stdout)["events"] == 100, done.stderr
     assert len(second.requests) == 100
     assert len(first.requests) < 20
+
+
+def test_a_server_that_hangs_is_away_long_before_the_timeout(program):
+    """A request that runs into the timeout fails; these go to the other server before."""
+    impatient = program.parent / "numl_label_impatient"
+    with (
+        stoppable() as hangs,
+        scripted(lambda number: hangs.stop() if number == 5 else None) as other,
+    ):
+        urls = ("--url", f"127.0.0.1:{hangs.port}", "--url", f"127.0.0.1:{other.port}")
+        words = [impatient, *urls, "--json", "--repeat", "20", EVENTS]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    told = json.loads(done.stdout)
+    assert (told["events"], told["failed"]) == (100, 0), done.stderr
+    assert told["retries"] > 0
 
 
 def test_a_service_that_refuses_everything_is_not_loaded_by_retries(label):

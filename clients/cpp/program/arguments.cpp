@@ -15,6 +15,7 @@ Label the events of pynuml HDF5 files by NuGraph on Triton servers. Without --ou
 for each hit: run, subrun, event, hit_id, plane, label, its number and the filter's, tab separated.
 
   --url ADDRESS        [grpc[s]://]host[:port]; several: requests go to the one that has the fewest
+  --servers FOLDER     the folder that names the servers of numlkit up --engine slurm
   --model NAME         default: nugraph3
   --ca FILE            authorities to trust (PEM; default: the host's)
   --cert FILE          client certificate (PEM), with
@@ -59,6 +60,7 @@ Arguments parse(int count, char** words) {
   };
   const std::map<std::string, Set> valued = {
       {"--url", [&](auto&, auto& text) { options.servers.push_back(text); }},
+      {"--servers", into(options.servers_folder)},
       {"--model", into(options.model)},
       {"--ca", into(options.ca)},
       {"--cert", into(options.certificate)},

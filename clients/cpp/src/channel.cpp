@@ -27,6 +27,8 @@ std::string host_authorities() {
 
 }  // namespace
 
+Keepalive keepalive;
+
 Address Address::parse(const std::string& text) {
   Address address;
   address.target = text;
@@ -61,9 +63,10 @@ std::shared_ptr<grpc::Channel> connect(const Address& address, const Options& op
   arguments.SetMaxReceiveMessageSize(-1);
   // A host that hangs closes no connection: while a request is on its way, the server is asked
   // whether it is there. Triton takes it for abuse if that happens much more often.
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 15000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
-  arguments.SetInt("grpc.http2.ping_timeout_ms", 10000);  // its name in later releases
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, keepalive.after_ms);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, keepalive.timeout_ms);
+  // Its name in later releases.
+  arguments.SetInt("grpc.http2.ping_timeout_ms", keepalive.timeout_ms);
   // The pool decides when to look at a server again, so the channel must not wait longer.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);

@@ -19,6 +19,14 @@ struct Address {
   std::string url() const { return (tls ? "grpcs://" : "grpc://") + target; }
 };
 
+// How long a server with a request is silent before it is asked whether it is there, and how long
+// it may then take. Tests shorten it.
+struct Keepalive {
+  int after_ms = 15000;
+  int timeout_ms = 10000;
+};
+extern Keepalive keepalive;
+
 std::string read_file(const std::string& path, const std::string& what);
 std::shared_ptr<grpc::Channel> connect(const Address& address, const Options& options);
 

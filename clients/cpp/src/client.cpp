@@ -18,6 +18,7 @@
 #include "channel.h"
 #include "fallback.h"
 #include "pool.h"
+#include "registry.h"
 #include "wire.h"
 
 // The completion queue hands a request from one thread to another. TSan does not see how, as a
@@ -40,6 +41,8 @@ using Reader = grpc::ClientAsyncResponseReader<wire::InferResponse>;
 
 // How often waiting requests are looked at while a server is away.
 constexpr std::chrono::milliseconds tick{20};
+// How often the folder that names servers is read, at most.
+constexpr std::chrono::seconds look_pause{1};
 
 // An event on its way, with all its attempts.
 struct Request {
@@ -74,24 +77,32 @@ std::string seconds(std::chrono::milliseconds time) {
 
 Options checked(Options options) {
   const auto refuse = [](const std::string& why) { throw Error(Error::Kind::usage, why); };
-  if (options.servers.empty() && options.fallback.start.empty()) refuse("no server is given");
+  const bool followed = !options.servers_folder.empty();
+  if (options.servers.empty() && !followed && options.fallback.start.empty()) {
+    refuse("no server is given");
+  }
+  if (followed && !options.servers.empty()) refuse("give servers, or a folder that names them");
   if (options.model.empty()) refuse("no model is given");
   if (options.in_flight < 1) refuse("in_flight must be at least 1");
   if (options.timeout.count() <= 0) refuse("the timeout must be positive");
   if (options.certificate.empty() != options.key.empty()) {
     refuse("a client certificate and its private key go together");
   }
-  const bool secrets =
-      !options.ca.empty() || !options.certificate.empty() || !options.token_file.empty();
-  for (const std::string& server : options.servers) {
-    if (secrets && !Address::parse(server).tls) {
-      refuse(server + " is without TLS, but certificates and tokens are for it: grpcs://");
-    }
-  }
   if (options.fallback.start.empty() != options.fallback.server.empty()) {
     refuse("a fallback server needs both a command and an address");
   }
   return options;
+}
+
+Address checked(const std::string& server, const Options& options) {
+  const Address address = Address::parse(server);
+  const bool secrets =
+      !options.ca.empty() || !options.certificate.empty() || !options.token_file.empty();
+  if (secrets && !address.tls) {
+    throw Error(Error::Kind::usage,
+                server + " is without TLS, but certificates and tokens are for it: grpcs://");
+  }
+  return address;
 }
 
 }  // namespace
@@ -100,10 +111,15 @@ class Client::Impl {
  public:
   explicit Impl(Options options)
       : options_(checked(std::move(options))),
-        pool_(options_.servers.size()),
         budget_(options_.retry_budget),
         local_(options_.fallback) {
-    for (const std::string& server : options_.servers) add(server);
+    const std::string& folder = options_.servers_folder;
+    const auto servers = folder.empty() ? options_.servers : servers_in(folder);
+    if (servers.empty() && !local_.configured()) {
+      throw Error(Error::Kind::unavailable,
+                  folder + " names no server (numlkit status shows why)");
+    }
+    for (const std::string& server : servers) add(checked(server, options_));
     if (local_.configured()) Address::parse(options_.fallback.server);
     thread_ = std::thread([this] { run(); });
   }
@@ -125,6 +141,7 @@ class Client::Impl {
     std::unique_lock lock(mutex_);
     room_.wait(lock, [this] { return under_way_ < options_.in_flight; });
     ++under_way_;
+    look(lock);
     request->deadline = Clock::now() + options_.timeout;
     send(std::move(request), lock);
     return future;
@@ -136,9 +153,37 @@ class Client::Impl {
   }
 
  private:
-  void add(const std::string& server) {
-    const Address address = Address::parse(server);
+  void add(const Address& address) {
     servers_.push_back({address, connect(address, options_)});
+    pool_.add();
+  }
+
+  // See which servers the folder names by now. It is read without the lock: that may take long.
+  void look(std::unique_lock<std::mutex>& lock) {
+    const Time now = Clock::now();
+    if (options_.servers_folder.empty() || now < next_look_) return;
+    next_look_ = now + look_pause;
+    lock.unlock();
+    const std::vector<std::string> named = servers_in(options_.servers_folder);
+    lock.lock();
+    std::vector<std::size_t> there;
+    for (const std::string& server : named) {
+      try {
+        there.push_back(number_of(checked(server, options_)));
+      } catch (const Error&) {  // without TLS, or its files cannot be read just now
+      }
+    }
+    if (there.empty()) return;
+    if (local_.started()) there.push_back(number_of(Address::parse(options_.fallback.server)));
+    pool_.use(there);
+  }
+
+  std::size_t number_of(const Address& address) {
+    for (std::size_t i = 0; i < servers_.size(); ++i) {
+      if (servers_[i].address.url() == address.url()) return i;
+    }
+    add(address);
+    return servers_.size() - 1;
   }
 
   // Send a request now, or let it wait for a server. Unlocked where time is spent.
@@ -192,9 +237,9 @@ class Client::Impl {
       void* tag = nullptr;
       bool ok = false;
       std::unique_lock lock(mutex_);
-      const bool waits = pool_.size() == 0 || pool_.any_away();
+      const bool waits = pool_.size() == 0 || pool_.any_away() || !waiting_.empty();
       lock.unlock();
-      // All that can wait has a server away: otherwise nothing but an answer happens next.
+      // Requests wait only while a server is away: otherwise nothing but an answer happens next.
       const auto until = waits ? std::chrono::system_clock::now() + tick
                                : std::chrono::system_clock::time_point::max();
       const auto next = queue_.AsyncNext(&tag, &ok, until);
@@ -228,7 +273,9 @@ class Client::Impl {
     if (what == End::no_model && statistics_.answered == 0) {
       server.lacks_model = true;
       bool nowhere = true;
-      for (const Server& each : servers_) nowhere = nowhere && each.lacks_model;
+      for (std::size_t i = 0; i < servers_.size(); ++i) {
+        nowhere = nowhere && (servers_[i].lacks_model || !pool_.there(i));
+      }
       if (nowhere) {
         const std::string cause = server.address.url() + " serves no model " + options_.model;
         return fail(std::move(request), Error(Error::Kind::refused, cause), lock);
@@ -279,6 +326,7 @@ class Client::Impl {
 
   void look_after_waiting(std::unique_lock<std::mutex>& lock) {
     if (waiting_.empty()) return;
+    look(lock);
     const Time now = Clock::now();
     if (pool_.all_away()) start_fallback(now);
     const std::string lost = local_.failure();
@@ -305,8 +353,7 @@ class Client::Impl {
     if (pool_.size() > 0 && now - *all_away_since_ < options_.fallback.after) return;
     local_.start();
     statistics_.fallback_started = true;
-    add(options_.fallback.server);
-    pool_.add();
+    add(Address::parse(options_.fallback.server));
   }
 
   const Options options_;
@@ -318,6 +365,7 @@ class Client::Impl {
   std::deque<Owned> waiting_;
   std::size_t under_way_ = 0;
   std::optional<Time> all_away_since_;
+  Time next_look_ = Clock::now() + look_pause;
   Statistics statistics_;
   LocalServer local_;
   grpc::CompletionQueue queue_;

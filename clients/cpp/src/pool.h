@@ -14,9 +14,13 @@ using Time = Clock::time_point;
 
 class Pool {
  public:
-  explicit Pool(std::size_t servers) : servers_(servers) {}
+  explicit Pool(std::size_t servers = 0) : servers_(servers) {}
 
   void add() { servers_.emplace_back(); }
+  // Send requests to these from now on. The others have left, and are forgotten: one that returns
+  // is as new. What is on its way to them is waited for.
+  void use(const std::vector<std::size_t>& there);
+  bool there(std::size_t server) const { return servers_[server].there; }
   std::size_t size() const { return servers_.size(); }
 
   // The server with the fewest requests on their way, in turn where several have as few. One that
@@ -37,8 +41,9 @@ class Pool {
 
  private:
   struct Server {
+    bool there = true;
     std::size_t outstanding = 0;
-    unsigned failures = 0;
+    unsigned failures = 0;  // 0 unless it is there
     Time noticed{};  // when it was last found away
     Time look{};     // when it may be asked again
   };

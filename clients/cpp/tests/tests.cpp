@@ -1,4 +1,5 @@
-// What needs neither a server nor a file. The program is tested in tests/cpp.
+// What needs neither a server nor a file. The program is tested in tests/cpp, which also starts
+// this with a folder, to see which servers it names.
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -7,6 +8,7 @@
 
 #include "channel.h"
 #include "pool.h"
+#include "registry.h"
 #include "wire.h"
 
 namespace {
@@ -83,6 +85,26 @@ void a_lost_server_is_left_alone_and_then_looked_at_by_one_request() {
   pool.sent(0);
   pool.answered(0);
   check(!pool.any_away(), "an answer brings it back");
+}
+
+void a_server_that_has_left_gets_no_requests_and_is_as_new_when_it_returns() {
+  Pool pool(2);
+  const Time now = Time{} + 1h;
+  pool.sent(0);
+  pool.sent(0);
+  pool.lost(0, now, now + 1ms);
+  pool.use({1});
+  check(!pool.any_away(), "what has left is not away");
+  for (int i = 0; i < 3; ++i) {
+    check(pool.choose(now + 1h) == std::size_t{1}, "the other gets its requests");
+    pool.sent(1);
+  }
+  pool.lost(0, now, now + 2ms);
+  pool.use({0, 1});
+  check(pool.choose(now + 3ms) == std::size_t{0}, "it is asked at once");
+  pool.lost(1, now, now + 3ms);
+  pool.use({1});
+  check(pool.all_away(), "nobody is left to ask");
 }
 
 void pauses_do_not_grow_beyond_seconds() {
@@ -174,9 +196,14 @@ void what_a_server_says_decides_what_follows() {
 
 }  // namespace
 
-int main() {
+int main(int count, char** words) {
+  if (count == 2) {
+    for (const std::string& server : servers_in(words[1])) std::printf("%s\n", server.c_str());
+    return 0;
+  }
   a_request_goes_to_the_server_with_the_fewest();
   a_lost_server_is_left_alone_and_then_looked_at_by_one_request();
+  a_server_that_has_left_gets_no_requests_and_is_as_new_when_it_returns();
   pauses_do_not_grow_beyond_seconds();
   a_budget_is_spent_and_refilled_by_answers();
   columns_of_different_length_are_not_sent();

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from deploy.client.endpoint import Endpoint
+from deploy.client.registry import Registry
 from deploy.client.transport import ServedModel
 from deploy.events import client as module
-from deploy.host.errors import ClientError, RequestError, ServerAwayError
+from deploy.host.errors import ClientError, DeploymentError, RequestError, ServerAwayError
 from deploy.host.paths import CHECKOUT
 from numl_formats.contract import INPUTS
 from numlkit import AsyncClient, Client, Failure, Labelled
+from tests.certificates import Authority
 
 EVENTS = CHECKOUT / "scripts/data/demo_events.h5"
 NAMES = {"semantic_classes": "a,b,c", "event_classes": "p,q"}
@@ -123,3 +125,49 @@ def test_the_package_is_typed():
     import numlkit
 
     assert (Path(numlkit.__file__).parent / "py.typed").exists()
+
+
+def test_a_folder_of_servers_is_followed(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "_LOOK_S", 0)
+    asked: list[str] = []
+    infer = Fake.infer
+
+    def note(fake: Fake, *request: Any) -> dict[str, Any]:
+        asked.append(fake.endpoint.url)
+        return infer(fake, *request)
+
+    monkeypatch.setattr(Fake, "infer", note)
+    registry = Registry(tmp_path)
+    old = registry.enter("grpc://old:1001")
+    with Client(servers=tmp_path) as client:
+
+        def asks() -> set[str]:
+            asked.clear()
+            for _ in range(20):
+                client.label(EVENT)
+            return set(asked)
+
+        assert asks() == {"grpc://old:1001"}
+        (tmp_path / "broken.json").write_text('{"url": "grpc://new: 1", "replaces": ""}')
+        new = registry.enter("grpc://new:1001")
+        assert asks() == {"grpc://old:1001", "grpc://new:1001"}
+        registry.leave(old)
+        assert asks() == {"grpc://new:1001"}
+        registry.leave(new)
+        assert asks() == {"grpc://new:1001"}  # none is named: those known before
+
+
+def test_a_server_without_tls_is_refused_at_the_start_and_ignored_later(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "_LOOK_S", 0)
+    ca = Authority(tmp_path, "site").file
+    registry = Registry(tmp_path / "servers")
+    plain = registry.enter("grpc://plain:1001")
+    with pytest.raises(DeploymentError, match="grpc://plain:1001 is without TLS"):
+        Client(servers=registry.folder, ca=ca)
+    registry.leave(plain)
+    registry.enter("grpcs://safe:1001")
+    with Client(servers=registry.folder, ca=ca) as client:
+        registry.enter("grpc://plain:1001")
+        for _ in range(20):
+            client.label(EVENT)
+        assert client.url == "grpcs://safe:1001"

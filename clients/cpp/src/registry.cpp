@@ -1,0 +1,74 @@
+#include "registry.h"
+
+#include <fcntl.h>
+#include <google/protobuf/struct.pb.h>
+#include <google/protobuf/util/json_util.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+#include <regex>
+#include <system_error>
+
+namespace numl {
+namespace {
+
+constexpr double fresh_s = 180;
+constexpr std::size_t most_bytes = 1024;
+
+bool is_fresh(const struct stat& status) {
+  return std::difftime(std::time(nullptr), status.st_mtime) <= fresh_s;
+}
+
+// The text of an entry, or nothing if this is none.
+std::string entry_text(const std::filesystem::path& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);  // a FIFO would block
+  if (file < 0) return {};
+  std::string text;
+  struct stat status {};
+  if (fstat(file, &status) == 0 && S_ISREG(status.st_mode) && is_fresh(status)) {
+    text.resize(most_bytes + 1);
+    const auto got = read(file, text.data(), text.size());
+    text.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
+  }
+  close(file);
+  return text.size() > most_bytes ? std::string() : text;
+}
+
+bool is_address(const std::string& url) {
+  static const std::regex form(R"(grpcs?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([1-9][0-9]{0,4}))");
+  std::smatch parts;
+  return std::regex_match(url, parts, form) && std::stoi(parts[2]) <= 65535;
+}
+
+}  // namespace
+
+std::vector<std::string> servers_in(const std::string& folder) {
+  std::vector<std::filesystem::path> paths;
+  std::error_code failed;
+  const std::string ending = ".json";
+  for (std::filesystem::directory_iterator at(folder, failed), end; !failed && at != end;
+       at.increment(failed)) {
+    const std::string name = at->path().filename().string();
+    if (name.size() >= ending.size() &&
+        name.compare(name.size() - ending.size(), ending.size(), ending) == 0) {
+      paths.push_back(at->path());
+    }
+  }
+  std::sort(paths.begin(), paths.end());
+  std::vector<std::string> found;
+  for (const auto& path : paths) {
+    google::protobuf::Struct values;
+    if (!google::protobuf::util::JsonStringToMessage(entry_text(path), &values).ok()) continue;
+    const auto url = values.fields().find("url");
+    if (url == values.fields().end()) continue;
+    const std::string& address = url->second.string_value();  // empty if it is no string
+    const bool known = std::find(found.begin(), found.end(), address) != found.end();
+    if (!known && is_address(address)) found.push_back(address);
+  }
+  return found;
+}
+
+}  // namespace numl

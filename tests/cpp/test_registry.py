@@ -1,0 +1,79 @@
+"""The C++ client and a folder that names servers which come and go."""
+
+import json
+import subprocess
+import threading
+import time
+
+import grpc
+import pytest
+
+from deploy.client.registry import Registry
+from deploy.host.paths import CHECKOUT
+from tests import registries
+from tests.cpp.scripted import scripted
+
+EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
+
+
+def test_servers_are_named_by_the_same_files_as_in_python(program, tmp_path):
+    registries.make(tmp_path / "servers")
+    words = [program.parent / "numl_tests", tmp_path / "servers"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert tuple(done.stdout.splitlines()) == registries.SERVERS
+
+
+def test_a_server_that_leaves_costs_no_request_and_a_new_one_gets_them(label, tmp_path):
+    registry = Registry(tmp_path / "servers")
+    asked = threading.Event()
+    after_leaving: list[int] = []
+
+    def old_says(number: int) -> None:
+        if number == 5:
+            (registry.folder / "broken.json").write_text('{"url": "grpc://127.0.0.1')
+            registry.enter(f"grpc://127.0.0.1:{new.port}")
+            registry.leave(entry)
+        if asked.is_set():
+            after_leaving.append(number)
+        time.sleep(0.01)  # what an answer takes
+
+    def new_says(_: int) -> None:
+        asked.set()
+
+    with scripted(old_says) as old, scripted(new_says) as new:
+        entry = registry.enter(f"grpc://127.0.0.1:{old.port}")
+        done = label("--servers", registry.folder, "--json", "--repeat", 250, EVENTS)
+    told = json.loads(done.stdout)
+    assert (told["events"], told["failed"], told["retries"]) == (1250, 0, 0), done.stderr
+    assert len(old.requests) + len(new.requests) == 1250
+    assert len(after_leaving) < 8  # those that were in flight
+
+
+def test_events_that_wait_go_to_a_server_that_comes(label, tmp_path):
+    registry = Registry(tmp_path / "servers")
+
+    def busy_says(number: int) -> tuple[grpc.StatusCode, str]:
+        if number == 0:
+            registry.enter(f"grpc://127.0.0.1:{new.port}")
+        return grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size"
+
+    with scripted(busy_says) as busy, scripted() as new:
+        registry.enter(f"grpc://127.0.0.1:{busy.port}")
+        done = label("--servers", registry.folder, "--json", EVENTS)
+    assert json.loads(done.stdout)["events"] == len(new.requests) == 5, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "flags", "status", "said"),
+    [
+        (None, (), 1, "{0} names no server (numlkit status shows why)"),
+        ("grpc://h:1", ("--url", "h"), 2, "give servers, or a folder that names them"),
+        ("grpc://h:1", ("--token-file", "t"), 2, "grpc://h:1 is without TLS, but certificates"),
+    ],
+)
+def test_what_cannot_be_followed_is_told(label, tmp_path, url, flags, status, said):
+    if url:
+        Registry(tmp_path).enter(url)
+    done = label("--servers", tmp_path, *flags, EVENTS)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.startswith("numl-label: " + said.format(tmp_path))

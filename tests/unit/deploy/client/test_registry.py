@@ -1,0 +1,23 @@
+"""The folder that names servers; ``tests/registries.py`` has its rules as files."""
+
+import pytest
+
+from deploy.client.registry import Registry
+from deploy.host.errors import ClientError
+from tests import registries
+
+
+def test_servers_are_named_by_what_is_an_entry_and_by_nothing_else(tmp_path):
+    registries.make(tmp_path / "servers")
+    assert Registry(tmp_path / "servers").urls() == registries.SERVERS
+
+
+@pytest.mark.parametrize("kind", ["no folder", "an empty folder", "a file"])
+def test_a_folder_that_names_none_is_told(tmp_path, kind):
+    folder = tmp_path / "servers"
+    if kind == "an empty folder":
+        folder.mkdir()
+    if kind == "a file":
+        folder.touch()
+    with pytest.raises(ClientError, match=r"/servers names no server$"):
+        Registry(folder).urls()
