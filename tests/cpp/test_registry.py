@@ -46,6 +46,7 @@ def test_a_server_that_leaves_costs_no_request_and_a_new_one_gets_them(label, tm
     told = json.loads(done.stdout)
     assert (told["events"], told["failed"], told["retries"]) == (1250, 0, 0), done.stderr
     assert len(old.requests) + len(new.requests) == 1250
+    assert asked.is_set()
     assert len(after_leaving) < 8  # those that were in flight
 
 
