@@ -1,4 +1,4 @@
-// numl-label that notices in half a second, and not in half a minute, that a server hangs.
+// A numl-label that notices a hung server in half a second, not in half a minute.
 #include "channel.h"
 
 namespace {
