@@ -133,23 +133,27 @@ class EventFile:
         tensors: dict[str, NDArray[Any]] = {}
         for name, table in self._tables.items():
             runs = self._segments[name].of(index) if name in self._segments else []
+            rows = slice(*runs[0]) if len(runs) == 1 else None
             for column, dtype in self._columns[name].items():
                 key = f"{name}_{column}"
                 if table is None:
                     tensors[key] = np.empty(0, dtype=dtype)
                     continue
-                where = f"{self.path}: {name}/{table.own(column)}"
                 if key not in self._converted:
                     self._converted[key] = _convert_whole(
-                        table.column(column), column, dtype, where
+                        table.column(column), column, dtype, self._where(name, table, column)
                     )
                 whole = self._converted[key]
-                if whole is not None and len(runs) == 1:
-                    tensors[key] = whole[slice(*runs[0])]
+                if whole is not None and rows is not None:
+                    tensors[key] = whole[rows]
                 else:
+                    where = self._where(name, table, column)
                     values = _read_runs(table.column(column), runs, where)
                     tensors[key] = convert(_numbers(values, column, where), dtype, where)
         return EventTensors(self.event_ids[index], str(self.path), MappingProxyType(tensors))
+
+    def _where(self, name: str, table: Table, column: str) -> str:
+        return f"{self.path}: {name}/{table.own(column)}"
 
 
 def open_hdf5(path: Path) -> h5py.File:

@@ -27,7 +27,7 @@ class Segments:
 
     def of(self, event: int) -> list[tuple[int, int]]:
         """Return an event's runs ``[start, stop)`` in file order."""
-        low, high = np.searchsorted(self.events, [event, event + 1])
+        low, high = self.events.searchsorted((event, event + 1))
         return [(int(self.starts[i]), int(self.stops[i])) for i in range(low, high)]
 
 

@@ -13,6 +13,7 @@ Four layouts are read with h5py alone, without unpickling anything:
 What pandas writes is in its ``pandas.io.pytables`` (2.3 and 3.0 were tried).
 """
 
+import math
 import pickletools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+from h5py import h5d, h5o, h5s
 from numpy.typing import NDArray
 
 from deploy.host.errors import KitError
@@ -154,10 +156,10 @@ class _Datasets(Mapping[str, Column]):
         if name in self._opened or name not in self._names:
             return
         self._opened.add(name)
-        node, parts = self._group.get(name), self._wide.get(name, ())
-        if not isinstance(node, h5py.Dataset):
+        node, parts = _dataset(self._group, name), self._wide.get(name, ())
+        if node is None:
             return
-        read, shape = _reader(node), node.shape
+        read, shape = _reader(node), node.id.shape
         if len(shape) == 2 and shape[1] == len(parts):
             for i, part in enumerate(parts):
                 self._found[part] = _column(node, read, i)
@@ -171,15 +173,33 @@ class _Datasets(Mapping[str, Column]):
             raise EventFileError(f"{self._where}/{name} has {shape[1]} columns, not {wanted}")
 
 
+def _dataset(group: h5py.Group, name: str) -> h5py.Dataset | None:
+    """Return a dataset of a group. ``group.get``, and ``dataset[()]``, cost more than HDF5's work."""
+    try:
+        node = h5o.open(group.id, name.encode())
+    except KeyError:
+        return None
+    return h5py.Dataset(node) if isinstance(node, h5d.DatasetID) else None
+
+
+def _all_rows(dataset: h5py.Dataset, kind: np.dtype[Any]) -> Array:
+    if kind.kind not in "iuf":
+        return np.asarray(dataset[()])
+    values = np.empty(dataset.id.shape, dtype=kind)
+    dataset.id.read(h5s.ALL, h5s.ALL, values)
+    return values
+
+
 def _reader(dataset: h5py.Dataset) -> Callable[[], Array | None]:
     """Return a function that reads a small dataset at once, the first time that it is called."""
 
     @cache
     def whole() -> Array | None:
-        if dataset.nbytes > _WHOLE_BYTES:
+        kind = dataset.id.dtype
+        if math.prod(dataset.id.shape) * kind.itemsize > _WHOLE_BYTES:
             return None
         try:
-            return np.asarray(dataset[()])
+            return _all_rows(dataset, kind)
         except (OSError, RuntimeError):
             return None  # only a part of it is damaged: other events may be read
 
@@ -200,16 +220,16 @@ def _column(dataset: h5py.Dataset, read: Callable[[], Array | None], *column: in
             return np.asarray(dataset[(slice(start, stop), *column)])
         return values[start:stop]
 
-    return Column(len(dataset), part, whole)
+    return Column(dataset.id.shape[0], part, whole)
 
 
 def _sequence(group: h5py.Group, where: str) -> NDArray[np.int64] | None:
-    node = group.get(SEQUENCE)
-    if node is None:
+    if SEQUENCE not in group:
         return None
-    if not isinstance(node, h5py.Dataset) or node.ndim != 2 or node.shape[1] != 2:
+    node = _dataset(group, SEQUENCE)
+    if node is None or node.ndim != 2 or node.shape[1] != 2:
         raise EventFileError(f"{where}/{SEQUENCE} is not a dataset of shape [events, 2]")
-    return np.asarray(node[()], dtype=np.int64)
+    return np.asarray(_all_rows(node, node.id.dtype), dtype=np.int64)
 
 
 def _fields(dataset: h5py.Dataset, where: str, wide: Wide) -> dict[str, Column]:
