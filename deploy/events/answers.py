@@ -69,13 +69,31 @@ def probabilities(scores: NDArray[np.float32]) -> NDArray[np.float32]:
 
     NuGraph3 answers the former, which sum to one, NuGraph2 the latter.
     """
-    if scores.size == 0:
-        return scores
-    sums = scores.sum(axis=-1)
-    if scores.min() >= 0 and scores.max() <= 1 and np.abs(sums - 1).max() <= _SUM_TOLERANCE:
+    if _are_probabilities(scores):
         return scores
     shifted = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True), dtype=np.float32)
+
+
+def _are_probabilities(scores: NDArray[np.float32]) -> bool:
+    if scores.size == 0:
+        return True
+    if scores.min() < 0 or scores.max() > 1:
+        return False
+    return bool(np.abs(scores.sum(axis=-1) - 1).max() <= _SUM_TOLERANCE)
+
+
+def best(events: Sequence[NDArray[np.float32]]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Return `Labels.label` and `Labels.score`, ``[hits]``, given the semantic scores of events.
+
+    For many events at once this takes little longer than for one.
+    """
+    scores = np.concatenate(events)
+    label = scores.argmax(axis=1)
+    if not _are_probabilities(scores):
+        scores = np.concatenate([probabilities(event) for event in events])
+    score = scores[np.arange(len(label)), label]
+    return label.astype(np.int32), score.astype(np.float32, copy=False)
 
 
 def assemble(
@@ -94,7 +112,8 @@ def assemble(
     )
     if not names:
         raise RequestError("the server returned nothing for the event's hits")
-    hits = {name: _of_hits(event, outputs, name, planes) for name in names}
+    rows = [np.flatnonzero(event.tensors[PLANE] == index) for index in range(len(planes))]
+    hits = {name: _of_hits(event, outputs, name, planes, rows) for name in names}
     whole = {
         name: _finite(name, values).reshape(-1)
         for name, values in outputs.items()
@@ -104,18 +123,20 @@ def assemble(
 
 
 def _of_hits(
-    event: EventTensors, outputs: Mapping[str, NDArray[Any]], name: str, planes: Sequence[str]
+    event: EventTensors,
+    outputs: Mapping[str, NDArray[Any]],
+    name: str,
+    planes: Sequence[str],
+    rows: Sequence[NDArray[np.intp]],
 ) -> NDArray[Any]:
     """Return an output for all planes, one row per hit in the event's order."""
-    plane_of_hit = event.tensors[PLANE]
     whole: NDArray[Any] | None = None
-    for index, plane in enumerate(planes):
+    for plane, rows_of_plane in zip(planes, rows, strict=True):
         output = f"{name}_{plane}"
         if output not in outputs:
             raise RequestError(f"the server returned no {output}")
         values = _finite(output, outputs[output])
-        rows = plane_of_hit == index
-        hits = int(rows.sum())
+        hits = len(rows_of_plane)
         if values.ndim not in _DIMENSIONS.get(name, (1, 2)) or len(values) != hits:
             raise RequestError(
                 f"the server returned {output} with shape {list(values.shape)} for {hits} hits"
@@ -127,7 +148,7 @@ def _of_hits(
                 f"the server returned {name} with {_width(values)} columns for plane {plane}, "
                 f"{_width(whole)} for plane {planes[0]}"
             )
-        whole[rows] = values
+        whole[rows_of_plane] = values
     assert whole is not None
     if _width(whole) == 0:
         raise RequestError(f"the server returned {name} without columns")

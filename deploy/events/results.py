@@ -6,6 +6,7 @@ HDF5 in pynuml's layout; ``docs/physicist.md`` lists the datasets and attributes
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -14,14 +15,15 @@ from typing import Any, Literal
 
 import h5py
 import numpy as np
+from h5py import h5a, h5d, h5p, h5s, h5t
 from numpy.typing import NDArray
 
 from deploy.client.transport import ServedModel
-from deploy.events.answers import FILTER_THRESHOLD
+from deploy.events.answers import FILTER_THRESHOLD, best
 from deploy.events.grouping import EventId
 from deploy.events.inference import Answer, Failure
 from deploy.host.errors import KitError
-from numl_formats.contract import FILTER, HIT_ID, HITS, PLANE
+from numl_formats.contract import FILTER, HIT_ID, HITS, PLANE, SEMANTIC
 
 FORMAT = 1
 _CHUNK_BYTES = 1 << 16
@@ -30,6 +32,8 @@ _SMALL_BYTES = 1 << 12
 _WAITING_BYTES = 1 << 20
 # More than HDF5 may hold back in its caches: two chunks per dataset, and metadata.
 _MARGIN_BYTES = 4 << 20
+_ID_BYTES = 24
+_IN_MEMORY = {"backing_store": False, "block_size": _WAITING_BYTES}
 _TEXT = h5py.string_dtype()
 
 
@@ -44,36 +48,19 @@ class ResultsWriter:
         self.path = path
         self.complete = False
         self._discarded = False
-        self._model = model
+        self._model, self._endpoint = model, endpoint
         self._sources: dict[str, int] = {}
         self._events = 0
         self._waiting: dict[str, dict[str, list[NDArray[Any]]]] = {}
+        self._waiting_ids: dict[str, list[tuple[EventId, int]]] = {}
         self._waiting_bytes = 0
+        self._file: h5py.File | None = None
         self._datasets: dict[tuple[str, str], h5py.Dataset] = {}
         self._widths: dict[tuple[str, str], int] = {}
         self._indices: dict[str, list[tuple[int, int]]] = {}
         self._classes: dict[Literal["semantic", "event"], int] = {"semantic": 0, "event": 0}
         if path.exists() and not path.is_file():
             raise KitError(f"--out {path} is not a regular file", "choose another --out")
-        try:
-            # HDF5 opens by name; in a folder of our own that name is free and private.
-            self._folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-        except OSError as error:
-            raise _refused(path, error) from error
-        self._temporary = self._folder / path.name
-        self._file = h5py.File(self._temporary, "w", rdcc_nbytes=2 * _CHUNK_BYTES)
-        self._descriptor = os.open(self._temporary, os.O_RDWR)
-        self._reserved = 0
-        self._file.attrs.update(
-            {
-                "format": FORMAT,
-                "model": model.name,
-                "endpoint": endpoint,
-                "weights": model.parameters.get("weights", ""),
-                "filter_threshold": FILTER_THRESHOLD,
-                "planes": ",".join(model.planes),
-            }
-        )
 
     def __enter__(self) -> ResultsWriter:
         return self
@@ -82,18 +69,13 @@ class ResultsWriter:
         try:
             if kind is None and not self._discarded:
                 self._finish()
-                self._file.flush()
-                size = self._file.id.get_filesize()
-                self._file.close()
-                os.ftruncate(self._descriptor, min(size, os.fstat(self._descriptor).st_size))
-                self._temporary.replace(self.path)
-            else:
-                self._file.close()
         except (OSError, RuntimeError) as failure:
             raise _refused(self.path, failure) from failure
         finally:
-            os.close(self._descriptor)
-            shutil.rmtree(self._folder, ignore_errors=True)
+            if self._file is not None:
+                self._file.close()
+                os.close(self._descriptor)
+                shutil.rmtree(self._folder, ignore_errors=True)
 
     def add(self, answer: Answer) -> None:
         """Append an answered event; KitError if the disk is full, or the class count changes."""
@@ -101,8 +83,6 @@ class ResultsWriter:
         tensors = labels.event.tensors
         hits = {"hit_id": tensors[HIT_ID], "local_plane": tensors[PLANE]}
         hits |= {"filter_score" if n == FILTER else n: v for n, v in labels.hits.items()}
-        if labels.classes:
-            hits |= {"semantic_label": labels.label, "semantic_score": labels.score}
         self._append(HITS, labels.event.event_id, labels.event.hits, hits)
         self._classes["semantic"] = labels.classes
         event: dict[str, NDArray[Any]] = {
@@ -133,8 +113,9 @@ class ResultsWriter:
         self, table: str, event_id: EventId, rows: int, columns: Mapping[str, NDArray[Any]]
     ) -> None:
         waiting = self._waiting.setdefault(table, {})
-        ids = np.broadcast_to(np.array(event_id, dtype=np.int64), (rows, 3))
-        for name, values in {"event_id": ids, **columns}.items():
+        self._waiting_ids.setdefault(table, []).append((event_id, rows))
+        self._waiting_bytes += rows * _ID_BYTES
+        for name, values in columns.items():
             data = values if values.ndim == 2 else values[:, None]
             width = self._widths.setdefault((table, name), data.shape[1])
             if width != data.shape[1]:
@@ -148,31 +129,47 @@ class ResultsWriter:
         if table != "failed_table":
             self._indices.setdefault(table, []).append((self._events, rows))
         if self._waiting_bytes > _WAITING_BYTES:
-            self._write(more=True)
+            try:
+                self._append_to_disk()
+            except (OSError, RuntimeError) as error:
+                raise _refused(self.path, error) from error
 
-    def _write(self, *, more: bool) -> None:
+    def _append_to_disk(self) -> None:
+        if self._file is None:
+            # HDF5 opens by name; in a folder of our own that name is free and private.
+            self._folder = tempfile.mkdtemp(dir=self.path.parent, prefix=f".{self.path.name}.")
+            temporary = Path(self._folder, self.path.name)
+            self._file = h5py.File(temporary, "w", rdcc_nbytes=2 * _CHUNK_BYTES)
+            self._descriptor, self._reserved = os.open(temporary, os.O_RDWR), 0
+        self._reserve(self._file, self._waiting_bytes)
+        self._write(self._file, more=True)
+
+    def _write(self, file: h5py.File, *, more: bool) -> None:
         """Write the rows that wait; ``more`` of them may follow."""
-        try:
-            self._reserve(self._waiting_bytes)
-            for table, columns in self._waiting.items():
-                group = self._file.require_group(table)
-                for name, parts in columns.items():
-                    data = np.concatenate(parts)
-                    dataset = self._datasets.get((table, name))
-                    if dataset is None:
-                        self._datasets[table, name] = _create(group, name, data, more=more)
-                    else:
-                        before = len(dataset)
-                        dataset.resize(before + len(data), axis=0)
-                        dataset[before:] = data
-        except (OSError, RuntimeError) as error:
-            raise _refused(self.path, error) from error
+        for table, columns in self._waiting.items():
+            group = file.require_group(table)
+            ids, rows = zip(*self._waiting_ids[table], strict=True)
+            whole: dict[str, NDArray[Any]] = {}
+            whole["event_id"] = np.repeat(np.array(ids, dtype=np.int64), rows, axis=0)
+            whole |= {name: np.concatenate(parts) for name, parts in columns.items()}
+            if SEMANTIC in columns:
+                label, score = best(columns[SEMANTIC])
+                whole |= {"semantic_label": label[:, None], "semantic_score": score[:, None]}
+            for name, data in whole.items():
+                dataset = self._datasets.get((table, name))
+                if dataset is None:
+                    self._datasets[table, name] = _create(group, name, data, more=more)
+                else:
+                    before = len(dataset)
+                    dataset.resize(before + len(data), axis=0)
+                    dataset[before:] = data
         self._waiting.clear()
+        self._waiting_ids.clear()
         self._waiting_bytes = 0
 
-    def _reserve(self, upcoming: int) -> None:
+    def _reserve(self, file: h5py.File, upcoming: int) -> None:
         """Reserve disk space for the next rows: HDF5 crashes on a full disk."""
-        needed = self._file.id.get_filesize() + 2 * upcoming + _MARGIN_BYTES
+        needed = file.id.get_filesize() + 2 * upcoming + _MARGIN_BYTES
         if needed <= self._reserved:
             return
         # In steps larger than needed: one system call for many events.
@@ -181,29 +178,78 @@ class ResultsWriter:
         self._reserved = wanted
 
     def _finish(self) -> None:
-        self._write(more=False)
-        self._reserve(sum(16 * len(index) for index in self._indices.values()))
+        if self._file is None:
+            # All of it is small: HDF5 writes to memory, which takes half the time.
+            with h5py.File(self.path, "w", driver="core", **_IN_MEMORY) as file:
+                self._complete(file)
+                file.flush()
+                _put(self.path, file.id.get_file_image())
+            return
+        index_bytes = sum(16 * len(index) for index in self._indices.values())
+        self._reserve(self._file, self._waiting_bytes + index_bytes)
+        self._complete(self._file)
+        self._file.flush()
+        size = self._file.id.get_filesize()
+        self._file.close()
+        os.ftruncate(self._descriptor, min(size, os.fstat(self._descriptor).st_size))
+        Path(self._folder, self.path.name).replace(self.path)
+
+    def _complete(self, file: h5py.File) -> None:
+        """Write what is left, indices and attributes."""
+        self._write(file, more=False)
         for table, index in self._indices.items():
             full = [(event, rows) for event, rows in index if rows]
             values = np.array(full, dtype=np.int64).reshape(-1, 2)
-            self._file[table].create_dataset("event_id.seq_cnt", data=values)
-        self._file.create_dataset("source_files", data=list(self._sources), dtype=_TEXT)
+            _create(file[table], "event_id.seq_cnt", values, more=False)
+        file.create_dataset("source_files", data=list(self._sources), dtype=_TEXT)
+        attributes = {
+            "format": FORMAT,
+            "model": self._model.name,
+            "endpoint": self._endpoint,
+            "weights": self._model.parameters.get("weights", ""),
+            "filter_threshold": FILTER_THRESHOLD,
+            "planes": ",".join(self._model.planes),
+            "complete": self.complete,
+        }
         for kind, count in self._classes.items():
-            self._file.attrs[f"{kind}_classes"] = ",".join(self._model.classes(kind, count))
-        self._file.attrs["complete"] = self.complete
+            attributes[f"{kind}_classes"] = ",".join(self._model.classes(kind, count))
+        for name, value in attributes.items():
+            data = np.array(value, dtype=_TEXT if isinstance(value, str) else None)
+            stored, space = h5t.py_create(data.dtype, logical=True), h5s.create(h5s.SCALAR)
+            attribute = h5a.create(file.id, name.encode(), stored, space)
+            attribute.write(data, h5t.py_create(data.dtype))
 
 
 def _create(group: h5py.Group, name: str, data: NDArray[Any], *, more: bool) -> h5py.Dataset:
+    """Create a dataset through HDF5's own calls: ``create_dataset`` costs as much as they do."""
     text, width = data.dtype == object, data.shape[1]
-    options: dict[str, Any] = {"dtype": _TEXT} if text else {}
     rows = max(1, _CHUNK_BYTES // (width * (8 if text else data.dtype.itemsize)))
-    if more:
-        options |= {"maxshape": (None, width), "chunks": (rows, width)}
+    layout = h5p.create(h5p.DATASET_CREATE)
+    layout.set_obj_track_times(False)
     # Scores would shrink by a sixth only, and take most of a bulk run's own CPU time.
-    if data.dtype.kind == "i" and (more or data.nbytes > _SMALL_BYTES):
-        chunks = (rows if more else min(rows, len(data)), width)
-        options |= {"chunks": chunks, "compression": "gzip", "compression_opts": 1, "shuffle": True}
-    return group.create_dataset(name, data=data, **options)
+    compressed = data.dtype.kind == "i" and (more or data.nbytes > _SMALL_BYTES)
+    if more or compressed:
+        layout.set_chunk((rows if more else min(rows, len(data)), width))
+    if compressed:
+        layout.set_shuffle()
+        layout.set_deflate(1)
+    kind = _TEXT if text else data.dtype
+    stored = h5t.py_create(kind, logical=True)
+    space = h5s.create_simple(data.shape, (h5s.UNLIMITED, width) if more else None)
+    dataset = h5d.create(group.id, name.encode(), stored, space, layout)
+    dataset.write(h5s.ALL, h5s.ALL, data, h5t.py_create(kind))
+    return h5py.Dataset(dataset)
+
+
+def _put(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(content)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _refused(path: Path, error: BaseException) -> KitError:

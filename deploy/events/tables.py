@@ -174,7 +174,7 @@ class _Datasets(Mapping[str, Column]):
 
 
 def _dataset(group: h5py.Group, name: str) -> h5py.Dataset | None:
-    """Return a dataset of a group. ``group.get``, and ``dataset[()]``, cost more than HDF5's work."""
+    """Return a dataset of a group; ``group.get``, as ``dataset[()]``, costs more than HDF5."""
     try:
         node = h5o.open(group.id, name.encode())
     except KeyError:
