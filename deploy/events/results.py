@@ -61,6 +61,8 @@ class ResultsWriter:
         self._classes: dict[Literal["semantic", "event"], int] = {"semantic": 0, "event": 0}
         if path.exists() and not path.is_file():
             raise KitError(f"--out {path} is not a regular file", "choose another --out")
+        if not os.access(path.parent, os.W_OK):  # before hours of work
+            raise _refused(path, OSError(0, "its folder is not there, or not writable"))
 
     def __enter__(self) -> ResultsWriter:
         return self
@@ -179,7 +181,7 @@ class ResultsWriter:
 
     def _finish(self) -> None:
         if self._file is None:
-            # All of it is small: HDF5 writes to memory, which takes half the time.
+            # All of it is small: it is made in memory, and written in one go.
             with h5py.File(self.path, "w", driver="core", **_IN_MEMORY) as file:
                 self._complete(file)
                 file.flush()

@@ -77,6 +77,17 @@ def test_labels_and_scores_are_found_by_event_and_hit_id(tmp_path, hits_of_last)
     assert [p.name for p in tmp_path.iterdir()] == ["r.h5"]
 
 
+def test_logits_and_probabilities_of_several_events_give_each_the_labels_it_has_alone(tmp_path):
+    answers = [make_answer(number, 50) for number in range(3)]
+    scores = answers[1].labels.hits["x_semantic"]
+    answers[1].labels.hits["x_semantic"] = 4 * np.log(scores)
+    write(tmp_path / "r.h5", answers)
+    with h5py.File(tmp_path / "r.h5") as file:
+        for name in ("label", "score"):
+            alone = np.concatenate([getattr(answer.labels, name) for answer in answers])
+            assert np.array_equal(file[f"hit_table/semantic_{name}"][:, 0], alone)
+
+
 def test_a_model_without_event_head_has_no_event_columns(tmp_path):
     write(tmp_path / "r.h5", [make_answer(0, 4, classes=5, event=False)])
     with h5py.File(tmp_path / "r.h5") as file:
@@ -105,13 +116,14 @@ def test_another_class_count_is_an_error_and_keeps_the_file_that_was_there(tmp_p
     assert [p.name for p in tmp_path.iterdir()] == ["r.h5"]
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
-    # A limit on file sizes stands in for a full disk; both make the reservation fail.
+@pytest.mark.parametrize(("limit", "hits"), [(9 << 20, 30_000), (1 << 13, 20)])
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, limit, hits):
+    # A limit on file sizes stands in for a full disk; a large file's reservation fails.
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (9 << 20, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
         with pytest.raises(KitError, match=r"r\.h5 cannot be written: File too large"):
-            write(tmp_path / "r.h5", [make_answer(i, 30_000) for i in range(20)])
+            write(tmp_path / "r.h5", [make_answer(i, hits) for i in range(20)])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []
@@ -127,7 +139,8 @@ def test_what_is_discarded_leaves_nothing_and_keeps_the_file_that_was_there(tmp_
     assert [p.name for p in tmp_path.iterdir()] == ["r.h5"]
 
 
-def test_a_path_through_a_file_is_named(tmp_path):
+@pytest.mark.parametrize("folder", ["a", "absent"])
+def test_a_path_through_a_file_or_an_absent_folder_is_named(tmp_path, folder):
     (tmp_path / "a").touch()
     with pytest.raises(KitError, match=r"r\.h5 cannot be written"):
-        write(tmp_path / "a" / "r.h5", [])
+        write(tmp_path / folder / "r.h5", [])
