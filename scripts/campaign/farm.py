@@ -15,35 +15,45 @@ class Servers:
     """Equal servers behind a front door, or clients that balance.
 
     Attributes:
-        lanes: Events that one computes at a time: its cores, or 1 for a GPU or a share of a core.
-        service_s: What an event takes in a lane, on average.
+        cores: Of one server; 1 for a GPU or a share of a core.
+        service_s: What an event takes on a core of its own, on average.
         spread: Standard deviation of that time, as a part of its mean; 0: all take as long.
         waiting: The most requests that wait in one server; None: any number.
         wait_s: The longest that a request waits; None: any time.
         notice: Whether a server hears that a client has given up, and drops its request. Over gRPC
             it does; over HTTP, or behind a front door that goes on by itself, it does not.
+        instances: Events that one computes at a time: they share its cores. None: one for each.
         balance: ``fewest``: to the server with the fewest requests; ``random``: to any.
     """
 
     count: int
-    lanes: int
+    cores: int
     service_s: float
     spread: float = 0.5
     waiting: int | None = None
     wait_s: float | None = None
     notice: bool = True
+    instances: int | None = None
     balance: Literal["fewest", "random"] = "fewest"
 
     @property
     def capacity(self) -> float:
         """Events per second that all of them can compute."""
-        return self.count * self.lanes / self.service_s
+        return self.count * self.cores / self.service_s
+
+    @property
+    def at_once(self) -> int:
+        """Events that one computes at a time."""
+        return self.cores if self.instances is None else self.instances
 
     @staticmethod
-    def kit(count: int, lanes: int, service_s: float, spread: float = 0.5) -> Servers:
-        """Return servers with the kit's default bounds."""
-        waiting = _LIMITS.most_waiting(gpu=False) * _LIMITS.instances(lanes)
-        return Servers(count, lanes, service_s, spread, waiting, _LIMITS.wait_s)
+    def kit(count: int, cores: int, service_s: float, spread: float = 0.5) -> Servers:
+        """Return servers with the kit's instances and default bounds."""
+        instances = _LIMITS.instances(cores)
+        waiting = _LIMITS.most_waiting(gpu=False) * instances
+        return Servers(
+            count, cores, service_s, spread, waiting, _LIMITS.wait_s, instances=instances
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,22 +37,27 @@ def _accidents(runs: Mapping[str, Any]) -> Iterator[str]:
 
 def checked(run: Mapping[str, Any]) -> str:
     """Return the section on a real run beside its simulation."""
+    rates = [rate for each in run["rates"] for rate in each]
     lines = [
-        f"{run['servers']} servers, each with {run['share']:g} of a core; a server alone answers",
-        f"{run['capacity']:.1f} events of {run['hits']:,} hits per second. "
-        f"({run['machine']['processor']}, load average",
-        f"before the run: {run['machine']['load_before'][0]:.1f}.)",
+        f"{run['servers']} servers, each with {run['share']:g} of a core, of which one answers "
+        f"{min(rates):.1f} to",
+        f"{max(rates):.1f} events of {run['hits']:,} hits per second. {len(run['rates'])} runs, "
+        f"{run['seconds']:g} s of each row.",
+        f"({run['machine']['processor']}, load average before: "
+        f"{run['machine']['load_before'][0]:.1f}.)",
         "",
-        "| | | events/s | median | p99 | lost |",
-        "|---|---|---|---|---|---|",
+        "| | | events/s | median | p99 | p99 of single runs | lost |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for each in run["rounds"]:
+    for row in run["rows"]:
         for kind in ("simulated", "measured"):
-            found = each[kind]
-            name = each["name"] if kind == "simulated" else ""
+            found = row[kind]
+            name = row["name"] if kind == "simulated" else ""
+            each = found["p99_of_each_s"]
+            one = f"{_time(each[0])} to {_time(each[-1])}" if each else ""
             lines.append(
                 f"| {name} | {kind} | {found['per_s']:.1f} | {_time(found['p50_s'])} | "
-                f"{_time(found['p99_s'])} | {_percent(found['lost'])} |"
+                f"{_time(found['p99_s'])} | {one} | {_percent(found['lost'])} |"
             )
     return "\n".join(lines) + "\n"
 
@@ -62,7 +67,5 @@ def _percent(part: float) -> str:
     return f"{percent:.1f}%" if 0 < percent < 10 or 99 < percent < 100 else f"{percent:.0f}%"
 
 
-def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    return f"{1e3 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+def _time(seconds: float) -> str:
+    return f"{1e3 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.3g} s"

@@ -10,7 +10,8 @@ import numpy as np
 
 from scripts.campaign.farm import Campaign, Jobs, Loss, Patience, Scaling, Servers
 from scripts.campaign.measured import core_seconds
-from scripts.campaign.simulation import Outcome, simulate
+from scripts.campaign.outcome import Outcome
+from scripts.campaign.simulation import simulate
 
 HITS = 1300
 _AS_IT_WAS = Servers(2, 1, 0.16, spread=0.1, notice=False, balance="random")

@@ -10,10 +10,8 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from scripts.campaign.farm import Campaign, Scaling
+from scripts.campaign.outcome import Outcome
 
 End = Literal["refused", "late"]
 _SAMPLES = 400
@@ -28,83 +26,35 @@ class _Job:
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """A try. ``given_up``: its client no longer waits. ``gone``: it is not in the queue."""
+    """A try. ``given_up``: its client no longer waits. ``gone``: it is not in the queue.
+
+    ``ends`` is the server's progress at which it is computed.
+    """
 
     job: _Job
     server: _Server
     sent: float
+    ends: float = 0.0
     given_up: bool = False
     gone: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class _Server:
+    """``progress``: seconds of a core that each event computed so far had, up to ``at``."""
+
     queue: deque[_Request] = field(default_factory=deque)
     waiting: int = 0
-    served: set[_Request] = field(default_factory=set)
+    served: list[_Request] = field(default_factory=list)
+    progress: float = 0.0
+    at: float = 0.0
+    changes: int = 0
     alive: bool = True
     drains: bool = False
 
     @property
     def load(self) -> int:
         return self.waiting + len(self.served)
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What became of a campaign.
-
-    Each event that arrived was answered, refused (by every server asked), late (its last try was
-    not answered in time), or was under way at the end. Events of jobs that had ended before they
-    came to them are unsent.
-
-    Attributes:
-        latencies: Seconds from arrival to answer, in the order of the answers.
-        answered_at: When these answers came.
-        in_vain: Events computed for clients that had given up.
-        jobs_done: Jobs that ended without losing an event; ``jobs_failed``: the others.
-        times, waiting, servers: The state of the farm at regular times.
-    """
-
-    seconds: float = 0.0
-    arrived: int = 0
-    sent: int = 0
-    refused: int = 0
-    late: int = 0
-    under_way: int = 0
-    unsent: int = 0
-    in_vain: int = 0
-    jobs_done: int = 0
-    jobs_failed: int = 0
-    latencies: list[float] = field(default_factory=list)
-    answered_at: list[float] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
-    waiting: list[int] = field(default_factory=list)
-    servers: list[int] = field(default_factory=list)
-
-    @property
-    def answered(self) -> int:
-        return len(self.latencies)
-
-    @property
-    def failed(self) -> int:
-        """Events that were not answered, with those that were never sent."""
-        return self.refused + self.late + self.unsent
-
-    def per_s(self, since: float = 0.0) -> float:
-        """Return the events answered per second from a time on."""
-        span = self.seconds - since
-        return sum(at >= since for at in self.answered_at) / span if span > 0 else 0.0
-
-    def latency(self, quantile: float, since: float = 0.0) -> float:
-        """Return a quantile of the latencies of answers from a time on; NaN: there were none."""
-        found = np.array(self.latencies)[np.array(self.answered_at) >= since]
-        return float(np.quantile(found, quantile)) if found.size else math.nan
-
-    def rate(self, bins: int = 100) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return times, and the events answered per second around them."""
-        counts, edges = np.histogram(self.answered_at, bins, (0.0, self.seconds or 1.0))
-        return (edges[:-1] + edges[1:]) / 2, counts / np.diff(edges)
 
 
 def simulate(campaign: Campaign, seed: int = 1) -> Outcome:
@@ -184,7 +134,7 @@ class _Simulation:
         self._outcome.sent += 1
         server = self._choose()
         servers, most = self._campaign.servers, self._campaign.servers.waiting
-        free = server is not None and len(server.served) < servers.lanes
+        free = server is not None and len(server.served) < servers.at_once
         if server is None or (most is not None and server.waiting >= most and not free):
             self._again(job, "refused")
             return
@@ -221,6 +171,7 @@ class _Simulation:
             self._at(self._now + pause * self._random.uniform(0.5, 1.5), self._send, job)
             return
         self._open -= 1
+        outcome.failed_at.append(self._now)
         if end == "refused":
             outcome.refused += 1
         else:
@@ -239,17 +190,36 @@ class _Simulation:
 
     # A server, request by request.
 
-    def _serve(self, server: _Server) -> None:
+    def _serve(self, server: _Server, *, changed: bool = False) -> None:
         servers = self._campaign.servers
-        while server.queue and len(server.served) < servers.lanes:
+        while server.queue and len(server.served) < servers.at_once:
             request = server.queue.popleft()
             if request.gone:
                 continue
-            request.gone = True
+            self._advance(server)
+            request.gone = changed = True
             server.waiting -= 1
-            server.served.add(request)
+            request.ends = server.progress + self._service()
+            server.served.append(request)
             self._note_wait(request)
-            self._at(self._now + self._service(), self._finish, request)
+        if changed:
+            self._plan(server)
+
+    def _speed(self, server: _Server) -> float:
+        """Return the part of a core that each event has."""
+        return min(1.0, self._campaign.servers.cores / max(len(server.served), 1))
+
+    def _advance(self, server: _Server) -> None:
+        server.progress += (self._now - server.at) * self._speed(server)
+        server.at = self._now
+
+    def _plan(self, server: _Server) -> None:
+        """Plan the end of the event that is computed first, unless others come or go before."""
+        server.changes += 1
+        if server.served:
+            first = min(server.served, key=lambda request: request.ends)
+            left = max(first.ends - server.progress, 0.0) / self._speed(server)
+            self._at(self._now + left, self._finish, first, server.changes)
 
     def _service(self) -> float:
         mean, spread = self._campaign.servers.service_s, self._campaign.servers.spread
@@ -257,17 +227,18 @@ class _Simulation:
             return mean
         return self._random.gammavariate(spread**-2, mean * spread**2)
 
-    def _finish(self, request: _Request) -> None:
+    def _finish(self, request: _Request, change: int) -> None:
         server = request.server
-        if request not in server.served:  # it died with its server
+        if change != server.changes:
             return
-        server.served.discard(request)
+        self._advance(server)
+        server.served.remove(request)
         if request.given_up:
             self._outcome.in_vain += 1
         else:
             request.given_up = True  # its timeout says nothing any more
             self._answered(request.job)
-        self._serve(server)
+        self._serve(server, changed=True)
         if server.drains and not server.load:
             self._servers.remove(server)
 
@@ -302,8 +273,8 @@ class _Simulation:
             server.alive = False
             self._servers.remove(server)
             lost = [*server.served, *(each for each in server.queue if not each.gone)]
-            lost.sort(key=lambda request: request.sent)  # a set has no order
             server.served.clear()
+            server.changes += 1
             server.queue.clear()
             server.waiting = 0
             for request in lost:

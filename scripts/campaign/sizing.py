@@ -65,9 +65,10 @@ def steady(servers: Servers, jobs: int, wish: Wish) -> Steady:
     rate = min(servers.capacity, jobs / wish.own_s if wish.own_s else math.inf)
     parts = max(1.0, min(rate * (settles + seconds) / _EVENTS, jobs))
     count = math.ceil(servers.count / parts)
-    lanes = math.ceil(servers.lanes / max(1.0, parts / servers.count))
-    waiting = servers.waiting and math.ceil(servers.waiting * lanes / servers.lanes)
-    part = replace(servers, count=count, lanes=lanes, waiting=waiting)
+    cores = math.ceil(servers.cores / max(1.0, parts / servers.count))
+    waiting = servers.waiting and math.ceil(servers.waiting * cores / servers.cores)
+    instances = servers.instances and math.ceil(servers.instances * cores / servers.cores)
+    part = replace(servers, count=count, cores=cores, waiting=waiting, instances=instances)
     share = part.capacity / servers.capacity
     running = Jobs(10**9, max(1, round(jobs * share)), 10**9, wish.own_s, patience)
     found = simulate(Campaign(part, running, until_s=settles + seconds))

@@ -7,11 +7,10 @@ import json
 import pytest
 
 from deploy.host.errors import KitError
+from scripts.campaign.comparison import WITHIN, differences
 from scripts.campaign.farm import Patience, Servers
 from scripts.campaign.measured import core_seconds
-from scripts.campaign.page import checked
 from scripts.campaign.sizing import Wish, plan, steady
-from scripts.check_campaign import WITHIN
 from scripts.plan_campaign import PAGE, REAL, STORED, main, page
 
 RUN = {
@@ -71,7 +70,17 @@ def test_the_page_shows_the_stored_runs():
 def test_the_stored_check_agrees():
     run = json.loads(REAL.read_text())
     assert run["servers"] >= 4
-    for each in run["rounds"]:
-        what = "lost" if each["measured"]["lost"] > 0.5 else "per_s"
-        assert each["simulated"][what] == pytest.approx(each["measured"][what], rel=WITHIN)
-    assert "| measured |" in checked(run)
+    found = [each for row in run["rows"] for each in differences(row)]
+    assert {name for name, _ in found} == {"per_s", "p50_s", "p99_s", "lost"}
+    assert all(abs(difference) <= WITHIN for _, difference in found)
+
+
+def test_what_differs_between_runs_or_is_too_little_to_compare_is_no_difference():
+    calm = {"per_s": 12.0, "p50_s": 1.0, "p99_s": 2.0, "lost": 0.01}
+    run = {"per_s": 10.0, "p50_s": 1.0, "p99_of_each_s": [1.0, 1.6], "lost": 0.0}
+    found = dict(differences({"simulated": calm, "measured": run}))
+    assert found == pytest.approx({"per_s": 0.2, "p50_s": 0, "p99_s": 0.25})
+    found = dict(differences({"simulated": calm | {"p99_s": 1.3}, "measured": run}))
+    assert found["p99_s"] == 0
+    found = dict(differences({"simulated": calm, "measured": run | {"lost": 0.6}}))
+    assert found == {"lost": pytest.approx(0.01 / 0.6 - 1)}

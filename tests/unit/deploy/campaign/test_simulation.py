@@ -24,7 +24,8 @@ campaigns = st.builds(
     servers=st.builds(
         Servers,
         count=st.integers(1, 3),
-        lanes=st.integers(1, 2),
+        cores=st.integers(1, 2),
+        instances=st.none() | st.integers(1, 3),
         service_s=st.floats(0.01, 1.0),
         spread=st.sampled_from((0.0, 0.5, 1.0)),
         waiting=st.none() | st.integers(0, 3),
@@ -93,6 +94,18 @@ def test_of_many_jobs_an_event_waits_as_in_a_queue_of_random_arrivals():
     fixed = simulate(Campaign(Servers(1, 1, service, spread=0.0), jobs, until_s=1000.0))
     expected = service * (1 + load / 2 / (1 - load))  # Pollaczek and Khinchine
     assert sum(fixed.latencies) / fixed.answered == pytest.approx(expected, rel=0.05)
+    shared = Servers(1, 1, service, spread=0.0, instances=1000)
+    found = simulate(Campaign(shared, jobs, until_s=1000.0))  # however long each event takes
+    assert sum(found.latencies) / found.answered == pytest.approx(service / (1 - load), rel=0.05)
+
+
+def test_instances_share_the_cores_of_a_server():
+    jobs = Jobs(3, 3, 1, own_s=0.0, patience=Patience(float("inf"), 1))
+    for cores, instances, latencies in (
+        (1, 1, [1, 2, 3]), (1, 2, [2, 2, 3]), (2, 3, [1.5, 1.5, 1.5]), (3, 3, [1, 1, 1]),
+    ):  # fmt: skip
+        servers = Servers(1, cores, 1.0, spread=0.0, instances=instances)
+        assert simulate(Campaign(servers, jobs)).latencies == pytest.approx(latencies)
 
 
 def _small(name: str) -> Campaign:
