@@ -3,14 +3,18 @@
 #include <fcntl.h>
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
+#include <google/protobuf/util/type_resolver_util.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <system_error>
+
+#include "numl_registry.pb.h"
 
 namespace numl {
 namespace {
@@ -35,6 +39,24 @@ std::string entry_text(const std::filesystem::path& path) {
   }
   close(file);
   return text.size() > most_bytes ? std::string() : text;
+}
+
+// The value of `url` in a JSON object; empty if there is none, or if it is no string.
+std::string url_of(const std::string& json) {
+  namespace protobuf = google::protobuf;
+  const std::string domain = "type.googleapis.com";
+  const protobuf::Descriptor& type = *protobuf::Struct::descriptor();
+  const std::unique_ptr<protobuf::util::TypeResolver> types(
+      protobuf::util::NewTypeResolverForDescriptorPool(domain, type.file()->pool()));
+  std::string bytes;
+  registry::Object object;
+  const auto read = protobuf::util::JsonToBinaryString(
+      types.get(), domain + "/" + std::string(type.full_name()), json, &bytes);
+  if (!read.ok() || !object.ParseFromString(bytes)) return {};
+  for (const registry::Member& member : object.members()) {
+    if (member.key() == "url") return member.value().string_value();
+  }
+  return {};
 }
 
 bool is_made_of(const std::string& text, const char* characters) {
@@ -74,13 +96,9 @@ std::vector<std::string> servers_in(const std::string& folder) {
   std::sort(paths.begin(), paths.end());
   std::vector<std::string> found;
   for (const auto& path : paths) {
-    google::protobuf::Struct values;
-    if (!google::protobuf::util::JsonStringToMessage(entry_text(path), &values).ok()) continue;
-    const auto url = values.fields().find("url");
-    if (url == values.fields().end()) continue;
-    const std::string& address = url->second.string_value();  // empty if it is no string
-    const bool known = std::find(found.begin(), found.end(), address) != found.end();
-    if (!known && is_address(address)) found.push_back(address);
+    const std::string url = url_of(entry_text(path));
+    const bool known = std::find(found.begin(), found.end(), url) != found.end();
+    if (!known && is_address(url)) found.push_back(url);
   }
   return found;
 }
