@@ -67,7 +67,8 @@ BAD = (
     Bad("zero_shot", "labels", lambda found: found.repeat(20), "labels has 60; 1 to 31 are"),
     Bad("zero_shot", "labels", content(b"\xff"), "text is not UTF-8: byte 0 is 0xff"),
     *(
-        Bad("sentence_bert", "text", lambda found, change=change: change(found)[:, None], says)
+        Bad(model, "text", lambda found, change=change: change(found)[:, None], says)
+        for model in ("sentence_bert", "sentence_cache")
         for change, says in TEXT_FAULTS
     ),
     *(

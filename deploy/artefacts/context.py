@@ -36,6 +36,7 @@ from deploy.triton.command import TRITON_ROOT, image_flags
 from deploy.triton.config import LaunchSettings
 from deploy.triton.distribution import TritonDistribution
 from deploy.triton.release import TritonRelease
+from deploy.triton.response_cache import uses_cache
 from deploy.triton.site import ENVIRONMENT_NAME, ENVIRONMENT_PARAMETER, parameter
 from deploy.triton.stage import StagedModel, plan_models, stage, write_models, write_templates
 from deploy.triton.stub import stub_of_wheel
@@ -73,15 +74,15 @@ def make_context(
     recipe = (CONTAINERS / "Dockerfile").read_text(encoding="utf-8")
     (folder / "Dockerfile").write_text(dockerfile(recipe, environments), encoding="utf-8")
     shutil.copyfile(CONTAINERS / ".dockerignore", folder / ".dockerignore")
-    write_scripts(folder / "bin")
+    write_scripts(folder / "bin", cache=uses_cache(model.config for model in own))
 
 
-def write_scripts(folder: Path) -> None:
+def write_scripts(folder: Path, *, cache: bool = False) -> None:
     """Write the image's scripts, and the flags that ``serve`` starts its server with."""
     folder.mkdir(parents=True)
     for name in SCRIPTS:
         shutil.copy(CONTAINERS / name, folder / name)
-    (folder / "flags").write_text("".join(f"{flag}\n" for flag in image_flags()))
+    (folder / "flags").write_text("".join(f"{flag}\n" for flag in image_flags(cache=cache)))
     write_program(folder / "exec")
 
 

@@ -262,6 +262,7 @@ class ContainerEngine(Engine):
             complete=resolved.complete,
             shared_memory=deployment.shared_memory,
             repository_index=deployment.repository_index,
+            cache=resolved.uses_cache,
             flags=self.release.flags or frozenset(),
         )
         variables = {**thread_settings(deployment.threads), **resolved.devices.variables}

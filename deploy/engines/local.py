@@ -156,6 +156,7 @@ class LocalEngine(Engine):
             complete=self.resolved.complete,
             shared_memory=deployment.shared_memory,
             repository_index=deployment.repository_index,
+            cache=self.resolved.uses_cache,
             flags=self.resolved.release.flags or frozenset(),
         )
         devices, threads = self.resolved.devices.variables, deployment.threads

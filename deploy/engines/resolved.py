@@ -31,6 +31,7 @@ from deploy.host.gpu import GpuStack, find_gpus
 from deploy.host.paths import DIST, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
 from deploy.triton.config import ModelConfig, config_of, is_complete, made_for_cpu, stub_count
 from deploy.triton.release import RELEASES, TritonRelease
+from deploy.triton.response_cache import uses_cache
 from deploy.triton.site import SiteModel, read_site_model, with_callees
 from deploy.triton.stage import VERSION, find_model
 from numl_formats.repository import CODE, CONFIG, DATA_FILES
@@ -140,6 +141,10 @@ class Resolved:
     def complete(self) -> bool:
         """Whether the models' configurations leave nothing for the server to complete."""
         return all(is_complete(model.config) for model in self.site)
+
+    @property
+    def uses_cache(self) -> bool:
+        return uses_cache(model.config for model in self.site)
 
     @cached_property
     def configs(self) -> Mapping[str, ModelConfig]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from deploy.deployment.deployment import Ports, Tls
 from deploy.host.errors import DeploymentError
 from deploy.triton.distribution import TritonDistribution
+from deploy.triton.response_cache import CACHE_BYTES
 
 # A stop waits this long for connections that clients keep open without using them;
 # requests that run get the same time to finish. What the server then leaves behind is
@@ -25,6 +26,7 @@ COMMON_FLAGS = (
     "--reuse-grpc-port=false",
 )
 _COMPLETE = ("--disable-auto-complete-config",)
+_CACHE = (f"--cache-config=local,size={CACHE_BYTES}",)
 # From 26.04 on; older servers do not know it, and allow it.
 _CLIENT_SHM = "allow-client-shm"
 _ADMIN_APIS = ("model-repository", "trace", "logging", "shared-memory")
@@ -53,6 +55,7 @@ def server_arguments(
     complete: bool = True,
     shared_memory: bool = False,
     repository_index: bool = False,
+    cache: bool = False,
     flags: frozenset[str] = frozenset(),
 ) -> tuple[str, ...]:
     """Return the command line of a server, as seen inside its container if it has one.
@@ -66,6 +69,7 @@ def server_arguments(
             which starts each one twice.
         shared_memory: Whether clients may register shared memory.
         repository_index: Whether clients may list the models.
+        cache: Whether a model uses Triton's response cache.
         flags: Those that the server is known to understand.
     """
     return (
@@ -82,6 +86,7 @@ def server_arguments(
         f"--metrics-address={http_listen or listen}",
         f"--metrics-port={ports.metrics}",
         *(_COMPLETE if complete else ()),
+        *(_CACHE if cache else ()),
         *COMMON_FLAGS,
         *closed_endpoints(shared_memory=shared_memory, repository_index=repository_index),
         *((f"--{_CLIENT_SHM}=true",) if shared_memory and _CLIENT_SHM in flags else ()),
@@ -89,9 +94,9 @@ def server_arguments(
     )
 
 
-def image_flags() -> tuple[str, ...]:
+def image_flags(*, cache: bool = False) -> tuple[str, ...]:
     """Return the flags of every server started by an image's own entry point."""
-    return (*_COMPLETE, *COMMON_FLAGS, *closed_endpoints())
+    return (*_COMPLETE, *(_CACHE if cache else ()), *COMMON_FLAGS, *closed_endpoints())
 
 
 def closed_endpoints(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from deploy.host.errors import RepositoryError
 from deploy.triton.config import ModelConfig, config_of, served_versions, uses_stubs
+from deploy.triton.response_cache import check_cache
 from deploy.triton.stub import STUB
 from numl_formats.repository import CONFIG, NO_BYTECODE
 
@@ -85,6 +86,7 @@ def read_site_model(repository: Path, name: str) -> SiteModel:
     versions = served_versions(config, (p.name for p in folder.iterdir() if p.is_dir()))
     if not versions:
         raise RepositoryError(f"{folder}: its {CONFIG} selects none of its versions")
+    check_cache(folder, config)
     environment = _environment(config, folder) if uses_stubs(config) else None
     named = parameter(config, ENVIRONMENT_NAME) if uses_stubs(config) else None
     if named is not None and environment is not None:

@@ -52,17 +52,19 @@ def ask(
     tensor = triton.InferInput("waveforms", list(waveforms.shape), "INT16")
     tensor.set_data_from_numpy(waveforms)
     client.start_stream(lambda result, error: answers.put(error or result))
-    client.async_stream_infer(model, [tensor], enable_empty_final_response=True)
-    while True:
-        answer = answers.get()
-        if isinstance(answer, Exception):
-            raise answer
-        response = answer.get_response()
-        if response.outputs:
-            yield {tensor.name: answer.as_numpy(tensor.name) for tensor in response.outputs}
-        if response.parameters["triton_final_response"].bool_param:
-            break
-    client.stop_stream()
+    try:
+        client.async_stream_infer(model, [tensor], enable_empty_final_response=True)
+        while True:
+            answer = answers.get()
+            if isinstance(answer, Exception):
+                raise answer
+            response = answer.get_response()
+            if response.outputs:
+                yield {output.name: answer.as_numpy(output.name) for output in response.outputs}
+            if response.parameters["triton_final_response"].bool_param:
+                return
+    finally:
+        client.stop_stream()
 
 
 def by_threshold(waveforms: np.ndarray, counts: float) -> dict[str, np.ndarray]:

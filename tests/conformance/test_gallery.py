@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -14,8 +16,10 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
+import psutil
 import pytest
 import tritonclient.grpc as triton
 from PIL import Image
@@ -25,13 +29,14 @@ from deploy.client.example import example_inputs
 from deploy.client.probe import answer_to
 from deploy.client.transport import TritonTransport
 from deploy.deployment.deployment import find_site_models
+from deploy.engines.server import living_stubs
 from deploy.host.errors import RequestError
 from deploy.host.paths import CHECKOUT
 from deploy.triton.golden import golden_of
 from numl_formats.golden import difference
 from tests.bad_requests import BAD, picture
 from tests.inputs import inputs_of
-from tests.kit import Kit
+from tests.kit import Kit, until
 
 GALLERY = CHECKOUT / "gallery"
 MODELS = find_site_models(GALLERY)
@@ -45,7 +50,7 @@ READING: tuple[tuple[str, dict[str, np.ndarray]], ...] = (
     ("ocr_bls", {"detector": np.array([b"contours"], np.object_)}),
 )
 # On engines other than local. The rest is the same server with the same models.
-SPOT = ("zero_shot", "sentence_bert", "hit_finder", "electron_lifetime")
+SPOT = ("zero_shot", "sentence_bert", "sentence_cache", "hit_finder", "electron_lifetime")
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +70,16 @@ def whole(kit: Kit, served: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def server(whole: dict[str, Any]) -> Iterator[triton.InferenceServerClient]:
-    with triton.InferenceServerClient(f"127.0.0.1:{whole['ports']['grpc']}") as client:
+def on_any_engine(served: dict[str, Any]) -> Iterator[triton.InferenceServerClient]:
+    with triton.InferenceServerClient(f"127.0.0.1:{served['ports']['grpc']}") as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def server(
+    whole: dict[str, Any], on_any_engine: triton.InferenceServerClient
+) -> triton.InferenceServerClient:
+    return on_any_engine
 
 
 @pytest.fixture(scope="module")
@@ -318,10 +330,22 @@ def test_what_a_model_asks_of_others_is_in_their_statistics(
 def test_a_decoupled_model_answers_one_request_in_parts(
     whole: dict[str, Any], server: triton.InferenceServerClient
 ) -> None:
-    before = counts(server, "hit_finder")
+    before, sent = counts(server, "hit_finder"), responses(whole)
     answer = outcome(whole, "hit_finder", example_inputs(GALLERY / "hit_finder"))
     assert [name for name in answer if name.endswith("/wire")] == ["0/wire", "1/wire", "2/wire"]
     assert np.subtract(counts(server, "hit_finder"), before).tolist() == [1, 1]
+    until(lambda: responses(whole) == sent + 3, "the metric, which the model publishes after")
+
+
+def responses(served: dict[str, Any]) -> float:
+    """Return how many responses hit_finder has sent, as the server's metrics have it."""
+    with urlopen(f"http://127.0.0.1:{served['ports']['metrics']}/metrics") as answer:
+        (count,) = re.findall(
+            r'^model_responses_total{model="hit_finder",version="1"} (.*)$',
+            answer.read().decode(),
+            re.M,
+        )
+    return float(count)
 
 
 def send(
@@ -375,6 +399,58 @@ def test_one_bad_picture_among_others_spoils_only_its_own_answer(
         found = list(pool.map(answer, asked))
     assert [found[n] for n in (0, 2, 3, 5)] == [12] * 4
     assert all("picture is none that OpenCV can read" in str(found[n]) for n in (1, 4))
+
+
+def cached(server: triton.InferenceServerClient) -> tuple[int, int]:
+    """Return how many answers came from the response cache, and how many did not."""
+    stats = server.get_inference_statistics("sentence_cache").model_stats[0].inference_stats
+    return stats.cache_hit.count, stats.cache_miss.count
+
+
+def test_a_text_that_comes_again_is_answered_from_the_response_cache_and_a_refusal_is_not(
+    on_any_engine: triton.InferenceServerClient,
+) -> None:
+    server = on_any_engine
+    text = {"text": np.array([[b"Is this text asked for twice?"]], np.object_)}
+    asked, found = counts(server, "sentence_bert")[0], cached(server)
+    first, again, direct = (
+        ask(server, model, text).as_numpy("vector")
+        for model in ("sentence_cache", "sentence_cache", "sentence_bert")
+    )
+    assert counts(server, "sentence_bert")[0] - asked == 2
+    assert np.subtract(cached(server), found).tolist() == [1, 1]
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_allclose(first, direct, atol=1e-6)
+    for _ in range(2):
+        with pytest.raises(triton.InferenceServerException, match="text is empty"):
+            ask(server, "sentence_cache", {"text": np.array([[b""]], np.object_)})
+    assert np.subtract(cached(server), found).tolist() == [1, 1]
+
+
+def test_a_dead_model_behind_the_cache_is_seen_healed_and_nothing_it_failed_at_is_kept(
+    kit: Kit, served: dict[str, Any], on_any_engine: triton.InferenceServerClient
+) -> None:
+    """The last test here: others count what has been healed."""
+    kept = example_inputs(GALLERY / "sentence_cache")
+    text = {"text": np.array([[b"Nobody is there to answer this."]], np.object_)}
+    supervisor = psutil.Process(served["supervisor"]["pid"])
+    stubs = living_stubs(psutil.Process(served["server"]["pid"]))
+    (stub,) = (stub for stub in stubs if stub.model == "sentence_bert")
+    supervisor.suspend()
+    try:
+        os.kill(stub.process.pid, signal.SIGKILL)
+        for _ in range(2):
+            with pytest.raises(triton.InferenceServerException, match="is not healthy"):
+                ask(on_any_engine, "sentence_cache", text)
+        assert ask(on_any_engine, "sentence_cache", kept).as_numpy("vector").shape == (1, 384)
+        assert not kit.json("smoke", "--name", "gallery", "--models", "sentence_bert")["ok"]
+        status = kit.json("status", "--name", "gallery")
+        assert {m["model"] for m in status["models"] if not m["smoke"]["ok"]} >= {"sentence_bert"}
+    finally:
+        supervisor.resume()
+    until(lambda: kit.noted("gallery")["heals"] == 1, "the healing")
+    until(lambda: kit.json("status", "--name", "gallery")["ok"], "the answers after it")
+    assert ask(on_any_engine, "sentence_cache", text).as_numpy("vector").shape == (1, 384)
 
 
 def claimed(model: str) -> float:

@@ -15,6 +15,16 @@ THRESHOLD = 4  # in units of each wire's noise
 class TritonPythonModel:
     """What Triton starts."""
 
+    def initialize(self, args: dict[str, str]) -> None:
+        """Publish how many responses are sent: Triton counts only requests."""
+        self.family = pb.MetricFamily(  # ends with the last reference to it
+            name="model_responses_total",
+            description="Responses sent, of which a request may have several",
+            kind=pb.MetricFamily.COUNTER,
+        )
+        labels = {"model": args["model_name"], "version": args["model_version"]}
+        self.sent = self.family.Metric(labels=labels)
+
     def execute(self, requests: list) -> None:
         """Send the responses to each request, then its end."""
         for request in requests:
@@ -23,6 +33,7 @@ class TritonPythonModel:
                 if sender.is_cancelled():  # the client has gone
                     break
                 sender.send(response)
+                self.sent.increment(1)
             sender.send(flags=pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 

@@ -100,6 +100,31 @@ def test_an_ensemble_that_does_not_fit_is_named(tmp_path, capsys, steps, part, s
     assert says.format(tmp_path) in found["e"]
 
 
+CACHED = STEPS + "response_cache { enable: true }\n"
+OF_2D = CACHED.replace("dims: -1", "dims: [ -1, -1 ]", 1)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (CONFIG + "response_cache { enable: true }\n",
+         "is of a model: once it refuses a request, Triton answers that with nothing"),
+        (CACHED + 'output { name: "z" data_type: TYPE_FP32 dims: -1 }\n',
+         "2 outputs, of which a client gets those that another one asked for"),
+        (OF_2D, "inputs x of the same values are the same to Triton, whatever their shapes"),
+        (CACHED, "nothing would tell that its step m has died"),
+    ],
+)  # fmt: skip
+def test_a_response_cache_that_would_be_wrong_is_refused(tmp_path, capsys, config, says):
+    write_model(tmp_path, "m")
+    write_model(tmp_path, "c", config=config)
+    found = said(tmp_path, capsys)
+    assert found["m"] == []
+    assert [
+        line.removeprefix("c/config.pbtxt: response_cache").lstrip(": ") for line in found["c"]
+    ] == [says]
+
+
 def test_an_ensemble_that_fits_is_good(tmp_path, capsys):
     write_model(tmp_path, "m")
     (tmp_path / "e" / "1").mkdir(parents=True)

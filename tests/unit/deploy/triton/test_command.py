@@ -5,6 +5,7 @@ import pytest
 from deploy.deployment.deployment import Ports, Tls
 from deploy.triton.command import (
     closed_endpoints,
+    image_flags,
     server_arguments,
     server_environment,
 )
@@ -84,6 +85,11 @@ def test_a_server_that_must_be_told_to_allow_clients_shared_memory_is_told(
         flags=frozenset(flags),
     )
     assert ("--allow-client-shm=true" in found) == allowed
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_a_server_whose_models_use_the_response_cache_gets_one_of_64_mib(cache):
+    assert ("--cache-config=local,size=67108864" in image_flags(cache=cache)) == cache
 
 
 def test_tls_is_for_grpc_and_the_rest_stays_on_the_loopback():
