@@ -36,7 +36,6 @@ from deploy.host.command_line import Parser, as_seconds
 from deploy.host.console import Console
 from deploy.host.errors import KitError
 from deploy.host.files import write_atomically
-from deploy.triton.golden import golden_of
 from scripts.benchmarks.document import Document
 from scripts.benchmarks.flags import as_output
 from scripts.benchmarks.gallery_page import section
@@ -87,7 +86,7 @@ def _measure(options: argparse.Namespace, console: Console) -> Document:
 
     from scripts.benchmarks.gallery import ROUNDS, measure_entry, measure_ocr, measure_volume
 
-    entries = [model for model in find_site_models(GALLERY) if _is_plain(GALLERY / model)]
+    entries = [model for model in find_site_models(GALLERY) if (GALLERY / model / CLIENT).is_file()]
     run: Document = {"format": 1, "machine": machine_facts(sorted(os.sched_getaffinity(0)))}
     run["machine"]["load_before"] = os.getloadavg()
     with _serving(entries, console) as ports:
@@ -100,16 +99,8 @@ def _measure(options: argparse.Namespace, console: Console) -> Document:
             console.line("ocr, beside the same steps in one process")
             run["ocr"] = measure_ocr(server, grpc, GALLERY, options.seconds)
         console.line("a volume by HTTP, gRPC and shared memory")
-        run["volume"] = measure_volume(grpc, http, "brain", 2 * ROUNDS)
+        run["volume"] = measure_volume(grpc, http, "brain", 6 * ROUNDS)
     return run
-
-
-def _is_plain(folder: Path) -> bool:
-    """Return whether a model is an entry whose reference is one request and one response."""
-    if not (folder / CLIENT).is_file():
-        return False
-    golden = golden_of(folder)
-    return golden is not None and not golden.is_sequence and not golden.is_decoupled
 
 
 @contextmanager
