@@ -57,7 +57,8 @@ SPOT = ("zero_shot", "sentence_bert", "sentence_cache", "hit_finder", "electron_
 def served(kit: Kit) -> Iterator[dict[str, Any]]:
     """The gallery in one server; in a container a part of it."""
     models = MODELS if kit.engine == "local" else SPOT
-    yield kit.up("gallery", "--models-dir", str(GALLERY), "--models", ",".join(models))
+    shared = ["--shared-memory"] if kit.engine == "local" else []
+    yield kit.up("gallery", "--models-dir", str(GALLERY), "--models", ",".join(models), *shared)
     kit.end("gallery")
 
 
@@ -186,22 +187,27 @@ def test_a_shape_that_no_array_can_have_ends_no_process(
     assert kit.noted("gallery")["heals"] == 0
 
 
-def check_client(served: dict[str, Any], drawn: Path, model: str, *graph: str) -> None:
+def check_client(served: dict[str, Any], drawn: Path, model: str, *words: str) -> None:
     """Check that a client prints what its page claims, and draws it."""
     if model not in served["models"]:
         pytest.skip("in full on one engine")
-    said = run_client(model, served, *graph, "--out", str(drawn))
+    said = run_client(model, served, *words, "--out", str(drawn))
     assert re.findall(r"([\d.]+)%", said)[0] == str(claimed(model))
     assert drawn.stat().st_size > 10_000
 
 
 @pytest.mark.parametrize(
-    "model", ["brain", "event_image", "hit_finder", "electron_lifetime", "recommend", "zero_shot"]
+    ("model", "words"),
+    [
+        ("brain", ["--shared-memory"]),
+        *((model, []) for model in ("event_image", "hit_finder", "electron_lifetime")),
+        *((model, []) for model in ("recommend", "zero_shot")),
+    ],
 )
 def test_a_client_finds_what_the_page_says_and_draws_it(
-    served: dict[str, Any], tmp_path: Path, model: str
+    served: dict[str, Any], tmp_path: Path, model: str, words: list[str]
 ) -> None:
-    check_client(served, tmp_path / "drawn.png", model)
+    check_client(served, tmp_path / "drawn.png", model, *words)
 
 
 @pytest.mark.parametrize("model", ["gat", "graphsage"])
@@ -287,6 +293,29 @@ def test_requests_that_wait_together_run_as_one_batch_and_a_bad_one_spoils_only_
     after = server.get_inference_statistics(model).model_stats[0]
     runs = after.execution_count - before.execution_count
     assert runs < len(asked)
+
+
+def test_triton_has_the_features_that_leave_no_trace_in_its_statistics(
+    server: triton.InferenceServerClient,
+) -> None:
+    def config(model: str) -> Any:
+        return server.get_model_config(model).config
+
+    assert [group.count for group in config("ocr_bls").instance_group] == [2]
+    assert [warm_up.name for warm_up in config("event_image").model_warmup] == ["blank"]
+    environments = {
+        model: config(model).parameters["EXECUTION_ENV_PATH"].string_value
+        for model in ("gat", "hit_finder", "ocr_read", "sentence_bert")
+    }
+    assert len(set(environments.values())) == 4, environments
+    best = [triton.InferRequestedOutput("scores", class_count=1)]
+    image = example_inputs(GALLERY / "event_image")
+    answer = server.infer("event_image", inputs_of(triton, image), outputs=best)
+    names = (GALLERY / "event_image" / "labels.txt").read_text().splitlines()
+    assert all(found.decode().split(":")[2] in names for (found,) in answer.as_numpy("scores"))
+    some = [triton.InferRequestedOutput("vectors")]
+    graph = inputs_of(triton, example_inputs(GALLERY / "graphsage"))
+    assert server.infer("graphsage", graph, outputs=some).as_numpy("nearest") is None
 
 
 def test_the_clients_picture_is_drawn(whole: dict[str, Any], tmp_path: Path) -> None:
