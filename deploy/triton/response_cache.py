@@ -9,7 +9,7 @@ from pathlib import Path
 
 from deploy.host.errors import RepositoryError
 from deploy.host.paths import MODEL_REPOSITORY
-from deploy.triton.config import ENSEMBLE, ModelConfig
+from deploy.triton.config import ENSEMBLE, ModelConfig, config_of
 from numl_formats.repository import CONFIG, GOLDEN_FILE
 
 CACHE_BYTES = 64 * 2**20
@@ -30,14 +30,14 @@ def check_cache(folder: Path, config: ModelConfig) -> None:
     if not config.response_cache.enable:
         return
     where = f"{folder / CONFIG}: response_cache"
-    # A model's refusals are kept as well, and are then answered without error and without outputs.
+    # A model's refusals are kept as well, and the next time have neither error nor outputs.
     if config.platform != ENSEMBLE:
         raise RepositoryError(
             f"{where} is of a model: once it refuses a request, Triton answers that with nothing",
             "give the cache to an ensemble whose only step is the model, as in "
             "gallery/sentence_cache",
         )
-    # What is kept has only the outputs that were asked for first.
+    # What is kept has the outputs that the first client asked for.
     if len(config.output) > 1:
         raise RepositoryError(
             f"{where}: {len(config.output)} outputs, of which a client gets those that another "
@@ -52,10 +52,17 @@ def check_cache(folder: Path, config: ModelConfig) -> None:
                 "whatever their shapes",
                 "give it one dimension of any size at most, the batch included",
             )
-    # An ensemble that answers from the cache says nothing of its steps.
     for step in config.ensemble_scheduling.step:
         places = (repository / step.model_name for repository in (folder.parent, MODEL_REPOSITORY))
-        if not any(any(place.glob(f"*/{GOLDEN_FILE}")) for place in places):
+        place = next((place for place in places if (place / CONFIG).is_file()), None)
+        if place is None:
+            continue  # refused as a model that is needed and not there
+        # Nor has the key the number of a sequence.
+        if config_of(place).HasField("sequence_batching"):
+            cause = f"{where}: its step {step.model_name} answers by what came before"
+            raise RepositoryError(cause, "leave the cache out")
+        # An ensemble that answers from the cache says nothing of its steps.
+        if not any(place.glob(f"*/{GOLDEN_FILE}")):
             raise RepositoryError(
                 f"{where}: nothing would tell that its step {step.model_name} has died",
                 f"a reference output for that: numlkit golden {step.model_name}",

@@ -102,27 +102,26 @@ def test_an_ensemble_that_does_not_fit_is_named(tmp_path, capsys, steps, part, s
 
 CACHED = STEPS + "response_cache { enable: true }\n"
 OF_2D = CACHED.replace("dims: -1", "dims: [ -1, -1 ]", 1)
+SEQUENCE = CONFIG + "sequence_batching { }\n"
 
 
 @pytest.mark.parametrize(
-    ("config", "says"),
+    ("config", "step", "says"),
     [
-        (CONFIG + "response_cache { enable: true }\n",
-         "is of a model: once it refuses a request, Triton answers that with nothing"),
-        (CACHED + 'output { name: "z" data_type: TYPE_FP32 dims: -1 }\n',
-         "2 outputs, of which a client gets those that another one asked for"),
-        (OF_2D, "inputs x of the same values are the same to Triton, whatever their shapes"),
-        (CACHED, "nothing would tell that its step m has died"),
+        (CONFIG + "response_cache { enable: true }\n", CONFIG,
+         " is of a model: once it refuses a request, Triton answers that with nothing"),
+        (CACHED + 'output { name: "z" data_type: TYPE_FP32 dims: -1 }\n', CONFIG,
+         ": 2 outputs, of which a client gets those that another one asked for"),
+        (OF_2D, CONFIG,
+         ": inputs x of the same values are the same to Triton, whatever their shapes"),
+        (CACHED, SEQUENCE, ": its step m answers by what came before"),
+        (CACHED, CONFIG, ": nothing would tell that its step m has died"),
     ],
 )  # fmt: skip
-def test_a_response_cache_that_would_be_wrong_is_refused(tmp_path, capsys, config, says):
-    write_model(tmp_path, "m")
+def test_a_response_cache_that_would_be_wrong_is_refused(tmp_path, capsys, config, step, says):
+    write_model(tmp_path, "m", config=step)
     write_model(tmp_path, "c", config=config)
-    found = said(tmp_path, capsys)
-    assert found["m"] == []
-    assert [
-        line.removeprefix("c/config.pbtxt: response_cache").lstrip(": ") for line in found["c"]
-    ] == [says]
+    assert said(tmp_path, capsys) == {"c": [f"c/config.pbtxt: response_cache{says}"], "m": []}
 
 
 def test_an_ensemble_that_fits_is_good(tmp_path, capsys):

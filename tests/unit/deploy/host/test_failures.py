@@ -35,6 +35,9 @@ TRITON: Words = [
     (LOADING + "Invalid argument: unable to find backend library for backend 'onnxruntime', try "
        "specifying runtime on the model configuration.",
      "model nugraph3 needs backend onnxruntime, which this Triton does not have"),
+    ("error: creating server: Invalid argument - unable to find 'libtritoncache_local.so' for "
+     "cache. Searched: /opt/tritonserver/caches\n",
+     "this Triton has no response cache, which a model's configuration asks for"),
     ("Signal (11) received.\n 0# 0x55 in tritonserver\n 1# 0x7f in "
      "/opt/tritonserver/backends/python/libtriton_python.so\n",
      "the server crashed in its Python backend, as it does when a stub is of another release"),
