@@ -99,7 +99,7 @@ class Origin:
             path = Path(*place.split("."))
             path = path if path.is_dir() else path.with_suffix(".py")
         elif not is_class and path.suffix not in (ONNX, EXPORTED):
-            remedy = f"FILE{ONNX}, FILE{EXPORTED} or MODULE:CLASS"
+            remedy = f"FILE{ONNX}, FILE{EXPORTED}, or MODULE:CLASS with --weights FILE"
             raise DeploymentError(f"--from {text}: neither ONNX, torch.export nor a class", remedy)
         for flag, file in (("--from", path), ("--weights", weights), ("--example", example)):
             if file is not None and not file.exists():
@@ -143,6 +143,10 @@ def port(origin: Origin, repository: Path, name: str, say: Say) -> Path:
             shutil.copytree(origin.file, served, ignore=ignored)
         else:
             shutil.copyfile(origin.file, served)
+            # Where torch.onnx.export puts the weights; the file refers to them by this name.
+            beside = origin.file.with_name(f"{origin.file.name}.data")
+            if is_onnx and beside.is_file():
+                shutil.copyfile(beside, version / beside.name)
         say("running it once")
         tensors = _describe(environment, version, origin)
         what = origin.named or served.name
@@ -163,30 +167,25 @@ def _describe(
     environment: Environment, version: Path, origin: Origin
 ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
     """Return the tensors that a model turns out to have; its reference output is written."""
-    words: list[str | Path] = [environment.python, "-m", "numl_serving.ported", version]
+    words: list[str | Path] = [environment.python, "-m", "numl_serving.porting", version]
     for flag, value in (
         ("--class", origin.named), ("--weights", origin.weights), ("--example", origin.example)
     ):  # fmt: skip
         words += [flag, value.absolute() if isinstance(value, Path) else value] if value else []
-    said = run(
-        words,
-        failed=f"{origin.file.name} cannot be run",
-        remedy="it runs in NuGraph's full environment; other packages: docs/port.md"
-        if origin.file.suffix != ONNX
-        else "--example FILE.npz, if the request that was made up is not a possible one",
-        environment={**without_python_variables(), "PYTHONDONTWRITEBYTECODE": "1"},
-        explain=_reason,
-        error=RepositoryError,
-    )
+    failed = f"{origin.file.name} cannot be served"
+    variables = {**without_python_variables(), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def reason(said: str) -> str:
+        for line in said.splitlines():
+            if line.startswith('{"error"'):
+                told = json.loads(line)
+                why = told["error"].replace(f"{version}/", "")
+                raise RepositoryError(f"{failed}: {why}", told["remedy"])
+        return complaint(said)
+
+    said = run(words, failed=failed, environment=variables, explain=reason, error=RepositoryError)
     found: dict[str, list[dict[str, Any]]] = json.loads(said.splitlines()[-1])
     return found
-
-
-def _reason(said: str) -> str:
-    for line in said.splitlines():
-        if line.startswith('{"error"'):
-            return str(json.loads(line)["error"])
-    return complaint(said)
 
 
 def _config(

@@ -2,45 +2,59 @@
 
 ``model.py`` of such a model imports `TritonPythonModel` from here; what it serves lies beside it:
 ``model.onnx``, ``model.pt2``, or the module of a class and ``weights.safetensors``.
-
-``python -m numl_serving.ported FOLDER [--class MODULE:CLASS --weights FILE] [--example FILE]`` runs
-the model in the folder of its version once, writes its reference output there, and prints its
-tensors as JSON.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import inspect
 import json
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from numl_formats.golden import GoldenEvent, write_golden
-from numl_formats.repository import GOLDEN_FILE
-from numl_serving.errors import one_line
+from numl_serving.errors import ServingError, one_line
 
 ONNX, EXPORTED, WEIGHTS = "model.onnx", "model.pt2", "weights.safetensors"
 CLASS = "PORTED_CLASS"
 """The parameter of a configuration that names the class, as ``module:Class``."""
 _ANY_SIZE = 2  # of a dimension that may have any, in a request that is made up
-_TYPES = {
-    **{name: name.upper() for bits in (8, 16, 32, 64) for name in (f"int{bits}", f"uint{bits}")},
-    **{"float16": "FP16", "float32": "FP32", "float64": "FP64", "bool": "BOOL", "object": "BYTES"},
-}
 _ONNX_TYPES = {"float": "float32", "double": "float64", "string": "object"}
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 Tensors: TypeAlias = "dict[str, tuple[str, list[int]]]"
 """Numpy's name of the type, and the dimensions of each tensor; -1 is any size."""
+
+
+class PortingError(ServingError):
+    """A model cannot be served as it is.
+
+    Args:
+        cause: One line.
+        remedy: One line.
+    """
+
+    def __init__(self, cause: str, remedy: str) -> None:
+        super().__init__(cause)
+        self.remedy = remedy
+
+
+@contextmanager
+def told(cause: str, remedy: str) -> Iterator[None]:
+    """Raise what goes wrong in here, in someone else's code or file, as a `PortingError`."""
+    try:
+        yield
+    except PortingError:
+        raise
+    except Exception as error:
+        raise PortingError(f"{cause}: {one_line(error)}", remedy) from error
 
 
 class Network(ABC):
@@ -71,9 +85,11 @@ class OnnxNetwork(Network):
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = _threads()
-        self._session = onnxruntime.InferenceSession(
-            str(folder / ONNX), options, providers=["CPUExecutionProvider"]
-        )
+        remedy = "export it with ONNX's own operators, as one file, for an older opset if need be"
+        with told(f"ONNX Runtime {onnxruntime.__version__} cannot load it", remedy):
+            self._session = onnxruntime.InferenceSession(
+                str(folder / ONNX), options, providers=["CPUExecutionProvider"]
+            )
         self._outputs = [output.name for output in self._session.get_outputs()]
 
     def __call__(self, arrays: Arrays) -> dict[str, NDArray[Any]]:
@@ -121,7 +137,9 @@ class ExportedNetwork(TorchNetwork):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self._program = self._torch.export.load(folder / EXPORTED)
+        version = self._torch.__version__
+        with told(f"torch {version} cannot load it", "save it with torch.export.save"):
+            self._program = self._torch.export.load(folder / EXPORTED)
         self._module = self._program.module()
         self._names = list(self._program.graph_signature.user_inputs)
 
@@ -163,8 +181,16 @@ class ClassNetwork(TorchNetwork):
         module, _, made = name.partition(":")
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
-        self._module = getattr(importlib.import_module(module), made)()
-        self._module.load_state_dict(load_file(folder / WEIGHTS))
+        remedy = "it may import what NuGraph's full environment has; other packages: docs/port.md"
+        with told(f"{module} cannot be imported", remedy):
+            found = importlib.import_module(module)
+        with told(f"{module} has no {made}", "correct the name of the class"):
+            network = getattr(found, made)
+        remedy = "name a class that needs no arguments, such as a subclass that gives them"
+        with told(f"{made}() fails", remedy):
+            self._module = network()
+        with told(f"the weights do not fit {made}", f"the state dictionary of a {made}"):
+            self._module.load_state_dict(load_file(folder / WEIGHTS))
         self._module.eval()
 
     def run(self, tensors: dict[str, Any]) -> Any:
@@ -175,7 +201,8 @@ class ClassNetwork(TorchNetwork):
         needed = [n for n, p in wanted.items() if p.default is p.empty and p.kind < p.VAR_KEYWORD]
         if not set(needed) <= example.keys() <= wanted.keys():
             there = ", ".join(example)
-            raise ValueError(f"forward takes {', '.join(wanted)}; the example has {there}")
+            cause = f"forward takes {', '.join(wanted)}; the example has {there}"
+            raise PortingError(cause, "name the example's arrays as forward's arguments")
         return _tensors_of(example)
 
     def outputs(self, answer: Arrays) -> Tensors:
@@ -203,7 +230,7 @@ class TritonPythonModel:
         pb = self._pb
         try:
             tensors = {n: pb.get_input_tensor_by_name(request, n) for n in self._inputs}
-            answer = _answer(self._network, {name: t.as_numpy() for name, t in tensors.items()})
+            answer = answer_of(self._network, {name: t.as_numpy() for name, t in tensors.items()})
         except Exception as error:  # someone else's model
             told = pb.TritonError(f"the model fails: {one_line(error)}", pb.TritonError.INVALID_ARG)
             return pb.InferenceResponse(error=told)
@@ -217,7 +244,7 @@ def network_in(folder: Path, named: str | None) -> Network:
     return OnnxNetwork(folder) if (folder / ONNX).is_file() else ExportedNetwork(folder)
 
 
-def _answer(network: Network, arrays: Arrays) -> dict[str, NDArray[Any]]:
+def answer_of(network: Network, arrays: Arrays) -> dict[str, NDArray[Any]]:
     """Run a network; a single number gets a dimension, which Triton wants."""
     return {name: np.atleast_1d(array) for name, array in network(arrays).items()}
 
@@ -247,72 +274,3 @@ def _onnx_tensors(tensors: Sequence[Any]) -> Tensors:
         dims = [size if isinstance(size, int) else -1 for size in tensor.shape]
         found[tensor.name] = (_ONNX_TYPES.get(dtype, dtype), dims)
     return found
-
-
-def write_weights(source: Path, target: Path) -> None:
-    """Write a state dictionary as safetensors; nothing in ``source`` is executed."""
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    if source.suffix == ".safetensors":
-        found = load_file(source)
-    else:
-        found = torch.load(source, map_location="cpu", weights_only=True)
-        found = found.get("state_dict", found)
-    save_file({name: tensor.clone().contiguous() for name, tensor in found.items()}, target)
-
-
-def describe(folder: Path, named: str | None, example: Path | None) -> dict[str, Any]:
-    """Run a model once, write its reference output, and return its tensors."""
-    network = network_in(folder, named)
-    if example is not None:
-        with np.load(example, allow_pickle=False) as file:
-            inputs = {name: file[name] for name in file.files}
-    else:
-        made = network.example()
-        if made is None:
-            raise ValueError("it has no example input: name one with --example FILE.npz")
-        inputs = made
-    taken = network.inputs(inputs)
-    if taken.keys() != inputs.keys():
-        raise ValueError(f"it takes {', '.join(taken)}; the example has {', '.join(inputs)}")
-    answer = _answer(network, inputs)
-    given = {name: (dtype, dims or [1]) for name, (dtype, dims) in network.outputs(answer).items()}
-    write_golden(folder / GOLDEN_FILE, GoldenEvent(inputs, answer))
-    sides = {"input": taken, "output": given}
-    for kind, tensors in sides.items():
-        for name, (dtype, dims) in tensors.items():
-            if dtype not in _TYPES:
-                raise ValueError(f"{kind} {name} is {dtype}, which Triton has not")
-            if not dims:
-                raise ValueError(f"{kind} {name} is a single number; Triton wants a dimension")
-    return {
-        kind: [
-            {"name": name, "datatype": _TYPES[dtype], "dims": dims}
-            for name, (dtype, dims) in tensors.items()
-        ]
-        for kind, tensors in sides.items()
-    }
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Describe a model; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m numl_serving.ported", description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--class", dest="named", metavar="MODULE:CLASS")
-    parser.add_argument("--weights", type=Path)
-    parser.add_argument("--example", type=Path)
-    options = parser.parse_args(arguments)
-    try:
-        if options.weights is not None:
-            write_weights(options.weights, options.folder / WEIGHTS)
-        found = describe(options.folder, options.named, options.example)
-    except Exception as error:  # someone else's model
-        sys.stdout.write(json.dumps({"error": one_line(error)}) + "\n")
-        return 1
-    sys.stdout.write(json.dumps(found) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,11 +1,13 @@
 """Models of PyTorch as people have them: described by running them once, then run again."""
 
+import json
 import sys
 
 import numpy as np
 import pytest
 import torch
-from numl_serving.ported import describe, main, network_in, write_weights
+from numl_serving.ported import PortingError, network_in
+from numl_serving.porting import describe, main, write_weights
 
 from numl_formats.golden import read_golden
 
@@ -19,6 +21,16 @@ class Net(torch.nn.Module):
 
     def forward(self, hits, scale):
         return {"scores": self.linear(hits) * scale, "total": hits.sum()}
+"""
+OTHERS = """
+class Sized(Net):
+    def __init__(self, size):
+        super().__init__()
+
+class Other(Net):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 2)
 """
 HITS = {"name": "hits", "datatype": "FP32", "dims": [-1, 3]}
 SCALE = {"name": "scale", "datatype": "FP32", "dims": [1]}
@@ -69,13 +81,49 @@ def test_a_class_gets_its_weights_without_unpickling_and_the_sizes_of_its_exampl
     np.testing.assert_array_equal(read_golden(tmp_path / "golden.npz").outputs["scores"], wanted)
 
 
-def test_what_does_not_fit_is_told_in_one_line(tmp_path, net, example, capsys):
-    torch.save(net.state_dict(), tmp_path / "net.pt")
-    np.savez(example, hits=np.ones((5, 3), np.float32))
-    words = [str(tmp_path), "--class", "net:Net", "--weights", str(tmp_path / "net.pt")]
-    assert main([*words, "--example", str(example)]) == 1
-    said = capsys.readouterr().out
-    assert said == '{"error": "ValueError: forward takes hits, scale; the example has hits"}\n'
-    (tmp_path / "net.pt").write_bytes(b"nothing")
-    assert main([*words, "--example", str(example)]) == 1
-    assert capsys.readouterr().out.startswith('{"error": "')
+@pytest.mark.parametrize(
+    ("made", "arrays", "said"),
+    [
+        ("Nett", {}, "net has no Nett: AttributeError: module 'net' has no attribute 'Nett'"),
+        ("Sized", {}, "Sized() fails: TypeError: __init__() missing 1 required positional"),
+        ("Other", {}, "the weights do not fit Other: RuntimeError: Error(s) in loading state_dict"),
+        ("Net", {"hits": (5, 3)}, "forward takes hits, scale; the example has hits"),
+        (
+            "Net",
+            {"hits": (5, 4), "scale": (1,)},
+            "it fails for hits float32 [5, 4], scale float32 [1]: RuntimeError: mat1 and mat2",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_told_with_its_cause(tmp_path, net, example, made, arrays, said):
+    with (tmp_path / "net.py").open("a") as module:
+        module.write(OTHERS)
+    sys.modules.pop("net")
+    write_weights(_saved(net.state_dict(), tmp_path), tmp_path / "weights.safetensors")
+    np.savez(example, **{name: np.ones(shape, np.float32) for name, shape in arrays.items()})
+    with pytest.raises(PortingError) as caught:
+        describe(tmp_path, f"net:{made}", example)
+    assert str(caught.value).replace("Sized.__init__", "__init__").startswith(said)
+    assert caught.value.remedy
+
+
+def test_a_module_that_cannot_be_imported_is_told_and_weights_that_are_none(
+    tmp_path, net, example, capsys
+):
+    (tmp_path / "net.py").write_text("import their_software")
+    sys.modules.pop("net")
+    words = [str(tmp_path), "--class", "net:Net", "--example", str(example), "--weights"]
+    assert main([*words, str(_saved(net.state_dict(), tmp_path))]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["error"].startswith("net cannot be imported: ModuleNotFoundError: No module named")
+    assert told["remedy"].endswith("other packages: docs/port.md")
+    for wrong in (b"nothing", torch.ones(3)):
+        assert main([*words, str(_saved(wrong, tmp_path))]) == 1
+        told = json.loads(capsys.readouterr().out)
+        assert told["error"].startswith("net.pt has no state dictionary: ")
+
+
+def _saved(what, folder):
+    path = folder / "net.pt"
+    path.write_bytes(what) if isinstance(what, bytes) else torch.save(what, path)
+    return path
