@@ -71,14 +71,14 @@ def _status(options: argparse.Namespace, console: Console) -> int:
 
 
 def _show_farm(farm: Farm, timeout: float, console: Console) -> int:
-    jobs = farm.system.states(farm.job)
+    jobs = [task for _, task in farm.system.listed(farm.job)]
     entries = farm.registry.entries()
     ready = {entry.url: serves(entry.url, farm.models, timeout=timeout) for entry in entries}
     good = sum(ready.values()) >= farm.servers
     title = f"farm {farm.name}: {sum(ready.values())} of {counted(farm.servers, 'server')} ready"
     rows = [(url, "ready" if ok else "does not answer") for url, ok in ready.items()]
     console.table(title, ("server", "says"), rows)
-    running = jobs.count("RUNNING")
+    running = sum(task.running for task in jobs)
     console.line(f"{counted(running, 'job')} running, {len(jobs) - running} waiting: {farm.job}")
     console.line(f"clients find them by --servers {quote(str(farm.registry.folder))}")
     if not good and len(jobs) < farm.servers:

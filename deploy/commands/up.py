@@ -18,7 +18,7 @@ from deploy.deployment.plan import LaunchPlan
 from deploy.deployment.state import DeploymentFolder, DeploymentState, is_loopback
 from deploy.engines.base import Engine, describe_instances
 from deploy.engines.choose import choose_engine, engine_named
-from deploy.engines.farm import Farm, await_servers, check_renewable, start_farm
+from deploy.engines.farm import Farm, await_servers, start_farm
 from deploy.engines.health import examine
 from deploy.engines.resolved import Resolved
 from deploy.host.batch.settings import load_settings
@@ -89,7 +89,6 @@ def _up(options: argparse.Namespace, console: Console) -> int:
 def _up_farm(options: argparse.Namespace, console: Console) -> int:
     """Start servers as batch jobs, and wait until they are there."""
     settings = load_settings(options.engine, {}, get_args(EngineName))
-    check_renewable(settings)
     given = load_deployment(options.file, {**overrides(options), "engine": None})
     if is_loopback(given.listen):
         cause = f"servers on nodes would listen on {given.listen} only, where no other host is"
@@ -107,7 +106,11 @@ def _up_farm(options: argparse.Namespace, console: Console) -> int:
         models=given.models,
     )
     if options.dry_run:
+        keeper = farm.keeper()
         rendered = farm.system.render(farm.to_submit(farm.servers, "0"))
+        if keeper is not None:
+            beside = farm.system.render(keeper)
+            rendered |= {f"keeper/{name}": text for name, text in beside.items()}
         for name, text in rendered.items():
             console.line(f"# {name}\n{text}")
         console.answer({"ok": True, "files": rendered})

@@ -40,12 +40,11 @@ def add_deployment_options(flags: Parser, *, batch: bool = False) -> None:
     engines = ("auto", *get_args(EngineName))
     runs = "what runs the server (default: auto)"
     if batch:
-        runs = (
-            f"{', '.join(engines)}; or slurm, or a TOML file such as deploy/sites/batch/slurm.toml"
-        )
+        runs = f"{', '.join(engines)}; slurm, htcondor, or a TOML file such as "
+        runs += "deploy/sites/batch/slurm.toml"
         engine = add("--engine", metavar="NAME|FILE", help=runs)
         # What a shell completes: choices would refuse a file.
-        engine.completer = lambda **_: [*engines, "slurm"]  # type: ignore[attr-defined]
+        engine.completer = lambda **_: [*engines, "slurm", "htcondor"]  # type: ignore[attr-defined]
     else:
         add("--engine", choices=engines, help=runs)
     own = "your own model repository, served beside the kit's; nothing in it is changed"

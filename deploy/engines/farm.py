@@ -1,7 +1,8 @@
 """Servers as batch jobs: each runs on some node, enters the registry, and is renewed in time.
 
 A farm's folder must be on a file system that the nodes share. ``farm.json`` is there for as long as
-it shall go on; each job reads it again before it submits the next.
+it shall go on. A server that is to be renewed submits the next job; where nodes cannot, it asks a
+keeper to, which is a job on the submitting host.
 """
 
 from __future__ import annotations
@@ -20,15 +21,14 @@ from deploy.client.endpoint import Endpoint
 from deploy.client.registry import Registry
 from deploy.client.transport import TritonTransport
 from deploy.deployment.state import DeploymentFolder
-from deploy.host.batch.jobs import Job
-from deploy.host.batch.settings import BatchSettings
-from deploy.host.batch.slurm import Slurm
+from deploy.host.batch.jobs import BatchSystem, Job, Resources
+from deploy.host.batch.settings import SYSTEMS, BatchSettings
 from deploy.host.command_line import quote
 from deploy.host.errors import DeploymentError, KitError, LaunchError
 from deploy.host.files import write_atomically
 from deploy.host.paths import deployments_folder
 
-_FILE, _SERVERS, _JOBS = "farm.json", "servers", "jobs"
+_FILE, _SERVERS, _JOBS, _RENEWALS = "farm.json", "servers", "jobs", "renewals"
 _NUMLKIT = Path(sys.executable).with_name("numlkit")
 _LOOK_S = 0.5
 _BY_THEMSELVES_S, _ENDS_S = 30.0, 120.0
@@ -62,8 +62,8 @@ class Farm(BaseModel, frozen=True):
         return Registry(self.folder / _SERVERS)
 
     @property
-    def system(self) -> Slurm:
-        return Slurm()
+    def system(self) -> BatchSystem:
+        return SYSTEMS[self.settings.engine]()
 
     @property
     def goes_on(self) -> bool:
@@ -87,8 +87,43 @@ class Farm(BaseModel, frozen=True):
         folder = self.folder / _JOBS / number
         return Job(self.job, servers, script, folder, self.settings)
 
+    def keeper(self) -> Job | None:
+        """Return the job that submits renewals; None: servers do, or nothing is renewed."""
+        if not self.system.beside or self.settings.hours is None:
+            return None
+        words = [
+            str(self.numlkit.with_name("python")),
+            "-m",
+            "deploy.engines.farm_keeper",
+            self.name,
+        ]
+        script = (f"exec {' '.join(map(quote, words))}",)
+        needs = Resources(options=self.system.beside, setup=self.settings.setup)
+        return Job(f"{self.job}-keeper", 1, script, self.folder / _JOBS / "keeper", needs)
+
+    def renew(self, entry: str) -> None:
+        """Submit the job that replaces a server, or ask the keeper to.
+
+        Raises:
+            KitError: The batch system refuses it.
+        """
+        if self.system.beside:
+            write_atomically(self.folder / _RENEWALS / entry, "")
+        else:
+            self.system.submit(self.to_submit(1, f"renewal-{entry}", entry))
+
+    def submit_renewals(self) -> None:
+        """Submit what servers have asked the keeper for.
+
+        Raises:
+            KitError: The batch system refuses one; it can be tried again.
+        """
+        for asked in sorted(self.folder.glob(f"{_RENEWALS}/*")):
+            self.system.submit(self.to_submit(1, f"renewal-{asked.name}", asked.name))
+            asked.unlink()
+
     def write(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / _RENEWALS).mkdir(parents=True, exist_ok=True)
         write_atomically(self.folder / _FILE, self.model_dump_json(indent=2) + "\n")
 
 
@@ -124,11 +159,16 @@ def start_farm(farm: Farm) -> Farm:
         remedy = f"numlkit down --name {farm.name} first"
         raise LaunchError(f"farm {farm.name} is running with different settings", remedy)
     farm = there or farm
-    missing = farm.servers - len(farm.system.states(farm.job))
-    if missing > 0:
+    missing = farm.servers - len(farm.system.listed(farm.job))
+    jobs = [farm.to_submit(missing, f"up-{int(time.time())}")] if missing > 0 else []
+    keeper = farm.keeper()
+    if keeper is not None and not farm.system.listed(keeper.name):
+        jobs.insert(0, keeper)
+    if jobs:
         farm.write()
         try:
-            farm.system.submit(farm.to_submit(missing, f"up-{int(time.time())}"))
+            for job in jobs:
+                farm.system.submit(job)
         except BaseException:
             if there is None:
                 shutil.rmtree(farm.folder, ignore_errors=True)
@@ -144,16 +184,16 @@ def await_servers(farm: Farm, *, seconds: float, say: Callable[[str], None]) -> 
     """
     deadline, said = time.monotonic() + seconds, ""
     while True:
-        tasks = farm.system.active(farm.job)
+        tasks = [task for _, task in farm.system.listed(farm.job)]
         there = len(farm.registry.entries())
         if there >= farm.servers or time.monotonic() > deadline:
             return there
         if not tasks:
             raise LaunchError(f"the jobs have ended: {_last_words(farm)}", f"see {farm.folder}")
-        stuck = next((task.stuck for task in tasks.values() if task.stuck), "")
+        stuck = next((task.stuck for task in tasks if task.stuck), "")
         if stuck:
             raise LaunchError(f"the batch system says {stuck}", "other options in the site's file")
-        running = farm.system.states(farm.job).count("RUNNING")
+        running = sum(task.running for task in tasks)
         words = f"{running} of {farm.servers} jobs run, {there} servers are ready"
         if words != said:
             say(words)
@@ -179,10 +219,13 @@ def stop_farm(farm: Farm) -> None:
     """
     (farm.folder / _FILE).unlink(missing_ok=True)
     begun = time.monotonic()
-    while states := farm.system.states(farm.job):
+    keeper = farm.keeper()
+    names = [farm.job] if keeper is None else [farm.job, keeper.name]
+    while active := {name: tasks for name in names if (tasks := farm.system.active(name))}:
         waited = time.monotonic() - begun
-        if waited > _BY_THEMSELVES_S or not {"RUNNING", "COMPLETING"} & set(states):
-            farm.system.cancel(farm.job)
+        for name, tasks in active.items():
+            if waited > _BY_THEMSELVES_S or not any(task.running for task in tasks.values()):
+                farm.system.cancel(name)
         if waited > _ENDS_S:
             farm.write()
             remedy = f"numlkit down --name {farm.name} again"
@@ -201,14 +244,3 @@ def _last_words(farm: Farm) -> str:
                 return f"{marked[-1].removeprefix('error: ')} ({log})"
     ended = [how for how in farm.system.ended(farm.job).values() if how]
     return ended[0] if ended else "no reason known"
-
-
-def check_renewable(settings: BatchSettings) -> None:
-    """Refuse a batch system whose nodes cannot submit jobs.
-
-    Raises:
-        DeploymentError: It is one.
-    """
-    if settings.engine != "slurm":
-        cause = f"servers as jobs of {settings.engine} are not supported: they renew themselves"
-        raise DeploymentError(cause, "--engine slurm; or numlkit exec in each job")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import signal
 import socket
 import sys
@@ -73,10 +72,9 @@ def attend(
     while farm.goes_on:
         if times.renews is not None and age() >= times.renews and not renewed:
             try:
-                number = f"renewal-{secrets.token_hex(4)}"
-                farm.system.submit(farm.to_submit(1, number, entry.name))
+                farm.renew(entry.name)
                 renewed = True
-                log.warning("the job that replaces this one is submitted: %s", number)
+                log.warning("the job that replaces this one is submitted, or asked for")
             except KitError as error:
                 log.warning("cannot be renewed yet: %s", error.cause)
                 sleep(_PAUSE_S)

@@ -17,6 +17,8 @@ class HTCondor(BatchSystem):
     """HTCondor, by condor_submit, condor_q, condor_history and condor_rm."""
 
     submit_command = ("condor_submit", "-terse", DESCRIPTION)
+    # As DAGMan runs; a job that is killed, or fails, is started again.
+    beside = ("universe = scheduler", "on_exit_remove = ExitCode =?= 0")
 
     def render(self, job: Job) -> dict[str, str]:
         needs = job.resources
@@ -28,6 +30,7 @@ class HTCondor(BatchSystem):
             "error = $(Process).log",
             "log = job.log",
             "should_transfer_files = NO",
+            "getenv = HOME, PATH, XDG_*",
             f"request_cpus = {needs.cpus}",
         ]
         if needs.memory_mib is not None:
@@ -37,14 +40,14 @@ class HTCondor(BatchSystem):
         lines += [*needs.options, f"queue {job.tasks}"]
         return {SCRIPT: script_of(job, (), "$1"), DESCRIPTION: "\n".join(lines) + "\n"}
 
-    def active(self, name: str) -> dict[int, Task]:
-        found = {}
+    def listed(self, name: str) -> list[tuple[int, Task]]:
+        found = []
         for row in self._rows("condor_q", name, "JobStatus", "HoldReasonCode", "HoldReason"):
             number, status, code, reason = row.split(None, 3)
             if int(status) in (_REMOVED, _COMPLETED):
                 continue
             stuck = int(status) == _HELD and code != str(_HELD_BY_USER)
-            found[int(number)] = Task(int(status) == _RUNNING, reason if stuck else "")
+            found.append((int(number), Task(int(status) == _RUNNING, reason if stuck else "")))
         return found
 
     def ended(self, name: str) -> dict[int, str]:

@@ -77,14 +77,20 @@ class BatchSystem(ABC):
 
     submit_command: tuple[str, ...]
     """Its last word is the file to submit."""
+    beside: tuple[str, ...] = ()
+    """Options that run a job on the submitting host, as nodes cannot submit; none: they can."""
 
     @abstractmethod
     def render(self, job: Job) -> dict[str, str]:
         """Return the files of a job by name; :data:`SCRIPT` is what a task runs."""
 
     @abstractmethod
+    def listed(self, name: str) -> list[tuple[int, Task]]:
+        """Return number and state of each task that has not ended, of all jobs of that name."""
+
     def active(self, name: str) -> dict[int, Task]:
         """Return the tasks of a job that have not ended; none if there is no such job."""
+        return dict(self.listed(name))
 
     @abstractmethod
     def ended(self, name: str) -> dict[int, str]:

@@ -11,6 +11,7 @@ _ENDED = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
     *("PREEMPTED", "REVOKED", "TIMEOUT"),
 }
+_RUNNING = ("RUNNING", "COMPLETING")
 _STUCK = ("BadConstraints", "DependencyNeverSatisfied", "launch failed requeued held")
 
 
@@ -34,16 +35,12 @@ class Slurm(BatchSystem):
         header = [f"#SBATCH {option}" for option in (*options, *needs.options)]
         return {SCRIPT: script_of(job, header, "$SLURM_ARRAY_TASK_ID")}
 
-    def active(self, name: str) -> dict[int, Task]:
-        return {
-            number: Task(state == "RUNNING", reason if reason in _STUCK else "")
+    def listed(self, name: str) -> list[tuple[int, Task]]:
+        return [
+            (number, Task(state in _RUNNING, reason if reason in _STUCK else ""))
             for number, state, reason in self._tasks(name)
             if state not in _ENDED
-        }
-
-    def states(self, name: str) -> list[str]:
-        """Return the state of each task that has not ended, of all jobs of that name."""
-        return [state for _, state, _ in self._tasks(name) if state not in _ENDED]
+        ]
 
     def ended(self, name: str) -> dict[int, str]:
         # Slurm remembers them for five minutes (MinJobAge) if it has no accounting.

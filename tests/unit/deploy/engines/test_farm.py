@@ -12,7 +12,10 @@ from deploy.client.registry import Registry
 from deploy.commands.up import main as up
 from deploy.engines import farm_server
 from deploy.engines.farm import Farm, known_farms, read_farm, start_farm
+from deploy.engines.farm_keeper import keep
 from deploy.engines.farm_server import Times, attend, reachable
+from deploy.host.batch.htcondor import HTCondor
+from deploy.host.batch.jobs import BatchSystem, Task
 from deploy.host.batch.settings import BatchSettings
 from deploy.host.batch.slurm import Slurm
 from deploy.host.errors import ClientError, KitError
@@ -30,6 +33,22 @@ module load apptainer
 cd '/home/me/my work'
 exec /opt/kit/bin/numlkit exec --quiet site.toml --image 'a b.sif' -- /opt/kit/bin/python \
 -m deploy.engines.farm_server farm "$(date +%s)" 0badcafe
+"""
+
+
+KEEPER = """\
+executable = job.sh
+arguments = $(Process)
+batch_name = numl-farm-1-keeper
+output = $(Process).log
+error = $(Process).log
+log = job.log
+should_transfer_files = NO
+getenv = HOME, PATH, XDG_*
+request_cpus = 1
+universe = scheduler
+on_exit_remove = ExitCode =?= 0
+queue 1
 """
 
 
@@ -79,8 +98,15 @@ class Clock:
 @pytest.fixture
 def submitted(monkeypatch):
     jobs = []
-    monkeypatch.setattr(Slurm, "submit", lambda _self, job: jobs.append(job))
+    monkeypatch.setattr(BatchSystem, "submit", lambda _self, job: jobs.append(job))
     return jobs
+
+
+@pytest.fixture
+def kept(farm):
+    """A farm on HTCondor, whose nodes submit nothing."""
+    settings = farm.settings.model_copy(update={"engine": "htcondor"})
+    return farm.model_copy(update={"settings": settings})
 
 
 def attended(farm, clock):
@@ -130,6 +156,42 @@ def test_nothing_is_submitted_after_the_farm_has_ended(farm, submitted):
     assert clock.now < 105
 
 
+def test_where_nodes_cannot_submit_a_job_on_the_submitting_host_does(kept, submitted):
+    keeper = kept.keeper()
+    assert HTCondor().render(keeper)["job.sub"] == KEEPER
+    assert keeper.script == ("exec /opt/kit/bin/python -m deploy.engines.farm_keeper farm",)
+    entry = attended(kept, Clock())
+    assert submitted == []
+    tries = []
+
+    def submit(_self, job):
+        tries.append(job)
+        if len(tries) < 2:
+            raise KitError("condor_submit failed: busy")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HTCondor, "submit", submit)
+        keep(kept, Clock(t60=lambda: (kept.folder / "farm.json").unlink()).sleep)
+    assert [job.script[-1].split()[-1] for job in tries] == [entry.name, entry.name]
+
+
+@pytest.mark.parametrize(
+    ("listed", "names"),
+    [
+        ({}, ["numl-farm-1-keeper", "numl-farm-1"]),
+        ({"numl-farm-1": [(0, Task(True))]}, ["numl-farm-1-keeper"]),
+        ({"numl-farm-1-keeper": [(0, Task(True))]}, ["numl-farm-1"]),
+    ],
+)
+def test_a_keeper_that_is_missing_is_submitted_before_servers(
+    kept, monkeypatch, submitted, listed, names
+):
+    kept.write()
+    monkeypatch.setattr(HTCondor, "listed", lambda _self, name: listed.get(name, []))
+    start_farm(kept)
+    assert [job.name for job in submitted] == names
+
+
 @pytest.mark.parametrize(
     ("tasks", "missing"),
     [
@@ -175,7 +237,6 @@ def test_a_server_that_has_died_is_not_named(tmp_path):
     ("words", "said"),
     [
         (("--engine", "slurm"), "would listen on 127.0.0.1 only"),
-        (("--engine", "htcondor", "--listen", "0.0.0.0"), "jobs of htcondor are not supported"),
         (("--engine", "slrum"), "--engine slrum: No such file or directory"),
         (("--engine", "local", "--servers", "2"), "--servers needs --engine with a batch system"),
     ],

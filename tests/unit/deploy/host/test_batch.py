@@ -48,6 +48,7 @@ output = $(Process).log
 error = $(Process).log
 log = job.log
 should_transfer_files = NO
+getenv = HOME, PATH, XDG_*
 request_cpus = 2
 request_memory = 3815
 allowed_job_duration = 5400
@@ -123,11 +124,11 @@ class Scripted(BatchSystem):
     def render(self, job):
         return {}
 
-    def active(self, name):
+    def listed(self, name):
         answer = self.answers.pop(0)
         if answer is None:
             raise KitError("squeue failed: Unable to contact slurm controller")
-        return answer
+        return list(answer.items())
 
     def ended(self, name):
         return {}
