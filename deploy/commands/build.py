@@ -73,7 +73,7 @@ def _build(options: argparse.Namespace, console: Console) -> int:
         [artefact.kind, artefact.name, f"{artefact.bytes / 1e6:.0f} MB", artefact.sha256[:19]]
         for artefact in made
     ]
-    console.table("built", ("artefact", "name", "size", "sha256"), rows)
+    console.table(f"built, in {request.out}", ("artefact", "name", "size", "sha256"), rows)
     parts = [[part, f"{size / 1e6:.0f}"] for part, size in made[-1].largest.items()]
     console.table("largest parts of the environment", ("part", "MB"), parts)
     known = summary(request.triton)

@@ -61,6 +61,7 @@ sequence_batching { control_input {
 """
 )
 X = np.array([1, 2], np.float32)
+# Its weights lie beside it in hits.onnx.data, as torch.onnx.export writes them.
 ONNX = Path(__file__).parent / "data" / "hits.onnx"
 GOOD, BROKEN = ("double", "each", "total", "hits"), ("m", "wrong", "pair", "unreadable", "lost")
 
