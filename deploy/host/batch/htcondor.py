@@ -28,7 +28,7 @@ class HTCondor(BatchSystem):
             f"batch_name = {job.name}",
             "output = $(Process).log",
             "error = $(Process).log",
-            "log = job.log",
+            "log = job.events",
             "should_transfer_files = NO",
             "getenv = HOME, PATH, XDG_*",
             f"request_cpus = {needs.cpus}",
