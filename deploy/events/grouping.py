@@ -77,7 +77,7 @@ def _blocks(table: Table, rows: int, known: NDArray[np.int64]) -> _Blocks:
                 f"{table.columns[name].rows} rows, its columns {rows}"
             )
     found = _scan(table, rows)
-    sequence = table.sequence
+    sequence = table.sequence()
     if sequence is None or not _covers(sequence, rows, len(known)):
         return found
     told = _in_sequence(sequence[sequence[:, 1] > 0], known)
@@ -105,13 +105,13 @@ def _covers(sequence: NDArray[np.int64], rows: int, events: int) -> bool:
 
 
 def _blocks_without_ids(table: Table, rows: int, known: NDArray[np.int64]) -> _Blocks:
-    if table.sequence is not None:
-        if not _covers(table.sequence, rows, len(known)):
+    if (sequence := table.sequence()) is not None:
+        if not _covers(sequence, rows, len(known)):
             raise EventFileError(
                 f"{table.where}/{SEQUENCE} contradicts the table's {rows} rows "
                 f"or event_table's {len(known)} events, and {table.name} has no event_id"
             )
-        return _in_sequence(table.sequence, known)
+        return _in_sequence(sequence, known)
     if len(known) > 1:
         raise EventFileError(
             f"{table.where} has no event_id, and event_table lists {len(known)} events"

@@ -23,7 +23,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5d, h5o, h5s
+from h5py import h5a, h5d, h5g, h5o, h5s
 from numpy.typing import NDArray
 
 from deploy.host.errors import KitError
@@ -68,7 +68,7 @@ class Column:
 class Table:
     """A table's columns by their names in the file; those of a wide dataset are named one by one.
 
-    ``where`` names file and table. ``sequence`` is pynuml's index: the row in ``event_table`` and
+    ``where`` names file and table. ``sequence()`` is pynuml's index: the row in ``event_table`` and
     the number of rows here of each event, ``[events, 2]``. ``renamed`` has the file's names of
     columns known by others.
     """
@@ -76,7 +76,7 @@ class Table:
     name: str
     where: str
     columns: Mapping[str, Column]
-    sequence: NDArray[np.int64] | None = None
+    sequence: Callable[[], NDArray[np.int64] | None] = lambda: None
     pandas: bool = False
     renamed: Mapping[str, str] = field(default_factory=dict)
 
@@ -108,20 +108,22 @@ def open_table(file: h5py.File, name: str, wide: Wide = MappingProxyType({})) ->
 
     ``wide`` names the columns of wide datasets, in addition to those in every file.
     """
-    node, where, wide = file.get(name), f"{file.filename}: {name}", {**_WIDE, **wide}
+    node, where, wide = _node(file, name), f"{file.filename}: {name}", {**_WIDE, **wide}
     if node is None:
         return None
     if isinstance(node, h5py.Dataset):
         return Table(name, where, _fields(node, where, wide))
-    written_as = _text(node.attrs.get("pandas_type", ""))
+    written_as = ""
+    if h5a.exists(node.id, b"pandas_type"):
+        written_as = _text(node.attrs["pandas_type"])
     if written_as == "frame":
         return Table(name, where, _fixed(node, where), pandas=True)
-    packed = node.get("table")
+    packed = _node(node, "table")
     if isinstance(packed, h5py.Dataset) and packed.dtype.names:
         return Table(name, where, _fields(packed, where, wide), pandas=True)
     if written_as:
         raise EventFileError(f"{where} is a pandas {written_as}, not a DataFrame")
-    return Table(name, where, _Datasets(node, where, wide), _sequence(node, where))
+    return Table(name, where, _Datasets(node, where, wide), cache(lambda: _sequence(node, where)))
 
 
 class _Datasets(Mapping[str, Column]):
@@ -156,8 +158,8 @@ class _Datasets(Mapping[str, Column]):
         if name in self._opened or name not in self._names:
             return
         self._opened.add(name)
-        node, parts = _dataset(self._group, name), self._wide.get(name, ())
-        if node is None:
+        node, parts = _node(self._group, name), self._wide.get(name, ())
+        if not isinstance(node, h5py.Dataset):
             return
         read, shape = _reader(node), node.id.shape
         if len(shape) == 2 and shape[1] == len(parts):
@@ -173,13 +175,15 @@ class _Datasets(Mapping[str, Column]):
             raise EventFileError(f"{self._where}/{name} has {shape[1]} columns, not {wanted}")
 
 
-def _dataset(group: h5py.Group, name: str) -> h5py.Dataset | None:
-    """Return a dataset of a group; ``group.get``, as ``dataset[()]``, costs more than HDF5."""
-    try:
-        node = h5o.open(group.id, name.encode())
-    except KeyError:
+def _node(group: h5py.Group, name: str) -> h5py.Dataset | h5py.Group | None:
+    """Return what a group has; ``group.get``, as ``dataset[()]``, costs more than HDF5 itself."""
+    path = name.encode()
+    if path not in group.id:
         return None
-    return h5py.Dataset(node) if isinstance(node, h5d.DatasetID) else None
+    node = h5o.open(group.id, path)
+    if isinstance(node, h5d.DatasetID):
+        return h5py.Dataset(node)
+    return h5py.Group(node) if isinstance(node, h5g.GroupID) else None
 
 
 def _all_rows(dataset: h5py.Dataset, kind: np.dtype[Any]) -> Array:
@@ -224,10 +228,10 @@ def _column(dataset: h5py.Dataset, read: Callable[[], Array | None], *column: in
 
 
 def _sequence(group: h5py.Group, where: str) -> NDArray[np.int64] | None:
-    if SEQUENCE not in group:
+    node = _node(group, SEQUENCE)
+    if node is None:
         return None
-    node = _dataset(group, SEQUENCE)
-    if node is None or node.ndim != 2 or node.shape[1] != 2:
+    if not isinstance(node, h5py.Dataset) or node.ndim != 2 or node.shape[1] != 2:
         raise EventFileError(f"{where}/{SEQUENCE} is not a dataset of shape [events, 2]")
     return np.asarray(_all_rows(node, node.id.dtype), dtype=np.int64)
 
