@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Measure bulk runs, alone and as batch jobs, against what the server gives 8 clients.
 
-    python3 scripts/benchmark_bulk.py                   # ten minutes; stores the run
+    python3 scripts/benchmark_bulk.py                   # twenty minutes; stores the run
     python3 scripts/benchmark_bulk.py --json run.json   # stores nothing in the checkout
     python3 scripts/benchmark_bulk.py --docs            # docs/bulk.md again, from the stored run
 
-Batch jobs need a Slurm: python3 -m tests.slurm COMMAND runs a command beside one on loopback, as
-root. The 8 clients send the events of one file again and again, and keep no answers. Clients, jobs
-and servers share this host's cores.
+The ways take turns, with the 8 clients between them, which send the events of one file again and
+again, and keep no answers. Clients, jobs and servers share this host's cores. Batch jobs need a
+Slurm: python3 -m tests.slurm COMMAND runs a command beside one on loopback, as root.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from statistics import median
 
 from deploy.events.client import Client
 from deploy.host.cli import carry_out
@@ -48,7 +49,7 @@ STORED, PAGE = ROOT / "scripts/data/speed/bulk.json", ROOT / "docs/bulk.md"
 NUMLKIT = str(Path(sys.executable).with_name("numlkit"))
 BEGIN = "<!-- bulk: made by scripts/benchmark_bulk.py from scripts/data/speed/bulk.json -->"
 END = "<!-- /bulk -->"
-CLIENTS, EVENTS, SECONDS = 8, 20, 5.0
+CLIENTS, EVENTS, SECONDS = 8, 20, 10.0
 JOBS = ("--engine", "slurm", "--jobs", "2")
 WAYS = {
     "numlkit infer --into": (),
@@ -61,6 +62,7 @@ def parser() -> Parser:
     flags = Parser(prog="python3 scripts/benchmark_bulk.py", description=(__doc__ or "")[:80])
     add = flags.add_argument
     add("--files", type=count_to(100_000), default=1000, metavar="N", help="of 20 events (1000)")
+    add("--rounds", type=count_to(100), default=3, metavar="N", help="runs of each way (3)")
     add("--json", type=as_output, metavar="FILE", help="write the run here, and nowhere else")
     add("--docs", action="store_true", help="write docs/bulk.md from the stored run, and exit")
     return flags
@@ -74,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, console: Console) -> int:
     if not options.docs:
-        run = measure(options.files, console)
+        run = measure(options, console)
         console.line(section(run))
         write_atomically(options.json or STORED, json.dumps(run, indent=1) + "\n")
     if options.json is None:
@@ -82,8 +84,9 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def measure(files: int, console: Console) -> Document:
-    """Return the rates (events/s) of each way, and of the server before and after it."""
+def measure(options: argparse.Namespace, console: Console) -> Document:
+    """Return, for each round of each way, its rate (events/s) and the server's around it."""
+    files: int = options.files
     run: Document = {"format": 1, "machine": machine_facts(sorted(os.sched_getaffinity(0)))}
     run |= {"load_before": os.getloadavg()[0], "files": files, "ways": []}
     with tempfile.TemporaryDirectory(prefix="numlkit-bulk-") as scratch, server() as url:
@@ -95,28 +98,30 @@ def measure(files: int, console: Console) -> Document:
         for path in paths[1:]:
             shutil.copy(first, path)
         (folder / "files.txt").write_text("".join(f"{path}\n" for path in paths))
-        for name, flags in WAYS.items():
-            before = server_rate(url, first)
-            begun = time.monotonic()
-            into = folder / "labels"
-            words = [
-                NUMLKIT,
-                "infer",
-                f"@{folder}/files.txt",
-                "--into",
-                str(into),
-                "--quiet",
-                *flags,
-            ]
-            words += ["--concurrency", str(CLIENTS)]
-            words += [] if "--exec" in flags else ["--url", url]
-            subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-            rate = files * EVENTS / (time.monotonic() - begun)
-            shutil.rmtree(into)
-            after = server_rate(url, first)
-            run["ways"].append({"way": name, "rate": rate, "server": [before, after]})
-            console.line(f"{name}: {rate:.0f} events/s, the server {before:.0f} and {after:.0f}")
+        rounds: dict[str, list[Document]] = {name: [] for name in WAYS}
+        before = server_rate(url, first)
+        for _ in range(options.rounds):
+            for name, flags in WAYS.items():
+                rate = bulk_rate(folder, files, flags, url)
+                after = server_rate(url, first)
+                rounds[name].append({"rate": rate, "server": (before + after) / 2})
+                console.line(f"{name}: {rate:.0f} events/s, the server {before:.0f}, {after:.0f}")
+                before = after
+        run["ways"] = [{"way": name, "rounds": each} for name, each in rounds.items()]
     return run
+
+
+def bulk_rate(folder: Path, files: int, flags: Sequence[str], url: str) -> float:
+    """Return the events/s of a run over all files, from the command's start to its end."""
+    into = folder / "labels"
+    words = [NUMLKIT, "infer", f"@{folder}/files.txt", "--into", str(into), "--quiet", *flags]
+    words += ["--concurrency", str(CLIENTS)]
+    words += [] if "--exec" in flags else ["--url", url]
+    begun = time.monotonic()
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    rate = files * EVENTS / (time.monotonic() - begun)
+    shutil.rmtree(into)
+    return rate
 
 
 def server_rate(url: str, file: Path) -> float:
@@ -144,9 +149,12 @@ def section(run: Document) -> str:
     """Return a run as a section of docs/bulk.md."""
     machine, rows = run["machine"], []
     for way in run["ways"]:
-        server = sum(way["server"]) / len(way["server"])
+        rounds = way["rounds"]
+        rate, server = (median(each[name] for each in rounds) for name in ("rate", "server"))
+        ratios = sorted(each["rate"] / each["server"] for each in rounds)
         rows.append(
-            f"| {way['way']} | {way['rate']:.0f} | {server:.0f} | {way['rate'] / server:.0%} |"
+            f"| {way['way']} | {rate:.0f} | {server:.0f} "
+            f"| {median(ratios):.0%} ({ratios[0]:.0%} to {ratios[-1]:.0%}) |"
         )
     return "\n".join(
         [
@@ -154,7 +162,9 @@ def section(run: Document) -> str:
             f"{machine['cores']} cores ({machine['processor']}); client,",
             f"jobs and servers share them. Load average before the run: {run['load_before']:.1f}. "
             f"The server's rate is that of {CLIENTS} clients",
-            "that send the same events and keep no answers, before and after.",
+            f"that send the same events and keep no answers, before and after each run. Medians of "
+            f"{len(run['ways'][0]['rounds'])} runs in",
+            "turn, from the command's start to its end.",
             "",
             "| | events/s | the server, 8 clients | |",
             "|---|---|---|---|",
