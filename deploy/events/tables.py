@@ -176,7 +176,7 @@ class _Datasets(Mapping[str, Column]):
 
 
 def _node(group: h5py.Group, name: str) -> h5py.Dataset | h5py.Group | None:
-    """Return what a group has; ``group.get``, as ``dataset[()]``, costs more than HDF5 itself."""
+    """Return what a group has under a name; ``group.get`` costs more than HDF5 itself."""
     path = name.encode()
     if path not in group.id:
         return None
@@ -187,6 +187,7 @@ def _node(group: h5py.Group, name: str) -> h5py.Dataset | h5py.Group | None:
 
 
 def _all_rows(dataset: h5py.Dataset, kind: np.dtype[Any]) -> Array:
+    """Return all of a dataset; ``dataset[()]`` costs more than HDF5 itself, too."""
     if kind.kind not in "iuf":
         return np.asarray(dataset[()])
     values = np.empty(dataset.id.shape, dtype=kind)
