@@ -162,8 +162,10 @@ def test_an_environment_of_another_python_cannot_be_seen_in_what_a_plain_model_a
     code += "        print('RUNS', *sys.version_info[:2], sys.prefix, flush=True)\n"
     plan = bench.plan(environment=other_python.folder, code=code)
     bench.start(plan)
-    assert f"RUNS 3 11 {other_python.folder}\n" in bench.said
-    assert diagnose(bench.said) is None
+    # On a busy host Triton gives up on a stub now and then, says so, and loads the model again.
+    said = bench.said.rpartition("loading: echo:1")[2]
+    assert f"RUNS 3 11 {other_python.folder}\n" in said
+    assert diagnose(said) is None
 
 
 def test_an_environment_of_another_python_is_named_by_our_own_models(bench, other_python, standard):

@@ -29,7 +29,13 @@ ELSEWHERE = {
     *("docker", "apptainer", "packed", "--tls-cert", "--gpu", "--verify", "gpvm.toml", "--triton"),
 }
 # Flags of apptainer and tritonserver.
-OF_OTHERS = ("--containall", "--force", "--grpc-restricted-protocol", "--metrics-config")
+OF_OTHERS = (
+    "--cache-config",
+    "--containall",
+    "--force",
+    "--grpc-restricted-protocol",
+    "--metrics-config",
+)
 
 
 @cache
