@@ -114,17 +114,20 @@ def _is_scratch(path: Path) -> bool:
 def backend_processes() -> frozenset[ProcessId]:
     """Return this user's processes with a Python backend, the kit's or not.
 
-    A container's are included only if it shares this host's ``/tmp``.
+    A container's are included only if it shares this host's ``/tmp``. Not included is what such a
+    process has just forked: it is to become a stub, and has the server's memory until then.
     """
-    found = set()
+    parents: dict[ProcessId, int] = {}
     for pid in psutil.pids():
         process = Path(f"/proc/{pid}")
         with suppress(OSError, psutil.NoSuchProcess):
             own = process.stat().st_uid == os.getuid()
             loaded = own and _BACKEND in (process / "maps").read_bytes()
             if loaded and SCRATCH.samefile(f"{process}/root/{SCRATCH}"):
-                found.add(ProcessId.of(pid))
-    return frozenset(found)
+                identity = ProcessId.of(pid)
+                parents[identity] = psutil.Process(pid).ppid()
+    servers = {identity.pid for identity in parents}
+    return frozenset(each for each, parent in parents.items() if parent not in servers)
 
 
 def taking_turns() -> AbstractContextManager[None]:

@@ -162,8 +162,8 @@ def test_an_environment_of_another_python_cannot_be_seen_in_what_a_plain_model_a
     code += "        print('RUNS', *sys.version_info[:2], sys.prefix, flush=True)\n"
     plan = bench.plan(environment=other_python.folder, code=code)
     bench.start(plan)
-    # On a busy host Triton gives up on a stub now and then, says so, and loads the model again.
-    said = bench.said.rpartition("loading: echo:1")[2]
+    # Triton loads the model again, for the __pycache__ beside it, and may be stopped meanwhile.
+    said = bench.said.partition("Signal (15) received")[0]
     assert f"RUNS 3 11 {other_python.folder}\n" in said
     assert diagnose(said) is None
 

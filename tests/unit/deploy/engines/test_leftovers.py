@@ -112,13 +112,14 @@ def test_a_folder_that_another_deployment_knows_for_its_own_is_left_to_it(there)
     assert scratch_since(BEFORE, SERVER) == {OWN}, "dead or alive"
 
 
-def test_a_process_that_has_loaded_the_backend_is_found(tmp_path):
+def test_a_process_that_has_loaded_the_backend_is_found_and_what_it_forks_is_not(tmp_path):
     library = tmp_path / "libtriton_python.so"
     library.write_bytes(b"x" * 4096)
     code = (
         "import mmap, sys; f = open(sys.argv[1]);"
         "m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ);"
-        "print(1, flush=True); input()"
+        "import os; child = os.fork();"
+        "print(child, flush=True) if child else None; sys.stdin.read(); child and os.wait()"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(library)],
@@ -126,11 +127,11 @@ def test_a_process_that_has_loaded_the_backend_is_found(tmp_path):
         stdout=subprocess.PIPE,
     )
     assert process.stdout is not None
-    process.stdout.readline()
+    child = ProcessId.of(int(process.stdout.readline()))
     found, identity = backend_processes(), ProcessId.of(process.pid)
     assert identity in found
-    assert ProcessId.of(os.getpid()) not in found
-    process.communicate(b"\n")
+    assert not found & {child, ProcessId.of(os.getpid())}
+    process.communicate()
     assert identity not in backend_processes()
 
 
