@@ -180,7 +180,10 @@ def _node(group: h5py.Group, name: str) -> h5py.Dataset | h5py.Group | None:
     path = name.encode()
     if path not in group.id:
         return None
-    node = h5o.open(group.id, path)
+    try:
+        node = h5o.open(group.id, path)
+    except KeyError:
+        return None  # a link that leads nowhere
     if isinstance(node, h5d.DatasetID):
         return h5py.Dataset(node)
     return h5py.Group(node) if isinstance(node, h5g.GroupID) else None

@@ -6,8 +6,8 @@ a Triton that polls the bucket reads, then ``published.json``. docs/publishing.m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import md5, sha256
 from itertools import count
 
@@ -122,7 +122,7 @@ class BucketPlace(Place):
                 return Outcome(False, number, (f"would switch to release {number}",), facts)
             self._switch(state, change, new, stale)
         lines = [f"release {number} serves; before: release {published.serving}"]
-        lines += self._left_alone(new, state)
+        lines += state.left_alone(new)
         return Outcome(True, number, tuple(lines), facts)
 
     def prune(
@@ -244,7 +244,7 @@ class BucketPlace(Place):
         line = f"published {what}; {len(brought)} files ({size(total)}) uploaded"
         if unchanged:
             line = f"release {number} serves as before"
-        lines = (line, *self._left_alone(new, state), *change.notes)
+        lines = (line, *state.left_alone(new), *change.notes)
         return Outcome(True, number, lines, facts)
 
     def _plan(self, local: Mapping[str, LocalModel], state: Contents, change: Change) -> Published:
@@ -296,7 +296,8 @@ class BucketPlace(Place):
             if state.lacks(name, there):
                 continue
             for key, file in keys_of(name, there).items():
-                tag, content = state.objects[key].tag, self._content(model, there.version, key)
+                content = model.content(there.version, key.split("/", 2)[2])
+                tag = state.objects[key].tag
                 # Encrypted objects have other tags: only what they hold tells.
                 same = tag == md5(content, usedforsecurity=False).hexdigest()
                 if not same and self._store.sha256(key) != file.sha256:
@@ -315,13 +316,9 @@ class BucketPlace(Place):
                 return False
         return True
 
-    @staticmethod
-    def _content(model: LocalModel, version: int, key: str) -> bytes:
-        path = key.split("/", 2)[2]
-        return model.config_of(version) if path == CONFIG else (model.folder / path).read_bytes()
-
     def _upload(self, key: str, model: LocalModel, file: File, sent: Callable[[int], None]) -> None:
-        content = self._content(model, int(key.split("/")[1]), key)
+        _, version, path = key.split("/", 2)
+        content = model.content(int(version), path)
         try:
             self._store.upload(key, content, file.sha256, sent)
         except TakenError:
@@ -340,29 +337,24 @@ class BucketPlace(Place):
                     found.append(name)
         return found
 
-    def _left_alone(self, new: Published, state: Contents) -> list[str]:
-        """Return what a Triton that polls the bucket by itself does not get from a release."""
-        models = new.current.models
-        names = {key.partition("/")[0] for key in state.sizes if key.endswith(f"/{CONFIG}")}
-        without = [name for name in sorted(names) if name not in models or not models[name].code]
-        return [
-            f"{name} has no code in release {new.serving}: a Triton that polls the bucket by "
-            "itself keeps what it has"
-            for name in without
-        ]
-
     def _switch(
         self, state: Contents, change: Change, new: Published, stale: Sequence[str]
     ) -> None:
         """Have a release serve whose files are there; ``stale``: configurations to rewrite."""
         self._refuse_changed(state)
-        try:
+        with self._while_unchanged(state):
             self._write_configs(new.current, stale)
+        if new != change.before:
+            self._state_anew(state, change, new)
+
+    @contextmanager
+    def _while_unchanged(self, state: Contents) -> Iterator[None]:
+        """What fails in here may do so because someone else has published: then say that."""
+        try:
+            yield
         except PublishError:
             self._refuse_changed(state)
             raise
-        if new != change.before:
-            self._state_anew(state, change, new)
 
     def _refuse_changed(self, state: Contents) -> None:
         now = self._store.read(NAME)
@@ -394,4 +386,9 @@ class BucketPlace(Place):
                         self._write_configs(current, self._stale(current, now))
                 raise PublishError(f"{self._place}: {_BUSY}", _AGAIN) from None
 
-        change.write(new, self._store.write, replaced)
+        def signed(path: str, signature: bytes) -> None:
+            # Two signatures of one statement differ: theirs may be read back instead of ours.
+            with self._while_unchanged(state):
+                self._store.write(path, signature)
+
+        change.write(new, signed, replaced)

@@ -72,6 +72,17 @@ class Contents:
         current = signature_path(self.stored.content) if self.stored is not None else ""
         return [key for key in self.objects if _SIGNATURE.fullmatch(key) and key != current]
 
+    def left_alone(self, published: Published) -> list[str]:
+        """Return what a Triton that polls the bucket by itself does not get from what serves."""
+        models = published.current.models
+        names = {key.partition("/")[0] for key in self.sizes if key.endswith(f"/{CONFIG}")}
+        without = [name for name in sorted(names) if name not in models or not models[name].code]
+        return [
+            f"{name} has no code in release {published.serving}: a Triton that polls the bucket by "
+            "itself keeps what it has"
+            for name in without
+        ]
+
     def unknown(self, published: Published) -> list[str]:
         """Return the keys of what the kit has not published here."""
         models = {name for release in published.releases for name in release.models}

@@ -58,6 +58,10 @@ class LocalModel:
         config.version_policy.specific.versions[:] = [number]
         return str(text_format.MessageToString(config)).encode()
 
+    def content(self, number: int, path: str) -> bytes:
+        """Return a file of its version ``number``, by its path there."""
+        return self.config_of(number) if path == CONFIG else (self.folder / path).read_bytes()
+
 
 @contextmanager
 def verified_models(

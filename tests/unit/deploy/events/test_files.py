@@ -277,6 +277,23 @@ def test_a_missing_table_is_named(tmp_path, table):
         EventFile(tmp_path / "a.h5")
 
 
+@pytest.mark.parametrize("link", [h5py.SoftLink("/gone"), h5py.ExternalLink("gone.h5", "/gone")])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("hit_table", "no hit_table in it"),
+        ("hit_table/integral", "hit_table has no column integral"),
+    ],
+)
+def test_what_a_link_leads_nowhere_to_is_missing(tmp_path, name, says, link):
+    write_pynuml(tmp_path / "a.h5", [((1, 1, 1), *make_event(4, 2))])
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        del file[name]
+        file[name] = link
+    with pytest.raises(EventFileError, match=says):
+        EventFile(tmp_path / "a.h5")
+
+
 def test_what_is_no_hdf5_file_is_said(tmp_path):
     (tmp_path / "a.h5").write_text("not a table")
     with pytest.raises(EventFileError, match=r"a\.h5: not an HDF5 file"):

@@ -159,6 +159,20 @@ class SignedFolder(Signed, folders.Histories):
         return FolderPlace(self.root).listing(self.look)
 
 
+@pytest.mark.parametrize("at", range(12, 32))
+def test_who_publishes_the_same_at_the_same_time_hears_of_the_other(at):
+    """Two signatures of one statement differ, and either may be read back as the other."""
+    history = SignedBucket()
+    history.start(conditional=True, tags=True, marks=False)
+    history.take_keys()
+    try:
+        history.publish(content="a", with_code=False)
+        history.two_publish(at=at, mine="b", theirs="b", with_code=False)
+        history.what_serves_is_what_should()
+    finally:
+        history.teardown()
+
+
 TestSignedBucket = SignedBucket.TestCase
 TestSignedBucket.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)
 TestSignedFolder = SignedFolder.TestCase
