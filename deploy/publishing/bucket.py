@@ -6,8 +6,8 @@ a Triton that polls the bucket reads, then ``published.json``. docs/publishing.m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from hashlib import md5, sha256
 from itertools import count
 
@@ -140,7 +140,7 @@ class BucketPlace(Place):
             old = state.unneeded(published, kept)
             left = [key for key in state.unfinished(kept) if key not in old]
             old += [key for key in left if self._store.is_own(key)]
-            old += state.old_signatures()
+            old += state.old_signatures(kept)
             facts: dict[str, object] = {"kept": [release.number for release in kept.releases]}
             if not old and not gone:
                 return Outcome(False, number, ("nothing to remove",), {**facts, "removed": 0})
@@ -342,19 +342,13 @@ class BucketPlace(Place):
     ) -> None:
         """Have a release serve whose files are there; ``stale``: configurations to rewrite."""
         self._refuse_changed(state)
-        with self._while_unchanged(state):
-            self._write_configs(new.current, stale)
-        if new != change.before:
-            self._state_anew(state, change, new)
-
-    @contextmanager
-    def _while_unchanged(self, state: Contents) -> Iterator[None]:
-        """What fails in here may do so because someone else has published: then say that."""
         try:
-            yield
+            self._write_configs(new.current, stale)
         except PublishError:
             self._refuse_changed(state)
             raise
+        if new != change.before:
+            self._state_anew(state, change, new)
 
     def _refuse_changed(self, state: Contents) -> None:
         now = self._store.read(NAME)
@@ -386,9 +380,4 @@ class BucketPlace(Place):
                         self._write_configs(current, self._stale(current, now))
                 raise PublishError(f"{self._place}: {_BUSY}", _AGAIN) from None
 
-        def signed(path: str, signature: bytes) -> None:
-            # Two signatures of one statement differ: theirs may be read back instead of ours.
-            with self._while_unchanged(state):
-                self._store.write(path, signature)
-
-        change.write(new, signed, replaced)
+        change.write(new, self._store.write, replaced)

@@ -11,7 +11,7 @@ from deploy.publishing.s3 import Listed, Stored
 from deploy.publishing.signed import Stated
 from numl_formats.published import File, Model, Published, versions
 from numl_formats.repository import CODE, CONFIG, DATA_FILES
-from numl_formats.statement import NAME
+from numl_formats.statement import NAME, statement
 from numl_formats.trust import SIGNATURES, signature_path
 
 _SIGNATURE = re.compile(rf"{SIGNATURES}/[0-9a-f]{{64}}\.sig")
@@ -67,10 +67,15 @@ class Contents:
                 found.append(key)
         return found
 
-    def old_signatures(self) -> list[str]:
-        """Return the keys of signatures of statements before the current one."""
-        current = signature_path(self.stored.content) if self.stored is not None else ""
-        return [key for key in self.objects if _SIGNATURE.fullmatch(key) and key != current]
+    def old_signatures(self, kept: Published) -> list[str]:
+        """Return the keys of signatures of neither the current statement nor the one to come.
+
+        The latter's is there if a command that was killed had the same to say in the same second.
+        """
+        needed = {signature_path(statement(kept))}
+        if self.stored is not None:
+            needed.add(signature_path(self.stored.content))
+        return [key for key in self.objects if _SIGNATURE.fullmatch(key) and key not in needed]
 
     def left_alone(self, published: Published) -> list[str]:
         """Return what a Triton that polls the bucket by itself does not get from what serves."""

@@ -213,8 +213,9 @@ class Store:
 
     def _differs(self, key: str) -> PublishError:
         return PublishError(
-            f"{self.name(key)} does not hold what was sent to it",
-            "see the service's log, and run the command again",
+            f"{self.name(key)} does not hold what was sent to it: someone else has written it, or "
+            "the service has damaged it",
+            "run the command again; if it fails again, see the service's log",
         )
 
     def _head(self, key: str) -> Mapping[str, str] | None:

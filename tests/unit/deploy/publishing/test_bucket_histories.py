@@ -258,7 +258,7 @@ class Histories(RuleBasedStateMachine):
         finally:
             self.service.step = lambda: None
         # What both remember on this host may be newer than what ours has read.
-        words = ("someone else has published", "is an old one")
+        words = ("someone else has published", "someone else has written", "is an old one")
         assert not refused or any(each in refused for each in words)
 
     @precondition(lambda self: self.served)

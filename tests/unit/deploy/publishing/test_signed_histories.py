@@ -159,18 +159,32 @@ class SignedFolder(Signed, folders.Histories):
         return FolderPlace(self.root).listing(self.look)
 
 
-@pytest.mark.parametrize("at", range(12, 32))
-def test_who_publishes_the_same_at_the_same_time_hears_of_the_other(at):
+@pytest.fixture
+def history() -> Iterator[SignedBucket]:
+    """A signed bucket with a release, "a"."""
+    found = SignedBucket()
+    found.start(conditional=True, tags=True, marks=True)
+    found.take_keys()
+    found.publish(content="a", with_code=False)
+    yield found
+    found.teardown()
+
+
+@pytest.mark.parametrize("at", range(18, 26))
+def test_who_publishes_the_same_at_the_same_time_hears_of_the_other(history, at):
     """Two signatures of one statement differ, and either may be read back as the other."""
-    history = SignedBucket()
-    history.start(conditional=True, tags=True, marks=False)
-    history.take_keys()
-    try:
-        history.publish(content="a", with_code=False)
-        history.two_publish(at=at, mine="b", theirs="b", with_code=False)
-        history.what_serves_is_what_should()
-    finally:
-        history.teardown()
+    history.two_publish(at=at, mine="b", theirs="b", with_code=False)
+    history.what_serves_is_what_should()
+
+
+@pytest.mark.parametrize("requests", range(4, 12))
+def test_a_prune_that_is_killed_and_repeated_at_once_leaves_its_signature(history, requests):
+    """In the same second its statement is the same, and so is its signature's name."""
+    for content in "bc":
+        history.publish(content=content, with_code=False)
+    history.kill(content="a", requests=requests, what="prune")
+    history.prune()
+    history.a_check_finds_exactly_what_is_damaged()
 
 
 TestSignedBucket = SignedBucket.TestCase
