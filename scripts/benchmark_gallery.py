@@ -95,7 +95,7 @@ def _measure(options: argparse.Namespace, console: Console) -> Document:
             run["entries"] = []
             for model in entries:
                 console.line(model)
-                run["entries"].append(measure_entry(server, GALLERY / model, options.seconds))
+                run["entries"].append(measure_entry(server, grpc, GALLERY / model, options.seconds))
             console.line("ocr, beside the same steps in one process")
             run["ocr"] = measure_ocr(server, grpc, GALLERY, options.seconds)
         console.line("a volume by HTTP, gRPC and shared memory")

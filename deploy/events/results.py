@@ -6,7 +6,6 @@ HDF5 in pynuml's layout; ``docs/physicist.md`` lists the datasets and attributes
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from deploy.events.answers import FILTER_THRESHOLD, best
 from deploy.events.grouping import EventId
 from deploy.events.inference import Answer, Failure
 from deploy.host.errors import KitError
+from deploy.host.files import write_atomically
 from numl_formats.contract import FILTER, HIT_ID, HITS, PLANE, SEMANTIC
 
 FORMAT = 1
@@ -62,7 +62,7 @@ class ResultsWriter:
         if path.exists() and not path.is_file():
             raise KitError(f"--out {path} is not a regular file", "choose another --out")
         if not os.access(path.parent, os.W_OK):  # before hours of work
-            raise _refused(path, OSError(0, "its folder is not there, or not writable"))
+            raise _refused(path, "its folder is not there, or not writable")
 
     def __enter__(self) -> ResultsWriter:
         return self
@@ -185,7 +185,7 @@ class ResultsWriter:
             with h5py.File(self.path, "w", driver="core", **_IN_MEMORY) as file:
                 self._complete(file)
                 file.flush()
-                _put(self.path, file.id.get_file_image())
+                write_atomically(self.path, file.id.get_file_image())
             return
         index_bytes = sum(16 * len(index) for index in self._indices.values())
         self._reserve(self._file, self._waiting_bytes + index_bytes)
@@ -243,17 +243,6 @@ def _create(group: h5py.Group, name: str, data: NDArray[Any], *, more: bool) -> 
     return h5py.Dataset(dataset)
 
 
-def _put(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with temporary.open("xb") as stream:
-            stream.write(content)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _refused(path: Path, error: BaseException) -> KitError:
+def _refused(path: Path, error: BaseException | str) -> KitError:
     reason = getattr(error, "strerror", None) or " ".join(str(error).split())
     return KitError(f"{path} cannot be written: {reason}", "choose another --out")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from queue import Queue
 from typing import Any
 
 import numpy as np
@@ -21,9 +19,12 @@ import tritonclient.utils.shared_memory as shm
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from deploy.client.endpoint import Endpoint
 from deploy.client.example import example_inputs
+from deploy.client.probe import answer_to
+from deploy.client.transport import TritonTransport
 from deploy.triton.golden import golden_of
-from numl_formats.golden import one_by_one
+from numl_formats.golden import GoldenEvent, one_by_one
 from scripts.benchmarks.document import Document, spread
 
 PARTS = ("queue", "compute_input", "compute_infer", "compute_output")
@@ -32,64 +33,28 @@ CLIENTS = 8
 ROUNDS = 5
 
 
-def measure_entry(server: grpc.InferenceServerClient, folder: Path, seconds: float) -> Document:
+def measure_entry(
+    server: grpc.InferenceServerClient, url: str, folder: Path, seconds: float
+) -> Document:
     """Return milliseconds of a request of an entry, from one client over gRPC, by part."""
-    model = folder.name
+    model, inputs, golden = folder.name, example_inputs(folder), golden_of(folder)
     config = server.get_model_config(model).config
     steps = [step.model_name for step in config.ensemble_scheduling.step] or [model]
-    with _asking(server, folder) as ask:
-        ask()
+    at_once = len(one_by_one(inputs)) if GoldenEvent(inputs, {}).is_sequence else 1
+    decoupled = golden is not None and golden.is_decoupled
+    trips: list[float] = []
+    with closing(TritonTransport(Endpoint.parse(f"grpc://{url}"), timeout=60)) as transport:
+        served = transport.describe(model)
+        answer_to(transport, served, inputs, decoupled=decoupled)
         before = _spent(server, steps)
-        trips: list[float] = []
-        requests = 0
         while sum(trips) < seconds or len(trips) < 5:
             start = time.perf_counter()
-            requests += ask()
+            answer_to(transport, served, inputs, decoupled=decoupled)
             trips.append(time.perf_counter() - start)
-        parts = 1e3 * (_spent(server, steps) - before) / requests
+    requests = at_once * len(trips)
+    parts = 1e3 * (_spent(server, steps) - before) / requests
     found = {"trip": 1e3 * sum(trips) / requests, **dict(zip(PARTS, parts.tolist(), strict=True))}
     return {"model": model, "steps": len(steps), "requests": requests, **found}
-
-
-@contextmanager
-def _asking(server: grpc.InferenceServerClient, folder: Path) -> Iterator[Callable[[], int]]:
-    """Yield what asks an entry for its reference output, and returns how many requests that is."""
-    model, golden, inputs = folder.name, golden_of(folder), example_inputs(folder)
-    if golden is not None and golden.is_sequence:
-        events = [as_tensors(grpc, event) for event in one_by_one(inputs)]
-        yield lambda: _send_sequence(server, model, events)
-    elif golden is not None and golden.is_decoupled:
-        tensors, answers = as_tensors(grpc, inputs), Queue[Any]()
-        server.start_stream(lambda result, error: answers.put(error or result))
-        try:
-            yield lambda: _read_stream(server, model, tensors, answers)
-        finally:
-            server.stop_stream()
-    else:
-        tensors = as_tensors(grpc, inputs)
-        yield lambda: len([server.infer(model, tensors)])
-
-
-def _send_sequence(
-    server: grpc.InferenceServerClient, model: str, events: Sequence[list[Any]]
-) -> int:
-    number = 1 + secrets.randbits(60)
-    for n, tensors in enumerate(events):
-        last = n == len(events) - 1
-        server.infer(model, tensors, sequence_id=number, sequence_start=n == 0, sequence_end=last)
-    return len(events)
-
-
-def _read_stream(
-    server: grpc.InferenceServerClient, model: str, tensors: list[Any], answers: Queue[Any]
-) -> int:
-    server.async_stream_infer(model, tensors, enable_empty_final_response=True)
-    while True:
-        answer = answers.get(timeout=60)
-        if isinstance(answer, Exception):
-            raise answer
-        if answer.get_response().parameters["triton_final_response"].bool_param:
-            return 1
 
 
 def measure_ocr(

@@ -20,6 +20,7 @@ from scripts.campaign.farm import Campaign, Jobs, Loss, Patience, Servers
 from scripts.campaign.real import (
     HITS,
     SERVERS,
+    WAITS_S,
     Farm,
     Found,
     lose,
@@ -31,7 +32,7 @@ from scripts.campaign.simulation import simulate
 WITHIN = 0.2
 """By how much a simulated figure may differ from the measured one."""
 
-_OWN_S, _PROBING_S, _WAITS_S, _SIMULATED = 1.0, 4.0, 60.0, 10
+_OWN_S, _PROBING_S, _SIMULATED = 1.0, 4.0, 10
 _SETTLES = 0.2
 _MOST_LOST, _FEW_LOST = 0.5, 0.02
 
@@ -92,7 +93,7 @@ async def measure(folders: Sequence[DeploymentFolder], seconds: float, say: Say)
         connections = [
             await stack.enter_async_context(Connections(each, count=2)) for each in endpoints
         ]
-        requests = await connections[0].references(simulated_requests(endpoints[0]), _WAITS_S)
+        requests = await connections[0].references(simulated_requests(endpoints[0]), WAITS_S)
         times = await asyncio.gather(*(_alone(each, requests) for each in connections))
         run = Measured([latency for each in times for latency in each])
         for number, row in enumerate(_ROWS):
@@ -133,7 +134,7 @@ async def _alone(connection: Connections, requests: Sequence[Request]) -> list[f
     end = time.perf_counter() + 2 * _PROBING_S
     while (begun := time.perf_counter()) < end:
         request = requests[len(latencies) % len(requests)]
-        await connection.infer(request.content, _WAITS_S)
+        await connection.infer(request.content, WAITS_S)
         latencies.append(time.perf_counter() - begun)
     return latencies
 

@@ -31,7 +31,7 @@ _PERIOD_US = 10_000
 """Short: a server that has used its share of a period stands still until the next."""
 _NO_CHECK = ("true",)
 """Docker's health check takes 0.25 s of a core every 15 s: 2% of a core, but 4% of such a share."""
-_WAITS_S = 60.0
+WAITS_S = 60.0
 _AWAY = "UNAVAILABLE"
 
 
@@ -148,7 +148,7 @@ async def deliver(farm: Farm, request: Request, patience: Patience) -> bool:
 
 def simulated_requests(endpoint: Endpoint) -> list[Request]:
     """Return different events of as many hits, as the server at ``endpoint`` wants them."""
-    transport = TritonTransport(endpoint, timeout=_WAITS_S)
+    transport = TritonTransport(endpoint, timeout=WAITS_S)
     try:
         model = transport.describe(MODEL)
     finally:

@@ -2,43 +2,40 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import numpy as np
-import psutil
 import pytest
 import tritonclient.grpc as triton
 from PIL import Image
 
-from deploy.client.endpoint import Endpoint
 from deploy.client.example import example_inputs
-from deploy.client.probe import answer_to
-from deploy.client.transport import TritonTransport
 from deploy.deployment.deployment import find_site_models
-from deploy.engines.server import living_stubs
-from deploy.host.errors import RequestError
-from deploy.host.paths import CHECKOUT
 from deploy.triton.golden import golden_of
 from numl_formats.golden import difference
 from tests.bad_requests import BAD, picture
+from tests.gallery import (
+    GALLERY,
+    ask,
+    claimed,
+    counts,
+    outcome,
+    responses,
+    run_client,
+    words,
+)
 from tests.inputs import inputs_of
 from tests.kit import Kit, until
 
-GALLERY = CHECKOUT / "gallery"
 MODELS = find_site_models(GALLERY)
 # The others are called by these.
 ENTRIES = tuple(model for model in MODELS if (GALLERY / model / "client.py").is_file())
@@ -50,7 +47,7 @@ READING: tuple[tuple[str, dict[str, np.ndarray]], ...] = (
     ("ocr_bls", {"detector": np.array([b"contours"], np.object_)}),
 )
 # On engines other than local. The rest is the same server with the same models.
-SPOT = ("zero_shot", "sentence_bert", "sentence_cache", "hit_finder", "electron_lifetime")
+SPOT = ("zero_shot", "sentence_bert", "hit_finder", "electron_lifetime")
 
 
 @pytest.fixture(scope="module")
@@ -71,16 +68,9 @@ def whole(kit: Kit, served: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def on_any_engine(served: dict[str, Any]) -> Iterator[triton.InferenceServerClient]:
-    with triton.InferenceServerClient(f"127.0.0.1:{served['ports']['grpc']}") as client:
+def server(whole: dict[str, Any]) -> Iterator[triton.InferenceServerClient]:
+    with triton.InferenceServerClient(f"127.0.0.1:{whole['ports']['grpc']}") as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def server(
-    whole: dict[str, Any], on_any_engine: triton.InferenceServerClient
-) -> triton.InferenceServerClient:
-    return on_any_engine
 
 
 @pytest.fixture(scope="module")
@@ -91,20 +81,6 @@ def cora(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     train = [sys.executable, GALLERY / "gat" / "train.py", "--data", folder / "planetoid"]
     subprocess.run([*train, "--graph", graph], check=True, capture_output=True)
     return graph
-
-
-def ask(
-    server: triton.InferenceServerClient, model: str, tensors: dict[str, np.ndarray]
-) -> triton.InferResult:
-    return server.infer(model, inputs_of(triton, tensors))
-
-
-def run_client(model: str, served: dict[str, Any], *words: str) -> str:
-    url = f"127.0.0.1:{served['ports']['grpc']}"
-    command = [sys.executable, GALLERY / model / "client.py", "--url", url, *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_every_model_answers_its_reference_output(kit: Kit, served: dict[str, Any]) -> None:
@@ -125,20 +101,6 @@ def test_the_reference_output_is_what_numlkit_golden_writes(
     inputs = example_inputs(GALLERY / model)
     for name, array in golden.inputs.items():
         np.testing.assert_array_equal(inputs[name], array)
-
-
-def outcome(
-    served: dict[str, Any], model: str, tensors: dict[str, np.ndarray]
-) -> dict[str, Any] | str:
-    """Return a model's answer, as a golden file has it, or what the server says is wrong."""
-    endpoint = Endpoint.parse(f"grpc://127.0.0.1:{served['ports']['grpc']}")
-    with closing(TritonTransport(endpoint, timeout=60)) as transport:
-        described = transport.describe(model)
-        try:
-            return answer_to(transport, described, tensors, decoupled=model == "hit_finder")
-        except RequestError as error:
-            raw: Any = error.__cause__
-            return str(raw.message())
 
 
 @pytest.mark.parametrize("model", ENTRIES)
@@ -237,15 +199,6 @@ def test_the_words_of_the_sample_are_read_as_well_as_the_page_says(
     wanted, read = Counter(words()), Counter(b" ".join(texts).decode().split())
     right = (wanted & read).total() / wanted.total()
     assert right >= claimed("ocr") / 100
-
-
-def words() -> list[str]:
-    spec = importlib.util.spec_from_file_location("sample", GALLERY / "ocr" / "sample.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return list(module.words())
 
 
 def test_sentence_vectors_are_those_that_are_published(
@@ -366,17 +319,6 @@ def test_a_decoupled_model_answers_one_request_in_parts(
     until(lambda: responses(whole) == sent + 3, "the metric, which the model publishes after")
 
 
-def responses(served: dict[str, Any]) -> float:
-    """Return how many responses hit_finder has sent, as the server's metrics have it."""
-    with urlopen(f"http://127.0.0.1:{served['ports']['metrics']}/metrics") as answer:
-        (count,) = re.findall(
-            r'^model_responses_total{model="hit_finder",version="1"} (.*)$',
-            answer.read().decode(),
-            re.M,
-        )
-    return float(count)
-
-
 def send(
     server: triton.InferenceServerClient, run: int, charge: float, **place: bool
 ) -> triton.InferResult:
@@ -405,12 +347,6 @@ def test_each_sequence_has_a_sum_of_its_own_that_a_bad_event_leaves_alone(
         send(server, 901, 100)
 
 
-def counts(server: triton.InferenceServerClient, model: str) -> tuple[int, int]:
-    """Return how many inferences and runs of a model there were."""
-    stats = server.get_inference_statistics(model).model_stats[0]
-    return stats.inference_count, stats.execution_count
-
-
 def test_one_bad_picture_among_others_spoils_only_its_own_answer(
     server: triton.InferenceServerClient,
 ) -> None:
@@ -428,70 +364,3 @@ def test_one_bad_picture_among_others_spoils_only_its_own_answer(
         found = list(pool.map(answer, asked))
     assert [found[n] for n in (0, 2, 3, 5)] == [12] * 4
     assert all("picture is none that OpenCV can read" in str(found[n]) for n in (1, 4))
-
-
-def cached(server: triton.InferenceServerClient) -> tuple[int, int]:
-    """Return how many answers came from the response cache, and how many did not."""
-    stats = server.get_inference_statistics("sentence_cache").model_stats[0].inference_stats
-    return stats.cache_hit.count, stats.cache_miss.count
-
-
-def test_a_text_that_comes_again_is_answered_from_the_response_cache_and_a_refusal_is_not(
-    on_any_engine: triton.InferenceServerClient,
-) -> None:
-    server = on_any_engine
-    text = {"text": np.array([[b"Is this text asked for twice?"]], np.object_)}
-    asked, found = counts(server, "sentence_bert")[0], cached(server)
-    first, again, direct = (
-        ask(server, model, text).as_numpy("vector")
-        for model in ("sentence_cache", "sentence_cache", "sentence_bert")
-    )
-    assert counts(server, "sentence_bert")[0] - asked == 2
-    assert np.subtract(cached(server), found).tolist() == [1, 1]
-    np.testing.assert_array_equal(first, again)
-    np.testing.assert_allclose(first, direct, atol=1e-6)
-    for _ in range(2):
-        with pytest.raises(triton.InferenceServerException, match="text is empty"):
-            ask(server, "sentence_cache", {"text": np.array([[b""]], np.object_)})
-    assert np.subtract(cached(server), found).tolist() == [1, 1]
-
-
-def test_a_dead_model_behind_the_cache_is_seen_healed_and_nothing_it_failed_at_is_kept(
-    kit: Kit, served: dict[str, Any], on_any_engine: triton.InferenceServerClient
-) -> None:
-    """The last test here: others count what has been healed."""
-
-    def smoke() -> dict[str, Any]:
-        return kit.json("smoke", "--name", "gallery", "--models", "sentence_bert,sentence_cache")
-
-    kept = example_inputs(GALLERY / "sentence_cache")
-    text = {"text": np.array([[b"Nobody is there to answer this."]], np.object_)}
-    supervisor = psutil.Process(served["supervisor"]["pid"])
-    stubs = living_stubs(psutil.Process(served["server"]["pid"]))
-    (stub,) = (stub for stub in stubs if stub.model == "sentence_bert")
-    supervisor.suspend()
-    try:
-        os.kill(stub.process.pid, signal.SIGKILL)
-        with pytest.raises(triton.InferenceServerException, match="is not healthy"):
-            ask(on_any_engine, "sentence_cache", text)
-        assert ask(on_any_engine, "sentence_cache", kept).as_numpy("vector").shape == (1, 384)
-        assert not smoke()["ok"]
-    finally:
-        supervisor.resume()
-
-    def replaced() -> bool:  # or, where Triton waits for the dead one, the whole server
-        now = kit.noted("gallery")
-        return now["phase"] == "ready" and now["heals"] + now["restarts"] > 0
-
-    until(replaced, "the healing")
-    assert smoke()["ok"]
-    answer = outcome(served, "sentence_cache", text)
-    assert isinstance(answer, dict), answer
-    assert answer["vector"].shape == (1, 384)
-
-
-def claimed(model: str) -> float:
-    """Return the percentage in the gallery's table."""
-    page = (CHECKOUT / "docs" / "gallery.md").read_text()
-    (found,) = re.findall(rf"^\| \[{model}\]\(.*?\| ([\d.]+)%", page, re.M)
-    return float(found)

@@ -47,7 +47,7 @@ class PortingError(ServingError):
 
 
 @contextmanager
-def told(cause: str, remedy: str) -> Iterator[None]:
+def porting_errors(cause: str, remedy: str) -> Iterator[None]:
     """Raise what goes wrong in here, in someone else's code or file, as a `PortingError`."""
     try:
         yield
@@ -86,7 +86,7 @@ class OnnxNetwork(Network):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = _threads()
         remedy = "export it with ONNX's own operators, as one file, for an older opset if need be"
-        with told(f"ONNX Runtime {onnxruntime.__version__} cannot load it", remedy):
+        with porting_errors(f"ONNX Runtime {onnxruntime.__version__} cannot load it", remedy):
             self._session = onnxruntime.InferenceSession(
                 str(folder / ONNX), options, providers=["CPUExecutionProvider"]
             )
@@ -138,7 +138,7 @@ class ExportedNetwork(TorchNetwork):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         version = self._torch.__version__
-        with told(f"torch {version} cannot load it", "save it with torch.export.save"):
+        with porting_errors(f"torch {version} cannot load it", "save it with torch.export.save"):
             self._program = self._torch.export.load(folder / EXPORTED)
         self._module = self._program.module()
         self._names = list(self._program.graph_signature.user_inputs)
@@ -182,14 +182,14 @@ class ClassNetwork(TorchNetwork):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
         remedy = "it may import what NuGraph's full environment has; other packages: docs/port.md"
-        with told(f"{module} cannot be imported", remedy):
+        with porting_errors(f"{module} cannot be imported", remedy):
             found = importlib.import_module(module)
-        with told(f"{module} has no {made}", "correct the name of the class"):
+        with porting_errors(f"{module} has no {made}", "correct the name of the class"):
             network = getattr(found, made)
         remedy = "name a class that needs no arguments, such as a subclass that gives them"
-        with told(f"{made}() fails", remedy):
+        with porting_errors(f"{made}() fails", remedy):
             self._module = network()
-        with told(f"the weights do not fit {made}", f"the state dictionary of a {made}"):
+        with porting_errors(f"the weights do not fit {made}", f"the state dictionary of a {made}"):
             self._module.load_state_dict(load_file(folder / WEIGHTS))
         self._module.eval()
 

@@ -19,7 +19,7 @@ import numpy as np
 from numl_formats.golden import GoldenEvent, write_golden
 from numl_formats.repository import GOLDEN_FILE
 from numl_serving.errors import one_line
-from numl_serving.ported import WEIGHTS, Arrays, PortingError, answer_of, network_in, told
+from numl_serving.ported import WEIGHTS, Arrays, PortingError, answer_of, network_in, porting_errors
 
 _TYPES = {
     **{name: name.upper() for bits in (8, 16, 32, 64) for name in (f"int{bits}", f"uint{bits}")},
@@ -34,7 +34,7 @@ def write_weights(source: Path, target: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     remedy = "save them by torch.save(network.state_dict(), FILE), or as safetensors"
-    with told(f"{source.name} has no state dictionary", remedy):
+    with porting_errors(f"{source.name} has no state dictionary", remedy):
         if source.suffix == ".safetensors":
             found = load_file(source)
         else:
@@ -47,8 +47,9 @@ def describe(folder: Path, named: str | None, example: Path | None) -> dict[str,
     """Run a model once, write its reference output, and return its tensors."""
     network = network_in(folder, named)
     if example is not None:
+        remedy = "numpy.savez writes it (docs/port.md)"
         with (
-            told(f"{example.name} cannot be read", "numpy.savez writes it (docs/port.md)"),
+            porting_errors(f"{example.name} cannot be read", remedy),
             np.load(example, allow_pickle=False) as file,
         ):
             inputs = {name: file[name] for name in file.files}
@@ -61,7 +62,7 @@ def describe(folder: Path, named: str | None, example: Path | None) -> dict[str,
     if taken.keys() != inputs.keys():
         cause = f"it takes {', '.join(taken)}; the example has {', '.join(inputs)}"
         raise PortingError(cause, "name the example's arrays as its inputs")
-    with told(f"it fails for {_in_words(inputs)}", _EXAMPLE):
+    with porting_errors(f"it fails for {_in_words(inputs)}", _EXAMPLE):
         answer = answer_of(network, inputs)
     given = {name: (dtype, dims or [1]) for name, (dtype, dims) in network.outputs(answer).items()}
     write_golden(folder / GOLDEN_FILE, GoldenEvent(inputs, answer))
