@@ -29,8 +29,8 @@ Milliseconds, means:
 {rows}
 
 `ocr` is the sum over its steps. A model that calls others by BLS computes while it waits for them.
-`electron_lifetime` is for each event of a sequence, `hit_finder` until its last response, and
-`sentence_cache` answers from the cache.
+`electron_lifetime` is for each event of a sequence. `hit_finder` is until its last response, with a
+connection of its own for each stream. `sentence_cache` answers from the cache.
 
 The same three steps of `ocr` in one process, without Triton, take {ocr["in_process_ms"]:.0f} ms a
 picture. The ensemble takes {ocr["slower"]:.2f} times as long for one client, and gives {CLIENTS}
