@@ -1,6 +1,7 @@
 """Starts of a real Triton that are to fail: a model repository to spoil, and what is said of it."""
 
 import io
+import os
 import tarfile
 import time
 from collections.abc import Mapping
@@ -73,7 +74,9 @@ class Bench:
 
     def plan_to_serve(self, served: Path) -> LaunchPlan:
         # Planned for a model that there is, and then served from the scratch repository.
-        deployment = Deployment(name="failing", models=("nugraph3",), ports=free_ports())
+        # By a name of its own: a server's end removes all shared memory of its name.
+        name = f"failing-{os.getpid()}"
+        deployment = Deployment(name=name, models=("nugraph3",), ports=free_ports())
         plan = Numpy1Engine(Resolved(deployment)).plan()
         repository = str(plan.repository)
         arguments = tuple(a.replace(repository, str(served)) for a in plan.arguments)

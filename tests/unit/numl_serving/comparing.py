@@ -63,8 +63,8 @@ def assert_as_near_as_nugraph(
     """Check an answer against nugraph's in float64, with an allowance for float32.
 
     It is 1e-5 of each entry's scale, or so many times what nugraph in float32 is off in the output.
-    Random weights make much of a rounding, now of one's, now of the other's: they need a factor
-    of 20, and 5 for the outputs' median.
+    Random weights, and few steps of training, make much of a rounding, now of one's, now of the
+    other's: they need a factor of 20, and 5 for the outputs' median.
     """
     assert exact.keys() <= actual.keys()
     for name, wanted in exact.items():
