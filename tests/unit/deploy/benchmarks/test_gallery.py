@@ -26,6 +26,7 @@ RUN = {
         {"way": "HTTP", "megabytes": 14.3, "ms": middle(100)},
         {"way": "gRPC", "megabytes": 14.3, "ms": middle(143)},
         {"way": "shared memory", "megabytes": 14.3, "ms": middle(11)},
+        {"way": "shared memory, without a copy", "megabytes": 14.3, "ms": middle(5.5)},
     ],
 }  # fmt: skip
 
