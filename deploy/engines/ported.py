@@ -51,7 +51,7 @@ def inputs(file: Path = EXAMPLE) -> dict[str, np.ndarray]:
 
 def main() -> None:
     import tritonclient.grpc as triton
-    from tritonclient.utils import np_to_triton_dtype
+    from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="127.0.0.1:8001", help="gRPC (default: 127.0.0.1:8001)")
@@ -63,7 +63,10 @@ def main() -> None:
         tensor.set_data_from_numpy(array)
         request.append(tensor)
     with triton.InferenceServerClient(options.url) as client:
-        answer = client.infer("{name}", request)
+        try:
+            answer = client.infer("{name}", request)
+        except InferenceServerException as error:
+            raise SystemExit(f"error: {error.message()}") from None
     for output in answer.get_response().outputs:
         print(output.name, answer.as_numpy(output.name))
 

@@ -136,4 +136,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InferenceServerException as error:
+        raise SystemExit(f"error: {error.message()}") from None

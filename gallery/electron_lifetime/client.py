@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 MODEL = Path(__file__).resolve().parent.name
 LIFETIME = 3.0  # ms
@@ -95,4 +96,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InferenceServerException as error:
+        raise SystemExit(f"error: {error.message()}") from None

@@ -13,6 +13,7 @@ from queue import Queue
 
 import numpy as np
 import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 MODEL = Path(__file__).resolve().parent.name
 NEAR = 4  # ticks between a hit and the pulse that it is
@@ -119,4 +120,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InferenceServerException as error:
+        raise SystemExit(f"error: {error.message()}") from None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 HERE = Path(__file__).absolute().parent  # not resolved: ocr_bls has a link to this file
 MODEL = HERE.name
@@ -69,4 +70,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InferenceServerException as error:
+        raise SystemExit(f"error: {error.message()}") from None

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 HERE = Path(__file__).resolve().parent
 MODEL = HERE.name
@@ -84,4 +85,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InferenceServerException as error:
+        raise SystemExit(f"error: {error.message()}") from None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 MODEL = Path(__file__).resolve().parent.name
 EXAMPLES = (
@@ -53,4 +54,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InferenceServerException as error:
+        raise SystemExit(f"error: {error.message()}") from None
