@@ -120,7 +120,10 @@ class Store:
             answer = self._if_there(self.client.get_object, key)
             if answer is None:
                 return None
-            return Stored(answer["Body"].read(_LARGEST), answer.get("ETag"))
+            content = answer["Body"].read(_LARGEST)
+            if len(content) < _LARGEST:
+                answer["Body"].read(1)  # at its end botocore looks whether all has come
+            return Stored(content, answer.get("ETag"))
 
     def _if_there(self, ask: Callable[..., Any], key: str) -> Any:
         """Return the service's answer about an object; None if it does not exist."""
@@ -280,6 +283,8 @@ class Store:
                 f"{what}: the certificate of {endpoint} is not trusted: {why[1].strip(' .')}",
                 "AWS_CA_BUNDLE=FILE with the authority that signed it (PEM)",
             ) from None
+        except (exceptions.IncompleteReadError, exceptions.ResponseStreamingError):
+            raise PublishError(f"{what}: the connection was cut", "run the command again") from None
         except (exceptions.ConnectionError, exceptions.HTTPClientError) as error:
             if "Invalid header value" in str(error):
                 cause = f"{what}: the access key has an invalid character, such as a newline"

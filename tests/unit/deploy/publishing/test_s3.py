@@ -5,8 +5,10 @@ credentials, a wrong clock or region cannot be had there.
 """
 
 from hashlib import sha256
+from io import BytesIO
 
 import pytest
+from botocore.response import StreamingBody
 from botocore.stub import Stubber
 
 from deploy.host.errors import PublishError
@@ -52,6 +54,15 @@ def test_a_key_with_a_line_end_is_said_and_not_shown(store, monkeypatch):
     with pytest.raises(PublishError, match="the access key has an invalid character") as raised:
         store.objects()
     assert "the-id" not in f"{raised.value.cause}{raised.value.remedy}"
+
+
+@pytest.mark.parametrize("read", [Store.read, Store.sha256])
+def test_an_object_whose_end_did_not_come_is_not_taken_for_a_shorter_one(store, read):
+    with Stubber(store.client) as stub:
+        stub.add_response("get_object", {"Body": StreamingBody(BytesIO(b"x" * 50), 100)})
+        with pytest.raises(PublishError, match="the connection was cut") as raised:
+            read(store, "x")
+    assert raised.value.remedy == "run the command again"
 
 
 @pytest.mark.parametrize("code", ["PreconditionFailed", "ConditionalRequestConflict"])
