@@ -97,7 +97,10 @@ class Kit:
     def up(self, name: str, *flags: str) -> dict[str, Any]:
         self.names.append(name)
         answer = self.json("up", "--name", name, *flags)
-        assert answer["status"] == 0, answer
+        if answer["status"] != 0:
+            log = self.folder(name) / "server.log"
+            said = log.read_text(errors="replace") if log.exists() else "none"
+            raise AssertionError(f"{answer}\nits log:\n{said[-20_000:]}")
         return answer
 
     @cached_property

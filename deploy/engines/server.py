@@ -36,10 +36,10 @@ log = logging.getLogger("numlkit.supervisor")
 
 
 class GivenUpError(LaunchError):
-    """Triton has given up a stub that said nothing for five seconds while it started.
+    """A server will not become ready, for no fault of the models: a second one may.
 
-    On a busy host that may be one that was only slow. Triton 2.51 then ends, or waits for the
-    stub's end for ever.
+    On a busy host Triton 2.51 gives up a stub that says nothing for five seconds, and then ends or
+    waits for the stub's end for ever; or it crashes.
     """
 
 
@@ -246,7 +246,7 @@ class Server(ABC):
 
         Raises:
             BrokenModelsError: With ``keep_going``, where only some models are at fault.
-            GivenUpError: Triton has given up a stub, unless ``patient``.
+            GivenUpError: It will not become ready, and a second server may; unless ``patient``.
             LaunchError: With the cause, as soon as it is known, at the latest at the deadline.
         """
         waiting = dict(golden)
@@ -256,6 +256,10 @@ class Server(ABC):
             if keep_going and (patient or not _GIVEN_UP.search(self.output())):
                 tell_apart(self, probe, waiting, late=time.monotonic() > deadline)
             if not self.alive():
+                if keep_going and not patient:
+                    # It does not end for a model's fault then: what it says of one is not why.
+                    remedy = f"read its log: {self._plan.log}"
+                    raise GivenUpError(f"the server {self._ended()} while it started", remedy)
                 self._fail(self._ended())
             if probe.server_ready():
                 for model, event in list(waiting.items()):
@@ -326,7 +330,7 @@ S = TypeVar("S", bound=Server)
 
 
 def start_until_ready(start: Callable[[], S], wait: Callable[[S, bool], None]) -> S:
-    """Start a server and wait until it is ready; start it once more if Triton gave up a stub.
+    """Start a server and wait until it is ready; start it once more where that may help.
 
     Args:
         start: Starts it.

@@ -56,16 +56,33 @@ class Ended(server.Server):
         pass
 
 
-def test_a_server_that_ends_without_a_word_is_told_with_what_may_have_ended_it(tmp_path):
+@pytest.fixture
+def ended(tmp_path):
     plan = LaunchPlan(
         deployment=Deployment(), engine="apptainer", ports=Ports(), arguments=(), variables={},
         repository=tmp_path, instances={}, shm_prefix="", identity="", artefact="",
         log=tmp_path / "server.log",
     )  # fmt: skip
+    return Ended(plan, lambda **_: None)
+
+
+def failure(ended: Ended, **how: Any) -> LaunchError:
     probe: Any = None
+    deadline = time.monotonic() + 60
     with pytest.raises(LaunchError) as caught:
-        Ended(plan, lambda **_: None).wait_ready(
-            probe, {"m": None}, deadline=time.monotonic() + 60, stopped=lambda: False
-        )
-    assert caught.value.cause == "the server ended and logged nothing"
-    assert "a damaged .sif" in (caught.value.remedy or "")
+        ended.wait_ready(probe, {"m": None}, deadline=deadline, stopped=lambda: False, **how)
+    return caught.value
+
+
+def test_a_server_that_ends_without_a_word_is_told_with_what_may_have_ended_it(ended):
+    told = failure(ended)
+    assert told.cause == "the server ended and logged nothing"
+    assert "a damaged .sif" in (told.remedy or "")
+
+
+def test_what_a_broken_model_says_is_not_why_a_server_that_goes_on_without_it_has_ended(ended):
+    said = "Failed to initialize Python stub: ModuleNotFoundError: No module named 'x'\n"
+    ended._plan.log.write_text(said)
+    assert isinstance(failure(ended, keep_going=True, patient=False), server.GivenUpError)
+    assert not isinstance(failure(ended, keep_going=False, patient=False), server.GivenUpError)
+    assert not isinstance(failure(ended, keep_going=True, patient=True), server.GivenUpError)
