@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploy.client.endpoint import Endpoint
 from deploy.client.transport import ServedModel, TritonTransport
-from deploy.host.errors import KitError, RequestError, ServerAwayError
+from deploy.host.errors import KitError, NoAnswerError, RequestError, ServerAwayError
 from numl_formats.golden import GoldenEvent, difference, numbered, one_by_one
 
 if TYPE_CHECKING:
@@ -100,13 +100,17 @@ def answer_to(
 
 @dataclass(frozen=True)
 class SmokeResult:
-    """The result of one smoke inference."""
+    """The result of one smoke inference.
+
+    ``late`` is whether a ready model gave no answer in time: it may, another time.
+    """
 
     model: str
     ready: bool
     error: str | None
     seconds: float | None
     compared: bool = True
+    late: bool = False
 
     @property
     def ok(self) -> bool:
@@ -123,7 +127,7 @@ class SmokeResult:
 
 def smoke(probe: Probe, model: str, golden: GoldenEvent | None) -> SmokeResult:
     """Compare a model's answer with its reference output; without one, only check readiness."""
-    ready, error, seconds, url = False, None, None, None
+    ready, late, error, seconds, url = False, False, None, None, None
     if golden is not None and golden.is_decoupled:
         url, golden = probe.grpc, golden if probe.grpc is not None else None
     try:
@@ -141,5 +145,5 @@ def smoke(probe: Probe, model: str, golden: GoldenEvent | None) -> SmokeResult:
     except ServerAwayError as away:
         ready, error = False, away.cause
     except RequestError as refused:
-        error = refused.cause
-    return SmokeResult(model, ready, error, seconds, compared=golden is not None)
+        error, late = refused.cause, isinstance(refused, NoAnswerError)
+    return SmokeResult(model, ready, error, seconds, compared=golden is not None, late=late)

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -266,6 +266,10 @@ class Server(ABC):
                     result = smoke(probe, model, event)
                     if result.ok:
                         del waiting[model]
+                    elif result.late:
+                        # The first answer takes longest, and more so on a busy host.
+                        left = max(deadline - time.monotonic(), probe.timeout)
+                        probe = replace(probe, timeout=min(2 * probe.timeout, left))
                     elif result.ready:
                         # It may be ending for a reason of its own, and answer nobody.
                         if not self.alive() or is_hopeless(self.output(), for_all=keep_going):

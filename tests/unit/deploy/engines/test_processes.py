@@ -3,14 +3,16 @@
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
 import pytest
 
+from deploy.client.probe import Probe, SmokeResult
 from deploy.deployment.deployment import Deployment, Ports
 from deploy.deployment.plan import LaunchPlan
-from deploy.engines import server
+from deploy.engines import broken, server
 from deploy.host.errors import LaunchError
 
 # Stands for a container's first process that does not reap its children.
@@ -56,13 +58,32 @@ class Ended(server.Server):
         pass
 
 
+class Slow(Ended):
+    """A server that is ready, and whose model takes its time for an answer."""
+
+    def alive(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Ready(Probe):
+    def server_ready(self) -> bool:
+        return True
+
+    answers_itself = server_ready
+
+
 @pytest.fixture
-def ended(tmp_path):
-    plan = LaunchPlan(
+def plan(tmp_path):
+    return LaunchPlan(
         deployment=Deployment(), engine="apptainer", ports=Ports(), arguments=(), variables={},
         repository=tmp_path, instances={}, shm_prefix="", identity="", artefact="",
         log=tmp_path / "server.log",
     )  # fmt: skip
+
+
+@pytest.fixture
+def ended(plan):
     return Ended(plan, lambda **_: None)
 
 
@@ -86,3 +107,34 @@ def test_what_a_broken_model_says_is_not_why_a_server_that_goes_on_without_it_ha
     assert isinstance(failure(ended, keep_going=True, patient=False), server.GivenUpError)
     assert not isinstance(failure(ended, keep_going=False, patient=False), server.GivenUpError)
     assert not isinstance(failure(ended, keep_going=True, patient=True), server.GivenUpError)
+
+
+@pytest.mark.parametrize("keep_going", [False, True])
+def test_a_model_whose_first_answer_comes_late_is_given_more_time(plan, monkeypatch, keep_going):
+    patience: list[float] = []
+
+    def answer(probe: Probe, model: str, _golden: object) -> SmokeResult:
+        patience.append(probe.timeout)
+        late = probe.timeout < 40
+        return SmokeResult(model, True, "no answer" if late else None, None, late=late)
+
+    for module in (server, broken):
+        monkeypatch.setattr(module, "smoke", answer)
+    Slow(plan, lambda **_: None).wait_ready(
+        Ready("http://localhost"), {"m": None}, deadline=time.monotonic() + 60,
+        stopped=lambda: False, keep_going=keep_going,
+    )  # fmt: skip
+    assert sorted(set(patience)) == [10, 20, 40]
+
+
+def test_a_model_that_never_answers_is_told_at_the_deadline(plan, monkeypatch):
+    def answer(_probe: Probe, model: str, _golden: object) -> SmokeResult:
+        return SmokeResult(model, True, "no answer", None, late=True)
+
+    monkeypatch.setattr(server, "smoke", answer)
+    with pytest.raises(LaunchError) as caught:
+        Slow(plan, lambda **_: None).wait_ready(
+            Ready("http://localhost"), {"m": None}, deadline=time.monotonic() + 0.2,
+            stopped=lambda: False,
+        )  # fmt: skip
+    assert caught.value.cause == "not ready in time (waited for m)"
