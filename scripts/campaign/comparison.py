@@ -24,8 +24,10 @@ from scripts.campaign.real import (
     Farm,
     Found,
     lose,
+    rate,
     run_jobs,
     simulated_requests,
+    work,
 )
 from scripts.campaign.simulation import simulate
 
@@ -67,22 +69,23 @@ class Measured:
 
     Attributes:
         alone: Seconds of a lone client's events.
-        rates: Events/s of one server while all are busy, measured before each row.
+        busy: Events/s of one server while all are busy, measured before the first row.
+        rates: Events/s that a server's share of a core computes, measured in each row.
     """
 
     alone: Sequence[float]
+    busy: float
     rates: list[float] = field(default_factory=list)
     found: list[Found] = field(default_factory=list)
 
     def servers(self, row: int) -> Servers:
-        """Return the servers as they are simulated: as fast as before the row and after it."""
-        rate = float(np.mean(self.rates[row : row + 2]))
+        """Return the servers as they are simulated: as fast as they were in the row."""
         spread = float(np.std(self.alone) / np.mean(self.alone))
-        return Servers.kit(SERVERS, 1, 1 / rate, spread)
+        return Servers.kit(SERVERS, 1, 1 / self.rates[row], spread)
 
     def jobs(self, row: int) -> Jobs:
         """Return the jobs of a row."""
-        at_once = round(_ROWS[row].load * SERVERS * self.rates[0] * _OWN_S)
+        at_once = round(_ROWS[row].load * SERVERS * self.busy * _OWN_S)
         return Jobs(10**9, at_once, 10**9, _OWN_S, _ROWS[row].patience)
 
 
@@ -95,19 +98,20 @@ async def measure(folders: Sequence[DeploymentFolder], seconds: float, say: Say)
         ]
         requests = await connections[0].references(simulated_requests(endpoints[0]), WAITS_S)
         times = await asyncio.gather(*(_alone(each, requests) for each in connections))
-        run = Measured([latency for each in times for latency in each])
+        rates = await asyncio.gather(
+            *(capacity(each, requests, clients=8, seconds=_PROBING_S) for each in connections)
+        )
+        run = Measured([latency for each in times for latency in each], float(np.mean(rates)))
+        say(f"a server answers {run.busy:.1f}/s")
         for number, row in enumerate(_ROWS):
-            rates = await asyncio.gather(
-                *(capacity(each, requests, clients=8, seconds=_PROBING_S) for each in connections)
-            )
-            run.rates.append(float(np.mean(rates)))
-            jobs = run.jobs(number)
-            say(f"{row.name}: {jobs.at_once} jobs; before, a server answers {run.rates[-1]:.1f}/s")
+            jobs, before = run.jobs(number), [work(each) for each in folders]
+            say(f"{row.name}: {jobs.at_once} jobs")
             losing = asyncio.create_task(lose(folders[0], seconds / 2)) if row.loses else None
             farm, settles = Farm(connections), _SETTLES * seconds
             run.found.append(await run_jobs(farm, jobs, requests, settles, seconds))
             if losing is not None:
                 await losing
+            run.rates.append(rate(before, [work(each) for each in folders]))
     return run
 
 
@@ -121,6 +125,7 @@ def compared(runs: Sequence[Measured], seconds: float) -> dict[str, Any]:
             "name": row.name, "simulated": _figures(simulated), "measured": _figures(measured),
         })  # fmt: skip
     return {
+        "busy": [round(run.busy, 2) for run in runs],
         "rates": [[round(rate, 2) for rate in run.rates] for run in runs],
         "spread": [round(run.servers(0).spread, 3) for run in runs],
         "alone_p50_s": [round(float(np.median(run.alone)), 4) for run in runs],

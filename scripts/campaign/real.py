@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
+from tritonclient.grpc import InferenceServerClient
 
 from deploy.client.endpoint import Endpoint
 from deploy.client.load.connection import AGAIN, Connections, Request, as_request
@@ -21,6 +22,7 @@ from deploy.deployment.state import DeploymentFolder
 from deploy.engines.base import Engine
 from deploy.engines.docker import DockerEngine
 from deploy.engines.resolved import Resolved
+from deploy.engines.server import processor_time
 from deploy.host.console import Say
 from deploy.host.errors import LaunchError
 from numl_formats.inference import is_busy
@@ -73,6 +75,36 @@ def _docker(*words: str) -> None:
     done = subprocess.run(["docker", *words], capture_output=True, text=True, check=False)
     if done.returncode:
         raise LaunchError(f"docker {words[0]}: {done.stderr.strip()}")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a server has done since it started: seconds of a core, and the events computed."""
+
+    cpu_s: float
+    events: int
+
+
+def work(folder: DeploymentFolder) -> Work | None:
+    """Return what a server has done; None if it is away."""
+    state = folder.require_state()
+    process = DockerEngine.server(folder, state)
+    if process is None:
+        return None
+    with InferenceServerClient(state.url("grpc").removeprefix("grpc://")) as client:
+        statistics = client.get_inference_statistics(MODEL).model_stats
+    return Work(processor_time(process), sum(each.inference_count for each in statistics))
+
+
+def rate(before: Sequence[Work | None], after: Sequence[Work | None]) -> float:
+    """Return the events that a server's share of a core computes in a second.
+
+    The mean of the servers that are there before and after.
+    """
+    both = [(a, b) for a, b in zip(before, after, strict=True) if a is not None and b is not None]
+    return (
+        SHARE * sum(b.events - a.events for a, b in both) / sum(b.cpu_s - a.cpu_s for a, b in both)
+    )
 
 
 @dataclass(slots=True)
