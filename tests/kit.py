@@ -144,11 +144,14 @@ class Kit:
         """Stop a deployment at once: Triton takes a second for each process of a model."""
         if (self.folder(name) / "state.json").exists():
             state = self.noted(name)
-            for identity in filter(None, (state["supervisor"], state["server"])):
+            in_docker = self.engine == "docker" and state["container"]
+            # Docker restarts a container whose server is killed, and cannot remove it meanwhile.
+            killed = (state["supervisor"], None if in_docker else state["server"])
+            for identity in filter(None, killed):
                 process = ProcessId.model_validate(identity).process()
                 if process is not None:
                     process.kill()
-            if self.engine == "docker" and state["container"]:  # which starts it again
+            if in_docker:
                 words = ["docker", "rm", "--force", state["container"]]
                 subprocess.run(words, check=True, capture_output=True)
         self.run("down", "--name", name)
