@@ -2,13 +2,19 @@
 
 .venv/bin/python -m pytest tests/integration/by_hand_farm.py
 
+With NUML_LABEL naming the C++ client's program, which clients/cpp/check builds as
+build/cpp/17/numl-label, it asks beside the Python client.
+
 Not in CI: its jobs end by the clock, which does not wait for a busy host.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
 
@@ -23,6 +29,20 @@ from tests.slurm import slurm
 EVENTS = CHECKOUT / "scripts/data/demo_events.h5"
 LIMIT_S = 20
 """For each job: it is renewed at half of it."""
+ROUNDS = 400
+"""Of the file of events, asked by the C++ client: longer than a server is there."""
+
+
+@contextmanager
+def cpp_client(registry: Path) -> Iterator[subprocess.Popen[str] | None]:
+    """Let the C++ client ask as well, if there is one."""
+    program = os.environ.get("NUML_LABEL")
+    if program is None:
+        yield None
+        return
+    words = [program, "--servers", registry, "--json", "--in-flight", "1", "--repeat", str(ROUNDS)]
+    with subprocess.Popen([*words, EVENTS], stdout=subprocess.PIPE, text=True) as asking:
+        yield asking
 
 
 @pytest.fixture
@@ -51,7 +71,7 @@ def test_a_server_is_renewed_without_losing_a_request_and_taken_down(numlkit, ki
     told = json.loads(started.stdout)
     [first] = told["servers"]
     registry = Path(told["registry"])
-    with Client(servers=registry, concurrency=2) as client:
+    with cpp_client(registry) as cpp, Client(servers=registry, concurrency=2) as client:
         events = list(client.read(EVENTS))
         replaced = 0
         for event, outcome in zip(cycle(events), client.label_all(cycle(events)), strict=False):
@@ -62,6 +82,10 @@ def test_a_server_is_renewed_without_losing_a_request_and_taken_down(numlkit, ki
             if replaced == 500:
                 break
         assert len(client.endpoints) >= 2  # a slow host has had it renewed once more
+        if cpp is not None:
+            assert cpp.poll() is None, "it has asked since before the renewal"
+            answered = json.loads(cpp.communicate(timeout=300)[0])
+            assert (answered["events"], answered["failed"]) == (ROUNDS * len(events), 0)
     status = numlkit("status", "--name", "farm", "--json")
     assert status.returncode == 0, status.stdout + status.stderr
     smoke = numlkit("smoke", "--servers", str(registry), "--models", "nugraph3")
