@@ -7,6 +7,7 @@ import random
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any, Literal
@@ -159,6 +160,8 @@ class TritonTransport:
         self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]
     ) -> list[dict[str, Any]]:
         """Return the outputs of each response of a decoupled model, in their order."""
+        from tritonclient.utils import InferenceServerException
+
         if self._endpoint.protocol != "grpc":
             raise RequestError(f"model {model.name} is decoupled: it answers over gRPC only")
         answers: Queue[Any] = Queue()
@@ -168,7 +171,9 @@ class TritonTransport:
                 lambda result, error: answers.put(error or result), stream_timeout=self._timeout
             )
             inputs = self._tensors(model, tensors)
-            client.async_stream_infer(model.name, inputs, enable_empty_final_response=True)
+            # It raises of a stream that has failed, whose answer says why.
+            with suppress(InferenceServerException):
+                client.async_stream_infer(model.name, inputs, enable_empty_final_response=True)
             while True:
                 answer = answers.get(timeout=self._timeout)
                 if isinstance(answer, Exception):

@@ -58,15 +58,15 @@ def main() -> None:
     parser.add_argument("--example", type=Path, default=EXAMPLE, help="another request (npz)")
     options = parser.parse_args()
     request = []
-    for name, array in inputs(options.example).items():
-        tensor = triton.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
-        tensor.set_data_from_numpy(array)
-        request.append(tensor)
-    with triton.InferenceServerClient(options.url) as client:
-        try:
+    try:
+        for name, array in inputs(options.example).items():
+            tensor = triton.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
+            tensor.set_data_from_numpy(array)
+            request.append(tensor)
+        with triton.InferenceServerClient(options.url) as client:
             answer = client.infer("{name}", request)
-        except InferenceServerException as error:
-            raise SystemExit(f"error: {error.message()}") from None
+    except (InferenceServerException, OSError) as error:
+        raise SystemExit(f"error: {error}") from None
     for output in answer.get_response().outputs:
         print(output.name, answer.as_numpy(output.name))
 

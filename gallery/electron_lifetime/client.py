@@ -98,5 +98,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except InferenceServerException as error:
-        raise SystemExit(f"error: {error.message()}") from None
+    except (InferenceServerException, OSError) as error:
+        raise SystemExit(f"error: {error}") from None

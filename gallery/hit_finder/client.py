@@ -8,6 +8,7 @@ Needs tritonclient[grpc], numpy and matplotlib.
 
 import argparse
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 
@@ -54,7 +55,8 @@ def ask(
     tensor.set_data_from_numpy(waveforms)
     client.start_stream(lambda result, error: answers.put(error or result))
     try:
-        client.async_stream_infer(model, [tensor], enable_empty_final_response=True)
+        with suppress(InferenceServerException):  # of a stream that has failed: the answer says why
+            client.async_stream_infer(model, [tensor], enable_empty_final_response=True)
         while True:
             answer = answers.get()
             if isinstance(answer, Exception):
@@ -122,5 +124,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except InferenceServerException as error:
-        raise SystemExit(f"error: {error.message()}") from None
+    except (InferenceServerException, OSError) as error:
+        raise SystemExit(f"error: {error}") from None
