@@ -1,5 +1,6 @@
 """Model descriptions and error texts; a server is played where one is asked."""
 
+import time
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager
@@ -91,3 +92,14 @@ def test_a_server_that_is_too_busy_is_told_with_when_to_try_again(words, told):
     ):
         transport.describe("nugraph3")
     assert caught.value.cause.endswith(f": {told}")
+
+
+def test_a_stream_that_has_failed_before_its_request_is_sent_says_why(monkeypatch):
+    def slowly(*_of_a_request: object) -> list[object]:
+        time.sleep(1)  # the connection is refused meanwhile
+        return []
+
+    transport = TritonTransport(Endpoint.parse("grpc://127.0.0.1:1"), timeout=5)
+    monkeypatch.setattr(transport, "_tensors", slowly)
+    with pytest.raises(ServerAwayError):
+        transport.stream(ServedModel("m", {}, (), {}), {})
