@@ -90,6 +90,14 @@ def test_every_model_answers_its_reference_output(kit: Kit, served: dict[str, An
     assert judged == {model: model in ENTRIES for model in served["models"]}
 
 
+def test_smoke_compares_a_decoupled_model_over_grpc_alone(kit: Kit, served: dict[str, Any]) -> None:
+    answer = kit.json("smoke", "--name", "gallery", "--models", "hit_finder,zero_shot")
+    assert answer["ok"], answer
+    judged = {(m["url"].partition(":")[0], m["model"]): m["latency"] for m in answer["results"]}
+    assert [key for key, latency in judged.items() if latency is None] == [("http", "hit_finder")]
+    assert len(judged) == 4
+
+
 @pytest.mark.parametrize("model", ENTRIES)
 def test_the_reference_output_is_what_numlkit_golden_writes(
     kit: Kit, whole: dict[str, Any], model: str

@@ -6,6 +6,7 @@ Source of the format: Prometheus's "Exposition formats", version 0.0.4.
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -42,6 +43,8 @@ def serve(pages: Mapping[str, Page], host: str, port: int) -> ThreadingHTTPServe
     """
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = 30.0  # of a client that neither sends nor reads
+
         def do_GET(self) -> None:
             page = pages.get(self.path, lambda: (404, f"{' or '.join(pages)}\n"))
             status, text = page()
@@ -58,6 +61,10 @@ def serve(pages: Mapping[str, Page], host: str, port: int) -> ThreadingHTTPServe
     class Exporter(ThreadingHTTPServer):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         daemon_threads = True
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
+                super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     server = Exporter((host, port), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
