@@ -12,7 +12,7 @@ from deploy.host.paths import CHECKOUT
 from numlkit import Client, Labelled
 
 EVENTS = CHECKOUT / "scripts/data/demo_events.h5"
-REQUESTS = 1200
+REQUESTS = 600
 
 
 def test_a_server_that_is_killed_costs_no_request(kit):

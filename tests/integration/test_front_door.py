@@ -20,7 +20,7 @@ from tests.load import Load
 NAMES = ("one", "two", "three")
 MODELS = ("--models", "nugraph2_cpu,nugraph3", "--instances", "1")
 SITE = Site(("cpu",), {"models": ["nugraph2_cpu", "nugraph3"]})
-REQUESTS = 1000
+REQUESTS = 400
 
 
 def server(kit: Kit, name: str) -> Server:

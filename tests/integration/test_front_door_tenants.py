@@ -4,11 +4,14 @@ import base64
 import http.client
 import json
 import multiprocessing
+import os
+import signal
 import ssl
 import subprocess
 import time
 from collections import Counter
 from contextlib import ExitStack, closing
+from multiprocessing.synchronize import Event
 from typing import Any
 
 import grpc
@@ -147,28 +150,40 @@ def test_a_client_with_too_many_requests_in_flight_is_refused_at_once(by_token, 
     assert codes == {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
 
 
-def flood(port: int, authority: bytes, metadata: tuple[tuple[str, str], ...]) -> None:
+def flood(
+    port: int, authority: bytes, metadata: tuple[tuple[str, str], ...], begins: Event
+) -> None:
     """Send ten times the quota, until it is ended."""
+    os.nice(10)  # other clients are hosts of their own
     clients = Clients(port, grpc.ssl_channel_credentials(authority), metadata)
+    begins.set()
     clients.ask(100_000, EVENT, per_second=10 * QUOTA["requestsPerSecond"])
 
 
 def test_a_client_that_sends_ten_times_its_quota_does_not_slow_another(by_token, issuer):
     def p99() -> float:
         clients = Clients(by_token.port, trusting(by_token.authority), issuer.token("icarus-jobs"))
-        clients.ask(200, EVENT, per_second=QUOTA["requestsPerSecond"] / 2)
+        clients.ask(150, EVENT, per_second=0.75 * QUOTA["requestsPerSecond"])
         assert not clients.failed
         return clients.p99
 
-    alone = p99()
-    words = (by_token.port, by_token.authority.file.read_bytes(), issuer.token("dune"))
-    other = multiprocessing.get_context("spawn").Process(target=flood, args=words)
+    spawned = multiprocessing.get_context("spawn")
+    begins = spawned.Event()
+    words = (by_token.port, by_token.authority.file.read_bytes(), issuer.token("dune"), begins)
+    other = spawned.Process(target=flood, args=words)
     other.start()
+    assert begins.wait(60)
+    found: dict[signal.Signals, list[float]] = {signal.SIGCONT: [], signal.SIGSTOP: []}
     try:
-        beside = min(p99(), p99())
+        # In turns, of which the least count: what else the host does slows some of either.
+        for _ in range(3):
+            for change, each in found.items():
+                os.kill(other.pid, change)
+                each.append(p99())
     finally:
         other.kill()
         other.join()
+    beside, alone = map(min, found.values())
     print(f"p99 alone {alone:.4f} s, beside the other {beside:.4f} s")
     assert beside < 1.5 * alone
 
