@@ -1,7 +1,6 @@
 """Publish what was built and verified, for servers on other hosts."""
 
 import argparse
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from deploy.deployment.deployment import load_deployment
 from deploy.deployment.options import add_model_options, as_number, model_overrides
 from deploy.engines.resolved import Resolved
 from deploy.host.cli import Parser, make_parser, run
+from deploy.host.command_line import as_days
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError
 from deploy.host.paths import DIST
@@ -54,7 +54,7 @@ def parser() -> Parser:
     verify = "publish only what was signed when it was built, with this public key"
     add("--verify", type=Path, metavar="KEY", help=verify)
     valid = "with --sign: days that servers accept the release; publish again to renew it"
-    add("--valid-for", type=as_number, metavar="DAYS", help=valid)
+    add("--valid-for", type=as_days, metavar="DAYS", help=valid)
     code = (
         "also publish model.py and config.pbtxt to a bucket, for a Triton that polls it by itself: "
         "whoever can write to that bucket runs code on the server"
@@ -84,7 +84,7 @@ def _publish(options: argparse.Namespace, console: Console) -> int:
         sign=options.sign,
         verify=read_signer(options.verify) if options.verify is not None else None,
         sandbox=options.sandbox,
-        valid_for=timedelta(days=options.valid_for) if options.valid_for is not None else None,
+        valid_for=options.valid_for,
         with_code=options.with_code,
         dry_run=options.dry_run,
     )

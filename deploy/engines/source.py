@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,13 +42,20 @@ def find_source(named: Path, signer: Signer | None, remedy: str) -> Source:
         SignatureError: The statement is refused.
         LaunchError: There is no such .sif.
     """
-    path = named.resolve()
-    place = path if path.is_dir() else path.parent.parent
+    try:
+        path = named.resolve()
+    except (OSError, RuntimeError):  # links that lead to each other
+        raise LaunchError(f"{named}: no such file", remedy) from None
     found = Source(path)
-    if is_published(place, signer):
-        published = trusted_in(place, signer) if signer is not None else stated_in(place)
-        if published is not None:
-            found = _published(place, published, named, path, trusted=signer is not None)
+    # Where a link in a folder leads is only believed where everything else is, too.
+    for hop in (path,) if signer is None else _hops(named.absolute()):
+        at = next((each for each in _places(hop) if is_published(each[0], signer)), None)
+        if at is not None:
+            place, number = at
+            published = trusted_in(place, signer) if signer is not None else stated_in(place)
+            if published is not None:
+                found = _published(place.resolve(), published, number, signer) or found
+            break
     if found.path.is_dir():
         cause = f"{found.path} is a folder, not a .sif"
         raise LaunchError(cause, "--image with a .sif, or with a folder of numlkit publish")
@@ -56,22 +64,38 @@ def find_source(named: Path, signer: Signer | None, remedy: str) -> Source:
     return found
 
 
+def _hops(path: Path) -> Iterator[Path]:
+    """Yield a path as it is named, then with one after another of its links followed."""
+    while True:
+        yield path
+        link = next((each for each in (*reversed(path.parents), path) if each.is_symlink()), None)
+        if link is None:
+            return
+        path = link.parent / link.readlink() / path.relative_to(link)
+
+
+def _places(path: Path) -> Iterator[tuple[Path, str | None]]:
+    """Yield where a path may be a place, or in one; then with what it names there."""
+    if path.is_dir() and not path.is_symlink():
+        yield path, None
+    else:
+        yield path.parent.parent, path.parent.name
+        yield path.parent, path.name
+
+
 def _published(
-    place: Path, published: Published, named: Path, path: Path, *, trusted: bool
-) -> Source:
-    releases = {str(each.number): each for each in published.releases}
+    place: Path, published: Published, number: str | None, signer: Signer | None
+) -> Source | None:
+    """Return the release that serves, or one by its number, as in DEST/3/numl.sif."""
+    releases, trusted = {str(each.number): each for each in published.releases}, signer is not None
     release = published.current
-    if path != place:
-        # A number chooses a release, as in DEST/3/numl.sif. Where a link leads is only believed
-        # where everything else is, too.
-        number = path.parent.name if not trusted else named.parent.name
-        if number.isdecimal() or not trusted:
-            if number not in releases:
-                if trusted:
-                    remedy = f"--image {place}, for the release that serves"
-                    raise SignatureError(f"{place} has no release {number} any more", remedy)
-                return Source(path)
-            release = releases[number]
+    if number is not None and (number.isdecimal() or not trusted):
+        if number not in releases:
+            if trusted:
+                remedy = f"--image {place}, for the release that serves"
+                raise SignatureError(f"{place} has no release {number} any more", remedy)
+            return None
+        release = releases[number]
     if release.image is None or release.image.form != "sif":
         cause = (
             f"release {release.number} in {place} is a sandbox, which is not started from a .sif"

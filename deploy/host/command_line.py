@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable
+from datetime import timedelta
 from ipaddress import ip_address
 
 INTERRUPTED = 130  # the exit status after Ctrl-C
@@ -56,6 +57,10 @@ def count_to(most: int) -> Callable[[str], int]:
         return int(text)
 
     return read
+
+
+def as_days(text: str) -> timedelta:
+    return timedelta(days=count_to(3650)(text))
 
 
 def for_this_user(remedy: str | None) -> str | None:

@@ -122,7 +122,7 @@ class BucketPlace(Place):
                 return Outcome(False, number, (f"would switch to release {number}",), facts)
             self._switch(state, change, new, stale)
         lines = [f"release {number} serves; before: release {published.serving}"]
-        lines += state.left_alone(new)
+        lines += [*state.left_alone(new), *change.notes]
         return Outcome(True, number, tuple(lines), facts)
 
     def prune(

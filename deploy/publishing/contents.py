@@ -47,8 +47,8 @@ class Contents:
         """
         needed = files_of(kept)
         models = {name for release in kept.releases for name in release.models}
-        gone = {name for release in before.releases for name in release.models} - models
-        configs = [f"{name}/{CONFIG}" for name in sorted(gone)]
+        gone = configs_of(before) - {f"{name}/{CONFIG}" for name in models}
+        configs = sorted(gone)
         files = [key for key in files_of(before) if key not in needed]
         return [key for key in (*configs, *files) if key in self.objects]
 
@@ -90,8 +90,7 @@ class Contents:
 
     def unknown(self, published: Published) -> list[str]:
         """Return the keys of what the kit has not published here."""
-        models = {name for release in published.releases for name in release.models}
-        known = {NAME, *files_of(published), *(f"{name}/{CONFIG}" for name in models)}
+        known = {NAME, *files_of(published), *configs_of(published)}
         return [key for key in self.objects if key not in known and not _SIGNATURE.fullmatch(key)]
 
 
@@ -106,6 +105,19 @@ def keys_of(name: str, model: Model) -> dict[str, File]:
     return {
         f"{name}/{model.version}/{path}": file
         for path, file in (*model.files.items(), *model.code.items())
+    }
+
+
+def configs_of(published: Published) -> set[str]:
+    """Return the keys of the configurations that the kit has written: of models with code.
+
+    A kit before format 2 wrote one for every model.
+    """
+    return {
+        f"{name}/{CONFIG}"
+        for release in published.releases
+        for name, model in release.models.items()
+        if model.code or not published.line
     }
 
 

@@ -162,7 +162,7 @@ class FolderPlace(Place):
         """Have a release serve that is there; renew its statement if that was asked for."""
         assert change.before is not None
         if there.number != change.before.serving:
-            new = change.rolled_back(change.before, str(there.number))
+            new = change.served_again(change.before, there.number)
         elif order.valid_for is not None:
             new = change.renewed(change.before)
         else:

@@ -15,8 +15,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-import psutil
-
+from deploy.deployment.state import ProcessId
 from deploy.host.errors import PublishError
 
 LOCK = ".numlkit.lock"
@@ -27,13 +26,16 @@ class Owner:
     """Who holds a lock.
 
     Attributes:
-        started: When its process was started, in seconds since 1970: ids are given again.
+        started: When its process was started, in clock ticks since boot: ids are given again.
+        boot: The boot of the host, and the namespace of process ids there.
         token: Tells this lock from all others.
     """
 
     host: str
     pid: int
-    started: float
+    started: int
+    boot: str
+    namespace: str
     since: str
     token: str
 
@@ -42,12 +44,12 @@ class Owner:
         """Whether it is a process of this host that has ended."""
         if self.host != socket.gethostname():
             return False
-        try:
-            return psutil.Process(self.pid).create_time() != self.started
-        except psutil.NoSuchProcess:
+        boot, namespace = _here()
+        if self.boot != boot:
             return True
-        except psutil.Error:
-            return False
+        # In another container there may be a process of that number.
+        owner = ProcessId(pid=self.pid, started=self.started)
+        return self.namespace == namespace and owner.process() is None
 
 
 @contextmanager
@@ -60,8 +62,9 @@ def alone_in(folder: Path) -> Iterator[None]:
     """
     lock = folder / LOCK
     now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    process = ProcessId.of(os.getpid())
     own = Owner(
-        socket.gethostname(), os.getpid(), psutil.Process().create_time(), now, secrets.token_hex(8)
+        socket.gethostname(), process.pid, process.started, *_here(), now, secrets.token_hex(8)
     )
     while not _made(lock, own):
         there = _owner(lock)
@@ -81,6 +84,12 @@ def alone_in(folder: Path) -> Iterator[None]:
     finally:
         if _owner(lock) == own:
             lock.unlink()
+
+
+def _here() -> tuple[str, str]:
+    """Return the host's boot, and the namespace of process ids."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return boot, str(Path("/proc/self/ns/pid").readlink())
 
 
 def _made(lock: Path, owner: Owner) -> bool:

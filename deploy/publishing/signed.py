@@ -22,6 +22,7 @@ from numl_formats.published import (
     published_release,
     renewed,
     rolled_back,
+    served_again,
 )
 from numl_formats.statement import NAME, read_published, statement
 from numl_formats.trust import Seen, signature_path
@@ -57,6 +58,10 @@ class Stated:
             remedy = "publish to another place, or restore the file"
             raise PublishError(f"{self.place}: {error}", remedy) from None
         return published if published.line else _without_code(published)
+
+    def has_only_begun(self, signer: Signer) -> bool:
+        """Whether this host's first signed publish there stopped before its statement was there."""
+        return self.signature is None and has_begun(self.place, signer)
 
     def verified(self, signer: Signer, now: datetime) -> Published | None:
         """Return what it says, signed by ``signer`` and not older than what was seen before.
@@ -124,6 +129,10 @@ class Change:
     def published(self, release: Release) -> Published:
         """Return the statement with a new release, which serves."""
         return published_release(self.before, release, created=self.now, expires=self.expires)
+
+    def served_again(self, published: Published, number: int) -> Published:
+        """Return the statement with a release that is there as the one that serves."""
+        return served_again(published, number, created=self.now, expires=self.expires)
 
     def renewed(self, published: Published) -> Published:
         """Return the same statement with the times of now."""
@@ -193,10 +202,14 @@ def changing(stated: Stated, signing: Signing, named: Signer | None = None) -> I
         return
     with signer_of(signing.key, named) as signer:
         before = None
-        if stated.signed or seen_at(stated.place, signer) is not None:
+        signed = stated.signed or seen_at(stated.place, signer) is not None
+        if signed and not stated.has_only_begun(signer):
             # One that has expired is renewed so.
             before = stated.verified(signer, _ALWAYS)
         expires = before.expires if before is not None else None
         if signing.valid_for is not None:
             expires = now + signing.valid_for
+        elif expires is not None and expires <= now:
+            cause = f"{stated.place}: its signature expired {as_time(expires)}"
+            raise DeploymentError(cause, "say for how long the new one is accepted: --valid-for")
         yield Change(stated.place, before, now, expires, signing, signer)

@@ -172,6 +172,14 @@ def published_release(
     return _next(new, created, expires)
 
 
+def served_again(
+    published: Published, number: int, *, created: datetime, expires: datetime | None
+) -> Published:
+    """Return the statement with a release that was published once more, and serves."""
+    before = (each for each in published.served if each != number)
+    return _next(replace(published, served=(*before, number)), created, expires)
+
+
 def rolled_back(
     published: Published, to: int | None = None, *, created: datetime, expires: datetime | None
 ) -> Published:

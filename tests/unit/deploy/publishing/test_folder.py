@@ -8,7 +8,6 @@ import errno
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -191,10 +190,16 @@ def test_what_was_published_before_is_switched_to_and_not_copied(publish, tmp_pa
     assert (root / "1" / "numl.sif").stat() == before
 
 
-def test_two_at_once_are_refused_and_the_folder_holds_no_lock_file(publish, tmp_path):
+@pytest.mark.parametrize("clock_is_set", [False, True])
+def test_two_at_once_are_refused_and_the_folder_holds_no_lock_file(
+    clock_is_set, publish, tmp_path, monkeypatch
+):
     root = tmp_path / "place"
     root.mkdir()
-    with alone_in(root), pytest.raises(PublishError, match="is being changed by process") as said:
+    refused = pytest.raises(PublishError, match="is being changed by process")
+    with alone_in(root), monkeypatch.context() as patch, refused as said:
+        if clock_is_set:
+            patch.setattr("psutil._pslinux.boot_time", lambda: 1.0)
         publish(root, "a")
     assert said.value.remedy is not None
     assert f"rm {root / LOCK}" in said.value.remedy
@@ -202,17 +207,21 @@ def test_two_at_once_are_refused_and_the_folder_holds_no_lock_file(publish, tmp_
 
 
 @pytest.mark.parametrize(
-    ("host", "pid", "taken_over"),
+    ("owner", "taken_over"),
     [
-        (socket.gethostname(), 2**22 + 1, True),  # no such process
-        (socket.gethostname(), 1, True),  # another process has its id now
-        ("another.example.org", 2**22 + 1, False),  # nobody here can tell
+        ({}, True),  # no such process
+        ({"pid": 1}, True),  # another process has its id now
+        ({"pid": os.getpid(), "boot": "before"}, True),
+        ({"host": "another.example.org"}, False),  # nobody here can tell
+        ({"namespace": "pid:[1]"}, False),  # nor in another container
     ],
 )
 def test_the_lock_of_a_killed_publish_is_taken_over_on_its_own_host_only(
-    host, pid, taken_over, tmp_path
+    owner, taken_over, tmp_path
 ):
-    dead = Owner(host, pid, 1.0, "2026-11-23 02:27 UTC", "t")
+    with alone_in(tmp_path):
+        own = json.loads((tmp_path / LOCK).read_text())
+    dead = Owner(**own | {"pid": 2**22 + 1, "since": "2026-11-23 02:27 UTC"} | owner)
     (tmp_path / LOCK).write_text(json.dumps(asdict(dead)))
     if taken_over:
         # One that was killed while it took the lock over has left an earlier one aside.
@@ -221,7 +230,7 @@ def test_the_lock_of_a_killed_publish_is_taken_over_on_its_own_host_only(
             pass
         assert not any(tmp_path.iterdir())
     else:
-        refused = pytest.raises(PublishError, match=r"on another.example.org, since 2026-11-23")
+        refused = pytest.raises(PublishError, match=rf"on {dead.host}, since 2026-11-23")
         with refused, alone_in(tmp_path):
             pass
         assert [path.name for path in tmp_path.iterdir()] == [LOCK]

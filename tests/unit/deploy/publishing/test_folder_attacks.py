@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from deploy.artefacts.keys import Signer
 from deploy.artefacts.labels import ENVIRONMENT_LABEL, FLAVOUR_LABEL, TRITON_LABEL
 from deploy.deployment.deployment import Deployment
 from deploy.deployment.state import DeploymentFolder
@@ -20,13 +21,14 @@ from deploy.engines import apptainer
 from deploy.engines.apptainer import ApptainerEngine
 from deploy.engines.kept import kept_at
 from deploy.engines.resolved import Resolved
-from deploy.host.errors import KitError
+from deploy.host.errors import KitError, SignatureError
 from deploy.publishing.folder import FolderPlace
 from deploy.publishing.place import Look
 from numl_formats.statement import LARGEST, NAME, statement
 from numl_formats.trust import signature_path
 from tests.unit.deploy.artefacts.test_trust import NOW, Publisher, make_publisher
 
+BUILDS = (b"one..", b"two..", b"three")
 EVIL = b"evil!"
 LABELS = {ENVIRONMENT_LABEL: "x", FLAVOUR_LABEL: "serving", TRITON_LABEL: "24.10"}
 # Nothing that is refused may take longer (s), or more room.
@@ -53,7 +55,7 @@ class Attacker:
 
     def put(self, path: Path, content: bytes = EVIL) -> None:
         self.remove(path)
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
 
     def remove(self, path: Path) -> None:
@@ -116,6 +118,18 @@ class Attacker:
         }  # fmt: skip
         (self.place / "3" / "release.json").write_text(json.dumps(record))
 
+    def older_build(self) -> Path:
+        """A copy of a build that the owner has signed, in a folder that says nothing."""
+        self.put(self.place / "x" / "y" / "numl.sif", b"one..")
+        return self.place / "x" / "y"
+
+    def older_place(self) -> Path:
+        """A copy of the whole folder as it once was, signatures included."""
+        there = self.outside / "copy"
+        shutil.copytree(self.place, there, symlinks=True)
+        (there / NAME).write_bytes(self.statements[1])
+        return there
+
     def elsewhere(self) -> Path:
         """A folder of the attacker's with a release 3 of their own."""
         there = self.outside / "theirs"
@@ -135,6 +149,7 @@ REFUSED: dict[str, Attack] = {
     "the image of an older release": lambda by: by.put(by.sif, b"one.."),
     "an image without end": lambda by: by.sparse(by.sif),
     "a link to another image": lambda by: by.link(by.sif, by.elsewhere() / "3" / "numl.sif"),
+    "a link to an older build": lambda by: by.link(by.sif, by.older_build() / "numl.sif"),
     "a link to a device": lambda by: by.link(by.sif, "/dev/zero"),
     "a pipe for an image": lambda by: by.pipe(by.sif),
     "a folder for an image": lambda by: by.folder(by.sif),
@@ -177,6 +192,8 @@ HARMLESS: dict[str, Attack] = {
     "the link at a release of their own": lambda by: by.link(
         by.place / "current", by.elsewhere() / "3"
     ),
+    "the link at an older build": lambda by: by.link(by.place / "current", by.older_build()),
+    "the link at the folder as it was": lambda by: by.link(by.place / "current", by.older_place()),
     "no link": lambda by: by.remove(by.place / "current"),
     "a newer release": lambda by: by.put(by.place / "4" / "numl.sif"),
     "records beside the statement": lambda by: by.put(by.place / "3" / "release.json", b"{"),
@@ -190,10 +207,11 @@ def attacker(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(apptainer, "labels_of", lambda _: LABELS)
     monkeypatch.setattr("deploy.engines.apptainer.shutil.which", str)
+    monkeypatch.setattr(apptainer, "verify_sif", verify_build)
     owner = make_publisher(tmp_path)
     (tmp_path / "outside").mkdir()
     by = Attacker(owner, owner.place, tmp_path / "outside")
-    for number, content in enumerate((b"one..", b"two..", b"three"), start=1):
+    for number, content in enumerate(BUILDS, start=1):
         by.put(owner.place / str(number) / "numl.sif", content)
         published = owner.publish(hashlib.sha256(content).hexdigest())
         by.statements = {**by.statements, number: statement(published)}
@@ -209,6 +227,13 @@ def attacker(tmp_path, monkeypatch):
     yield by
     signal.alarm(0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def verify_build(sif: Path, signer: Signer) -> None:
+    """Accept what the owner has built and signed, whenever that was."""
+    with sif.open("rb") as stream:
+        if stream.read(8) not in BUILDS:
+            raise SignatureError(f"{sif} is not signed with {signer}", "publish it with --sign")
 
 
 def started(by: Attacker, named: str = "") -> bytes:
@@ -230,7 +255,7 @@ def audited(by: Attacker) -> tuple[str, ...]:
 def test_what_the_owner_did_not_sign_last_is_neither_started_nor_called_good(attacker, attack):
     REFUSED[attack](attacker)
     kept = [*DeploymentFolder("default").path.iterdir()]
-    for named in ("", "current/numl.sif"):
+    for named in ("", "current/numl.sif", *(["3/numl.sif"] if attack != "a sandbox" else [])):
         with pytest.raises(KitError) as caught:
             started(attacker, named)
         assert "\n" not in caught.value.cause
@@ -245,7 +270,8 @@ def test_what_the_owner_did_not_sign_last_is_neither_started_nor_called_good(att
 @pytest.mark.parametrize("attack", HARMLESS)
 def test_what_the_statement_does_not_name_changes_nothing(attacker, attack):
     HARMLESS[attack](attacker)
-    assert started(attacker) == b"three"
+    for named in ("", "current", "current/numl.sif", "3/numl.sif"):
+        assert started(attacker, named) == b"three"
     audited(attacker)
 
 

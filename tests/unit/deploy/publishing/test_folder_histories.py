@@ -104,7 +104,8 @@ class Histories(RuleBasedStateMachine):
         there = [n for n, each in self.contents.items() if each == content]
         whole = [number for number in there if number not in self.damaged]
         if whole:
-            self.served = self.after_rollback(max(whole)) or []
+            again = max(whole)
+            self.served = [*(number for number in self.served if number != again), again]
             return
         published = self.published()
         assert published is not None

@@ -223,6 +223,17 @@ def test_an_expired_statement_is_refused_until_it_is_renewed(place):
     assert not place.sign("a").changed
 
 
+@pytest.mark.parametrize("change", ["rollback", "sign"])
+def test_nothing_is_signed_that_has_expired_already(place, change):
+    place.sign("a")
+    place.sign("b", valid_for=-DAY)
+    before = dict(place.service.objects)
+    with pytest.raises(DeploymentError, match="its signature expired") as raised:
+        place.rollback(place.key) if change == "rollback" else place.sign("c")
+    assert "--valid-for" in str(raised.value.remedy)
+    assert place.service.objects == before
+
+
 def test_without_a_key_there_is_no_expiry_and_with_code_no_signature(place):
     with pytest.raises(DeploymentError, match="--valid-for needs --sign KEY"):
         place.publish("a", valid_for=DAY)
@@ -273,15 +284,33 @@ def test_a_bucket_of_an_older_kit_is_published_to_without_its_code(place):
     assert place.service.objects["prod/one/1/model.py"] == b"run"
 
 
-def test_a_first_signed_publish_that_is_killed_at_any_request_is_repeated(place, tmp_path):
+@pytest.mark.parametrize("over_unsigned", [False, True])
+def test_a_first_signed_publish_that_is_killed_at_any_request_is_repeated(
+    over_unsigned, place, tmp_path
+):
     left = set()
     for requests in range(2 * MANY):
         place.service, place.key = Service(), pair(tmp_path, f"key{requests}")
+        if over_unsigned:
+            place.publish("b")
         place.service.step = after(requests, die)
         with suppress(KilledError):
             place.sign("a")
         place.service.step = lambda: None
         left |= {key.split("/")[1] for key in place.service.objects}
         place.sign("a")
-        assert place.serving == [1]
+        assert place.serving == [2 if over_unsigned else 1]
+        assert place.verified()
     assert left == {"one", "two", "signatures", "published.json"}
+
+
+def test_a_configuration_that_the_kit_did_not_write_is_named_and_left_alone(place):
+    place.publish("a", one=True)
+    place.publish("b")
+    place.rollback(None)
+    place.publish("c", one=True)
+    place.service.objects["prod/two/config.pbtxt"] = b"mine"
+    notes = place.at.listing(Look(check=True)).notes
+    assert notes == ("not published by the kit: two/config.pbtxt",)
+    assert place.prune(None).changed
+    assert place.service.objects["prod/two/config.pbtxt"] == b"mine"
