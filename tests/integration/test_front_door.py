@@ -49,8 +49,8 @@ def door(request, servers, tmp_path_factory):
             yield found
 
 
-def load(door: Door, scheme: str = "grpcs") -> Load:
-    return Load(f"{scheme}://127.0.0.1:{door.port}", door.authority.file, REQUESTS)
+def load(door: Door, scheme: str = "grpcs", least: int = REQUESTS) -> Load:
+    return Load(f"{scheme}://127.0.0.1:{door.port}", door.authority.file, least)
 
 
 def failed(door: Door, clients: Load) -> list[str]:
@@ -92,7 +92,7 @@ def test_a_model_that_one_server_loses_costs_no_request(kit, door):
     """Envoy asks again where HAProxy cannot look; of HAProxy few requests may be lost."""
     folder = kit.folder("one") / "model_repository/nugraph3"
     aside = kit.folder("one") / "nugraph3.aside"
-    with load(door) as clients:
+    with load(door, least=1000) as clients:
         until(lambda: clients.asked > 100, "load")
         shutil.move(folder, aside)
         try:
