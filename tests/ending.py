@@ -18,6 +18,7 @@ class Ending:
     name: str
     body: Callable[[], bytes]
     headers: Mapping[str, str] = field(default_factory=dict)
+    asks: str = "infer"
 
     def __str__(self) -> str:
         return self.name
@@ -27,7 +28,9 @@ class Ending:
         trusted = ssl.create_default_context(cafile=authority)
         client = http.client.HTTPSConnection(host, port, context=trusted, timeout=_ANSWER_S)
         with closing(client), suppress(OSError):  # it may be refused before it has been sent
-            client.request("POST", "/v2/models/nugraph3/infer", self.body(), dict(self.headers))
+            client.request(
+                "POST", f"/v2/models/nugraph3/{self.asks}", self.body(), dict(self.headers)
+            )
             assert client.getresponse().status >= http.client.BAD_REQUEST
 
 
@@ -39,11 +42,17 @@ _NESTED = (
     )
 )
 _LENGTH = "Inference-Header-Content-Length"
+# The whole of it is JSON, whatever the header says.
+_GENERATE = b'{"hit_table_hit_id":%b1%b}' % (b"[" * 10**5, b"]" * 10**5)
 
 ENDING_HTTP = (
     Ending("JSON", lambda: _NESTED),
     Ending("declared", lambda: _NESTED, {_LENGTH: str(len(_NESTED))}),
     Ending("declared twice", lambda: _NESTED, {_LENGTH: f"{len(_NESTED)}, 10"}),
+    *(
+        Ending(asks, lambda: _GENERATE, {_LENGTH: "4"}, asks)
+        for asks in ("generate", "generate_stream")
+    ),
     Ending("compressed", lambda: gzip.compress(_NESTED), {"Content-Encoding": "gzip"}),
     Ending(
         "in a million pieces",

@@ -7,14 +7,16 @@ import signal
 import ssl
 from contextlib import closing
 
+import grpc
 import psutil
 import pytest
 
+from tests.backend import INFER
 from tests.certificates import Authority
 from tests.chart import Site
 from tests.doors import Door, Haproxy, Server, envoy, haproxy
 from tests.ending import ENDING_HTTP
-from tests.kit import Kit, until
+from tests.kit import SOON_S, Kit, until
 from tests.load import Load
 
 NAMES = ("one", "two", "three")
@@ -157,3 +159,12 @@ def test_a_request_that_would_end_tritons_http_ends_no_server(kit, door, ending)
     for each in living:
         assert each.is_running()
         assert each.status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_compressed_message_is_refused(door):
+    trusted = grpc.ssl_channel_credentials(door.authority.file.read_bytes())
+    with grpc.secure_channel(
+        f"127.0.0.1:{door.port}", trusted, compression=grpc.Compression.Gzip
+    ) as channel, pytest.raises(grpc.RpcError) as refused:
+        channel.unary_unary(INFER)(bytes(100_000), timeout=SOON_S)
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED

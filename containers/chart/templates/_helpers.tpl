@@ -100,7 +100,12 @@ secret: {secretName: {{ .secret }}}
 {{- list (merge (dict "name" "anyone" "subject" "") $door.quota) | toYaml -}}
 {{- else -}}
 {{- $all := list -}}
-{{- range $door.tenants.clients }}{{ $all = append $all (mergeOverwrite (deepCopy $door.quota) .) }}{{ end -}}
+{{- $names := list -}}
+{{- range $door.tenants.clients -}}
+{{- if has .name $names }}{{ fail (printf "frontDoor.tenants.clients: two have the name %s" .name) }}{{ end -}}
+{{- $names = append $names .name -}}
+{{- $all = append $all (mergeOverwrite (deepCopy $door.quota) .) -}}
+{{- end -}}
 {{- $all | toYaml -}}
 {{- end -}}
 {{- end }}

@@ -170,6 +170,11 @@ def test_the_number_of_pods_is_the_scaler_s_alone():
     assert "replicas" not in find(render(SITES["everything"]), "Deployment")["spec"]
 
 
+def tenants(*names: str) -> dict[str, Any]:
+    clients = [{"name": name, "subject": f"CN={name}"} for name in names]
+    return {"by": "certificate", "configMap": "people", "clients": clients}
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
@@ -209,15 +214,25 @@ def test_the_number_of_pods_is_the_scaler_s_alone():
                 "frontDoor": {
                     "enabled": True,
                     "tlsSecret": "tls",
-                    "tenants": {
-                        "by": "certificate",
-                        "configMap": "people",
-                        "clients": [{"name": "dune", "subject": "CN=dune"}],
-                    },
+                    "tenants": tenants("dune"),
                 },
                 "networkPolicy": {"enabled": False},
             },
             "frontDoor.tenants needs networkPolicy.enabled",
+        ),
+        (
+            {"frontDoor": {"tenants": tenants("dune")}},
+            "frontDoor.tenants needs frontDoor.enabled",
+        ),
+        (
+            {
+                "frontDoor": {
+                    "enabled": True,
+                    "tlsSecret": "tls",
+                    "tenants": tenants("dune", "dune"),
+                }
+            },
+            "frontDoor.tenants.clients: two have the name dune",
         ),
         (
             {
